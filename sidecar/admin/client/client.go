@@ -1,0 +1,235 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// DefaultAddress is where conch listens for its operators unless told
+// otherwise.
+const DefaultAddress = "unix:///run/conch/admin.sock"
+
+// Client talks to one conch. It is safe for concurrent use.
+type Client struct {
+	address string
+	base    string
+	http    *http.Client
+}
+
+// New makes a client of the admin API at address: unix:///path/to/socket or
+// http://host:port. It does not connect yet.
+func New(address string) (*Client, error) {
+	if address == "" {
+		address = DefaultAddress
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("admin address %q: %w", address, err)
+	}
+	switch u.Scheme {
+	case "unix":
+		path := u.Path
+		if path == "" {
+			return nil, fmt.Errorf("admin address %q has no path; write unix:///path/to/admin.sock", address)
+		}
+		dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", path)
+		}
+		return &Client{address: address, base: "http://conch", http: &http.Client{Transport: &http.Transport{DialContext: dial}}}, nil
+	case "http", "https":
+		return &Client{address: address, base: strings.TrimSuffix(address, "/"), http: &http.Client{Transport: &http.Transport{}}}, nil
+	default:
+		return nil, fmt.Errorf("admin address %q: scheme is neither unix, http nor https", address)
+	}
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Version asks which build answers.
+func (c *Client) Version(ctx context.Context) (Version, error) {
+	return get[Version](ctx, c, "/v1/version")
+}
+
+// Ready is /readyz; a conch that is not ready is not an error.
+func (c *Client) Ready(ctx context.Context) (Health, error) {
+	return get[Health](ctx, c, "/v1/ready")
+}
+
+// Models lists every model of the repository.
+func (c *Client) Models(ctx context.Context) ([]Model, error) {
+	return get[[]Model](ctx, c, "/v1/models")
+}
+
+// Model gives one model with its profiles.
+func (c *Client) Model(ctx context.Context, name string) (Model, error) {
+	return get[Model](ctx, c, "/v1/models/"+url.PathEscape(name))
+}
+
+// GPUs lists the GPUs with their partitions.
+func (c *Client) GPUs(ctx context.Context) ([]GPU, error) {
+	return get[[]GPU](ctx, c, "/v1/gpus")
+}
+
+// Plan gives the plan that serves.
+func (c *Client) Plan(ctx context.Context) (Plan, error) {
+	return get[Plan](ctx, c, "/v1/plan")
+}
+
+// Diff asks the policy for a plan and says what applying it would change. It
+// changes nothing.
+func (c *Client) Diff(ctx context.Context) (Diff, error) {
+	return post[Diff](ctx, c, http.MethodPost, "/v1/plan/diff", struct{}{})
+}
+
+// Apply asks the policy for a plan and applies it.
+func (c *Client) Apply(ctx context.Context, r ApplyRequest) (ApplyResult, error) {
+	return post[ApplyResult](ctx, c, http.MethodPost, "/v1/plan/apply", r)
+}
+
+// Explain says why a model is where it is.
+func (c *Client) Explain(ctx context.Context, model string) (Explanation, error) {
+	return get[Explanation](ctx, c, "/v1/plan/explain/"+url.PathEscape(model))
+}
+
+// Policies lists the policies that this conch can run.
+func (c *Client) Policies(ctx context.Context) ([]Policy, error) {
+	return get[[]Policy](ctx, c, "/v1/policies")
+}
+
+// Policy describes one policy with its parameters.
+func (c *Client) Policy(ctx context.Context, name string) (Policy, error) {
+	return get[Policy](ctx, c, "/v1/policies/"+url.PathEscape(name))
+}
+
+// UsePolicy swaps the policy; the old one keeps deciding when the new one
+// cannot start.
+func (c *Client) UsePolicy(ctx context.Context, r UsePolicyRequest) (Policy, error) {
+	return post[Policy](ctx, c, http.MethodPut, "/v1/policy", r)
+}
+
+// Revisions lists the repository's revisions, newest first.
+func (c *Client) Revisions(ctx context.Context) ([]RepositoryRevision, error) {
+	return get[[]RepositoryRevision](ctx, c, "/v1/repository/revisions")
+}
+
+// Import reads a model repository into a new revision.
+func (c *Client) Import(ctx context.Context, r ImportRequest) (RepositoryRevision, error) {
+	return post[RepositoryRevision](ctx, c, http.MethodPost, "/v1/repository/import", r)
+}
+
+// Events gives the events after id since, oldest first.
+func (c *Client) Events(ctx context.Context, since uint64) ([]Event, error) {
+	return get[[]Event](ctx, c, "/v1/events?since="+strconv.FormatUint(since, 10))
+}
+
+// Follow calls yield for every event after id since, as it happens, until ctx
+// ends (nil is returned), yield fails (its error is returned) or conch goes.
+func (c *Client) Follow(ctx context.Context, since uint64, yield func(Event) error) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/v1/events?follow=true&since="+strconv.FormatUint(since, 10), nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Accept", "text/event-stream")
+	response, err := c.do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		data, isData := strings.CutPrefix(lines.Text(), "data: ")
+		if !isData {
+			continue
+		}
+		var e Event
+		if err := json.Unmarshal([]byte(data), &e); err != nil {
+			return fmt.Errorf("event from %s: %w", c.address, err)
+		}
+		if err := yield(e); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("events from %s ended: %w", c.address, err)
+	}
+	return nil
+}
+
+func get[T any](ctx context.Context, c *Client, path string) (T, error) {
+	var out T
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	if err != nil {
+		return out, err
+	}
+	return decode[T](c, request)
+}
+
+func post[T any](ctx context.Context, c *Client, method, path string, in any) (T, error) {
+	var out T
+	body, err := json.Marshal(in)
+	if err != nil {
+		return out, err
+	}
+	request, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return out, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	return decode[T](c, request)
+}
+
+func decode[T any](c *Client, request *http.Request) (T, error) {
+	var out T
+	response, err := c.do(request)
+	if err != nil {
+		return out, err
+	}
+	defer response.Body.Close()
+	if err := json.NewDecoder(response.Body).Decode(&out); err != nil {
+		return out, fmt.Errorf("answer of %s to %s: %w", c.address, request.URL.Path, err)
+	}
+	return out, nil
+}
+
+// do sends request and turns an error answer into *Error.
+func (c *Client) do(request *http.Request) (*http.Response, error) {
+	response, err := c.http.Do(request)
+	if err != nil {
+		var netErr *net.OpError
+		if errors.As(err, &netErr) && netErr.Op == "dial" {
+			return nil, unreachable(c.address, netErr.Err)
+		}
+		return nil, err
+	}
+	if response.StatusCode < 300 {
+		return response, nil
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err != nil {
+		return nil, fmt.Errorf("answer of %s: %w", c.address, err)
+	}
+	var failed struct {
+		Error *Error `json:"error"`
+	}
+	if json.Unmarshal(body, &failed) != nil || failed.Error == nil {
+		return nil, fmt.Errorf("%s answered %s: %s", c.address, response.Status, strings.TrimSpace(string(body)))
+	}
+	return nil, failed.Error
+}

@@ -1,0 +1,231 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Version says which build of conch answers.
+type Version struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit"`
+	Go      string `json:"go"`
+	Mode    string `json:"mode"`
+	Driver  string `json:"driver"`
+}
+
+// Health is the answer of /livez and /readyz: every check with the reason it
+// fails, if it does.
+type Health struct {
+	OK     bool    `json:"ok"`
+	Checks []Check `json:"checks,omitempty"`
+}
+
+// Check is one line of Health.
+type Check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Model is a model as conch serves it. Durations are seconds, rates are
+// requests per second over the statistics window.
+type Model struct {
+	Name              string    `json:"name"`
+	Versions          []string  `json:"versions"`
+	Revision          string    `json:"revision,omitempty"`
+	State             string    `json:"state"`
+	StateReason       string    `json:"state_reason,omitempty"`
+	Backend           string    `json:"backend,omitempty"`
+	SLOSeconds        float64   `json:"slo_seconds"`
+	Late              string    `json:"late"`
+	MaxBatchSize      int       `json:"max_batch_size"`
+	Batchable         bool      `json:"batchable"`
+	PassThroughReason string    `json:"pass_through_reason,omitempty"`
+	Discipline        string    `json:"discipline"`
+	Partitions        []string  `json:"partitions"`
+	Rate              float64   `json:"rate"`
+	Burstiness        float64   `json:"burstiness"`
+	Goodput           float64   `json:"goodput"`
+	BadRate           float64   `json:"bad_rate"`
+	MeanBatch         float64   `json:"mean_batch"`
+	LatencyP50Seconds float64   `json:"latency_p50_seconds"`
+	LatencyP99Seconds float64   `json:"latency_p99_seconds"`
+	Queued            int       `json:"queued"`
+	Profiles          []Profile `json:"profiles,omitempty"`
+}
+
+// Profile is l(b, p) of a model on one GPU type.
+type Profile struct {
+	GPUType    string         `json:"gpu_type"`
+	Source     string         `json:"source"`
+	Usable     bool           `json:"usable"`
+	Interfered bool           `json:"interfered,omitempty"`
+	Points     []ProfilePoint `json:"points"`
+}
+
+// ProfilePoint is one batch size at one share.
+type ProfilePoint struct {
+	Batch               int     `json:"batch"`
+	ThreadPercentage    int     `json:"thread_percentage"`
+	LatencySeconds      float64 `json:"latency_seconds"`
+	ErrorBoundSeconds   float64 `json:"error_bound_seconds"`
+	LatencyUpperSeconds float64 `json:"latency_upper_seconds"`
+	Observations        uint64  `json:"observations"`
+}
+
+// GPU is a device with the partitions it is cut into.
+type GPU struct {
+	ID             string      `json:"id"`
+	Node           string      `json:"node"`
+	Type           string      `json:"type"`
+	MemoryBytes    uint64      `json:"memory_bytes"`
+	Emulated       bool        `json:"emulated"`
+	SharesEnforced bool        `json:"shares_enforced"`
+	Partitions     []Partition `json:"partitions"`
+}
+
+// Partition is a share of a GPU served by one Triton process.
+type Partition struct {
+	ID               string   `json:"id"`
+	ThreadPercentage int      `json:"thread_percentage"`
+	MemoryLimitBytes uint64   `json:"memory_limit_bytes,omitempty"`
+	Rank             int      `json:"rank"`
+	Up               bool     `json:"up"`
+	Reason           string   `json:"reason,omitempty"`
+	GRPC             string   `json:"grpc"`
+	HTTP             string   `json:"http"`
+	Metrics          string   `json:"metrics"`
+	Models           []string `json:"models"`
+	// BusyShare is the fraction of the statistics window spent executing.
+	BusyShare float64 `json:"busy_share"`
+}
+
+// Plan is a plan with who made it serve. Plan itself is the JSON form of
+// policy.Plan, with the names of the policy contract.
+type Plan struct {
+	Revision  uint64          `json:"revision"`
+	Policy    string          `json:"policy"`
+	AppliedAt time.Time       `json:"applied_at,omitzero"`
+	AppliedBy string          `json:"applied_by,omitempty"`
+	Plan      json.RawMessage `json:"plan"`
+}
+
+// Diff is what applying the proposed plan would change.
+type Diff struct {
+	// FromRevision is the plan that serves; ApplyRequest repeats it so that
+	// nobody applies a change to something they did not see.
+	FromRevision uint64      `json:"from_revision"`
+	Empty        bool        `json:"empty"`
+	Text         string      `json:"text"`
+	Changes      []Change    `json:"changes"`
+	Violations   []Violation `json:"violations,omitempty"`
+}
+
+// Change is one line of a Diff.
+type Change struct {
+	Action    string `json:"action"`
+	Partition string `json:"partition,omitempty"`
+	Model     string `json:"model,omitempty"`
+	Detail    string `json:"detail,omitempty"`
+}
+
+// Violation is one reason why a plan was refused.
+type Violation struct {
+	Code    string `json:"code"`
+	Subject string `json:"subject"`
+	Text    string `json:"text"`
+}
+
+// ApplyRequest orders a plan to be made and applied.
+type ApplyRequest struct {
+	// IfRevision guards against two writers: a plan other than this one
+	// serving is a conflict. Zero applies whatever serves.
+	IfRevision uint64 `json:"if_revision,omitempty"`
+	Reason     string `json:"reason,omitempty"`
+	Author     string `json:"author,omitempty"`
+}
+
+// ApplyResult is the plan that serves afterwards.
+type ApplyResult struct {
+	Changed bool    `json:"changed"`
+	Plan    Plan    `json:"plan"`
+	Diff    Diff    `json:"diff"`
+	Seconds float64 `json:"seconds"`
+}
+
+// Explanation says why a model is where it is.
+type Explanation struct {
+	Model      string   `json:"model"`
+	Placed     bool     `json:"placed"`
+	Text       string   `json:"text"`
+	Reasons    []string `json:"reasons"`
+	Partitions []string `json:"partitions"`
+}
+
+// Policy is a scheduling policy that this conch can run.
+type Policy struct {
+	Name        string            `json:"name"`
+	Builtin     bool              `json:"builtin"`
+	InUse       bool              `json:"in_use"`
+	Version     string            `json:"version,omitempty"`
+	Summary     string            `json:"summary,omitempty"`
+	State       string            `json:"state,omitempty"`
+	LastError   string            `json:"last_error,omitempty"`
+	Parameters  []PolicyParameter `json:"parameters,omitempty"`
+	Disciplines []string          `json:"disciplines,omitempty"`
+}
+
+// PolicyParameter is one setting of a policy.
+type PolicyParameter struct {
+	Name          string `json:"name"`
+	Type          string `json:"type"`
+	Default       string `json:"default"`
+	Value         string `json:"value,omitempty"`
+	Documentation string `json:"documentation"`
+}
+
+// UsePolicyRequest swaps the policy while serving.
+type UsePolicyRequest struct {
+	Name       string            `json:"name"`
+	Parameters map[string]string `json:"parameters,omitempty"`
+	Author     string            `json:"author,omitempty"`
+	Reason     string            `json:"reason,omitempty"`
+}
+
+// Event is one thing that happened on the plan path.
+type Event struct {
+	ID      uint64            `json:"id"`
+	Time    time.Time         `json:"time"`
+	Kind    string            `json:"kind"`
+	Author  string            `json:"author"`
+	Reason  string            `json:"reason,omitempty"`
+	Message string            `json:"message"`
+	Seconds float64           `json:"seconds,omitempty"`
+	Fields  map[string]string `json:"fields,omitempty"`
+}
+
+// RepositoryRevision is one state of the model repository.
+type RepositoryRevision struct {
+	ID      string    `json:"id"`
+	Parent  string    `json:"parent,omitempty"`
+	Time    time.Time `json:"time"`
+	Author  string    `json:"author"`
+	Reason  string    `json:"reason"`
+	Models  []string  `json:"models"`
+	Added   []string  `json:"added,omitempty"`
+	Removed []string  `json:"removed,omitempty"`
+	Changed []string  `json:"changed,omitempty"`
+	Current bool      `json:"current"`
+}
+
+// ImportRequest reads a model repository into a new revision. An empty
+// Directory reads the configured one again.
+type ImportRequest struct {
+	Directory string `json:"directory,omitempty"`
+	Author    string `json:"author,omitempty"`
+	Reason    string `json:"reason,omitempty"`
+}
