@@ -1,0 +1,85 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package get is `tritonctl model get`.
+package get
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/tritonctl/factory"
+	"github.com/conch-serving/conch/tritonctl/output"
+)
+
+// Options are the command's inputs.
+type Options struct {
+	*factory.Factory
+	model string
+}
+
+// New builds the command.
+func New(f *factory.Factory) *cobra.Command {
+	o := &Options{Factory: f}
+	c := &cobra.Command{
+		Use:   "get MODEL",
+		Short: "Show one model with its profile",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			o.model = args[0]
+			return o.run(c.Context())
+		},
+	}
+	return c
+}
+
+func (o *Options) run(ctx context.Context) error {
+	api, err := o.Client()
+	if err != nil {
+		return err
+	}
+	m, err := api.Model(ctx, o.model)
+	if err != nil {
+		return err
+	}
+	return o.Print(m, func(t *output.Table) { draw(t, m) })
+}
+
+func draw(t *output.Table, m client.Model) {
+	t.Row("model", m.Name)
+	t.Row("state", strings.TrimSpace(m.State+" "+m.StateReason))
+	t.Row("versions", strings.Join(m.Versions, ", "))
+	t.Row("backend", m.Backend)
+	t.Row("SLO", output.Milliseconds(m.SLOSeconds))
+	t.Row("late requests", m.Late)
+	t.Row("max batch size", m.MaxBatchSize)
+	if m.Batchable {
+		t.Row("discipline", m.Discipline)
+	} else {
+		t.Row("passed through", m.PassThroughReason)
+	}
+	t.Row("partitions", strings.Join(m.Partitions, ", "))
+	t.Row("rate", output.Number(m.Rate)+" req/s, burstiness "+output.Number(m.Burstiness))
+	t.Row("goodput", output.Number(m.Goodput)+" req/s, bad "+output.Percent(m.BadRate))
+	t.Row("latency", "p50 "+output.Milliseconds(m.LatencyP50Seconds)+", p99 "+output.Milliseconds(m.LatencyP99Seconds))
+	t.Row("mean batch", output.Number(m.MeanBatch))
+	for _, p := range m.Profiles {
+		state := "usable"
+		if !p.Usable {
+			state = "still being learnt: requests are forwarded at once"
+		}
+		if p.Interfered {
+			state += ", interfered"
+		}
+		t.Line("profile on " + p.GPUType + ": " + p.Source + ", " + state)
+		t.Row("  BATCH", "SHARE", "LATENCY", "+-", "UPPER", "SEEN")
+		for _, q := range p.Points {
+			t.Row("  "+strconv.Itoa(q.Batch), strconv.Itoa(q.ThreadPercentage)+"%", output.Milliseconds(q.LatencySeconds),
+				output.Milliseconds(q.ErrorBoundSeconds), output.Milliseconds(q.LatencyUpperSeconds), q.Observations)
+		}
+	}
+}

@@ -1,0 +1,20 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package repo groups the commands `tritonctl repo ...`.
+package repo
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/conch-serving/conch/tritonctl/cmd/repo/importing"
+	"github.com/conch-serving/conch/tritonctl/cmd/repo/ls"
+	"github.com/conch-serving/conch/tritonctl/factory"
+)
+
+// New builds `tritonctl repo`.
+func New(f *factory.Factory) *cobra.Command {
+	c := &cobra.Command{Use: "repo", Short: "The model repository and its revisions"}
+	c.AddCommand(importing.New(f), ls.New(f))
+	return c
+}

@@ -1,0 +1,125 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cmd is tritonctl's command tree. A command's package is its path:
+// cmd/plan/diff is `tritonctl plan diff`.
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/tritonctl/cmd/events"
+	"github.com/conch-serving/conch/tritonctl/cmd/gpu"
+	"github.com/conch-serving/conch/tritonctl/cmd/model"
+	"github.com/conch-serving/conch/tritonctl/cmd/plan"
+	"github.com/conch-serving/conch/tritonctl/cmd/policy"
+	"github.com/conch-serving/conch/tritonctl/cmd/repo"
+	"github.com/conch-serving/conch/tritonctl/cmd/version"
+	"github.com/conch-serving/conch/tritonctl/factory"
+	"github.com/conch-serving/conch/tritonctl/output"
+)
+
+// Exit codes are part of the interface: scripts branch on them.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitUnreachable = 3
+	ExitNotFound    = 4
+	ExitConflict    = 5
+	ExitRefused     = 6
+)
+
+// errUsage marks errors of the command line itself.
+var errUsage = errors.New("usage")
+
+// New builds the command tree.
+func New(f *factory.Factory) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "tritonctl",
+		Short: "Show and steer a running conch",
+		Long: `tritonctl talks to the admin API of a running conch, by default over the unix
+socket /run/conch/admin.sock (--admin or $CONCH_ADMIN).
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
+5 somebody else changed it first, 6 refused (an invalid plan, say).`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if err := output.Check(f.Format); err != nil {
+				return fmt.Errorf("%w: %w", errUsage, err)
+			}
+			return nil
+		},
+	}
+	root.PersistentFlags().StringVar(&f.Address, "admin", "", "admin address, unix:///path or http://host:port (default $CONCH_ADMIN, else "+client.DefaultAddress+")")
+	root.PersistentFlags().StringVarP(&f.Format, "output", "o", "table", "output format: table, json or yaml")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats(), cobra.ShellCompDirectiveNoFileComp))
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	root.AddCommand(repo.New(f), model.New(f), plan.New(f), policy.New(f), gpu.New(f), events.New(f), version.New(f))
+	root.SetIn(f.In)
+	root.SetOut(f.Out)
+	root.SetErr(f.Err)
+	markUsage(root)
+	return root
+}
+
+// markUsage lets Run tell a wrong argument from a failed command, which cobra
+// does not.
+func markUsage(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return fmt.Errorf("%w: %w", errUsage, err)
+			}
+			return nil
+		}
+	}
+	for _, child := range c.Commands() {
+		markUsage(child)
+	}
+}
+
+// Run executes args and gives the exit code.
+func Run(ctx context.Context, f *factory.Factory, args []string) int {
+	root := New(f)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return ExitOK
+	}
+	var answered *client.Error
+	if errors.As(err, &answered) {
+		for _, v := range answered.Violations {
+			fmt.Fprintf(f.Err, "  %s %s: %s\n", v.Code, v.Subject, v.Text)
+		}
+	}
+	fmt.Fprintf(f.Err, "tritonctl: %v\n", err)
+	return exitCode(err)
+}
+
+func exitCode(err error) int {
+	switch {
+	case errors.Is(err, errUsage):
+		return ExitUsage
+	case errors.Is(err, client.ErrUnreachable):
+		return ExitUnreachable
+	}
+	switch client.CodeOf(err) {
+	case client.CodeInvalid:
+		return ExitUsage
+	case client.CodeNotFound:
+		return ExitNotFound
+	case client.CodeConflict:
+		return ExitConflict
+	case client.CodeRefused:
+		return ExitRefused
+	default:
+		return ExitFailed
+	}
+}

@@ -1,0 +1,76 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package factory carries what every tritonctl command needs from outside:
+// streams, the admin client, the chosen output format. Commands take it by
+// injection, so tests give them buffers and a client of a test server.
+package factory
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/term"
+
+	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/tritonctl/output"
+)
+
+// AddressVariable names the environment variable that holds the admin address
+// when --admin is not given.
+const AddressVariable = "CONCH_ADMIN"
+
+// Factory is made once in main; whether a stream is a terminal is decided
+// there and nowhere else.
+type Factory struct {
+	In       io.Reader
+	Out, Err io.Writer
+	// OutTerminal and ErrTerminal say whether a person reads the stream.
+	OutTerminal, ErrTerminal bool
+	// Getenv reads the environment.
+	Getenv func(string) string
+	// Author is who orders changes, for the event log.
+	Author string
+
+	// Address is --admin.
+	Address string
+	// Format is -o.
+	Format string
+}
+
+// New makes the factory of the running process.
+func New() *Factory {
+	author := os.Getenv("USER")
+	if author == "" {
+		author = fmt.Sprintf("uid %d", os.Getuid())
+	}
+	return &Factory{
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		OutTerminal: term.IsTerminal(int(os.Stdout.Fd())),
+		ErrTerminal: term.IsTerminal(int(os.Stderr.Fd())),
+		Getenv:      os.Getenv,
+		Author:      author,
+	}
+}
+
+// Client connects to the conch that --admin or CONCH_ADMIN names.
+func (f *Factory) Client() (*client.Client, error) {
+	address := f.Address
+	if address == "" {
+		address = f.Getenv(AddressVariable)
+	}
+	return client.New(address)
+}
+
+// Print writes value in the chosen format; table draws it for a person.
+func (f *Factory) Print(value any, table func(*output.Table)) error {
+	return output.Print(f.Out, f.Format, value, table)
+}
+
+// Progress tells a person at the terminal what a slow command waits for.
+func (f *Factory) Progress(format string, args ...any) {
+	if f.ErrTerminal {
+		fmt.Fprintf(f.Err, format+"\n", args...)
+	}
+}
