@@ -1,0 +1,113 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package minitriton
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"time"
+)
+
+// Control is who decides which models are loaded, Triton's --model-control-mode.
+type Control int
+
+const (
+	// ControlExplicit loads what Options.Load names and then what the repository API is asked to load.
+	ControlExplicit Control = iota
+	// ControlNone loads every model of the repository at start and refuses the repository API's load and unload.
+	ControlNone
+)
+
+// Partition is the share of a GPU that one minitriton serves.
+type Partition struct {
+	// ID names the partition. Empty means the GPU's own name.
+	ID string
+	// GPU is shared by all partitions of one emulated GPU, which slow each other while they run. Nil means a GPU of its own.
+	GPU *GPU
+	// Share is the thread percentage, 1 to 100. 0 means 100.
+	Share int
+}
+
+// Clock is time as minitriton sees it. Sleep must be accurate to well below a millisecond where emulated times are to be believed.
+type Clock interface {
+	Now() time.Time
+	Sleep(d time.Duration)
+	// AfterFunc calls f on a goroutine of its own once d has passed. Stop prevents a call that has not begun.
+	AfterFunc(d time.Duration, f func()) (stop func())
+}
+
+// Options says what a Server serves and where. The zero value of every field but Repository is usable.
+type Options struct {
+	// Repository is the model repository directory, in Triton's layout. It is only read.
+	Repository string
+	// Control is the model control mode; Load names the models loaded at start in explicit mode.
+	Control Control
+	Load    []string
+	// Partition says where the server is.
+	Partition Partition
+	// Stretch multiplies all emulated times; 0 means 1.
+	Stretch float64
+	// Clock is SystemClock() unless given.
+	Clock Clock
+	// Rand draws the jitter of emulated times; a fixed seed unless given.
+	Rand rand.Source
+	// Logger receives loads, unloads and faults; discarded unless given.
+	Logger *slog.Logger
+}
+
+// Listeners are the sockets of a Server. A nil one is not served.
+type Listeners struct {
+	GRPC, HTTP, Metrics net.Listener
+}
+
+// Endpoint is where a running Server is reached, as host:port. A part that is not served is empty.
+type Endpoint struct {
+	GRPC, HTTP, Metrics string
+}
+
+// Loopback opens a set of listeners on free ports of 127.0.0.1.
+func Loopback() (Listeners, error) {
+	return Listen("127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0")
+}
+
+// Listen opens TCP listeners on the given host:port addresses; an empty address gives no listener. On error none stays open.
+func Listen(grpc, http, metrics string) (Listeners, error) {
+	var l Listeners
+	for _, p := range []struct {
+		name, addr string
+		into       *net.Listener
+	}{{"gRPC", grpc, &l.GRPC}, {"HTTP", http, &l.HTTP}, {"metrics", metrics, &l.Metrics}} {
+		if p.addr == "" {
+			continue
+		}
+		ln, err := net.Listen("tcp", p.addr)
+		if err != nil {
+			l.Close()
+			return Listeners{}, fmt.Errorf("listen for %s on %q: %w", p.name, p.addr, err)
+		}
+		*p.into = ln
+	}
+	return l, nil
+}
+
+// Close closes every listener of the set.
+func (l Listeners) Close() {
+	for _, ln := range []net.Listener{l.GRPC, l.HTTP, l.Metrics} {
+		if ln != nil {
+			_ = ln.Close() // the only error is "already closed", which is what was asked for
+		}
+	}
+}
+
+func (l Listeners) endpoint() Endpoint {
+	addr := func(ln net.Listener) string {
+		if ln == nil {
+			return ""
+		}
+		return ln.Addr().String()
+	}
+	return Endpoint{GRPC: addr(l.GRPC), HTTP: addr(l.HTTP), Metrics: addr(l.Metrics)}
+}
