@@ -1,0 +1,123 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Index answers look-ups in one snapshot without a walk through its lists. It
+// must not outlive a change of the snapshot (which never changes).
+type Index struct {
+	snapshot *Snapshot
+	models   map[string]*Model
+	profiles map[profileKey]*Profile
+	gpus     []NodeGPU
+	byID     map[gpuKey]*GPU
+	rules    map[string]*Rule
+	anyModel *Rule
+}
+
+type profileKey struct{ model, gpuType string }
+
+type gpuKey struct{ node, id string }
+
+// NodeGPU is a GPU and the node it is in.
+type NodeGPU struct {
+	Node string
+	*GPU
+}
+
+// NewIndex reads the snapshot once. Where a name occurs twice the first wins.
+func NewIndex(s *Snapshot) *Index {
+	x := &Index{
+		snapshot: s,
+		models:   make(map[string]*Model, len(s.GetModels())),
+		profiles: make(map[profileKey]*Profile, len(s.GetProfiles())),
+		byID:     make(map[gpuKey]*GPU),
+		rules:    make(map[string]*Rule),
+	}
+	for _, m := range s.GetModels() {
+		if _, twice := x.models[m.GetName()]; !twice {
+			x.models[m.GetName()] = m
+		}
+	}
+	for _, p := range s.GetProfiles() {
+		key := profileKey{p.GetModel(), p.GetGpuType()}
+		if _, twice := x.profiles[key]; !twice {
+			x.profiles[key] = p
+		}
+	}
+	for _, n := range s.GetNodes() {
+		for _, g := range n.GetGpus() {
+			x.gpus = append(x.gpus, NodeGPU{Node: n.GetName(), GPU: g})
+			key := gpuKey{n.GetName(), g.GetId()}
+			if _, twice := x.byID[key]; !twice {
+				x.byID[key] = g
+			}
+		}
+	}
+	slices.SortStableFunc(x.gpus, func(a, b NodeGPU) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.GetIndex(), b.GetIndex()), cmp.Compare(a.GetId(), b.GetId()))
+	})
+	x.readRules(s.GetConstraints())
+	return x
+}
+
+// Snapshot is what the index was made of.
+func (x *Index) Snapshot() *Snapshot { return x.snapshot }
+
+// Model by name; nil where there is none.
+func (x *Index) Model(name string) *Model { return x.models[name] }
+
+// GPUs of all nodes, unavailable ones included, sorted by node, then by index,
+// then by id: GPU order.
+func (x *Index) GPUs() []NodeGPU { return x.gpus }
+
+// GPU by node and id; nil where there is none.
+func (x *Index) GPU(node, id string) *GPU { return x.byID[gpuKey{node, id}] }
+
+// Profile of a model on a GPU type; nil where there is none.
+func (x *Index) Profile(model, gpuType string) *Profile {
+	return x.profiles[profileKey{model, gpuType}]
+}
+
+// UsableProfile is [Index.Profile], nil while it is still being learnt.
+func (x *Index) UsableProfile(model, gpuType string) *Profile {
+	if p := x.Profile(model, gpuType); p.GetUsable() && len(p.GetPoints()) > 0 {
+		return p
+	}
+	return nil
+}
+
+// Meets reports whether a single row of the model meets its SLO at the share of
+// a GPU of the type, by the upper quantile of a usable profile. Without an SLO
+// or without a usable profile nothing says that it does not.
+func (x *Index) Meets(model, gpuType string, share uint32) bool {
+	slo := x.Model(model).GetSloUs()
+	p := x.UsableProfile(model, gpuType)
+	if slo <= 0 || p == nil {
+		return true
+	}
+	l, ok := p.Upper(1, share)
+	return !ok || l <= float64(slo)
+}
+
+// Hopeless reports that no available GPU of the snapshot would let the model
+// meet its SLO, not even whole. Moving such a model helps nobody, so that where
+// it is cannot be wrong for its latency: it is served as well as can be.
+func (x *Index) Hopeless(model string) bool {
+	available := false
+	for _, g := range x.gpus {
+		if g.GetUnavailable() {
+			continue
+		}
+		available = true
+		if x.Meets(model, g.GetType(), 100) {
+			return false
+		}
+	}
+	return available
+}

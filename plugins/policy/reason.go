@@ -1,0 +1,62 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Tally counts the partitions (or GPUs) that were tried for a model and why
+// each would not do. The zero Tally is empty.
+type Tally struct {
+	tried  uint32
+	causes map[string]uint32
+}
+
+// Try counts one place that was looked at; cause is empty where it would do.
+func (t *Tally) Try(cause string) {
+	t.tried++
+	if cause == "" {
+		return
+	}
+	if t.causes == nil {
+		t.causes = make(map[string]uint32)
+	}
+	t.causes[cause]++
+}
+
+// Unplaced is the tally as the plan's entry for the model.
+func (t *Tally) Unplaced(model string) *Unplaced {
+	u := &Unplaced{Model: model, Tried: t.tried}
+	for cause, count := range t.causes {
+		u.Refusals = append(u.Refusals, &Refusal{Cause: cause, Count: count})
+	}
+	slices.SortFunc(u.Refusals, func(a, b *Refusal) int {
+		return cmp.Or(cmp.Compare(b.GetCount(), a.GetCount()), cmp.Compare(a.GetCause(), b.GetCause()))
+	})
+	u.Text = FormatRefusals(u.Tried, u.Refusals)
+	return u
+}
+
+// FormatRefusals is the one form in which Conch says why a model has no place:
+// "0/8 partitions: 5 memory, 3 latency".
+func FormatRefusals(tried uint32, refusals []*Refusal) string {
+	placed := tried
+	parts := make([]string, len(refusals))
+	for i, r := range refusals {
+		parts[i] = fmt.Sprintf("%d %s", r.GetCount(), r.GetCause())
+		placed -= min(placed, r.GetCount())
+	}
+	text := fmt.Sprintf("%d/%d partitions", placed, tried)
+	if len(parts) == 0 {
+		if tried == 0 {
+			return text + ": there are none"
+		}
+		return text
+	}
+	return text + ": " + strings.Join(parts, ", ")
+}
