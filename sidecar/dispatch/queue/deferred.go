@@ -1,0 +1,40 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+// deferred is Symphony's deferred batch scheduling (sections 3.1 and 3.2,
+// Algorithm 1). A batch waits until a further request could not join it any
+// more: exec = d - l(|B|+1). Until then waiting costs nobody the deadline and
+// can only enlarge the batch; it also spreads the starts of batches over time,
+// which is what makes the partitions run staggered.
+//
+// A batch that can not grow, because it has reached its row limit, starts at
+// once: the paper's profiles have no such limit, and there is nothing to wait
+// for.
+//
+// It needs at least about as many partitions as busy models: with fewer, every
+// candidate waits for its last moment and then finds all partitions taken.
+type deferred struct{}
+
+func deferredKind() disciplineKind {
+	return disciplineKind{
+		Description: Description{
+			Name:        "deferred",
+			Help:        "wait until no further request could join the batch (Symphony); best with more partitions than busy models",
+			DefaultDrop: "window",
+		},
+		make: func(map[string]string) (Discipline, error) { return deferred{}, nil },
+	}
+}
+
+func (deferred) Name() string        { return "deferred" }
+func (deferred) DefaultDrop() string { return "window" }
+func (deferred) Hurry(Pressure) bool { return false }
+
+func (deferred) Exec(now Time, c *Candidate) Time {
+	if c.Full || c.Deadline == Never {
+		return now
+	}
+	return max(now, c.Frontrun)
+}

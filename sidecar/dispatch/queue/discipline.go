@@ -1,0 +1,139 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Candidate is the batch that a lane could run next on one profile class, as a
+// discipline sees it (Symphony, Algorithm 1).
+type Candidate struct {
+	// Rows is |B|, Requests how many requests it is made of.
+	Rows, Requests int
+	// Full tells that nothing can join any more: the row limit is reached, or
+	// the next queued request does not fit into the batch or its deadline.
+	Full bool
+	// Arrival is the earliest arrival in B.
+	Arrival Time
+	// Deadline is d, the earliest deadline in B.
+	Deadline Time
+	// Frontrun is d - l(|B|+1): from here on a further row would be too late.
+	Frontrun Time
+	// Latest is d - l(|B|): a later start misses the deadline.
+	Latest Time
+}
+
+// Pressure is the contention around a lane: over all partitions that it, or a
+// lane it competes with, can use.
+type Pressure struct {
+	// Waiting counts lanes with requests that can still make it, Free the idle
+	// partitions.
+	Waiting, Free int
+}
+
+// Discipline chooses when a candidate may start. It holds no state, so one
+// value may serve any number of models.
+type Discipline interface {
+	// Name is the name that NewDiscipline knows it by.
+	Name() string
+	// Exec returns the moment from which the candidate may start; now or
+	// earlier means at once. It is called whenever the candidate changes.
+	Exec(now Time, c *Candidate) Time
+	// Hurry reports whether a candidate whose exec has not come is to start at
+	// once. It is called while Free is above zero; the most urgent candidate
+	// goes first.
+	Hurry(p Pressure) bool
+	// DefaultDrop names the drop policy that suits the discipline.
+	DefaultDrop() string
+}
+
+// ErrUnknown is wrapped by errors about names that do not exist.
+var ErrUnknown = errors.New("unknown name")
+
+// Parameter documents one parameter of a discipline.
+type Parameter struct {
+	Name, Default, Help string
+}
+
+// Description documents a discipline or a drop policy; it becomes CLI help.
+type Description struct {
+	Name, Help  string
+	DefaultDrop string
+	Parameters  []Parameter
+}
+
+type disciplineKind struct {
+	Description
+	make func(params map[string]string) (Discipline, error)
+}
+
+func disciplineKinds() []disciplineKind {
+	return []disciplineKind{adaptiveKind(), deferredKind(), eagerKind(), timeoutKind()}
+}
+
+// Names lists the disciplines, the default first.
+func Names() []string {
+	var names []string
+	for _, k := range disciplineKinds() {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// DescribeDisciplines documents every discipline, the default first.
+func DescribeDisciplines() []Description {
+	var all []Description
+	for _, k := range disciplineKinds() {
+		all = append(all, k.Description)
+	}
+	return all
+}
+
+// NewDiscipline makes a discipline by name; an empty name means the default.
+// Unknown names and parameters and malformed values are errors.
+func NewDiscipline(name string, params map[string]string) (Discipline, error) {
+	kinds := disciplineKinds()
+	for i, k := range kinds {
+		if name != k.Name && (name != "" || i != 0) {
+			continue
+		}
+		for _, p := range slices.Sorted(maps.Keys(params)) {
+			if !slices.ContainsFunc(k.Parameters, func(q Parameter) bool { return q.Name == p }) {
+				return nil, fmt.Errorf("discipline %q has no parameter %q: %w; it has %s", k.Name, p, ErrUnknown, parameterNames(k.Parameters))
+			}
+		}
+		return k.make(params)
+	}
+	return nil, fmt.Errorf("discipline %q: %w; there are %s", name, ErrUnknown, strings.Join(Names(), ", "))
+}
+
+func parameterNames(ps []Parameter) string {
+	if len(ps) == 0 {
+		return "none"
+	}
+	var names []string
+	for _, p := range ps {
+		names = append(names, p.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// durationParameter reads a Go duration such as "2ms".
+func durationParameter(params map[string]string, name string, fallback time.Duration) (Time, error) {
+	text, ok := params[name]
+	if !ok {
+		return Time(fallback), nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("parameter %s=%q is not a duration such as 2ms, zero or more", name, text)
+	}
+	return Time(d), nil
+}

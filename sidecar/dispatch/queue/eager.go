@@ -1,0 +1,26 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+// eager is work-conserving: whatever is queued starts as soon as a partition is
+// free (Symphony, section 3.4, as the case k = 0). It is best where partitions
+// are always busy, because batches then grow while they wait; with partitions
+// to spare it runs small batches.
+type eager struct{}
+
+func eagerKind() disciplineKind {
+	return disciplineKind{
+		Description: Description{
+			Name:        "eager",
+			Help:        "start whatever is queued as soon as a partition is free",
+			DefaultDrop: "window",
+		},
+		make: func(map[string]string) (Discipline, error) { return eager{}, nil },
+	}
+}
+
+func (eager) Name() string                     { return "eager" }
+func (eager) DefaultDrop() string              { return "window" }
+func (eager) Hurry(Pressure) bool              { return false }
+func (eager) Exec(now Time, _ *Candidate) Time { return now }

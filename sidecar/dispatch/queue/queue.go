@@ -1,0 +1,229 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Time is a moment or a duration in nanoseconds on the caller's clock. The
+// origin does not matter as long as one Scheduler sees one clock.
+type Time int64
+
+// Never is later than every moment: the deadline of a request without one, and
+// what Next returns when nothing is due.
+const Never Time = math.MaxInt64
+
+// Duration converts a span of Time.
+func (t Time) Duration() time.Duration { return time.Duration(t) }
+
+// ModelID names a model within one Scheduler. Identifiers are never reused.
+type ModelID int32
+
+// PartitionID names a partition within one Scheduler. Identifiers start at 1
+// and are never reused.
+type PartitionID int32
+
+// NoPartition is the zero PartitionID: no partition has it.
+const NoPartition PartitionID = 0
+
+// Request is one queued inference request. The caller allocates it, fills the
+// exported fields and leaves them alone while the request is queued. It may be
+// reused once it was dropped, cancelled, or its batch was completed.
+type Request struct {
+	// Arrival is when the caller received the request.
+	Arrival Time
+	// Deadline is when the response must be ready. Zero means Arrival plus the
+	// SLO of the model; Never, or zero for a model without an SLO, means that
+	// the request has no deadline and is never deferred or dropped.
+	Deadline Time
+	// Rows is the request's share of a batch; values below 1 count as 1.
+	Rows int32
+	// Avoid is a partition that must not run the request unless no other one
+	// that is up serves its model: where a first attempt failed.
+	Avoid PartitionID
+	// Key tells which requests may share a batch: only those with equal keys.
+	Key uint64
+	// Owner is the caller's; the queue does not look at it.
+	Owner any
+
+	prev, next *Request
+	lane       *lane
+	place      place
+}
+
+// place says on which list of its lane a request is.
+type place uint8
+
+const (
+	placeNone place = iota
+	placeWaiting
+	placeLate
+)
+
+// Table is a latency profile: Table[b] is l(b), the time that a batch of b rows
+// takes on a partition, everything included that lies between the dispatch and
+// the response. Index 0 is unused. It must not decrease in b and must not be
+// modified once it was given to a Scheduler.
+type Table []Time
+
+// At returns l(b). Beyond the table it continues the line through its last two
+// entries, because exec needs l(|B|+1) even for the largest batch.
+func (t Table) At(b int) Time {
+	if b < len(t) {
+		return t[b]
+	}
+	return t.beyond(b)
+}
+
+func (t Table) beyond(b int) Time {
+	last := len(t) - 1
+	switch {
+	case last < 1:
+		return 0
+	case last == 1:
+		return t[1]
+	}
+	return t[last] + Time(b-last)*(t[last]-t[last-1])
+}
+
+// Linear returns the table of l(b) = alpha*b + beta for 1..max+1 rows, the form
+// in which Symphony publishes profiles.
+func Linear(alpha, beta Time, max int) Table {
+	t := make(Table, max+2)
+	for b := 1; b < len(t); b++ {
+		t[b] = Time(b)*alpha + beta
+	}
+	return t
+}
+
+// Late says what happens to a request that a drop policy gives up.
+type Late uint8
+
+const (
+	// LateServe keeps it and serves it behind everything that can still make
+	// its deadline, on partitions that nobody else waits for. The default.
+	LateServe Late = iota
+	// LateDrop hands it to Sink.Drop at once.
+	LateDrop
+)
+
+func (l Late) String() string {
+	if l == LateDrop {
+		return "drop"
+	}
+	return "serve"
+}
+
+// ModelSpec describes a model's queue.
+type ModelSpec struct {
+	// Name is used in messages only.
+	Name string
+	// Classes holds one latency table per profile class (GPU type, share and
+	// co-runners that make a difference). An empty list, or an empty table for
+	// one class, means that no usable profile exists yet: there, requests are
+	// forwarded at once in batches of whatever is queued, and never dropped.
+	Classes []Table
+	// MaxBatch is the largest number of rows in a batch; below 1 counts as 1.
+	MaxBatch int
+	// SLO is the target latency: the default deadline, and the length that the
+	// window drop's target batch is derived from.
+	SLO Time
+	// Late says what happens to requests that are given up.
+	Late Late
+	// Discipline chooses when batches may start; nil means adaptive.
+	Discipline Discipline
+	// Drop chooses which requests are given up; nil means the discipline's own.
+	Drop DropPolicy
+}
+
+// Service says that a partition serves a model.
+type Service struct {
+	Model ModelID
+	// Class is the index of the partition's profile class in ModelSpec.Classes;
+	// outside the list means that there is no usable profile for it yet.
+	Class int32
+	// MaxBatch limits batches of this model on this partition; below 1 means
+	// that only the model's own limit counts.
+	MaxBatch int
+}
+
+// PartitionSpec describes a partition.
+type PartitionSpec struct {
+	// Rank orders free partitions: the smallest is used first, so that high
+	// ranks stay idle and can be released. Equal ranks are ordered by identifier.
+	Rank int32
+	// Serves lists the models that are loaded. Unknown models are ignored.
+	Serves []Service
+}
+
+// Batch is a decision to run requests together on a partition. The Scheduler
+// owns it: it is valid from Sink.Dispatch until Complete for its partition.
+type Batch struct {
+	Model     ModelID
+	Partition PartitionID
+	// Requests are in deadline order; all have the same Key.
+	Requests []*Request
+	Rows     int
+	// Start is when the batch was dispatched, Finish when the profile predicts
+	// its end; they are equal where there is no usable profile.
+	Start, Finish Time
+	// Late tells that these are requests that were given up and are served
+	// because the partition had nothing better to do.
+	Late bool
+	// Hurried tells that the batch started before its exec, because more lanes
+	// were waiting than partitions were free.
+	Hurried bool
+}
+
+// DropReason says why a request was given up. Its String is a metric label.
+type DropReason uint8
+
+const (
+	// DropLate: it could not have finished in time even alone.
+	DropLate DropReason = iota
+	// DropWindow: it stood in the way of a batch of the target size.
+	DropWindow
+	// DropTooLarge: it has more rows than any batch of the model may have.
+	DropTooLarge
+	// DropModelRemoved: its model was removed.
+	DropModelRemoved
+
+	dropReasons = iota
+)
+
+func (r DropReason) String() string {
+	switch r {
+	case DropLate:
+		return "late"
+	case DropWindow:
+		return "window"
+	case DropTooLarge:
+		return "too_large"
+	case DropModelRemoved:
+		return "model_removed"
+	}
+	return fmt.Sprintf("reason_%d", uint8(r))
+}
+
+// DropReasons lists every reason, for callers that register metrics.
+func DropReasons() []DropReason {
+	all := make([]DropReason, dropReasons)
+	for i := range all {
+		all[i] = DropReason(i)
+	}
+	return all
+}
+
+// Sink receives decisions, synchronously, within the call that caused them. It
+// must not call the Scheduler back.
+type Sink interface {
+	// Dispatch hands over a batch to run now. The caller must answer every
+	// Dispatch with exactly one Complete, whatever becomes of the batch.
+	Dispatch(*Batch)
+	// Drop returns a request that will not be served.
+	Drop(*Request, DropReason)
+}

@@ -1,0 +1,43 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+// timeout is Triton's own rule: a batch starts when it is full or when its
+// oldest request has waited for max_queue_delay (Triton's dynamic_batching;
+// Symphony, section 3.4: exec = a + k). It knows no deadlines, so it drops
+// nothing unless told to.
+type timeout struct{ delay Time }
+
+func timeoutKind() disciplineKind {
+	const delay = "max_queue_delay"
+	return disciplineKind{
+		Description: Description{
+			Name:        "timeout",
+			Help:        "Triton's dynamic batching: start when the batch is full or its oldest request has waited long enough",
+			DefaultDrop: "none",
+			Parameters: []Parameter{{
+				Name: delay, Default: "0s",
+				Help: "how long the oldest request of a batch may wait for others, a duration such as 2ms",
+			}},
+		},
+		make: func(params map[string]string) (Discipline, error) {
+			k, err := durationParameter(params, delay, 0)
+			if err != nil {
+				return nil, err
+			}
+			return timeout{delay: k}, nil
+		},
+	}
+}
+
+func (timeout) Name() string        { return "timeout" }
+func (timeout) DefaultDrop() string { return "none" }
+func (timeout) Hurry(Pressure) bool { return false }
+
+func (t timeout) Exec(now Time, c *Candidate) Time {
+	if c.Full {
+		return now
+	}
+	return max(now, c.Arrival+t.delay)
+}
