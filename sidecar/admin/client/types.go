@@ -145,8 +145,8 @@ type ApplyRequest struct {
 	// IfRevision guards against two writers: a plan other than this one
 	// serving is a conflict. Zero applies whatever serves.
 	IfRevision uint64 `json:"if_revision,omitempty"`
-	Reason     string `json:"reason,omitempty"`
 	Author     string `json:"author,omitempty"`
+	Reason     string `json:"reason,omitempty"`
 }
 
 // ApplyResult is the plan that serves afterwards.

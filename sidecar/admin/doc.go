@@ -1,0 +1,7 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package admin serves the operators' API of a running conch: HTTP and JSON,
+// events as server-sent events, on a unix socket unless told otherwise. Its
+// types are those of sidecar/admin/client.
+package admin

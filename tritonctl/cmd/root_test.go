@@ -1,0 +1,59 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cmd_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/tritonctl/cmd"
+	"github.com/conch-serving/conch/tritonctl/factory"
+)
+
+func TestTheExitCodeSaysWhoseFaultItWas(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		answer  *client.Error
+		args    []string
+		address string
+		want    int
+	}{
+		{name: "done", args: []string{"model", "ls"}, want: cmd.ExitOK},
+		{name: "conch failed", args: []string{"model", "ls"}, answer: &client.Error{Code: client.CodeInternal}, want: cmd.ExitFailed},
+		{name: "bad input", args: []string{"model", "ls"}, answer: &client.Error{Code: client.CodeInvalid}, want: cmd.ExitUsage},
+		{name: "unknown flag", args: []string{"model", "ls", "--nonsense"}, want: cmd.ExitUsage},
+		{name: "missing argument", args: []string{"model", "get"}, want: cmd.ExitUsage},
+		{name: "unknown format", args: []string{"model", "ls", "-o", "xml"}, want: cmd.ExitUsage},
+		{name: "nobody there", args: []string{"model", "ls"}, address: "unix:///nowhere/admin.sock", want: cmd.ExitUnreachable},
+		{name: "not found", args: []string{"model", "get", "x"}, answer: &client.Error{Code: client.CodeNotFound}, want: cmd.ExitNotFound},
+		{name: "conflict", args: []string{"plan", "apply"}, answer: &client.Error{Code: client.CodeConflict}, want: cmd.ExitConflict},
+		{name: "refused", args: []string{"plan", "apply"}, answer: &client.Error{Code: client.CodeRefused}, want: cmd.ExitRefused},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if c.answer == nil {
+					_, _ = w.Write([]byte("[]"))
+					return
+				}
+				w.WriteHeader(http.StatusTeapot)
+				_ = json.NewEncoder(w).Encode(map[string]any{"error": c.answer})
+			}))
+			defer server.Close()
+			address := c.address
+			if address == "" {
+				address = server.URL
+			}
+			var out, errs bytes.Buffer
+			f := &factory.Factory{Out: &out, Err: &errs, Getenv: func(string) string { return address }}
+			require.Equal(t, c.want, cmd.Run(t.Context(), f, c.args), errs.String())
+			require.Equal(t, c.want == cmd.ExitOK, errs.Len() == 0, "errors, and only they, go to stderr")
+		})
+	}
+}

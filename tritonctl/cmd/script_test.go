@@ -1,0 +1,178 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cmd_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/conch-serving/conch/sidecar/admin"
+	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/tritonctl/cmd"
+	"github.com/conch-serving/conch/tritonctl/factory"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"tritonctl": func() {
+			f := factory.New()
+			f.Author = "ada"
+			os.Exit(cmd.Run(context.Background(), f, os.Args[1:]))
+		},
+	})
+}
+
+// TestScripts runs every script against the real admin server over a small
+// made-up world.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			// A unix socket's path is bounded to about 100 bytes, $WORK is longer.
+			dir, err := os.MkdirTemp("", "tctl")
+			if err != nil {
+				return err
+			}
+			address := "unix://" + filepath.Join(dir, "admin.sock")
+			l, err := admin.Listen(address)
+			if err != nil {
+				return err
+			}
+			server := &http.Server{Handler: admin.NewHandler(&world{revision: 7}, slog.New(slog.DiscardHandler))}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+					t.Error(err)
+				}
+			}()
+			e.Defer(func() {
+				_ = server.Close()
+				<-done
+				_ = os.RemoveAll(dir)
+			})
+			e.Setenv(factory.AddressVariable, address)
+			return nil
+		},
+	})
+}
+
+// world is an API with two models on one GPU. A plan that starts a second
+// partition is proposed until it is applied.
+type world struct {
+	admin.API
+	revision uint64
+	applied  bool
+	policy   string
+}
+
+func at(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
+
+func (w *world) Version(context.Context) (client.Version, error) {
+	return client.Version{Version: "v0.1.0", Commit: "c0ffee", Go: "go1.26", Mode: "control", Driver: "embedded"}, nil
+}
+
+func (w *world) Models(context.Context) ([]client.Model, error) {
+	return []client.Model{
+		{Name: "bert", State: "unplaced", StateReason: "0/1 partitions: 1 memory", SLOSeconds: .05, Batchable: true, Discipline: "adaptive", Partitions: []string{}},
+		{Name: "counter", State: "ready", SLOSeconds: .1, PassThroughReason: "sequence batching", Partitions: []string{"gpu0"}, Rate: 3, Goodput: 3},
+	}, nil
+}
+
+func (w *world) Model(ctx context.Context, name string) (client.Model, error) {
+	models, _ := w.Models(ctx)
+	for _, m := range models {
+		if m.Name == name {
+			m.Profiles = []client.Profile{{GPUType: "A100", Source: "calibrated", Usable: true, Points: []client.ProfilePoint{{Batch: 4, ThreadPercentage: 100, LatencySeconds: .0062, LatencyUpperSeconds: .0064, Observations: 12}}}}
+			return m, nil
+		}
+	}
+	return client.Model{}, &client.Error{Code: client.CodeNotFound, Message: `model "` + name + `" is not in the repository; see tritonctl model ls`}
+}
+
+func (w *world) GPUs(context.Context) ([]client.GPU, error) {
+	return []client.GPU{{ID: "gpu0", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Partitions: []client.Partition{
+		{ID: "gpu0", ThreadPercentage: 100, Up: true, GRPC: "127.0.0.1:9001", Models: []string{"counter"}, BusyShare: .25}}}}, nil
+}
+
+func (w *world) Plan(context.Context) (client.Plan, error) {
+	return client.Plan{Revision: w.revision, Policy: "static", AppliedAt: at(1), AppliedBy: "conch", Plan: []byte(
+		`{"snapshot_revision":"3","partitions":[{"id":"gpu0","gpu":"gpu0","thread_percentage":100,"instances":[{"model":"counter"}]}],"unplaced":[{"model":"bert","text":"0/1 partitions: 1 memory"}]}`)}, nil
+}
+
+func (w *world) Diff(context.Context) (client.Diff, error) {
+	if w.applied {
+		return client.Diff{FromRevision: w.revision, Empty: true, Changes: []client.Change{}}, nil
+	}
+	return client.Diff{FromRevision: w.revision, Text: "start gpu1: 100% of gpu1\n", Changes: []client.Change{{Action: "start", Partition: "gpu1"}}}, nil
+}
+
+func (w *world) Apply(ctx context.Context, r client.ApplyRequest) (client.ApplyResult, error) {
+	if r.IfRevision != 0 && r.IfRevision != w.revision {
+		return client.ApplyResult{}, &client.Error{Code: client.CodeConflict, Message: "plan 7 serves, not 6; look at tritonctl plan diff again"}
+	}
+	if r.Reason == "nonsense" {
+		return client.ApplyResult{}, &client.Error{Code: client.CodeRefused, Message: "the plan was refused", Violations: []client.Violation{{Code: "share", Subject: "gpu0", Text: "120% of one GPU"}}}
+	}
+	d, _ := w.Diff(ctx)
+	w.applied, w.revision = true, w.revision+1
+	p, _ := w.Plan(ctx)
+	return client.ApplyResult{Changed: true, Plan: p, Diff: d, Seconds: 1.25}, nil
+}
+
+func (w *world) Explain(_ context.Context, model string) (client.Explanation, error) {
+	return client.Explanation{Model: model, Text: model + " is not placed: 0/1 partitions: 1 memory\n"}, nil
+}
+
+func (w *world) Policies(context.Context) ([]client.Policy, error) {
+	return []client.Policy{{Name: "static", Builtin: true, InUse: true, Version: "1", State: "running", Summary: "What conch.yaml says."}}, nil
+}
+
+func (w *world) Policy(_ context.Context, name string) (client.Policy, error) {
+	return client.Policy{Name: name, Version: "1", Summary: "What conch.yaml says.", Parameters: []client.PolicyParameter{{Name: "discipline", Type: "string", Default: "adaptive", Value: "eager", Documentation: "How requests are dispatched."}}}, nil
+}
+
+func (w *world) UsePolicy(_ context.Context, r client.UsePolicyRequest) (client.Policy, error) {
+	if r.Name != "static" {
+		return client.Policy{}, &client.Error{Code: client.CodeNotFound, Message: `no policy is called "` + r.Name + `"; tritonctl policy ls shows those there are`}
+	}
+	return client.Policy{Name: r.Name, Version: "1 with discipline=" + r.Parameters["discipline"]}, nil
+}
+
+func (w *world) Revisions(context.Context) ([]client.RepositoryRevision, error) {
+	return []client.RepositoryRevision{{ID: "r2", Time: at(2), Author: "ada", Reason: "new bert", Models: []string{"bert", "counter"}, Changed: []string{"bert"}, Current: true}}, nil
+}
+
+func (w *world) Import(_ context.Context, r client.ImportRequest) (client.RepositoryRevision, error) {
+	if !filepath.IsAbs(r.Directory) {
+		return client.RepositoryRevision{}, errors.New("directory is not absolute: " + r.Directory)
+	}
+	return client.RepositoryRevision{ID: "r3", Author: r.Author, Models: []string{"bert", "counter", "vgg"}, Added: []string{"vgg"}}, nil
+}
+
+func (w *world) Events(_ context.Context, since uint64) ([]client.Event, error) {
+	events := []client.Event{
+		{ID: 1, Time: at(1), Kind: "started", Author: "conch", Message: "conch serves"},
+		{ID: 2, Time: at(2), Kind: "plan_applied", Author: "ada", Reason: "more load", Message: "plan 7 serves", Seconds: 1.25},
+	}
+	return events[min(since, 2):], nil
+}
+
+func (w *world) Follow(ctx context.Context, since uint64, yield func(client.Event) error) error {
+	events, _ := w.Events(ctx, since)
+	for _, e := range events {
+		if err := yield(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
