@@ -1,0 +1,27 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dispatch is the request path: from a client's inference request to the
+// partition that runs it and back.
+//
+// dispatch.go is a request, read top-down: Infer looks the model up in the
+// route table, asks batch.Rules whether it may share an execution, queues it or
+// passes it through, and waits. What happens to it then is in the files beside
+// it: scheduler.go (the queue and its alarm), execute.go (one batch on one
+// partition), failure.go (lost partitions, retries, one by one), routetable.go
+// (how tables replace each other), profile.go (how l(b) reaches the queue).
+//
+// The request path never waits for the plan path: it reads one immutable table
+// through an atomic pointer, and Swap replaces it.
+//
+// # What runs outside the queue
+//
+// A partition runs one batch at a time, as far as the queue decides. Requests
+// that must not be batched (sequences, decoupled models, shared memory, models
+// without a batch dimension, streams, ...) do not wait for that: they go at once
+// to the partition with the fewest calls under way. Triton, or the emulated GPU,
+// then makes the two take turns, and the batch that was slowed shows as a longer
+// execution, from which the profile learns. A partition that must keep its
+// profile should not also serve a model that passes through; a policy can see
+// which ones do (Model.Batchable).
+package dispatch

@@ -1,0 +1,101 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import "time"
+
+// Observer is told what the request path does. Calls come from the request
+// path itself, concurrently and possibly under a lock: they must be fast, must
+// not block and must not call the Dispatcher.
+type Observer interface {
+	// Arrived reports one accepted request.
+	Arrived(model string, rows int, at time.Time)
+	// Executed reports one execution that the queue dispatched. Executions
+	// outside the queue are not reported: they say nothing about l(b).
+	Executed(Execution)
+	// Finished reports what became of a request; every Arrived has one.
+	Finished(Outcome)
+}
+
+// Execution is one batch on one partition.
+type Execution struct {
+	Model, Partition, GPUType string
+	ThreadPercentage          uint32
+	Rows, Requests            int
+	// Start is when the batch was handed to the connection, End when its answer
+	// was complete: what l(b) predicts, without Conch's own part.
+	Start, End time.Time
+	// Err is nil when Triton answered the batch. An execution with an error is
+	// not to be learnt from.
+	Err error
+	// Shared tells that requests outside the queue ran on the partition meanwhile.
+	Shared bool
+}
+
+// Outcome is what became of one request.
+type Outcome struct {
+	Model  string
+	Result Result
+	// Latency is the time from Arrived to the answer, Queued the part of it
+	// before the (last) execution started.
+	Latency, Queued time.Duration
+	Rows            int
+	// Batch is the number of rows that ran together; zero if it never ran.
+	Batch int
+	// PassedThrough tells that the request ran outside the queue.
+	PassedThrough bool
+	// Retried tells that a first attempt was lost with its partition.
+	Retried bool
+	// Reason says why, for Dropped and Rejected: a short metric label.
+	Reason string
+}
+
+// Result classifies an Outcome; String is its metric label.
+type Result uint8
+
+const (
+	// OK: answered within its deadline.
+	OK Result = iota
+	// Late: answered, but after its deadline.
+	Late
+	// Dropped: given up because it could not be in time (late: drop).
+	Dropped
+	// Rejected: refused before it was queued: a limit, a drain, a request that
+	// would kill a server.
+	Rejected
+	// Cancelled: the caller went away or its own deadline passed.
+	Cancelled
+	// Failed: Triton answered with an error, or no partition could.
+	Failed
+
+	results = iota
+)
+
+// String returns the metric label.
+func (r Result) String() string {
+	switch r {
+	case OK:
+		return "ok"
+	case Late:
+		return "late"
+	case Dropped:
+		return "dropped"
+	case Rejected:
+		return "rejected"
+	case Cancelled:
+		return "cancelled"
+	case Failed:
+		return "failed"
+	}
+	return "unknown"
+}
+
+// Results lists every result, for collectors that export zeroes.
+func Results() []Result {
+	all := make([]Result, results)
+	for i := range all {
+		all[i] = Result(i)
+	}
+	return all
+}

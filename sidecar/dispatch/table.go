@@ -1,0 +1,65 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"time"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// RouteTable says where every model is served. It is immutable once handed to
+// Swap.
+type RouteTable struct {
+	// Revision is the plan's, for logs and metrics.
+	Revision   uint64
+	Models     map[string]*Model
+	Partitions []*Partition
+}
+
+// Model is how requests of one model are dispatched.
+type Model struct {
+	Name string
+	// Config is the configuration that Triton reports once the model is loaded.
+	Config *tritonpb.ModelConfig
+	// Versions that are served; requests for any other pass through.
+	Versions []string
+	// SLO is the target latency; zero means none, and then nothing is deferred.
+	SLO  time.Duration
+	Late policy.LatePolicy
+	// MaxBatch limits the rows of a batch; zero means Config.MaxBatchSize.
+	MaxBatch int
+	// Batchable is false when every request passes through; see batch.Batchable.
+	Batchable         bool
+	PassThroughReason string
+	// Discipline and Parameters as queue.NewDiscipline takes them; DropPolicy as
+	// queue.NewDropPolicy does. Empty means the default.
+	Discipline string
+	Parameters map[string]string
+	DropPolicy string
+	Partitions []Placement
+}
+
+// Placement is a model's instance in a partition.
+type Placement struct {
+	// Partition is the id of one of RouteTable.Partitions.
+	Partition string
+	// MaxBatch limits batches sent there; zero means the model's limit.
+	MaxBatch int
+}
+
+// Partition is a share of one GPU, served by one Triton process.
+type Partition struct {
+	ID, GPU, GPUType string
+	ThreadPercentage uint32
+	// Rank orders free partitions: low ranks are used first.
+	Rank     int
+	Endpoint Endpoint
+}
+
+// Endpoint is where a Triton process listens: host:port or unix:PATH.
+type Endpoint struct {
+	GRPC, HTTP, Metrics string
+}
