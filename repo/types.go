@@ -1,0 +1,169 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package repo
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// What a Store's methods can fail with; test with errors.Is.
+var (
+	// ErrNoRevision: there is no revision of that id, or none at all yet.
+	ErrNoRevision = errors.New("no such repository revision")
+	// ErrNoModel: the revision has no model of that name.
+	ErrNoModel = errors.New("no such model in the repository revision")
+	// ErrInvalidModel: the model has problems that Triton would refuse it for.
+	ErrInvalidModel = errors.New("model cannot be loaded")
+)
+
+// Origin says who changed the repository, why and when.
+type Origin struct {
+	Author string    `json:"author"`
+	Reason string    `json:"reason"`
+	Time   time.Time `json:"time"`
+}
+
+// Revision is one state of the repository. It never changes.
+type Revision struct {
+	// ID is "r" and a number that grows with every revision.
+	ID string `json:"id"`
+	// Parent is the revision that this one followed, empty for the first.
+	Parent string `json:"parent,omitempty"`
+	Origin
+	// Directory is the operator's directory that was read; a rollback keeps that
+	// of the revision it goes back to.
+	Directory string `json:"directory"`
+	// RollbackTo is the revision whose models this one repeats.
+	RollbackTo string `json:"rollback_to,omitempty"`
+	// Models are sorted by name, those with problems included.
+	Models []*Model `json:"models"`
+	// Diff is what changed since the parent.
+	Diff Diff `json:"diff"`
+}
+
+// Model finds a model by name; nil if the revision has none of that name.
+func (r *Revision) Model(name string) *Model {
+	for _, m := range r.Models {
+		if m.Name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// Model is one model directory as a revision holds it.
+type Model struct {
+	Name string `json:"name"`
+	// Digest is the SHA-256, in hex, over all files: equal digests are equal
+	// models.
+	Digest string `json:"digest"`
+	// Files are the operator's, sorted by path.
+	Files []File `json:"files"`
+	// Versions are the numbers of the version directories, ascending.
+	Versions []int64 `json:"versions"`
+	// Managed is the config.pbtxt that Conch stages in place of the operator's:
+	// max_batch_size said outright, dynamic_batching gone. Its Digest is empty
+	// where the config cannot be read.
+	Managed File `json:"managed"`
+	// Config is the managed config; nil where it cannot be read.
+	Config *tritonpb.ModelConfig `json:"-"`
+	// Problems are what is wrong with the model, errors first.
+	Problems []Problem `json:"problems,omitempty"`
+}
+
+// Err is nil for a model that Triton would load, else an error that wraps
+// ErrInvalidModel and names every problem that stands in the way.
+func (m *Model) Err() error {
+	var refusals []error
+	for _, p := range m.Problems {
+		if p.Severity == SeverityError {
+			refusals = append(refusals, p)
+		}
+	}
+	if len(refusals) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrInvalidModel, errors.Join(refusals...))
+}
+
+// Size is the number of bytes of the model's files: a first guess of the memory
+// that its weights take.
+func (m *Model) Size() int64 {
+	var total int64
+	for _, f := range m.Files {
+		total += f.Size
+	}
+	return total
+}
+
+// File is one file of a model.
+type File struct {
+	// Path is relative to the model directory, with slashes.
+	Path string `json:"path"`
+	// Digest is the SHA-256 of the content in hex.
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`
+	// Executable files keep that bit (a stub of the python backend, for one).
+	Executable bool `json:"executable,omitempty"`
+}
+
+// Diff is what changed between two revisions. Every list is sorted.
+type Diff struct {
+	Added   []string      `json:"added,omitempty"`
+	Removed []string      `json:"removed,omitempty"`
+	Changed []ModelChange `json:"changed,omitempty"`
+}
+
+// Empty reports that nothing changed.
+func (d Diff) Empty() bool { return len(d.Added)+len(d.Removed)+len(d.Changed) == 0 }
+
+// ChangedModels are the names of the changed models.
+func (d Diff) ChangedModels() []string {
+	names := make([]string, len(d.Changed))
+	for i, c := range d.Changed {
+		names[i] = c.Model
+	}
+	return names
+}
+
+// ModelChange lists the files of one model that differ.
+type ModelChange struct {
+	Model   string   `json:"model"`
+	Added   []string `json:"added,omitempty"`
+	Removed []string `json:"removed,omitempty"`
+	Changed []string `json:"changed,omitempty"`
+}
+
+// Severity says what a Problem prevents.
+type Severity string
+
+const (
+	// SeverityError: Triton would refuse the model, or hang on it.
+	SeverityError Severity = "error"
+	// SeverityWarning: Triton would load it, and it would not do what was meant.
+	SeverityWarning Severity = "warning"
+)
+
+// Problem is one thing that is wrong with a model. It is an error.
+type Problem struct {
+	Severity Severity `json:"severity"`
+	// File is relative to the repository, with slashes; it may name a directory.
+	File string `json:"file"`
+	// Line counts from 1; 0 where the problem is not in a line.
+	Line int `json:"line,omitempty"`
+	// Text says what is wrong and what to do.
+	Text string `json:"text"`
+}
+
+// Error is the problem as "file:line: text".
+func (p Problem) Error() string {
+	if p.Line > 0 {
+		return fmt.Sprintf("%s:%d: %s", p.File, p.Line, p.Text)
+	}
+	return p.File + ": " + p.Text
+}
