@@ -105,19 +105,66 @@ func (x *Index) Meets(model, gpuType string, share uint32) bool {
 	return !ok || l <= float64(slo)
 }
 
-// Hopeless reports that no available GPU of the snapshot would let the model
-// meet its SLO, not even whole. Moving such a model helps nobody, so that where
-// it is cannot be wrong for its latency: it is served as well as can be.
+// Hopeless reports that no available GPU of the snapshot that the operator
+// allows would let the model meet its SLO, not even at the largest share
+// allowed. Moving such a model helps nobody, so that where it is cannot be wrong
+// for its latency: it is served as well as can be.
 func (x *Index) Hopeless(model string) bool {
-	available := false
+	rule := x.Rule(model)
+	share := uint32(100)
+	if rule.MaxShare > 0 {
+		share = min(share, rule.MaxShare)
+	}
+	somewhere := false
 	for _, g := range x.gpus {
-		if g.GetUnavailable() {
+		if g.GetUnavailable() || !rule.AllowsGPU(g.GetId()) {
 			continue
 		}
-		available = true
-		if x.Meets(model, g.GetType(), 100) {
+		somewhere = true
+		if x.Meets(model, g.GetType(), share) {
 			return false
 		}
 	}
-	return available
+	return somewhere
+}
+
+// Requires returns the model and, for an ensemble, every model that its steps
+// call, directly or not: they have to be loaded in the same server. Names that
+// the snapshot does not have are left out.
+func (x *Index) Requires(model string) []*Model {
+	var list []*Model
+	seen := make(map[string]bool)
+	var walk func(string)
+	walk = func(name string) {
+		m := x.models[name]
+		if m == nil || seen[name] {
+			return
+		}
+		seen[name] = true
+		list = append(list, m)
+		for _, d := range m.GetDependsOn() {
+			walk(d)
+		}
+	}
+	walk(model)
+	return list
+}
+
+// MayShare reports whether the operator's rules let two models lie in one
+// partition. An exclusive model shares only with an ensemble that calls it and
+// with models that it calls.
+func (x *Index) MayShare(a, b string) bool {
+	if a == b || !x.Rule(a).Exclusive && !x.Rule(b).Exclusive {
+		return true
+	}
+	return x.requires(a, b) || x.requires(b, a)
+}
+
+func (x *Index) requires(a, b string) bool {
+	for _, m := range x.Requires(a) {
+		if m.GetName() == b {
+			return true
+		}
+	}
+	return false
 }

@@ -1,0 +1,32 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package builtin lists the policies that come with Conch. The executable
+// conch-policies serves them, and the simulator runs them in its own process.
+package builtin
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/static"
+)
+
+// Names of the built-in policies, sorted.
+func Names() []string { return slices.Sorted(maps.Keys(constructors())) }
+
+// New makes the named policy; false where there is none of that name.
+func New(name string) (policy.Policy, bool) {
+	construct, ok := constructors()[name]
+	if !ok {
+		return nil, false
+	}
+	return construct(), true
+}
+
+func constructors() map[string]func() policy.Policy {
+	return map[string]func() policy.Policy{
+		static.Name: func() policy.Policy { return static.New() },
+	}
+}

@@ -1,0 +1,259 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package static
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// gpu is a GPU while it is filled.
+type gpu struct {
+	policy.NodeGPU
+	// bytes that its partitions need so far.
+	bytes uint64
+	used  bool
+}
+
+// slot is a partition while it is filled. That of an unavailable GPU is there to
+// be counted, not to be used.
+type slot struct {
+	partition *policy.Partition
+	gpu       *gpu
+	// weights of its models, and the largest working memory among them.
+	weights, working uint64
+	holds            map[string]bool
+}
+
+// floor is all the partitions there are, in GPU order, and what lies on them.
+type floor struct {
+	x     *policy.Index
+	set   *settings
+	gpus  []*gpu
+	slots []*slot
+	// current are the partitions on which a pinned model lies, by model.
+	current map[string]map[string]bool
+	// exclusive: some model wants its partitions for itself.
+	exclusive bool
+	// instances counts the places of each placed model.
+	instances map[string]int
+}
+
+func newFloor(x *policy.Index, set *settings) *floor {
+	f := &floor{x: x, set: set, current: make(map[string]map[string]bool), instances: make(map[string]int)}
+	kept := f.pinned()
+	for _, m := range x.Snapshot().GetModels() {
+		f.exclusive = f.exclusive || x.Rule(m.GetName()).Exclusive
+	}
+	count := make(map[string]int)
+	for _, g := range x.GPUs() {
+		count[g.GetId()]++
+	}
+	taken := make(map[string]bool)
+	for _, parts := range kept {
+		for _, part := range parts {
+			taken[part.GetId()] = true
+		}
+	}
+	for _, g := range x.GPUs() {
+		on := &gpu{NodeGPU: g}
+		f.gpus = append(f.gpus, on)
+		stay := kept[[2]string{g.Node, g.GetId()}]
+		for _, part := range f.layout(g, stay, count[g.GetId()] > 1) {
+			for len(stay) == 0 && taken[part.Id] {
+				part.Id += "x"
+			}
+			taken[part.Id] = true
+			part.Rank = uint32(len(f.slots))
+			f.slots = append(f.slots, &slot{partition: part, gpu: on, holds: make(map[string]bool)})
+		}
+	}
+	return f
+}
+
+// pinned notes where pinned models lie and returns the partitions of the GPUs
+// that have to keep theirs because of it.
+func (f *floor) pinned() map[[2]string][]*policy.Partition {
+	current := f.x.Snapshot().GetCurrent()
+	kept := make(map[[2]string][]*policy.Partition)
+	for _, m := range f.x.Snapshot().GetModels() {
+		if !f.x.Rule(m.GetName()).Pinned {
+			continue
+		}
+		for _, part := range current.PartitionsOf(m.GetName()) {
+			if g := f.x.GPU(part.GetNode(), part.GetGpu()); g == nil || g.GetUnavailable() {
+				continue
+			}
+			if f.current[m.GetName()] == nil {
+				f.current[m.GetName()] = make(map[string]bool)
+			}
+			f.current[m.GetName()][part.GetId()] = true
+			kept[[2]string{part.GetNode(), part.GetGpu()}] = nil
+		}
+	}
+	for _, part := range current.GetPartitions() {
+		key := [2]string{part.GetNode(), part.GetGpu()}
+		if list, keep := kept[key]; keep {
+			kept[key] = append(list, part)
+		}
+	}
+	return kept
+}
+
+// layout returns the empty partitions of a GPU.
+func (f *floor) layout(g policy.NodeGPU, kept []*policy.Partition, ambiguous bool) []*policy.Partition {
+	var parts []*policy.Partition
+	for _, old := range kept {
+		parts = append(parts, &policy.Partition{
+			Id: old.GetId(), Node: g.Node, Gpu: g.GetId(),
+			ThreadPercentage: old.GetThreadPercentage(), MemoryLimitBytes: old.GetMemoryLimitBytes(),
+		})
+	}
+	if len(parts) > 0 {
+		return parts
+	}
+	shares, ok := f.set.shares[g.GetId()]
+	if !ok {
+		shares, ok = f.set.shares[everyGPU]
+	}
+	if !ok {
+		shares = []uint32{100}
+	}
+	base := g.GetId()
+	if ambiguous {
+		base = g.Node + "." + base
+	}
+	base = fileName(base)
+	for i, share := range shares {
+		id := base
+		if len(shares) > 1 {
+			id = base + "." + strconv.Itoa(i)
+		}
+		parts = append(parts, &policy.Partition{Id: id, Node: g.Node, Gpu: g.GetId(), ThreadPercentage: share})
+	}
+	return parts
+}
+
+// everyGPU in the parameter partitions is every GPU that it does not name.
+const everyGPU = "*"
+
+// maxBase leaves room for a number within the 63 characters of an id.
+const maxBase = 56
+
+// fileName replaces what a partition's id may not contain: ids become names of
+// directories and labels of metrics.
+func fileName(id string) string {
+	id = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.':
+			return r
+		}
+		return '-'
+	}, id)
+	id = strings.TrimLeft(id, ".-")
+	if id == "" {
+		return "gpu"
+	}
+	return id[:min(len(id), maxBase)]
+}
+
+// refuse says why the model cannot be added to the slot; empty where it can.
+func (f *floor) refuse(s *slot, model string) string {
+	if s.gpu.GetUnavailable() {
+		return policy.CauseUnavailable
+	}
+	weights, working := s.weights, s.working
+	need := f.x.Requires(model)
+	for _, m := range need {
+		if s.holds[m.GetName()] {
+			continue
+		}
+		if cause := f.refuseOne(s, m.GetName(), need); cause != "" {
+			return cause
+		}
+		w, a := f.x.InstanceBytes(nil, policy.ModelInstance(m.GetName(), m.GetMaxBatchSize()))
+		weights, working = add(weights, w), max(working, a)
+	}
+	after := add(weights, working)
+	others := s.gpu.bytes - add(s.weights, s.working)
+	limit, memory := s.partition.GetMemoryLimitBytes(), s.gpu.GetMemoryBytes()
+	if limit > 0 && after > limit || memory > 0 && add(others, after) > memory {
+		return policy.CauseMemory
+	}
+	return ""
+}
+
+// refuseOne says what but memory forbids the model in the slot.
+func (f *floor) refuseOne(s *slot, model string, together []*policy.Model) string {
+	rule := f.x.Rule(model)
+	pin := f.current[model]
+	switch {
+	case pin != nil && !pin[s.partition.GetId()],
+		!rule.AllowsGPU(s.gpu.GetId()),
+		!f.mayJoin(s, model, together),
+		rule.MaxInstances > 0 && f.instances[model] >= int(rule.MaxInstances):
+		return policy.CauseConstraint
+	case !rule.AllowsShare(s.partition.GetThreadPercentage()):
+		return policy.CauseShare
+	case pin == nil && !f.x.Meets(model, s.gpu.GetType(), s.partition.GetThreadPercentage()) && !f.x.Hopeless(model):
+		return policy.CauseLatency
+	}
+	return ""
+}
+
+// mayJoin reports whether no exclusive model forbids the model in the slot,
+// next to those that come with it.
+func (f *floor) mayJoin(s *slot, model string, together []*policy.Model) bool {
+	if !f.exclusive {
+		return true
+	}
+	for other := range s.holds {
+		if !f.x.MayShare(model, other) {
+			return false
+		}
+	}
+	for _, other := range together {
+		if !f.x.MayShare(model, other.GetName()) {
+			return false
+		}
+	}
+	return true
+}
+
+// put adds the model and what it needs to the slot.
+func (f *floor) put(s *slot, model string) {
+	before := add(s.weights, s.working)
+	for _, m := range f.x.Requires(model) {
+		if s.holds[m.GetName()] {
+			continue
+		}
+		in := policy.ModelInstance(m.GetName(), m.GetMaxBatchSize())
+		w, a := f.x.InstanceBytes(nil, in)
+		s.weights, s.working = add(s.weights, w), max(s.working, a)
+		s.holds[m.GetName()] = true
+		s.partition.Instances = append(s.partition.Instances, in)
+		f.instances[m.GetName()]++
+	}
+	s.gpu.bytes = add(s.gpu.bytes-before, add(s.weights, s.working))
+	s.gpu.used = true
+}
+
+// free is the memory left on the slot's GPU; unknown is the most there can be.
+func (s *slot) free() uint64 {
+	if s.gpu.GetMemoryBytes() == 0 {
+		return math.MaxUint64
+	}
+	return s.gpu.GetMemoryBytes() - min(s.gpu.GetMemoryBytes(), s.gpu.bytes)
+}
+
+// add does not wrap, for sizes are what others declare.
+func add(a, b uint64) uint64 {
+	if a > math.MaxUint64-b {
+		return math.MaxUint64
+	}
+	return a + b
+}

@@ -1,0 +1,143 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package static
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// assignment is one entry of a parameter such as
+// "resnet50 = gpu0, gpu1; bert = gpu2".
+type assignment struct {
+	name  string
+	items []string
+}
+
+// parseAssignments reads entries "name = item, item", separated by semicolons
+// or line breaks. White space around names and items means nothing; empty
+// entries are skipped, empty items and repeated names are errors.
+func parseAssignments(text string) ([]assignment, error) {
+	var list []assignment
+	seen := make(map[string]bool)
+	for _, entry := range strings.FieldsFunc(text, func(r rune) bool { return r == ';' || r == '\n' }) {
+		entry = strings.TrimSpace(entry)
+		if entry == "" {
+			continue
+		}
+		name, rest, ok := strings.Cut(entry, "=")
+		name = strings.TrimSpace(name)
+		if !ok || name == "" {
+			return nil, fmt.Errorf("%q is not of the form NAME = ITEM, ITEM", entry)
+		}
+		if seen[name] {
+			return nil, fmt.Errorf("%q is given twice", name)
+		}
+		seen[name] = true
+		a := assignment{name: name}
+		for _, item := range strings.Split(rest, ",") {
+			item = strings.TrimSpace(item)
+			if item == "" {
+				return nil, fmt.Errorf("%q has an empty item", entry)
+			}
+			a.items = append(a.items, item)
+		}
+		list = append(list, a)
+	}
+	return list, nil
+}
+
+// settings are the parameters, parsed.
+type settings struct {
+	discipline string
+	dropPolicy string
+	// perModel overrides the discipline of some models.
+	perModel map[string]string
+	// dispatch is passed through to every model's discipline.
+	dispatch map[string]string
+	// shares of the partitions of a GPU; the key "*" is for every other GPU.
+	shares map[string][]uint32
+	// placement of a model: GPUs or partitions. Order is kept for reasons.
+	placement map[string][]string
+}
+
+func parseSettings(parameters map[string]string) (*settings, error) {
+	s := &settings{
+		discipline: parameters[paramDiscipline],
+		dropPolicy: parameters[paramDropPolicy],
+		perModel:   make(map[string]string),
+		dispatch:   make(map[string]string),
+		shares:     make(map[string][]uint32),
+		placement:  make(map[string][]string),
+	}
+	if s.discipline == "" {
+		s.discipline = defaultDiscipline
+	}
+	if err := checkDiscipline(s.discipline); err != nil {
+		return nil, fmt.Errorf("parameter %s: %w", paramDiscipline, err)
+	}
+	if !slices.Contains([]string{"", "window", "prefix", "none"}, s.dropPolicy) {
+		return nil, fmt.Errorf("parameter %s: %q is not a drop policy; there are: window, prefix, none", paramDropPolicy, s.dropPolicy)
+	}
+	for _, step := range []struct {
+		name string
+		take func(assignment) error
+	}{
+		{paramDisciplines, s.takeDiscipline},
+		{paramDispatch, func(a assignment) error { return single(s.dispatch, a) }},
+		{paramPartitions, s.takeShares},
+		{paramPlacement, func(a assignment) error { s.placement[a.name] = a.items; return nil }},
+	} {
+		list, err := parseAssignments(parameters[step.name])
+		for i := 0; err == nil && i < len(list); i++ {
+			err = step.take(list[i])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("parameter %s: %w", step.name, err)
+		}
+	}
+	return s, nil
+}
+
+func (s *settings) takeDiscipline(a assignment) error {
+	if err := single(s.perModel, a); err != nil {
+		return err
+	}
+	return checkDiscipline(a.items[0])
+}
+
+func (s *settings) takeShares(a assignment) error {
+	var sum uint64
+	for _, item := range a.items {
+		share, err := strconv.ParseUint(item, 10, 32)
+		if err != nil || share < 1 || share > 100 {
+			return fmt.Errorf("%s: %q is not a thread percentage from 1 to 100", a.name, item)
+		}
+		sum += share
+		s.shares[a.name] = append(s.shares[a.name], uint32(share))
+	}
+	if sum > 100 {
+		return fmt.Errorf("%s: the shares add up to %d, more than 100", a.name, sum)
+	}
+	return nil
+}
+
+func single(into map[string]string, a assignment) error {
+	if len(a.items) != 1 {
+		return fmt.Errorf("%s: one value is wanted, not %d", a.name, len(a.items))
+	}
+	into[a.name] = a.items[0]
+	return nil
+}
+
+func checkDiscipline(name string) error {
+	for _, known := range disciplines() {
+		if name == known {
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not a dispatch discipline; there are: %s", name, strings.Join(disciplines(), ", "))
+}

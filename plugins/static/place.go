@@ -1,0 +1,205 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package static
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// place puts every model where it belongs. First come the models that somebody
+// gave a place: pinned ones, then those of the parameter placement. Then every
+// other model gets the places it must have (one, or its min_instances), the
+// largest first, each on the GPU with the most memory left, so that as many
+// models as possible have one at all. Only then do models spread to every
+// further partition on which they fit, exclusive ones last.
+func (f *floor) place() {
+	models := slices.Clone(f.x.Snapshot().GetModels())
+	slices.SortStableFunc(models, func(a, b *policy.Model) int {
+		return cmp.Or(
+			cmp.Compare(f.turn(a), f.turn(b)),
+			cmp.Compare(b.GetPriority(), a.GetPriority()),
+			cmp.Compare(b.GetMemoryBytes(), a.GetMemoryBytes()),
+			strings.Compare(a.GetName(), b.GetName()),
+		)
+	})
+	for _, m := range models {
+		if turn := f.turn(m); turn == turnPinned || turn == turnPlaced {
+			f.spread(m.GetName())
+		}
+	}
+	for _, m := range models {
+		want := max(1, int(f.x.Rule(m.GetName()).MinInstances))
+		for f.instances[m.GetName()] < want {
+			best := f.best(m.GetName())
+			if best == nil {
+				break
+			}
+			f.put(best, m.GetName())
+		}
+	}
+	for _, exclusive := range []bool{false, true} {
+		// A model that one ensemble brought along may make room for another
+		// ensemble, hence until nothing more moves.
+		for moved := true; moved; {
+			moved = false
+			for _, m := range models {
+				if f.x.Rule(m.GetName()).Exclusive == exclusive {
+					moved = f.spread(m.GetName()) || moved
+				}
+			}
+		}
+	}
+	for _, s := range f.slots {
+		slices.SortFunc(s.partition.Instances, func(a, b *policy.Instance) int {
+			return strings.Compare(a.GetModel(), b.GetModel())
+		})
+	}
+}
+
+// The order in which models choose.
+const (
+	turnPinned = iota
+	turnPlaced
+	turnExclusive
+	turnFree
+)
+
+func (f *floor) turn(m *policy.Model) int {
+	_, placed := f.set.placement[m.GetName()]
+	switch {
+	case f.current[m.GetName()] != nil:
+		return turnPinned
+	case placed:
+		return turnPlaced
+	case f.x.Rule(m.GetName()).Exclusive:
+		return turnExclusive
+	}
+	return turnFree
+}
+
+// candidates are the slots on which the model may be by the parameters.
+func (f *floor) candidates(model string) []*slot {
+	places, given := f.set.placement[model]
+	if !given || f.current[model] != nil {
+		return f.slots
+	}
+	var list []*slot
+	for _, s := range f.slots {
+		if slices.Contains(places, s.gpu.GetId()) || slices.Contains(places, s.partition.GetId()) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// spread puts the model on every candidate that takes it and reports whether
+// there was one.
+func (f *floor) spread(model string) bool {
+	moved := false
+	for _, s := range f.candidates(model) {
+		if !s.holds[model] && f.refuse(s, model) == "" {
+			f.put(s, model)
+			moved = true
+		}
+	}
+	return moved
+}
+
+// best is the slot with the most memory left, of several that with the fewest
+// models, of several the first; nil where none takes the model.
+func (f *floor) best(model string) *slot {
+	var best *slot
+	for _, s := range f.candidates(model) {
+		if s.holds[model] || f.refuse(s, model) != "" {
+			continue
+		}
+		if best == nil || s.free() > best.free() || s.free() == best.free() && len(s.holds) < len(best.holds) {
+			best = s
+		}
+	}
+	return best
+}
+
+// explain writes a reason for every model, and an entry for every one that has
+// no place or fewer places than the operator wants.
+func (f *floor) explain(plan *policy.Plan) {
+	for _, m := range f.x.Snapshot().GetModels() {
+		name := m.GetName()
+		tally, lacking := f.tally(name)
+		u := tally.Unplaced(name)
+		for _, place := range lacking {
+			u.Text += fmt.Sprintf("; parameter %s names %s, which is no GPU or partition here", paramPlacement, place)
+		}
+		want := max(1, int(f.x.Rule(name).MinInstances))
+		if f.instances[name] < want {
+			if f.instances[name] > 0 {
+				u.Text += fmt.Sprintf("; the operator wants at least %d", want)
+			}
+			plan.Unplaced = append(plan.Unplaced, u)
+		}
+		if f.instances[name] > 0 {
+			plan.Reasons = append(plan.Reasons, &policy.Reason{Model: name, Text: f.reason(name) + ": " + u.Text})
+		}
+	}
+	for _, name := range sortedKeys(f.set.placement) {
+		if f.x.Model(name) == nil {
+			plan.Reasons = append(plan.Reasons, &policy.Reason{
+				Text: fmt.Sprintf("parameter %s names the model %q, which the repository does not have", paramPlacement, name),
+			})
+		}
+	}
+}
+
+// tally counts the model's candidates, and names the places of the parameter
+// that do not exist.
+func (f *floor) tally(model string) (*policy.Tally, []string) {
+	t := &policy.Tally{}
+	for _, s := range f.candidates(model) {
+		if s.holds[model] {
+			t.Try("")
+		} else {
+			t.Try(f.refuse(s, model))
+		}
+	}
+	var lacking []string
+	if f.current[model] == nil {
+		for _, place := range f.set.placement[model] {
+			if !slices.ContainsFunc(f.slots, func(s *slot) bool {
+				return s.gpu.GetId() == place || s.partition.GetId() == place
+			}) {
+				lacking = append(lacking, place)
+				t.Try(policy.CauseUnavailable)
+			}
+		}
+	}
+	return t, lacking
+}
+
+func (f *floor) reason(model string) string {
+	text := "wherever it fits"
+	if places, ok := f.set.placement[model]; ok {
+		text = "parameter " + paramPlacement + " says " + strings.Join(places, ", ")
+	}
+	if f.current[model] != nil {
+		text = "pinned to where it was"
+	}
+	if f.x.Hopeless(model) {
+		text += " (by its profile no GPU here meets its SLO, it is served all the same)"
+	}
+	return text
+}
+
+func sortedKeys(m map[string][]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

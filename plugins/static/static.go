@@ -1,0 +1,116 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package static
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// Name of the policy.
+const Name = "static"
+
+const version = "1.0.0"
+
+// Parameters; Describe documents them.
+const (
+	paramDiscipline  = "discipline"
+	paramDisciplines = "disciplines"
+	paramDropPolicy  = "drop_policy"
+	paramDispatch    = "dispatch_parameters"
+	paramPartitions  = "partitions"
+	paramPlacement   = "placement"
+
+	defaultDiscipline = "adaptive"
+)
+
+func disciplines() []string { return []string{"adaptive", "deferred", "eager", "timeout"} }
+
+// Policy is the static policy; it has no state.
+type Policy struct{}
+
+var _ policy.Policy = Policy{}
+
+// New returns the policy.
+func New() Policy { return Policy{} }
+
+// Describe implements [policy.Policy].
+func (Policy) Describe(context.Context) (*policy.Description, error) {
+	return &policy.Description{
+		Name:        Name,
+		Version:     version,
+		Summary:     "Models lie where conch.yaml puts them; the others are on every GPU on which they fit.",
+		Disciplines: disciplines(),
+		Parameters: []*policy.Parameter{
+			{Name: paramPlacement, Type: policy.TypeString,
+				Documentation: "Where models lie: \"resnet50 = gpu0, gpu1; bert = gpu2.1\". A GPU means all its partitions. A model that is not named lies wherever it fits."},
+			{Name: paramPartitions, Type: policy.TypeString,
+				Documentation: "Thread percentages of the partitions of a GPU: \"gpu0 = 50, 50; * = 100\", * being every GPU not named. One partition of 100 where nothing is said. The partitions of gpu0 = 50, 50 are gpu0.0 and gpu0.1; a single one is called like its GPU."},
+			{Name: paramDiscipline, Type: policy.TypeString, DefaultValue: defaultDiscipline,
+				Documentation: "Dispatch discipline of every model: adaptive, deferred, eager or timeout."},
+			{Name: paramDisciplines, Type: policy.TypeString,
+				Documentation: "Dispatch discipline of some models: \"resnet50 = deferred; bert = timeout\"."},
+			{Name: paramDropPolicy, Type: policy.TypeString,
+				Documentation: "Drop policy of every model: window, prefix or none. Empty: the discipline's own."},
+			{Name: paramDispatch, Type: policy.TypeString,
+				Documentation: "Parameters passed to every model's discipline: \"NAME = VALUE; NAME = VALUE\"."},
+		},
+	}, nil
+}
+
+// Plan implements [policy.Policy]. It fails only where a parameter does not
+// parse.
+func (p Policy) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+	set, err := parseSettings(s.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+	x := policy.NewIndex(s)
+	floor := newFloor(x, set)
+	floor.place()
+
+	plan := &policy.Plan{SnapshotRevision: s.GetRevision(), Policy: Name, PolicyVersion: version}
+	for _, slot := range floor.slots {
+		if len(slot.partition.GetInstances()) > 0 {
+			plan.Partitions = append(plan.Partitions, slot.partition)
+		}
+	}
+	floor.explain(plan)
+	dispatch(plan, set, floor)
+	for _, app := range s.GetApps() {
+		route := &policy.AppRoute{App: app.GetName()}
+		for _, model := range app.GetModels() {
+			if floor.instances[model] > 0 {
+				route.Models = append(route.Models, model)
+			}
+		}
+		plan.AppRoutes = append(plan.AppRoutes, route)
+	}
+	for _, g := range floor.gpus {
+		if g.used {
+			plan.PredictedCostPerHour += g.GetCostPerHour()
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return plan, nil
+}
+
+// dispatch gives every placed model its discipline.
+func dispatch(plan *policy.Plan, set *settings, floor *floor) {
+	for _, model := range slices.Sorted(maps.Keys(floor.instances)) {
+		d := &policy.Dispatch{Model: model, Discipline: set.discipline, DropPolicy: set.dropPolicy}
+		if own, ok := set.perModel[model]; ok {
+			d.Discipline = own
+		}
+		if len(set.dispatch) > 0 {
+			d.Parameters = maps.Clone(set.dispatch)
+		}
+		plan.Dispatch = append(plan.Dispatch, d)
+	}
+}
