@@ -1,0 +1,218 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"sort"
+	"strings"
+)
+
+// APIVersion is the only version of conch.yaml that this build reads.
+const APIVersion = "conch/v1"
+
+// Mode says what conch may do on its own.
+type Mode string
+
+// The modes, from the most careful to the least.
+const (
+	// ModeObserve shows plans and never applies them. Every model is served
+	// by every GPU that it fits, as a plain Triton on each GPU would.
+	ModeObserve Mode = "observe"
+	// ModeAdvise applies a plan only when an operator orders it.
+	ModeAdvise Mode = "advise"
+	// ModeControl applies plans as soon as they pass validation.
+	ModeControl Mode = "control"
+)
+
+// Config is conch.yaml. The zero value of a field means "not said".
+type Config struct {
+	APIVersion string           `yaml:"apiVersion"`
+	Mode       Mode             `yaml:"mode"`
+	Listen     Listen           `yaml:"listen"`
+	Repository string           `yaml:"repository"`
+	State      string           `yaml:"state"`
+	Driver     Driver           `yaml:"driver"`
+	GPUs       GPUs             `yaml:"gpus"`
+	Objective  string           `yaml:"objective"`
+	Policy     Policy           `yaml:"policy"`
+	Defaults   Defaults         `yaml:"defaults"`
+	Models     map[string]Model `yaml:"models"`
+	Interval   Duration         `yaml:"interval"`
+	Triggers   Triggers         `yaml:"triggers"`
+	Limits     Limits           `yaml:"limits"`
+	Seed       uint64           `yaml:"seed"`
+	Log        Log              `yaml:"log"`
+
+	// lines remembers where in the file each path was said.
+	lines map[string]int
+}
+
+// Listen holds the addresses of the front doors: host:port, or "off".
+type Listen struct {
+	GRPC    string `yaml:"grpc"`
+	HTTP    string `yaml:"http"`
+	Metrics string `yaml:"metrics"`
+	// Admin is unix:///path or host:port.
+	Admin string `yaml:"admin"`
+}
+
+// Off is the address of a front door that stays closed.
+const Off = "off"
+
+// Driver says where Triton processes come from.
+type Driver struct {
+	Kind             string            `yaml:"kind"`
+	TritonServer     string            `yaml:"tritonserver"`
+	BackendDirectory string            `yaml:"backendDirectory"`
+	Arguments        []string          `yaml:"arguments"`
+	Environment      map[string]string `yaml:"environment"`
+	// Stretch multiplies emulated times (kind embedded).
+	Stretch float64 `yaml:"stretch"`
+}
+
+// The kinds of driver of this build.
+const (
+	DriverEmbedded = "embedded"
+	DriverProcess  = "process"
+)
+
+// GPUs is either "auto" or a list.
+type GPUs struct {
+	Auto bool
+	List []GPU
+}
+
+// GPU describes Count equal devices.
+type GPU struct {
+	Type      string  `yaml:"type"`
+	Count     int     `yaml:"count"`
+	Memory    Size    `yaml:"memory"`
+	SMCount   uint32  `yaml:"smCount"`
+	Bandwidth Size    `yaml:"bandwidth"`
+	Cost      float64 `yaml:"costPerHour"`
+	Emulated  bool    `yaml:"emulated"`
+}
+
+// Policy names the plugin that decides the placement.
+type Policy struct {
+	Name       string            `yaml:"name"`
+	Parameters map[string]string `yaml:"parameters"`
+	Deadline   Duration          `yaml:"deadline"`
+	// Executable is the plugin's file; empty means conch-policies beside conch.
+	Executable string `yaml:"executable"`
+	// Checksum is the SHA-256 of the executable in hexadecimal.
+	Checksum string `yaml:"checksum"`
+}
+
+// Defaults hold for every model that says nothing else.
+type Defaults struct {
+	SLO        Duration          `yaml:"slo"`
+	Late       string            `yaml:"late"`
+	Discipline string            `yaml:"discipline"`
+	Parameters map[string]string `yaml:"parameters"`
+	DropPolicy string            `yaml:"dropPolicy"`
+}
+
+// Model is what the operator says of one model.
+type Model struct {
+	SLO        Duration          `yaml:"slo"`
+	Late       string            `yaml:"late"`
+	Discipline string            `yaml:"discipline"`
+	Parameters map[string]string `yaml:"parameters"`
+	DropPolicy string            `yaml:"dropPolicy"`
+	Priority   int32             `yaml:"priority"`
+	// GPUs are the only ones it may be on.
+	GPUs                []string `yaml:"gpus"`
+	MinInstances        uint32   `yaml:"minInstances"`
+	MaxInstances        uint32   `yaml:"maxInstances"`
+	Exclusive           bool     `yaml:"exclusive"`
+	Pinned              bool     `yaml:"pinned"`
+	MinThreadPercentage uint32   `yaml:"minThreadPercentage"`
+	MaxThreadPercentage uint32   `yaml:"maxThreadPercentage"`
+	Memory              Size     `yaml:"memory"`
+	Profile             *Profile `yaml:"profile"`
+}
+
+// Profile declares l(b) = beta + alpha*b at a share of 100%.
+type Profile struct {
+	Alpha Duration `yaml:"alpha"`
+	Beta  Duration `yaml:"beta"`
+}
+
+// Triggers say what makes a new plan before the interval is over.
+type Triggers struct {
+	// RateUp and RateDown are fractions of the rate that the plan was made
+	// for, RateUpBy is requests per second; the first that holds counts.
+	RateUp   float64  `yaml:"rateUp"`
+	RateUpBy float64  `yaml:"rateUpBy"`
+	RateDown float64  `yaml:"rateDown"`
+	BadRate  float64  `yaml:"badRate"`
+	Hold     Duration `yaml:"hold"`
+	Cooldown Duration `yaml:"cooldown"`
+}
+
+// Limits bound what conch holds for its callers.
+type Limits struct {
+	QueueRequests int      `yaml:"queueRequests"`
+	QueueBytes    Size     `yaml:"queueBytes"`
+	MessageBytes  Size     `yaml:"messageBytes"`
+	Drain         Duration `yaml:"drain"`
+}
+
+// Log says how conch logs.
+type Log struct {
+	Level  string `yaml:"level"`
+	Format string `yaml:"format"`
+}
+
+// Load reads, decodes, overlays, provisions and validates the file at path.
+// An empty path means no file. Overlay may be nil; it holds what the command
+// line says and wins over the file.
+func Load(path string, overlay func(*Config), env Environment) (*Config, error) {
+	c := &Config{}
+	if path != "" {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("configuration: %w; name a readable file with --config", err)
+		}
+		if c, err = Parse(path, data); err != nil {
+			return nil, err
+		}
+	}
+	if overlay != nil {
+		overlay(c)
+	}
+	c.Provision(env)
+	if err := c.Validate(); err != nil {
+		return nil, named(path, err)
+	}
+	return c, nil
+}
+
+// Reloadable compares a running configuration with the next one. It returns
+// nil when everything that differs can change while conch serves (models,
+// defaults, policy, interval, triggers, mode), else an error that names the
+// sections that need a restart.
+func Reloadable(running, next *Config) error {
+	var fixed []string
+	a, b := reflect.ValueOf(*running), reflect.ValueOf(*next)
+	for i := range a.NumField() {
+		field := a.Type().Field(i)
+		key := yamlKey(field)
+		if key == "" || hotSections[key] {
+			continue
+		}
+		if !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
+			fixed = append(fixed, key)
+		}
+	}
+	if len(fixed) == 0 {
+		return nil
+	}
+	sort.Strings(fixed)
+	return fmt.Errorf("reload refused, nothing was changed: %s cannot change while conch runs; restart it, or put the old values back", strings.Join(fixed, ", "))
+}

@@ -1,0 +1,134 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"path/filepath"
+	"time"
+)
+
+// Environment is what defaults depend on outside the file.
+type Environment struct {
+	// UID of the process; 0 is root, which gets the system's directories.
+	UID int
+	// Getenv looks up HOME, XDG_STATE_HOME and XDG_RUNTIME_DIR.
+	Getenv func(string) string
+}
+
+// hotSections change on SIGHUP; everything else needs a restart.
+var hotSections = map[string]bool{
+	"models": true, "defaults": true, "policy": true, "interval": true, "triggers": true, "mode": true, "seed": true,
+}
+
+// EmulatedGPU is the type of the GPUs of the embedded driver under gpus: auto.
+const EmulatedGPU = "A100-80GB"
+
+// Provision fills in every default that was not said.
+func (c *Config) Provision(env Environment) {
+	fill(&c.APIVersion, APIVersion)
+	fill(&c.Mode, ModeControl)
+	fill(&c.Listen.GRPC, ":8001")
+	fill(&c.Listen.HTTP, ":8000")
+	fill(&c.Listen.Metrics, ":8002")
+	fill(&c.Listen.Admin, "unix://"+filepath.Join(runtimeDirectory(env), "admin.sock"))
+	fill(&c.State, stateDirectory(env))
+	fill(&c.Driver.Kind, DriverProcess)
+	if c.Driver.Kind == DriverProcess {
+		fill(&c.Driver.TritonServer, "tritonserver")
+	}
+	fill(&c.Driver.Stretch, 1)
+	c.provisionGPUs()
+	fill(&c.Objective, "max-goodput")
+	fill(&c.Policy.Name, "static")
+	fill(&c.Policy.Deadline, Duration(time.Second))
+	fill(&c.Defaults.SLO, Duration(100*time.Millisecond))
+	fill(&c.Defaults.Late, "serve")
+	fill(&c.Defaults.Discipline, "adaptive")
+	fill(&c.Interval, Duration(30*time.Second))
+	fill(&c.Triggers.RateUp, 0.05)
+	fill(&c.Triggers.RateUpBy, 10)
+	fill(&c.Triggers.RateDown, 0.10)
+	fill(&c.Triggers.BadRate, 0.01)
+	fill(&c.Triggers.Hold, Duration(3*time.Second))
+	fill(&c.Triggers.Cooldown, Duration(10*time.Second))
+	fill(&c.Limits.QueueRequests, 100_000)
+	fill(&c.Limits.QueueBytes, 4<<30)
+	fill(&c.Limits.MessageBytes, 256<<20)
+	fill(&c.Limits.Drain, Duration(30*time.Second))
+	fill(&c.Log.Level, "info")
+	fill(&c.Log.Format, "auto")
+}
+
+func (c *Config) provisionGPUs() {
+	if !c.GPUs.Auto && c.GPUs.List == nil {
+		c.GPUs.Auto = true
+	}
+	if c.GPUs.Auto && c.Driver.Kind == DriverEmbedded {
+		c.GPUs = GPUs{List: []GPU{{Type: EmulatedGPU, Count: 4, Emulated: true}}}
+	}
+	for i := range c.GPUs.List {
+		g := &c.GPUs.List[i]
+		fill(&g.Count, 1)
+		// The embedded driver has no others.
+		g.Emulated = g.Emulated || c.Driver.Kind == DriverEmbedded
+		if sheet, ok := dataSheet(g.Type); ok {
+			fill(&g.Memory, sheet.Memory)
+			fill(&g.SMCount, sheet.SMCount)
+			fill(&g.Bandwidth, sheet.Bandwidth)
+		} else if g.Emulated {
+			fill(&g.Memory, 16<<30)
+		}
+	}
+}
+
+// dataSheet is what NVIDIA's data sheets say of a type that an emulated GPU may
+// borrow: memory, streaming multiprocessors and memory bandwidth a second.
+func dataSheet(kind string) (GPU, bool) {
+	sheet, ok := map[string]GPU{
+		"A100-80GB": {Memory: 80 << 30, SMCount: 108, Bandwidth: 2039e9},
+		"A100-40GB": {Memory: 40 << 30, SMCount: 108, Bandwidth: 1555e9},
+		"A100":      {Memory: 40 << 30, SMCount: 108, Bandwidth: 1555e9},
+		"H100-80GB": {Memory: 80 << 30, SMCount: 132, Bandwidth: 3350e9},
+		"H200":      {Memory: 141 << 30, SMCount: 132, Bandwidth: 4800e9},
+		"V100-16GB": {Memory: 16 << 30, SMCount: 80, Bandwidth: 900e9},
+		"T4":        {Memory: 16 << 30, SMCount: 40, Bandwidth: 320e9},
+		"1080Ti":    {Memory: 11 << 30, SMCount: 28, Bandwidth: 484e9},
+		"2080Ti":    {Memory: 11 << 30, SMCount: 68, Bandwidth: 616e9},
+	}[kind]
+	return sheet, ok
+}
+
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func stateDirectory(env Environment) string {
+	if env.UID == 0 {
+		return "/var/lib/conch"
+	}
+	if dir := env.get("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "conch")
+	}
+	return filepath.Join(env.get("HOME"), ".local", "state", "conch")
+}
+
+func runtimeDirectory(env Environment) string {
+	if env.UID == 0 {
+		return "/run/conch"
+	}
+	if dir := env.get("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "conch")
+	}
+	return stateDirectory(env)
+}
+
+func (e Environment) get(name string) string {
+	if e.Getenv == nil {
+		return ""
+	}
+	return e.Getenv(name)
+}
