@@ -1,0 +1,168 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/conch-serving/conch/sidecar/admin"
+	"github.com/conch-serving/conch/sidecar/admin/client"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// stub answers what a test sets and panics on the rest.
+type stub struct {
+	admin.API
+	ready  client.Health
+	err    error
+	events chan client.Event
+}
+
+func (s *stub) Ready(context.Context) (client.Health, error) { return s.ready, s.err }
+func (s *stub) Plan(context.Context) (client.Plan, error)    { return client.Plan{}, s.err }
+func (s *stub) Apply(_ context.Context, r client.ApplyRequest) (client.ApplyResult, error) {
+	return client.ApplyResult{Plan: client.Plan{Revision: r.IfRevision}}, s.err
+}
+
+func (s *stub) Follow(ctx context.Context, _ uint64, yield func(client.Event) error) error {
+	for {
+		select {
+		case e := <-s.events:
+			if err := yield(e); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func serve(t *testing.T, s *stub) *client.Client {
+	t.Helper()
+	server := httptest.NewServer(admin.NewHandler(s, slog.New(slog.DiscardHandler)))
+	t.Cleanup(server.Close)
+	c, err := client.New(server.URL)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestReadyzSaysWhyNot(t *testing.T) {
+	s := &stub{ready: client.Health{Checks: []client.Check{{Name: "plan", Reason: "no plan has been applied yet"}}}}
+	server := httptest.NewServer(admin.NewHandler(s, slog.New(slog.DiscardHandler)))
+	defer server.Close()
+	status, body := fetch(t, server.URL+"/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.Contains(t, body, "no plan has been applied yet")
+	s.ready.OK = true
+	status, _ = fetch(t, server.URL+"/readyz")
+	require.Equal(t, http.StatusOK, status)
+	status, _ = fetch(t, server.URL+"/livez")
+	require.Equal(t, http.StatusOK, status)
+	status, body = fetch(t, server.URL+"/v2/health/live")
+	require.Equal(t, http.StatusNotFound, status)
+	require.Contains(t, body, "the admin API has no GET /v2/health/live")
+}
+
+func fetch(t *testing.T, url string) (int, string) {
+	t.Helper()
+	r, err := http.Get(url)
+	require.NoError(t, err)
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	return r.StatusCode, string(body)
+}
+
+func TestErrorsKeepTheirCodeAndViolations(t *testing.T) {
+	s := &stub{}
+	c := serve(t, s)
+	for _, code := range []client.Code{client.CodeInvalid, client.CodeNotFound, client.CodeConflict, client.CodeUnavailable, client.CodeRefused} {
+		sent := &client.Error{Code: code, Message: "no", Violations: []client.Violation{{Code: "share", Subject: "gpu0", Text: "120%"}}}
+		s.err = sent
+		_, err := c.Plan(t.Context())
+		var got *client.Error
+		require.ErrorAs(t, err, &got)
+		require.Equal(t, sent, got)
+	}
+	s.err = errors.New("disk full")
+	_, err := c.Plan(t.Context())
+	require.Equal(t, client.CodeInternal, client.CodeOf(err))
+	require.ErrorContains(t, err, "disk full")
+}
+
+func TestAMisspeltGuardIsRefused(t *testing.T) {
+	server := httptest.NewServer(admin.NewHandler(&stub{}, slog.New(slog.DiscardHandler)))
+	defer server.Close()
+	for body, want := range map[string]int{
+		`{"if_revison": 7}`:  http.StatusBadRequest,
+		`{"if_revision": 7`:  http.StatusBadRequest,
+		`{"if_revision": 7}`: http.StatusOK,
+		``:                   http.StatusOK,
+	} {
+		r, err := http.Post(server.URL+"/v1/plan/apply", "application/json", strings.NewReader(body))
+		require.NoError(t, err)
+		r.Body.Close()
+		require.Equal(t, want, r.StatusCode, body)
+	}
+}
+
+func TestFollowDeliversEventsUntilTheCallerGoes(t *testing.T) {
+	s := &stub{events: make(chan client.Event)}
+	c := serve(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan client.Event)
+	ended := make(chan error)
+	go func() {
+		ended <- c.Follow(ctx, 0, func(e client.Event) error { got <- e; return nil })
+	}()
+	for id := range uint64(3) {
+		s.events <- client.Event{ID: id + 1, Message: "a line\nand another"}
+		require.Equal(t, client.Event{ID: id + 1, Message: "a line\nand another"}, <-got)
+	}
+	cancel()
+	require.NoError(t, <-ended)
+}
+
+func TestListenReplacesOnlyASocketThatNobodyAnswersOn(t *testing.T) {
+	dir, err := os.MkdirTemp("", "adm")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "run", "admin.sock")
+
+	first, err := admin.Listen("unix://" + path)
+	require.NoError(t, err)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	_, err = admin.Listen("unix://" + path)
+	require.ErrorIs(t, err, admin.ErrInUse)
+
+	// A killed process leaves its socket behind.
+	first.(*net.UnixListener).SetUnlinkOnClose(false)
+	require.NoError(t, first.Close())
+	second, err := admin.Listen("unix://" + path)
+	require.NoError(t, err)
+	require.NoError(t, second.Close())
+
+	require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
+	_, err = admin.Listen("unix://" + path)
+	require.ErrorContains(t, err, "not a socket")
+	_, err = admin.Listen("unix://")
+	require.ErrorContains(t, err, "has no path")
+}
