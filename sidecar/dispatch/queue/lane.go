@@ -3,9 +3,183 @@
 
 package queue
 
+// idleLanes is how many empty lanes a model keeps for the keys they had, before
+// the oldest is given to a new key.
+const idleLanes = 8
+
+// laneKey tells lanes of a model apart. Requests that avoid a partition have a
+// lane of their own per partition: those that were in one failed batch may
+// share the next one.
+type laneKey struct {
+	key   uint64
+	avoid PartitionID
+}
+
+// lane holds the requests of one model that may share a batch: those that can
+// still make it by deadline, and those that were given up, in the order in
+// which that happened.
+type lane struct {
+	laneKey
+	m *model
+
+	waiting list
+	n, rows int // waiting requests and rows
+	late    list
+	nlate   int
+
+	cands []candidate // one per service of the model
+	timer slot
+
+	// A lane is in at most one of: its model's idle list (while it has no
+	// request at all), its pool's late list (while it has given-up requests).
+	on         *laneList
+	prev, next *lane
+}
+
+// list is an intrusive list of requests.
 type list struct{ head, tail *Request }
 
-type lane struct {
-	waiting list
-	rows    int
+// insert puts r in deadline order, searching from the tail. Among equal
+// deadlines it goes last, or first if it is a second attempt.
+func (q *list) insert(r *Request, first bool) {
+	after := q.tail
+	for after != nil && (after.Deadline > r.Deadline || first && after.Deadline == r.Deadline) {
+		after = after.prev
+	}
+	q.insertAfter(r, after)
+}
+
+func (q *list) insertAfter(r, after *Request) {
+	r.prev = after
+	if after == nil {
+		r.next, q.head = q.head, r
+	} else {
+		r.next, after.next = after.next, r
+	}
+	if r.next == nil {
+		q.tail = r
+	} else {
+		r.next.prev = r
+	}
+}
+
+// cut unlinks the run from first to last.
+func (q *list) cut(first, last *Request) {
+	before, after := first.prev, last.next
+	if before == nil {
+		q.head = after
+	} else {
+		before.next = after
+	}
+	if after == nil {
+		q.tail = before
+	} else {
+		after.prev = before
+	}
+	first.prev, last.next = nil, nil
+}
+
+// laneList is an intrusive list of lanes, oldest first.
+type laneList struct {
+	head, tail *lane
+	n          int
+}
+
+func (q *laneList) push(l *lane) {
+	l.on, l.prev, l.next = q, q.tail, nil
+	if q.tail == nil {
+		q.head = l
+	} else {
+		q.tail.next = l
+	}
+	q.tail = l
+	q.n++
+}
+
+// leave takes the lane off the list that it is on, if any.
+func (l *lane) leave() {
+	q := l.on
+	if q == nil {
+		return
+	}
+	if l.prev == nil {
+		q.head = l.next
+	} else {
+		l.prev.next = l.next
+	}
+	if l.next == nil {
+		q.tail = l.prev
+	} else {
+		l.next.prev = l.prev
+	}
+	q.n--
+	l.on, l.prev, l.next = nil, nil, nil
+}
+
+// candidate is what a lane could run next on one service of its model.
+type candidate struct {
+	Candidate
+	exec        Time
+	first, last *Request // B, a run of the lane's waiting list; valid while Requests > 0
+	svc         *service
+	lane        *lane
+	in          *heap // of its group: ready, pending or none
+	order       slot
+}
+
+// gather sets B to the longest run of requests from `from` on that may start
+// together now. Where deadlines count, requests that cannot make it alone on
+// this profile class are passed over: a faster one may still serve them.
+func (c *candidate) gather(now Time, from *Request) {
+	svc := c.svc
+	r := from
+	if svc.bounded {
+		for r != nil && now+svc.table.At(int(r.Rows)) > r.Deadline {
+			r = r.next
+		}
+	}
+	if r == nil || int(r.Rows) > svc.limit {
+		c.Candidate, c.first, c.last = Candidate{}, nil, nil
+		return
+	}
+	c.first, c.last = r, r
+	c.Candidate = Candidate{Rows: int(r.Rows), Requests: 1, Arrival: r.Arrival, Deadline: r.Deadline}
+	for !c.Full && c.last.next != nil {
+		c.take(now, c.last.next)
+	}
+	c.mark()
+}
+
+// take adds the next request to B if it fits, and otherwise closes B.
+func (c *candidate) take(now Time, r *Request) {
+	rows := c.Rows + int(r.Rows)
+	if rows > c.svc.limit || c.svc.bounded && now+c.svc.table.At(rows) > c.Deadline {
+		c.Full = true
+		return
+	}
+	c.Rows = rows
+	c.Requests++
+	c.Arrival = min(c.Arrival, r.Arrival)
+	c.last = r
+}
+
+// mark derives what depends on |B|.
+func (c *candidate) mark() {
+	t := c.svc.table
+	c.Full = c.Full || c.Rows >= c.svc.limit
+	c.Latest = c.Deadline - t.At(c.Rows)
+	c.Frontrun = c.Deadline - t.At(c.Rows+1)
+}
+
+// park puts the candidate into a heap of its group, or takes it out of all.
+func (c *candidate) park(h *heap) {
+	if c.in != h {
+		if c.in != nil {
+			c.in.remove(&c.order)
+		}
+		c.in = h
+	}
+	if h != nil {
+		h.set(&c.order, c.Latest)
+	}
 }

@@ -3,68 +3,305 @@
 
 package queue
 
-import "errors"
-
-// Errors of RemovePartition and its kin.
-var (
-	// ErrUnknownPartition: no partition has that identifier (any more).
-	ErrUnknownPartition = errors.New("no such partition")
-	// ErrBusy: the partition still runs a batch; drain it and Complete first.
-	ErrBusy = errors.New("partition is running a batch")
-)
-
-// Options tune a Scheduler; the zero value is what the papers use.
+// Options tune a Scheduler; the zero value is what Symphony uses.
 type Options struct {
 	// RateWindow is the time over which arrival rates are averaged; zero means 5 s.
 	RateWindow Time
 }
 
-// Stats are totals since New, and gauges.
-type Stats struct {
-	Enqueued, Requeued, Cancelled uint64
-	// Dispatched and Batches count requests and batches; LateDispatched and
-	// LateBatches are the part of them that had been given up before.
-	Dispatched, Batches         uint64
-	LateDispatched, LateBatches uint64
-	// Hurried counts batches that started before their exec.
-	Hurried uint64
-	// Dropped counts Sink.Drop calls by reason.
-	Dropped [dropReasons]uint64
-	// Waiting lanes, requests that are queued on time and late, free partitions.
-	WaitingLanes, QueuedRequests, LateRequests, FreePartitions int
-}
-
-// ModelStats are a model's gauges.
-type ModelStats struct {
-	// Rate is rows per second over the rate window.
-	Rate float64
-	// Target is the window drop's target batch, in rows, per profile class.
-	Target []int
-	// Requests and Rows wait and can still make it; Late were given up and wait
-	// for an idle partition.
-	Requests, Rows, Late int
-}
-
 // Scheduler holds the queues of all models and the state of all partitions. It
-// is not safe for concurrent use: the caller serialises calls.
-type Scheduler struct{}
+// is not safe for concurrent use: the caller serialises calls. Time may not run
+// backwards; an earlier now than before counts as the one before.
+//
+// Every call first does what was due until then, so that calling late delays
+// decisions but loses none.
+type Scheduler struct {
+	sink   Sink
+	window Time
+	now    Time
 
-func New(sink Sink, o Options) *Scheduler { return nil }
+	models     []*model     // by identifier; nil where removed
+	partitions []*partition // by identifier; nil where removed
+	groups     []*group
+	byKey      map[string]*group
+	pools      []*pool
+	timers     heap // lanes, by the moment at which something is due
+	free       int
+	stats      Stats
 
-func (s *Scheduler) AddModel(now Time, spec ModelSpec) ModelID                       { return 0 }
-func (s *Scheduler) SetModel(now Time, id ModelID, spec ModelSpec)                   {}
-func (s *Scheduler) RemoveModel(now Time, id ModelID)                                {}
-func (s *Scheduler) AddPartition(now Time, spec PartitionSpec) PartitionID           { return 0 }
-func (s *Scheduler) SetPartition(now Time, id PartitionID, spec PartitionSpec) error { return nil }
-func (s *Scheduler) DrainPartition(now Time, id PartitionID) error                   { return nil }
-func (s *Scheduler) RemovePartition(now Time, id PartitionID) error                  { return nil }
-func (s *Scheduler) SetUp(now Time, id PartitionID, up bool) error                   { return nil }
-func (s *Scheduler) Enqueue(now Time, id ModelID, r *Request)                        {}
-func (s *Scheduler) Requeue(now Time, id ModelID, r *Request)                        {}
-func (s *Scheduler) Cancel(now Time, r *Request) bool                                { return false }
-func (s *Scheduler) Complete(now Time, id PartitionID)                               {}
-func (s *Scheduler) Next() Time                                                      { return Never }
-func (s *Scheduler) Advance(now Time)                                                {}
-func (s *Scheduler) Queued(id ModelID) (requests, rows int)                          { return 0, 0 }
-func (s *Scheduler) Stats() Stats                                                    { return Stats{} }
-func (s *Scheduler) ModelStats(id ModelID) ModelStats                                { return ModelStats{} }
+	held  int  // open Reconfigure calls
+	dirty bool // groups or specifications have changed
+}
+
+// New returns a Scheduler without models and partitions.
+func New(sink Sink, o Options) *Scheduler {
+	if o.RateWindow <= 0 {
+		o.RateWindow = 5e9
+	}
+	return &Scheduler{
+		sink: sink, window: o.RateWindow, byKey: make(map[string]*group),
+		models: make([]*model, 1), partitions: make([]*partition, 1),
+	}
+}
+
+// Enqueue adds a request to a model's queue. A request that can never be served
+// is dropped at once: its model does not exist (DropModelRemoved) or allows
+// fewer rows than it has (DropTooLarge). It panics if the request is queued.
+func (s *Scheduler) Enqueue(now Time, id ModelID, r *Request) {
+	now = s.begin(now)
+	s.stats.Enqueued++
+	m := s.prepare(id, r)
+	if m == nil {
+		return
+	}
+	m.rate.add(now, r.Rows)
+	s.admit(m, r, false, now)
+	s.end(m.pool, now)
+}
+
+// Requeue puts a request back after its batch failed, in deadline order and
+// ahead of equal deadlines. Set Request.Avoid to the partition that failed. It
+// starts as soon as a partition is free; it counts neither as Enqueued nor
+// towards the arrival rate.
+func (s *Scheduler) Requeue(now Time, id ModelID, r *Request) {
+	now = s.begin(now)
+	s.stats.Requeued++
+	m := s.prepare(id, r)
+	if m == nil {
+		return
+	}
+	s.admit(m, r, true, now)
+	s.end(m.pool, now)
+}
+
+// prepare resolves the model and the request's defaults; it returns nil if the
+// request was dropped.
+func (s *Scheduler) prepare(id ModelID, r *Request) *model {
+	if r.place != placeNone {
+		panic("queue: request is queued already")
+	}
+	r.Rows = max(r.Rows, 1)
+	m := s.model(id)
+	if m == nil {
+		s.drop(r, DropModelRemoved)
+		return nil
+	}
+	if r.Deadline == 0 {
+		r.Deadline = Never
+		if m.spec.SLO > 0 {
+			r.Deadline = r.Arrival + m.spec.SLO
+		}
+	}
+	if int(r.Rows) > m.spec.MaxBatch {
+		s.drop(r, DropTooLarge)
+		return nil
+	}
+	return m
+}
+
+func (s *Scheduler) admit(m *model, r *Request, first bool, now Time) {
+	l := m.laneFor(laneKey{r.Key, r.Avoid})
+	if l.on == &m.idle {
+		l.leave()
+	}
+	r.lane, r.place = l, placeWaiting
+	l.waiting.insert(r, first)
+	s.count(l, 1, int(r.Rows))
+	if s.held > 0 {
+		return // placed by the end of Reconfigure
+	}
+	if r.next == nil && r.prev != nil {
+		s.extend(l, r, now)
+	} else {
+		s.place(l, now)
+	}
+}
+
+// extend is place for the usual case, a request that arrives at the end of the
+// queue: it can only enlarge candidates that held the whole queue.
+func (s *Scheduler) extend(l *lane, r *Request, now Time) {
+	changed := false
+	for i := range l.cands {
+		c := &l.cands[i]
+		switch {
+		case c.Requests == 0:
+			c.gather(now, r)
+			changed = changed || c.Requests > 0
+		case c.last == r.prev && !c.Full:
+			c.take(now, r)
+			c.mark()
+			changed = true
+		}
+	}
+	if !changed {
+		return
+	}
+	if c, p := s.choose(l, now); c != nil {
+		s.grant(c, p, now, false)
+		s.place(l, now)
+		return
+	}
+	s.park(l, now)
+}
+
+// Cancel takes a request out of its queue. It returns false if the request is
+// not queued: it was dispatched, dropped or cancelled before.
+func (s *Scheduler) Cancel(now Time, r *Request) bool {
+	now = s.begin(now)
+	if r.place == placeNone {
+		return false
+	}
+	l := r.lane
+	s.take(l, r)
+	s.stats.Cancelled++
+	if s.held == 0 {
+		s.place(l, now)
+	}
+	s.end(l.m.pool, now)
+	return true
+}
+
+// Complete tells that the partition's batch has ended, well or not. Every
+// Dispatch needs exactly one Complete; it does nothing if the partition runs no
+// batch. The batch must not be used afterwards.
+func (s *Scheduler) Complete(now Time, id PartitionID) {
+	now = s.begin(now)
+	p := s.partition(id)
+	if p == nil || !p.busy {
+		return
+	}
+	p.busy = false
+	clear(p.batch.Requests)
+	s.idle(p, now)
+	s.end(p.group.pool, now)
+}
+
+// idle makes a partition available if it may be.
+func (s *Scheduler) idle(p *partition, now Time) {
+	if p.busy || !p.usable() {
+		return
+	}
+	s.setFree(p, true)
+	if s.held == 0 {
+		s.freed(p, now)
+	}
+}
+
+// Next returns the moment at which Advance has something to do, Never if that
+// takes another event first.
+func (s *Scheduler) Next() Time { return s.timers.min() }
+
+// Advance does everything that is due at now.
+func (s *Scheduler) Advance(now Time) { s.begin(now) }
+
+// begin starts an event: everything that is due comes first.
+func (s *Scheduler) begin(now Time) Time {
+	s.now = max(s.now, now)
+	if s.held == 0 {
+		for len(s.timers) > 0 && s.timers[0].key <= s.now {
+			l := s.timers[0].s.lane
+			s.place(l, s.now)
+			s.settle(l.m.pool, s.now)
+		}
+	}
+	return s.now
+}
+
+// end finishes an event that concerned one pool.
+func (s *Scheduler) end(pl *pool, now Time) {
+	if s.held == 0 {
+		s.settle(pl, now)
+	}
+}
+
+// count adjusts the numbers of waiting requests and rows.
+func (s *Scheduler) count(l *lane, requests, rows int) {
+	was := l.n
+	l.n += requests
+	l.rows += rows
+	m := l.m
+	m.requests += requests
+	m.rows += rows
+	s.stats.QueuedRequests += requests
+	if l.avoid != NoPartition {
+		m.avoiding += requests
+	}
+	if d := sign(l.n) - sign(was); d != 0 {
+		s.stats.WaitingLanes += d
+		if m.pool != nil {
+			m.pool.waiting += d
+		}
+	}
+}
+
+// countLate adjusts the numbers of requests and rows that were given up and
+// are kept.
+func (s *Scheduler) countLate(l *lane, requests, rows int) {
+	l.nlate += requests
+	l.m.late += requests
+	l.m.lateRows += rows
+	s.stats.LateRequests += requests
+	if l.avoid != NoPartition {
+		l.m.avoiding += requests
+	}
+	switch {
+	case l.nlate == 0:
+		l.leave()
+		if l.n == 0 {
+			l.m.idle.push(l)
+		}
+	case l.on == nil && l.m.pool != nil:
+		l.m.pool.late.push(l)
+	}
+}
+
+func sign(n int) int {
+	if n > 0 {
+		return 1
+	}
+	return 0
+}
+
+// take removes a queued request from its lane.
+func (s *Scheduler) take(l *lane, r *Request) {
+	if r.place == placeLate {
+		l.late.cut(r, r)
+		s.countLate(l, -1, -int(r.Rows))
+	} else {
+		l.waiting.cut(r, r)
+		s.count(l, -1, -int(r.Rows))
+	}
+	r.lane, r.place = nil, placeNone
+}
+
+// giveUp is what drop policies do to a waiting request.
+func (s *Scheduler) giveUp(l *lane, r *Request, why DropReason) {
+	s.take(l, r)
+	if l.m.spec.Late == LateDrop {
+		s.drop(r, why)
+		return
+	}
+	r.lane, r.place = l, placeLate
+	l.late.insertAfter(r, l.late.tail)
+	s.countLate(l, 1, int(r.Rows))
+	s.stats.GivenUp[why]++
+}
+
+func (s *Scheduler) drop(r *Request, why DropReason) {
+	s.stats.Dropped[why]++
+	s.sink.Drop(r, why)
+}
+
+func (s *Scheduler) model(id ModelID) *model {
+	if id <= 0 || int(id) >= len(s.models) {
+		return nil
+	}
+	return s.models[id]
+}
+
+func (s *Scheduler) partition(id PartitionID) *partition {
+	if id <= 0 || int(id) >= len(s.partitions) {
+		return nil
+	}
+	return s.partitions[id]
+}

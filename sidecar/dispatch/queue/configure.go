@@ -1,0 +1,246 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrUnknownModel: no model has that identifier (any more).
+	ErrUnknownModel = errors.New("no such model")
+	// ErrUnknownPartition: no partition has that identifier (any more).
+	ErrUnknownPartition = errors.New("no such partition")
+	// ErrBusy: the partition runs a batch; drain it and Complete first.
+	ErrBusy = errors.New("the partition is running a batch")
+)
+
+// Reconfigure makes the changes that its argument makes, through the methods of
+// this Scheduler, as one: nothing is dispatched or given up in between. Each
+// change outside it is a reconfiguration of its own. No request is lost or
+// answered twice by any of them.
+func (s *Scheduler) Reconfigure(now Time, change func()) {
+	now = s.begin(now)
+	s.held++
+	change()
+	s.release(now)
+}
+
+// hold opens a change, release closes it.
+func (s *Scheduler) hold(now Time) Time {
+	now = s.begin(now)
+	s.held++
+	return now
+}
+
+func (s *Scheduler) release(now Time) {
+	if s.held--; s.held > 0 {
+		return
+	}
+	if s.dirty {
+		s.rewire()
+	}
+	for _, m := range s.models {
+		if m == nil {
+			continue
+		}
+		for _, l := range m.lanes {
+			if l.n > 0 {
+				s.place(l, now)
+			}
+		}
+	}
+	for _, pl := range s.pools {
+		s.settle(pl, now)
+	}
+}
+
+// rewire rebuilds groups, pools and candidates. Requests stay where they are.
+func (s *Scheduler) rewire() {
+	s.dirty = false
+	for _, m := range s.models {
+		if m == nil {
+			continue
+		}
+		for _, l := range m.lanes {
+			s.timers.remove(&l.timer)
+			l.leave()
+			for i := range l.cands {
+				l.cands[i].park(nil)
+			}
+		}
+	}
+	s.repool()
+	for _, m := range s.models {
+		if m == nil {
+			continue
+		}
+		m.serve(s.groups)
+		for _, l := range m.lanes {
+			l.wire()
+			switch {
+			case l.nlate > 0 && m.pool != nil:
+				m.pool.late.push(l)
+			case l.n == 0 && l.nlate == 0:
+				m.idle.push(l)
+			}
+			if l.n > 0 && m.pool != nil {
+				m.pool.waiting++
+			}
+		}
+	}
+}
+
+// AddModel adds a model that no partition serves yet.
+func (s *Scheduler) AddModel(now Time, spec ModelSpec) ModelID {
+	now = s.hold(now)
+	m := &model{id: ModelID(len(s.models)), byKey: make(map[laneKey]*lane)}
+	m.rate.width = max(1, s.window/rateBuckets)
+	m.setSpec(spec)
+	m.serve(nil)
+	s.models = append(s.models, m)
+	s.release(now)
+	return m.id
+}
+
+// SetModel replaces a model's specification: profile, SLO, discipline and so
+// on. Queued requests stay queued with the deadlines that they have.
+func (s *Scheduler) SetModel(now Time, id ModelID, spec ModelSpec) error {
+	m := s.model(id)
+	if m == nil {
+		return fmt.Errorf("set model %d (%q): %w", id, spec.Name, ErrUnknownModel)
+	}
+	now = s.hold(now)
+	m.setSpec(spec)
+	s.dirty = true
+	s.release(now)
+	return nil
+}
+
+// RemoveModel removes a model. Its queued requests are dropped with
+// DropModelRemoved; batches that run are completed as usual.
+func (s *Scheduler) RemoveModel(now Time, id ModelID) error {
+	m := s.model(id)
+	if m == nil {
+		return fmt.Errorf("remove model %d: %w", id, ErrUnknownModel)
+	}
+	now = s.hold(now)
+	for _, l := range m.lanes {
+		for _, q := range []*list{&l.waiting, &l.late} {
+			for r := q.head; r != nil; r = q.head {
+				s.take(l, r)
+				s.drop(r, DropModelRemoved)
+			}
+		}
+		s.rest(l)
+		l.leave()
+	}
+	s.models[id] = nil
+	s.dirty = true
+	s.release(now)
+	return nil
+}
+
+// AddPartition adds a partition that is up.
+func (s *Scheduler) AddPartition(now Time, spec PartitionSpec) PartitionID {
+	now = s.hold(now)
+	p := &partition{id: PartitionID(len(s.partitions)), up: true}
+	s.partitions = append(s.partitions, p)
+	s.join(p, spec)
+	s.idle(p, now)
+	s.release(now)
+	return p.id
+}
+
+// SetPartition changes a partition's rank or what it serves, and ends a drain.
+// A batch that it runs is not affected.
+func (s *Scheduler) SetPartition(now Time, id PartitionID, spec PartitionSpec) error {
+	p := s.partition(id)
+	if p == nil {
+		return fmt.Errorf("set partition %d: %w", id, ErrUnknownPartition)
+	}
+	now = s.hold(now)
+	s.part(p)
+	p.draining = false
+	s.join(p, spec)
+	s.idle(p, now)
+	s.release(now)
+	return nil
+}
+
+// DrainPartition gives the partition no further batch. It can be removed once
+// the one that it runs is complete.
+func (s *Scheduler) DrainPartition(now Time, id PartitionID) error {
+	p := s.partition(id)
+	if p == nil {
+		return fmt.Errorf("drain partition %d: %w", id, ErrUnknownPartition)
+	}
+	s.change(now, p, func() { p.draining = true })
+	return nil
+}
+
+// SetUp tells whether a partition can take batches. Going down does not touch
+// the batch that it runs: the caller decides about its requests (Requeue or
+// fail) and calls Complete, before or after the partition is up again; until
+// then the partition gets no other batch.
+func (s *Scheduler) SetUp(now Time, id PartitionID, up bool) error {
+	p := s.partition(id)
+	if p == nil {
+		return fmt.Errorf("set partition %d up=%t: %w", id, up, ErrUnknownPartition)
+	}
+	s.change(now, p, func() { p.up = up })
+	return nil
+}
+
+// change alters whether a partition is usable.
+func (s *Scheduler) change(now Time, p *partition, alter func()) {
+	now = s.begin(now)
+	was := p.usable()
+	alter()
+	g := p.group
+	switch is := p.usable(); {
+	case is && !was:
+		s.idle(p, now)
+	case was && !is:
+		s.setFree(p, false)
+		s.reconsider(g, now)
+	}
+	s.end(g.pool, now)
+}
+
+// reconsider places the lanes that avoid a partition which may now be the only
+// one that is left for them.
+func (s *Scheduler) reconsider(g *group, now Time) {
+	if s.held > 0 {
+		return
+	}
+	for _, sv := range g.serves {
+		m := s.model(sv.Model)
+		if m == nil || m.avoiding == 0 {
+			continue
+		}
+		for _, l := range m.lanes {
+			if l.avoid != NoPartition && l.n > 0 {
+				s.place(l, now)
+			}
+		}
+	}
+}
+
+// RemovePartition removes an idle partition.
+func (s *Scheduler) RemovePartition(now Time, id PartitionID) error {
+	p := s.partition(id)
+	if p == nil {
+		return fmt.Errorf("remove partition %d: %w", id, ErrUnknownPartition)
+	}
+	if p.busy {
+		return fmt.Errorf("remove partition %d: %w", id, ErrBusy)
+	}
+	now = s.hold(now)
+	s.part(p)
+	s.partitions[id] = nil
+	s.release(now)
+	return nil
+}

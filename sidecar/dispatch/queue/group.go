@@ -1,0 +1,176 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+)
+
+// partition is one partition's state.
+type partition struct {
+	id       PartitionID
+	rank     int32
+	group    *group
+	pos      int // in group.members
+	up       bool
+	draining bool
+	busy     bool // from Dispatch to Complete
+	free     bool // in the group's set of free partitions
+	batch    Batch
+}
+
+// usable tells whether the partition may be given batches when it is idle.
+func (p *partition) usable() bool { return p.up && !p.draining }
+
+func before(p, q *partition) int {
+	return cmp.Or(cmp.Compare(p.rank, q.rank), cmp.Compare(p.id, q.id))
+}
+
+// group is the set of partitions that serve the same models with the same
+// profile classes and limits: they are interchangeable but for their rank. A
+// cluster of equal GPUs on which every model is loaded is a single group.
+type group struct {
+	key     string
+	serves  []Service // by model
+	members []*partition
+	free    bitset // of positions in members
+	nfree   int
+	pool    *pool
+
+	// Candidates that want a partition of this group, by latest: those whose
+	// exec has come, and those whose discipline may let them start before it.
+	ready, pending heap
+}
+
+// pool is a set of groups connected by models that several of them serve:
+// the extent over which lanes compete for partitions.
+type pool struct {
+	groups  []*group
+	free    int      // idle usable partitions
+	waiting int      // lanes with requests that can still make it
+	late    laneList // lanes with requests that were given up
+}
+
+// service is a group as one model sees it.
+type service struct {
+	group   *group
+	table   Table // nil without a usable profile
+	limit   int   // rows per batch
+	bounded bool  // batches are kept within deadlines
+	target  int   // of the window drop, as of epoch
+	epoch   uint32
+}
+
+// groupKey renders a list of services, sorted by model, as a map key.
+func groupKey(serves []Service) string {
+	var b []byte
+	for _, s := range serves {
+		b = binary.AppendVarint(b, int64(s.Model))
+		b = binary.AppendVarint(b, int64(s.Class))
+		b = binary.AppendVarint(b, int64(s.MaxBatch))
+	}
+	return string(b)
+}
+
+// join adds p to the group of partitions that serve the same.
+func (s *Scheduler) join(p *partition, spec PartitionSpec) {
+	serves := slices.Clone(spec.Serves)
+	slices.SortStableFunc(serves, func(a, b Service) int { return cmp.Compare(a.Model, b.Model) })
+	serves = slices.CompactFunc(serves, func(a, b Service) bool { return a.Model == b.Model })
+	key := groupKey(serves)
+	g := s.byKey[key]
+	if g == nil {
+		g = &group{key: key, serves: serves}
+		s.byKey[key] = g
+		s.groups = append(s.groups, g)
+		s.dirty = true
+	}
+	p.rank, p.group = spec.Rank, g
+	i, _ := slices.BinarySearchFunc(g.members, p, before)
+	g.members = slices.Insert(g.members, i, p)
+	g.renumber()
+}
+
+// part takes p out of its group.
+func (s *Scheduler) part(p *partition) {
+	g := p.group
+	s.setFree(p, false)
+	g.members = slices.Delete(g.members, p.pos, p.pos+1)
+	g.renumber()
+	p.group = nil
+	if len(g.members) == 0 {
+		delete(s.byKey, g.key)
+		s.groups = slices.DeleteFunc(s.groups, func(o *group) bool { return o == g })
+		s.dirty = true
+	}
+}
+
+func (g *group) renumber() {
+	g.free = newBitset(len(g.members))
+	for i, p := range g.members {
+		p.pos = i
+		if p.free {
+			g.free.add(i)
+		}
+	}
+}
+
+// setFree moves p into or out of the set of free partitions.
+func (s *Scheduler) setFree(p *partition, free bool) {
+	if p.free == free {
+		return
+	}
+	p.free = free
+	g, d := p.group, 1
+	if free {
+		g.free.add(p.pos)
+	} else {
+		g.free.remove(p.pos)
+		d = -1
+	}
+	g.nfree += d
+	s.free += d
+	if g.pool != nil {
+		g.pool.free += d
+	}
+}
+
+// repool finds the connected components of groups and models anew. Lanes must
+// be detached.
+func (s *Scheduler) repool() {
+	root := make([]int, len(s.groups))
+	find := func(i int) int {
+		for root[i] != i {
+			root[i] = root[root[i]]
+			i = root[i]
+		}
+		return i
+	}
+	owner := make(map[ModelID]int)
+	for i, g := range s.groups {
+		root[i] = i
+		for _, sv := range g.serves {
+			if o, ok := owner[sv.Model]; ok {
+				root[find(i)] = find(o)
+			} else {
+				owner[sv.Model] = i
+			}
+		}
+	}
+	s.pools = s.pools[:0]
+	of := make(map[int]*pool)
+	for i, g := range s.groups {
+		pl := of[find(i)]
+		if pl == nil {
+			pl = &pool{}
+			of[find(i)] = pl
+			s.pools = append(s.pools, pl)
+		}
+		g.pool = pl
+		pl.groups = append(pl.groups, g)
+		pl.free += g.nfree
+	}
+}

@@ -1,0 +1,322 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+// place brings a lane up to date after anything about it may have changed: it
+// gives up what is lost, makes the candidates, starts what may start while
+// there are partitions for it, and arranges to be called again.
+func (s *Scheduler) place(l *lane, now Time) {
+	for {
+		s.refresh(l, now)
+		c, p := s.choose(l, now)
+		if c == nil {
+			s.park(l, now)
+			return
+		}
+		s.grant(c, p, now, false)
+	}
+}
+
+// refresh gives up requests that no partition can serve in time and gathers
+// the lane's candidates anew.
+func (s *Scheduler) refresh(l *lane, now Time) {
+	m := l.m
+	for r := l.waiting.head; r != nil; r = l.waiting.head {
+		if int(r.Rows) > m.maxRows {
+			s.take(l, r)
+			s.drop(r, DropTooLarge)
+		} else if m.fastest != nil && now+m.fastest[r.Rows] > r.Deadline {
+			s.giveUp(l, r, DropLate)
+		} else {
+			break
+		}
+	}
+	for i := range l.cands {
+		l.cands[i].gather(now, l.waiting.head)
+	}
+}
+
+// choose finds the candidate whose exec has come and the free partition of the
+// smallest rank for it.
+func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *partition) {
+	for i := range l.cands {
+		c := &l.cands[i]
+		if c.Requests == 0 {
+			continue
+		}
+		c.exec = execOf(c, now)
+		if c.exec > now {
+			continue
+		}
+		if p := freeFor(l, c.svc); p != nil && (on == nil || before(p, on) < 0) {
+			best, on = c, p
+		}
+	}
+	return best, on
+}
+
+// execOf asks the discipline, except where there is nothing to decide: without
+// a profile, and for second attempts, which have waited once already.
+func execOf(c *candidate, now Time) Time {
+	if c.svc.table == nil || c.lane.avoid != NoPartition {
+		return now
+	}
+	return c.lane.m.spec.Discipline.Exec(now, &c.Candidate)
+}
+
+// freeFor returns the idle partition of the smallest rank that a lane may use.
+func freeFor(l *lane, svc *service) *partition {
+	g := svc.group
+	if g.nfree == 0 {
+		return nil
+	}
+	i := g.free.first()
+	if l.avoid != NoPartition && g.members[i].id == l.avoid && l.m.hasOther(l.avoid) {
+		if i = g.free.firstExcept(i); i < 0 {
+			return nil
+		}
+	}
+	return g.members[i]
+}
+
+// hasOther tells whether any usable partition but the one to avoid serves m.
+func (m *model) hasOther(avoid PartitionID) bool {
+	for _, svc := range m.services {
+		for _, p := range svc.group.members {
+			if p.id != avoid && p.usable() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// park puts candidates where partitions find them and sets the lane's timer:
+// to the first exec to come, or to the moment at which the head is lost.
+func (s *Scheduler) park(l *lane, now Time) {
+	if l.n == 0 {
+		s.rest(l)
+		return
+	}
+	due := Never
+	for i := range l.cands {
+		c := &l.cands[i]
+		switch {
+		case c.Requests == 0:
+			c.park(nil)
+		case c.exec <= now:
+			c.park(&c.svc.group.ready)
+		default:
+			due = min(due, c.exec)
+			if l.m.hurries {
+				c.park(&c.svc.group.pending)
+			} else {
+				c.park(nil)
+			}
+		}
+	}
+	if head := l.waiting.head; l.m.fastest != nil && int(head.Rows) < len(l.m.fastest) && head.Deadline != Never {
+		due = min(due, head.Deadline-l.m.fastest[head.Rows]+1)
+	}
+	if due == Never {
+		s.timers.remove(&l.timer)
+	} else {
+		s.timers.set(&l.timer, due)
+	}
+}
+
+// rest takes a lane without waiting requests out of everything.
+func (s *Scheduler) rest(l *lane) {
+	for i := range l.cands {
+		c := &l.cands[i]
+		c.Candidate, c.first, c.last = Candidate{}, nil, nil
+		c.park(nil)
+	}
+	s.timers.remove(&l.timer)
+	if l.nlate == 0 && l.on == nil {
+		l.m.idle.push(l)
+	}
+}
+
+// grant starts a candidate on a partition, after the drop policy has had its
+// say. It may end without a dispatch, if so many requests were given up that
+// the discipline wants the rest to wait. The lane must be placed again.
+func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
+	l, svc := c.lane, c.svc
+	if svc.bounded {
+		if now > c.Latest {
+			c.gather(now, l.waiting.head)
+			if c.Requests == 0 {
+				return
+			}
+		}
+		least := l.m.spec.Drop.minRows(now, l, c.first, svc.table, l.m.targetOf(svc, now))
+		if s.clear(c, now, least) && (c.Requests == 0 || !hurried && execOf(c, now) > now) {
+			return
+		}
+	}
+	l.waiting.cut(c.first, c.last)
+	s.count(l, -c.Requests, -c.Rows)
+	s.dispatch(p, l, svc, c.first, now, false, hurried && execOf(c, now) > now)
+}
+
+// clear makes room for a batch of at least `least` rows: it gives up the
+// requests at the front that cannot finish in one. A request that some other
+// profile class serves faster is passed over instead of given up. It reports
+// whether any was given up.
+func (s *Scheduler) clear(c *candidate, now Time, least int) (gaveUp bool) {
+	if least <= 1 {
+		return false
+	}
+	l, t := c.lane, c.svc.table
+	r := c.first
+	for r != nil && now+t.At(max(least, int(r.Rows))) > r.Deadline {
+		next := r.next
+		if t.At(int(r.Rows)) <= l.m.fastest.At(int(r.Rows)) {
+			s.giveUp(l, r, DropWindow)
+			gaveUp = true
+		}
+		r = next
+	}
+	if r == c.first {
+		return false
+	}
+	if c.gather(now, r); c.Requests == 0 && !gaveUp {
+		c.gather(now, l.waiting.head) // too many rows for this class: no room is made
+	}
+	return gaveUp
+}
+
+// dispatch hands the run of requests that begins with r, already cut from its
+// list, to the sink.
+func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, now Time, late, hurried bool) {
+	b := &p.batch
+	b.Model, b.Partition, b.Requests, b.Rows = l.m.id, p.id, b.Requests[:0], 0
+	for r != nil {
+		next := r.next
+		r.prev, r.next, r.lane, r.place = nil, nil, nil, placeNone
+		b.Requests = append(b.Requests, r)
+		b.Rows += int(r.Rows)
+		r = next
+	}
+	b.Start, b.Finish = now, now+svc.table.At(b.Rows)
+	b.Late, b.Hurried = late, hurried
+	s.setFree(p, false)
+	p.busy = true
+	s.stats.dispatched(b)
+	s.sink.Dispatch(b)
+}
+
+// freed offers an idle partition to the candidates whose exec has come, the
+// nearest latest first.
+func (s *Scheduler) freed(p *partition, now Time) {
+	for p.free {
+		c := p.group.mostUrgent(p)
+		if c == nil {
+			return
+		}
+		if c.svc.bounded && c.Latest < now {
+			// It waited past its latest: what remains of it may be less urgent
+			// than others.
+			s.refresh(c.lane, now)
+			for i := range c.lane.cands {
+				if o := &c.lane.cands[i]; o.Requests > 0 {
+					o.exec = execOf(o, now)
+				}
+			}
+			s.park(c.lane, now)
+			continue
+		}
+		s.grant(c, p, now, false)
+		s.place(c.lane, now)
+	}
+}
+
+// mostUrgent returns the candidate of the nearest latest that may use p now.
+func (g *group) mostUrgent(p *partition) *candidate {
+	if len(g.ready) == 0 {
+		return nil
+	}
+	c := g.ready[0].s.cand
+	if c.lane.avoid != p.id || !c.lane.m.hasOther(p.id) {
+		return c
+	}
+	var best *candidate
+	key := Never
+	for _, e := range g.ready {
+		if l := e.s.lane; e.key < key && (l.avoid != p.id || !l.m.hasOther(p.id)) {
+			best, key = e.s.cand, e.key
+		}
+	}
+	return best
+}
+
+// settle does what depends on a whole pool, after every event: first the
+// disciplines that start candidates early under pressure, then, on partitions
+// that nobody waits for, requests that were given up.
+func (s *Scheduler) settle(pl *pool, now Time) {
+	if pl == nil {
+		return
+	}
+	for pl.free > 0 && pl.waiting > 0 {
+		c := pl.mostUrgent()
+		if c == nil || !c.lane.m.spec.Discipline.Hurry(Pressure{Waiting: pl.waiting, Free: pl.free}) {
+			break
+		}
+		s.grant(c, freeFor(c.lane, c.svc), now, true)
+		s.place(c.lane, now)
+	}
+	for pl.late.n > 0 && pl.free > pl.waiting {
+		if !s.serveLate(pl, now) {
+			break
+		}
+	}
+}
+
+// mostUrgent returns the candidate of the nearest latest, among those whose
+// exec has not come, that a free partition could take.
+func (pl *pool) mostUrgent() *candidate {
+	var best *candidate
+	key := Never
+	for _, g := range pl.groups {
+		if g.nfree > 0 && len(g.pending) > 0 && g.pending[0].key < key {
+			best, key = g.pending[0].s.cand, g.pending[0].key
+		}
+	}
+	return best
+}
+
+// serveLate dispatches one batch of requests that were given up, lane by lane.
+func (s *Scheduler) serveLate(pl *pool, now Time) bool {
+	for l := pl.late.head; l != nil; l = l.next {
+		var svc *service
+		var on *partition
+		for _, o := range l.m.services {
+			if p := freeFor(l, o); p != nil && int(l.late.head.Rows) <= o.limit && (on == nil || before(p, on) < 0) {
+				svc, on = o, p
+			}
+		}
+		if on == nil {
+			continue
+		}
+		limit := svc.limit
+		if svc.table != nil {
+			limit = l.m.targetOf(svc, now)
+		}
+		first := l.late.head
+		last, rows, n := first, int(first.Rows), 1
+		for r := first.next; r != nil && rows+int(r.Rows) <= limit; r = r.next {
+			last, rows, n = r, rows+int(r.Rows), n+1
+		}
+		l.late.cut(first, last)
+		s.countLate(l, -n, -rows)
+		if l.nlate > 0 { // the other lanes' turn
+			l.leave()
+			pl.late.push(l)
+		}
+		s.dispatch(on, l, svc, first, now, true, false)
+		return true
+	}
+	return false
+}

@@ -1,0 +1,149 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+// model is one model's queue: its lanes, and the groups that serve it.
+type model struct {
+	id       ModelID
+	spec     ModelSpec
+	hurries  bool // the discipline may start candidates before their exec
+	services []*service
+	pool     *pool
+	maxRows  int // the largest request that some service can run
+	// fastest is the pointwise minimum over the profile classes in use: whoever
+	// cannot make it on that cannot make it at all. Nil while some class has no
+	// usable profile, or where nothing is dropped.
+	fastest Table
+
+	lanes    []*lane // all of them, idle ones too, in order of creation
+	byKey    map[laneKey]*lane
+	hot      *lane // the one used last
+	idle     laneList
+	avoiding int // waiting and late requests that avoid a partition
+
+	requests, rows, late, lateRows int
+	rate                           rate
+}
+
+// setSpec normalises and stores a specification.
+func (m *model) setSpec(spec ModelSpec) {
+	if spec.Discipline == nil {
+		spec.Discipline = adaptive{}
+	}
+	if spec.Drop == nil {
+		spec.Drop, _ = NewDropPolicy(spec.Discipline.DefaultDrop())
+	}
+	if spec.Drop == nil {
+		spec.Drop = window{}
+	}
+	spec.MaxBatch = max(spec.MaxBatch, 1)
+	m.spec = spec
+	m.hurries = spec.Discipline.Hurry(Pressure{Waiting: 1 << 30, Free: 1})
+}
+
+// table returns the latency table of a profile class, nil if there is none.
+func (m *model) table(class int32) Table {
+	if class < 0 || int(class) >= len(m.spec.Classes) || len(m.spec.Classes[class]) < 2 {
+		return nil
+	}
+	return m.spec.Classes[class]
+}
+
+// laneFor returns the lane of a key, recycling an idle one for a new key.
+func (m *model) laneFor(k laneKey) *lane {
+	if m.hot != nil && m.hot.laneKey == k {
+		return m.hot
+	}
+	l := m.byKey[k]
+	switch {
+	case l != nil:
+	case m.idle.n > idleLanes:
+		l = m.idle.head
+		l.leave()
+		delete(m.byKey, l.laneKey)
+		l.laneKey = k
+		m.byKey[k] = l
+		m.idle.push(l)
+	default:
+		l = &lane{laneKey: k, m: m}
+		l.timer.lane = l
+		m.byKey[k] = l
+		m.lanes = append(m.lanes, l)
+		l.wire()
+		m.idle.push(l)
+	}
+	m.hot = l
+	return l
+}
+
+// wire gives the lane a candidate for every service of its model.
+func (l *lane) wire() {
+	l.cands = make([]candidate, len(l.m.services))
+	for i := range l.cands {
+		c := &l.cands[i]
+		c.svc, c.lane = l.m.services[i], l
+		c.order = slot{lane: l, cand: c}
+	}
+}
+
+// serve derives what the model's lanes need from the groups that serve it.
+func (m *model) serve(groups []*group) {
+	m.services, m.pool, m.maxRows = nil, nil, 0
+	profiled := m.spec.Drop.bounded() && len(m.spec.Classes) > 0
+	for _, g := range groups {
+		for _, sv := range g.serves {
+			if sv.Model != m.id {
+				continue
+			}
+			svc := &service{group: g, table: m.table(sv.Class), limit: m.spec.MaxBatch}
+			if sv.MaxBatch > 0 {
+				svc.limit = min(svc.limit, sv.MaxBatch)
+			}
+			svc.bounded = m.spec.Drop.bounded() && svc.table != nil
+			svc.target = target(svc.table, svc.limit, m.spec.SLO, &m.rate)
+			svc.epoch = m.rate.epoch
+			profiled = profiled && svc.table != nil
+			m.services = append(m.services, svc)
+			m.pool = g.pool
+			m.maxRows = max(m.maxRows, svc.limit)
+		}
+	}
+	m.fastest = nil
+	if m.services == nil {
+		m.maxRows = m.spec.MaxBatch
+	}
+	if !profiled {
+		return
+	}
+	var tables []Table
+	for _, svc := range m.services {
+		tables = append(tables, svc.table)
+	}
+	if tables == nil {
+		for class := range m.spec.Classes {
+			if t := m.table(int32(class)); t != nil {
+				tables = append(tables, t)
+			}
+		}
+	}
+	if tables == nil {
+		return
+	}
+	m.fastest = make(Table, m.maxRows+1)
+	for b := 1; b < len(m.fastest); b++ {
+		m.fastest[b] = Never
+		for _, t := range tables {
+			m.fastest[b] = min(m.fastest[b], t.At(b))
+		}
+	}
+}
+
+// targetOf returns the window drop's target batch on a service.
+func (m *model) targetOf(svc *service, now Time) int {
+	m.rate.roll(now)
+	if svc.epoch != m.rate.epoch {
+		svc.target, svc.epoch = target(svc.table, svc.limit, m.spec.SLO, &m.rate), m.rate.epoch
+	}
+	return svc.target
+}
