@@ -1,0 +1,259 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package repo
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// maxDepth bounds the directories of one model, so that a link to a parent
+// directory ends somewhere.
+const maxDepth = 16
+
+// read copies every model of the operator's directory into the store. The
+// directory itself is only read.
+func (s *Store) read(ctx context.Context, dir string, now time.Time) ([]*Model, error) {
+	seen := seen{now: now, fresh: map[string]File{}}
+	fsys := os.DirFS(dir)
+	names, err := modelNames(fsys)
+	if err != nil {
+		return nil, err
+	}
+	models := make([]*Model, 0, len(names))
+	for _, name := range names {
+		m, err := s.readModel(ctx, dir, name, seen)
+		if err != nil {
+			return nil, fmt.Errorf("model %q: %w", name, err)
+		}
+		if m.Config != nil {
+			text, err := os.ReadFile(s.files.path(m.Managed))
+			if err != nil {
+				return nil, fmt.Errorf("model %q: %w", name, err)
+			}
+			m.Problems = append(unknownSteps(name, text, names), m.Problems...)
+		}
+		models = append(models, m)
+	}
+	if err := s.remember(seen.fresh); err != nil {
+		return nil, err
+	}
+	return models, nil
+}
+
+// seen is what one import learns about files whose content was read.
+type seen struct {
+	now   time.Time
+	fresh map[string]File
+}
+
+func (s *Store) readModel(ctx context.Context, dir, name string, seen seen) (*Model, error) {
+	m := &Model{Name: name}
+	var versions []string
+	err := s.walk(ctx, filepath.Join(dir, name), "", 0, seen, func(f File) {
+		m.Files = append(m.Files, f)
+	}, func(sub string) { versions = append(versions, sub) })
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(m.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	m.Versions = versionNumbers(versions)
+	m.Digest = digest(m.Files)
+	m.Problems = validate(os.DirFS(dir), name, s.emulated)
+
+	i := slices.IndexFunc(m.Files, func(f File) bool { return f.Path == ConfigFile })
+	if i < 0 {
+		return m, nil
+	}
+	text, err := os.ReadFile(s.files.path(m.Files[i]))
+	if err != nil {
+		return nil, err
+	}
+	managed, err := Manage(text)
+	if err != nil {
+		return m, nil // a problem of the model, which validate has named
+	}
+	if m.Config, err = ReadConfig(managed); err != nil {
+		return nil, err
+	}
+	if m.Managed, err = s.files.add(ctx, bytes.NewReader(managed), false); err != nil {
+		return nil, err
+	}
+	m.Managed.Path = ConfigFile
+	return m, nil
+}
+
+// walk visits the files of a model directory, and its directories of the first
+// level. Links are followed: repositories are often made of them.
+func (s *Store) walk(ctx context.Context, dir, under string, depth int, seen seen, file func(File), directory func(string)) error {
+	if depth > maxDepth {
+		return fmt.Errorf("%s: more than %d directories deep; does a link point to a parent?", under, maxDepth)
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, filepath.FromSlash(under)))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		inside := path.Join(under, e.Name())
+		full := filepath.Join(dir, filepath.FromSlash(inside))
+		info, err := os.Stat(full)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue // a link to nowhere, or removed while we read
+		case err != nil:
+			return err
+		case info.IsDir():
+			// Python's cache and the operator's version control are not the model.
+			if e.Name() == "__pycache__" || e.Name() == ".git" {
+				continue
+			}
+			if under == "" {
+				directory(e.Name())
+			}
+			if err := s.walk(ctx, dir, inside, depth+1, seen, file, directory); err != nil {
+				return err
+			}
+		case info.Mode().IsRegular():
+			f, err := s.readFile(ctx, full, info, seen)
+			if err != nil {
+				return fmt.Errorf("%s: %w", inside, err)
+			}
+			f.Path = inside
+			file(f)
+		}
+	}
+	return nil
+}
+
+// readFile copies one file into the store, unless it is known to be there.
+func (s *Store) readFile(ctx context.Context, full string, info fs.FileInfo, seen seen) (File, error) {
+	key, cacheable := identity(full, info)
+	if cacheable {
+		var known File
+		err := s.db.View(func(tx *bbolt.Tx) error {
+			if text := tx.Bucket(seenBucket).Get(key); text != nil {
+				return json.Unmarshal(text, &known)
+			}
+			return nil
+		})
+		if err == nil && known.Digest != "" && s.files.has(known) {
+			return known, nil
+		}
+	}
+	content, err := os.Open(full)
+	if err != nil {
+		return File{}, err
+	}
+	defer content.Close() //nolint:errcheck // only read from
+	f, err := s.files.add(ctx, content, info.Mode()&0o111 != 0)
+	if err != nil || !cacheable {
+		return f, err
+	}
+	// A file that changed while it was read, or that may change again within the
+	// resolution of its times, is not remembered.
+	after, err := os.Stat(full)
+	if err != nil {
+		return File{}, err
+	}
+	if again, _ := identity(full, after); bytes.Equal(key, again) && seen.now.Sub(info.ModTime()) > 2*time.Second {
+		seen.fresh[string(key)] = f
+	}
+	return f, nil
+}
+
+// remember writes down the digests of files that were read.
+func (s *Store) remember(fresh map[string]File) error {
+	if len(fresh) == 0 {
+		return nil
+	}
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		for key, f := range fresh {
+			text, err := json.Marshal(f)
+			if err != nil {
+				return err
+			}
+			if err := tx.Bucket(seenBucket).Put([]byte(key), text); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// digest is one digest over a model's files.
+func digest(list []File) string {
+	sum := sha256.New()
+	for _, f := range list {
+		fmt.Fprintf(sum, "%q %s %t\n", f.Path, f.Digest, f.Executable)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// compare is what changed from the models before to those after; both are
+// sorted by name.
+func compare(before, after []*Model) Diff {
+	old := map[string]*Model{}
+	for _, m := range before {
+		old[m.Name] = m
+	}
+	var d Diff
+	for _, m := range after {
+		was, ok := old[m.Name]
+		delete(old, m.Name)
+		switch {
+		case !ok:
+			d.Added = append(d.Added, m.Name)
+		case was.Digest != m.Digest || was.Managed.Digest != m.Managed.Digest:
+			d.Changed = append(d.Changed, compareFiles(was, m))
+		}
+	}
+	for _, m := range before {
+		if _, gone := old[m.Name]; gone {
+			d.Removed = append(d.Removed, m.Name)
+		}
+	}
+	return d
+}
+
+func compareFiles(before, after *Model) ModelChange {
+	change := ModelChange{Model: after.Name}
+	old := map[string]File{}
+	for _, f := range before.Files {
+		old[f.Path] = f
+	}
+	for _, f := range after.Files {
+		was, ok := old[f.Path]
+		delete(old, f.Path)
+		switch {
+		case !ok:
+			change.Added = append(change.Added, f.Path)
+		case was != f:
+			change.Changed = append(change.Changed, f.Path)
+		}
+	}
+	for _, f := range before.Files {
+		if _, gone := old[f.Path]; gone {
+			change.Removed = append(change.Removed, f.Path)
+		}
+	}
+	return change
+}
+
+func sameProblems(a, b []*Model) bool {
+	return slices.EqualFunc(a, b, func(x, y *Model) bool { return slices.Equal(x.Problems, y.Problems) })
+}

@@ -1,0 +1,298 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package repo
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// Options of Open.
+type Options struct {
+	// Emulated accepts models without the files of a real backend if minitriton
+	// serves them by their parameters alone.
+	Emulated bool
+}
+
+// Store holds the revisions of a model repository. Its methods may be called
+// from any goroutine.
+type Store struct {
+	files    files
+	db       *bbolt.DB
+	emulated bool
+	// writing serialises whatever changes files or revisions. Reads go past it:
+	// files and revisions never change once they can be found.
+	writing sync.Mutex
+}
+
+var (
+	revisionsBucket = []byte("revisions")
+	// seenBucket remembers the digests of the operator's files by what stat says
+	// of them, so that an unchanged file is not read again.
+	seenBucket = []byte("seen")
+)
+
+// Open opens the store in directory dir, or makes it. One process at a time can
+// hold a store; the second gets an error after a second.
+func Open(dir string, o Options) (*Store, error) {
+	s := &Store{files: files{root: filepath.Join(dir, "files")}, emulated: o.Emulated}
+	if err := os.MkdirAll(s.files.root, 0o755); err != nil {
+		return nil, fmt.Errorf("repository store: %w", err)
+	}
+	db, err := bbolt.Open(filepath.Join(dir, "revisions.db"), 0o600, &bbolt.Options{Timeout: time.Second})
+	if err != nil {
+		return nil, fmt.Errorf("repository store %s: %w; is another conch running on it?", dir, err)
+	}
+	s.db = db
+	err = db.Update(func(tx *bbolt.Tx) error {
+		for _, name := range [][]byte{revisionsBucket, seenBucket} {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		err = s.files.sweep()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("repository store %s: %w", dir, err), db.Close())
+	}
+	return s, nil
+}
+
+// Close closes the store.
+func (s *Store) Close() error { return s.db.Close() }
+
+// Import reads the model repository dir into a new revision, which becomes the
+// current one. Where nothing has changed, the current revision is returned and
+// none is made. A model with problems is part of the revision, and they of it:
+// one broken model does not hold up the others.
+func (s *Store) Import(ctx context.Context, dir string, by Origin) (*Revision, error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("import: %w", err)
+	}
+	models, err := s.read(ctx, dir, by.Time)
+	if err != nil {
+		return nil, fmt.Errorf("import %s: %w", dir, err)
+	}
+	return s.commit(&Revision{Origin: by, Directory: dir, Models: models}, true)
+}
+
+// Rollback makes a new revision with the models of an earlier one.
+func (s *Store) Rollback(_ context.Context, id string, by Origin) (*Revision, error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	to, err := s.Get(id)
+	if err != nil {
+		return nil, fmt.Errorf("roll back: %w", err)
+	}
+	return s.commit(&Revision{Origin: by, Directory: to.Directory, RollbackTo: to.ID, Models: to.Models}, false)
+}
+
+// commit numbers the revision and writes it down. With unlessSame, a revision
+// with the models of the current one is not made.
+func (s *Store) commit(r *Revision, unlessSame bool) (*Revision, error) {
+	parent, err := s.Current()
+	switch {
+	case errors.Is(err, ErrNoRevision):
+		r.Diff = compare(nil, r.Models)
+	case err != nil:
+		return nil, err
+	default:
+		r.Parent = parent.ID
+		r.Diff = compare(parent.Models, r.Models)
+		if unlessSame && r.Diff.Empty() && parent.Directory == r.Directory && sameProblems(parent.Models, r.Models) {
+			return parent, nil
+		}
+	}
+	err = s.db.Update(func(tx *bbolt.Tx) error {
+		b := tx.Bucket(revisionsBucket)
+		n, err := b.NextSequence()
+		if err != nil {
+			return err
+		}
+		r.ID = "r" + strconv.FormatUint(n, 10)
+		text, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		return b.Put(revisionKey(n), text)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write revision: %w", err)
+	}
+	return r, nil
+}
+
+// Current is the newest revision; ErrNoRevision before the first import.
+func (s *Store) Current() (*Revision, error) {
+	newest, err := s.Log(1)
+	if err != nil {
+		return nil, err
+	}
+	if len(newest) == 0 {
+		return nil, fmt.Errorf("%w: nothing was imported yet", ErrNoRevision)
+	}
+	return newest[0], nil
+}
+
+// Get finds a revision by its id.
+func (s *Store) Get(id string) (*Revision, error) {
+	n, err := strconv.ParseUint(strings.TrimPrefix(id, "r"), 10, 64)
+	if err != nil || !strings.HasPrefix(id, "r") {
+		return nil, fmt.Errorf("%w: %q; ids are r1, r2, ...", ErrNoRevision, id)
+	}
+	var text []byte
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		text = bytes.Clone(tx.Bucket(revisionsBucket).Get(revisionKey(n)))
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read revision %s: %w", id, err)
+	}
+	if text == nil {
+		return nil, fmt.Errorf("%w: %s", ErrNoRevision, id)
+	}
+	return s.decode(text)
+}
+
+// Log lists up to limit revisions (all for 0), newest first.
+func (s *Store) Log(limit int) ([]*Revision, error) {
+	var texts [][]byte
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		c := tx.Bucket(revisionsBucket).Cursor()
+		for k, v := c.Last(); k != nil && (limit == 0 || len(texts) < limit); k, v = c.Prev() {
+			texts = append(texts, bytes.Clone(v))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read revisions: %w", err)
+	}
+	revisions := make([]*Revision, len(texts))
+	for i, text := range texts {
+		if revisions[i], err = s.decode(text); err != nil {
+			return nil, err
+		}
+	}
+	return revisions, nil
+}
+
+// List lists the models of a revision, sorted by name; those of the current
+// revision for an empty id.
+func (s *Store) List(id string) ([]*Model, error) {
+	r, err := s.revision(id)
+	if err != nil {
+		return nil, err
+	}
+	return r.Models, nil
+}
+
+func (s *Store) revision(id string) (*Revision, error) {
+	if id == "" {
+		return s.Current()
+	}
+	return s.Get(id)
+}
+
+func (s *Store) decode(text []byte) (*Revision, error) {
+	r := &Revision{}
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, fmt.Errorf("read revision: %w", err)
+	}
+	for _, m := range r.Models {
+		if m.Managed.Digest == "" {
+			continue
+		}
+		config, err := os.ReadFile(s.files.path(m.Managed))
+		if err != nil {
+			return nil, fmt.Errorf("revision %s, model %q: %w", r.ID, m.Name, err)
+		}
+		if m.Config, err = ReadConfig(config); err != nil {
+			return nil, fmt.Errorf("revision %s, model %q: %w", r.ID, m.Name, err)
+		}
+	}
+	return r, nil
+}
+
+// Collected is what Collect removed.
+type Collected struct {
+	Revisions, Files int
+	Bytes            int64
+}
+
+// Collect forgets all but the newest keep revisions (at least one) and those
+// named in inUse, and removes the files that no remaining revision names.
+// Directories that were staged keep their files.
+func (s *Store) Collect(ctx context.Context, keep int, inUse ...string) (Collected, error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	var done Collected
+	all, err := s.Log(0)
+	if err != nil {
+		return done, fmt.Errorf("collect: %w", err)
+	}
+	used := map[string]bool{}
+	for _, id := range inUse {
+		used[id] = true
+	}
+	var forget [][]byte
+	referenced := map[string]bool{}
+	for i, r := range all {
+		if i < max(keep, 1) || used[r.ID] {
+			for _, m := range r.Models {
+				for _, f := range append(m.Files, m.Managed) {
+					referenced[s.files.path(f)] = true
+				}
+			}
+			continue
+		}
+		n, err := strconv.ParseUint(strings.TrimPrefix(r.ID, "r"), 10, 64)
+		if err != nil {
+			return done, fmt.Errorf("collect: revision %q: %w", r.ID, err)
+		}
+		forget = append(forget, revisionKey(n))
+	}
+	// Revisions go first: a crash in between leaves files too many, not too few.
+	err = s.db.Update(func(tx *bbolt.Tx) error {
+		for _, key := range forget {
+			if err := tx.Bucket(revisionsBucket).Delete(key); err != nil {
+				return err
+			}
+		}
+		// What was seen of the operator's files is found out again when needed.
+		if err := tx.DeleteBucket(seenBucket); err != nil {
+			return err
+		}
+		_, err := tx.CreateBucket(seenBucket)
+		return err
+	})
+	if err != nil {
+		return done, fmt.Errorf("collect: %w", err)
+	}
+	done.Revisions = len(forget)
+	done.Files, done.Bytes, err = s.files.removeOthers(ctx, referenced)
+	if err != nil {
+		return done, fmt.Errorf("collect: %w", err)
+	}
+	return done, nil
+}
+
+func revisionKey(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
