@@ -3,6 +3,8 @@
 
 package policy
 
+import "slices"
+
 // Rule is what the operator's constraints say about one model, those on every
 // model ([AnyModel]) included: all of them hold together.
 type Rule struct {
@@ -89,4 +91,16 @@ func tighter(a, b uint32) uint32 {
 		return b
 	}
 	return a
+}
+
+// GPUs are the ids of those that the model may be on, sorted; restricted is
+// false where it may be on any.
+func (r *Rule) GPUs() (ids []string, restricted bool) {
+	for id, allowed := range r.gpus {
+		if allowed {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids, r.restricted
 }

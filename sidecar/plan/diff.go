@@ -4,6 +4,10 @@
 package plan
 
 import (
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
 	"github.com/conch-serving/conch/plugins/policy"
 )
 
@@ -78,4 +82,187 @@ type DispatchChange struct {
 type AppRouteChange struct {
 	App      string
 	Old, New []string
+}
+
+// Empty reports that there is nothing to do.
+func (d *Diff) Empty() bool {
+	for _, k := range d.Keep {
+		if k.Old.GetRank() != k.New.GetRank() {
+			return false
+		}
+	}
+	return len(d.Start) == 0 && len(d.Replace) == 0 && len(d.Stop) == 0 &&
+		len(d.Loads) == 0 && len(d.Unloads) == 0 && len(d.Updates) == 0 &&
+		len(d.Dispatch) == 0 && len(d.AppRoutes) == 0
+}
+
+// Compute compares two plans; a nil plan is an empty one. The names in reload
+// are models whose files changed since current was applied ([Changed]): where
+// they stay they are loaded again. Reasons, predictions and the like play no
+// part: nothing is to be done for them.
+func Compute(current, next *policy.Plan, reload ...string) *Diff {
+	c := &comparison{
+		d:      &Diff{From: current.GetSnapshotRevision(), To: next.GetSnapshotRevision()},
+		reload: make(map[string]bool), old: current, new: next,
+	}
+	for _, name := range reload {
+		c.reload[name] = true
+	}
+	before := make(map[string]*policy.Partition)
+	for _, part := range current.GetPartitions() {
+		before[part.GetId()] = part
+	}
+	after := make(map[string]bool)
+	for _, part := range next.GetPartitions() {
+		after[part.GetId()] = true
+		old, ok := before[part.GetId()]
+		switch {
+		case !ok:
+			c.d.Start = append(c.d.Start, part)
+			c.loadAll(part)
+		case !sameProcess(old, part):
+			c.d.Replace = append(c.d.Replace, Replacement{Old: old, New: part})
+			c.loadAll(part)
+		default:
+			c.d.Keep = append(c.d.Keep, Kept{Old: old, New: part})
+			c.instances(old, part)
+		}
+	}
+	for _, part := range current.GetPartitions() {
+		if !after[part.GetId()] {
+			c.d.Stop = append(c.d.Stop, part)
+		}
+	}
+	c.dispatch()
+	c.appRoutes()
+	return c.d
+}
+
+// Changed names the models that are in both snapshots with different files,
+// sorted.
+func Changed(before, after *policy.Snapshot) []string {
+	revisions := make(map[string]string)
+	for _, m := range before.GetModels() {
+		revisions[m.GetName()] = m.GetRevision()
+	}
+	var changed []string
+	for _, m := range after.GetModels() {
+		if was, ok := revisions[m.GetName()]; ok && was != m.GetRevision() {
+			changed = append(changed, m.GetName())
+		}
+	}
+	slices.Sort(changed)
+	return changed
+}
+
+// sameProcess reports whether one process can be both partitions: what a
+// process is started with cannot change while it runs.
+func sameProcess(a, b *policy.Partition) bool {
+	return a.GetNode() == b.GetNode() && a.GetGpu() == b.GetGpu() &&
+		a.GetThreadPercentage() == b.GetThreadPercentage() &&
+		a.GetMemoryLimitBytes() == b.GetMemoryLimitBytes()
+}
+
+type comparison struct {
+	d        *Diff
+	old, new *policy.Plan
+	reload   map[string]bool
+}
+
+func (c *comparison) loadAll(part *policy.Partition) {
+	for _, in := range part.GetInstances() {
+		c.d.Loads = append(c.d.Loads, Load{Partition: part, Instance: in})
+	}
+}
+
+func (c *comparison) instances(old, part *policy.Partition) {
+	before := make(map[string]*policy.Instance)
+	for _, in := range old.GetInstances() {
+		before[in.Key()] = in
+	}
+	for _, in := range part.GetInstances() {
+		was, ok := before[in.Key()]
+		delete(before, in.Key())
+		if !ok {
+			c.d.Loads = append(c.d.Loads, Load{Partition: part, Instance: in})
+			continue
+		}
+		reload := was.GetThreadPercentage() != in.GetThreadPercentage() || c.content(in)
+		if reload || !proto.Equal(was, in) {
+			c.d.Updates = append(c.d.Updates, Update{Partition: part, Old: was, New: in, Reload: reload})
+		}
+	}
+	for _, in := range old.GetInstances() {
+		if _, gone := before[in.Key()]; gone {
+			c.d.Unloads = append(c.d.Unloads, Load{Partition: part, Instance: in})
+		}
+	}
+}
+
+// content reports whether what the instance holds has other files: a model of
+// it changed, or the group or segment is made otherwise.
+func (c *comparison) content(in *policy.Instance) bool {
+	for _, name := range c.new.ModelsOf(in) {
+		if c.reload[name] {
+			return true
+		}
+	}
+	return !proto.Equal(group(c.old, in.GetMergeGroup()), group(c.new, in.GetMergeGroup())) ||
+		!proto.Equal(segment(c.old, in.GetSegment()), segment(c.new, in.GetSegment()))
+}
+
+func group(p *policy.Plan, name string) *policy.MergeGroup {
+	for _, g := range p.GetMergeGroups() {
+		if g.GetName() == name {
+			return g
+		}
+	}
+	return nil
+}
+
+func segment(p *policy.Plan, name string) *policy.Segment {
+	for _, g := range p.GetSegments() {
+		if g.GetName() == name {
+			return g
+		}
+	}
+	return nil
+}
+
+func (c *comparison) dispatch() {
+	before := make(map[string]*policy.Dispatch)
+	for _, d := range c.old.GetDispatch() {
+		before[d.GetModel()] = d
+	}
+	for _, d := range c.new.GetDispatch() {
+		was := before[d.GetModel()]
+		delete(before, d.GetModel())
+		if !proto.Equal(was, d) {
+			c.d.Dispatch = append(c.d.Dispatch, DispatchChange{Model: d.GetModel(), Old: was, New: d})
+		}
+	}
+	for _, d := range c.old.GetDispatch() {
+		if _, gone := before[d.GetModel()]; gone {
+			c.d.Dispatch = append(c.d.Dispatch, DispatchChange{Model: d.GetModel(), Old: d})
+		}
+	}
+}
+
+func (c *comparison) appRoutes() {
+	before := make(map[string][]string)
+	for _, r := range c.old.GetAppRoutes() {
+		before[r.GetApp()] = r.GetModels()
+	}
+	for _, r := range c.new.GetAppRoutes() {
+		was, ok := before[r.GetApp()]
+		delete(before, r.GetApp())
+		if !ok || !slices.Equal(was, r.GetModels()) {
+			c.d.AppRoutes = append(c.d.AppRoutes, AppRouteChange{App: r.GetApp(), Old: was, New: r.GetModels()})
+		}
+	}
+	for _, r := range c.old.GetAppRoutes() {
+		if _, gone := before[r.GetApp()]; gone {
+			c.d.AppRoutes = append(c.d.AppRoutes, AppRouteChange{App: r.GetApp(), Old: r.GetModels()})
+		}
+	}
 }

@@ -1,0 +1,175 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// Text is the diff as a person reads it, stable to the byte: partitions in the
+// order of the plan, "+" what starts, "~" what changes, "-" what ends. What
+// nothing happens to is left out.
+func (d *Diff) Text() string {
+	var b strings.Builder
+	if d.Empty() {
+		fmt.Fprintf(&b, "plan %d -> %d: no changes\n", d.From, d.To)
+		return b.String()
+	}
+	fmt.Fprintf(&b, "plan %d -> %d: %s\n", d.From, d.To, d.Summary())
+	for _, p := range d.Start {
+		fmt.Fprintf(&b, "+ %s: %s, rank %d\n", p.GetId(), processText(p), p.GetRank())
+		d.instances(&b, p)
+	}
+	for _, r := range d.Replace {
+		fmt.Fprintf(&b, "~ %s: %s -> %s, rank %d (start the new process, then drain and stop the old one)\n",
+			r.New.GetId(), processText(r.Old), processText(r.New), r.New.GetRank())
+		d.instances(&b, r.New)
+	}
+	for _, k := range d.Keep {
+		var kept strings.Builder
+		d.instances(&kept, k.New)
+		rank := ""
+		if k.Old.GetRank() != k.New.GetRank() {
+			rank = fmt.Sprintf(", rank %d -> %d", k.Old.GetRank(), k.New.GetRank())
+		}
+		if kept.Len() > 0 || rank != "" {
+			fmt.Fprintf(&b, "  %s: %s%s\n%s", k.New.GetId(), processText(k.New), rank, kept.String())
+		}
+	}
+	for _, p := range d.Stop {
+		fmt.Fprintf(&b, "- %s: %s (drain, then stop)\n", p.GetId(), processText(p))
+		for _, in := range p.GetInstances() {
+			fmt.Fprintf(&b, "    - %s\n", in.Label())
+		}
+	}
+	if len(d.Dispatch) > 0 {
+		b.WriteString("dispatch\n")
+	}
+	for _, c := range d.Dispatch {
+		b.WriteString("  " + change(c.Model, c.Old != nil, c.New != nil, dispatchText(c.Old), dispatchText(c.New)))
+	}
+	if len(d.AppRoutes) > 0 {
+		b.WriteString("apps\n")
+	}
+	for _, c := range d.AppRoutes {
+		b.WriteString("  " + change(c.App, c.Old != nil, c.New != nil, strings.Join(c.Old, ", "), strings.Join(c.New, ", ")))
+	}
+	return b.String()
+}
+
+// Summary counts the changes in one line.
+func (d *Diff) Summary() string {
+	var parts []string
+	for _, c := range []struct {
+		count int
+		text  string
+	}{
+		{len(d.Start), "to start"},
+		{len(d.Replace), "to replace"},
+		{len(d.Stop), "to stop"},
+		{len(d.Loads), "to load"},
+		{len(d.Unloads), "to unload"},
+		{len(d.Updates), "to update"},
+	} {
+		if c.count > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", c.count, c.text))
+		}
+	}
+	if len(parts) == 0 {
+		if d.Empty() {
+			return "no changes"
+		}
+		return "routes only"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// instances writes what happens to the instances of a partition of the next
+// plan.
+func (d *Diff) instances(b *strings.Builder, p *policy.Partition) {
+	for _, l := range d.Loads {
+		if l.Partition == p {
+			fmt.Fprintf(b, "    + %s%s\n", l.Instance.Label(), instanceText(l.Instance))
+		}
+	}
+	for _, u := range d.Updates {
+		if u.Partition != p {
+			continue
+		}
+		was, is, how := instanceText(u.Old), instanceText(u.New), ""
+		if was != is {
+			how = was + " ->" + strings.TrimPrefix(is, ",")
+		}
+		if u.Reload {
+			how += " (load again)"
+		}
+		fmt.Fprintf(b, "    ~ %s%s\n", u.New.Label(), how)
+	}
+	for _, l := range d.Unloads {
+		if l.Partition == p {
+			fmt.Fprintf(b, "    - %s\n", l.Instance.Label())
+		}
+	}
+}
+
+func change(name string, had, has bool, was, is string) string {
+	switch {
+	case !had:
+		return fmt.Sprintf("+ %s: %s\n", name, is)
+	case !has:
+		return fmt.Sprintf("- %s: %s\n", name, was)
+	}
+	return fmt.Sprintf("~ %s: %s -> %s\n", name, was, is)
+}
+
+func processText(p *policy.Partition) string {
+	text := fmt.Sprintf("%d%% of %s", p.GetThreadPercentage(), p.GetGpu())
+	if p.GetNode() != "" {
+		text += " on " + p.GetNode()
+	}
+	if p.GetMemoryLimitBytes() > 0 {
+		text += fmt.Sprintf(", at most %s", sizeText(p.GetMemoryLimitBytes()))
+	}
+	return text
+}
+
+func instanceText(in *policy.Instance) string {
+	text := ", the model's own batch"
+	if in.GetMaxBatch() > 0 {
+		text = fmt.Sprintf(", batch up to %d", in.GetMaxBatch())
+	}
+	if in.GetThreadPercentage() > 0 {
+		text += fmt.Sprintf(", %d%%", in.GetThreadPercentage())
+	}
+	if in.GetSliceUs() > 0 {
+		text += fmt.Sprintf(", slot %d of %d us", in.GetSlot(), in.GetSliceUs())
+	}
+	return text
+}
+
+func dispatchText(d *policy.Dispatch) string {
+	text := d.GetDiscipline()
+	if d.GetDropPolicy() != "" {
+		text += ", drop " + d.GetDropPolicy()
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.GetParameters())) {
+		text += fmt.Sprintf(", %s=%s", name, d.GetParameters()[name])
+	}
+	return text
+}
+
+// sizeText is a size in binary units with three digits.
+func sizeText(bytes uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	size, unit := float64(bytes), 0
+	for size >= 1024 && unit < len(units)-1 {
+		size, unit = size/1024, unit+1
+	}
+	return fmt.Sprintf("%.4g %s", size, units[unit])
+}
