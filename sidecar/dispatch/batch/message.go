@@ -38,7 +38,8 @@ type Request struct {
 	// it in its own words.
 	Irregular string
 
-	extra atomic.Int32 // references beyond the first
+	foreign bool         // a nested message has fields that are not known here
+	extra   atomic.Int32 // references beyond the first
 }
 
 // Tensor is an input of a request or an output of a response.

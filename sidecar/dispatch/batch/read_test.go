@@ -1,0 +1,339 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package batch_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+)
+
+// pool counts buffers that are out, so that a test can tell a leak and, by
+// grpc's own panics, a double free.
+type pool struct{ out int }
+
+func (p *pool) Get(n int) *[]byte {
+	p.out++
+	b := make([]byte, n, max(n, 4096)) // above the size from which grpc counts references
+	return &b
+}
+
+func (p *pool) Put(*[]byte) { p.out-- }
+
+// buffers cuts b at the given places into counted buffers.
+func (p *pool) buffers(b []byte, cuts ...int) mem.BufferSlice {
+	var list mem.BufferSlice
+	from := 0
+	for _, to := range append(cuts, len(b)) {
+		if to < from || to > len(b) {
+			continue
+		}
+		piece := p.Get(to - from)
+		copy(*piece, b[from:to])
+		list = append(list, mem.NewBuffer(piece, p))
+		from = to
+	}
+	return list
+}
+
+func drawParameters(t *rapid.T, label string) map[string]*tritonpb.InferParameter {
+	return rapid.MapOfN(rapid.StringMatching(`[a-z_]{0,6}`), rapid.Custom(func(t *rapid.T) *tritonpb.InferParameter {
+		switch rapid.IntRange(0, 5).Draw(t, "kind") {
+		case 0:
+			return &tritonpb.InferParameter{ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: rapid.Bool().Draw(t, "v")}}
+		case 1:
+			return &tritonpb.InferParameter{ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: rapid.Int64().Draw(t, "v")}}
+		case 2:
+			return &tritonpb.InferParameter{ParameterChoice: &tritonpb.InferParameter_StringParam{StringParam: rapid.String().Draw(t, "v")}}
+		case 3:
+			return &tritonpb.InferParameter{ParameterChoice: &tritonpb.InferParameter_DoubleParam{DoubleParam: rapid.Float64().Draw(t, "v")}}
+		case 4:
+			return &tritonpb.InferParameter{ParameterChoice: &tritonpb.InferParameter_Uint64Param{Uint64Param: rapid.Uint64().Draw(t, "v")}}
+		}
+		return &tritonpb.InferParameter{}
+	}), 0, 3).Draw(t, label)
+}
+
+func drawRequest(t *rapid.T) *tritonpb.ModelInferRequest {
+	m := &tritonpb.ModelInferRequest{
+		ModelName:    rapid.String().Draw(t, "model"),
+		ModelVersion: rapid.StringMatching(`[0-9]{0,2}`).Draw(t, "version"),
+		Id:           rapid.String().Draw(t, "id"),
+		Parameters:   drawParameters(t, "parameters"),
+	}
+	for range rapid.IntRange(0, 4).Draw(t, "inputs") {
+		in := &tritonpb.ModelInferRequest_InferInputTensor{
+			Name:       rapid.StringMatching(`[A-Z]{0,3}`).Draw(t, "name"),
+			Datatype:   rapid.SampledFrom([]string{"FP32", "BYTES", "INT8", "", "NEW"}).Draw(t, "datatype"),
+			Shape:      rapid.SliceOfN(rapid.Int64(), 0, 4).Draw(t, "shape"),
+			Parameters: drawParameters(t, "tensor parameters"),
+		}
+		if rapid.IntRange(0, 4).Draw(t, "typed") == 0 {
+			in.Contents = &tritonpb.InferTensorContents{
+				IntContents:   rapid.SliceOfN(rapid.Int32(), 0, 3).Draw(t, "ints"),
+				BytesContents: rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), 0, 3), 0, 2).Draw(t, "bytes"),
+				Fp32Contents:  rapid.SliceOfN(rapid.Float32(), 0, 3).Draw(t, "floats"),
+			}
+		}
+		m.Inputs = append(m.Inputs, in)
+	}
+	for range rapid.IntRange(0, 3).Draw(t, "outputs") {
+		m.Outputs = append(m.Outputs, &tritonpb.ModelInferRequest_InferRequestedOutputTensor{
+			Name:       rapid.StringMatching(`[A-Z]{0,3}`).Draw(t, "output"),
+			Parameters: drawParameters(t, "output parameters"),
+		})
+	}
+	m.RawInputContents = rapid.SliceOfN(rapid.SliceOfN(rapid.Byte(), 0, 20), 0, 5).Draw(t, "raw")
+	return m
+}
+
+// TestReadRequestAgainstProtobuf: what protobuf wrote is read as protobuf
+// means it, however the connection cut it, and every buffer comes back.
+func TestReadRequestAgainstProtobuf(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := drawRequest(t)
+		wire, err := proto.Marshal(want)
+		require.NoError(t, err)
+		p := &pool{}
+		got, err := batch.ReadRequest(p.buffers(wire, drawCuts(t, len(wire))...))
+		require.NoError(t, err)
+
+		require.Equal(t, want.ModelName, got.Model)
+		require.Equal(t, want.ModelVersion, got.Version)
+		require.Equal(t, want.Id, got.ID)
+		require.Len(t, got.Inputs, len(want.Inputs))
+		next := 0
+		for i, in := range want.Inputs {
+			require.Equal(t, in.Name, got.Inputs[i].Name)
+			require.Equal(t, in.Datatype, got.Inputs[i].Datatype)
+			require.Equal(t, append([]int64{}, in.Shape...), append([]int64{}, got.Inputs[i].Shape...))
+			_, shared := in.Parameters["shared_memory_region"]
+			if in.Contents == nil && !shared && next < len(want.RawInputContents) {
+				require.Equal(t, append([]byte{}, want.RawInputContents[next]...), append([]byte{}, got.Inputs[i].Data.Materialize()...))
+				next++
+			} else {
+				require.Nil(t, got.Inputs[i].Data)
+			}
+		}
+		for name, v := range want.Parameters {
+			have, ok := batch.FindParameter(got.Parameters, name)
+			require.True(t, ok)
+			var decoded tritonpb.InferParameter
+			require.NoError(t, proto.Unmarshal(have.Value, &decoded))
+			require.True(t, proto.Equal(v, &decoded))
+		}
+		whole := got.Marshal()
+		require.Equal(t, wire, append([]byte{}, whole.Materialize()...), "a request that nobody touched leaves as it came")
+		whole.Free()
+
+		// Written afresh it means the same, but for raw contents that no input has.
+		if got.Irregular == "" {
+			got.Detach()
+			again := got.Marshal()
+			var back tritonpb.ModelInferRequest
+			require.NoError(t, proto.Unmarshal(again.Materialize(), &back))
+			again.Free()
+			if next < len(want.RawInputContents) {
+				want.RawInputContents = want.RawInputContents[:next]
+			}
+			require.True(t, proto.Equal(want, &back), "%v\n%v", want, &back)
+		}
+		got.Free()
+		require.Zero(t, p.out, "buffers were not given back")
+	})
+}
+
+func drawCuts(t *rapid.T, n int) []int {
+	var cuts []int
+	at := 0
+	for range rapid.IntRange(0, 6).Draw(t, "cuts") {
+		at += rapid.IntRange(0, max(1, n/4)).Draw(t, "cut")
+		cuts = append(cuts, min(at, n))
+	}
+	return cuts
+}
+
+func TestReadResponseAgainstProtobuf(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := &tritonpb.ModelInferResponse{
+			ModelName: rapid.String().Draw(t, "model"), ModelVersion: "1", Id: rapid.String().Draw(t, "id"),
+			Parameters: drawParameters(t, "parameters"),
+		}
+		n := rapid.IntRange(0, 4).Draw(t, "outputs")
+		for range n {
+			want.Outputs = append(want.Outputs, &tritonpb.ModelInferResponse_InferOutputTensor{
+				Name: rapid.StringMatching(`[A-Z]{0,3}`).Draw(t, "name"), Datatype: "FP32",
+				Shape: rapid.SliceOfN(rapid.Int64(), 0, 10).Draw(t, "shape"),
+			})
+			want.RawOutputContents = append(want.RawOutputContents, rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "raw"))
+		}
+		wire, err := proto.Marshal(want)
+		require.NoError(t, err)
+		p := &pool{}
+		got, err := batch.ReadResponse(p.buffers(wire, drawCuts(t, len(wire))...))
+		require.NoError(t, err)
+		got.Wire.Free()
+		got.Wire = nil
+		out := got.Marshal()
+		got.Free()
+		var back tritonpb.ModelInferResponse
+		require.NoError(t, proto.Unmarshal(out.Materialize(), &back))
+		require.True(t, proto.Equal(want, &back), "%v\n%v", want, &back)
+		out.Free()
+		require.Zero(t, p.out)
+	})
+}
+
+// FuzzReadRequest holds the reader to the protobuf runtime on any bytes: the
+// same are accepted, and they mean the same.
+func FuzzReadRequest(f *testing.F) {
+	seed, _ := proto.Marshal(&tritonpb.ModelInferRequest{
+		ModelName: "m", Id: "7",
+		Parameters: map[string]*tritonpb.InferParameter{"timeout": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 5}}},
+		Inputs: []*tritonpb.ModelInferRequest_InferInputTensor{
+			{Name: "A", Datatype: "FP32", Shape: []int64{1, 2}},
+			{Name: "B", Datatype: "INT8", Shape: []int64{1}, Contents: &tritonpb.InferTensorContents{IntContents: []int32{-1, 300}, BytesContents: [][]byte{{1}}}},
+		},
+		Outputs:          []*tritonpb.ModelInferRequest_InferRequestedOutputTensor{{Name: "C"}},
+		RawInputContents: [][]byte{{1, 2, 3, 4, 5, 6, 7, 8}},
+	})
+	f.Add(seed, 3)
+	f.Add(seed, len(seed)/2)
+	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}, 1) // a length beyond everything
+	f.Add([]byte{0x2a, 0x02, 0x18, 0x80}, 0)                                     // a varint cut short
+	f.Add([]byte{0x4b, 0x4b, 0x4c, 0x4c, 0x0a, 0x01, 'm'}, 2)                    // unknown groups
+	f.Add([]byte{0x4c}, 0)                                                       // the end of no group
+	f.Add([]byte{0x08, 0x01, 0x0d, 1, 2, 3, 4}, 3)                               // known numbers, other wire types
+	f.Add([]byte{0x22, 0x04, 0x12, 0x02, 0x18, 0xff}, 5)
+	f.Fuzz(func(t *testing.T, wire []byte, cut int) {
+		var want tritonpb.ModelInferRequest
+		wantErr := proto.Unmarshal(wire, &want)
+		p := &pool{}
+		got, err := batch.ReadRequest(p.buffers(wire, cut))
+		if err != nil {
+			require.Error(t, wantErr, "refused what protobuf accepts: %v", err)
+			require.Zero(t, p.out)
+			return
+		}
+		require.NoError(t, wantErr, "accepted what protobuf refuses")
+		regular := got.Irregular == "" && len(got.Inputs) >= len(want.RawInputContents)
+		got.Detach()
+		out := got.Marshal()
+		got.Free()
+		var back tritonpb.ModelInferRequest
+		require.NoError(t, proto.Unmarshal(out.Materialize(), &back))
+		out.Free()
+		require.Zero(t, p.out)
+		require.Equal(t, want.ModelName, back.ModelName)
+		require.Equal(t, len(want.Inputs), len(back.Inputs))
+		if regular && len(back.RawInputContents) == len(want.RawInputContents) {
+			discardUnknown(&want)
+			discardUnknown(&back)
+			require.True(t, proto.Equal(&want, &back), "%v\n%v", &want, &back)
+		}
+	})
+}
+
+// discardUnknown drops fields that the nested messages do not know, which a
+// request that is written afresh loses; such a request is never batched.
+func discardUnknown(m *tritonpb.ModelInferRequest) {
+	for _, in := range m.Inputs {
+		in.ProtoReflect().SetUnknown(nil)
+		if in.Contents != nil {
+			in.Contents.ProtoReflect().SetUnknown(nil)
+		}
+		for _, p := range in.Parameters {
+			p.ProtoReflect().SetUnknown(nil)
+		}
+	}
+	for _, out := range m.Outputs {
+		out.ProtoReflect().SetUnknown(nil)
+		for _, p := range out.Parameters {
+			p.ProtoReflect().SetUnknown(nil)
+		}
+	}
+	for _, p := range m.Parameters {
+		p.ProtoReflect().SetUnknown(nil)
+	}
+	m.ProtoReflect().SetUnknown(nil)
+}
+
+// FuzzReadResponse: as FuzzReadRequest.
+func FuzzReadResponse(f *testing.F) {
+	seed, _ := proto.Marshal(&tritonpb.ModelInferResponse{
+		ModelName: "m", ModelVersion: "1", Id: "7",
+		Outputs:           []*tritonpb.ModelInferResponse_InferOutputTensor{{Name: "A", Datatype: "FP32", Shape: []int64{1, 2}}},
+		RawOutputContents: [][]byte{{1, 2, 3, 4, 5, 6, 7, 8}},
+	})
+	f.Add(seed, 9)
+	f.Add([]byte{0x32, 0x05, 1}, 1)
+	f.Fuzz(func(t *testing.T, wire []byte, cut int) {
+		wantErr := proto.Unmarshal(wire, &tritonpb.ModelInferResponse{})
+		p := &pool{}
+		got, err := batch.ReadResponse(p.buffers(wire, cut))
+		require.Equal(t, wantErr == nil, err == nil, "protobuf: %v, ours: %v", wantErr, err)
+		if err == nil {
+			got.Free()
+		}
+		require.Zero(t, p.out)
+	})
+}
+
+func TestReadBoundsParts(t *testing.T) {
+	cases := map[string][]byte{
+		"inputs":       repeat([]byte{0x2a, 0x00}, 5000),
+		"raw contents": repeat([]byte{0x3a, 0x00}, 5000),
+		"dimensions":   append([]byte{0x2a, 0x84, 0x80, 0x08, 0x1a, 0x80, 0x80, 0x08}, make([]byte, 128<<10)...),
+	}
+	for name, wire := range cases {
+		t.Run(name, func(t *testing.T) {
+			p := &pool{}
+			_, err := batch.ReadRequest(p.buffers(wire, 100, 1000))
+			require.ErrorIs(t, err, batch.ErrTooMany)
+			require.Zero(t, p.out)
+		})
+	}
+}
+
+func repeat(b []byte, n int) []byte {
+	var all []byte
+	for range n {
+		all = append(all, b...)
+	}
+	return all
+}
+
+func TestParameterKinds(t *testing.T) {
+	list := []batch.Parameter{
+		batch.BoolParameter("b", true), batch.Int64Parameter("i", -5), batch.Uint64Parameter("u", 1<<63),
+		batch.StringParameter("s", "x"), batch.DoubleParameter("d", 0.5),
+	}
+	r := &batch.Request{Model: "m", Parameters: list}
+	var got tritonpb.ModelInferRequest
+	require.NoError(t, proto.Unmarshal(r.Marshal().Materialize(), &got))
+	require.True(t, got.Parameters["b"].GetBoolParam())
+	require.Equal(t, int64(-5), got.Parameters["i"].GetInt64Param())
+	require.Equal(t, uint64(1<<63), got.Parameters["u"].GetUint64Param())
+	require.Equal(t, "x", got.Parameters["s"].GetStringParam())
+	require.Equal(t, 0.5, got.Parameters["d"].GetDoubleParam())
+
+	b, ok := list[0].Bool()
+	require.True(t, b && ok)
+	i, ok := list[1].Int64()
+	require.True(t, i == -5 && ok)
+	u, ok := list[2].Uint64()
+	require.True(t, u == 1<<63 && ok)
+	s, ok := list[3].Text()
+	require.True(t, s == "x" && ok)
+	d, ok := list[4].Double()
+	require.True(t, d == 0.5 && ok)
+	_, ok = list[3].Int64()
+	require.False(t, ok, "a string is no int64")
+}

@@ -1,0 +1,262 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package batch
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// Batchable says whether requests of a model with this configuration may share
+// executions, and if not, why.
+func Batchable(config *tritonpb.ModelConfig) (ok bool, reason string) {
+	switch {
+	case config == nil:
+		return false, "configuration not known"
+	case config.GetSequenceBatching() != nil:
+		return false, "sequence batching"
+	case config.GetEnsembleScheduling() != nil:
+		return false, "ensemble"
+	case config.GetModelTransactionPolicy().GetDecoupled():
+		return false, "decoupled"
+	case config.GetMaxBatchSize() <= 0:
+		return false, "no batch dimension (max_batch_size 0)"
+	case len(config.GetBatchInput()) > 0:
+		return false, "batch_input"
+	case len(config.GetBatchOutput()) > 0:
+		return false, "batch_output"
+	case config.GetResponseCache().GetEnable():
+		return false, "response cache"
+	}
+	for _, in := range config.GetInput() {
+		switch {
+		case in.GetAllowRaggedBatch():
+			return false, fmt.Sprintf("ragged input %q", in.GetName())
+		case in.GetIsShapeTensor():
+			return false, fmt.Sprintf("shape tensor %q", in.GetName())
+		}
+	}
+	for _, out := range config.GetOutput() {
+		if out.GetIsShapeTensor() {
+			return false, fmt.Sprintf("shape tensor %q", out.GetName())
+		}
+	}
+	if len(config.GetInput()) == 0 {
+		return false, "no inputs"
+	}
+	return true, ""
+}
+
+// Rules decide which requests of one model may share a batch. They are
+// immutable and safe for concurrent use.
+type Rules struct {
+	batchable bool
+	reason    string
+	maxRows   int64
+	required  int
+	inputs    map[string]inputRule
+	outputs   map[string]string // datatype by name
+	versions  map[string]bool
+	seed      maphash.Seed
+}
+
+type inputRule struct {
+	datatype string
+	size     int
+	dims     []int64 // without the batch dimension; -1 is any
+	optional bool
+	index    int
+}
+
+// NewRules compiles the rules of one model. Versions are those that it serves;
+// a request for any other is not batched.
+func NewRules(config *tritonpb.ModelConfig, versions []string) *Rules {
+	u := &Rules{
+		maxRows:  int64(config.GetMaxBatchSize()),
+		inputs:   make(map[string]inputRule, len(config.GetInput())),
+		outputs:  make(map[string]string, len(config.GetOutput())),
+		versions: make(map[string]bool, len(versions)),
+		seed:     maphash.MakeSeed(),
+	}
+	u.batchable, u.reason = Batchable(config)
+	for i, in := range config.GetInput() {
+		datatype := datatypeOf(in.GetDataType())
+		u.inputs[in.GetName()] = inputRule{datatype, elementSize(datatype), in.GetDims(), in.GetOptional(), i}
+		if !in.GetOptional() {
+			u.required++
+		}
+	}
+	// Seen inputs are counted in a 64-bit set.
+	if len(u.inputs) > 64 && u.batchable {
+		u.batchable, u.reason = false, "more than 64 inputs"
+	}
+	for _, out := range config.GetOutput() {
+		u.outputs[out.GetName()] = datatypeOf(out.GetDataType())
+	}
+	for _, v := range versions {
+		u.versions[v] = true
+	}
+	return u
+}
+
+// Key says whether the request may be batched and with whom: requests with equal
+// keys may. It checks everything that Triton would refuse, because a request
+// that Triton refuses must not take others down with it. When ok is false the
+// request is to be forwarded alone, and reason says why; it is not an error, and
+// Triton answers it in its own words.
+//
+// The key covers version, parameters but `timeout`, and the names and shapes
+// of all inputs. Typed contents are normalised on the way.
+func (u *Rules) Key(r *Request) (key uint64, rows int, ok bool, reason string) {
+	switch {
+	case !u.batchable:
+		return 0, 0, false, u.reason
+	case r.Irregular != "":
+		return 0, 0, false, r.Irregular
+	case len(r.Unknown) > 0 || r.foreign:
+		return 0, 0, false, "fields that this version of Conch does not know"
+	case r.Version != "" && !u.versions[r.Version]:
+		return 0, 0, false, "version that is not served"
+	}
+	var h maphash.Hash
+	h.SetSeed(u.seed)
+	h.WriteString(r.Version)
+	key = h.Sum64()
+	for _, p := range r.Parameters {
+		switch p.Name {
+		case ParameterTimeout:
+			continue
+		case ParameterSequenceID, ParameterSequenceStart, ParameterSequenceEnd:
+			return 0, 0, false, "sequence parameters"
+		}
+		// Sums, because the order of parameters and of inputs does not matter.
+		h.Reset()
+		h.WriteByte('p')
+		h.WriteString(p.Name)
+		h.WriteByte(0)
+		h.Write(p.Value)
+		key += h.Sum64()
+	}
+	n, reason := u.checkInputs(r)
+	if reason != "" {
+		return 0, 0, false, reason
+	}
+	for i := range r.Inputs {
+		t := &r.Inputs[i]
+		h.Reset()
+		h.WriteByte('i')
+		h.WriteString(t.Name)
+		for _, d := range t.Shape[1:] {
+			h.WriteByte(0)
+			maphash.WriteComparable(&h, d)
+		}
+		key += h.Sum64()
+	}
+	for i := range r.Outputs {
+		o := &r.Outputs[i]
+		if _, known := u.outputs[o.Name]; !known {
+			return 0, 0, false, "requested output that the model does not have"
+		}
+		if len(o.Parameters) > 0 {
+			return 0, 0, false, "requested output with parameters"
+		}
+	}
+	return key, n, true, ""
+}
+
+func (u *Rules) checkInputs(r *Request) (rows int, reason string) {
+	var seen uint64
+	required := 0
+	var n int64
+	for i := range r.Inputs {
+		t := &r.Inputs[i]
+		rule, known := u.inputs[t.Name]
+		switch {
+		case !known:
+			return 0, "input that the model does not have"
+		case seen&(1<<rule.index) != 0:
+			return 0, "input given twice"
+		case len(t.Parameters) > 0:
+			return 0, "input with parameters"
+		case t.Datatype != rule.datatype || rule.size < 0:
+			return 0, "datatype of an input"
+		case len(t.Shape) != len(rule.dims)+1:
+			return 0, "rank of an input"
+		case t.Shape[0] < 1 || t.Shape[0] > u.maxRows:
+			return 0, "rows outside 1 to max_batch_size"
+		case i > 0 && t.Shape[0] != n:
+			return 0, "inputs with different numbers of rows"
+		}
+		n = t.Shape[0]
+		seen |= 1 << rule.index
+		if !rule.optional {
+			required++
+		}
+		for k, d := range rule.dims {
+			if got := t.Shape[k+1]; got < 1 || (d >= 0 && d != got) {
+				return 0, "shape of an input"
+			}
+		}
+		if t.typed() && t.Data == nil {
+			if err := t.Normalize(); err != nil {
+				return 0, "typed contents that do not match the datatype"
+			}
+		}
+		count, ok := elements(t.Shape)
+		if !ok || t.Data == nil || !exactly(t.Data.Len(), t, count, rule.size) {
+			return 0, "size of an input's data"
+		}
+	}
+	if required != u.required {
+		return 0, "input that is missing"
+	}
+	return int(n), ""
+}
+
+// exactly reports whether the tensor's data is count elements and no more.
+func exactly(have int, t *Tensor, count int64, size int) bool {
+	if size > 0 {
+		return count <= math.MaxInt64/int64(size) && int64(have) == count*int64(size)
+	}
+	c := newCursor(t.Data)
+	_, ok := c.skipElements(count)
+	return ok && c.left == 0
+}
+
+// Refuse returns a gRPC status error for the requests that are known to kill a
+// Triton server (2.51): a shape whose byte size overflows, which Triton computes
+// as too small, and a classification of a BYTES output, which divides by the
+// size of its elements. It returns nil for all others.
+func (u *Rules) Refuse(r *Request) error {
+	for i := range r.Inputs {
+		t := &r.Inputs[i]
+		if overflows(t.Shape, elementSize(t.Datatype)) {
+			return status.Errorf(codes.InvalidArgument, "%sinvalid shape %v for input '%s' for model '%s': its byte size exceeds the maximum", requestPrefix(r.ID), t.Shape, t.Name, r.Model)
+		}
+	}
+	for i := range r.Outputs {
+		o := &r.Outputs[i]
+		if u.outputs[o.Name] != bytesDatatype {
+			continue
+		}
+		if _, ok := FindParameter(o.Parameters, ParameterClassification); ok {
+			return status.Errorf(codes.InvalidArgument, "%sclassification is not supported for output '%s' of datatype BYTES for model '%s'", requestPrefix(r.ID), o.Name, r.Model)
+		}
+	}
+	return nil
+}
+
+// requestPrefix is how Triton begins messages about one request.
+func requestPrefix(id string) string {
+	if id == "" {
+		id = "<id_unknown>"
+	}
+	return "[request id: " + id + "] "
+}
