@@ -1,0 +1,260 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package aggregate
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// Partition is one Triton process as far as this package needs to know it.
+type Partition struct {
+	ID     string
+	GRPC   string // "host:port" or "unix:path"
+	HTTP   string // the same; empty if the process has no HTTP endpoint
+	Up     bool
+	Models []string // names of the models that are served there
+}
+
+// Partitions lists all partitions in a stable order.
+type Partitions interface {
+	Partitions() []Partition
+}
+
+// Model is what the route table says of a model.
+type Model struct {
+	Config   *tritonpb.ModelConfig
+	Versions []string // served versions, ascending; none: the model is not loaded
+}
+
+// Models is the route table. Both methods must be cheap: they are asked for every inference request over HTTP.
+type Models interface {
+	// Lookup finds a model that is served.
+	Lookup(name string) (Model, bool)
+	// Names are the models of the repository, served or not.
+	Names() []string
+}
+
+// Count is what clients have seen of a model since Conch started, or since the model was last loaded.
+type Count struct {
+	Success, Fail         uint64        // requests
+	SuccessTime, FailTime time.Duration // sum over requests, from arrival to answer
+	QueueTime             time.Duration // sum over successful requests, waiting in Conch and in Triton
+}
+
+// Counts knows the requests of clients.
+type Counts interface {
+	// Count is false for a model of which nothing is known.
+	Count(model string) (Count, bool)
+}
+
+// Repository loads and unloads models. Errors are gRPC status errors in Triton's words.
+type Repository interface {
+	Load(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error
+	Unload(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error
+}
+
+// Options are what an Aggregate needs; Partitions and Models are required.
+type Options struct {
+	Partitions Partitions
+	Models     Models
+	Counts     Counts     // nil: statistics are the partitions' sums
+	Repository Repository // nil: models cannot be loaded by clients
+	// Server is the answer about the server while no partition is up.
+	Server *tritonpb.ServerMetadataResponse
+	// Timeout bounds a call to a partition other than load and unload; zero means two seconds.
+	Timeout time.Duration
+}
+
+// DefaultTimeout bounds a question to a partition.
+const DefaultTimeout = 2 * time.Second
+
+// Aggregate answers about all partitions. It is safe for concurrent use.
+type Aggregate struct {
+	tritonpb.UnimplementedGRPCInferenceServiceServer
+
+	o     Options
+	conns connections
+}
+
+// New makes an Aggregate; Close it.
+func New(o Options) *Aggregate {
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
+	}
+	if o.Server == nil {
+		o.Server = &tritonpb.ServerMetadataResponse{Name: "triton"}
+	}
+	return &Aggregate{o: o}
+}
+
+// Close gives up the connections to partitions.
+func (a *Aggregate) Close() { a.conns.close() }
+
+// HTTPEndpoints are the HTTP endpoints of the partitions that are up.
+func (a *Aggregate) HTTPEndpoints() []string {
+	var list []string
+	for _, p := range a.up() {
+		if p.HTTP != "" {
+			list = append(list, p.HTTP)
+		}
+	}
+	return list
+}
+
+func (a *Aggregate) up() []Partition {
+	return slices.DeleteFunc(slices.Clone(a.o.Partitions.Partitions()), func(p Partition) bool { return !p.Up })
+}
+
+// with are the partitions that are up and have the model.
+func (a *Aggregate) with(model string) []Partition {
+	return slices.DeleteFunc(a.up(), func(p Partition) bool { return !slices.Contains(p.Models, model) })
+}
+
+// Model is the configuration of a served model; an empty version is any. The error is Triton's.
+func (a *Aggregate) Model(name, version string) (*tritonpb.ModelConfig, error) {
+	m, err := a.find(name, version)
+	return m.Config, err
+}
+
+func (a *Aggregate) find(name, version string) (Model, error) {
+	m, ok := a.o.Models.Lookup(name)
+	switch {
+	case !ok:
+		return m, status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", name)
+	case len(m.Versions) == 0:
+		return m, status.Errorf(codes.NotFound, "Request for unknown model: '%s' has no available versions", name)
+	case version != "" && !slices.Contains(m.Versions, version):
+		return m, status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", name, version)
+	}
+	return m, nil
+}
+
+// canonicalVersion reads a version as Triton does, which takes any text that begins with a number: "01" and "1.0" are 1.
+func canonicalVersion(version string) (string, error) {
+	if version == "" {
+		return "", nil
+	}
+	start := 0
+	for start < len(version) && (version[start] == ' ' || version[start] >= '\t' && version[start] <= '\r') {
+		start++
+	}
+	end := start
+	for end < len(version) && (version[end] >= '0' && version[end] <= '9' || end == start && (version[end] == '-' || version[end] == '+')) {
+		end++
+	}
+	n, err := strconv.ParseInt(version[start:end], 10, 64)
+	if err != nil {
+		return "", status.Errorf(codes.InvalidArgument,
+			"failed to get model version from specified version string '%s' (details: stoll), version should be an integral value > 0", version)
+	}
+	if n < 0 {
+		return "", status.Errorf(codes.InvalidArgument,
+			"failed to get model version from specified version string '%s', version should be an integral value > 0", version)
+	}
+	return strconv.FormatInt(n, 10), nil
+}
+
+// ServerLive is true: who answers is alive.
+func (a *Aggregate) ServerLive(context.Context, *tritonpb.ServerLiveRequest) (*tritonpb.ServerLiveResponse, error) {
+	return &tritonpb.ServerLiveResponse{Live: true}, nil
+}
+
+// ServerReady is true if any partition is up: like Triton without strict readiness, it does not speak of models.
+func (a *Aggregate) ServerReady(context.Context, *tritonpb.ServerReadyRequest) (*tritonpb.ServerReadyResponse, error) {
+	return &tritonpb.ServerReadyResponse{Ready: len(a.up()) > 0}, nil
+}
+
+// ModelReady is true if a partition that has the model is up.
+func (a *Aggregate) ModelReady(_ context.Context, r *tritonpb.ModelReadyRequest) (*tritonpb.ModelReadyResponse, error) {
+	version, err := canonicalVersion(r.GetVersion())
+	if err != nil {
+		return nil, err
+	}
+	_, err = a.find(r.GetName(), version)
+	return &tritonpb.ModelReadyResponse{Ready: err == nil && len(a.with(r.GetName())) > 0}, nil
+}
+
+// ServerMetadata is a partition's, or our own while there is none.
+func (a *Aggregate) ServerMetadata(ctx context.Context, r *tritonpb.ServerMetadataRequest) (*tritonpb.ServerMetadataResponse, error) {
+	for _, p := range a.up() {
+		answer, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.ServerMetadata, r)
+		if err == nil {
+			return answer, nil
+		}
+	}
+	return proto.CloneOf(a.o.Server), nil
+}
+
+// ModelMetadata is that of a partition that has the model, or what the configuration says of it.
+func (a *Aggregate) ModelMetadata(ctx context.Context, r *tritonpb.ModelMetadataRequest) (*tritonpb.ModelMetadataResponse, error) {
+	version, err := canonicalVersion(r.GetVersion())
+	if err != nil {
+		return nil, err
+	}
+	m, err := a.find(r.GetName(), version)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range a.with(r.GetName()) {
+		answer, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.ModelMetadata, r)
+		if err == nil {
+			return answer, nil
+		}
+	}
+	return metadata(r.GetName(), version, m), nil
+}
+
+// ModelConfig is the route table's.
+func (a *Aggregate) ModelConfig(_ context.Context, r *tritonpb.ModelConfigRequest) (*tritonpb.ModelConfigResponse, error) {
+	version, err := canonicalVersion(r.GetVersion())
+	if err != nil {
+		return nil, err
+	}
+	m, err := a.find(r.GetName(), version)
+	if err != nil {
+		return nil, err
+	}
+	return &tritonpb.ModelConfigResponse{Config: m.Config}, nil
+}
+
+// RepositoryModelLoad loads a model where the plan wants it.
+func (a *Aggregate) RepositoryModelLoad(ctx context.Context, r *tritonpb.RepositoryModelLoadRequest) (*tritonpb.RepositoryModelLoadResponse, error) {
+	if err := a.checkRepository(r.GetRepositoryName()); err != nil {
+		return nil, err
+	}
+	if err := a.o.Repository.Load(ctx, r.GetModelName(), r.GetParameters()); err != nil {
+		return nil, err
+	}
+	return &tritonpb.RepositoryModelLoadResponse{}, nil
+}
+
+// RepositoryModelUnload unloads a model everywhere.
+func (a *Aggregate) RepositoryModelUnload(ctx context.Context, r *tritonpb.RepositoryModelUnloadRequest) (*tritonpb.RepositoryModelUnloadResponse, error) {
+	if err := a.checkRepository(r.GetRepositoryName()); err != nil {
+		return nil, err
+	}
+	if err := a.o.Repository.Unload(ctx, r.GetModelName(), r.GetParameters()); err != nil {
+		return nil, err
+	}
+	return &tritonpb.RepositoryModelUnloadResponse{}, nil
+}
+
+func (a *Aggregate) checkRepository(name string) error {
+	if name != "" {
+		return status.Error(codes.Unimplemented, "'repository_name' specification is not supported")
+	}
+	if a.o.Repository == nil {
+		return status.Error(codes.Unavailable, "explicit model load / unload is not allowed if polling is enabled")
+	}
+	return nil
+}

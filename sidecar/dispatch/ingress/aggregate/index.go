@@ -1,0 +1,112 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package aggregate
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+type modelIndex = tritonpb.RepositoryIndexResponse_ModelIndex
+
+const ready = "READY"
+
+// RepositoryIndex is the union of all partitions' indexes. A version is READY if it is on any partition; otherwise the
+// state and reason are those of the first partition that has any. Models that are on no partition appear by name.
+func (a *Aggregate) RepositoryIndex(ctx context.Context, r *tritonpb.RepositoryIndexRequest) (*tritonpb.RepositoryIndexResponse, error) {
+	if r.GetRepositoryName() != "" {
+		return nil, status.Error(codes.Unimplemented, "'repository_name' specification is not supported")
+	}
+	answers, _ := askAll(ctx, a, a.up(), tritonpb.GRPCInferenceServiceClient.RepositoryIndex, &tritonpb.RepositoryIndexRequest{})
+	indexes := make([][]*modelIndex, len(answers))
+	for i, answer := range answers { // a partition that does not answer has nothing ready
+		indexes[i] = answer.GetModels()
+	}
+	return &tritonpb.RepositoryIndexResponse{Models: mergeIndexes(indexes, a.o.Models.Names(), r.GetReady())}, nil
+}
+
+func mergeIndexes(indexes [][]*modelIndex, names []string, readyOnly bool) []*modelIndex {
+	type key struct{ name, version string }
+	merged := make(map[key]*modelIndex)
+	versioned := make(map[string]bool)
+	for _, index := range indexes {
+		for _, m := range index {
+			k := key{m.GetName(), m.GetVersion()}
+			old, ok := merged[k]
+			switch {
+			case !ok || m.GetState() == ready:
+				merged[k] = m
+			case old.GetState() == "" && m.GetState() != "":
+				merged[k] = m
+			}
+			versioned[k.name] = versioned[k.name] || k.version != ""
+		}
+	}
+	for _, name := range names {
+		if _, ok := merged[key{name: name}]; !ok && !versioned[name] {
+			merged[key{name: name}] = &modelIndex{Name: name}
+		}
+	}
+	list := make([]*modelIndex, 0, len(merged))
+	for k, m := range merged {
+		// A partition that never loaded the model has nothing to add to one that did.
+		if (k.version == "" && versioned[k.name]) || (readyOnly && m.GetState() != ready) {
+			continue
+		}
+		list = append(list, proto.CloneOf(m))
+	}
+	slices.SortFunc(list, func(x, y *modelIndex) int {
+		return cmp.Or(strings.Compare(x.GetName(), y.GetName()), compareVersions(x.GetVersion(), y.GetVersion()))
+	})
+	return list
+}
+
+func compareVersions(x, y string) int {
+	n, errX := strconv.ParseInt(x, 10, 64)
+	m, errY := strconv.ParseInt(y, 10, 64)
+	if errX != nil || errY != nil {
+		return strings.Compare(x, y)
+	}
+	return cmp.Compare(n, m)
+}
+
+// metadata is what the configuration says of a model, in the form in which a server says it.
+func metadata(name, version string, m Model) *tritonpb.ModelMetadataResponse {
+	answer := &tritonpb.ModelMetadataResponse{Name: name, Versions: m.Versions, Platform: m.Config.GetPlatform()}
+	if version != "" {
+		answer.Versions = []string{version}
+	}
+	if answer.Platform == "" {
+		answer.Platform = m.Config.GetBackend()
+	}
+	batching := m.Config.GetMaxBatchSize() > 0
+	for _, in := range m.Config.GetInput() {
+		answer.Inputs = append(answer.Inputs, tensorMetadata(in.GetName(), in.GetDataType(), in.GetDims(), batching && !in.GetAllowRaggedBatch()))
+	}
+	for _, out := range m.Config.GetOutput() {
+		answer.Outputs = append(answer.Outputs, tensorMetadata(out.GetName(), out.GetDataType(), out.GetDims(), batching))
+	}
+	return answer
+}
+
+func tensorMetadata(name string, t tritonpb.DataType, dims []int64, batching bool) *tritonpb.ModelMetadataResponse_TensorMetadata {
+	shape := dims
+	if batching {
+		shape = append([]int64{-1}, dims...)
+	}
+	datatype := strings.TrimPrefix(t.String(), "TYPE_")
+	if t == tritonpb.DataType_TYPE_STRING {
+		datatype = "BYTES"
+	}
+	return &tritonpb.ModelMetadataResponse_TensorMetadata{Name: name, Datatype: datatype, Shape: shape}
+}

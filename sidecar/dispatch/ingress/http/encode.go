@@ -1,0 +1,175 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package http
+
+import (
+	"errors"
+	"io"
+	nethttp "net/http"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zlib"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
+)
+
+// writeResponse renders an answer: JSON, followed by the binary outputs in order if there are any.
+func (in *inference) writeResponse(w nethttp.ResponseWriter, r *nethttp.Request, response *batch.Response) {
+	head, binary, err := in.render(response)
+	if err != nil {
+		failStatus(w, plainType, err)
+		return
+	}
+	size := len(head)
+	for _, b := range binary {
+		size += b.Len()
+	}
+	h := w.Header()
+	if len(binary) > 0 {
+		h["Content-Type"] = []string{binaryType}
+		h[inferenceHeader] = []string{strconv.Itoa(len(head))}
+	} else {
+		h["Content-Type"] = []string{jsonType}
+	}
+
+	var out io.Writer = w
+	switch encoding := responseEncoding(r.Header); encoding {
+	case "gzip":
+		h["Content-Encoding"] = []string{encoding}
+		z := gzip.NewWriter(w)
+		defer z.Close() //nolint:errcheck // a caller that has gone needs no answer
+		out = z
+	case "deflate":
+		h["Content-Encoding"] = []string{encoding}
+		z := zlib.NewWriter(w)
+		defer z.Close() //nolint:errcheck // a caller that has gone needs no answer
+		out = z
+	default:
+		h["Content-Length"] = []string{strconv.Itoa(size)}
+	}
+	w.WriteHeader(nethttp.StatusOK)
+	if _, err := out.Write(head); err != nil {
+		return
+	}
+	for _, b := range binary {
+		if _, err := out.Write(b.ReadOnlyData()); err != nil {
+			return
+		}
+	}
+}
+
+// render is the JSON of an answer and the buffers that follow it, which belong to the response.
+func (in *inference) render(response *batch.Response) (head []byte, binary mem.BufferSlice, err error) {
+	head = make([]byte, 0, 512)
+	head = append(head, '{')
+	if response.ID != "" {
+		head = append(tritonjson.AppendString(append(head, `"id":`...), response.ID), ',')
+	}
+	head = tritonjson.AppendString(append(head, `"model_name":`...), response.Model)
+	head = tritonjson.AppendString(append(head, `,"model_version":`...), response.Version)
+	if len(response.Parameters) > 0 {
+		if head, err = appendParameters(append(head, `,"parameters":`...), response.Parameters); err != nil {
+			return nil, nil, err
+		}
+	}
+	head = append(head, `,"outputs":[`...)
+	for i := range response.Outputs {
+		if i > 0 {
+			head = append(head, ',')
+		}
+		output := &response.Outputs[i]
+		head = tritonjson.AppendString(append(head, `{"name":`...), output.Name)
+		head = tritonjson.AppendString(append(head, `,"datatype":`...), output.Datatype)
+		head = tritonjson.AppendShape(append(head, `,"shape":`...), output.Shape)
+		asBinary, named := in.named[output.Name]
+		switch {
+		case output.SharedMemory():
+		case asBinary || (!named && in.binary):
+			head = strconv.AppendInt(append(head, `,"parameters":{"binary_data_size":`...), int64(output.Data.Len()), 10)
+			head = append(head, '}')
+			for _, b := range output.Data {
+				if b.Len() > 0 {
+					binary = append(binary, b)
+				}
+			}
+		default:
+			if head, err = appendData(append(head, `,"data":[`...), output); err != nil {
+				return nil, nil, err
+			}
+			head = append(head, ']')
+		}
+		head = append(head, '}')
+	}
+	return append(head, "]}"...), binary, nil
+}
+
+func appendParameters(dst []byte, list []batch.Parameter) ([]byte, error) {
+	dst = append(dst, '{')
+	for i, p := range list {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(tritonjson.AppendString(dst, p.Name), ':')
+		if b, ok := p.Bool(); ok {
+			dst = strconv.AppendBool(dst, b)
+		} else if n, ok := p.Int64(); ok {
+			dst = strconv.AppendInt(dst, n, 10)
+		} else if n, ok := p.Uint64(); ok {
+			dst = strconv.AppendUint(dst, n, 10)
+		} else if f, ok := p.Double(); ok {
+			dst = tritonjson.AppendDouble(dst, f)
+		} else if s, ok := p.Text(); ok {
+			dst = tritonjson.AppendString(dst, s)
+		} else {
+			return nil, status.Errorf(codes.Internal, "response parameter '%s' has no value", p.Name)
+		}
+	}
+	return append(dst, '}'), nil
+}
+
+func appendData(dst []byte, output *batch.Tensor) ([]byte, error) {
+	if output.Datatype == "FP16" || output.Datatype == "BF16" {
+		return nil, status.Errorf(codes.InvalidArgument,
+			"sending %s data via JSON is not supported. Please use the binary data format for output", output.Datatype)
+	}
+	count, ok := elements(output.Shape)
+	var raw []byte
+	switch len(output.Data) {
+	case 0:
+	case 1:
+		raw = output.Data[0].ReadOnlyData()
+	default:
+		raw = output.Data.Materialize() // elements may straddle buffers
+	}
+	err := tritonjson.ErrTensorSize
+	if ok {
+		dst, err = tritonjson.AppendTensor(dst, output.Datatype, raw, count)
+	}
+	switch {
+	case errors.Is(err, tritonjson.ErrTensorSize):
+		return nil, status.Errorf(codes.Internal, "output tensor shape does not match size of output for '%s'", output.Name)
+	case err != nil:
+		return nil, status.Error(codes.InvalidArgument, "Invalid data type for output tensor")
+	}
+	return dst, nil
+}
+
+// failInfer answers a request that was refused or failed. Triton labels what it refuses before queueing as JSON and
+// what a model answers as text; the words tell which it was.
+func failInfer(w nethttp.ResponseWriter, err error) {
+	contentType := plainType
+	message := status.Convert(err).Message()
+	for _, refusal := range []string{"[request id: ", "unexpected inference ", "Unable to find ", "Exceeds maximum queue size"} {
+		if strings.HasPrefix(message, refusal) || strings.Contains(message, "] "+refusal) {
+			contentType = jsonType
+		}
+	}
+	failStatus(w, contentType, err)
+}

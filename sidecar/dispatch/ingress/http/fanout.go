@@ -1,0 +1,127 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package http
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	nethttp "net/http"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
+)
+
+// answer is what one partition said.
+type answer struct {
+	code   int
+	header nethttp.Header
+	body   []byte
+}
+
+// settings is everything that all partitions have to be told alike and that any of them can be asked for: log and
+// trace settings and shared-memory regions. A question goes to the first partition. An order goes to each in turn; the
+// caller gets the first partition's answer, or the first refusal. A model's trace setting concerns only the partitions
+// that have the model, so there refusals count only if there is nothing else.
+//
+// Partitions that start later begin with Triton's defaults.
+func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
+	body, ok := h.harmless(w, r)
+	if !ok {
+		return
+	}
+	defer body.Free()
+	endpoints := h.o.Endpoints.HTTPEndpoints()
+	if len(endpoints) == 0 {
+		fail(w, nethttp.StatusServiceUnavailable, jsonType, "no Triton server is up")
+		return
+	}
+	if r.Method == nethttp.MethodGet && rt.model == "" {
+		endpoints = endpoints[:1]
+	}
+	var accepted, refused *answer
+	var failure error
+	for _, endpoint := range endpoints {
+		a, err := h.ask(r.Context(), endpoint, r, body.ReadOnlyData())
+		switch {
+		case err != nil:
+			failure = errors.Join(failure, err)
+		case a.code < nethttp.StatusMultipleChoices:
+			if accepted == nil {
+				accepted = a
+			}
+			if r.Method == nethttp.MethodGet {
+				a.write(w)
+				return
+			}
+		case refused == nil:
+			refused = a
+		}
+	}
+	if failure != nil {
+		h.o.Logger.Warn("a setting did not reach every partition", "path", requestPath(r), "error", failure)
+	}
+	if rt.model != "" && accepted != nil {
+		refused = nil
+	}
+	switch {
+	case refused != nil:
+		refused.write(w)
+	case accepted != nil:
+		accepted.write(w)
+	default:
+		fail(w, nethttp.StatusServiceUnavailable, jsonType, "failed to reach a Triton server: "+failure.Error())
+	}
+}
+
+func (a *answer) write(w nethttp.ResponseWriter) {
+	for name, values := range a.header {
+		if name != "Connection" && name != "Content-Length" {
+			w.Header()[name] = values
+		}
+	}
+	contentType := jsonType
+	if t := a.header.Get("Content-Type"); t != "" {
+		contentType = t
+	}
+	reply(w, a.code, contentType, a.body)
+}
+
+// maxAnswerBytes bounds what a partition may say about its settings.
+const maxAnswerBytes = 16 << 20
+
+func (h *Handler) ask(ctx context.Context, endpoint string, in *nethttp.Request, body []byte) (*answer, error) {
+	request := &nethttp.Request{
+		Method: in.Method, URL: endpointURL(endpoint, in), Host: in.Host, Header: in.Header.Clone(),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		ContentLength: int64(len(body)),
+	}
+	request.Header.Del("Transfer-Encoding")
+	request.Header.Del("Connection")
+	request.Header.Del("Expect")
+	if len(body) > 0 {
+		request.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	response, err := h.proxy.transport.RoundTrip(request.WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", in.Method, endpoint, err)
+	}
+	defer response.Body.Close() //nolint:errcheck // it has been read
+	text, err := readLimited(response.Body, maxAnswerBytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", in.Method, endpoint, err)
+	}
+	return &answer{response.StatusCode, response.Header, text}, nil
+}
+
+func isDepth(err error) bool {
+	var depth *tritonjson.DepthError
+	return errors.As(err, &depth)
+}
+
+// nesting is an upper bound of how deep JSON text nests, cheaper than reading it.
+func nesting(text []byte) int {
+	return bytes.Count(text, []byte{'['}) + bytes.Count(text, []byte{'{'})
+}

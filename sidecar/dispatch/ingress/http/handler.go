@@ -1,0 +1,206 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package http
+
+import (
+	"context"
+	"log/slog"
+	nethttp "net/http"
+	"strconv"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
+)
+
+// DefaultMaxBodyBytes is the largest request body, after decompression too: what Triton's own HTTP endpoint takes.
+const DefaultMaxBodyBytes = 64 << 20
+
+// Inferer answers inference requests; the dispatcher is one. Errors are gRPC status errors with Triton's text. The
+// caller frees the response; the inferer takes its own reference to whatever of the request it keeps.
+type Inferer interface {
+	Infer(context.Context, *batch.Request) (*batch.Response, error)
+}
+
+// Catalog knows the models that are served. It is asked for every inference request, so it must be a look-up and not
+// a call to a partition.
+type Catalog interface {
+	// Model is the configuration of a model. The error is a gRPC status NOT_FOUND in Triton's words. An empty version
+	// is the one that Triton's policy picks.
+	Model(name, version string) (*tritonpb.ModelConfig, error)
+}
+
+// Picker chooses a partition for a request that passes through untouched.
+type Picker interface {
+	// Pick returns the HTTP endpoint ("host:port" or "unix:path") of a partition that has the model; any partition if
+	// the model is empty. Release must be called when the exchange is over. The error is a gRPC status error.
+	Pick(model string) (endpoint string, release func(), err error)
+}
+
+// Endpoints lists the HTTP endpoints of all partitions that are up, in a stable order.
+type Endpoints interface {
+	HTTPEndpoints() []string
+}
+
+// Aggregator answers about all partitions as one server would; its methods are those of Triton's gRPC service.
+type Aggregator interface {
+	ServerLive(context.Context, *tritonpb.ServerLiveRequest) (*tritonpb.ServerLiveResponse, error)
+	ServerReady(context.Context, *tritonpb.ServerReadyRequest) (*tritonpb.ServerReadyResponse, error)
+	ModelReady(context.Context, *tritonpb.ModelReadyRequest) (*tritonpb.ModelReadyResponse, error)
+	ServerMetadata(context.Context, *tritonpb.ServerMetadataRequest) (*tritonpb.ServerMetadataResponse, error)
+	ModelMetadata(context.Context, *tritonpb.ModelMetadataRequest) (*tritonpb.ModelMetadataResponse, error)
+	ModelConfig(context.Context, *tritonpb.ModelConfigRequest) (*tritonpb.ModelConfigResponse, error)
+	ModelStatistics(context.Context, *tritonpb.ModelStatisticsRequest) (*tritonpb.ModelStatisticsResponse, error)
+	RepositoryIndex(context.Context, *tritonpb.RepositoryIndexRequest) (*tritonpb.RepositoryIndexResponse, error)
+	RepositoryModelLoad(context.Context, *tritonpb.RepositoryModelLoadRequest) (*tritonpb.RepositoryModelLoadResponse, error)
+	RepositoryModelUnload(context.Context, *tritonpb.RepositoryModelUnloadRequest) (*tritonpb.RepositoryModelUnloadResponse, error)
+}
+
+// Options are what a Handler needs.
+type Options struct {
+	Inferer    Inferer
+	Catalog    Catalog
+	Picker     Picker
+	Endpoints  Endpoints
+	Aggregator Aggregator
+
+	// MaxBodyBytes limits a request's body, after decompression too; zero means DefaultMaxBodyBytes.
+	MaxBodyBytes int64
+	// MaxDepth limits how deep JSON may nest; zero means tritonjson.DefaultMaxDepth.
+	MaxDepth int
+	// Pool supplies buffers for bodies; nil means gRPC's default pool.
+	Pool mem.BufferPool
+	// Logger hears of failed pass-throughs; nil discards.
+	Logger *slog.Logger
+}
+
+// Handler is the front. Give it a net/http server of its own: it takes every path.
+type Handler struct {
+	o     Options
+	proxy *proxy
+}
+
+// New makes a front. Close it when the server has shut down.
+func New(o Options) *Handler {
+	if o.MaxBodyBytes == 0 {
+		o.MaxBodyBytes = DefaultMaxBodyBytes
+	}
+	if o.MaxDepth == 0 {
+		o.MaxDepth = tritonjson.DefaultMaxDepth
+	}
+	if o.Pool == nil {
+		o.Pool = mem.DefaultBufferPool()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Handler{o: o, proxy: newProxy(o.Logger)}
+}
+
+// CloseIdle closes connections to partitions that carry no request now. A Triton that is told to stop waits for every
+// open HTTP connection, so call it before stopping one.
+func (h *Handler) CloseIdle() { h.proxy.transport.CloseIdleConnections() }
+
+// Close gives up the connections to partitions.
+func (h *Handler) Close() { h.CloseIdle() }
+
+// ServeHTTP answers one request.
+func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
+	w.Header()["Date"] = nil // Triton sends none
+	path := requestPath(r)
+	rt, ok := parseRoute(path)
+	if !ok {
+		h.unknown(w, r, path)
+		return
+	}
+	rt.handle(h, w, r, rt)
+}
+
+// infer is the request path of HTTP.
+func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
+	if r.Method != nethttp.MethodPost {
+		fail(w, nethttp.StatusMethodNotAllowed, plainType, "Method Not Allowed")
+		return
+	}
+	config, err := h.o.Catalog.Model(rt.model, rt.version)
+	if err != nil {
+		failStatus(w, plainType, err)
+		return
+	}
+	if config.GetModelTransactionPolicy().GetDecoupled() {
+		fail(w, nethttp.StatusNotImplemented, plainType,
+			"HTTP end point doesn't support models with decoupled transaction policy")
+		return
+	}
+	body, ok := h.inferenceBody(w, r)
+	if !ok {
+		return
+	}
+	in := inference{config: config, model: rt.model, version: rt.version, maxDepth: h.o.MaxDepth}
+	headerLength, err := inferenceHeaderLength(r.Header, body.Len())
+	if err == nil {
+		err = in.decode(body, headerLength)
+	}
+	body.Free()
+	defer in.request.Free()
+	if err != nil {
+		failDecode(w, err)
+		return
+	}
+
+	response, err := h.o.Inferer.Infer(r.Context(), &in.request)
+	if err != nil {
+		failInfer(w, err)
+		return
+	}
+	defer response.Free()
+	in.writeResponse(w, r, response)
+}
+
+const (
+	jsonType   = "application/json"
+	plainType  = "text/plain"
+	binaryType = "application/octet-stream"
+)
+
+// fail answers with an error as Triton does: a JSON body, whatever the content type says.
+func fail(w nethttp.ResponseWriter, code int, contentType, message string) {
+	body := tritonjson.Error(message)
+	reply(w, code, contentType, body)
+}
+
+func reply(w nethttp.ResponseWriter, code int, contentType string, body []byte) {
+	head := w.Header()
+	head["Content-Type"] = []string{contentType}
+	head["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.WriteHeader(code)
+	_, _ = w.Write(body) // a caller that has gone needs no answer
+}
+
+func failStatus(w nethttp.ResponseWriter, contentType string, err error) {
+	s, _ := status.FromError(err)
+	fail(w, httpCode(s.Code()), contentType, s.Message())
+}
+
+// httpCode is Triton's own mapping, extended to codes that only Conch uses.
+func httpCode(c codes.Code) int {
+	switch c {
+	case codes.OK:
+		return nethttp.StatusOK
+	case codes.NotFound:
+		return nethttp.StatusNotFound
+	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted:
+		return nethttp.StatusServiceUnavailable
+	case codes.Unimplemented:
+		return nethttp.StatusNotImplemented
+	case codes.Internal, codes.DataLoss:
+		return nethttp.StatusInternalServerError
+	default:
+		return nethttp.StatusBadRequest
+	}
+}

@@ -1,0 +1,135 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package http
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"io"
+	"log/slog"
+	"net"
+	nethttp "net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// proxy passes requests to partitions as they are.
+type proxy struct {
+	transport *nethttp.Transport
+	reverse   *httputil.ReverseProxy
+}
+
+type endpointKey struct{}
+
+func newProxy(log *slog.Logger) *proxy {
+	transport := &nethttp.Transport{
+		DialContext:         dialEndpoint,
+		DisableCompression:  true, // what the caller accepts is the caller's affair
+		MaxIdleConnsPerHost: 64,
+		// Triton does not end while a connection is open, idle ones included.
+		IdleConnTimeout: 5 * time.Second,
+		// Triton garbles a request line that arrives in two segments.
+		WriteBufferSize: 64 << 10,
+	}
+	p := &proxy{transport: transport}
+	p.reverse = &httputil.ReverseProxy{
+		Transport:     transport,
+		FlushInterval: -1, // generate_stream: every event at once
+		Rewrite: func(r *httputil.ProxyRequest) {
+			endpoint, _ := r.In.Context().Value(endpointKey{}).(string)
+			r.Out.URL = endpointURL(endpoint, r.In)
+			r.Out.Host = r.In.Host
+		},
+		ErrorHandler: func(w nethttp.ResponseWriter, r *nethttp.Request, err error) {
+			if r.Context().Err() == nil {
+				log.Warn("request could not be passed to a partition", "path", r.URL.Path, "error", err)
+			}
+			fail(w, nethttp.StatusServiceUnavailable, plainType, "failed to reach a Triton server: "+err.Error())
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	return p
+}
+
+const socketSuffix = ".unix"
+
+// endpointURL addresses an endpoint with the path exactly as the caller wrote it. A unix socket's path becomes the
+// host, in hexadecimal, so that connections are pooled by it.
+func endpointURL(endpoint string, in *nethttp.Request) *url.URL {
+	host := endpoint
+	if path, ok := strings.CutPrefix(endpoint, "unix:"); ok {
+		host = hex.EncodeToString([]byte(path)) + socketSuffix
+	}
+	u := &url.URL{Scheme: "http", Host: host, Opaque: requestPath(in)}
+	if in.URL != nil {
+		u.RawQuery = in.URL.RawQuery
+	}
+	return u
+}
+
+func dialEndpoint(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	host, _, err := net.SplitHostPort(address)
+	if err == nil && strings.HasSuffix(host, socketSuffix) {
+		path, err := hex.DecodeString(strings.TrimSuffix(host, socketSuffix))
+		if err == nil {
+			return d.DialContext(ctx, "unix", string(path))
+		}
+	}
+	return d.DialContext(ctx, network, address)
+}
+
+// pass hands a request to one partition that has the model.
+func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, model string, contentType string) {
+	endpoint, release, err := h.o.Picker.Pick(model)
+	if err != nil {
+		failStatus(w, contentType, err)
+		return
+	}
+	defer release()
+	if endpoint == "" {
+		fail(w, nethttp.StatusServiceUnavailable, contentType, "no Triton server with an HTTP endpoint is up")
+		return
+	}
+	body, ok := h.harmless(w, r)
+	if !ok {
+		return
+	}
+	// Not freed: the transport may read a body until after the answer has begun.
+	out := r.WithContext(context.WithValue(r.Context(), endpointKey{}, endpoint))
+	out.Body = io.NopCloser(bytes.NewReader(body.ReadOnlyData()))
+	out.ContentLength = int64(body.Len())
+	out.TransferEncoding = nil
+	h.proxy.reverse.ServeHTTP(w, out)
+}
+
+// passModel is generate and generate_stream.
+func (h *Handler) passModel(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
+	if r.Method != nethttp.MethodPost {
+		fail(w, nethttp.StatusMethodNotAllowed, jsonType, "Method Not Allowed")
+		return
+	}
+	h.pass(w, r, rt.model, jsonType)
+}
+
+// unknown is a path that Triton 2.51 does not have. A newer Triton may, below /v2/; anything else is answered here.
+func (h *Handler) unknown(w nethttp.ResponseWriter, r *nethttp.Request, path string) {
+	if !strings.HasPrefix(path, "/v2/") || strings.HasSuffix(path, "/") {
+		fail(w, nethttp.StatusNotFound, plainType, "Not Found")
+		return
+	}
+	endpoint, release, err := h.o.Picker.Pick("")
+	if err != nil || endpoint == "" {
+		if err == nil {
+			release()
+		}
+		fail(w, nethttp.StatusNotFound, plainType, "Not Found")
+		return
+	}
+	release()
+	h.pass(w, r, "", plainType)
+}

@@ -1,0 +1,242 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package tritonjson
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// ErrShape is a "data" array with more or fewer elements than the tensor's shape has.
+var ErrShape = errors.New("Shape does not match true shape of 'data' field") //nolint:staticcheck // Triton's text
+
+// elementSizes are the bytes of one element; BYTES elements have no fixed size.
+var elementSizes = map[string]int64{
+	"BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8,
+	"FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8, "BYTES": 0,
+}
+
+// ElementSize is the size in bytes of an element of the datatype, 0 for BYTES; ok is false for an unknown datatype.
+func ElementSize(datatype string) (size int64, ok bool) {
+	size, ok = elementSizes[datatype]
+	return size, ok
+}
+
+// ReadTensor turns a "data" array, however it is nested, into the raw little-endian bytes of a tensor of count
+// elements. BYTES elements get their four-byte lengths, and their number is not checked here, as in Triton. Integers
+// that do not fit wrap silently, as in Triton. Memory grows with the text and never with count alone.
+func ReadTensor(data Value, datatype string, count int64) ([]byte, error) {
+	size, ok := elementSizes[datatype]
+	if !ok {
+		return nil, fmt.Errorf("unknown datatype %q", datatype)
+	}
+	r := tensorReader{text: data.doc.text, left: count}
+	if datatype == "BYTES" {
+		r.left = math.MaxInt64
+	} else {
+		// Every element takes a digit and a comma at the least.
+		r.out = make([]byte, 0, min(count, int64(len(data.Raw())/2+1))*size)
+	}
+	convert, ok := converters[datatype]
+	if !ok {
+		return nil, fmt.Errorf("datatype %s has no JSON form", datatype)
+	}
+	if err := r.array(data.pos, convert); err != nil {
+		return nil, err
+	}
+	if datatype != "BYTES" && r.left != 0 {
+		return nil, ErrShape
+	}
+	return r.out, nil
+}
+
+type tensorReader struct {
+	text []byte
+	out  []byte
+	left int64
+}
+
+// array walks the arrays without recursion: the text is well-formed, so commas and brackets can be stepped over.
+func (r *tensorReader) array(pos int, convert func(*tensorReader, Value) (int, error)) error {
+	doc := &Doc{text: r.text}
+	for depth := 0; ; {
+		switch c := r.text[pos]; {
+		case c == '[':
+			depth++
+			pos++
+		case c == ']':
+			depth--
+			pos++
+			if depth == 0 {
+				return nil
+			}
+		case c == ',' || isSpace(c):
+			pos++
+		default:
+			if r.left == 0 {
+				return ErrShape
+			}
+			r.left--
+			next, err := convert(r, Value{doc, pos})
+			if err != nil {
+				return err
+			}
+			pos = next
+		}
+	}
+}
+
+var converters = map[string]func(*tensorReader, Value) (int, error){
+	"BOOL":   readBool,
+	"UINT8":  readUint(func(b []byte, u uint64) []byte { return append(b, byte(u)) }),
+	"UINT16": readUint(func(b []byte, u uint64) []byte { return binary.LittleEndian.AppendUint16(b, uint16(u)) }),
+	"UINT32": readUint(func(b []byte, u uint64) []byte { return binary.LittleEndian.AppendUint32(b, uint32(u)) }),
+	"UINT64": readUint(binary.LittleEndian.AppendUint64),
+	"INT8":   readInt(func(b []byte, i int64) []byte { return append(b, byte(i)) }),
+	"INT16":  readInt(func(b []byte, i int64) []byte { return binary.LittleEndian.AppendUint16(b, uint16(i)) }),
+	"INT32":  readInt(func(b []byte, i int64) []byte { return binary.LittleEndian.AppendUint32(b, uint32(i)) }),
+	"INT64":  readInt(func(b []byte, i int64) []byte { return binary.LittleEndian.AppendUint64(b, uint64(i)) }),
+	"FP32": readDouble(func(b []byte, f float64) []byte {
+		return binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(f)))
+	}),
+	"FP64":  readDouble(func(b []byte, f float64) []byte { return binary.LittleEndian.AppendUint64(b, math.Float64bits(f)) }),
+	"BYTES": readBytes,
+}
+
+// startsNumber tells numbers from the other values of a well-formed text.
+func startsNumber(c byte) bool { return isDigit(c) || c == '-' || c == 'N' || c == 'I' }
+
+func readUint(put func([]byte, uint64) []byte) func(*tensorReader, Value) (int, error) {
+	return func(r *tensorReader, v Value) (int, error) {
+		if startsNumber(r.text[v.pos]) {
+			if n := scanNumber(r.text, v.pos); n.integer && (!n.negative || n.mantissa == 0) {
+				r.out = put(r.out, n.mantissa)
+				return v.pos + len(n.text), nil
+			}
+		}
+		return 0, &TypeError{notUnsigned}
+	}
+}
+
+func readInt(put func([]byte, int64) []byte) func(*tensorReader, Value) (int, error) {
+	return func(r *tensorReader, v Value) (int, error) {
+		if startsNumber(r.text[v.pos]) {
+			n := scanNumber(r.text, v.pos)
+			if i, ok := n.int64(); ok && n.integer {
+				r.out = put(r.out, i)
+				return v.pos + len(n.text), nil
+			}
+		}
+		return 0, &TypeError{notSigned}
+	}
+}
+
+func readDouble(put func([]byte, float64) []byte) func(*tensorReader, Value) (int, error) {
+	return func(r *tensorReader, v Value) (int, error) {
+		if !startsNumber(r.text[v.pos]) {
+			return 0, &TypeError{notDouble}
+		}
+		n := scanNumber(r.text, v.pos)
+		r.out = put(r.out, n.float64())
+		return v.pos + len(n.text), nil
+	}
+}
+
+func readBool(r *tensorReader, v Value) (int, error) {
+	b, err := v.AsBool()
+	if err != nil {
+		return 0, err
+	}
+	if b {
+		r.out = append(r.out, 1)
+	} else {
+		r.out = append(r.out, 0)
+	}
+	return v.end(), nil
+}
+
+func readBytes(r *tensorReader, v Value) (int, error) {
+	if v.Kind() != String {
+		return 0, &TypeError{notString}
+	}
+	end := v.end()
+	at := len(r.out)
+	r.out = append(r.out, 0, 0, 0, 0)
+	r.out = appendUnescaped(r.out, r.text[v.pos+1:end-1])
+	binary.LittleEndian.PutUint32(r.out[at:], uint32(len(r.out)-at-4))
+	return end, nil
+}
+
+// AppendTensor writes a tensor's raw bytes as the elements of a JSON array, flat as Triton writes it, without the
+// brackets. ErrTensorSize says that the bytes are not count elements.
+func AppendTensor(dst []byte, datatype string, raw []byte, count int64) ([]byte, error) {
+	size, ok := elementSizes[datatype]
+	if !ok {
+		return dst, fmt.Errorf("unknown datatype %q", datatype)
+	}
+	if datatype == "BYTES" {
+		return appendBytes(dst, raw, count)
+	}
+	if count < 0 || int64(len(raw)) != count*size {
+		return dst, ErrTensorSize
+	}
+	le := binary.LittleEndian
+	for i := range int(count) {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		e := raw[i*int(size):]
+		switch datatype {
+		case "BOOL":
+			dst = appendBool(dst, e[0] != 0)
+		case "UINT8":
+			dst = appendUint(dst, uint64(e[0]))
+		case "UINT16":
+			dst = appendUint(dst, uint64(le.Uint16(e)))
+		case "UINT32":
+			dst = appendUint(dst, uint64(le.Uint32(e)))
+		case "UINT64":
+			dst = appendUint(dst, le.Uint64(e))
+		case "INT8":
+			dst = appendInt(dst, int64(int8(e[0])))
+		case "INT16":
+			dst = appendInt(dst, int64(int16(le.Uint16(e))))
+		case "INT32":
+			dst = appendInt(dst, int64(int32(le.Uint32(e))))
+		case "INT64":
+			dst = appendInt(dst, int64(le.Uint64(e)))
+		case "FP32":
+			dst = AppendDouble(dst, float64(math.Float32frombits(le.Uint32(e))))
+		case "FP64":
+			dst = AppendDouble(dst, math.Float64frombits(le.Uint64(e)))
+		default:
+			return dst, fmt.Errorf("datatype %s has no JSON form", datatype)
+		}
+	}
+	return dst, nil
+}
+
+// ErrTensorSize is a tensor whose bytes do not fit its shape.
+var ErrTensorSize = errors.New("the tensor's bytes do not fit its shape")
+
+func appendBytes(dst, raw []byte, count int64) ([]byte, error) {
+	for i := range count {
+		if len(raw) < 4 {
+			return dst, ErrTensorSize
+		}
+		n := int64(binary.LittleEndian.Uint32(raw))
+		raw = raw[4:]
+		if int64(len(raw)) < n {
+			return dst, ErrTensorSize
+		}
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = AppendString(dst, raw[:n])
+		raw = raw[n:]
+	}
+	return dst, nil
+}
