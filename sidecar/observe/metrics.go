@@ -1,0 +1,244 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the collectors of the request path.
+type metrics struct {
+	requests   *prometheus.CounterVec
+	rows       *prometheus.CounterVec
+	duration   *prometheus.HistogramVec
+	queued     *prometheus.HistogramVec
+	batchRows  *prometheus.HistogramVec
+	executions *prometheus.HistogramVec
+	busy       *prometheus.CounterVec
+	drops      *prometheus.CounterVec
+	retries    *prometheus.CounterVec
+	passed     *prometheus.CounterVec
+}
+
+// latencyBuckets run from 250 us to 65 s, two an octave where SLOs lie.
+func latencyBuckets() []float64 {
+	return []float64{
+		.00025, .0005, .001, .0015, .002, .003, .004, .006, .008, .012, .016, .024, .032, .048, .064, .096,
+		.128, .192, .256, .384, .512, 1.024, 2.048, 4.096, 8.192, 16.384, 32.768, 65.536,
+	}
+}
+
+func newMetrics() *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "conch", Name: name, Help: help}, labels)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "conch", Name: name, Help: help, Buckets: buckets}, labels)
+	}
+	return &metrics{
+		requests:   counter("requests_total", "Requests by what became of them; late and dropped ones are bad.", "model", "result"),
+		rows:       counter("request_rows_total", "Rows of accepted requests.", "model"),
+		duration:   histogram("request_duration_seconds", "From a request's acceptance to its answer.", latencyBuckets(), "model"),
+		queued:     histogram("queue_duration_seconds", "From a request's acceptance to the start of its execution.", latencyBuckets(), "model"),
+		batchRows:  histogram("batch_rows", "Rows of a batch.", prometheus.ExponentialBuckets(1, 2, 11), "model"),
+		executions: histogram("execution_duration_seconds", "One batch on one partition.", latencyBuckets(), "model", "partition"),
+		busy:       counter("partition_busy_seconds_total", "Time in which a partition ran a batch.", "partition"),
+		drops:      counter("dropped_requests_total", "Requests dropped or rejected, by reason.", "model", "reason"),
+		retries:    counter("retried_requests_total", "Requests whose first attempt was lost with its partition.", "model"),
+		passed:     counter("passed_through_requests_total", "Requests that ran outside the queue.", "model"),
+	}
+}
+
+func (m *metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.rows, m.duration, m.queued, m.batchRows, m.executions, m.busy, m.drops, m.retries, m.passed}
+}
+
+func (m *metrics) register(registry prometheus.Registerer, r *Recorder) error {
+	var errs []error
+	for _, c := range append(m.collectors(), profileCollector{r}) {
+		errs = append(errs, registry.Register(c))
+	}
+	return errors.Join(errs...)
+}
+
+// forget deletes the series of a model or partition that is gone.
+func (m *metrics) forget(label, value string) {
+	match := prometheus.Labels{label: value}
+	m.requests.DeletePartialMatch(match)
+	m.rows.DeletePartialMatch(match)
+	m.duration.DeletePartialMatch(match)
+	m.queued.DeletePartialMatch(match)
+	m.batchRows.DeletePartialMatch(match)
+	m.executions.DeletePartialMatch(match)
+	m.busy.DeletePartialMatch(match)
+	m.drops.DeletePartialMatch(match)
+	m.retries.DeletePartialMatch(match)
+	m.passed.DeletePartialMatch(match)
+}
+
+// modelMetrics are the series of one model, looked up once instead of per
+// request.
+type modelMetrics struct {
+	results   map[Result]prometheus.Counter
+	rows      prometheus.Counter
+	duration  prometheus.Observer
+	queued    prometheus.Observer
+	batchRows prometheus.Observer
+	execution func(partition string) prometheus.Observer
+	passed    prometheus.Counter
+	retries   prometheus.Counter
+	name      string
+}
+
+func (m *metrics) model(name string) modelMetrics {
+	one := modelMetrics{
+		results: map[Result]prometheus.Counter{}, name: name,
+		rows: m.rows.WithLabelValues(name), duration: m.duration.WithLabelValues(name),
+		queued: m.queued.WithLabelValues(name), batchRows: m.batchRows.WithLabelValues(name),
+		execution: func(partition string) prometheus.Observer { return m.executions.WithLabelValues(name, partition) },
+		passed:    m.passed.WithLabelValues(name), retries: m.retries.WithLabelValues(name),
+	}
+	for _, result := range results() {
+		one.results[result] = m.requests.WithLabelValues(name, string(result))
+	}
+	return one
+}
+
+func (s *modelMetrics) finished(m *metrics, o Outcome) {
+	if c := s.results[o.Result]; c != nil {
+		c.Inc()
+	}
+	switch o.Result {
+	case OK, Late:
+		s.duration.Observe(o.Latency.Seconds())
+		s.queued.Observe(o.Queued.Seconds())
+	case Dropped, Rejected:
+		m.drops.WithLabelValues(s.name, o.Reason).Inc()
+	}
+	if o.PassedThrough {
+		s.passed.Inc()
+	}
+	if o.Retried {
+		s.retries.Inc()
+	}
+}
+
+// profileCollector exports what was learnt when it is asked.
+type profileCollector struct{ recorder *Recorder }
+
+func profileDescriptions() (usable, interfered, batch1 *prometheus.Desc) {
+	return prometheus.NewDesc("conch_profile_usable", "1 where deadlines are planned with the profile.", []string{"model", "gpu_type", "source"}, nil),
+		prometheus.NewDesc("conch_profile_interfered", "1 while executions take 1.5 times their profile.", []string{"model", "gpu_type"}, nil),
+		prometheus.NewDesc("conch_profile_latency_seconds", "Upper latency of a batch of one row and of the largest batch.", []string{"model", "gpu_type", "thread_percentage", "batch"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c profileCollector) Describe(out chan<- *prometheus.Desc) {
+	usable, interfered, latency := profileDescriptions()
+	out <- usable
+	out <- interfered
+	out <- latency
+}
+
+// Collect implements prometheus.Collector.
+func (c profileCollector) Collect(out chan<- prometheus.Metric) {
+	usable, interfered, latency := profileDescriptions()
+	for _, p := range c.recorder.Profiles() {
+		out <- prometheus.MustNewConstMetric(usable, prometheus.GaugeValue, truth(p.GetUsable()), p.GetModel(), p.GetGpuType(), sourceName(p.GetSource()))
+		out <- prometheus.MustNewConstMetric(interfered, prometheus.GaugeValue, truth(p.GetInterfered()), p.GetModel(), p.GetGpuType())
+		points := p.GetPoints()
+		for i, q := range points {
+			first := i == 0 || points[i-1].GetThreadPercentage() != q.GetThreadPercentage()
+			last := i == len(points)-1 || points[i+1].GetThreadPercentage() != q.GetThreadPercentage()
+			if first || last {
+				out <- prometheus.MustNewConstMetric(latency, prometheus.GaugeValue, q.GetLatencyUpperUs()/1e6,
+					p.GetModel(), p.GetGpuType(), decimal(q.GetThreadPercentage()), decimal(q.GetBatch()))
+			}
+		}
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// PlanMetrics are the collectors of the plan path.
+type PlanMetrics struct {
+	plans    *prometheus.CounterVec
+	planning *prometheus.HistogramVec
+	steps    *prometheus.HistogramVec
+	failures *prometheus.CounterVec
+	breaker  *prometheus.GaugeVec
+	revision prometheus.Gauge
+	applied  prometheus.Gauge
+	up       *prometheus.GaugeVec
+}
+
+// NewPlanMetrics registers the collectors of the plan path; a nil registry
+// leaves them unregistered.
+func NewPlanMetrics(registry prometheus.Registerer) (*PlanMetrics, error) {
+	buckets := prometheus.ExponentialBuckets(.001, 2, 16)
+	m := &PlanMetrics{
+		plans:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "conch_plans_total", Help: "Plans asked for, by what became of them."}, []string{"policy", "result"}),
+		planning: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "conch_plan_duration_seconds", Help: "What a policy took to answer a snapshot.", Buckets: buckets}, []string{"policy"}),
+		steps:    prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "conch_apply_step_duration_seconds", Help: "One step of applying a plan.", Buckets: buckets}, []string{"step"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "conch_apply_step_failures_total", Help: "Steps of applying a plan that failed."}, []string{"step"}),
+		breaker:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_policy_breaker_state", Help: "1 for the state in which the policy's circuit breaker is."}, []string{"policy", "state"}),
+		revision: prometheus.NewGauge(prometheus.GaugeOpts{Name: "conch_plan_revision", Help: "Number of the plan that serves."}),
+		applied:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "conch_plan_applied_timestamp_seconds", Help: "When the plan that serves came to serve."}),
+		up:       prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_partition_up", Help: "1 while a partition's server is up."}, []string{"partition"}),
+	}
+	if registry == nil {
+		return m, nil
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up} {
+		errs = append(errs, registry.Register(c))
+	}
+	return m, errors.Join(errs...)
+}
+
+// Planned counts one question to a policy: result is applied, proposed,
+// unchanged, rejected or failed.
+func (m *PlanMetrics) Planned(policy, result string, took time.Duration) {
+	m.plans.WithLabelValues(policy, result).Inc()
+	m.planning.WithLabelValues(policy).Observe(took.Seconds())
+}
+
+// Step counts one step of applying.
+func (m *PlanMetrics) Step(kind string, took time.Duration, err error) {
+	m.steps.WithLabelValues(kind).Observe(took.Seconds())
+	if err != nil {
+		m.failures.WithLabelValues(kind).Inc()
+	}
+}
+
+// Breaker tells the state of the circuit breaker of the policy in use, out of
+// all the states that there are.
+func (m *PlanMetrics) Breaker(policy, state string, states ...string) {
+	m.breaker.Reset()
+	for _, s := range states {
+		m.breaker.WithLabelValues(policy, s).Set(truth(s == state))
+	}
+}
+
+// Serving tells which plan serves and since when.
+func (m *PlanMetrics) Serving(revision uint64, since time.Time) {
+	m.revision.Set(float64(revision))
+	m.applied.Set(float64(since.UnixMilli()) / 1e3)
+}
+
+// Partitions tells which partitions there are and whether they are up.
+func (m *PlanMetrics) Partitions(up map[string]bool) {
+	m.up.Reset()
+	for id, is := range up {
+		m.up.WithLabelValues(id).Set(truth(is))
+	}
+}

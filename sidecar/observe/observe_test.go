@@ -1,0 +1,505 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package observe_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/prometheus/common/expfmt"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
+	"google.golang.org/protobuf/testing/protocmp"
+	"pgregory.net/rapid"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/observe"
+)
+
+var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func recorder(t testing.TB) *observe.Recorder {
+	r, err := observe.New(nil)
+	require.NoError(t, err)
+	return r
+}
+
+func TestDetectGPUsSaysWhatItFound(t *testing.T) {
+	gpus, remark, err := observe.DetectGPUs()
+	require.NoError(t, err)
+	if len(gpus) == 0 {
+		require.NotEmpty(t, remark)
+		return
+	}
+	for _, g := range gpus {
+		require.NotEmpty(t, g.GetType())
+		require.NotZero(t, g.GetMemoryBytes())
+	}
+}
+
+// TestRates: evenly spaced, Poisson and bursty streams of the same rate differ
+// in burstiness only.
+func TestRates(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		gap  func(*rand.Rand) float64
+		want float64
+		off  float64
+	}{
+		{"even", func(*rand.Rand) float64 { return 1 }, 0, .01},
+		{"poisson", func(r *rand.Rand) float64 { return r.ExpFloat64() }, 1, .25},
+		// Nine gaps in ten are .1, one is 9.1: mean 1, square 8.29, so 7.29.
+		{"bursty", func(r *rand.Rand) float64 {
+			if r.IntN(10) > 0 {
+				return .1
+			}
+			return 9.1
+		}, 7.29, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r, random := recorder(t), rand.New(rand.NewPCG(1, 2))
+			now := start
+			for now.Sub(start) < 30*time.Second {
+				now = now.Add(time.Duration(test.gap(random) * float64(5*time.Millisecond)))
+				r.Arrived("m", 2, now)
+			}
+			rates := r.Rates("m", now)
+			require.InDelta(t, 200, rates.Window, 40)
+			require.InDelta(t, 2*rates.Window, rates.Rows, 1e-9)
+			require.InDelta(t, 200, rates.Average, 30)
+			require.InDelta(t, test.want, rates.Burstiness, test.off)
+
+			later := r.Rates("m", now.Add(time.Minute))
+			require.Zero(t, later.Window)
+			require.Zero(t, later.Second)
+			require.Less(t, later.Average, 15.0)
+		})
+	}
+	require.Equal(t, observe.Rates{Burstiness: 1}, recorder(t).Rates("nobody", start))
+}
+
+// TestRatesAtTheStart: a stream that is a second old is not divided by the
+// whole window.
+func TestRatesAtTheStart(t *testing.T) {
+	r := recorder(t)
+	for i := range 100 {
+		r.Arrived("m", 1, start.Add(time.Duration(i)*10*time.Millisecond))
+	}
+	require.InDelta(t, 100, r.Rates("m", start.Add(time.Second)).Window, 11)
+	r.Arrived("one", 1, start)
+	require.LessOrEqual(t, r.Rates("one", start).Window, 1.0)
+}
+
+func TestStatistics(t *testing.T) {
+	r := recorder(t)
+	now := start.Add(10 * time.Second)
+	for i := range 100 {
+		o := observe.Outcome{Model: "m", Result: observe.OK, Latency: 10 * time.Millisecond, At: now.Add(-time.Duration(i) * time.Millisecond)}
+		switch {
+		case i < 4:
+			o.Result, o.Latency = observe.Late, 80*time.Millisecond
+		case i < 10:
+			o.Result, o.Reason = observe.Dropped, "late"
+		case i < 20:
+			o.Result = observe.Failed
+		}
+		r.Finished(o)
+	}
+	r.Executed(observe.Execution{Model: "m", Partition: "p", GPUType: "T4", ThreadPercentage: 100, Rows: 8, Start: now.Add(-2500 * time.Millisecond), End: now.Add(-1500 * time.Millisecond)})
+	r.Executed(observe.Execution{Model: "m", Partition: "p", GPUType: "T4", ThreadPercentage: 100, Rows: 4, Start: now.Add(-1500 * time.Millisecond), End: now.Add(-1250 * time.Millisecond)})
+	s := r.Statistics("m", now)
+	require.InDelta(t, 80/1.5, s.Goodput, 5, "only the second and a half since the first event is covered")
+	require.InDelta(t, 10./90, s.BadRate, 1e-9, "failed requests count neither way")
+	require.InDelta(t, 6./90, s.DropRate, 1e-9)
+	require.InDelta(t, 6, s.MeanBatch, 1e-9)
+	require.InEpsilon(t, 10e3, s.LatencyP50Us, .07)
+	require.InEpsilon(t, 80e3, s.LatencyP99Us, .07)
+
+	p := r.PartitionStatistics("p", now)
+	require.InDelta(t, 1.25/2.5, 1-p.IdleShare, .03)
+	require.InDelta(t, 6, p.MeanBatch, 1e-9)
+	require.Equal(t, 1.0, r.PartitionStatistics("idle", now).IdleShare)
+	require.Equal(t, 1.0, r.PartitionStatistics("p", now.Add(time.Minute)).IdleShare)
+}
+
+func execute(r *observe.Recorder, model string, rows int, took time.Duration) {
+	r.Executed(observe.Execution{Model: model, Partition: "p", GPUType: "T4", ThreadPercentage: 100, Rows: rows, Start: start, End: start.Add(took)})
+}
+
+func profile(t testing.TB, r *observe.Recorder) *policy.Profile {
+	all := r.Profiles()
+	require.Len(t, all, 1)
+	return all[0]
+}
+
+func line(alpha, beta time.Duration, rows int) time.Duration { return beta + time.Duration(rows)*alpha }
+
+// TestProfileLearnsOnline: unusable with a reason until two batch sizes are
+// known, then the mean and one deviation, extended along the fit.
+func TestProfileLearnsOnline(t *testing.T) {
+	r, random := recorder(t), rand.New(rand.NewPCG(3, 4))
+	r.SetModel("m", "r1", 16, nil)
+	require.Equal(t, "nothing was observed yet", r.Unusable("m", "T4"))
+	noisy := func(rows int) time.Duration {
+		return time.Duration(float64(line(time.Millisecond, 5*time.Millisecond, rows)) * (1 + .02*random.NormFloat64()))
+	}
+	for range 50 {
+		execute(r, "m", 1, noisy(1))
+	}
+	require.False(t, profile(t, r).GetUsable())
+	require.Equal(t, "only one batch size was observed often enough", r.Unusable("m", "T4"))
+	for range 50 {
+		execute(r, "m", 4, noisy(4))
+	}
+	p := profile(t, r)
+	require.True(t, p.GetUsable())
+	require.Empty(t, r.Unusable("m", "T4"))
+	require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_OBSERVED, p.GetSource())
+	for _, rows := range []uint32{1, 2, 4, 8, 16} {
+		want := float64(line(time.Millisecond, 5*time.Millisecond, int(rows)).Microseconds())
+		got, ok := p.Latency(rows, 100)
+		require.True(t, ok)
+		require.InEpsilon(t, want, got, .1, "batch %d", rows)
+		upper, _ := p.Upper(rows, 100)
+		require.Greater(t, upper, got)
+		require.Less(t, upper, 1.15*want)
+	}
+	// One stall of a second must not move a deadline by much.
+	before, _ := p.Upper(4, 100)
+	execute(r, "m", 4, time.Second)
+	after, _ := profile(t, r).Upper(4, 100)
+	require.InEpsilon(t, before, after, .05)
+}
+
+// TestProfileIgnores what says nothing about l(b).
+func TestProfileIgnores(t *testing.T) {
+	r := recorder(t)
+	r.SetModel("m", "r1", 4, nil)
+	e := observe.Execution{Model: "m", Partition: "p", GPUType: "T4", ThreadPercentage: 100, Rows: 1, Start: start, End: start.Add(time.Millisecond)}
+	failed, shared, backwards := e, e, e
+	failed.Err = fmt.Errorf("boom")
+	shared.Shared = true
+	backwards.End = start.Add(-time.Millisecond)
+	for _, e := range []observe.Execution{failed, shared, backwards} {
+		r.Executed(e)
+	}
+	require.Empty(t, r.Profiles())
+}
+
+// TestCalibratedThenObserved: the warm-up's curve keeps its shape and takes the
+// level of what is seen live.
+func TestCalibratedThenObserved(t *testing.T) {
+	r := recorder(t)
+	r.SetModel("m", "r1", 8, nil)
+	var samples []observe.Sample
+	for _, rows := range []int{1, 2, 4, 8} {
+		for range 3 {
+			samples = append(samples, observe.Sample{Rows: rows, Duration: line(time.Millisecond, 4*time.Millisecond, rows)})
+		}
+	}
+	r.Calibrated("m", "T4", 100, samples)
+	p := profile(t, r)
+	require.True(t, p.GetUsable())
+	require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_CALIBRATED, p.GetSource())
+	l8, _ := p.Latency(8, 100)
+	require.InDelta(t, 12_000, l8, 1)
+	for range 20 {
+		execute(r, "m", 2, 12*time.Millisecond) // twice what was calibrated
+	}
+	p = profile(t, r)
+	require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_OBSERVED, p.GetSource())
+	l8, _ = p.Latency(8, 100)
+	require.InDelta(t, 24_000, l8, 1)
+	require.True(t, p.GetInterfered())
+}
+
+// TestInterfered is INFaaS's rule: above 1.5 times, until below 1.25 times.
+func TestInterfered(t *testing.T) {
+	r := recorder(t)
+	r.SetModel("m", "r1", 1, nil)
+	r.Calibrated("m", "T4", 100, []observe.Sample{{Rows: 1, Duration: 10 * time.Millisecond}})
+	require.False(t, profile(t, r).GetInterfered())
+	for _, step := range []struct {
+		took time.Duration
+		want bool
+	}{{10, false}, {14, false}, {16, true}, {14, true}, {13, true}, {12, false}, {14, false}} {
+		for range 200 {
+			execute(r, "m", 1, step.took*time.Millisecond)
+		}
+		require.Equal(t, step.want, profile(t, r).GetInterfered(), "%d ms", step.took)
+	}
+}
+
+func TestDeclaredProfile(t *testing.T) {
+	r := recorder(t)
+	r.SetModel("m", "r1", 32, &observe.Line{Alpha: 1053 * time.Microsecond, Beta: 5072 * time.Microsecond})
+	r.DeclareOn("m", "A100-80GB")
+	p := profile(t, r)
+	require.True(t, p.GetUsable())
+	require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_DECLARED, p.GetSource())
+	for _, rows := range []uint32{1, 7, 32, 33} {
+		got, _ := p.Upper(rows, 100)
+		require.InDelta(t, 5072+1053*float64(rows), got, .5)
+	}
+}
+
+// TestNewRevisionForgets: files that changed may take another time.
+func TestNewRevisionForgets(t *testing.T) {
+	r := recorder(t)
+	r.SetModel("m", "r1", 1, nil)
+	for range 10 {
+		execute(r, "m", 1, time.Millisecond)
+	}
+	r.SetModel("m", "r1", 1, nil)
+	require.True(t, profile(t, r).GetUsable())
+	r.SetModel("m", "r2", 1, nil)
+	require.Empty(t, r.Profiles())
+}
+
+// TestSavedProfiles come back for the same revision of a model, and for no
+// other.
+func TestSavedProfiles(t *testing.T) {
+	db, err := bbolt.Open(filepath.Join(t.TempDir(), "state.db"), 0o600, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	r := recorder(t)
+	require.NoError(t, r.Restore(db), "an empty state is no error")
+	r.SetModel("m", "r1", 8, nil)
+	r.Calibrated("m", "T4", 50, []observe.Sample{{Rows: 1, Duration: time.Millisecond}, {Rows: 8, Duration: 3 * time.Millisecond}})
+	for i := range 3 * 64 {
+		execute(r, "m", 1+i%3, line(time.Millisecond, 5*time.Millisecond+time.Duration(i), 1+i%3))
+	}
+	require.NoError(t, r.Save(db))
+
+	same := recorder(t)
+	same.SetModel("m", "r1", 8, nil)
+	require.NoError(t, same.Restore(db))
+	require.Empty(t, cmp.Diff(r.Profiles(), same.Profiles(), protocmp.Transform()))
+
+	other := recorder(t)
+	other.SetModel("m", "r2", 8, nil)
+	require.NoError(t, other.Restore(db))
+	require.Empty(t, other.Profiles())
+}
+
+// TestProfileInvariants: whatever was observed, latencies grow with the batch,
+// the upper one is never below the mean, and nothing is negative or NaN.
+func TestProfileInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r, err := observe.New(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		maxBatch := rapid.IntRange(1, 200).Draw(t, "max")
+		var declared *observe.Line
+		if rapid.Bool().Draw(t, "declared") {
+			declared = &observe.Line{
+				Alpha: time.Duration(rapid.IntRange(0, 1e7).Draw(t, "alpha")),
+				Beta:  time.Duration(rapid.IntRange(1, 1e7).Draw(t, "beta")),
+			}
+		}
+		r.SetModel("m", "r", maxBatch, declared)
+		r.DeclareOn("m", "T4")
+		sample := rapid.Custom(func(t *rapid.T) observe.Sample {
+			return observe.Sample{Rows: rapid.IntRange(1, maxBatch).Draw(t, "rows"), Duration: time.Duration(rapid.IntRange(1, 1e9).Draw(t, "took"))}
+		})
+		r.Calibrated("m", "T4", 100, rapid.SliceOfN(sample, 0, 20).Draw(t, "calibrated"))
+		for _, s := range rapid.SliceOfN(sample, 0, 200).Draw(t, "observed") {
+			execute(r, "m", s.Rows, s.Duration)
+		}
+		for _, p := range r.Profiles() {
+			mean, upper, batch := 0.0, 0.0, uint32(0)
+			for _, q := range p.GetPoints() {
+				l, u := q.GetLatencyUs().GetValue(), q.GetLatencyUpperUs()
+				if math.IsNaN(l) || math.IsInf(u, 0) || l <= 0 || l < mean-1e-6 || u < upper || u < l-1e-6 || q.GetBatch() <= batch {
+					t.Fatalf("batch %d: mean %v (before %v), upper %v (before %v)", q.GetBatch(), l, mean, u, upper)
+				}
+				mean, upper, batch = l, u, q.GetBatch()
+			}
+			if int(batch) != maxBatch {
+				t.Fatalf("the grid ends at %d, not at %d", batch, maxBatch)
+			}
+		}
+	})
+}
+
+func TestBatches(t *testing.T) {
+	require.Equal(t, []int{1}, observe.Batches(0))
+	require.Equal(t, []int{1, 2, 3, 4, 5}, observe.Batches(5))
+	b := observe.Batches(1000)
+	require.Less(t, len(b), 80)
+	require.Equal(t, 1000, b[len(b)-1])
+}
+
+func TestMoved(t *testing.T) {
+	at := func(upper float64, usable bool) *policy.Profile {
+		return &policy.Profile{Usable: usable, Points: []*policy.ProfilePoint{{Batch: 1, ThreadPercentage: 100, LatencyUpperUs: upper}}}
+	}
+	require.True(t, observe.Moved(nil, at(100, true), .02))
+	require.False(t, observe.Moved(at(100, true), at(101, true), .02))
+	require.True(t, observe.Moved(at(100, true), at(103, true), .02))
+	require.True(t, observe.Moved(at(100, false), at(100, true), .02))
+	require.True(t, observe.Moved(at(100, true), &policy.Profile{Usable: true}, .02))
+}
+
+// TestAdvice is Symphony's section 3.5.
+func TestAdvice(t *testing.T) {
+	require.InDelta(t, 8*.2/.8, observe.Advise(8, .2, 0).GetAllocateGpus(), 1e-9)
+	require.InDelta(t, 2, observe.Advise(8, 0, .25).GetReleaseGpus(), 1e-9)
+	require.Zero(t, observe.Advise(8, .005, .25).GetAllocateGpus())
+	require.Equal(t, 8.0, observe.Advise(8, 1, 0).GetAllocateGpus())
+}
+
+func TestSnapshot(t *testing.T) {
+	r := recorder(t)
+	now := start.Add(10 * time.Second)
+	for i := range 500 {
+		r.Arrived("a", 1, now.Add(-time.Duration(500-i)*10*time.Millisecond))
+	}
+	r.SetModel("a", "r1", 4, &observe.Line{Alpha: time.Millisecond, Beta: time.Millisecond})
+	r.SetModel("stranger", "r1", 4, &observe.Line{Alpha: time.Millisecond, Beta: time.Millisecond})
+	r.DeclareOn("stranger", "T4")
+	r.Executed(observe.Execution{Model: "a", Partition: "p0", GPUType: "T4", ThreadPercentage: 100, Rows: 1, Start: now.Add(-2 * time.Second), End: now.Add(-time.Second)})
+	s := r.Snapshot(now, observe.World{
+		Revision: 7, Seed: 1, Budget: time.Second, Objective: policy.Objective_OBJECTIVE_MAX_GOODPUT,
+		Nodes:      []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", Type: "T4"}, {Id: "gpu1", Type: "T4"}}}},
+		Models:     []*policy.Model{{Name: "a", SloUs: 1000}, {Name: "b"}},
+		Current:    &policy.Plan{Partitions: []*policy.Partition{{Id: "p1", Gpu: "gpu1"}, {Id: "p0", Gpu: "gpu0"}}},
+		Parameters: map[string]string{"k": "v"},
+		Queued:     func(model string) int { return len(model) },
+		Up:         func(id string) bool { return id == "p0" },
+	})
+	require.EqualValues(t, 7, s.GetRevision())
+	require.EqualValues(t, 1_000_000, s.GetPlanningBudgetUs())
+	require.InDelta(t, 100, s.GetModels()[0].GetRate(), 5)
+	require.Equal(t, 1.0, s.GetModels()[1].GetBurstiness(), "silence counts as Poisson")
+	require.Len(t, s.GetProfiles(), 1, "profiles of strangers stay out")
+	require.Len(t, s.GetInterference(), 1)
+	st := s.GetStatistics()
+	require.EqualValues(t, 1, st.GetModels()[0].GetQueuedRequests())
+	require.Equal(t, "p0", st.GetPartitions()[0].GetPartition())
+	require.True(t, st.GetPartitions()[0].GetUp())
+	require.False(t, st.GetPartitions()[1].GetUp())
+	require.Greater(t, st.GetAdvice().GetReleaseGpus(), 1.0)
+}
+
+// gathered is the registry's text, sample lines only.
+func gathered(t *testing.T, registry *prometheus.Registry) []string {
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	require.NoError(t, err)
+	require.Empty(t, problems)
+	var text strings.Builder
+	for _, f := range families {
+		_, err := expfmt.MetricFamilyToText(&text, f)
+		require.NoError(t, err)
+	}
+	var lines []string
+	for line := range strings.Lines(text.String()) {
+		if !strings.HasPrefix(line, "#") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+func TestMetrics(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	r, err := observe.New(registry)
+	require.NoError(t, err)
+	r.SetModel("m", "r1", 2, &observe.Line{Alpha: time.Millisecond})
+	r.DeclareOn("m", "T4")
+	r.Arrived("m", 3, start)
+	r.Finished(observe.Outcome{Model: "m", Result: observe.OK, Latency: time.Millisecond, At: start, Retried: true})
+	r.Finished(observe.Outcome{Model: "m", Result: observe.Dropped, Reason: "window", At: start})
+	execute(r, "m", 2, 2*time.Second)
+	require.Subset(t, gathered(t, registry), []string{
+		`conch_dropped_requests_total{model="m",reason="window"} 1`,
+		`conch_partition_busy_seconds_total{partition="p"} 2`,
+		`conch_profile_usable{gpu_type="T4",model="m",source="declared"} 1`,
+		`conch_request_rows_total{model="m"} 3`,
+		`conch_requests_total{model="m",result="cancelled"} 0`,
+		`conch_requests_total{model="m",result="dropped"} 1`,
+		`conch_requests_total{model="m",result="failed"} 0`,
+		`conch_requests_total{model="m",result="late"} 0`,
+		`conch_requests_total{model="m",result="ok"} 1`,
+		`conch_requests_total{model="m",result="rejected"} 0`,
+		`conch_retried_requests_total{model="m"} 1`,
+	})
+
+	r.Forget(nil, nil)
+	require.Empty(t, gathered(t, registry))
+}
+
+func TestPlanMetrics(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	m, err := observe.NewPlanMetrics(registry)
+	require.NoError(t, err)
+	m.Planned("static", "applied", time.Millisecond)
+	m.Step("load", time.Second, fmt.Errorf("no"))
+	m.Breaker("static", "open", "closed", "open")
+	m.Serving(3, start)
+	m.Partitions(map[string]bool{"a": true, "b": false})
+	require.Subset(t, gathered(t, registry), []string{
+		`conch_plans_total{policy="static",result="applied"} 1`,
+		`conch_apply_step_failures_total{step="load"} 1`,
+		`conch_policy_breaker_state{policy="static",state="closed"} 0`,
+		`conch_policy_breaker_state{policy="static",state="open"} 1`,
+		`conch_partition_up{partition="a"} 1`,
+		`conch_partition_up{partition="b"} 0`,
+	})
+	_, err = observe.NewPlanMetrics(registry)
+	require.Error(t, err, "the same registry twice")
+}
+
+// TestConcurrent is for the race detector: writers and readers at once.
+func TestConcurrent(t *testing.T) {
+	r, err := observe.New(prometheus.NewRegistry())
+	require.NoError(t, err)
+	var wait sync.WaitGroup
+	for w := range 4 {
+		wait.Go(func() {
+			model := fmt.Sprint("m", w%2)
+			for i := range 500 {
+				at := start.Add(time.Duration(i) * time.Millisecond)
+				r.Arrived(model, 1, at)
+				execute(r, model, 1+i%3, time.Millisecond)
+				r.Finished(observe.Outcome{Model: model, Result: observe.OK, Latency: time.Millisecond, At: at})
+			}
+		})
+	}
+	wait.Go(func() {
+		for i := range 50 {
+			r.SetModel("m0", fmt.Sprint("r", i/25), 4, nil)
+			r.Profiles()
+			r.Statistics("m1", start)
+			r.Rates("m1", start)
+			r.Forget([]string{"m0", "m1"}, []string{"p"})
+		}
+	})
+	wait.Wait()
+	require.NotZero(t, r.Rates("m1", start.Add(500*time.Millisecond)).Window)
+}
+
+func BenchmarkRecorder(b *testing.B) {
+	r, err := observe.New(prometheus.NewRegistry())
+	require.NoError(b, err)
+	at := start
+	b.ReportAllocs()
+	for b.Loop() {
+		at = at.Add(time.Microsecond)
+		r.Arrived("m", 1, at)
+		r.Finished(observe.Outcome{Model: "m", Result: observe.OK, Latency: time.Millisecond, At: at})
+	}
+}

@@ -1,0 +1,290 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Window is how far back rates, statistics and busy shares look.
+const Window = 5 * time.Second
+
+// Result is what became of a request: a metric label.
+type Result string
+
+// Results of a request. Late and dropped ones are bad, the others that were
+// not ok are not counted for or against the SLO.
+const (
+	OK        Result = "ok"
+	Late      Result = "late"
+	Dropped   Result = "dropped"
+	Rejected  Result = "rejected"
+	Cancelled Result = "cancelled"
+	Failed    Result = "failed"
+)
+
+func results() []Result { return []Result{OK, Late, Dropped, Rejected, Cancelled, Failed} }
+
+// Execution is one batch on one partition.
+type Execution struct {
+	Model, Partition, GPUType string
+	ThreadPercentage          uint32
+	Rows, Requests            int
+	Start, End                time.Time
+	Err                       error
+	// Shared executions ran beside requests outside the queue; the partition was
+	// busy, and nothing is learnt about l(b).
+	Shared bool
+}
+
+// Outcome is what became of one request.
+type Outcome struct {
+	Model           string
+	Result          Result
+	Latency, Queued time.Duration
+	Rows, Batch     int
+	PassedThrough   bool
+	Retried         bool
+	// Reason of a drop or a rejection, a short metric label.
+	Reason string
+	// At is when it was over.
+	At time.Time
+}
+
+// Recorder takes what the request path reports. Its methods are safe for
+// concurrent use; Arrived, Executed and Finished take well below a microsecond
+// and never wait for a reader of the whole.
+type Recorder struct {
+	metrics *metrics
+
+	// models and partitions are replaced as wholes when one is added, so that the
+	// request path reads them without a lock.
+	models     atomic.Pointer[map[string]*model]
+	partitions atomic.Pointer[map[string]*partition]
+	add        sync.Mutex
+}
+
+// New makes a recorder. Its collectors are registered with registry, unless
+// that is nil.
+func New(registry prometheus.Registerer) (*Recorder, error) {
+	r := &Recorder{metrics: newMetrics()}
+	r.models.Store(&map[string]*model{})
+	r.partitions.Store(&map[string]*partition{})
+	if registry != nil {
+		if err := r.metrics.register(registry, r); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// model is what is known of one model.
+type model struct {
+	name string
+	sums modelMetrics
+
+	mu       sync.Mutex
+	arrivals arrivals
+	requests ring[requestCounts]
+	classes  map[class]*curve
+	revision string
+	maxBatch int
+	declared *Line
+}
+
+// requestCounts is one slot of a model's statistics.
+type requestCounts struct {
+	ok, late, dropped, other uint32
+	batches, batchRows       uint32
+	latency                  histogram
+}
+
+// partition is how busy one partition is.
+type partition struct {
+	mu    sync.Mutex
+	slots ring[partitionCounts]
+}
+
+type partitionCounts struct {
+	busy          time.Duration
+	batches, rows uint32
+}
+
+func (r *Recorder) model(name string) *model {
+	if m := (*r.models.Load())[name]; m != nil {
+		return m
+	}
+	r.add.Lock()
+	defer r.add.Unlock()
+	old := *r.models.Load()
+	if m := old[name]; m != nil {
+		return m
+	}
+	m := &model{name: name, sums: r.metrics.model(name), classes: map[class]*curve{}}
+	next := maps.Clone(old)
+	next[name] = m
+	r.models.Store(&next)
+	return m
+}
+
+func (r *Recorder) partition(id string) *partition {
+	if p := (*r.partitions.Load())[id]; p != nil {
+		return p
+	}
+	r.add.Lock()
+	defer r.add.Unlock()
+	old := *r.partitions.Load()
+	if p := old[id]; p != nil {
+		return p
+	}
+	p := &partition{}
+	next := maps.Clone(old)
+	next[id] = p
+	r.partitions.Store(&next)
+	return p
+}
+
+// Arrived takes one accepted request.
+func (r *Recorder) Arrived(name string, rows int, at time.Time) {
+	m := r.model(name)
+	m.sums.rows.Add(float64(rows))
+	m.mu.Lock()
+	m.arrivals.add(at, rows)
+	m.mu.Unlock()
+}
+
+// Executed takes one execution.
+func (r *Recorder) Executed(e Execution) {
+	m := r.model(e.Model)
+	took := e.End.Sub(e.Start)
+	m.sums.execution(e.Partition).Observe(took.Seconds())
+	m.sums.batchRows.Observe(float64(e.Rows))
+
+	p := r.partition(e.Partition)
+	p.mu.Lock()
+	p.busy(e.Start, e.End)
+	slot := p.slots.at(e.End)
+	slot.batches++
+	slot.rows += uint32(e.Rows)
+	p.mu.Unlock()
+	r.metrics.busy.WithLabelValues(e.Partition).Add(max(0, took.Seconds()))
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counts := m.requests.at(e.End)
+	counts.batches++
+	counts.batchRows += uint32(e.Rows)
+	if e.Err != nil || e.Shared || e.Rows <= 0 || took <= 0 {
+		return
+	}
+	m.curve(class{e.GPUType, e.ThreadPercentage}).observe(e.Rows, took)
+}
+
+// busy spreads an execution over the slots that it covers.
+func (p *partition) busy(start, end time.Time) {
+	if end.Sub(start) > Window {
+		start = end.Add(-Window)
+	}
+	for start.Before(end) {
+		until := slotEnd(start)
+		if until.After(end) {
+			until = end
+		}
+		p.slots.at(start).busy += until.Sub(start)
+		start = until
+	}
+}
+
+// Finished takes what became of a request.
+func (r *Recorder) Finished(o Outcome) {
+	m := r.model(o.Model)
+	m.sums.finished(r.metrics, o)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counts := m.requests.at(o.At)
+	switch o.Result {
+	case OK:
+		counts.ok++
+		counts.latency.add(o.Latency)
+	case Late:
+		counts.late++
+		counts.latency.add(o.Latency)
+	case Dropped:
+		counts.dropped++
+	default:
+		counts.other++
+	}
+}
+
+// Calibrated takes the times that a warm-up measured: they are the profile's
+// base until enough was observed, and what drift is judged against.
+func (r *Recorder) Calibrated(name, gpuType string, threadPercentage uint32, samples []Sample) {
+	if len(samples) == 0 {
+		return
+	}
+	m := r.model(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.curve(class{gpuType, threadPercentage}).calibrate(samples)
+}
+
+// Sample is one timed execution.
+type Sample struct {
+	Rows     int
+	Duration time.Duration
+}
+
+// SetModel tells what a model is: its content revision, its largest batch (0:
+// no batch dimension) and the profile that the operator declared, if any. What
+// was learnt about another revision is forgotten.
+func (r *Recorder) SetModel(name, revision string, maxBatch int, declared *Line) {
+	m := r.model(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.revision != revision && m.revision != "" {
+		m.classes = map[class]*curve{}
+	}
+	m.revision, m.maxBatch, m.declared = revision, max(1, maxBatch), declared
+}
+
+// Forget drops the models and partitions that keep does not name: their rates,
+// profiles and label values.
+func (r *Recorder) Forget(keepModels, keepPartitions []string) {
+	r.add.Lock()
+	defer r.add.Unlock()
+	models := maps.Clone(*r.models.Load())
+	maps.DeleteFunc(models, func(name string, _ *model) bool {
+		gone := !slices.Contains(keepModels, name)
+		if gone {
+			r.metrics.forget("model", name)
+		}
+		return gone
+	})
+	r.models.Store(&models)
+	partitions := maps.Clone(*r.partitions.Load())
+	maps.DeleteFunc(partitions, func(id string, _ *partition) bool {
+		gone := !slices.Contains(keepPartitions, id)
+		if gone {
+			r.metrics.forget("partition", id)
+		}
+		return gone
+	})
+	r.partitions.Store(&partitions)
+}
+
+// curve finds or makes the profile of a class. The model's lock is held.
+func (m *model) curve(c class) *curve {
+	l := m.classes[c]
+	if l == nil {
+		l = newCurve()
+		m.classes[c] = l
+	}
+	return l
+}

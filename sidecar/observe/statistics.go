@@ -1,0 +1,191 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// Rates of a model at a moment; Poisson silence for one never heard of.
+func (r *Recorder) Rates(name string, now time.Time) Rates {
+	m := (*r.models.Load())[name]
+	if m == nil {
+		return Rates{Burstiness: 1}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.arrivals.rates(now)
+}
+
+// Statistics of a model over the Window that ends at now. QueuedRequests is
+// left to the caller.
+func (r *Recorder) Statistics(name string, now time.Time) *policy.ModelStatistics {
+	s := &policy.ModelStatistics{Model: name}
+	m := (*r.models.Load())[name]
+	if m == nil {
+		return s
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var ok, late, dropped, batches, rows uint64
+	var latency histogramSum
+	covered := m.requests.each(now, Window, func(c *requestCounts) {
+		ok, late, dropped = ok+uint64(c.ok), late+uint64(c.late), dropped+uint64(c.dropped)
+		batches, rows = batches+uint64(c.batches), rows+uint64(c.batchRows)
+		latency.add(&c.latency)
+	})
+	s.Goodput = float64(ok) / covered
+	if all := float64(ok + late + dropped); all > 0 {
+		s.BadRate, s.DropRate = float64(late+dropped)/all, float64(dropped)/all
+	}
+	if batches > 0 {
+		s.MeanBatch = float64(rows) / float64(batches)
+	}
+	s.LatencyP50Us = microseconds(latency.quantile(.5))
+	s.LatencyP99Us = microseconds(latency.quantile(.99))
+	return s
+}
+
+// PartitionStatistics of a partition over the Window that ends at now; a
+// partition never heard of is idle. Up is left to the caller.
+func (r *Recorder) PartitionStatistics(id string, now time.Time) *policy.PartitionStatistics {
+	s := &policy.PartitionStatistics{Partition: id, IdleShare: 1}
+	p := (*r.partitions.Load())[id]
+	if p == nil {
+		return s
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var busy time.Duration
+	var batches, rows uint64
+	covered := p.slots.each(now, Window, func(c *partitionCounts) {
+		busy += c.busy
+		batches, rows = batches+uint64(c.batches), rows+uint64(c.rows)
+	})
+	s.IdleShare = min(1, max(0, 1-busy.Seconds()/covered))
+	s.BatchesPerSecond = float64(batches) / covered
+	if batches > 0 {
+		s.MeanBatch = float64(rows) / float64(batches)
+	}
+	return s
+}
+
+// adviceThreshold is the bad rate above which Symphony asks for more GPUs.
+const adviceThreshold = 0.01
+
+// Advise is Symphony's rule for the size of a cluster (section 3.5): with a bad
+// rate r above its threshold, N*r/(1-r) more GPUs; else, with a fraction f of
+// them idle, N*f fewer.
+func Advise(gpus int, badRate, idleShare float64) *policy.Advice {
+	n := float64(gpus)
+	switch {
+	case badRate >= 1:
+		return &policy.Advice{AllocateGpus: n}
+	case badRate > adviceThreshold:
+		return &policy.Advice{AllocateGpus: n * badRate / (1 - badRate)}
+	default:
+		return &policy.Advice{ReleaseGpus: n * idleShare}
+	}
+}
+
+// World is what a snapshot needs besides what was observed. Its messages
+// become part of the snapshot and must not be changed afterwards.
+type World struct {
+	Revision, Seed uint64
+	Budget         time.Duration
+	Objective      policy.Objective
+	Nodes          []*policy.Node
+	// Models without rate and burstiness, which are filled in.
+	Models      []*policy.Model
+	Constraints []*policy.Constraint
+	Current     *policy.Plan
+	ChangeCost  *policy.ChangeCost
+	Parameters  map[string]string
+	// Queued says how many requests of a model wait, Up whether a partition of
+	// the current plan is up; both may be nil.
+	Queued func(model string) int
+	Up     func(partition string) bool
+}
+
+// Snapshot completes the world with what was observed up to now.
+func (r *Recorder) Snapshot(now time.Time, w World) *policy.Snapshot {
+	s := &policy.Snapshot{
+		Revision: w.Revision, Seed: w.Seed, PlanningBudgetUs: w.Budget.Microseconds(), Objective: w.Objective,
+		Nodes: w.Nodes, Models: w.Models, Current: w.Current, ChangeCost: w.ChangeCost,
+		Constraints: w.Constraints, Parameters: w.Parameters,
+	}
+	types := gpuTypes(w.Nodes)
+	known := map[string]bool{}
+	statistics := &policy.DispatchStatistics{WindowSeconds: Window.Seconds()}
+	var bad, all float64
+	for _, m := range w.Models {
+		known[m.GetName()] = true
+		rates := r.Rates(m.GetName(), now)
+		m.Rate, m.RowRate, m.Burstiness = rates.Window, rates.Rows, rates.Burstiness
+		for _, t := range types {
+			r.DeclareOn(m.GetName(), t)
+		}
+		one := r.Statistics(m.GetName(), now)
+		if w.Queued != nil {
+			one.QueuedRequests = uint64(max(0, w.Queued(m.GetName())))
+		}
+		statistics.Models = append(statistics.Models, one)
+		bad += one.BadRate * rates.Window
+		all += rates.Window
+	}
+	for _, p := range r.Profiles() {
+		if known[p.GetModel()] && slices.Contains(types, p.GetGpuType()) {
+			s.Profiles = append(s.Profiles, p)
+		}
+	}
+	for _, t := range types {
+		s.Interference = append(s.Interference, gpuletInterference(t))
+	}
+	idle := map[string]float64{}
+	for _, p := range w.Current.GetPartitions() {
+		one := r.PartitionStatistics(p.GetId(), now)
+		one.Up = w.Up == nil || w.Up(p.GetId())
+		statistics.Partitions = append(statistics.Partitions, one)
+		if have, ok := idle[p.GetGpu()]; !ok || one.GetIdleShare() < have {
+			idle[p.GetGpu()] = one.GetIdleShare()
+		}
+	}
+	slices.SortFunc(statistics.Partitions, func(a, b *policy.PartitionStatistics) int { return cmp.Compare(a.GetPartition(), b.GetPartition()) })
+	if len(idle) > 0 {
+		var sum float64
+		for _, share := range idle {
+			sum += share
+		}
+		rate := 0.0
+		if all > 0 {
+			rate = bad / all
+		}
+		statistics.Advice = Advise(len(idle), rate, sum/float64(len(idle)))
+	}
+	s.Statistics = statistics
+	return s
+}
+
+func gpuTypes(nodes []*policy.Node) []string {
+	var types []string
+	for _, n := range nodes {
+		for _, g := range n.GetGpus() {
+			types = append(types, g.GetType())
+		}
+	}
+	slices.Sort(types)
+	return slices.Compact(types)
+}
+
+// gpuletInterference is the linear model of gpulet (section 4.4) with the
+// coefficients of its artifact, which stand until a GPU type has its own.
+func gpuletInterference(gpuType string) *policy.Interference {
+	return &policy.Interference{
+		GpuType: gpuType, L2Self: 0.1129, L2Other: 0.7160, BandwidthSelf: 0.3549, BandwidthOther: 0.0882, Constant: 0.8954,
+	}
+}

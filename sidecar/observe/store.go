@@ -1,0 +1,127 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// bucket of the state file that holds what was learnt: model name to stored.
+const bucket = "observe.curves"
+
+// stored is a model's curves as they are kept across restarts.
+type stored struct {
+	Revision string        `json:"revision"`
+	Curves   []storedCurve `json:"curves"`
+}
+
+type storedCurve struct {
+	GPUType    string               `json:"gpu_type"`
+	Share      uint32               `json:"share"`
+	Observed   map[int]storedSample `json:"observed,omitempty"`
+	Calibrated map[int]storedSample `json:"calibrated,omitempty"`
+}
+
+type storedSample struct {
+	Microseconds []float32 `json:"us"`
+	Total        uint64    `json:"total"`
+}
+
+// Save writes what was learnt to db.
+func (r *Recorder) Save(db *bbolt.DB) error {
+	models := map[string][]byte{}
+	for _, m := range r.sorted() {
+		m.mu.Lock()
+		s := stored{Revision: m.revision}
+		for c, curve := range m.classes {
+			s.Curves = append(s.Curves, storedCurve{GPUType: c.gpuType, Share: c.share, Observed: pack(curve.observed), Calibrated: pack(curve.calibrated)})
+		}
+		m.mu.Unlock()
+		if s.Revision == "" || len(s.Curves) == 0 {
+			continue
+		}
+		text, err := json.Marshal(s)
+		if err != nil {
+			return fmt.Errorf("profiles of %s: %w", m.name, err)
+		}
+		models[m.name] = text
+	}
+	return db.Update(func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucketIfNotExists([]byte(bucket))
+		if err != nil {
+			return err
+		}
+		for name, text := range models {
+			if err := b.Put([]byte(name), text); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Restore reads what was learnt about the present revision of the models that
+// SetModel named; call it after SetModel. What belongs to another revision is
+// left alone.
+func (r *Recorder) Restore(db *bbolt.DB) error {
+	return db.View(func(tx *bbolt.Tx) error {
+		b := tx.Bucket([]byte(bucket))
+		if b == nil {
+			return nil
+		}
+		for _, m := range r.sorted() {
+			text := b.Get([]byte(m.name))
+			if text == nil {
+				continue
+			}
+			var s stored
+			if err := json.Unmarshal(text, &s); err != nil {
+				return fmt.Errorf("stored profiles of %s: %w; remove the state directory to start over", m.name, err)
+			}
+			m.mu.Lock()
+			if s.Revision == m.revision && len(m.classes) == 0 {
+				for _, c := range s.Curves {
+					m.classes[class{c.GPUType, c.Share}] = &curve{observed: unpack(c.Observed), calibrated: unpack(c.Calibrated)}
+				}
+			}
+			m.mu.Unlock()
+		}
+		return nil
+	})
+}
+
+func pack(in map[int]*samples) map[int]storedSample {
+	out := map[int]storedSample{}
+	for rows, s := range in {
+		ordered := append(append([]float32{}, s.ring[s.next:]...), s.ring[:s.next]...)
+		out[rows] = storedSample{Microseconds: ordered, Total: s.total}
+	}
+	return out
+}
+
+func unpack(in map[int]storedSample) map[int]*samples {
+	out := map[int]*samples{}
+	for rows, s := range in {
+		if rows < 1 || len(s.Microseconds) == 0 {
+			continue
+		}
+		ring := s.Microseconds[max(0, len(s.Microseconds)-memory):]
+		out[rows] = &samples{ring: ring, total: s.Total}
+	}
+	return out
+}
+
+func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
+
+// sourceName is a profile's source as metrics and people read it.
+func sourceName(s policy.ProfileSource) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "PROFILE_SOURCE_"))
+}
