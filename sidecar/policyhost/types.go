@@ -39,6 +39,8 @@ type Options struct {
 	// Builtins is the path of conch-policies, see [Beside]. Empty: there are no
 	// built-in policies.
 	Builtins string
+	// BuiltinsSHA256 pins it, as [Executable.SHA256] does; empty: not pinned.
+	BuiltinsSHA256 string
 	// Policies are the third-party policies by name.
 	Policies map[string]Executable
 	// Check judges a plan before it counts as good; its error is found in what

@@ -1,0 +1,217 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package policyhost
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	plugin "github.com/hashicorp/go-plugin"
+	goplugin "github.com/hashicorp/go-plugin/runner"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// stopTime is how long a process that is no longer wanted has to end by itself.
+const stopTime = time.Second
+
+// process is one running policy.
+type process struct {
+	client *plugin.Client
+	run    *runner
+	policy policy.Policy
+	// dir holds the process's socket.
+	dir  string
+	once sync.Once
+}
+
+// start starts the executable and shakes hands, within o.StartTimeout. Its
+// errors are ErrStart and ErrChecksum.
+func start(ctx context.Context, exe Executable, o Options, log *slog.Logger) (*process, error) {
+	path, err := exec.LookPath(exe.Path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	if err := checkSum(path, exe.SHA256); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "conch-policy-")
+	if err != nil {
+		return nil, fmt.Errorf("%w: a directory for its socket: %w", ErrStart, err)
+	}
+	run, err := newRunner(path, exe.Args, append(hostEnvironment(), exe.Env...))
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	config := policy.ClientConfig()
+	config.SkipHostEnv = true
+	config.StartTimeout = o.StartTimeout
+	config.UnixSocketConfig = &plugin.UnixSocketConfig{TempDir: dir}
+	config.Logger = pluginLogger(log)
+	config.SyncStdout = &lineLogger{l: log}
+	config.SyncStderr = &lineLogger{l: log}
+	config.GRPCDialOptions = []grpc.DialOption{
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxAnswerBytes)),
+	}
+	config.RunnerFunc = func(_ hclog.Logger, spec *exec.Cmd, _ string) (goplugin.Runner, error) {
+		run.cmd.Env = append(run.cmd.Env, spec.Env...)
+		return run, nil
+	}
+	p := &process{client: plugin.NewClient(config), run: run, dir: dir}
+	if err := p.shakeHands(ctx, o.StartTimeout); err != nil {
+		p.kill()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, fmt.Errorf("%w: %s: %w", ErrStart, path, err)
+	}
+	return p, nil
+}
+
+// checkSum compares the file with its pin, if it has one. Whoever can replace
+// the file between this and the start could as well replace conch.
+func checkSum(path, pin string) error {
+	if pin == "" {
+		return nil
+	}
+	want, err := hex.DecodeString(pin)
+	if err != nil || len(want) != sha256.Size {
+		return fmt.Errorf("%w: the pin %q of %s is not 64 hexadecimal digits", ErrChecksum, pin, path)
+	}
+	same, err := (&plugin.SecureConfig{Checksum: want, Hash: sha256.New()}).Check(path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrChecksum, err)
+	}
+	if !same {
+		return fmt.Errorf("%w: %s; see what it is, then pin it with sha256sum", ErrChecksum, path)
+	}
+	return nil
+}
+
+func (p *process) shakeHands(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	// go-plugin waits without a context in some places; the death of the process
+	// ends every such wait.
+	shaken := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-ctx.Done():
+			p.run.kill()
+		case <-shaken:
+		}
+	})
+	defer watch.Wait()
+	defer close(shaken)
+	protocol, err := p.client.Client()
+	if err != nil {
+		return err
+	}
+	raw, err := protocol.Dispense(policy.PluginName)
+	if err != nil {
+		return err
+	}
+	client, ok := raw.(policy.Policy)
+	if !ok {
+		return fmt.Errorf("go-plugin dispensed a %T", raw)
+	}
+	p.policy = client
+	return nil
+}
+
+// pid of the process.
+func (p *process) pid() int { return int(p.run.pid.Load()) }
+
+// exited reports whether the process is dead.
+func (p *process) exited() bool { return p.client.Exited() }
+
+// stop ends a process that is no longer wanted, politely at first.
+func (p *process) stop() {
+	timer := time.AfterFunc(stopTime, p.run.kill)
+	defer timer.Stop()
+	p.reap()
+}
+
+// kill ends the process at once.
+func (p *process) kill() {
+	p.run.kill()
+	p.reap()
+}
+
+func (p *process) reap() {
+	p.once.Do(func() {
+		p.client.Kill()
+		os.RemoveAll(p.dir)
+	})
+}
+
+// describe asks for the description, within the limit.
+func (p *process) describe(ctx context.Context, limit time.Duration) (d *policy.Description, err error) {
+	err = p.call(ctx, limit, func(ctx context.Context) (err error) {
+		d, err = p.policy.Describe(ctx)
+		return err
+	})
+	if err == nil && d.GetName() == "" {
+		err = fmt.Errorf("%w: a description without a name", ErrGarbage)
+	}
+	return d, err
+}
+
+// plan asks for a plan, within the limit.
+func (p *process) plan(ctx context.Context, s *policy.Snapshot, limit time.Duration) (answer *policy.Plan, err error) {
+	err = p.call(ctx, limit, func(ctx context.Context) (err error) {
+		answer, err = p.policy.Plan(ctx, s)
+		return err
+	})
+	if err == nil && answer.GetSnapshotRevision() != s.GetRevision() {
+		err = fmt.Errorf("%w: it answers snapshot %d, asked was %d", ErrGarbage, answer.GetSnapshotRevision(), s.GetRevision())
+	}
+	return answer, err
+}
+
+// call makes one call and says what its failure means. A process that did not
+// answer in time or whose connection broke is dead afterwards.
+func (p *process) call(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := f(limited)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case limited.Err() != nil:
+		p.kill()
+		return fmt.Errorf("%w: nothing came within %s", ErrDeadline, limit)
+	case errors.Is(err, policy.ErrGarbled):
+		return fmt.Errorf("%w: %w", ErrGarbage, err)
+	}
+	switch state := status.Convert(err); state.Code() {
+	case codes.Unavailable:
+		p.kill()
+		return fmt.Errorf("%w: %s", ErrCrashed, state.Message())
+	case codes.Unimplemented:
+		return fmt.Errorf("%w: %s", ErrGarbage, state.Message())
+	default:
+		return fmt.Errorf("%w: %s", ErrRefused, state.Message())
+	}
+}

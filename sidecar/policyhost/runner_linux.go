@@ -1,0 +1,13 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package policyhost
+
+import "syscall"
+
+// processAttributes puts a policy into a process group of its own, so that a
+// Ctrl-C on the terminal is the host's to handle, and lets the kernel end it
+// should the host be killed.
+func processAttributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}

@@ -1,0 +1,14 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix && !linux
+
+package policyhost
+
+import "syscall"
+
+// processAttributes puts a policy into a process group of its own, so that a
+// Ctrl-C on the terminal is the host's to handle.
+func processAttributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true}
+}
