@@ -1,0 +1,110 @@
+# Copyright The Conch Authors
+# SPDX-License-Identifier: Apache-2.0
+# Every target does its own set-up, pinned, once, into .cache/ (set-up scripts: scripts/setup).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+GO ?= go
+MODULE := github.com/conch-serving/conch
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -X $(MODULE)/internal/figure.Commit=$(VERSION)
+PROGRAMS := conch=sidecar conch-policies=plugins tritonctl=tritonctl conch-demo=demo conch-bench=bench
+
+# The server that end-to-end tests, TRITON=real and the live benchmark run; TRITONSERVER=/path takes your own.
+TRITONSERVER ?=
+export TRITONSERVER
+TRITON_HOME := $(CURDIR)/.cache/$(if $(TRITONSERVER),own,triton)
+export CONCH_TRITONSERVER = $(or $(TRITONSERVER),$(TRITON_HOME)/tritonserver)
+export CONCH_PYTHON = $(TRITON_HOME)/venv/bin/python
+export CONCH_GRAPHS = $(TRITON_HOME)/models
+export CONCH_BIN = $(CURDIR)/bin
+
+.PHONY: help
+help: ## this list
+	@printf 'Conch: make TARGET\n\n'
+	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="core proxy live" (bench)\n'
+
+.PHONY: demo
+demo: ## Triton's batching against Conch on four emulated GPUs, then a Conch to try (TRITON=real: real tritonservers)
+	@$(MAKE) build PROGRAMS="conch=sidecar conch-policies=plugins tritonctl=tritonctl conch-demo=demo"
+	@if [ "$${TRITON:-}" = real ]; then $(MAKE) triton; fi
+	@exec bin/conch-demo --triton="$${TRITON:-embedded}" --seconds="$${DEMO_SECONDS:-0}"
+
+.PHONY: build
+build: ## the programs, into bin/
+	@mkdir -p bin
+	@started=$$SECONDS; [ -d "$$($(GO) env GOMODCACHE)/cache/download/google.golang.org" ] || echo '-- fetching Go modules' >&2; \
+	$(GO) mod download; \
+	for p in $(PROGRAMS); do \
+	  dir=$${p#*=}; [ -d "$$dir" ] || continue; \
+	  echo "-- building bin/$${p%=*}" >&2; $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o "bin/$${p%=*}" "./$$dir"; \
+	done; echo "-- built in $$((SECONDS - started)) s" >&2
+
+.PHONY: test
+test: build triton race ## everything CI runs: build, vet, unit, property and fuzz-seed tests, then end to end on a real tritonserver
+	@echo '-- go vet' >&2; $(GO) vet ./...
+	@echo "-- unit, property, golden and conformance tests$(RACE_SAYS)" >&2
+	@$(GO) test $(RACE) -timeout 10m $$($(GO) list ./... | grep -v '^$(MODULE)/e2e$$')
+	@$(E2E)
+
+.PHONY: e2e
+e2e: build triton race ## end-to-end tests alone, on a real tritonserver
+	@$(E2E)
+
+E2E = echo "-- end-to-end tests on $$CONCH_TRITONSERVER$(RACE_SAYS)" >&2; $(GO) test $(RACE) -count=1 -timeout 10m ./e2e
+
+# -race wants a C compiler: the prerequisite "race" says whether there is one before a recipe that uses this is expanded.
+RACE = $(if $(filter yes,$(shell cat .cache/race 2>/dev/null)),-race)
+RACE_SAYS = $(if $(RACE), (race detector on), (race detector OFF: no C compiler))
+
+.PHONY: race
+race: .cache/race
+.cache/race: scripts/setup/compiler.sh scripts/setup/lib.sh
+	@echo '-- setting up the race detector' >&2
+	@scripts/setup/compiler.sh; touch $@
+
+.PHONY: lint
+lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
+	@.cache/bin/golangci-lint run
+
+.cache/bin/golangci-lint: scripts/setup/golangci.sh scripts/setup/lib.sh
+	@echo '-- setting up golangci-lint' >&2
+	@scripts/setup/golangci.sh; touch $@
+
+.PHONY: bench
+BENCH ?= core proxy live
+bench: ## the figures of docs/results.md (BENCH="core proxy live" chooses)
+	@$(MAKE) build
+	@case '$(BENCH)' in *live*) $(MAKE) triton;; esac
+	@for b in $(BENCH); do bin/conch-bench "$$b"; done
+
+.PHONY: results
+results: ## docs/results.md from results/*.json
+	@$(MAKE) build PROGRAMS=conch-bench=bench
+	@bin/conch-bench results
+
+.PHONY: triton
+triton: ## a real tritonserver, into .cache/triton (TRITONSERVER=/path: check that yours is there)
+	@[ -e $(TRITON_HOME)/ready ] || echo '-- setting up Triton' >&2
+	@scripts/setup/triton.sh
+
+.PHONY: generate
+generate: .cache/bin/protoc ## generated code from .proto files
+	@PATH=$(CURDIR)/.cache/bin:$$PATH; \
+	into='--go_out=. --go_opt=module=$(MODULE) --go-grpc_out=. --go-grpc_opt=module=$(MODULE)'; \
+	protoc -I internal/triton/proto $$into internal/triton/proto/*.proto; \
+	protoc -I plugins/policy $$into plugins/policy/policy.proto
+	@git diff --stat -- '*.pb.go'
+
+.cache/bin/protoc: scripts/setup/protoc.sh scripts/setup/protoc.txt scripts/setup/lib.sh
+	@echo '-- setting up protoc' >&2
+	@scripts/setup/protoc.sh; touch $@
+
+.PHONY: clean
+clean: ## removes bin/ and .cache/
+	@rm -rf bin .cache

@@ -1,0 +1,124 @@
+# Copyright The Conch Authors
+# SPDX-License-Identifier: Apache-2.0
+"""An emulated model behind a real tritonserver: OUTPUT = 2 * INPUT + 1, after as long as the GPU would have taken.
+
+The rules are those of internal/minitriton:
+
+- l(b) = beta + alpha * b microseconds for b rows, times knee / min(share, knee), times a normal jitter, times the stretch.
+- Everything on a partition takes turns: one flock per partition, whichever process and model.
+- Partitions of one GPU slow each other by gpulet's linear model; the factor is taken at the start of an execution and holds to its end.
+  What runs where is told through one small file per partition.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import random
+import struct
+import time
+
+import triton_python_backend_utils as pb
+
+# What one partition tells the others: when its execution ends (CLOCK_MONOTONIC, seconds), its L2 and its bandwidth utilisation. An end
+# in the past means idle, so that a server killed in the middle of an execution is idle as soon as that execution would have ended.
+RUNNING = struct.Struct("=ddd")
+PR_SET_TIMERSLACK = 29
+
+
+def slowdown(l2, bandwidth, other_l2, other_bandwidth):
+    """gpulet's interference model, section 4.4 and its published coefficients; never below 1."""
+    return max(
+        1.0,
+        0.1129 * l2 + 0.7160 * other_l2 + 0.3549 * bandwidth + 0.0882 * other_bandwidth + 0.8954,
+    )
+
+
+class Partition:
+    """The partition of this process: its lock, and what it and its neighbours run."""
+
+    def __init__(self, directory, gpu, partition):
+        self.name = partition
+        self.directory = os.path.join(directory, "gpu-" + gpu)
+        os.makedirs(self.directory, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self.lock = os.open(os.path.join(directory, "partition-" + partition + ".lock"), flags, 0o600)
+        self.state = os.open(os.path.join(self.directory, partition), flags, 0o600)
+        self.neighbours = {}
+        self.seen = None
+
+    def refresh(self):
+        """Opens the files of partitions that came since the last look."""
+        changed = os.stat(self.directory).st_mtime_ns
+        if changed == self.seen:
+            return
+        names = set(os.listdir(self.directory)) - {self.name}
+        for name in names - self.neighbours.keys():
+            self.neighbours[name] = os.open(os.path.join(self.directory, name), os.O_RDONLY | os.O_CLOEXEC)
+        for name in self.neighbours.keys() - names:
+            os.close(self.neighbours.pop(name))
+        self.seen = changed
+
+    def factor(self, l2, bandwidth):
+        """By how much the neighbours that run now slow an execution that starts now."""
+        self.refresh()
+        now, worst = time.monotonic(), 1.0
+        for fd in self.neighbours.values():
+            state = os.pread(fd, RUNNING.size, 0)
+            if len(state) == RUNNING.size:
+                end, other_l2, other_bandwidth = RUNNING.unpack(state)
+                if end > now:
+                    worst = max(worst, slowdown(l2, bandwidth, other_l2, other_bandwidth))
+        return worst
+
+    def run(self, seconds, l2, bandwidth):
+        """Takes the partition's turn and holds it for the given time at full speed, stretched by interference."""
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        try:
+            end = time.monotonic() + seconds * self.factor(l2, bandwidth)
+            os.pwrite(self.state, RUNNING.pack(end, l2, bandwidth), 0)
+            while True:
+                left = end - time.monotonic()
+                if left <= 0:
+                    return
+                time.sleep(left)
+        finally:
+            os.pwrite(self.state, RUNNING.pack(0, 0, 0), 0)
+            fcntl.flock(self.lock, fcntl.LOCK_UN)
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        parameters = {k: v["string_value"] for k, v in json.loads(args["model_config"])["parameters"].items()}
+
+        def number(name, default):
+            return float(parameters.get("conch_emulate_" + name, default))
+
+        share = float(os.environ.get("CONCH_SHARE") or 100)
+        knee = number("knee", 100)
+        stretch = float(os.environ.get("CONCH_EMULATION_STRETCH") or 1)
+        scale = knee / min(share, knee) * stretch / 1e6
+        self.alpha, self.beta = number("alpha_us", 0) * scale, number("beta_us", 0) * scale
+        self.l2 = number("l2", 0.3) * share / 100
+        self.bandwidth = number("bandwidth", 0.3) * share / 100
+        self.jitter = number("jitter", 0)
+        self.random = random.Random(args["model_name"])
+
+        gpu = os.environ.get("CONCH_GPU") or "0"
+        partition = os.environ.get("CONCH_PARTITION") or gpu
+        directory = os.environ.get("CONCH_EMULATION_DIR")
+        if not directory:
+            raise pb.TritonModelException(
+                "CONCH_EMULATION_DIR is not set: an emulated model needs a directory in which the servers of one machine share their locks"
+            )
+        self.partition = Partition(directory, gpu.replace("/", "_"), partition.replace("/", "_"))
+        # By default Linux may be 50 us late with every timer.
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+
+    def execute(self, requests):
+        inputs = [pb.get_input_tensor_by_name(request, "INPUT").as_numpy() for request in requests]
+        seconds = self.beta + self.alpha * sum(len(array) for array in inputs)
+        if self.jitter:
+            seconds *= max(0.0, self.random.gauss(1, self.jitter))
+        self.partition.run(seconds, self.l2, self.bandwidth)
+        return [pb.InferenceResponse(output_tensors=[pb.Tensor("OUTPUT", 2 * array + 1)]) for array in inputs]
