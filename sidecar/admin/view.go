@@ -5,6 +5,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -80,7 +81,11 @@ func (v view) Explain(ctx context.Context, name string) (client.Explanation, err
 	if err != nil {
 		return client.Explanation{}, coded(err)
 	}
-	return explanation(e), nil
+	detail, err := json.Marshal(e)
+	if err != nil {
+		return client.Explanation{}, fmt.Errorf("explanation of %s as JSON: %w", name, err)
+	}
+	return client.Explanation{Model: e.Model, Text: e.Text(), Detail: detail}, nil
 }
 
 func (v view) Policies(ctx context.Context) ([]client.Policy, error) {
@@ -306,8 +311,4 @@ func each[From, To any](in []From, to func(From) To) []To {
 		out[i] = to(v)
 	}
 	return out
-}
-
-func explanation(e *plan.Explanation) client.Explanation {
-	return client.Explanation{Model: e.Model, Text: e.Text()}
 }

@@ -157,13 +157,13 @@ type ApplyResult struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// Explanation says why a model is where it is.
+// Explanation says why a model is where it is: Text for a person, Detail (a
+// plan.Explanation: placements, profile used, refusals, expected and measured
+// performance) for a program.
 type Explanation struct {
-	Model      string   `json:"model"`
-	Placed     bool     `json:"placed"`
-	Text       string   `json:"text"`
-	Reasons    []string `json:"reasons"`
-	Partitions []string `json:"partitions"`
+	Model  string          `json:"model"`
+	Text   string          `json:"text"`
+	Detail json.RawMessage `json:"detail,omitempty"`
 }
 
 // Policy is a scheduling policy that this conch can run.
