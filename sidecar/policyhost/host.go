@@ -33,13 +33,14 @@ type Host struct {
 	good   *policy.Plan
 }
 
-// inUse is the policy in use and what became of it. Its first four fields never
-// change.
+// inUse is the policy in use and what became of it. What comes before process
+// never changes.
 type inUse struct {
 	name        string
 	executable  Executable
 	description *policy.Description
-	parameters  map[string]string
+	// given are the parameters of the Ref, resolved those over the defaults.
+	given, resolved map[string]string
 
 	process  *process
 	guard    *guard
@@ -115,7 +116,7 @@ func (h *Host) prepare(ctx context.Context, ref Ref) (*inUse, error) {
 	if err != nil {
 		return nil, err
 	}
-	parameters, err := d.Resolve(ref.Parameters)
+	resolved, err := d.Resolve(ref.Parameters)
 	if err != nil {
 		p.stop()
 		return nil, fmt.Errorf("%w: %w", ErrParameter, err)
@@ -127,7 +128,8 @@ func (h *Host) prepare(ctx context.Context, ref Ref) (*inUse, error) {
 		return nil, fmt.Errorf("%w: %v are unknown to this version of Conch", ErrNeeds, unmet)
 	}
 	return &inUse{
-		name: ref.Name, executable: executable, description: d, parameters: parameters,
+		name: ref.Name, executable: executable, description: d,
+		given: maps.Clone(ref.Parameters), resolved: resolved,
 		process: p, guard: newGuard(h.o), since: h.o.Now(),
 	}, nil
 }
@@ -309,7 +311,7 @@ func withParameters(s *policy.Snapshot, u *inUse) *policy.Snapshot {
 			asked.Parameters[p.GetName()] = value
 		}
 	}
-	maps.Copy(asked.Parameters, u.parameters)
+	maps.Copy(asked.Parameters, u.given)
 	return asked
 }
 

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -129,7 +130,7 @@ func (h *Host) Status() Status {
 		return Status{State: StateNone, Breaker: BreakerClosed}
 	}
 	s := Status{
-		Name: u.name, Description: proto.CloneOf(u.description), Parameters: u.parameters,
+		Name: u.name, Description: proto.CloneOf(u.description), Parameters: maps.Clone(u.resolved),
 		State: StateRunning, PID: u.process.pid(), Since: u.since,
 		Breaker: u.guard.state, Failures: u.guard.failures, Restarts: u.restarts,
 		Plans: u.plans, RetryAt: u.guard.retryAt, LastPlan: u.lastPlan, LastDuration: u.lastTook,
