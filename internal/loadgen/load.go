@@ -1,0 +1,180 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package loadgen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Model is one model under load.
+type Model struct {
+	Name string
+	// SLO is the latency within which an answer is good.
+	SLO time.Duration
+	// Weight is this model's part of the rate, relative to the others'; 0 means 1.
+	Weight float64
+}
+
+// Arrivals is the process that spaces requests.
+type Arrivals int
+
+const (
+	// Poisson arrivals: independent callers, exponentially distributed gaps.
+	Poisson Arrivals = iota
+	// Fixed arrivals: equal gaps.
+	Fixed
+)
+
+// Load is what to offer.
+type Load struct {
+	Models []Model
+	// Rate is the sum over all models, in requests per second.
+	Rate     float64
+	Arrivals Arrivals
+	// Requests that arrive within Warmup are sent but not counted; then Measure is counted.
+	Warmup, Measure time.Duration
+	// Seed fixes arrivals and the order of models.
+	Seed uint64
+	// Patience bounds the wait for answers after the last arrival. What is unanswered then is cancelled and counts as late.
+	Patience time.Duration
+	// GiveUp is the multiple of its SLO after which a caller cancels; 0 means never. What is given up counts as late.
+	GiveUp float64
+	// AbortAbove ends a run whose fraction of bad requests is sure to end well above this; 0 means never. See Result.Aborted.
+	AbortAbove float64
+}
+
+// Caller sends one request and returns when it is answered. A nil error is a correct answer; ErrWrong is a wrong one.
+type Caller interface {
+	// Call asks the model with this index in Load.Models. The sequence number is unique in a run.
+	Call(ctx context.Context, model int, sequence uint64) error
+}
+
+// ErrWrong is an answer that is not what the model computes.
+var ErrWrong = errors.New("wrong answer")
+
+// Clock is time as the generator sees it. Sleep must be accurate: a late wake-up counts as latency.
+type Clock interface {
+	Now() time.Time
+	Sleep(d time.Duration)
+}
+
+// Run offers the load and returns once every request is accounted for. It fails only on a load that makes no sense or if ctx ends.
+func Run(ctx context.Context, l Load, c Caller, clock Clock) (*Result, error) {
+	if l.Rate <= 0 || len(l.Models) == 0 || l.Measure <= 0 {
+		return nil, fmt.Errorf("load: rate %g over %d models for %v: all three must be positive", l.Rate, len(l.Models), l.Measure)
+	}
+	calls, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &run{load: l, caller: c, clock: clock, start: clock.Now(), counts: newCounts(l)}
+	r.generate(calls)
+	r.settle(cancel)
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	return r.counts.result(l), nil
+}
+
+type run struct {
+	load   Load
+	caller Caller
+	clock  Clock
+	start  time.Time
+	wg     sync.WaitGroup
+	counts *counts
+}
+
+// generate sends requests at their times until the load ends, is aborted, or ctx ends.
+func (r *run) generate(ctx context.Context) {
+	next := newSchedule(r.load)
+	end := r.load.Warmup + r.load.Measure
+	for sequence := uint64(1); ; sequence++ {
+		at, model := next.draw()
+		if at >= end || ctx.Err() != nil || r.counts.hopeless() {
+			return
+		}
+		arrival := r.start.Add(at)
+		if wait := arrival.Sub(r.clock.Now()); wait > 0 {
+			r.clock.Sleep(wait)
+		}
+		counted := at >= r.load.Warmup
+		if counted {
+			r.counts.sent(model)
+		}
+		r.wg.Go(func() { r.call(ctx, model, sequence, arrival, counted) })
+	}
+}
+
+func (r *run) call(ctx context.Context, model int, sequence uint64, arrival time.Time, counted bool) {
+	if r.load.GiveUp > 0 {
+		left := time.Duration(r.load.GiveUp*float64(r.load.Models[model].SLO)) - r.clock.Now().Sub(arrival)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, left)
+		defer cancel()
+	}
+	err := r.caller.Call(ctx, model, sequence)
+	if counted {
+		r.counts.answered(model, r.clock.Now().Sub(arrival), ctx.Err() != nil, err)
+	}
+}
+
+// settle waits for the answers that are still out, and after the patience cancels them.
+func (r *run) settle(cancel context.CancelFunc) {
+	done := make(chan struct{})
+	go func() {
+		r.wg.Wait()
+		close(done)
+	}()
+	patience := r.load.Patience
+	if r.counts.hopeless() {
+		patience = 0
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		cancel()
+		<-done
+	}
+}
+
+// schedule draws arrivals: one process for the sum, each arrival's model drawn by weight, which for Poisson arrivals is the same as one
+// process per model.
+type schedule struct {
+	load   Load
+	random *rand.Rand
+	sums   []float64
+	at     time.Duration
+}
+
+func newSchedule(l Load) *schedule {
+	s := &schedule{load: l, random: rand.New(rand.NewPCG(l.Seed, uint64(len(l.Models))))}
+	sum := 0.0
+	for _, m := range l.Models {
+		if m.Weight == 0 {
+			m.Weight = 1
+		}
+		sum += m.Weight
+		s.sums = append(s.sums, sum)
+	}
+	return s
+}
+
+func (s *schedule) draw() (at time.Duration, model int) {
+	gap := 1 / s.load.Rate
+	if s.load.Arrivals == Poisson {
+		gap *= s.random.ExpFloat64()
+	}
+	s.at += time.Duration(gap * float64(time.Second))
+	pick := s.random.Float64() * s.sums[len(s.sums)-1]
+	for model = 0; model < len(s.sums)-1 && s.sums[model] <= pick; {
+		model++
+	}
+	return s.at, model
+}

@@ -1,0 +1,179 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package loadgen
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Result accounts for the requests of one run that arrived after its warm-up.
+type Result struct {
+	// Rate is the offered rate, in requests per second; Measured is the time in which requests were counted.
+	Rate     float64
+	Measured time.Duration
+	Models   []ModelResult
+	// Aborted says that the run ended early because its fraction of bad requests was sure to end above Load.AbortAbove.
+	Aborted bool
+}
+
+// ModelResult accounts for one model. Sent = Good + Late + Failed + Wrong.
+type ModelResult struct {
+	Name string
+	SLO  time.Duration
+	// Good were answered inside the SLO, Late after it or given up, Failed with an error, Wrong with a wrong answer.
+	Sent, Good, Late, Failed, Wrong int
+	// FirstError is the first error of this run, to be shown.
+	FirstError error
+
+	latencies []time.Duration // of correct answers, late or not; sorted
+	unbounded int             // requests without an answer
+}
+
+// Bad is the fraction of requests that are not good; 0 if there were none.
+func (m ModelResult) Bad() float64 { return fraction(m.Sent-m.Good, m.Sent) }
+
+// Quantile is the latency below which the fraction q of all requests was answered. Requests without an answer count as slower than all
+// others: if q falls among them, ok is false.
+func (m ModelResult) Quantile(q float64) (latency time.Duration, ok bool) {
+	i := int(math.Ceil(q*float64(len(m.latencies)+m.unbounded))) - 1
+	if i = max(i, 0); i >= len(m.latencies) {
+		return 0, false
+	}
+	return m.latencies[i], true
+}
+
+// Bad is the fraction of all requests that are not good.
+func (r *Result) Bad() float64 {
+	var bad, sent int
+	for _, m := range r.Models {
+		bad, sent = bad+m.Sent-m.Good, sent+m.Sent
+	}
+	return fraction(bad, sent)
+}
+
+// WorstBad is the largest Bad of a model.
+func (r *Result) WorstBad() float64 {
+	worst := 0.0
+	for _, m := range r.Models {
+		worst = max(worst, m.Bad())
+	}
+	return worst
+}
+
+// Goodput is good requests per second.
+func (r *Result) Goodput() float64 {
+	good := 0
+	for _, m := range r.Models {
+		good += m.Good
+	}
+	return float64(good) / r.Measured.Seconds()
+}
+
+// WorstQuantile is the largest quantile over the models, in multiples of the model's SLO. ok is false if some model left the quantile's
+// request without an answer.
+func (r *Result) WorstQuantile(q float64) (ofSLO float64, ok bool) {
+	for _, m := range r.Models {
+		latency, answered := m.Quantile(q)
+		if m.Sent > 0 && !answered {
+			return 0, false
+		}
+		ofSLO = max(ofSLO, float64(latency)/float64(m.SLO))
+	}
+	return ofSLO, true
+}
+
+// Faults counts errors and wrong answers, and returns the first of them.
+func (r *Result) Faults() (failed, wrong int, first error) {
+	for _, m := range r.Models {
+		failed, wrong = failed+m.Failed, wrong+m.Wrong
+		if first == nil {
+			first = m.FirstError
+		}
+	}
+	return failed, wrong, first
+}
+
+func fraction(part, whole int) float64 {
+	if whole == 0 {
+		return 0
+	}
+	return float64(part) / float64(whole)
+}
+
+// counts is the ledger of a run.
+type counts struct {
+	mu     sync.Mutex
+	models []ModelResult
+	bad    int
+	enough int // bad requests after which the run cannot end near AbortAbove any more; 0 means never
+	aborts bool
+	start  time.Time
+}
+
+func newCounts(l Load) *counts {
+	c := &counts{models: make([]ModelResult, len(l.Models))}
+	for i, m := range l.Models {
+		c.models[i] = ModelResult{Name: m.Name, SLO: m.SLO}
+	}
+	if l.AbortAbove > 0 {
+		// Twice what is allowed and four standard deviations of a Poisson count.
+		allowed := l.AbortAbove * l.Rate * l.Measure.Seconds()
+		c.enough = int(2*allowed+4*math.Sqrt(allowed)) + 5
+	}
+	return c
+}
+
+func (c *counts) sent(model int) {
+	c.mu.Lock()
+	c.models[model].Sent++
+	c.mu.Unlock()
+}
+
+func (c *counts) answered(model int, latency time.Duration, cancelled bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := &c.models[model]
+	switch {
+	case err == nil:
+		m.latencies = append(m.latencies, latency)
+		if latency <= m.SLO {
+			m.Good++
+			return
+		}
+		m.Late++
+	case cancelled:
+		m.unbounded++
+		m.Late++
+	case errors.Is(err, ErrWrong):
+		m.unbounded++
+		m.Wrong++
+	default:
+		m.unbounded++
+		m.Failed++
+	}
+	if err != nil && !cancelled && m.FirstError == nil {
+		m.FirstError = err
+	}
+	c.bad++
+	c.aborts = c.aborts || c.enough > 0 && c.bad >= c.enough
+}
+
+func (c *counts) hopeless() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.aborts
+}
+
+func (c *counts) result(l Load) *Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.models {
+		slices.Sort(c.models[i].latencies)
+	}
+	return &Result{Rate: l.Rate, Measured: l.Measure, Models: c.models, Aborted: c.aborts}
+}
