@@ -122,6 +122,10 @@ func (a *Aggregate) with(model string) []Partition {
 
 // Model is the configuration of a served model; an empty version is any. The error is Triton's.
 func (a *Aggregate) Model(name, version string) (*tritonpb.ModelConfig, error) {
+	version, err := canonicalVersion(version)
+	if err != nil {
+		return nil, err
+	}
 	m, err := a.find(name, version)
 	return m.Config, err
 }
@@ -155,7 +159,7 @@ func canonicalVersion(version string) (string, error) {
 	n, err := strconv.ParseInt(version[start:end], 10, 64)
 	if err != nil {
 		return "", status.Errorf(codes.InvalidArgument,
-			"failed to get model version from specified version string '%s' (details: stoll), version should be an integral value > 0", version)
+			"failed to get model version from specified version string '%s' (details: stol), version should be an integral value > 0", version)
 	}
 	if n < 0 {
 		return "", status.Errorf(codes.InvalidArgument,

@@ -196,10 +196,12 @@ func customParameter(name string, value tritonjson.Value) (batch.Parameter, erro
 	case tritonjson.Bool:
 		b, _ := value.AsBool()
 		return batch.BoolParameter(name, b), nil
-	case tritonjson.Integer:
+	case tritonjson.Integer, tritonjson.Double:
 		if i, err := value.AsInt(); err == nil {
 			return batch.Int64Parameter(name, i), nil
 		}
+		f, _ := value.AsDouble()
+		return batch.DoubleParameter(name, f), nil
 	}
 	return batch.Parameter{}, status.Errorf(codes.InvalidArgument,
 		"parameter '%s' has invalid type. It should be either 'int', 'bool', or 'string'.", name)

@@ -47,7 +47,6 @@ const (
 	errSurrogate    = "The surrogate pair in string is invalid."
 	errEscape       = "Invalid escape character in string."
 	errQuote        = "Missing a closing quotation mark in string."
-	errEncoding     = "Invalid encoding in string."
 	errTooBig       = "Number too big to be stored in double."
 	errMissFraction = "Miss fraction part in number."
 	errMissExponent = "Miss exponent in number."
@@ -224,7 +223,7 @@ func (p *parser) str(start int) (int, error) {
 		case c == 0:
 			return 0, &SyntaxError{errQuote, pos}
 		case c < 0x20:
-			return 0, &SyntaxError{errEncoding, pos}
+			return 0, &SyntaxError{errEscape, pos}
 		default:
 			pos++
 		}
@@ -244,9 +243,9 @@ func (p *parser) escape(pos int) (int, error) {
 	switch {
 	case !ok:
 		return 0, &SyntaxError{errHex, pos}
-	case unit < 0xD800 || unit > 0xDFFF:
+	case unit < 0xD800 || unit > 0xDBFF: // a low surrogate alone is let through
 		return pos + 6, nil
-	case unit > 0xDBFF || p.peek(pos+6) != '\\' || p.peek(pos+7) != 'u':
+	case p.peek(pos+6) != '\\' || p.peek(pos+7) != 'u':
 		return 0, &SyntaxError{errSurrogate, pos}
 	}
 	low, ok := hex4(p.doc.text, pos+8)

@@ -216,7 +216,11 @@ func appendUnescaped(dst, raw []byte) []byte {
 				r = (r-0xD800)<<10 + (low - 0xDC00) + 0x10000
 				i += 6
 			}
-			dst = utf8.AppendRune(dst, r)
+			if r >= 0xDC00 && r <= 0xDFFF { // alone, and no character; Triton encodes it all the same
+				dst = append(dst, 0xE0|byte(r>>12), 0x80|byte(r>>6)&0xBF, 0x80|byte(r)&0x3F)
+			} else {
+				dst = utf8.AppendRune(dst, r)
+			}
 			i += 4
 		default:
 			dst = append(dst, c)
@@ -283,6 +287,14 @@ func (v Value) AsInt() (int64, error) {
 		}
 	}
 	return 0, &TypeError{notSigned}
+}
+
+// AsDouble is any number.
+func (v Value) AsDouble() (float64, error) {
+	if !v.isNumber() {
+		return 0, &TypeError{notDouble}
+	}
+	return scanNumber(v.doc.text, v.pos).float64(), nil
 }
 
 // CheckArray fails unless the value is an array.

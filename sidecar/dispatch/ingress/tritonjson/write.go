@@ -4,7 +4,6 @@
 package tritonjson
 
 import (
-	"bytes"
 	"math"
 	"strconv"
 )
@@ -20,7 +19,7 @@ func appendComma(dst []byte, i int) []byte {
 	return dst
 }
 
-// AppendDouble writes a double as RapidJSON does: the shortest digits that read back the same, in positional notation
+// AppendDouble writes a double as RapidJSON does: few digits that read back the same, in positional notation
 // between 1e-6 and 1e21 and always with a fraction there, otherwise with a bare exponent; NaN and infinities bare.
 func AppendDouble(dst []byte, f float64) []byte {
 	switch {
@@ -42,11 +41,8 @@ func AppendDouble(dst []byte, f float64) []byte {
 		return append(dst, '0', '.', '0')
 	}
 	var buf [32]byte
-	text := strconv.AppendFloat(buf[:0], f, 'e', -1, 64) // d.ddde±xx
-	e := bytes.IndexByte(text, 'e')
-	exponent, _ := strconv.Atoi(view(text[e+1:]))
-	digits := append(text[:1:1], text[min(2, e):e]...)
-	point := exponent + 1 // digits before the decimal point
+	digits, k := appendDigits(buf[:0], f)
+	point := len(digits) + k // digits before the decimal point
 	switch n := len(digits); {
 	case n <= point && point <= 21:
 		dst = append(dst, digits...)
@@ -68,7 +64,7 @@ func AppendDouble(dst []byte, f float64) []byte {
 	default:
 		dst = append(dst, digits[0])
 	}
-	return strconv.AppendInt(append(dst, 'e'), int64(exponent), 10)
+	return strconv.AppendInt(append(dst, 'e'), int64(point-1), 10)
 }
 
 const hexDigits = "0123456789ABCDEF"
