@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"time"
 )
 
 // Control is who decides which models are loaded, Triton's --model-control-mode.
@@ -29,14 +28,6 @@ type Partition struct {
 	GPU *GPU
 	// Share is the thread percentage, 1 to 100. 0 means 100.
 	Share int
-}
-
-// Clock is time as minitriton sees it. Sleep must be accurate to well below a millisecond where emulated times are to be believed.
-type Clock interface {
-	Now() time.Time
-	Sleep(d time.Duration)
-	// AfterFunc calls f on a goroutine of its own once d has passed. Stop prevents a call that has not begun.
-	AfterFunc(d time.Duration, f func()) (stop func())
 }
 
 // Options says what a Server serves and where. The zero value of every field but Repository is usable.

@@ -1,0 +1,197 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package minitriton
+
+import (
+	"slices"
+	"time"
+)
+
+// payload is what one instance executes at once.
+type payload struct {
+	requests []*request
+	rows     int
+	// closed: nothing may join any more, because a request of another shape waits behind. saturated: the batcher is done growing it.
+	closed bool
+	taken  bool
+	oldest time.Time
+}
+
+// batcher is Triton's rule for what goes together and when, as plain state: the caller holds a lock and passes the time in. Without
+// dynamic batching every request is a payload of its own, first come, first served. With it requests join the newest payload that no
+// instance has taken, until that is full, has a preferred size, or the next request has another shape; a payload becomes available to
+// the instances when that happens, or when its oldest request has waited for delay. Up to two payloads per instance are made ahead.
+type batcher struct {
+	dynamic      bool
+	maxBatch     int
+	preferred    []int // ascending
+	delay        time.Duration
+	instances    int
+	equalShapes  bool // the model has variable dimensions: only equal shapes may share a batch
+	waiting      []*request
+	ready        []*payload
+	current      *payload
+	saturated    bool // of current
+	dropCanceled func(*request)
+}
+
+// add takes a request in. The caller calls form next.
+func (b *batcher) add(r *request) {
+	if !b.dynamic {
+		b.ready = append(b.ready, &payload{requests: []*request{r}, rows: max(1, r.rows), oldest: r.enqueued})
+		return
+	}
+	b.waiting = append(b.waiting, r)
+}
+
+// form makes the payloads that the rule allows at now, and says after what time it wants to be asked again: 0 means only after the next
+// add or take.
+func (b *batcher) form(now time.Time) time.Duration {
+	for b.dynamic && len(b.ready) < 2*b.instances {
+		b.dropGone()
+		if len(b.waiting) == 0 {
+			return 0
+		}
+		if b.current == nil || b.saturated || b.current.taken {
+			b.current, b.saturated = &payload{}, false
+		}
+		n, wait := b.next(now)
+		if n == 0 {
+			if wait == 0 { // nothing fits the current payload, which next has marked: start another one
+				continue
+			}
+			return wait
+		}
+		p := b.current
+		if len(p.requests) == 0 {
+			p.oldest = b.waiting[0].enqueued
+			b.ready = append(b.ready, p)
+		}
+		for _, r := range b.waiting[:n] {
+			p.rows += max(1, r.rows)
+		}
+		p.requests = append(p.requests, b.waiting[:n]...)
+		clear(b.waiting[:n])
+		b.waiting = b.waiting[n:]
+	}
+	return 0
+}
+
+// dropGone removes requests whose callers have gone from the head of the queue, as far as one batch can reach: Triton does that for
+// queued requests under dynamic batching alone.
+func (b *batcher) dropGone() {
+	for i := 0; i < len(b.waiting) && i < b.maxBatch; {
+		r := b.waiting[i]
+		if r.ctx.Err() == nil {
+			i++
+			continue
+		}
+		b.waiting = slices.Delete(b.waiting, i, i+1)
+		b.dropCanceled(r)
+	}
+}
+
+// next says how many of the waiting requests join the current payload now, or how long to wait for more.
+func (b *batcher) next(now time.Time) (int, time.Duration) {
+	p := b.current
+	largest := b.preferred[len(b.preferred)-1]
+	n, rows, best := 0, 0, 0
+	full := false
+	for _, r := range b.waiting {
+		size := max(1, r.rows)
+		if p.rows+rows > 0 {
+			if p.rows+rows+size > largest && best == 0 {
+				best = n
+				b.saturated = true
+			}
+			if p.rows+rows+size > b.maxBatch {
+				full = true
+				break
+			}
+			if b.equalShapes && !sameShapes(b.firstOf(p), r) {
+				p.closed, full = true, true
+				break
+			}
+		}
+		n, rows = n+1, rows+size
+		if slices.Contains(b.preferred, p.rows+rows) {
+			best = n
+		}
+	}
+	age := now.Sub(b.waiting[0].enqueued)
+	overdue := b.delay > 0 && age >= b.delay
+	if best > 0 && !overdue {
+		if b.delay == 0 {
+			b.saturated = true
+		}
+		return best, 0
+	}
+	if full || p.rows+rows >= largest {
+		b.saturated = true
+		return n, 0
+	}
+	if overdue || b.delay == 0 {
+		return n, 0
+	}
+	if !b.saturated && p.rows > 0 && !slices.Contains(b.preferred, p.rows) {
+		return n, 0 // a payload not yet taken may as well grow
+	}
+	return 0, b.delay - age
+}
+
+func (b *batcher) firstOf(p *payload) *request {
+	if len(p.requests) > 0 {
+		return p.requests[0]
+	}
+	return b.waiting[0]
+}
+
+// take hands the oldest payload to an instance, or nil if none is ready. Payloads behind it that have waited beyond the delay are merged
+// into it as far as they fit. The caller calls form next: there is a free slot.
+func (b *batcher) take(now time.Time) *payload {
+	if len(b.ready) == 0 {
+		return nil
+	}
+	p := b.ready[0]
+	b.ready[0] = nil
+	b.ready = b.ready[1:]
+	p.taken = true
+	if !b.dynamic || b.delay == 0 {
+		return p
+	}
+	for len(b.ready) > 0 && !p.closed {
+		q := b.ready[0]
+		if q.closed || now.Sub(q.oldest) <= b.delay || p.rows+q.rows > b.maxBatch ||
+			b.equalShapes && !sameShapes(p.requests[0], q.requests[0]) {
+			break
+		}
+		q.taken = true
+		p.requests, p.rows = append(p.requests, q.requests...), p.rows+q.rows
+		b.ready = b.ready[1:]
+	}
+	return p
+}
+
+// pending counts the requests that no instance has taken.
+func (b *batcher) pending() int {
+	n := len(b.waiting)
+	for _, p := range b.ready {
+		n += len(p.requests)
+	}
+	return n
+}
+
+// sameShapes says whether two requests may share a batch of a model with variable dimensions: same inputs, same shapes but for the rows.
+func sameShapes(a, b *request) bool {
+	if len(a.inputs) != len(b.inputs) {
+		return false
+	}
+	for i := range a.inputs {
+		x, y := &a.inputs[i], b.input(a.inputs[i].name)
+		if y == nil || !slices.Equal(x.shape[1:], y.shape[1:]) {
+			return false
+		}
+	}
+	return true
+}

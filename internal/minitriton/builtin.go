@@ -1,0 +1,188 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package minitriton
+
+import (
+	"encoding/binary"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// newBuiltin makes the built-in model that parameter conch_builtin names:
+//
+//	identity   OUTPUTx = INPUTx, any type and shape
+//	add_sub    OUTPUT0 = INPUT0 + INPUT1, OUTPUT1 = INPUT0 - INPUT1, TYPE_INT32
+//	string     every element of INPUT0 with ASCII letters in upper case, TYPE_STRING
+//	decoupled  one response per element of IN, after the milliseconds that DELAY says for it: OUT the element, IDX its index
+//	sequence   OUTPUT = the sum of INPUT over the sequence so far, TYPE_INT32 [1]
+//	slow       identity after conch_slow_ms milliseconds per execution
+//	error      identity, but a request whose first FP32 is negative fails, and one of -1000 or less fails the execution
+//	crash      fails for ever from its first execution on, as a model whose python stub has died
+func newBuiltin(name string, c *pb.ModelConfig, p *place) (executor, error) {
+	fits := func(in, out []string, t pb.DataType) error {
+		if len(c.Input) != len(in) || len(c.Output) != len(out) {
+			return invalid("conch_builtin %q has %d inputs and %d outputs, the config %d and %d", name, len(in), len(out), len(c.Input), len(c.Output))
+		}
+		for i, n := range in {
+			if c.Input[i].Name != n || c.Input[i].DataType != t && t != 0 {
+				return invalid("conch_builtin %q: input %d must be %s", name, i, n)
+			}
+		}
+		for i, n := range out {
+			if c.Output[i].Name != n {
+				return invalid("conch_builtin %q: output %d must be %s", name, i, n)
+			}
+		}
+		return nil
+	}
+	switch name {
+	case "identity":
+		return identity{}, nil
+	case "add_sub":
+		return addSub{}, fits([]string{"INPUT0", "INPUT1"}, []string{"OUTPUT0", "OUTPUT1"}, pb.DataType_TYPE_INT32)
+	case "string":
+		return upper{}, fits([]string{"INPUT0"}, []string{"OUTPUT0"}, pb.DataType_TYPE_STRING)
+	case "decoupled":
+		return &repeat{place: p}, fits([]string{"IN", "DELAY"}, []string{"OUT", "IDX"}, 0)
+	case "sequence":
+		return &accumulate{output: "OUTPUT", sums: map[string]int32{}}, fits([]string{"INPUT"}, []string{"OUTPUT"}, pb.DataType_TYPE_INT32)
+	case "slow":
+		ms, err := strconv.ParseFloat(parameter(c, "conch_slow_ms"), 64)
+		if err != nil {
+			return nil, invalid("parameter conch_slow_ms %q must be a number of milliseconds", parameter(c, "conch_slow_ms"))
+		}
+		return &slow{place: p, time: time.Duration(ms * float64(time.Millisecond))}, nil
+	case "error":
+		return failing{instance: c.InstanceGroup[0].Name + "_0"}, fits([]string{"INPUT0"}, []string{"OUTPUT0"}, pb.DataType_TYPE_FP32)
+	case "crash":
+		return crashed{instance: c.InstanceGroup[0].Name + "_0"}, nil
+	default:
+		return nil, invalid("conch_builtin %q is none of identity, add_sub, string, decoupled, sequence, slow, error, crash", name)
+	}
+}
+
+// identity shares the request's bytes with the response: nothing is copied.
+type identity struct{}
+
+func (identity) execute(p *payload, responses []response) error {
+	for i, r := range p.requests {
+		outputs := make([]tensor, 0, len(r.inputs))
+		for _, in := range r.inputs {
+			in.name = strings.Replace(in.name, "INPUT", "OUTPUT", 1)
+			if r.wants(in.name) {
+				outputs = append(outputs, in)
+			}
+		}
+		responses[i].outputs = outputs
+	}
+	return nil
+}
+
+type addSub struct{}
+
+func (addSub) execute(p *payload, responses []response) error {
+	for i, r := range p.requests {
+		a, b := r.input("INPUT0"), r.input("INPUT1")
+		for _, op := range []struct {
+			name string
+			sign uint32
+		}{{"OUTPUT0", 1}, {"OUTPUT1", ^uint32(0)}} {
+			if !r.wants(op.name) {
+				continue
+			}
+			out := make([]byte, len(a.data))
+			for k := 0; k < len(out); k += 4 {
+				binary.LittleEndian.PutUint32(out[k:], binary.LittleEndian.Uint32(a.data[k:])+op.sign*binary.LittleEndian.Uint32(b.data[k:]))
+			}
+			responses[i].outputs = append(responses[i].outputs, tensor{name: op.name, dtype: a.dtype, shape: a.shape, data: out})
+		}
+	}
+	return nil
+}
+
+type upper struct{}
+
+func (upper) execute(p *payload, responses []response) error {
+	for i, r := range p.requests {
+		in := &r.inputs[0]
+		out := make([]byte, 0, len(in.data))
+		eachString(in.data, func(e []byte) bool {
+			from := len(out) + 4
+			out = appendBytesElement(out, e)
+			for k := from; k < len(out); k++ {
+				if c := out[k]; 'a' <= c && c <= 'z' {
+					out[k] = c - 'a' + 'A'
+				}
+			}
+			return true
+		})
+		responses[i].outputs = []tensor{{name: "OUTPUT0", dtype: in.dtype, shape: in.shape, data: out}}
+	}
+	return nil
+}
+
+type repeat struct{ place *place }
+
+func (d *repeat) execute(p *payload, _ []response) error {
+	for _, r := range p.requests {
+		in, delay := r.input("IN"), r.input("DELAY")
+		for i := 0; i*4 < len(in.data); i++ {
+			if len(delay.data) >= i*4+4 {
+				d.place.until(d.place.clock.Now().Add(time.Duration(binary.LittleEndian.Uint32(delay.data[i*4:])) * time.Millisecond))
+			}
+			r.respond(&response{outputs: []tensor{
+				{name: "OUT", dtype: pb.DataType_TYPE_INT32, shape: []int64{1}, data: in.data[i*4 : i*4+4]},
+				{name: "IDX", dtype: pb.DataType_TYPE_UINT32, shape: []int64{1}, data: binary.LittleEndian.AppendUint32(nil, uint32(i))},
+			}}, false)
+		}
+	}
+	return nil
+}
+
+type slow struct {
+	identity
+	place *place
+	time  time.Duration
+}
+
+func (s *slow) execute(p *payload, responses []response) error {
+	s.place.until(s.place.clock.Now().Add(s.time))
+	return s.identity.execute(p, responses)
+}
+
+type failing struct {
+	identity
+	instance string
+}
+
+func (f failing) execute(p *payload, responses []response) error {
+	if err := f.identity.execute(p, responses); err != nil {
+		return err
+	}
+	for i, r := range p.requests {
+		if len(r.inputs[0].data) < 4 {
+			continue
+		}
+		first := math.Float32frombits(binary.LittleEndian.Uint32(r.inputs[0].data))
+		if first <= -1000 {
+			return refuse(codes.Internal, "Failed to process the request(s) for model '%s', message: RuntimeError: the whole execution fails", f.instance)
+		}
+		if first < 0 {
+			responses[i] = response{err: refuse(codes.Internal, "negative input")}
+		}
+	}
+	return nil
+}
+
+type crashed struct{ instance string }
+
+func (c crashed) execute(*payload, []response) error {
+	return refuse(codes.Internal, "Stub process '%s' is not healthy.", c.instance)
+}

@@ -1,0 +1,169 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package minitriton
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// parseConfig reads config.pbtxt and fills in Triton's defaults. Its errors are those for which Triton fails to poll a model.
+func parseConfig(model string, text []byte) (*pb.ModelConfig, error) {
+	c := &pb.ModelConfig{}
+	if err := prototext.Unmarshal(text, c); err != nil {
+		return nil, fmt.Errorf("config.pbtxt: %w", err)
+	}
+	return normalise(model, c)
+}
+
+// parseOverride reads the JSON of a load request's config parameter, which replaces config.pbtxt as a whole.
+func parseOverride(model, text string) (*pb.ModelConfig, error) {
+	c := &pb.ModelConfig{}
+	if err := protojson.Unmarshal([]byte(text), c); err != nil {
+		return nil, fmt.Errorf("config parameter: %w", err)
+	}
+	return normalise(model, c)
+}
+
+// normalise sets the defaults that Triton shows in a model's config and refuses what Triton refuses before it loads anything.
+func normalise(model string, c *pb.ModelConfig) (*pb.ModelConfig, error) {
+	if c.Name == "" {
+		c.Name = model
+	}
+	if c.Name != model {
+		return nil, fmt.Errorf("name %q does not match directory %q", c.Name, model)
+	}
+	if c.Backend == "" && c.Platform == "" {
+		c.Backend = "python" // what Triton infers from a version directory with model.py
+	}
+	if c.GetVersionPolicy().GetPolicyChoice() == nil {
+		c.VersionPolicy = &pb.ModelVersionPolicy{PolicyChoice: &pb.ModelVersionPolicy_Latest_{
+			Latest: &pb.ModelVersionPolicy_Latest{NumVersions: 1}}}
+	}
+	if err := checkTensors(c); err != nil {
+		return nil, err
+	}
+	if d := c.GetDynamicBatching(); d != nil {
+		if err := normaliseDynamic(c, d); err != nil {
+			return nil, err
+		}
+	}
+	normaliseOptimization(c)
+	if len(c.InstanceGroup) == 0 {
+		c.InstanceGroup = []*pb.ModelInstanceGroup{{Name: model, Kind: pb.ModelInstanceGroup_KIND_CPU, Count: 1}}
+	}
+	for i, g := range c.InstanceGroup {
+		if g.Name == "" {
+			g.Name = fmt.Sprintf("%s_%d", model, i)
+		}
+		if g.Kind == pb.ModelInstanceGroup_KIND_AUTO {
+			g.Kind = pb.ModelInstanceGroup_KIND_CPU
+		}
+		if g.Count == 0 {
+			g.Count = 1
+		}
+		if g.Count < 0 {
+			return nil, fmt.Errorf("instance group %q: count %d is negative", g.Name, g.Count)
+		}
+	}
+	if c.DefaultModelFilename == "" && c.Backend == "python" {
+		c.DefaultModelFilename = "model.py"
+	}
+	return c, nil
+}
+
+func normaliseOptimization(c *pb.ModelConfig) {
+	if c.Optimization == nil {
+		c.Optimization = &pb.ModelOptimizationPolicy{}
+	}
+	if c.Optimization.InputPinnedMemory == nil {
+		c.Optimization.InputPinnedMemory = &pb.ModelOptimizationPolicy_PinnedMemoryBuffer{Enable: true}
+	}
+	if c.Optimization.OutputPinnedMemory == nil {
+		c.Optimization.OutputPinnedMemory = &pb.ModelOptimizationPolicy_PinnedMemoryBuffer{Enable: true}
+	}
+}
+
+func normaliseDynamic(c *pb.ModelConfig, d *pb.ModelDynamicBatching) error {
+	if len(d.PreferredBatchSize) == 0 && c.MaxBatchSize > 0 {
+		d.PreferredBatchSize = []int32{c.MaxBatchSize}
+	}
+	for _, p := range d.PreferredBatchSize {
+		if p <= 0 || p > c.MaxBatchSize {
+			return fmt.Errorf("dynamic batching preferred size %d must be in 1..%d, the maximum batch size", p, c.MaxBatchSize)
+		}
+	}
+	return nil
+}
+
+func checkTensors(c *pb.ModelConfig) error {
+	if c.MaxBatchSize < 0 {
+		return fmt.Errorf("max_batch_size %d must not be negative", c.MaxBatchSize)
+	}
+	check := func(kind, name string, t pb.DataType, dims []int64) error {
+		switch {
+		case name == "":
+			return fmt.Errorf("%s without a name", kind)
+		case t == pb.DataType_TYPE_INVALID:
+			return fmt.Errorf("%s %q must specify data_type", kind, name)
+		case len(dims) == 0:
+			return fmt.Errorf("%s %q must specify dims", kind, name)
+		case slices.ContainsFunc(dims, func(d int64) bool { return d < 1 && d != -1 }):
+			return fmt.Errorf("%s %q: dims %v must be positive, or -1 where variable", kind, name, dims)
+		}
+		return nil
+	}
+	for _, in := range c.Input {
+		if err := check("input", in.Name, in.DataType, in.Dims); err != nil {
+			return err
+		}
+	}
+	for _, out := range c.Output {
+		if err := check("output", out.Name, out.DataType, out.Dims); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unsupported names what a config asks for that minitriton does not do. It is said at load, so that nobody measures something else
+// than they configured.
+func unsupported(c *pb.ModelConfig) error {
+	var what []string
+	add := func(cond bool, name string) {
+		if cond {
+			what = append(what, name)
+		}
+	}
+	d := c.GetDynamicBatching()
+	add(d.GetPriorityLevels() != 0, "dynamic_batching.priority_levels")
+	add(d.GetPreserveOrdering(), "dynamic_batching.preserve_ordering")
+	add(d.GetDefaultQueuePolicy() != nil && !proto.Equal(d.DefaultQueuePolicy, &pb.ModelQueuePolicy{}), "dynamic_batching.default_queue_policy")
+	add(len(d.GetPriorityQueuePolicy()) != 0, "dynamic_batching.priority_queue_policy")
+	add(c.GetEnsembleScheduling() != nil, "ensemble_scheduling")
+	add(c.GetSequenceBatching().GetOldest() != nil, "sequence_batching.oldest")
+	add(c.GetResponseCache().GetEnable(), "response_cache")
+	add(len(c.BatchInput) != 0, "batch_input")
+	for _, in := range c.Input {
+		add(in.AllowRaggedBatch, "allow_ragged_batch of input "+in.Name)
+		add(in.IsShapeTensor, "is_shape_tensor of input "+in.Name)
+		add(in.Reshape != nil, "reshape of input "+in.Name)
+	}
+	for _, out := range c.Output {
+		add(out.Reshape != nil, "reshape of output "+out.Name)
+	}
+	if len(what) == 0 {
+		return nil
+	}
+	return invalid("minitriton does not support %s", strings.Join(what, ", "))
+}
+
+func parameter(c *pb.ModelConfig, key string) string { return c.GetParameters()[key].GetStringValue() }

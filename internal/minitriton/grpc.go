@@ -1,0 +1,275 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package minitriton
+
+import (
+	"context"
+	"errors"
+	"math"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// window is Triton's initial flow-control window.
+const window = 4 << 20
+
+func newGRPCServer(s *Server) *grpc.Server {
+	g := grpc.NewServer(
+		grpc.ForceServerCodecV2(codec{}),
+		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window),
+	)
+	pb.RegisterGRPCInferenceServiceServer(g, &grpcFront{server: s})
+	grpc_health_v1.RegisterHealthServer(g, &healthFront{})
+	return g
+}
+
+// healthFront answers grpc.health.v1 as Triton does: serving, whatever service is asked about, and no Watch.
+type healthFront struct {
+	grpc_health_v1.UnimplementedHealthServer
+}
+
+func (*healthFront) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, nil
+}
+
+// grpcFront is Triton's gRPC service.
+type grpcFront struct {
+	pb.UnimplementedGRPCInferenceServiceServer
+	server *Server
+}
+
+var errRepositoryName = refuse(codes.Unimplemented, "'repository_name' specification is not supported")
+
+func (f *grpcFront) ServerLive(context.Context, *pb.ServerLiveRequest) (*pb.ServerLiveResponse, error) {
+	return &pb.ServerLiveResponse{Live: true}, nil
+}
+
+func (f *grpcFront) ServerReady(context.Context, *pb.ServerReadyRequest) (*pb.ServerReadyResponse, error) {
+	return &pb.ServerReadyResponse{Ready: true}, nil
+}
+
+func (f *grpcFront) ModelReady(_ context.Context, r *pb.ModelReadyRequest) (*pb.ModelReadyResponse, error) {
+	if _, err := parseVersion(r.Version); err != nil {
+		return nil, err
+	}
+	_, err := f.server.repo.find(r.Name, r.Version)
+	return &pb.ModelReadyResponse{Ready: err == nil}, nil
+}
+
+func (f *grpcFront) ServerMetadata(context.Context, *pb.ServerMetadataRequest) (*pb.ServerMetadataResponse, error) {
+	return &pb.ServerMetadataResponse{Name: Name, Version: Version, Extensions: extensions[:]}, nil
+}
+
+func (f *grpcFront) ModelMetadata(_ context.Context, r *pb.ModelMetadataRequest) (*pb.ModelMetadataResponse, error) {
+	m, err := f.server.repo.find(r.Name, r.Version)
+	if err != nil {
+		return nil, err
+	}
+	return f.server.metadata(m, r.Version), nil
+}
+
+// metadata describes a model's tensors with the batch dimension.
+func (s *Server) metadata(m *model, version string) *pb.ModelMetadataResponse {
+	out := &pb.ModelMetadataResponse{Name: m.name, Versions: []string{m.versionString()}, Platform: m.config.Platform}
+	if version == "" {
+		out.Versions = s.repo.versionsOf(m.name)
+	}
+	if out.Platform == "" {
+		out.Platform = m.config.Backend
+	}
+	describe := func(name string, t pb.DataType, dims []int64) *pb.ModelMetadataResponse_TensorMetadata {
+		shape := dims
+		if m.config.MaxBatchSize > 0 {
+			shape = append([]int64{-1}, dims...)
+		}
+		return &pb.ModelMetadataResponse_TensorMetadata{Name: name, Datatype: datatypeName(t), Shape: shape}
+	}
+	for _, in := range m.config.Input {
+		out.Inputs = append(out.Inputs, describe(in.Name, in.DataType, in.Dims))
+	}
+	for _, o := range m.config.Output {
+		out.Outputs = append(out.Outputs, describe(o.Name, o.DataType, o.Dims))
+	}
+	return out
+}
+
+func (f *grpcFront) ModelConfig(_ context.Context, r *pb.ModelConfigRequest) (*pb.ModelConfigResponse, error) {
+	m, err := f.server.repo.find(r.Name, r.Version)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.ModelConfigResponse{Config: m.config}, nil
+}
+
+func (f *grpcFront) ModelStatistics(_ context.Context, r *pb.ModelStatisticsRequest) (*pb.ModelStatisticsResponse, error) {
+	stats, err := f.server.statistics(r.Name, r.Version)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.ModelStatisticsResponse{ModelStats: stats}, nil
+}
+
+// statistics lists the counters of all served versions, or of those that name and version select.
+func (s *Server) statistics(name, version string) ([]*pb.ModelStatistics, *Error) {
+	v, err := parseVersion(version)
+	if err != nil {
+		return nil, err
+	}
+	var out []*pb.ModelStatistics
+	known := false
+	for _, m := range s.repo.loaded() {
+		if name != "" && m.name != name {
+			continue
+		}
+		known = true
+		if v < 0 || m.version == v {
+			out = append(out, m.stats.copy().proto(m.name, m.versionString()))
+		}
+	}
+	if name != "" && !known {
+		return nil, invalid("requested model '%s' is not available", name)
+	}
+	if name != "" && len(out) == 0 {
+		return nil, invalid("requested model version is not available for model '%s'", name)
+	}
+	return out, nil
+}
+
+func (f *grpcFront) RepositoryIndex(_ context.Context, r *pb.RepositoryIndexRequest) (*pb.RepositoryIndexResponse, error) {
+	if r.RepositoryName != "" {
+		return nil, errRepositoryName
+	}
+	models, err := f.server.repo.index(r.Ready)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.RepositoryIndexResponse{Models: models}, nil
+}
+
+func (f *grpcFront) RepositoryModelLoad(ctx context.Context, r *pb.RepositoryModelLoadRequest) (*pb.RepositoryModelLoadResponse, error) {
+	if r.RepositoryName != "" {
+		return nil, errRepositoryName
+	}
+	override := ""
+	for k, v := range r.Parameters {
+		switch {
+		case k == "config":
+			p, ok := v.ParameterChoice.(*pb.ModelRepositoryParameter_StringParam)
+			if !ok {
+				return nil, invalid("invalid value type for load parameter 'config', expected string_param.")
+			}
+			override = p.StringParam
+		case len(k) > 5 && k[:5] == "file:":
+			return nil, refuse(codes.Unimplemented, "minitriton does not load models from 'file:' parameters ('%s')", k)
+		default:
+			return nil, invalid("unrecognized load parameter '%s'.", k)
+		}
+	}
+	if err := f.server.repo.load(ctx, r.ModelName, override); err != nil {
+		return nil, err
+	}
+	return &pb.RepositoryModelLoadResponse{}, nil
+}
+
+func (f *grpcFront) RepositoryModelUnload(ctx context.Context, r *pb.RepositoryModelUnloadRequest) (*pb.RepositoryModelUnloadResponse, error) {
+	if r.RepositoryName != "" {
+		return nil, errRepositoryName
+	}
+	if p, ok := r.Parameters["unload_dependents"]; ok {
+		if _, ok := p.ParameterChoice.(*pb.ModelRepositoryParameter_BoolParam); !ok {
+			return nil, invalid("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+		}
+	}
+	if err := f.server.repo.unload(ctx, r.ModelName); err != nil {
+		return nil, err
+	}
+	return &pb.RepositoryModelUnloadResponse{}, nil
+}
+
+func (f *grpcFront) SystemSharedMemoryStatus(_ context.Context, r *pb.SystemSharedMemoryStatusRequest) (*pb.SystemSharedMemoryStatusResponse, error) {
+	regions, err := f.server.regions.status(r.Name)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.SystemSharedMemoryStatusResponse{Regions: regions}, nil
+}
+
+func (f *grpcFront) SystemSharedMemoryRegister(_ context.Context, r *pb.SystemSharedMemoryRegisterRequest) (*pb.SystemSharedMemoryRegisterResponse, error) {
+	if err := f.server.regions.register(r.Name, r.Key, r.Offset, r.ByteSize); err != nil {
+		return nil, err
+	}
+	return &pb.SystemSharedMemoryRegisterResponse{}, nil
+}
+
+func (f *grpcFront) SystemSharedMemoryUnregister(_ context.Context, r *pb.SystemSharedMemoryUnregisterRequest) (*pb.SystemSharedMemoryUnregisterResponse, error) {
+	f.server.regions.unregister(r.Name)
+	return &pb.SystemSharedMemoryUnregisterResponse{}, nil
+}
+
+func (f *grpcFront) CudaSharedMemoryStatus(_ context.Context, r *pb.CudaSharedMemoryStatusRequest) (*pb.CudaSharedMemoryStatusResponse, error) {
+	if r.Name != "" {
+		return nil, refuse(codes.NotFound, "Unable to find cuda shared memory region: '%s'", r.Name)
+	}
+	return &pb.CudaSharedMemoryStatusResponse{}, nil
+}
+
+func (f *grpcFront) CudaSharedMemoryRegister(context.Context, *pb.CudaSharedMemoryRegisterRequest) (*pb.CudaSharedMemoryRegisterResponse, error) {
+	return nil, invalid("failed to register shared memory region: invalid args") // as a Triton without a GPU
+}
+
+func (f *grpcFront) CudaSharedMemoryUnregister(context.Context, *pb.CudaSharedMemoryUnregisterRequest) (*pb.CudaSharedMemoryUnregisterResponse, error) {
+	return &pb.CudaSharedMemoryUnregisterResponse{}, nil
+}
+
+func (f *grpcFront) TraceSetting(_ context.Context, r *pb.TraceSettingRequest) (*pb.TraceSettingResponse, error) {
+	if r.ModelName != "" {
+		if _, err := f.server.repo.find(r.ModelName, ""); err != nil {
+			return nil, invalid("Request for unknown model : %s", r.ModelName)
+		}
+	}
+	set := make(map[string][]string, len(r.Settings))
+	for k, v := range r.Settings {
+		set[k] = v.GetValue()
+	}
+	out := &pb.TraceSettingResponse{Settings: map[string]*pb.TraceSettingResponse_SettingValue{}}
+	for k, v := range f.server.settings.setTrace(set) {
+		out.Settings[k] = &pb.TraceSettingResponse_SettingValue{Value: v}
+	}
+	return out, nil
+}
+
+func (f *grpcFront) LogSettings(_ context.Context, r *pb.LogSettingsRequest) (*pb.LogSettingsResponse, error) {
+	all, err := f.server.settings.setLog(r.Settings)
+	if err != nil {
+		return nil, err
+	}
+	out := &pb.LogSettingsResponse{Settings: map[string]*pb.LogSettingsResponse_SettingValue{}}
+	for k, v := range all {
+		to := &pb.LogSettingsResponse_SettingValue{}
+		switch p := v.ParameterChoice.(type) {
+		case *pb.LogSettingsRequest_SettingValue_BoolParam:
+			to.ParameterChoice = &pb.LogSettingsResponse_SettingValue_BoolParam{BoolParam: p.BoolParam}
+		case *pb.LogSettingsRequest_SettingValue_Uint32Param:
+			to.ParameterChoice = &pb.LogSettingsResponse_SettingValue_Uint32Param{Uint32Param: p.Uint32Param}
+		case *pb.LogSettingsRequest_SettingValue_StringParam:
+			to.ParameterChoice = &pb.LogSettingsResponse_SettingValue_StringParam{StringParam: p.StringParam}
+		}
+		out.Settings[k] = to
+	}
+	return out, nil
+}
+
+// grpcError gives the end of a caller's context its status; refusals carry their own.
+func grpcError(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return status.FromContextError(err).Err()
+	}
+	return err
+}

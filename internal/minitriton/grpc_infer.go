@@ -1,0 +1,204 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package minitriton
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+
+	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+const wantFinal = "triton_enable_empty_final_response"
+
+func (f *grpcFront) ModelInfer(ctx context.Context, in *pb.ModelInferRequest) (*pb.ModelInferResponse, error) {
+	m, refusal := f.server.repo.find(in.ModelName, in.ModelVersion)
+	if refusal != nil {
+		return nil, refusal
+	}
+	if m.decoupled {
+		return nil, refuse(codes.Unimplemented, "ModelInfer RPC doesn't support models with decoupled transaction policy")
+	}
+	r := &request{ctx: ctx, id: in.Id}
+	if err := f.read(in, m, r); err != nil {
+		return nil, err
+	}
+	resp, err := f.server.infer(m, in.ModelName, in.ModelVersion, r)
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	if resp.err != nil {
+		return nil, resp.err
+	}
+	return encodeResponse(m, in.Id, resp), nil
+}
+
+func encodeResponse(m *model, id string, resp *response) *pb.ModelInferResponse {
+	out := &pb.ModelInferResponse{ModelName: m.name, ModelVersion: m.versionString(), Id: id,
+		Outputs:           make([]*pb.ModelInferResponse_InferOutputTensor, len(resp.outputs)),
+		RawOutputContents: make([][]byte, len(resp.outputs))}
+	for i, t := range resp.outputs {
+		out.Outputs[i] = &pb.ModelInferResponse_InferOutputTensor{Name: t.name, Datatype: datatypeName(t.dtype), Shape: t.shape}
+		out.RawOutputContents[i] = t.data
+	}
+	return out
+}
+
+// read takes a gRPC request apart, in the order in which Triton's front does.
+func (f *grpcFront) read(in *pb.ModelInferRequest, m *model, r *request) *Error {
+	for k, v := range in.Parameters {
+		if err := readParameter(r, k, v); err != nil {
+			return err
+		}
+	}
+	for _, o := range in.Outputs {
+		if _, ok := o.Parameters["classification"]; ok {
+			return refuse(codes.Unimplemented, "minitriton does not classify outputs ('%s')", o.Name)
+		}
+		if p, ok := o.Parameters["shared_memory_region"]; ok {
+			_, sized := o.Parameters["shared_memory_byte_size"]
+			return f.server.regions.use(p.GetStringParam(), o.Name, sized)
+		}
+		r.outputs = append(r.outputs, o.Name)
+	}
+	r.inputs = make([]tensor, len(in.Inputs))
+	for i, t := range in.Inputs {
+		to := &r.inputs[i]
+		*to = tensor{name: t.Name, dtype: datatypeByName(t.Datatype), shape: t.Shape}
+		if p, ok := t.Parameters["shared_memory_region"]; ok {
+			_, sized := t.Parameters["shared_memory_byte_size"]
+			return f.server.regions.use(p.GetStringParam(), t.Name, sized)
+		}
+		switch {
+		case len(in.RawInputContents) > 0 && t.Contents != nil:
+			return invalid("contents field must not be specified when using raw_input_contents for '%s' for model '%s'", t.Name, in.ModelName)
+		case i < len(in.RawInputContents):
+			to.data = in.RawInputContents[i]
+		case t.Contents != nil && len(in.RawInputContents) == 0:
+			data, given, err := typedContents(t, in.ModelName)
+			if err != nil {
+				return err
+			}
+			if given {
+				to.data = data
+				continue
+			}
+			fallthrough
+		default:
+			return invalid("unable to find data for input tensor '%s' for model '%s' in request.", t.Name, in.ModelName)
+		}
+	}
+	return nil
+}
+
+func readParameter(r *request, key string, p *pb.InferParameter) *Error {
+	wrong := func(expected string) *Error {
+		return invalid("invalid value type for '%s' parameter, expected %s.", key, expected)
+	}
+	switch key {
+	case "sequence_id":
+		switch v := p.ParameterChoice.(type) {
+		case *pb.InferParameter_Int64Param:
+			r.sequence.setNumber(uint64(v.Int64Param))
+		case *pb.InferParameter_StringParam:
+			r.sequence.id = v.StringParam
+		default:
+			return wrong("int64_param or string_param")
+		}
+	case "sequence_start", "sequence_end":
+		v, ok := p.ParameterChoice.(*pb.InferParameter_BoolParam)
+		if !ok {
+			return wrong("bool_param")
+		}
+		if key == "sequence_start" {
+			r.sequence.start = v.BoolParam
+		} else {
+			r.sequence.end = v.BoolParam
+		}
+	case "priority":
+		switch v := p.ParameterChoice.(type) {
+		case *pb.InferParameter_Int64Param:
+			if v.Int64Param < 0 {
+				return invalid("invalid value for 'priority', expected value >= 0.")
+			}
+		case *pb.InferParameter_Uint64Param:
+		default:
+			return wrong("int64_param or uint64_param")
+		}
+	case "timeout":
+		if _, ok := p.ParameterChoice.(*pb.InferParameter_Int64Param); !ok {
+			return wrong("int64_param")
+		}
+	case wantFinal:
+		if _, ok := p.ParameterChoice.(*pb.InferParameter_BoolParam); !ok {
+			return wrong("bool_param")
+		}
+	default:
+		if strings.HasPrefix(key, "triton_") {
+			return invalid("parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting with 'triton_' are allowed: %s", wantFinal)
+		}
+		switch p.ParameterChoice.(type) {
+		case nil, *pb.InferParameter_Uint64Param:
+			return wrong("int64_param, bool_param, or string_param")
+		}
+	}
+	return nil
+}
+
+// setNumber makes a sequence id of a number; zero is none.
+func (s *sequence) setNumber(n uint64) {
+	s.id = ""
+	if n != 0 {
+		s.id = strconv.FormatUint(n, 10)
+	}
+}
+
+// typedContents turns a tensor's typed elements into raw bytes. Elements of the wrong type are refused; none at all is not given.
+func typedContents(t *pb.ModelInferRequest_InferInputTensor, model string) (data []byte, given bool, err *Error) {
+	c := t.Contents
+	le := binary.LittleEndian
+	take := func(n int, called string, types []string, put func(i, size int)) bool {
+		if n == 0 || err != nil {
+			return false
+		}
+		for _, ty := range types {
+			if ty == t.Datatype {
+				size := int(elementSize(datatypeByName(ty)))
+				data = make([]byte, 0, n*size)
+				for i := range n {
+					put(i, size)
+				}
+				given = true
+				return true
+			}
+		}
+		err = invalid("unexpected explicit tensor data for input tensor '%s' for model '%s' of type '%s', expected datatype '%s'", t.Name, model, called, t.Datatype)
+		return false
+	}
+	sized := func(v uint64, size int) {
+		var b [8]byte
+		le.PutUint64(b[:], v)
+		data = append(data, b[:size]...)
+	}
+	take(len(c.BoolContents), "BOOL", []string{"BOOL"}, func(i, _ int) {
+		b := byte(0)
+		if c.BoolContents[i] {
+			b = 1
+		}
+		data = append(data, b)
+	})
+	take(len(c.IntContents), "INT32", []string{"INT8", "INT16", "INT32"}, func(i, size int) { sized(uint64(c.IntContents[i]), size) })
+	take(len(c.Int64Contents), "INT64", []string{"INT64"}, func(i, size int) { sized(uint64(c.Int64Contents[i]), size) })
+	take(len(c.UintContents), "UINT32", []string{"UINT8", "UINT16", "UINT32"}, func(i, size int) { sized(uint64(c.UintContents[i]), size) })
+	take(len(c.Uint64Contents), "UINT64", []string{"UINT64"}, func(i, size int) { sized(c.Uint64Contents[i], size) })
+	take(len(c.Fp32Contents), "FP32", []string{"FP32"}, func(i, _ int) { data = le.AppendUint32(data, math.Float32bits(c.Fp32Contents[i])) })
+	take(len(c.Fp64Contents), "FP64", []string{"FP64"}, func(i, _ int) { data = le.AppendUint64(data, math.Float64bits(c.Fp64Contents[i])) })
+	take(len(c.BytesContents), "BYTES", []string{"BYTES"}, func(i, _ int) { data = appendBytesElement(data, c.BytesContents[i]) })
+	return data, given && err == nil, err
+}

@@ -1,0 +1,325 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package minitriton
+
+import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+
+	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// headerLength is the header of the binary tensor extension: the bytes of JSON before the tensors.
+const headerLength = "Inference-Header-Content-Length"
+
+func (h *httpFront) infer(w http.ResponseWriter, r *http.Request, name, version string) {
+	m, refusal := h.server.repo.find(name, version)
+	if refusal != nil {
+		plainError(w, refusal)
+		return
+	}
+	if m.decoupled {
+		plainError(w, refuse(codes.Unimplemented, "HTTP end point doesn't support models with decoupled transaction policy"))
+		return
+	}
+	data, err := inflatedBody(w, r)
+	if err != nil {
+		if e := asError(err); e.Code == codes.Unimplemented {
+			w.Header().Set("Accept-Encoding", "gzip, deflate")
+		}
+		plainError(w, err)
+		return
+	}
+	header, tensors, raw, err := splitBody(data, r.Header.Get(headerLength))
+	if err != nil {
+		plainError(w, err)
+		return
+	}
+	req := &request{ctx: r.Context()}
+	wanted := outputForm{all: raw}
+	if raw {
+		req.raw, req.inputs = true, []tensor{{data: tensors}}
+	} else if err := h.readJSON(header, tensors, m, req, &wanted); err != nil {
+		jsonError(w, err)
+		return
+	}
+	resp, err := h.server.infer(m, name, version, req)
+	switch {
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // nobody is there to read an answer
+	case err != nil:
+		jsonError(w, err)
+	case resp.err != nil:
+		plainError(w, resp.err)
+	default:
+		if err := h.answer(w, r, m, req.id, resp, wanted); err != nil {
+			plainError(w, err)
+		}
+	}
+}
+
+// inflatedBody reads the body and undoes its Content-Encoding.
+func inflatedBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	data, err := body(w, r)
+	if err != nil {
+		return nil, invalid("failed to read the request body: %v", err)
+	}
+	switch encoding := r.Header.Get("Content-Encoding"); encoding {
+	case "", "identity":
+		return data, nil
+	case "gzip", "deflate":
+		return inflate(data), nil
+	default:
+		return nil, refuse(codes.Unimplemented, "Unsupported compression type")
+	}
+}
+
+// inflate undoes gzip or zlib, whichever it is: Triton does not care which label it has, and reads what it cannot inflate as nothing.
+func inflate(data []byte) []byte {
+	var src io.Reader
+	var err error
+	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
+		src, err = gzip.NewReader(bytes.NewReader(data))
+	} else {
+		src, err = zlib.NewReader(bytes.NewReader(data))
+	}
+	if err != nil {
+		return nil
+	}
+	out, err := io.ReadAll(io.LimitReader(src, math.MaxInt32))
+	if err != nil {
+		return nil
+	}
+	return out
+}
+
+// splitBody splits a body into the JSON and the tensors behind it. A body without JSON is the raw bytes of the only input.
+func splitBody(data []byte, length string) (header, tensors []byte, raw bool, err error) {
+	if length == "" {
+		if len(data) == 0 {
+			return nil, nil, true, nil
+		}
+		return data, nil, false, nil
+	}
+	n, convErr := strconv.Atoi(strings.TrimSpace(length))
+	if convErr != nil || n == 0 {
+		return nil, data, true, nil
+	}
+	if n < 0 || n > len(data) {
+		return nil, nil, false, invalid("inference header size should be in range (0, %d), got: %d", len(data), n)
+	}
+	return data[:n], data[n:], false, nil
+}
+
+// outputForm says which outputs go back as binary data.
+type outputForm struct {
+	all    bool     // unless listed as JSON
+	binary []string // by name
+}
+
+func (f outputForm) isBinary(name string) bool { return f.all || slices.Contains(f.binary, name) }
+
+// readJSON reads the JSON part of a request, in the order in which Triton's front does.
+func (h *httpFront) readJSON(header, tensors []byte, m *model, r *request, form *outputForm) error {
+	doc, err := parseJSON(header)
+	if err != nil {
+		return err
+	}
+	if v := doc.get("id"); v.present {
+		if r.id, err = v.asString(); err != nil {
+			return fmt.Errorf("Unable to parse 'id': %w", err)
+		}
+	}
+	if err := readJSONParameters(doc.get("parameters"), r, form); err != nil {
+		return err
+	}
+	inputs, err := list(doc, "inputs")
+	if err != nil {
+		return err
+	}
+	r.inputs = make([]tensor, len(inputs))
+	for i, in := range inputs {
+		if tensors, err = h.readInput(in, tensors, m, &r.inputs[i]); err != nil {
+			return err
+		}
+	}
+	if len(tensors) > 0 {
+		return invalid("unexpected additional input data for model '%s'", m.name)
+	}
+	if !doc.get("outputs").present {
+		return nil
+	}
+	outputs, err := list(doc, "outputs")
+	if err != nil {
+		return err
+	}
+	return h.readOutputs(outputs, r, form)
+}
+
+func list(doc jsonValue, name string) ([]jsonValue, error) {
+	v, err := doc.member(name)
+	if err == nil {
+		var items []jsonValue
+		if items, err = v.asArray(); err == nil {
+			return items, nil
+		}
+	}
+	return nil, unreadable(name, err)
+}
+
+// unreadable is how Triton reports a field of the wrong kind: an internal error, so status 500.
+func unreadable(name string, err error) error {
+	return refuse(codes.Internal, "Unable to parse '%s': %v", name, err)
+}
+
+func readJSONParameters(p jsonValue, r *request, form *outputForm) error {
+	for i, name := range p.names {
+		v := p.items[i]
+		var err error
+		switch name {
+		case "sequence_id":
+			if n, numErr := v.asUint(); numErr == nil {
+				r.sequence.setNumber(n)
+			} else {
+				r.sequence.id, err = v.asString()
+			}
+		case "sequence_start":
+			r.sequence.start, err = v.asBool()
+		case "sequence_end":
+			r.sequence.end, err = v.asBool()
+		case "priority", "timeout":
+			_, err = v.asUint()
+		case "binary_data_output":
+			form.all, err = v.asBool()
+		default:
+			if strings.HasPrefix(name, "triton_") {
+				return invalid("parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified.")
+			}
+			if v.kind == jsonNull || v.kind == jsonArray || v.kind == jsonObject {
+				return invalid("parameter '%s' has invalid type. It should be either 'int', 'bool', or 'string'.", name)
+			}
+		}
+		if err != nil {
+			return unreadable(name, err)
+		}
+	}
+	return nil
+}
+
+func textMember(v jsonValue, name string) (string, error) {
+	m, err := v.member(name)
+	if err == nil {
+		var s string
+		if s, err = m.asString(); err == nil {
+			return s, nil
+		}
+	}
+	return "", unreadable(name, err)
+}
+
+// readOutputs reads the requested outputs. Once there is a list, binary_data_output says nothing.
+func (h *httpFront) readOutputs(outputs []jsonValue, r *request, form *outputForm) error {
+	if len(outputs) > 0 {
+		form.all = false
+	}
+	for _, o := range outputs {
+		name, err := textMember(o, "name")
+		if err != nil {
+			return err
+		}
+		p := o.get("parameters")
+		if region := p.get("shared_memory_region"); region.present {
+			return h.server.regions.use(region.str, name, p.get("shared_memory_byte_size").present)
+		}
+		if p.get("classification").present {
+			return refuse(codes.Unimplemented, "minitriton does not classify outputs ('%s')", name)
+		}
+		r.outputs = append(r.outputs, name)
+		if v := p.get("binary_data"); v.present {
+			binary, err := v.asBool()
+			if err != nil {
+				return unreadable("binary_data", err)
+			}
+			if binary {
+				form.binary = append(form.binary, name)
+			}
+		}
+	}
+	return nil
+}
+
+// answer writes a response: JSON, with the outputs that were asked for in binary behind it.
+func (h *httpFront) answer(w http.ResponseWriter, r *http.Request, m *model, id string, resp *response, form outputForm) error {
+	b := []byte{'{'}
+	if id != "" {
+		b = append(appendString(append(b, `"id":`...), id), ',')
+	}
+	b = appendString(append(b, `"model_name":`...), m.name)
+	b = appendString(append(b, `,"model_version":`...), m.versionString())
+	b = append(b, `,"outputs":[`...)
+	parts, size := make([][]byte, 1, 1+len(resp.outputs)), 0
+	for i, t := range resp.outputs {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(append(b, `{"name":`...), t.name)
+		b = appendString(append(b, `,"datatype":`...), datatypeName(t.dtype))
+		b = append(append(b, `,"shape":`...), formatShape(t.shape)...)
+		if form.isBinary(t.name) {
+			b = fmt.Appendf(b, `,"parameters":{"binary_data_size":%d}}`, len(t.data))
+			parts, size = append(parts, t.data), size+len(t.data)
+			continue
+		}
+		if t.dtype == pb.DataType_TYPE_FP16 || t.dtype == pb.DataType_TYPE_BF16 {
+			return invalid("sending %s data via JSON is not supported. Please use the binary data format for output", datatypeName(t.dtype))
+		}
+		b = append(appendJSONData(append(b, `,"data":`...), t), '}')
+	}
+	b = append(b, "]}"...)
+	parts[0] = b
+	contentType := "application/json"
+	if size > 0 {
+		contentType = "application/octet-stream"
+		w.Header().Set(headerLength, strconv.Itoa(len(b)))
+	}
+	if encoding := acceptedEncoding(r.Header.Get("Accept-Encoding")); encoding != "" {
+		w.Header().Set("Content-Encoding", encoding)
+		parts = [][]byte{deflate(encoding, parts)}
+	}
+	write(w, http.StatusOK, contentType, parts...)
+	return nil
+}
+
+func acceptedEncoding(accept string) string {
+	for _, encoding := range [...]string{"gzip", "deflate"} {
+		if strings.Contains(accept, encoding) {
+			return encoding
+		}
+	}
+	return ""
+}
+
+func deflate(encoding string, parts [][]byte) []byte {
+	var b bytes.Buffer
+	var w io.WriteCloser = zlib.NewWriter(&b)
+	if encoding == "gzip" {
+		w = gzip.NewWriter(&b)
+	}
+	for _, p := range parts {
+		_, _ = w.Write(p) // a bytes.Buffer takes everything
+	}
+	_ = w.Close()
+	return b.Bytes()
+}

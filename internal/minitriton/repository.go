@@ -1,0 +1,341 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package minitriton
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// State is a model version's state in the repository index.
+type State string
+
+// The states of Triton's repository index. A model that was never loaded has none.
+const (
+	StateReady       State = "READY"
+	StateUnavailable State = "UNAVAILABLE"
+	StateLoading     State = "LOADING"
+	StateUnloading   State = "UNLOADING"
+)
+
+// repository is the models of one server: those on disk, and what has been loaded of them.
+type repository struct {
+	dir      string
+	place    *place
+	explicit bool
+	log      *slog.Logger
+
+	background sync.WaitGroup // draining versions
+
+	mu      sync.RWMutex
+	entries map[string]*entry
+	exiting bool
+}
+
+// entry is a model that was loaded, or tried, at least once.
+type entry struct {
+	loading  chan struct{} // holds a token during a load or unload
+	versions map[int64]*versionState
+	override *pb.ModelConfig
+	seen     string // fingerprint of the files the loaded versions came from; empty when nothing is loaded
+	metrics  map[int64]*metricBase
+}
+
+// versionState is one version as the index shows it. model is set while it takes requests.
+type versionState struct {
+	state  State
+	reason string
+	model  *model
+}
+
+// metricBase is a version's Prometheus counters, which outlive a reload: what unloaded copies counted, and the copies still counting.
+type metricBase struct {
+	past counters
+	live []*model
+}
+
+func newRepository(dir string, p *place, explicit bool, log *slog.Logger) *repository {
+	return &repository{dir: dir, place: p, explicit: explicit, log: log, entries: map[string]*entry{}}
+}
+
+func (r *repository) entry(name string) *entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.entries[name]
+	if e == nil {
+		e = &entry{loading: make(chan struct{}, 1), versions: map[int64]*versionState{}, metrics: map[int64]*metricBase{}}
+		r.entries[name] = e
+	}
+	return e
+}
+
+// find returns the version that serves a request, or Triton's refusal. An empty version asks for the highest.
+func (r *repository) find(name, version string) (*model, *Error) {
+	v, err := parseVersion(version)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	e := r.entries[name]
+	if e == nil {
+		return nil, refuse(codes.NotFound, "Request for unknown model: '%s' is not found", name)
+	}
+	if v < 0 {
+		var best *model
+		for _, s := range e.versions {
+			if s.model != nil && (best == nil || s.model.version > best.version) {
+				best = s.model
+			}
+		}
+		if best == nil {
+			return nil, refuse(codes.NotFound, "Request for unknown model: '%s' has no available versions", name)
+		}
+		return best, nil
+	}
+	s := e.versions[v]
+	if s == nil {
+		return nil, refuse(codes.NotFound, "Request for unknown model: '%s' version %d is not found", name, v)
+	}
+	if s.model == nil {
+		return nil, refuse(codes.Unavailable, "Request for unknown model: '%s' version %d is not at ready state", name, v)
+	}
+	return s.model, nil
+}
+
+// parseVersion reads a version as C++'s stol does: leading space and trailing text are let through. Empty is -1, no particular version.
+func parseVersion(s string) (int64, *Error) {
+	if s == "" {
+		return -1, nil
+	}
+	t := strings.TrimLeft(s, " \t\n\v\f\r")
+	end := 0
+	for end < len(t) && (t[end] >= '0' && t[end] <= '9' || end == 0 && (t[end] == '-' || t[end] == '+')) {
+		end++
+	}
+	n, err := strconv.ParseInt(t[:end], 10, 64)
+	if err != nil {
+		return 0, invalid("failed to get model version from specified version string '%s' (details: stol), version should be an integral value > 0", s)
+	}
+	if n < 0 {
+		return 0, invalid("invalid model version specified '%s' , version should be an integral value > 0", s)
+	}
+	return n, nil
+}
+
+// versionsOf lists the served versions of a model in ascending order.
+func (r *repository) versionsOf(name string) []string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var out []string
+	if e := r.entries[name]; e != nil {
+		for _, v := range slices.Sorted(maps.Keys(e.versions)) {
+			if e.versions[v].model != nil {
+				out = append(out, strconv.FormatInt(v, 10))
+			}
+		}
+	}
+	return out
+}
+
+// loaded lists all served versions, ordered by model and version.
+func (r *repository) loaded() []*model {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var out []*model
+	for _, name := range slices.Sorted(maps.Keys(r.entries)) {
+		versions := r.entries[name].versions
+		for _, v := range slices.Sorted(maps.Keys(versions)) {
+			if m := versions[v].model; m != nil {
+				out = append(out, m)
+			}
+		}
+	}
+	return out
+}
+
+// index lists the directory and what is loaded, as RepositoryIndex does: a model removed from disk is not listed though it serves.
+func (r *repository) index(ready bool) ([]*pb.RepositoryIndexResponse_ModelIndex, *Error) {
+	names, err := r.names()
+	if err != nil {
+		return nil, refuse(codes.Internal, "failed to read the model repository: %v", err)
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var out []*pb.RepositoryIndexResponse_ModelIndex
+	for _, name := range names {
+		e := r.entries[name]
+		if e == nil || len(e.versions) == 0 {
+			if !ready {
+				out = append(out, &pb.RepositoryIndexResponse_ModelIndex{Name: name})
+			}
+			continue
+		}
+		for _, v := range slices.Sorted(maps.Keys(e.versions)) {
+			s := e.versions[v]
+			if !ready || s.state == StateReady {
+				out = append(out, &pb.RepositoryIndexResponse_ModelIndex{Name: name, Version: strconv.FormatInt(v, 10), State: string(s.state), Reason: s.reason})
+			}
+		}
+	}
+	return out, nil
+}
+
+// names lists the subdirectories of the repository, sorted.
+func (r *repository) names() ([]string, error) {
+	dirs, err := os.ReadDir(r.dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, d := range dirs {
+		if info, err := os.Stat(filepath.Join(r.dir, d.Name())); err == nil && info.IsDir() {
+			out = append(out, d.Name())
+		}
+	}
+	return out, nil
+}
+
+// lock waits until no other load or unload of the model runs.
+func (e *entry) lock(ctx context.Context) error {
+	select {
+	case e.loading <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (e *entry) unlock() { <-e.loading }
+
+var errNotPolled = errors.New("failed to poll from model repository")
+
+// load loads or reloads a model and returns once it serves or has failed. override is the JSON of a config that replaces config.pbtxt
+// and stays until the files change.
+func (r *repository) load(ctx context.Context, name, override string) *Error {
+	if !r.explicit {
+		return refuse(codes.Unavailable, "explicit model load / unload is not allowed if polling is enabled")
+	}
+	return r.loadAny(ctx, name, override)
+}
+
+func (r *repository) loadAny(ctx context.Context, name, override string) *Error {
+	if name == "" || name != filepath.Base(name) || name == ".." || name == "." {
+		return refuse(codes.Internal, "failed to load '%s', failed to poll from model repository", name)
+	}
+	if info, err := os.Stat(filepath.Join(r.dir, name)); err != nil || !info.IsDir() {
+		r.log.Error("load: no such model", "model", name, "repository", r.dir)
+		return refuse(codes.Internal, "failed to load '%s', failed to poll from model repository", name)
+	}
+	e := r.entry(name)
+	if err := e.lock(ctx); err != nil {
+		return refuse(codes.Canceled, "load of '%s': %v", name, err)
+	}
+	defer e.unlock()
+	seen, err := fingerprint(filepath.Join(r.dir, name))
+	if err != nil {
+		return r.notPolled(name, err)
+	}
+	if override == "" && seen == e.seen {
+		return nil // Triton too loads nothing when no file has changed
+	}
+	config := e.override
+	switch {
+	case override != "":
+		config, err = parseOverride(name, override)
+	case config == nil || seen != e.seen && e.seen != "":
+		config, err = r.readConfig(name)
+		e.override = nil
+	}
+	if err != nil {
+		return r.notPolled(name, err)
+	}
+	if refusal := r.loadVersions(name, e, config); refusal != nil {
+		return refusal
+	}
+	e.seen = seen
+	if override != "" {
+		e.override = config
+	}
+	return nil
+}
+
+func (r *repository) notPolled(name string, err error) *Error {
+	r.log.Error("load: the model cannot be polled", "model", name, "error", err)
+	return refuse(codes.Internal, "failed to load '%s', %v", name, errNotPolled)
+}
+
+func (r *repository) readConfig(name string) (*pb.ModelConfig, error) {
+	text, err := os.ReadFile(filepath.Join(r.dir, name, "config.pbtxt"))
+	if err != nil {
+		return nil, err
+	}
+	return parseConfig(name, text)
+}
+
+// fingerprint is the names, sizes and times of a model's files: a change of any of them makes Triton reload.
+func fingerprint(dir string) (string, error) {
+	var b strings.Builder
+	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err == nil {
+			fmt.Fprintln(&b, path, info.Size(), info.ModTime().UnixNano())
+		}
+		return err
+	})
+	return b.String(), err
+}
+
+// onDisk lists the version directories that the version policy selects.
+func (r *repository) onDisk(name string, config *pb.ModelConfig) ([]int64, error) {
+	dirs, err := os.ReadDir(filepath.Join(r.dir, name))
+	if err != nil {
+		return nil, err
+	}
+	var all []int64
+	for _, d := range dirs {
+		if v, err := strconv.ParseInt(d.Name(), 10, 64); err == nil && v > 0 && d.Name()[0] != '0' {
+			all = append(all, v)
+		}
+	}
+	slices.Sort(all)
+	switch p := config.GetVersionPolicy().GetPolicyChoice().(type) {
+	case *pb.ModelVersionPolicy_All_:
+		return all, nil
+	case *pb.ModelVersionPolicy_Specific_:
+		return slices.DeleteFunc(all, func(v int64) bool { return !slices.Contains(p.Specific.Versions, v) }), nil
+	default:
+		n := int(config.GetVersionPolicy().GetLatest().GetNumVersions())
+		return all[max(0, len(all)-n):], nil
+	}
+}
+
+// build makes one version ready to serve.
+func (r *repository) build(config *pb.ModelConfig, version int64) (*model, error) {
+	config = proto.Clone(config).(*pb.ModelConfig)
+	if err := checkKind(config); err != nil {
+		return nil, err
+	}
+	if err := unsupported(config); err != nil {
+		return nil, err
+	}
+	exec, err := newExecutor(config, r.place)
+	if err != nil {
+		return nil, err
+	}
+	return newModel(config, version, exec, r.place.clock), nil
+}

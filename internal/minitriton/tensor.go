@@ -1,0 +1,89 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package minitriton
+
+import (
+	"encoding/binary"
+	"strings"
+
+	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// tensor is one input or output: data is row-major little-endian, BYTES elements each behind a 4-byte length.
+type tensor struct {
+	name  string
+	dtype pb.DataType
+	shape []int64
+	data  []byte
+}
+
+// datatypeName is the protocol's name of a type: the config's without TYPE_, and BYTES for strings.
+func datatypeName(t pb.DataType) string {
+	switch t {
+	case pb.DataType_TYPE_STRING:
+		return "BYTES"
+	case pb.DataType_TYPE_INVALID:
+		return "<invalid>"
+	default:
+		return strings.TrimPrefix(t.String(), "TYPE_")
+	}
+}
+
+func datatypeByName(name string) pb.DataType {
+	if name == "BYTES" {
+		return pb.DataType_TYPE_STRING
+	}
+	if name == "STRING" { // the config's name, not the protocol's
+		return pb.DataType_TYPE_INVALID
+	}
+	return pb.DataType(pb.DataType_value["TYPE_"+name])
+}
+
+// elementSize is the bytes of one element, 0 where they vary.
+func elementSize(t pb.DataType) int64 {
+	switch t {
+	case pb.DataType_TYPE_BOOL, pb.DataType_TYPE_UINT8, pb.DataType_TYPE_INT8:
+		return 1
+	case pb.DataType_TYPE_UINT16, pb.DataType_TYPE_INT16, pb.DataType_TYPE_FP16, pb.DataType_TYPE_BF16:
+		return 2
+	case pb.DataType_TYPE_UINT32, pb.DataType_TYPE_INT32, pb.DataType_TYPE_FP32:
+		return 4
+	case pb.DataType_TYPE_UINT64, pb.DataType_TYPE_INT64, pb.DataType_TYPE_FP64:
+		return 8
+	default:
+		return 0
+	}
+}
+
+// elements is the product of a shape, without regard to overflow, as Triton computes it.
+func elements(shape []int64) int64 {
+	n := int64(1)
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}
+
+// eachString calls f with every element of a BYTES tensor until f returns false. It says how many it saw and whether the data were whole.
+func eachString(data []byte, f func([]byte) bool) (n int, whole bool) {
+	for len(data) > 0 {
+		if len(data) < 4 {
+			return n, false
+		}
+		size := uint64(binary.LittleEndian.Uint32(data))
+		if uint64(len(data)-4) < size {
+			return n, false
+		}
+		n++
+		if !f(data[4 : 4+size]) {
+			return n, true
+		}
+		data = data[4+size:]
+	}
+	return n, true
+}
+
+func appendBytesElement(b, element []byte) []byte {
+	return append(binary.LittleEndian.AppendUint32(b, uint32(len(element))), element...)
+}
