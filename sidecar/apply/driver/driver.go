@@ -29,14 +29,15 @@ type Spec struct {
 	// RepositoryDir is the model repository of this partition alone. It exists.
 	RepositoryDir string
 	// Notify is told when the server dies and when it is back, from a goroutine
-	// of the driver, in order, never before Start has returned and never after
-	// Stop has. It may be nil and must not call the Process.
+	// of the driver, in order, never after Stop has returned. It may be nil and
+	// must not call the Process.
 	Notify func(Event)
 }
 
 // Process is the server of one partition, restarts included.
 type Process interface {
-	// Endpoint is where the server is reached now. It can change with a restart.
+	// Endpoint is where the server is reached, or was before it died. It can change
+	// with a restart.
 	Endpoint() Endpoint
 	// Load loads a model, or loads it again if its files changed. After a restart
 	// the driver loads it by itself. The error is a *LoadError where the server

@@ -1,0 +1,165 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/conch-serving/conch/internal/minitriton"
+)
+
+// EmbeddedOptions of NewEmbedded. The zero value is usable.
+type EmbeddedOptions struct {
+	// Stretch multiplies emulated times; 0 means 1.
+	Stretch float64
+	// LoadTimeout bounds one load; 0 means a minute.
+	LoadTimeout time.Duration
+	Backoff     Backoff
+	// Clock is minitriton's; nil means real time.
+	Clock  minitriton.Clock
+	Logger *slog.Logger
+}
+
+// Embedded runs a minitriton inside this process for every partition.
+// Partitions of one GPU share one emulated device.
+type Embedded struct {
+	o EmbeddedOptions
+
+	mu      sync.Mutex
+	gpus    map[string]*minitriton.GPU
+	running map[*supervised]bool
+	closed  bool
+}
+
+// NewEmbedded makes the driver "embedded".
+func NewEmbedded(o EmbeddedOptions) *Embedded {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.LoadTimeout <= 0 {
+		o.LoadTimeout = time.Minute
+	}
+	return &Embedded{o: o, gpus: map[string]*minitriton.GPU{}, running: map[*supervised]bool{}}
+}
+
+// Kind is "embedded".
+func (d *Embedded) Kind() string { return "embedded" }
+
+// Start starts a minitriton on free ports of the loopback interface.
+func (d *Embedded) Start(ctx context.Context, spec Spec) (Process, error) {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil, ErrStopped
+	}
+	gpu := d.gpus[spec.GPU.GetId()]
+	if gpu == nil {
+		gpu = minitriton.NewGPU(spec.GPU.GetId())
+		d.gpus[spec.GPU.GetId()] = gpu
+	}
+	d.mu.Unlock()
+
+	var address Endpoint // kept over restarts, so that callers find the next life
+	launch := func(ctx context.Context) (server, error) {
+		s, err := minitriton.New(minitriton.Options{
+			Repository: spec.RepositoryDir, Control: minitriton.ControlExplicit,
+			Partition: minitriton.Partition{ID: spec.Partition.GetId(), GPU: gpu, Share: int(spec.Partition.GetThreadPercentage())},
+			Stretch:   d.o.Stretch, Clock: d.o.Clock, Logger: d.o.Logger.With("partition", spec.Partition.GetId()),
+		})
+		if err != nil {
+			return nil, err
+		}
+		listeners, err := listen(address)
+		if err != nil {
+			return nil, err
+		}
+		// The server lives longer than the call that starts it.
+		if err := s.Start(context.WithoutCancel(ctx), listeners); err != nil {
+			listeners.Close()
+			return nil, err
+		}
+		address = Endpoint(s.Endpoint())
+		return embeddedServer{s}, nil
+	}
+	p, err := supervise(ctx, spec, launch, d.o.Backoff, d.o.LoadTimeout, d.o.Logger, func(p *supervised) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.running, p)
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	closed := d.closed
+	if !closed {
+		d.running[p] = true
+	}
+	d.mu.Unlock()
+	if closed {
+		return nil, errors.Join(ErrStopped, p.Stop(ctx))
+	}
+	return p, nil
+}
+
+// listen opens the addresses of the last life, or free ones.
+func listen(last Endpoint) (minitriton.Listeners, error) {
+	if last != (Endpoint{}) {
+		if l, err := minitriton.Listen(last.GRPC, last.HTTP, last.Metrics); err == nil {
+			return l, nil
+		}
+	}
+	return minitriton.Loopback()
+}
+
+// Close stops what still runs, without waiting for its requests.
+func (d *Embedded) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	var left []*supervised
+	for p := range d.running {
+		left = append(left, p)
+	}
+	d.mu.Unlock()
+	killAll(left)
+	return nil
+}
+
+// killAll ends processes without letting them finish.
+func killAll(left []*supervised) {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, p := range left {
+		// Its error would be that requests were cut off, which is what was asked.
+		_ = p.Stop(now)
+	}
+}
+
+// embeddedServer is one life of a minitriton.
+type embeddedServer struct{ s *minitriton.Server }
+
+func (e embeddedServer) endpoint() Endpoint    { return Endpoint(e.s.Endpoint()) }
+func (e embeddedServer) done() <-chan struct{} { return e.s.Done() }
+func (e embeddedServer) death() string         { return "minitriton stopped" }
+
+func (e embeddedServer) load(ctx context.Context, model string) error {
+	if err := e.s.Load(ctx, model); err != nil {
+		return fmt.Errorf("minitriton: %w", err)
+	}
+	return nil
+}
+
+func (e embeddedServer) unload(ctx context.Context, model string) error {
+	if err := e.s.Unload(ctx, model); err != nil {
+		return fmt.Errorf("minitriton: %w", err)
+	}
+	return nil
+}
+
+func (e embeddedServer) shutdown(ctx context.Context) error { return e.s.Shutdown(ctx) }
+func (e embeddedServer) kill() error                        { return e.s.Close() }
