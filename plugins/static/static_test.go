@@ -1,0 +1,139 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package static_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/prototext"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/conformance"
+	"github.com/conch-serving/conch/plugins/static"
+)
+
+func TestConformance(t *testing.T) {
+	for name, parameters := range map[string]map[string]string{
+		"defaults": nil,
+		"placed": {
+			"placement":   "model0 = gpu1, gpu0.1, gpu9; model3 = gpu0; unknown = gpu0",
+			"partitions":  "gpu0 = 30, 70; * = 50, 25, 25",
+			"disciplines": "model1 = eager",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conformance.Run(t, conformance.Options{
+				New:        func(*testing.T) policy.Policy { return static.New() },
+				Parameters: parameters,
+			})
+		})
+	}
+}
+
+// Golden plans: testdata/NAME.snapshot.txtpb is answered by NAME.plan.txtpb;
+// "go test -update" writes the answers.
+func TestGolden(t *testing.T) {
+	snapshots, err := filepath.Glob("testdata/*.snapshot.txtpb")
+	require.NoError(t, err)
+	require.NotEmpty(t, snapshots)
+	for _, path := range snapshots {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".snapshot.txtpb"), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			s := &policy.Snapshot{}
+			require.NoError(t, prototext.Unmarshal(text, s))
+			p, err := static.New().Plan(t.Context(), s)
+			require.NoError(t, err)
+			require.Empty(t, conformance.Check(s, p))
+			got := format(t, p)
+			golden := strings.Replace(path, ".snapshot.", ".plan.", 1)
+			if *update {
+				require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), got)
+		})
+	}
+}
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// prototext varies its white space from build to build on purpose.
+var doubleSpace = regexp.MustCompile(`(\S) {2,}`)
+
+func format(t *testing.T, p *policy.Plan) string {
+	t.Helper()
+	text, err := prototext.MarshalOptions{Multiline: true, Indent: "  "}.Marshal(p)
+	require.NoError(t, err)
+	return doubleSpace.ReplaceAllString(string(text), "$1 ")
+}
+
+func TestBadParameters(t *testing.T) {
+	for _, test := range []struct{ name, value, want string }{
+		{"discipline", "lazy", "adaptive, deferred, eager, timeout"},
+		{"disciplines", "resnet50 = lazy", "not a dispatch discipline"},
+		{"disciplines", "resnet50 = eager, adaptive", "one value is wanted"},
+		{"drop_policy", "all", "window, prefix, none"},
+		{"partitions", "gpu0 = 50, 60", "add up to 110"},
+		{"partitions", "gpu0 = 0", "from 1 to 100"},
+		{"partitions", "gpu0 = half", "from 1 to 100"},
+		{"placement", "resnet50", "NAME = ITEM"},
+		{"placement", "resnet50 = gpu0,", "empty item"},
+		{"placement", "resnet50 = gpu0; resnet50 = gpu1", "given twice"},
+		{"dispatch_parameters", "= 5", "NAME = ITEM"},
+	} {
+		t.Run(test.name+" "+test.value, func(t *testing.T) {
+			_, err := static.New().Plan(t.Context(), &policy.Snapshot{Parameters: map[string]string{test.name: test.value}})
+			require.ErrorContains(t, err, test.want)
+			require.ErrorContains(t, err, "parameter "+test.name)
+		})
+	}
+}
+
+// What a person writes must not bring the policy down, and what it accepts must
+// give a good plan.
+func FuzzParameters(f *testing.F) {
+	f.Add("resnet50 = gpu0, gpu1; bert = gpu2.1", "gpu0 = 50, 50; * = 100", "max_queue_delay_us = 500")
+	f.Add("a=b\nc=d", "*=1", "")
+	f.Add(";;=", "gpu0=4294967296", "=,")
+	f.Fuzz(func(t *testing.T, placement, partitions, dispatch string) {
+		s := &policy.Snapshot{
+			Revision: 1,
+			Nodes:    []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0"}, {Id: "gpu1", Index: 1}}}},
+			Models:   []*policy.Model{{Name: "resnet50"}, {Name: "bert", Rate: 1}},
+			Parameters: map[string]string{
+				"placement": placement, "partitions": partitions, "dispatch_parameters": dispatch,
+			},
+		}
+		p, err := static.New().Plan(t.Context(), s)
+		if err != nil {
+			return
+		}
+		require.Empty(t, conformance.Check(s, p))
+	})
+}
+
+// Equal GPUs, more models than one holds: as many models as possible get a
+// place before any gets a second one.
+func TestEveryModelGetsAPlaceFirst(t *testing.T) {
+	s := &policy.Snapshot{Revision: 1, Nodes: []*policy.Node{{Name: "n", Gpus: []*policy.GPU{
+		{Id: "gpu0", MemoryBytes: 10}, {Id: "gpu1", Index: 1, MemoryBytes: 10},
+	}}}}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		s.Models = append(s.Models, &policy.Model{Name: name, MemoryBytes: 5, Rate: 1})
+	}
+	p, err := static.New().Plan(t.Context(), s)
+	require.NoError(t, err)
+	require.Empty(t, p.GetUnplaced())
+	for _, m := range s.Models {
+		require.Len(t, p.PartitionsOf(m.Name), 1)
+	}
+}
