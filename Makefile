@@ -10,8 +10,6 @@ MAKEFLAGS += --no-print-directory
 
 GO ?= go
 MODULE := github.com/conch-serving/conch
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -X $(MODULE)/internal/figure.Commit=$(VERSION)
 PROGRAMS := conch=sidecar conch-policies=plugins tritonctl=tritonctl conch-demo=demo conch-bench=bench
 
 # The server that end-to-end tests, TRITON=real and the live benchmark run; TRITONSERVER=/path takes your own.
@@ -42,7 +40,7 @@ build: ## the programs, into bin/
 	$(GO) mod download; \
 	for p in $(PROGRAMS); do \
 	  dir=$${p#*=}; [ -d "$$dir" ] || continue; \
-	  echo "-- building bin/$${p%=*}" >&2; $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o "bin/$${p%=*}" "./$$dir"; \
+	  echo "-- building bin/$${p%=*}" >&2; $(GO) build -trimpath -o "bin/$${p%=*}" "./$$dir"; \
 	done; echo "-- built in $$((SECONDS - started)) s" >&2
 
 .PHONY: test

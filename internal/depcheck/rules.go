@@ -1,0 +1,101 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package depcheck
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// rule says which packages of the module those below a path may import. The longest path that a package lies below decides.
+type rule struct {
+	path string
+	may  []string // "x" is package x, "x/..." is x and everything below
+	why  string
+}
+
+var rules = []rule{
+	{"plugins/policy", nil, "the contract stands alone: policies of other people compile against it"},
+	{"plugins/policy/conformance", []string{"plugins/policy"}, "it tests the contract, not Conch"},
+	{"plugins", []string{"plugins/policy", "plugins/builtin"}, "a policy is a function of the snapshot"},
+	{"plugins/builtin", []string{"plugins/..."}, "it is the list of policies"},
+
+	{"sidecar", []string{"..."}, "main wires everything"},
+	{"sidecar/config", []string{"plugins/policy", "repo", "internal/..."}, "configuration knows nothing that it configures"},
+	{"sidecar/admin", []string{"sidecar/admin/...", "sidecar/control", "sidecar/apply/...", "sidecar/plan", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
+	{"sidecar/admin/client", []string{"plugins/policy"}, "tritonctl and other people's programs import it"},
+	{"sidecar/control", []string{
+		"sidecar/control/...", "sidecar/config", "sidecar/apply/...", "sidecar/observe/...", "sidecar/plan/...", "sidecar/policyhost/...", "sidecar/dispatch",
+		"plugins/...", "repo", "internal/...",
+	}, "it ties observe, policyhost, plan and apply together"},
+	{"sidecar/apply", []string{"sidecar/apply/...", "sidecar/plan", "sidecar/dispatch", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
+	{"sidecar/apply/driver", []string{"sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
+	{"sidecar/apply/mps", []string{"plugins/policy"}, "it writes MPS's environment and files"},
+	{"sidecar/sim", []string{"sidecar/sim/...", "sidecar/dispatch/queue", "sidecar/plan", "plugins/...", "internal/..."}, "it drives the queue and the policies"},
+	{"sidecar/observe", []string{"sidecar/observe/...", "plugins/policy", "internal/..."}, "observe, plan, policyhost and dispatch meet in control"},
+	{"sidecar/plan", []string{"plugins/policy"}, "it is pure"},
+	{"sidecar/policyhost", []string{"sidecar/policyhost/...", "plugins/policy"}, "observe, plan, policyhost and dispatch meet in control"},
+
+	{"sidecar/dispatch", []string{"sidecar/dispatch/...", "plugins/policy", "internal/..."}, "observe, plan, policyhost and dispatch meet in control"},
+	{"sidecar/dispatch/queue", []string{"sidecar/dispatch/queue/...", "plugins/policy"}, "it is pure; the simulator runs it too"},
+	{"sidecar/dispatch/batch", []string{"internal/..."}, "it knows Triton's messages and nothing else"},
+	{"sidecar/dispatch/forward", []string{"sidecar/dispatch/batch", "internal/..."}, "it knows how to reach a partition"},
+	{"sidecar/dispatch/ingress", []string{"sidecar/dispatch/ingress/...", "sidecar/dispatch/batch", "internal/..."}, "a front declares the interfaces that it needs"},
+
+	{"estimator", []string{"estimator/...", "internal/onnx/...", "plugins/policy"}, "it reads graphs"},
+	{"merger", []string{"merger/...", "internal/onnx/...", "plugins/policy"}, "it rewrites graphs"},
+	{"repo", []string{"repo/...", "internal/..."}, "a leaf"},
+	{"tritonctl", []string{
+		"tritonctl/...", "sidecar/admin/client", "sidecar/sim/...", "estimator/...", "merger/...", "repo/...", "plugins/policy", "plugins/builtin",
+	}, "it speaks to conch over the admin API"},
+	{"internal", []string{"internal/..."}, "internal packages are leaves"},
+	{"demo", []string{"internal/..."}, "it runs the programs that a user runs"},
+	{"bench", []string{"internal/...", "sidecar/dispatch/queue"}, "it runs the programs that a user runs, and the queue alone"},
+	{"e2e", []string{"e2e/...", "internal/..."}, "it tests from outside"},
+}
+
+// Check compares what the packages of a module import with the rules. Imports maps a package's path inside the module ("." is the root)
+// to the paths that it imports inside the module. Every violation is one sentence.
+func Check(imports map[string][]string) []string {
+	var violations []string
+	for from, targets := range imports {
+		r, ok := ruleOf(from)
+		if !ok {
+			violations = append(violations, fmt.Sprintf("%s has no rule: say in internal/depcheck/rules.go what it may import", from))
+			continue
+		}
+		for _, to := range targets {
+			if !slices.ContainsFunc(r.may, func(pattern string) bool { return matches(pattern, to) }) {
+				violations = append(violations, fmt.Sprintf("%s imports %s, but may import only %s: %s", from, to, allowed(r.may), r.why))
+			}
+		}
+	}
+	slices.Sort(violations)
+	return violations
+}
+
+func allowed(may []string) string {
+	if len(may) == 0 {
+		return "nothing of this module"
+	}
+	return strings.Join(may, ", ")
+}
+
+func ruleOf(path string) (best rule, ok bool) {
+	for _, r := range rules {
+		if matches(r.path+"/...", path) && (!ok || len(r.path) > len(best.path)) {
+			best, ok = r, true
+		}
+	}
+	return best, ok
+}
+
+func matches(pattern, path string) bool {
+	if pattern == "..." {
+		return true
+	}
+	below, wild := strings.CutSuffix(pattern, "/...")
+	return path == below || wild && strings.HasPrefix(path, below+"/")
+}
