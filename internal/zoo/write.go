@@ -1,0 +1,138 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package zoo
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// DynamicBatching asks Triton itself to batch. Its zero value batches whatever is queued, at once.
+type DynamicBatching struct {
+	MaxQueueDelay       time.Duration
+	PreferredBatchSizes []int
+}
+
+// Model is a model directory to be written: a profile and the rest of its config.pbtxt.
+type Model struct {
+	// Name of the directory and the model; the profile's model name unless given.
+	Name    string
+	Profile Profile
+	// Stretch multiplies the times and the SLO; 0 means 1.
+	Stretch float64
+	// MaxBatchSize must be at least 1.
+	MaxBatchSize int
+	// Dims of INPUT and OUTPUT without the batch dimension; [16] unless given.
+	Dims []int64
+	// Knee, Jitter, L2 and Bandwidth are the conch_emulate_ parameters of these names; 0 leaves the parameter out.
+	Knee          int
+	Jitter        float64
+	L2, Bandwidth float64
+	// Instances is instance_group count; 0 means 1.
+	Instances int
+	// Dynamic asks for Triton's dynamic batching; nil means none.
+	Dynamic *DynamicBatching
+	// ModelPy is written as 1/model.py, which a real server needs and minitriton does not.
+	ModelPy []byte
+}
+
+// Config is the model's config.pbtxt.
+func (m Model) Config() (string, error) {
+	if m.MaxBatchSize < 1 {
+		return "", fmt.Errorf("zoo: model %q: max batch size %d must be at least 1", m.name(), m.MaxBatchSize)
+	}
+	if m.Stretch < 0 {
+		return "", fmt.Errorf("zoo: model %q: stretch %g must be positive", m.name(), m.Stretch)
+	}
+	p := m.Profile
+	if m.Stretch != 0 {
+		p = p.Stretched(m.Stretch)
+	}
+	dims := "16"
+	if len(m.Dims) > 0 {
+		dims = join(m.Dims)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Emulates %s on one %s: l(b) = beta + alpha*b (Symphony, Tables 2 to 4).\n", p.Model, p.GPUType)
+	fmt.Fprintf(&b, "name: %q\nbackend: \"python\"\nmax_batch_size: %d\n", m.name(), m.MaxBatchSize)
+	fmt.Fprintf(&b, "input [ { name: \"INPUT\" data_type: TYPE_FP32 dims: [ %s ] } ]\n", dims)
+	fmt.Fprintf(&b, "output [ { name: \"OUTPUT\" data_type: TYPE_FP32 dims: [ %s ] } ]\n", dims)
+	fmt.Fprintf(&b, "instance_group [ { count: %d kind: KIND_CPU } ]\n", max(1, m.Instances))
+	if d := m.Dynamic; d != nil {
+		b.WriteString("dynamic_batching {")
+		if len(d.PreferredBatchSizes) > 0 {
+			fmt.Fprintf(&b, " preferred_batch_size: [ %s ]", join(d.PreferredBatchSizes))
+		}
+		if d.MaxQueueDelay > 0 {
+			fmt.Fprintf(&b, " max_queue_delay_microseconds: %d", d.MaxQueueDelay.Microseconds())
+		}
+		b.WriteString(" }\n")
+	}
+	parameter := func(key, value string) {
+		fmt.Fprintf(&b, "parameters { key: %q value { string_value: %q } }\n", key, value)
+	}
+	optional := func(key string, v float64) {
+		if v != 0 {
+			parameter(key, number(v))
+		}
+	}
+	micros := func(d time.Duration) string { return number(float64(d) / float64(time.Microsecond)) }
+	parameter("conch_emulate_alpha_us", micros(p.Alpha))
+	parameter("conch_emulate_beta_us", micros(p.Beta))
+	optional("conch_emulate_knee", float64(m.Knee))
+	optional("conch_emulate_jitter", m.Jitter)
+	optional("conch_emulate_l2", m.L2)
+	optional("conch_emulate_bandwidth", m.Bandwidth)
+	if p.SLO > 0 {
+		parameter("slo_ms", number(float64(p.SLO)/float64(time.Millisecond)))
+	}
+	return b.String(), nil
+}
+
+func (m Model) name() string {
+	if m.Name != "" {
+		return m.Name
+	}
+	return m.Profile.Model
+}
+
+// Write writes the model directory root/Name with version 1. What is there already is overwritten file by file.
+func Write(root string, m Model) error {
+	name := m.name()
+	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
+		return fmt.Errorf("zoo: %q is no name for a model directory", name)
+	}
+	config, err := m.Config()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(root, name)
+	version := filepath.Join(dir, "1")
+	if err := os.MkdirAll(version, 0o755); err != nil {
+		return fmt.Errorf("zoo: write model %q: %w", name, err)
+	}
+	err = os.WriteFile(filepath.Join(dir, "config.pbtxt"), []byte(config), 0o644)
+	if len(m.ModelPy) > 0 {
+		err = errors.Join(err, os.WriteFile(filepath.Join(version, "model.py"), m.ModelPy, 0o644))
+	}
+	if err != nil {
+		return fmt.Errorf("zoo: write model %q: %w", name, err)
+	}
+	return nil
+}
+
+func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
+
+func join[T int | int64](values []T) string {
+	s := make([]string, len(values))
+	for i, v := range values {
+		s[i] = strconv.FormatInt(int64(v), 10)
+	}
+	return strings.Join(s, ", ")
+}
