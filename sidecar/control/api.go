@@ -36,3 +36,8 @@ type API interface {
 	// until ctx ends (nil) or yield fails (its error).
 	Follow(ctx context.Context, since uint64, yield func(Event) error) error
 }
+
+var (
+	_ API   = (*Control)(nil)
+	_ Hooks = (*Control)(nil)
+)

@@ -1,0 +1,295 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/observe"
+	"github.com/conch-serving/conch/sidecar/plan"
+	"github.com/conch-serving/conch/sidecar/policyhost"
+)
+
+// Policies runs the policy in use; a *policyhost.Host is one.
+type Policies interface {
+	Use(ctx context.Context, ref policyhost.Ref) (*policy.Description, error)
+	Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error)
+	Describe(ctx context.Context, ref policyhost.Ref) (*policy.Description, error)
+	List(ctx context.Context) ([]policyhost.Known, error)
+	Status() policyhost.Status
+}
+
+// Applier brings plans into force; an *apply.Applier is one.
+type Applier interface {
+	Resume(ctx context.Context) (*apply.Resumed, error)
+	Apply(ctx context.Context, t apply.Target, d *plan.Diff) (*apply.Result, error)
+	Partitions() []apply.PartitionState
+}
+
+// Repository keeps model files; a *repo.Store is one.
+type Repository interface {
+	Import(ctx context.Context, dir string, by repo.Origin) (*repo.Revision, error)
+	Current() (*repo.Revision, error)
+	Log(limit int) ([]*repo.Revision, error)
+}
+
+// Requests is the request path as far as planning needs it; a
+// *dispatch.Dispatcher is one.
+type Requests interface {
+	SetProfile(p *policy.Profile)
+	Counts(model string) (dispatch.ModelCounts, bool)
+	Draining() bool
+}
+
+// Clock is the time that the loop lives in.
+type Clock interface {
+	Now() time.Time
+	// After fires once, d from now.
+	After(d time.Duration) <-chan time.Time
+}
+
+// SystemClock is real time, and virtual time inside testing/synctest.
+func SystemClock() Clock { return systemClock{} }
+
+type systemClock struct{}
+
+func (systemClock) Now() time.Time                         { return time.Now() }
+func (systemClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// Hooks are what the parts tell the loop. They are ready before the parts are
+// made, and none of them waits for the loop.
+type Hooks interface {
+	// Check judges a plan (policyhost.Options.Check).
+	Check(s *policy.Snapshot, p *policy.Plan) error
+	// PolicyEvent notes what happened to the policy's process.
+	PolicyEvent(e policyhost.Event)
+	// StepDone notes a step of applying.
+	StepDone(e apply.StepEvent)
+	// PartitionChanged notes a death or return of a partition's server.
+	PartitionChanged(partition string, up bool, reason string)
+}
+
+// Options of New. Nothing may be nil but Logger and Clock.
+type Options struct {
+	// Config is provisioned and valid.
+	Config *config.Config
+	// Nodes are the machines with their GPUs.
+	Nodes      []*policy.Node
+	Repository Repository
+	Requests   Requests
+	Recorder   *observe.Recorder
+	Metrics    *observe.PlanMetrics
+	// DB keeps events, the plan's number and what was learnt.
+	DB *bbolt.DB
+	// Policies and Applier make the two parts that call back.
+	Policies func(Hooks) (Policies, error)
+	Applier  func(Hooks) (Applier, error)
+	Clock    Clock
+	Logger   *slog.Logger
+	Version  Version
+}
+
+// Control is the plan way. Make it with New, start it with Run.
+type Control struct {
+	nodes      []*policy.Node
+	repository Repository
+	requests   Requests
+	recorder   *observe.Recorder
+	metrics    *observe.PlanMetrics
+	db         *bbolt.DB
+	policies   Policies
+	applier    Applier
+	clock      Clock
+	log        *slog.Logger
+	version    Version
+	events     *eventLog
+
+	// planning is held by whoever plans, imports or swaps the policy: one at a
+	// time, waiting with a context.
+	planning chan struct{}
+	// wake tells the loop that something happened; its reasons are in alarms.
+	wake chan struct{}
+	// rejected is the plan that Check refused last, for the operator to look at;
+	// it belongs to whoever plans.
+	rejected *policy.Plan
+
+	mu       sync.Mutex
+	config   *config.Config
+	snapshot uint64
+	serving  serving
+	// before is the number of the last plan before this process.
+	before uint64
+	// revision of the repository that the next plan is for.
+	files    *repo.Revision
+	unloaded map[string]bool
+	// alarms are reasons to plan that need no threshold.
+	alarms []string
+	// loads are the seconds that models took to load last, by name, and starts
+	// those of a partition.
+	loads  map[string]float64
+	starts float64
+	// rates are those that the last plan was made for.
+	rates map[string]float64
+	// starting is why the loop has nothing to serve yet; empty once it has.
+	starting string
+	// failure and proposed are what was last written down about plans that did
+	// not come to serve: the same thing is not worth a second event.
+	failure, proposed string
+}
+
+// serving is the plan in force.
+type serving struct {
+	Plan
+	snapshot *policy.Snapshot
+	files    *repo.Revision
+}
+
+// New makes a loop and the parts that call back into it. Nothing runs yet.
+func New(o Options) (*Control, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = SystemClock()
+	}
+	c := &Control{
+		nodes: o.Nodes, repository: o.Repository, requests: o.Requests, recorder: o.Recorder, metrics: o.Metrics, db: o.DB,
+		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
+		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		unloaded: map[string]bool{}, loads: map[string]float64{}, starting: "not started yet",
+	}
+	c.version.Mode, c.version.Driver = string(o.Config.Mode), o.Config.Driver.Kind
+	var err error
+	if c.events, err = openEvents(o.DB, o.Logger); err != nil {
+		return nil, err
+	}
+	if err := c.restore(); err != nil {
+		return nil, err
+	}
+	if c.policies, err = o.Policies(c); err != nil {
+		return nil, err
+	}
+	if c.applier, err = o.Applier(c); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// acquire waits for its turn to plan.
+func (c *Control) acquire(ctx context.Context) error {
+	select {
+	case c.planning <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *Control) release() { <-c.planning }
+
+// alarm asks the loop for a plan.
+func (c *Control) alarm(reason string) {
+	c.mu.Lock()
+	if len(c.alarms) < 16 {
+		c.alarms = append(c.alarms, reason)
+	}
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *Control) current() serving {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.serving
+}
+
+func (c *Control) settings() *config.Config {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.config
+}
+
+// event writes down what happened, in the log and in the event log.
+func (c *Control) event(e Event) {
+	e.Time = c.clock.Now()
+	e.Author = cmp.Or(e.Author, "conch")
+	e = c.events.add(e)
+	level := slog.LevelInfo
+	switch e.Kind {
+	case EventPlanRejected, EventPlanFailed, EventApplyFailed, EventPartitionDown:
+		level = slog.LevelWarn
+	}
+	c.log.Log(context.Background(), level, e.Message, "event", string(e.Kind), "id", e.ID, "author", e.Author, "reason", e.Reason)
+}
+
+// Check implements Hooks: what a plan is judged by before it counts.
+func (c *Control) Check(s *policy.Snapshot, p *policy.Plan) error {
+	c.rejected = nil
+	violations := plan.Validate(s, p)
+	if len(violations) > 0 {
+		c.rejected = p
+	}
+	return violations.Err()
+}
+
+// PolicyEvent implements Hooks.
+func (c *Control) PolicyEvent(e policyhost.Event) {
+	message := "policy " + e.Policy + ": " + string(e.Kind)
+	if e.Text != "" {
+		message += ": " + e.Text
+	}
+	switch e.Kind {
+	case policyhost.EventCallFailed, policyhost.EventStartFailed, policyhost.EventSwapFailed:
+		// The call that failed reports it with what it was for.
+		c.log.Warn(message, "error", e.Err)
+	default:
+		c.event(Event{Kind: EventPolicyState, Message: message, Fields: map[string]string{"policy": e.Policy, "state": string(e.Kind)}})
+	}
+}
+
+// StepDone implements Hooks.
+func (c *Control) StepDone(e apply.StepEvent) {
+	c.metrics.Step(string(e.Kind), e.Duration, e.Err)
+	c.log.Debug("apply step", "step", string(e.Kind), "partition", e.Partition, "model", e.Model, "seconds", e.Duration.Seconds(),
+		"undo", e.Undo, "remark", e.Text, "error", e.Err)
+	if e.Err != nil || e.Undo {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch e.Kind {
+	case apply.StepLoad:
+		c.loads[e.Model] = e.Duration.Seconds()
+	case apply.StepStart:
+		c.starts = e.Duration.Seconds()
+	}
+}
+
+// PartitionChanged implements Hooks.
+func (c *Control) PartitionChanged(partition string, up bool, reason string) {
+	kind, word := EventPartitionDown, "is down"
+	if up {
+		kind, word = EventPartitionUp, "is up"
+	}
+	message := "partition " + partition + " " + word
+	if reason != "" {
+		message += ": " + reason
+	}
+	c.event(Event{Kind: kind, Message: message, Fields: map[string]string{"partition": partition}})
+	c.alarm(message)
+}

@@ -1,0 +1,434 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/observe"
+	"github.com/conch-serving/conch/sidecar/plan"
+)
+
+// A plan, top-down. cycle is one turn of the loop; its steps carry the numbers
+// that logs and documents use:
+//
+//	1 observe   what is, as a snapshot
+//	2 ask       the policy, in its own process
+//	3 validate  its answer, which is not trusted
+//	4 diff      against the plan that serves
+//	5 apply     make-before-break; on failure the old plan serves on
+//	6 record    who, when, why, what changed, how long it took
+//
+// Everything else in this package decides when a cycle runs (triggers.go), what
+// the snapshot holds (world.go) or shows what happened (view.go).
+
+// order says who wants a cycle and how far it may go.
+type order struct {
+	author, reason string
+	// apply lets step 5 happen.
+	apply bool
+	// ifRevision refuses to change another plan than this one; 0 does not care.
+	ifRevision uint64
+	// dry keeps a question of an operator out of the event log.
+	dry bool
+	// adjust changes what the snapshot is made of for this cycle; it is kept if
+	// the plan comes to serve.
+	adjust func(*intent)
+}
+
+// cycle makes a plan and, if the order says so, applies it. The caller holds
+// the planning turn.
+func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, error) {
+	began := c.clock.Now()
+	from := c.current()
+	if o.ifRevision != 0 && o.ifRevision != from.Revision {
+		return nil, nil, fmt.Errorf("%w: revision %d serves, not %d; look at it and decide again", ErrConflict, from.Revision, o.ifRevision)
+	}
+
+	// 1. observe
+	in := c.intent()
+	if o.adjust != nil {
+		o.adjust(&in)
+	}
+	snapshot := c.observe(in)
+	proposal := &Proposal{FromRevision: from.Revision, Snapshot: snapshot}
+
+	// 2. ask, and 3. validate: the host calls Check before an answer counts.
+	asked := c.clock.Now()
+	answer, err := c.ask(ctx, snapshot)
+	proposal.Duration = c.clock.Now().Sub(asked)
+	if err != nil {
+		return c.unanswered(proposal, o, err)
+	}
+	proposal.Plan = c.obey(answer, in.config)
+	if proposal.Violations = plan.Validate(snapshot, proposal.Plan); len(proposal.Violations) > 0 {
+		return c.unanswered(proposal, o, proposal.Violations)
+	}
+
+	// 4. diff
+	if from.snapshot != nil {
+		proposal.Reloads = plan.Changed(from.snapshot, snapshot)
+	}
+	proposal.Diff = plan.Compute(from.Plan.Plan, proposal.Plan, proposal.Reloads...)
+	result := &ApplyResult{Plan: from.Plan, Proposal: proposal}
+	if proposal.Diff.Empty() && sameSettings(from.snapshot, snapshot) {
+		c.metrics.Planned(proposal.Plan.GetPolicy(), "unchanged", proposal.Duration)
+		c.planned(snapshot)
+		result.Duration = c.clock.Now().Sub(began)
+		return proposal, result, nil
+	}
+	if !o.apply {
+		c.metrics.Planned(proposal.Plan.GetPolicy(), "proposed", proposal.Duration)
+		if !o.dry && c.news(&c.proposed, proposal.Diff.Text()) {
+			c.event(Event{
+				Kind: EventPlanProposed, Author: o.author, Reason: o.reason, Duration: proposal.Duration,
+				Message: "proposed: " + summary(proposal.Diff), Fields: map[string]string{"policy": proposal.Plan.GetPolicy()},
+			})
+		}
+		if !o.dry {
+			c.planned(snapshot)
+		}
+		return proposal, result, nil
+	}
+
+	// 5. apply
+	if err := c.apply(ctx, o, in, proposal); err != nil {
+		c.metrics.Planned(proposal.Plan.GetPolicy(), "apply_failed", proposal.Duration)
+		return proposal, nil, err
+	}
+
+	// 6. record
+	c.metrics.Planned(proposal.Plan.GetPolicy(), "applied", proposal.Duration)
+	c.planned(snapshot)
+	result.Changed, result.Plan, result.Duration = true, c.current().Plan, c.clock.Now().Sub(began)
+	return proposal, result, nil
+}
+
+// ask puts the question to the policy. The plan that serves needs no policy, so
+// a policy that hangs holds up nothing but this.
+func (c *Control) ask(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+	c.rejected = nil
+	answer, err := c.policies.Plan(ctx, s)
+	status := c.policies.Status()
+	c.metrics.Breaker(status.Name, string(status.Breaker), breakerStates()...)
+	return answer, err
+}
+
+// unanswered ends a cycle without a plan: what serves goes on serving.
+func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *ApplyResult, error) {
+	var violations plan.Violations
+	name := c.policies.Status().Name
+	if errors.As(err, &violations) {
+		p.Violations = violations
+		if p.Plan == nil {
+			p.Plan = c.rejected
+		}
+		if p.Plan != nil {
+			p.Diff = plan.Compute(c.current().Plan.Plan, p.Plan)
+		}
+		c.metrics.Planned(name, "rejected", p.Duration)
+		if !o.dry && c.news(&c.failure, violations.Error()) {
+			c.event(Event{
+				Kind: EventPlanRejected, Author: o.author, Reason: o.reason, Duration: p.Duration,
+				Message: fmt.Sprintf("the plan of policy %s was rejected, %s serves on: %s", name, c.servingName(), violations.Error()),
+				Fields:  map[string]string{"policy": name, "violations": fmt.Sprint(len(violations))},
+			})
+		}
+		return p, nil, violations
+	}
+	c.metrics.Planned(name, "failed", p.Duration)
+	if !o.dry && c.news(&c.failure, err.Error()) {
+		c.event(Event{
+			Kind: EventPlanFailed, Author: o.author, Reason: o.reason, Duration: p.Duration,
+			Message: fmt.Sprintf("policy %s gave no plan, %s serves on: %v", name, c.servingName(), err),
+			Fields:  map[string]string{"policy": name},
+		})
+	}
+	return p, nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// news reports whether text differs from what was written down last.
+func (c *Control) news(last *string, text string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if *last == text {
+		return false
+	}
+	*last = text
+	return true
+}
+
+func (c *Control) servingName() string {
+	if r := c.current().Revision; r > 0 {
+		return fmt.Sprintf("plan %d", r)
+	}
+	return "nothing"
+}
+
+// apply brings a proposal into force and makes it the serving plan.
+func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) error {
+	began := c.clock.Now()
+	// The request path learns l(b) before it sees the placements that need it.
+	c.pushProfiles(p.Snapshot.GetProfiles())
+	result, err := c.applier.Apply(ctx, apply.Target{
+		Snapshot: p.Snapshot, Plan: p.Plan, Revision: in.files, Author: o.author, Reason: o.reason,
+	}, p.Diff)
+	took := c.clock.Now().Sub(began)
+	if err != nil {
+		c.event(Event{
+			Kind: EventApplyFailed, Author: o.author, Reason: o.reason, Duration: took,
+			Message: fmt.Sprintf("a plan could not be applied, %s serves on: %v", c.servingName(), err),
+			Fields:  steps(result),
+		})
+		return fmt.Errorf("apply: %w; %s serves on", err, c.servingName())
+	}
+	next := serving{
+		Plan:     Plan{AppliedAt: c.clock.Now(), AppliedBy: o.author, Reason: o.reason, Plan: p.Plan},
+		snapshot: p.Snapshot, files: in.files,
+	}
+	c.mu.Lock()
+	next.Revision = max(c.serving.Revision, c.before) + 1
+	c.serving, c.unloaded, c.starting = next, in.unloaded, ""
+	c.mu.Unlock()
+	c.save()
+	c.tidy(next)
+	c.metrics.Serving(next.Revision, next.AppliedAt)
+	fields := steps(result)
+	fields["plan"], fields["policy"], fields["diff"] = fmt.Sprint(next.Revision), p.Plan.GetPolicy(), strings.TrimSpace(p.Diff.Text())
+	for i, warning := range result.Warnings {
+		fields[fmt.Sprintf("warning.%d", i+1)] = warning
+	}
+	c.event(Event{
+		Kind: EventPlanApplied, Author: o.author, Reason: o.reason, Duration: took,
+		Message: fmt.Sprintf("plan %d serves: %s", next.Revision, summary(p.Diff)), Fields: fields,
+	})
+	// A warm-up has just measured what was loaded.
+	c.pushProfiles(c.recorder.Profiles())
+	return nil
+}
+
+// steps sums the seconds of an apply up by kind of step.
+func steps(r *apply.Result) map[string]string {
+	fields := map[string]string{}
+	if r == nil {
+		return fields
+	}
+	sums := map[apply.StepKind]time.Duration{}
+	for _, s := range r.Steps {
+		sums[s.Kind] += s.Duration
+	}
+	for kind, sum := range sums {
+		fields["seconds."+string(kind)] = fmt.Sprintf("%.3f", sum.Seconds())
+	}
+	return fields
+}
+
+// summary is a diff in a few words.
+func summary(d *plan.Diff) string {
+	var parts []string
+	count := func(n int, one, many string) {
+		switch {
+		case n == 1:
+			parts = append(parts, "1 "+one)
+		case n > 1:
+			parts = append(parts, fmt.Sprintf("%d %s", n, many))
+		}
+	}
+	count(len(d.Start), "partition started", "partitions started")
+	count(len(d.Replace), "partition replaced", "partitions replaced")
+	count(len(d.Stop), "partition stopped", "partitions stopped")
+	count(len(d.Loads), "load", "loads")
+	count(len(d.Unloads), "unload", "unloads")
+	count(len(d.Updates), "update", "updates")
+	count(len(d.Dispatch), "discipline changed", "disciplines changed")
+	if len(parts) == 0 {
+		return "settings of models changed"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// obey writes the operator's own disciplines into a plan: what conch.yaml says
+// wins over the policy.
+func (c *Control) obey(answer *policy.Plan, settings *config.Config) *policy.Plan {
+	p := proto.CloneOf(answer)
+	for _, d := range p.GetDispatch() {
+		m, own := settings.Models[d.GetModel()]
+		def := settings.Defaults
+		switch {
+		case settings.Mode == config.ModeObserve:
+			// Nobody's request waits or is dropped for a scheduler on probation.
+			d.Discipline, d.DropPolicy, d.Parameters = "eager", "none", nil
+			continue
+		case own && m.Discipline != "":
+			d.Discipline, d.Parameters = m.Discipline, m.Parameters
+		case def.Discipline != "":
+			d.Discipline, d.Parameters = def.Discipline, def.Parameters
+		}
+		switch {
+		case own && m.DropPolicy != "":
+			d.DropPolicy = m.DropPolicy
+		case def.DropPolicy != "":
+			d.DropPolicy = def.DropPolicy
+		}
+	}
+	return p
+}
+
+// Run starts serving and plans until ctx ends. It returns nil then; before, it
+// returns only if the repository cannot be read at all.
+func (c *Control) Run(ctx context.Context) error {
+	if err := c.begin(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	c.loop(ctx)
+	c.learnt()
+	c.event(Event{Kind: EventStopping, Message: "conch is stopping"})
+	return nil
+}
+
+// begin gets to a first serving plan: the policy's in mode control, else the
+// one that served last.
+func (c *Control) begin(ctx context.Context) error {
+	if err := c.acquire(ctx); err != nil {
+		return err
+	}
+	defer c.release()
+	settings := c.settings()
+	files, err := c.importFirst(ctx, settings.Repository)
+	if err != nil {
+		return err
+	}
+	c.adopt(files, settings)
+	if err := c.recorder.Restore(c.db); err != nil {
+		c.log.Warn("what was learnt about models is not usable and is learnt again", "error", err)
+	}
+	c.event(Event{Kind: EventStarted, Message: fmt.Sprintf("conch %s started in mode %s with driver %s, %s", c.version.Version, settings.Mode, settings.Driver.Kind, count(len(files.Models), "model"))})
+	resumed, err := c.applier.Resume(ctx)
+	if err != nil {
+		return fmt.Errorf("resume: %w", err)
+	}
+	if cut := resumed.Interrupted; cut != nil {
+		c.event(Event{Kind: EventApplyFailed, Author: cut.Author, Reason: cut.Reason,
+			Message: fmt.Sprintf("conch ended in the middle of an apply, after %d steps (%s); what it left was cleaned up", cut.Steps, cut.Last)})
+	}
+	c.setStarting("the policy is starting")
+	if _, err := c.policies.Use(ctx, c.reference(settings.Policy)); err != nil {
+		c.event(Event{Kind: EventPlanFailed, Message: fmt.Sprintf("policy %s could not be put in use: %v", settings.Policy.Name, err)})
+	}
+	c.setStarting("the first plan is being applied")
+	first := order{author: "conch", reason: "start", apply: true}
+	if resumed.Target == nil || settings.Mode == config.ModeControl {
+		_, _, err := c.cycle(ctx, first)
+		if err == nil || resumed.Target == nil {
+			return c.undecided(err)
+		}
+	}
+	return c.undecided(c.again(ctx, resumed.Target))
+}
+
+// undecided notes that nothing serves yet; the loop tries again.
+func (c *Control) undecided(err error) error {
+	if err != nil {
+		c.setStarting("no plan serves yet: " + err.Error())
+	}
+	return nil
+}
+
+// again applies the plan that served before the restart, if it still fits what
+// is there.
+func (c *Control) again(ctx context.Context, t *apply.Target) error {
+	in := c.intent()
+	snapshot := c.observe(in)
+	p := proto.CloneOf(t.Plan)
+	p.SnapshotRevision = snapshot.GetRevision()
+	if violations := plan.Validate(snapshot, p); len(violations) > 0 {
+		c.event(Event{Kind: EventPlanRejected, Message: "the plan that served before the restart does not fit any more: " + violations.Error()})
+		if c.settings().Mode == config.ModeControl {
+			return violations
+		}
+		_, _, err := c.cycle(ctx, order{author: "conch", reason: "start: the plan from before does not fit any more", apply: true})
+		return err
+	}
+	return c.apply(ctx, order{author: t.Author, reason: "restart: " + t.Reason}, in, &Proposal{
+		Snapshot: snapshot, Plan: p, Diff: plan.Compute(nil, p),
+	})
+}
+
+func (c *Control) setStarting(why string) {
+	c.mu.Lock()
+	c.starting = why
+	c.mu.Unlock()
+}
+
+// importFirst reads the repository at start. If it cannot be read, what was
+// imported before serves on.
+func (c *Control) importFirst(ctx context.Context, dir string) (*repo.Revision, error) {
+	files, err := c.repository.Import(ctx, dir, repo.Origin{Author: "conch", Reason: "start", Time: c.clock.Now()})
+	if err == nil {
+		return files, nil
+	}
+	before, had := c.repository.Current()
+	if had != nil {
+		return nil, fmt.Errorf("model repository %s: %w", dir, err)
+	}
+	c.log.Warn("the model repository cannot be read; the revision from before serves", "directory", dir, "revision", before.ID, "error", err)
+	return before, nil
+}
+
+// adopt makes a repository revision the one to plan for, and tells the recorder
+// what its models are.
+func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
+	c.mu.Lock()
+	c.files = files
+	c.mu.Unlock()
+	for _, m := range files.Models {
+		if m.Err() != nil {
+			continue
+		}
+		var line *observe.Line
+		if p := settings.Models[m.Name].Profile; p != nil {
+			line = &observe.Line{Alpha: p.Alpha.Std(), Beta: p.Beta.Std()}
+		}
+		c.recorder.SetModel(m.Name, m.Digest, int(m.Config.GetMaxBatchSize()), line)
+	}
+}
+
+// learnt saves what was learnt about models.
+func (c *Control) learnt() {
+	if err := c.recorder.Save(c.db); err != nil {
+		c.log.Warn("what was learnt about models could not be saved", "error", err)
+	}
+}
+
+// tidy forgets what is measured of models and partitions that are gone.
+func (c *Control) tidy(s serving) {
+	var models, partitions []string
+	for _, m := range s.files.Models {
+		models = append(models, m.Name)
+	}
+	for _, p := range s.Plan.GetPartitions() {
+		partitions = append(partitions, p.GetId())
+	}
+	c.recorder.Forget(models, partitions)
+}
+
+func count(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}

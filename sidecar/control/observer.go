@@ -1,0 +1,53 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/apply/warmup"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/observe"
+)
+
+// Observer makes a recorder the listener of the request path. It exists because
+// neither of the two may know the other.
+func Observer(r *observe.Recorder, now func() time.Time) dispatch.Observer {
+	return observer{r, now}
+}
+
+type observer struct {
+	recorder *observe.Recorder
+	now      func() time.Time
+}
+
+// Arrived implements dispatch.Observer.
+func (o observer) Arrived(model string, rows int, at time.Time) { o.recorder.Arrived(model, rows, at) }
+
+// Executed implements dispatch.Observer.
+func (o observer) Executed(e dispatch.Execution) { o.recorder.Executed(observe.Execution(e)) }
+
+// Finished implements dispatch.Observer.
+func (o observer) Finished(f dispatch.Outcome) {
+	o.recorder.Finished(observe.Outcome{
+		Model: f.Model, Result: observe.Result(f.Result.String()), Latency: f.Latency, Queued: f.Queued,
+		Rows: f.Rows, Batch: f.Batch, PassedThrough: f.PassedThrough, Retried: f.Retried, Reason: f.Reason, At: o.now(),
+	})
+}
+
+// Samples makes a recorder take what warm-ups measured: it is the
+// apply.Recorder of the recorder.
+func Samples(r *observe.Recorder) SampleRecorder { return SampleRecorder{r} }
+
+// SampleRecorder implements apply.Recorder.
+type SampleRecorder struct{ recorder *observe.Recorder }
+
+// Record implements apply.Recorder.
+func (s SampleRecorder) Record(model, gpuType string, threadPercentage uint32, samples []warmup.Sample) {
+	all := make([]observe.Sample, len(samples))
+	for i, one := range samples {
+		all[i] = observe.Sample(one)
+	}
+	s.recorder.Calibrated(model, gpuType, threadPercentage, all)
+}

@@ -1,0 +1,358 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/plan"
+	"github.com/conch-serving/conch/sidecar/policyhost"
+)
+
+// Snapshot is what the policy would be asked now.
+func (c *Control) Snapshot(ctx context.Context) (*policy.Snapshot, error) {
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	defer c.release()
+	return c.observe(c.intent()), nil
+}
+
+// ready takes the planning turn once there is a repository to plan for.
+func (c *Control) ready(ctx context.Context) error {
+	if err := c.acquire(ctx); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	files, why := c.files, c.starting
+	c.mu.Unlock()
+	if files == nil {
+		c.release()
+		return fmt.Errorf("%w: conch is starting: %s", ErrUnavailable, why)
+	}
+	return nil
+}
+
+// Propose asks the policy and compares: it is Apply with step 5 left out. A
+// plan that is refused is no error; its violations are in the proposal.
+func (c *Control) Propose(ctx context.Context) (*Proposal, error) {
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	defer c.release()
+	proposal, _, err := c.cycle(ctx, order{dry: true})
+	var violations plan.Violations
+	if err != nil && !(errors.As(err, &violations) && proposal.Plan != nil) {
+		return nil, err
+	}
+	return proposal, nil
+}
+
+// Apply makes a plan and applies it.
+func (c *Control) Apply(ctx context.Context, r ApplyRequest) (*ApplyResult, error) {
+	if c.settings().Mode == config.ModeObserve {
+		return nil, fmt.Errorf("%w: mode is observe, in which no plan is applied; set mode to advise or control in conch.yaml and send SIGHUP", ErrRefused)
+	}
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	defer c.release()
+	_, result, err := c.cycle(ctx, order{
+		author: cmp.Or(r.Author, "operator"), reason: cmp.Or(r.Reason, "an operator's order"), apply: true, ifRevision: r.IfRevision,
+	})
+	return result, err
+}
+
+// Explain says why a model is where it is.
+func (c *Control) Explain(ctx context.Context, model string) (*plan.Explanation, error) {
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	defer c.release()
+	e, err := plan.Explain(c.observe(c.intent()), c.current().Plan.Plan, model)
+	if errors.Is(err, plan.ErrUnknownModel) {
+		if m, known := c.Model(model); known == nil {
+			return nil, fmt.Errorf("%w: model %s has no place in a plan: %s", ErrNotFound, model, m.StateReason)
+		}
+		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	return e, err
+}
+
+// Policies lists the policies that could be used, those in use with their
+// state.
+func (c *Control) Policies(ctx context.Context) ([]Policy, error) {
+	known, err := c.policies.List(ctx)
+	if err != nil && len(known) == 0 {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	var all []Policy
+	for _, k := range known {
+		all = append(all, c.describe(ctx, k))
+	}
+	return all, nil
+}
+
+// Policy describes one of them.
+func (c *Control) Policy(ctx context.Context, name string) (Policy, error) {
+	known, err := c.policies.List(ctx)
+	if i := slices.IndexFunc(known, func(k policyhost.Known) bool { return k.Name == name }); i >= 0 {
+		return c.describe(ctx, known[i]), nil
+	}
+	if err != nil {
+		return Policy{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return Policy{}, fmt.Errorf("%w: no policy is called %q", ErrNotFound, name)
+}
+
+func (c *Control) describe(ctx context.Context, k policyhost.Known) Policy {
+	p := Policy{Name: k.Name, Builtin: k.Builtin, InUse: k.InUse}
+	if k.InUse {
+		s := c.policies.Status()
+		p.Description, p.Parameters, p.State, p.Breaker, p.LastError = s.Description, s.Parameters, string(s.State), string(s.Breaker), s.LastError
+		return p
+	}
+	d, err := c.policies.Describe(ctx, policyhost.Ref{Name: k.Name})
+	if err != nil {
+		p.LastError = err.Error()
+	}
+	p.Description = d
+	return p
+}
+
+// UsePolicy swaps the policy. The old one decides on where the new one cannot
+// start. A plan is asked of the new one at once; whether it is applied is up to
+// the mode. The choice holds until conch.yaml is read again.
+func (c *Control) UsePolicy(ctx context.Context, r PolicyRequest) (Policy, error) {
+	ref := policyhost.Ref{Name: r.Name, Parameters: r.Parameters}
+	if own := c.settings().Policy; own.Name == r.Name {
+		ref.Executable = c.reference(own).Executable
+	}
+	if err := c.use(ctx, ref, cmp.Or(r.Author, "operator"), r.Reason); err != nil {
+		return Policy{}, err
+	}
+	c.alarm("policy " + r.Name + " came into use")
+	return c.Policy(ctx, r.Name)
+}
+
+func (c *Control) use(ctx context.Context, ref policyhost.Ref, author, reason string) error {
+	if err := c.acquire(ctx); err != nil {
+		return err
+	}
+	defer c.release()
+	before := c.policies.Status().Name
+	d, err := c.policies.Use(ctx, ref)
+	switch {
+	case errors.Is(err, policyhost.ErrUnknownPolicy):
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	case errors.Is(err, policyhost.ErrParameter):
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	message := fmt.Sprintf("policy %s %s is in use", ref.Name, d.GetVersion())
+	if before != "" && before != ref.Name {
+		message += " in place of " + before
+	}
+	c.event(Event{Kind: EventPolicyChanged, Author: author, Reason: reason, Message: message, Fields: map[string]string{"policy": ref.Name, "before": before}})
+	return nil
+}
+
+// Revisions lists the repository's revisions, newest first.
+func (c *Control) Revisions(context.Context) ([]RepositoryRevision, error) {
+	log, err := c.repository.Log(0)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	current := c.files
+	c.mu.Unlock()
+	all := make([]RepositoryRevision, len(log))
+	for i, r := range log {
+		all[i] = revision(r, current)
+	}
+	return all, nil
+}
+
+func revision(r, current *repo.Revision) RepositoryRevision {
+	out := RepositoryRevision{
+		ID: r.ID, Parent: r.Parent, Time: r.Time, Author: r.Author, Reason: r.Reason,
+		Added: r.Diff.Added, Removed: r.Diff.Removed, Changed: r.Diff.ChangedModels(), Current: current != nil && current.ID == r.ID,
+	}
+	for _, m := range r.Models {
+		out.Models = append(out.Models, m.Name)
+	}
+	return out
+}
+
+// Import reads a model repository into a new revision and asks for a plan of
+// it. Where nothing changed, the revision that there is is returned.
+func (c *Control) Import(ctx context.Context, r ImportRequest) (RepositoryRevision, error) {
+	if err := c.ready(ctx); err != nil {
+		return RepositoryRevision{}, err
+	}
+	defer c.release()
+	files, err := c.importing(ctx, r.Directory, cmp.Or(r.Author, "operator"), r.Reason)
+	if err != nil {
+		return RepositoryRevision{}, err
+	}
+	return revision(files, files), nil
+}
+
+// importing reads a repository; the caller holds the planning turn.
+func (c *Control) importing(ctx context.Context, dir, author, reason string) (*repo.Revision, error) {
+	settings := c.settings()
+	dir = cmp.Or(dir, settings.Repository)
+	files, err := c.repository.Import(ctx, dir, repo.Origin{Author: author, Reason: cmp.Or(reason, "import of "+dir), Time: c.clock.Now()})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	c.mu.Lock()
+	before := c.files
+	c.mu.Unlock()
+	if before == nil || before.ID != files.ID {
+		c.adopt(files, settings)
+		message := fmt.Sprintf("repository revision %s: %s", files.ID, changes(files.Diff))
+		c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: message, Fields: map[string]string{"revision": files.ID, "directory": dir}})
+		c.alarm(message)
+	}
+	return files, nil
+}
+
+func changes(d repo.Diff) string {
+	var parts []string
+	for _, list := range []struct {
+		word  string
+		names []string
+	}{{"added", d.Added}, {"removed", d.Removed}, {"changed", d.ChangedModels()}} {
+		if len(list.names) > 0 {
+			parts = append(parts, list.word+" "+strings.Join(list.names, ", "))
+		}
+	}
+	if len(parts) == 0 {
+		return "nothing changed"
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Load reads the model's files again and makes a plan in which it has a place,
+// in whatever mode: it is Triton's order to load a model. It returns once the
+// model is served, or says why it cannot be.
+func (c *Control) Load(ctx context.Context, model, author string) error {
+	if err := c.ready(ctx); err != nil {
+		return err
+	}
+	defer c.release()
+	if _, err := c.importing(ctx, "", author, "load of "+model); err != nil {
+		return err
+	}
+	m := c.intent().files.Model(model)
+	if m == nil {
+		return fmt.Errorf("%w: no directory is called %s in the model repository", ErrNotFound, model)
+	}
+	if err := m.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	_, result, err := c.cycle(ctx, order{author: author, reason: "load of " + model, apply: true, adjust: func(in *intent) { delete(in.unloaded, model) }})
+	if err != nil {
+		return err
+	}
+	if len(result.Plan.PartitionsOf(model)) == 0 {
+		return fmt.Errorf("%w: the policy finds no place for %s: %s", ErrUnavailable, model, unplaced(result.Plan.Plan, model))
+	}
+	if result.Changed {
+		c.event(Event{Kind: EventModelLoaded, Author: author, Message: "model " + model + " is loaded", Fields: map[string]string{"model": model}})
+	}
+	return nil
+}
+
+// Unload takes a model out of service until it is loaded again. It needs no
+// policy: the plan that serves goes on without the model.
+func (c *Control) Unload(ctx context.Context, model, author string) error {
+	if err := c.ready(ctx); err != nil {
+		return err
+	}
+	defer c.release()
+	in := c.intent()
+	if in.files.Model(model) == nil || in.unloaded[model] {
+		return nil
+	}
+	in.unloaded[model] = true
+	from := c.current()
+	snapshot := c.observe(in)
+	next := without(from.Plan.Plan, model)
+	next.SnapshotRevision = snapshot.GetRevision()
+	o := order{author: author, reason: "unload of " + model}
+	if err := c.apply(ctx, o, in, &Proposal{FromRevision: from.Revision, Snapshot: snapshot, Plan: next, Diff: plan.Compute(from.Plan.Plan, next)}); err != nil {
+		return err
+	}
+	c.event(Event{Kind: EventModelUnloaded, Author: author, Message: "model " + model + " is unloaded", Fields: map[string]string{"model": model}})
+	return nil
+}
+
+// without is a plan that says nothing of a model.
+func without(p *policy.Plan, model string) *policy.Plan {
+	next := proto.CloneOf(p)
+	if next == nil {
+		next = &policy.Plan{}
+	}
+	for _, part := range next.GetPartitions() {
+		part.Instances = slices.DeleteFunc(part.Instances, func(i *policy.Instance) bool { return i.GetModel() == model })
+	}
+	next.Dispatch = slices.DeleteFunc(next.Dispatch, func(d *policy.Dispatch) bool { return d.GetModel() == model })
+	next.Predictions = slices.DeleteFunc(next.Predictions, func(d *policy.Prediction) bool { return d.GetModel() == model })
+	next.Reasons = slices.DeleteFunc(next.Reasons, func(d *policy.Reason) bool { return d.GetModel() == model })
+	next.Unplaced = slices.DeleteFunc(next.Unplaced, func(d *policy.Unplaced) bool { return d.GetModel() == model })
+	return next
+}
+
+// Reload puts another configuration into force, all of it or nothing.
+func (c *Control) Reload(ctx context.Context, next *config.Config) error {
+	before := c.settings()
+	if err := config.Reloadable(before, next); err != nil {
+		return err
+	}
+	if a, b := c.reference(before.Policy), c.reference(next.Policy); !samePolicy(a, b) || c.policies.Status().Name != b.Name {
+		if err := c.use(ctx, b, "conch", "reload of the configuration"); err != nil {
+			return fmt.Errorf("reload refused, nothing was changed: %w", err)
+		}
+	}
+	if err := c.acquire(ctx); err != nil {
+		return err
+	}
+	defer c.release()
+	c.mu.Lock()
+	c.config = next
+	c.version.Mode = string(next.Mode)
+	files := c.files
+	c.mu.Unlock()
+	if files != nil {
+		c.adopt(files, next)
+	}
+	c.event(Event{Kind: EventReloaded, Message: "the configuration was read again"})
+	c.alarm("the configuration was read again")
+	return nil
+}
+
+func samePolicy(a, b policyhost.Ref) bool {
+	if a.Name != b.Name || (a.Executable == nil) != (b.Executable == nil) || len(a.Parameters) != len(b.Parameters) {
+		return false
+	}
+	for name, value := range a.Parameters {
+		if other, ok := b.Parameters[name]; !ok || other != value {
+			return false
+		}
+	}
+	return a.Executable == nil || a.Executable.Path == b.Executable.Path && a.Executable.SHA256 == b.Executable.SHA256
+}

@@ -1,0 +1,65 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.etcd.io/bbolt"
+)
+
+const (
+	stateBucket = "control.state"
+	stateKey    = "state"
+)
+
+// state is what the loop itself keeps across restarts; plans are in the
+// journal of apply, profiles with observe.
+type state struct {
+	Plan     uint64   `json:"plan"`
+	Snapshot uint64   `json:"snapshot"`
+	Unloaded []string `json:"unloaded,omitempty"`
+}
+
+// restore reads the state of an earlier conch, so that numbers go on and what
+// was unloaded stays so.
+func (c *Control) restore() error {
+	return c.db.View(func(tx *bbolt.Tx) error {
+		b := tx.Bucket([]byte(stateBucket))
+		if b == nil {
+			return nil
+		}
+		var s state
+		if err := json.Unmarshal(b.Get([]byte(stateKey)), &s); err != nil {
+			return fmt.Errorf("state of the plan loop: %w; remove the state directory to start over", err)
+		}
+		c.before, c.snapshot = s.Plan, s.Snapshot
+		for _, name := range s.Unloaded {
+			c.unloaded[name] = true
+		}
+		return nil
+	})
+}
+
+func (c *Control) save() {
+	c.mu.Lock()
+	s := state{Plan: c.serving.Revision, Snapshot: c.snapshot, Unloaded: slices.Sorted(maps.Keys(c.unloaded))}
+	c.mu.Unlock()
+	text, err := json.Marshal(s)
+	if err == nil {
+		err = c.db.Update(func(tx *bbolt.Tx) error {
+			b, err := tx.CreateBucketIfNotExists([]byte(stateBucket))
+			if err != nil {
+				return err
+			}
+			return b.Put([]byte(stateKey), text)
+		})
+	}
+	if err != nil {
+		c.log.Warn("the state of the plan loop could not be saved", "error", err)
+	}
+}

@@ -1,0 +1,196 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/observe"
+)
+
+const (
+	// tick is how often rates are looked at and profiles are told to the request
+	// path.
+	tick = 500 * time.Millisecond
+	// saveEvery is how often what was learnt is written to disk.
+	saveEvery = time.Minute
+	// retryEvery is how often a first plan is tried for while nothing serves.
+	retryEvery = 2 * time.Second
+	// profileStep is the change of an upper latency that the request path is
+	// told: below it, l(b) is noise.
+	profileStep = 0.02
+)
+
+// loop plans when a trigger says so, until ctx ends.
+func (c *Control) loop(ctx context.Context) {
+	t := triggers{pushed: map[string]*policy.Profile{}, since: map[string]time.Time{}}
+	now := c.clock.Now()
+	t.last, t.saved = now, now
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+		case <-c.clock.After(tick):
+		}
+		now := c.clock.Now()
+		c.follow(&t)
+		if now.Sub(t.saved) >= saveEvery {
+			t.saved = now
+			c.learnt()
+		}
+		reason := c.due(&t, now)
+		if reason == "" {
+			continue
+		}
+		t.last = now
+		if err := c.acquire(ctx); err != nil {
+			return
+		}
+		apply := c.settings().Mode == config.ModeControl || c.current().Revision == 0
+		_, _, err := c.cycle(ctx, order{author: "conch", reason: reason, apply: apply})
+		if err != nil && c.current().Revision == 0 {
+			c.setStarting("no plan serves yet: " + err.Error())
+		}
+		c.release()
+	}
+}
+
+// triggers is what the loop remembers between two looks.
+type triggers struct {
+	// last cycle of the loop, and when learning was saved.
+	last, saved time.Time
+	// pushed are the profiles that the request path knows.
+	pushed map[string]*policy.Profile
+	// since when each threshold is crossed.
+	since map[string]time.Time
+}
+
+// due says why a plan is wanted now; empty if none is.
+func (c *Control) due(t *triggers, now time.Time) string {
+	c.mu.Lock()
+	alarms := c.alarms
+	c.alarms = nil
+	settings, s, rates := c.config, c.serving, c.rates
+	c.mu.Unlock()
+	switch {
+	case s.Revision == 0:
+		if now.Sub(t.last) < retryEvery && len(alarms) == 0 {
+			return ""
+		}
+		return "nothing serves yet"
+	case len(alarms) > 0:
+		slices.Sort(alarms)
+		return strings.Join(slices.Compact(alarms), "; ")
+	case now.Sub(t.last) >= settings.Interval.Std():
+		return "interval of " + settings.Interval.String()
+	}
+	crossed := c.crossed(settings.Triggers, s, rates, now)
+	// Hysteresis in time: what was crossed must stay crossed.
+	maps.DeleteFunc(t.since, func(why string, _ time.Time) bool { _, still := crossed[why]; return !still })
+	var held []string
+	for key, text := range crossed {
+		if _, ok := t.since[key]; !ok {
+			t.since[key] = now
+		}
+		if now.Sub(t.since[key]) >= settings.Triggers.Hold.Std() {
+			held = append(held, text)
+		}
+	}
+	if len(held) == 0 || now.Sub(t.last) < settings.Triggers.Cooldown.Std() {
+		return ""
+	}
+	slices.Sort(held)
+	clear(t.since)
+	return strings.Join(held, "; ")
+}
+
+// crossed lists the thresholds that are crossed now: key to sentence.
+func (c *Control) crossed(t config.Triggers, s serving, rates map[string]float64, now time.Time) map[string]string {
+	crossed := map[string]string{}
+	for _, m := range s.snapshot.GetModels() {
+		name := m.GetName()
+		planned := rates[name]
+		rate := c.recorder.Rates(name, now).Window
+		if change := RateChange(planned, rate, t); change != "" {
+			crossed["rate "+name] = fmt.Sprintf("rate of %s %s from %.1f to %.1f a second", name, change, planned, rate)
+		}
+		if bad := c.recorder.Statistics(name, now).GetBadRate(); bad > t.BadRate {
+			crossed["bad "+name] = fmt.Sprintf("%.1f%% of the requests of %s are bad", 100*bad, name)
+		}
+	}
+	return crossed
+}
+
+// RateChange is gpulet's rule: a plan is due when a rate grew by a fraction or
+// by so many requests a second, whichever is less, or fell by a fraction. A
+// change within two standard deviations of a Poisson count over the window is
+// none. It returns "rose", "fell" or nothing.
+func RateChange(planned, rate float64, t config.Triggers) string {
+	noise := 2 * math.Sqrt(max(planned, rate)/observe.Window.Seconds())
+	change := rate - planned
+	switch {
+	case change > noise && change >= min(t.RateUp*planned, t.RateUpBy):
+		return "rose"
+	case -change > noise && -change >= t.RateDown*planned:
+		return "fell"
+	}
+	return ""
+}
+
+// planned notes the rates that a plan was made for.
+func (c *Control) planned(s *policy.Snapshot) {
+	rates := map[string]float64{}
+	for _, m := range s.GetModels() {
+		rates[m.GetName()] = m.GetRate()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rates, c.failure = rates, ""
+}
+
+// follow tells the request path what moved in the profiles, and notices models
+// that have become slower than their profile.
+func (c *Control) follow(t *triggers) {
+	seen := map[string]bool{}
+	for _, p := range c.recorder.Profiles() {
+		key := p.GetModel() + "\x00" + p.GetGpuType()
+		seen[key] = true
+		before := t.pushed[key]
+		if !observe.Moved(before, p, profileStep) {
+			continue
+		}
+		t.pushed[key] = p
+		c.requests.SetProfile(p)
+		if p.GetInterfered() != before.GetInterfered() {
+			verb := "is slower than its profile by half or more"
+			if !p.GetInterfered() {
+				verb = "is as fast as its profile again"
+			}
+			message := fmt.Sprintf("%s on %s %s", p.GetModel(), p.GetGpuType(), verb)
+			c.event(Event{Kind: EventModelInterfered, Message: message, Fields: map[string]string{"model": p.GetModel(), "gpu_type": p.GetGpuType()}})
+			c.alarm(message)
+		}
+	}
+	maps.DeleteFunc(t.pushed, func(key string, _ *policy.Profile) bool { return !seen[key] })
+	up := map[string]bool{}
+	for _, p := range c.applier.Partitions() {
+		up[p.ID] = p.Up
+	}
+	c.metrics.Partitions(up)
+}
+
+func (c *Control) pushProfiles(all []*policy.Profile) {
+	for _, p := range all {
+		c.requests.SetProfile(p)
+	}
+}

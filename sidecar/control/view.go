@@ -1,0 +1,215 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/config"
+)
+
+// Version says which build this is and how it runs.
+func (c *Control) Version() Version {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.version
+}
+
+// Ready lists the conditions under which clients may be sent here. A policy
+// that does not answer is none: the plan that serves needs no policy.
+func (c *Control) Ready() []Check {
+	c.mu.Lock()
+	starting, s := c.starting, c.serving
+	c.mu.Unlock()
+	plan := Check{Name: "plan", OK: s.Revision > 0}
+	if !plan.OK {
+		plan.Reason = starting
+	}
+	partitions := Check{Name: "partitions", OK: true}
+	up, total := 0, 0
+	var reason string
+	for _, p := range c.applier.Partitions() {
+		total++
+		if p.Up {
+			up++
+		} else {
+			reason = fmt.Sprintf("%s: %s", p.ID, p.Reason)
+		}
+	}
+	// A repository without models is served by no partition, truthfully.
+	if s.Revision > 0 && total > 0 && up == 0 {
+		partitions.OK, partitions.Reason = false, fmt.Sprintf("none of %d partitions is up; %s", total, reason)
+	}
+	serving := Check{Name: "serving", OK: !c.requests.Draining()}
+	if !serving.OK {
+		serving.Reason = "draining: no new request is taken"
+	}
+	return []Check{plan, partitions, serving}
+}
+
+// CurrentPlan is the plan that serves; its Plan is nil before the first.
+func (c *Control) CurrentPlan() Plan { return c.current().Plan }
+
+// Models lists the models of the repository, sorted by name.
+func (c *Control) Models() []Model {
+	v := c.view()
+	if v.files == nil {
+		return nil
+	}
+	models := make([]Model, 0, len(v.files.Models))
+	for _, m := range v.files.Models {
+		models = append(models, v.model(m))
+	}
+	return models
+}
+
+// Model is one of them; ErrNotFound where the repository has none of the name.
+func (c *Control) Model(name string) (Model, error) {
+	v := c.view()
+	if v.files != nil {
+		if m := v.files.Model(name); m != nil {
+			return v.model(m), nil
+		}
+	}
+	return Model{}, fmt.Errorf("%w: no model is called %q in the repository", ErrNotFound, name)
+}
+
+// view is one consistent look at everything that is shown.
+type view struct {
+	c        *Control
+	now      time.Time
+	config   *config.Config
+	files    *repo.Revision
+	unloaded map[string]bool
+	serving  serving
+	states   map[string]apply.PartitionState
+	profiles []*policy.Profile
+}
+
+func (c *Control) view() view {
+	in := c.intent()
+	v := view{
+		c: c, now: c.clock.Now(), config: in.config, files: in.files, unloaded: in.unloaded, serving: c.current(),
+		states: map[string]apply.PartitionState{}, profiles: c.recorder.Profiles(),
+	}
+	for _, p := range c.applier.Partitions() {
+		v.states[p.ID] = p
+	}
+	return v
+}
+
+func (v view) model(m *repo.Model) Model {
+	out := Model{Name: m.Name, Revision: m.Digest}
+	if err := m.Err(); err != nil {
+		for _, version := range m.Versions {
+			out.Versions = append(out.Versions, strconv.FormatInt(version, 10))
+		}
+		out.State, out.StateReason = ModelInvalid, err.Error()
+		return out
+	}
+	d := describe(m, v.config)
+	for _, version := range d.GetVersions() {
+		out.Versions = append(out.Versions, strconv.FormatInt(version, 10))
+	}
+	out.Backend, out.Late, out.MaxBatchSize = d.GetBackend(), d.GetLate(), int(d.GetMaxBatchSize())
+	out.SLO = time.Duration(d.GetSloUs()) * time.Microsecond
+	out.Batchable, out.PassThroughReason = d.GetBatchable(), d.GetPassThroughReason()
+	rates := v.c.recorder.Rates(m.Name, v.now)
+	out.Rate, out.RowRate, out.Burstiness = rates.Window, rates.Rows, rates.Burstiness
+	out.Statistics = v.c.recorder.Statistics(m.Name, v.now)
+	counts, _ := v.c.requests.Counts(m.Name)
+	out.Statistics.QueuedRequests = uint64(max(0, counts.Waiting))
+	for _, p := range v.profiles {
+		if p.GetModel() == m.Name {
+			out.Profiles = append(out.Profiles, p)
+		}
+	}
+	for _, d := range v.serving.Plan.GetDispatch() {
+		if d.GetModel() == m.Name {
+			out.Discipline, out.DropPolicy = d.GetDiscipline(), d.GetDropPolicy()
+		}
+	}
+	v.place(&out)
+	return out
+}
+
+// place says where a model is and whether a client would be served.
+func (v view) place(m *Model) {
+	parts := v.serving.Plan.PartitionsOf(m.Name)
+	slices.SortStableFunc(parts, func(a, b *policy.Partition) int { return cmp.Compare(a.GetRank(), b.GetRank()) })
+	var down string
+	up := false
+	for _, p := range parts {
+		m.Partitions = append(m.Partitions, p.GetId())
+		s, known := v.states[p.GetId()]
+		switch {
+		case known && s.Up && !slices.Contains(s.Missing, m.Name):
+			up = true
+		case known && s.Up:
+			down = p.GetId() + ": it would not load again after a restart"
+		default:
+			down = p.GetId() + ": " + cmp.Or(s.Reason, "down")
+		}
+	}
+	switch {
+	case v.unloaded[m.Name]:
+		m.State, m.StateReason = ModelUnloaded, "unloaded by order; load it to serve it again"
+	case up:
+		m.State = ModelReady
+	case len(parts) > 0:
+		m.State, m.StateReason = ModelDown, down
+	default:
+		m.State, m.StateReason = ModelUnplaced, unplaced(v.serving.Plan.Plan, m.Name)
+	}
+}
+
+// unplaced is why a plan has no place for a model.
+func unplaced(p *policy.Plan, model string) string {
+	for _, u := range p.GetUnplaced() {
+		if u.GetModel() == model {
+			return u.GetText()
+		}
+	}
+	if p == nil {
+		return "no plan serves yet"
+	}
+	return "the serving plan says nothing of it"
+}
+
+// GPUs lists the devices with the partitions of the serving plan.
+func (c *Control) GPUs() []GPU {
+	v := c.view()
+	var all []GPU
+	for _, n := range c.nodes {
+		for _, g := range n.GetGpus() {
+			one := GPU{Node: n.GetName(), GPU: g}
+			for _, p := range v.serving.Plan.GetPartitions() {
+				if p.GetGpu() == g.GetId() && (p.GetNode() == n.GetName() || p.GetNode() == "") {
+					one.Partitions = append(one.Partitions, v.partition(p))
+				}
+			}
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+func (v view) partition(p *policy.Partition) Partition {
+	out := Partition{Partition: p, Reason: "not started"}
+	if s, ok := v.states[p.GetId()]; ok {
+		out.Up, out.Reason, out.Restarts = s.Up, s.Reason, s.Restarts
+		out.GRPC, out.HTTP, out.Metrics = s.Endpoint.GRPC, s.Endpoint.HTTP, s.Endpoint.Metrics
+	}
+	statistics := v.c.recorder.PartitionStatistics(p.GetId(), v.now)
+	out.BusyShare = 1 - statistics.GetIdleShare()
+	out.BatchesPerSecond, out.MeanBatch = statistics.GetBatchesPerSecond(), statistics.GetMeanBatch()
+	return out
+}
