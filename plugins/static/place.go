@@ -136,10 +136,10 @@ func (f *floor) explain(plan *policy.Plan) {
 		for _, place := range lacking {
 			u.Text += fmt.Sprintf("; parameter %s names %s, which is no GPU or partition here", paramPlacement, place)
 		}
-		want := max(1, int(f.x.Rule(name).MinInstances))
+		want := max(1, int(f.x.Rule(name).MinInstances), len(f.current[name]))
 		if f.instances[name] < want {
 			if f.instances[name] > 0 {
-				u.Text += fmt.Sprintf("; the operator wants at least %d", want)
+				u.Text += fmt.Sprintf("; the operator wants %d", want)
 			}
 			plan.Unplaced = append(plan.Unplaced, u)
 		}

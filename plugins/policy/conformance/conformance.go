@@ -119,7 +119,7 @@ func (s *suite) ask(t tester, ctx context.Context, snapshot *policy.Snapshot) {
 	for _, other := range answers[1:] {
 		require.True(t, proto.Equal(answers[0], other), "equal snapshots got two plans:\n%v\n%v", answers[0], other)
 	}
-	require.Empty(t, Check(snapshot, answers[0]), "plan: %v", answers[0])
+	require.Empty(t, Check(snapshot, answers[0]), "snapshot: %v\nplan: %v", snapshot, answers[0])
 }
 
 // badParameter asks with a value that is not of its parameter's type: the
