@@ -34,8 +34,8 @@ type Candidate struct {
 // lane it competes with, can use.
 type Pressure struct {
 	// Waiting counts lanes with requests that can still make it, Free the idle
-	// partitions.
-	Waiting, Free int
+	// partitions, Usable those that are idle or busy.
+	Waiting, Free, Usable int
 }
 
 // Discipline chooses when a candidate may start. It holds no state, so one

@@ -17,14 +17,12 @@ type DropPolicy interface {
 	// bounded tells that batches are kept within the deadline of their first
 	// request, and that requests that cannot make it alone are given up.
 	bounded() bool
-	// minRows is called when a partition is granted to a lane whose waiting
-	// requests begin with head: the number of rows that a batch starting now
-	// should have. Requests at the front that cannot finish in a batch of that
-	// size are given up.
-	minRows(now Time, l *lane, head *Request, t Table, target int) int
+	// hold returns the batch size, in rows, that is worth giving up requests
+	// for, given the largest that is within reach (see reach in rate.go).
+	hold(t Table, reach int) int
 }
 
-func dropPolicies() []DropPolicy { return []DropPolicy{window{}, prefix{}, none{}} }
+func dropPolicies() []DropPolicy { return []DropPolicy{thrift{}, window{}, prefix{}, none{}} }
 
 // DropPolicyNames lists the drop policies.
 func DropPolicyNames() []string {
@@ -38,6 +36,7 @@ func DropPolicyNames() []string {
 // DescribeDropPolicies documents every drop policy.
 func DescribeDropPolicies() []Description {
 	return []Description{
+		{Name: thrift{}.Name(), Help: "as window, but hold on only to a size that runs nearly as efficiently as the one that the rate asks for"},
 		{Name: window{}.Name(), Help: "give up requests that stand in the way of a batch of the size that the rate asks for (Symphony, Nexus)"},
 		{Name: prefix{}.Name(), Help: "give up only requests that could not make it even alone"},
 		{Name: none{}.Name(), Help: "give up nothing; deadlines do not limit a batch (Triton)"},
@@ -52,4 +51,30 @@ func NewDropPolicy(name string) (DropPolicy, error) {
 		}
 	}
 	return nil, fmt.Errorf("drop policy %q: %w; there are %s", name, ErrUnknown, strings.Join(DropPolicyNames(), ", "))
+}
+
+// leastRows is called when a partition is granted to a lane whose waiting
+// requests begin with head: it returns the number of rows that a batch starting
+// now should have, given what the drop policy wants to hold. Requests at the
+// front that cannot finish in a batch of that size are given up.
+//
+// It is the smaller of hold and the number of rows that are left when heads are
+// moved aside until all the rest fits the deadline of the first that remains:
+// there is no point in making room for rows that do not exist.
+func leastRows(now Time, l *lane, head *Request, t Table, hold int) int {
+	if hold <= 1 || now+t.At(min(hold, l.rows)) <= head.Deadline {
+		return 1 // nothing to give up
+	}
+	// The longest tail of the queue that fits its own first deadline. Walking
+	// from the tail, a longer tail has more rows and an earlier deadline, so the
+	// first that does not fit ends the search.
+	rows := 0
+	for r := l.waiting.tail; r != nil && rows < hold; r = r.prev {
+		n := rows + int(r.Rows)
+		if now+t.At(n) > r.Deadline {
+			break
+		}
+		rows = n
+	}
+	return max(1, min(rows, hold))
 }

@@ -38,6 +38,7 @@ type group struct {
 	members []*partition
 	free    bitset // of positions in members
 	nfree   int
+	usable  int // members that are up and not draining
 	pool    *pool
 
 	// Candidates that want a partition of this group, by latest: those whose
@@ -49,7 +50,8 @@ type group struct {
 // the extent over which lanes compete for partitions.
 type pool struct {
 	groups  []*group
-	free    int      // idle usable partitions
+	free    int // idle usable partitions
+	usable  int
 	waiting int      // lanes with requests that can still make it
 	late    laneList // lanes with requests that were given up
 }
@@ -60,7 +62,8 @@ type service struct {
 	table   Table // nil without a usable profile
 	limit   int   // rows per batch
 	bounded bool  // batches are kept within deadlines
-	target  int   // of the window drop, as of epoch
+	reach   int   // see reach in rate.go, as of epoch of the model's rate
+	hold    int   // what the drop policy holds on to, as of epoch
 	epoch   uint32
 }
 
@@ -91,6 +94,9 @@ func (s *Scheduler) join(p *partition, spec PartitionSpec) {
 	p.rank, p.group = spec.Rank, g
 	i, _ := slices.BinarySearchFunc(g.members, p, before)
 	g.members = slices.Insert(g.members, i, p)
+	if p.usable() {
+		g.count(1)
+	}
 	g.renumber()
 }
 
@@ -98,6 +104,9 @@ func (s *Scheduler) join(p *partition, spec PartitionSpec) {
 func (s *Scheduler) part(p *partition) {
 	g := p.group
 	s.setFree(p, false)
+	if p.usable() {
+		g.count(-1)
+	}
 	g.members = slices.Delete(g.members, p.pos, p.pos+1)
 	g.renumber()
 	p.group = nil
@@ -105,6 +114,14 @@ func (s *Scheduler) part(p *partition) {
 		delete(s.byKey, g.key)
 		s.groups = slices.DeleteFunc(s.groups, func(o *group) bool { return o == g })
 		s.dirty = true
+	}
+}
+
+// count adjusts the number of usable partitions.
+func (g *group) count(d int) {
+	g.usable += d
+	if g.pool != nil {
+		g.pool.usable += d
 	}
 }
 
@@ -172,5 +189,6 @@ func (s *Scheduler) repool() {
 		g.pool = pl
 		pl.groups = append(pl.groups, g)
 		pl.free += g.nfree
+		pl.usable += g.usable
 	}
 }

@@ -151,7 +151,7 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 				return
 			}
 		}
-		least := l.m.spec.Drop.minRows(now, l, c.first, svc.table, l.m.targetOf(svc, now))
+		least := leastRows(now, l, c.first, svc.table, l.m.aimed(svc, now).hold)
 		if s.clear(c, now, least) && (c.Requests == 0 || !hurried && execOf(c, now) > now) {
 			return
 		}
@@ -209,10 +209,12 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 }
 
 // freed offers an idle partition to the candidates whose exec has come, the
-// nearest latest first.
+// nearest latest first; one that is more urgent still and may start before its
+// exec comes before them.
 func (s *Scheduler) freed(p *partition, now Time) {
 	for p.free {
-		c := p.group.mostUrgent(p)
+		g := p.group
+		c := g.mostUrgent(p)
 		if c == nil {
 			return
 		}
@@ -220,17 +222,33 @@ func (s *Scheduler) freed(p *partition, now Time) {
 			// It waited past its latest: what remains of it may be less urgent
 			// than others.
 			s.refresh(c.lane, now)
-			for i := range c.lane.cands {
-				if o := &c.lane.cands[i]; o.Requests > 0 {
-					o.exec = execOf(o, now)
-				}
-			}
+			s.retime(c.lane, now)
 			s.park(c.lane, now)
 			continue
 		}
-		s.grant(c, p, now, false)
+		hurried := false
+		if len(g.pending) > 0 && g.pending[0].key < c.Latest {
+			if o := g.pending[0].s.cand; g.pool.hurries(o) {
+				c, hurried = o, true
+			}
+		}
+		s.grant(c, p, now, hurried)
 		s.place(c.lane, now)
 	}
+}
+
+// retime asks the discipline about every candidate of a lane.
+func (s *Scheduler) retime(l *lane, now Time) {
+	for i := range l.cands {
+		if c := &l.cands[i]; c.Requests > 0 {
+			c.exec = execOf(c, now)
+		}
+	}
+}
+
+// hurries asks the discipline whether a candidate may start before its exec.
+func (pl *pool) hurries(c *candidate) bool {
+	return c.lane.m.spec.Discipline.Hurry(Pressure{Waiting: pl.waiting, Free: pl.free, Usable: pl.usable})
 }
 
 // mostUrgent returns the candidate of the nearest latest that may use p now.
@@ -261,7 +279,7 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 	}
 	for pl.free > 0 && pl.waiting > 0 {
 		c := pl.mostUrgent()
-		if c == nil || !c.lane.m.spec.Discipline.Hurry(Pressure{Waiting: pl.waiting, Free: pl.free}) {
+		if c == nil || !pl.hurries(c) {
 			break
 		}
 		s.grant(c, freeFor(c.lane, c.svc), now, true)
@@ -302,7 +320,7 @@ func (s *Scheduler) serveLate(pl *pool, now Time) bool {
 		}
 		limit := svc.limit
 		if svc.table != nil {
-			limit = l.m.targetOf(svc, now)
+			limit = l.m.aimed(svc, now).reach
 		}
 		first := l.late.head
 		last, rows, n := first, int(first.Rows), 1

@@ -35,11 +35,11 @@ func (m *model) setSpec(spec ModelSpec) {
 		spec.Drop, _ = NewDropPolicy(spec.Discipline.DefaultDrop())
 	}
 	if spec.Drop == nil {
-		spec.Drop = window{}
+		spec.Drop = thrift{}
 	}
 	spec.MaxBatch = max(spec.MaxBatch, 1)
 	m.spec = spec
-	m.hurries = spec.Discipline.Hurry(Pressure{Waiting: 1 << 30, Free: 1})
+	m.hurries = spec.Discipline.Hurry(Pressure{Waiting: 1 << 30, Free: 1, Usable: 1})
 }
 
 // table returns the latency table of a profile class, nil if there is none.
@@ -101,8 +101,7 @@ func (m *model) serve(groups []*group) {
 				svc.limit = min(svc.limit, sv.MaxBatch)
 			}
 			svc.bounded = m.spec.Drop.bounded() && svc.table != nil
-			svc.target = target(svc.table, svc.limit, m.spec.SLO, &m.rate)
-			svc.epoch = m.rate.epoch
+			m.aim(svc)
 			profiled = profiled && svc.table != nil
 			m.services = append(m.services, svc)
 			m.pool = g.pool
@@ -139,11 +138,18 @@ func (m *model) serve(groups []*group) {
 	}
 }
 
-// targetOf returns the window drop's target batch on a service.
-func (m *model) targetOf(svc *service, now Time) int {
+// aim renews the batch sizes that depend on the rate.
+func (m *model) aim(svc *service) {
+	svc.epoch = m.rate.epoch
+	svc.reach = reach(svc.table, svc.limit, m.spec.SLO, &m.rate)
+	svc.hold = m.spec.Drop.hold(svc.table, svc.reach)
+}
+
+// aimed returns a service whose batch sizes are up to date.
+func (m *model) aimed(svc *service, now Time) *service {
 	m.rate.roll(now)
 	if svc.epoch != m.rate.epoch {
-		svc.target, svc.epoch = target(svc.table, svc.limit, m.spec.SLO, &m.rate), m.rate.epoch
+		m.aim(svc)
 	}
-	return svc.target
+	return svc
 }

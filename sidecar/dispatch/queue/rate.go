@@ -58,15 +58,15 @@ func (r *rate) perSecond() (float64, bool) {
 	return float64(r.sum) / (float64(r.filled) * float64(r.width) / 1e9), true
 }
 
-// target is the batch size that the window drop holds on to: the largest b that
-// can be gathered at the present rate and then run within the SLO,
+// reach is the largest batch that can be gathered at the present rate and then
+// run within the SLO: the largest b with
 //
 //	l(b) + b/rate <= SLO.
 //
 // Symphony writes it as l(b)(1+1/n) <= SLO with n = rate*l(b)/b, the number of
 // partitions that the model alone keeps busy (equation 1, staggered execution),
 // which is the same. Without a rate yet it is the largest b with l(b) <= SLO/2.
-func target(t Table, limit int, slo Time, r *rate) int {
+func reach(t Table, limit int, slo Time, r *rate) int {
 	perSecond, known := r.perSecond()
 	best := 1
 	for b := 2; b <= limit; b++ {

@@ -49,9 +49,9 @@ type ModelStats struct {
 	// Rate is in rows per second over the rate window, zero until a tenth of
 	// the window has been seen.
 	Rate float64
-	// Target is the window drop's target batch in rows, one per group of equal
-	// partitions that serve the model.
-	Target []int
+	// Hold is the batch in rows that the drop policy holds on to, one per group
+	// of equal partitions that serve the model.
+	Hold []int
 	// Requests and Rows wait and can still make it; Late requests were given up
 	// and wait for an idle partition.
 	Requests, Rows, Late int
@@ -67,7 +67,7 @@ func (s *Scheduler) ModelStats(id ModelID) ModelStats {
 	m.rate.roll(s.now)
 	st.Rate, _ = m.rate.perSecond()
 	for _, svc := range m.services {
-		st.Target = append(st.Target, m.targetOf(svc, s.now))
+		st.Hold = append(st.Hold, m.aimed(svc, s.now).hold)
 	}
 	return st
 }

@@ -1,0 +1,154 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queuetest_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue/queuetest"
+)
+
+const (
+	us queue.Time = 1e3
+	ms queue.Time = 1e6
+)
+
+// rule is a discipline with a drop policy.
+type rule struct{ discipline, drop string }
+
+func (r rule) String() string { return r.discipline + "/" + r.drop }
+
+// The two models of Symphony's table 2.
+func resnet50(tb testing.TB, r rule) queue.ModelSpec {
+	return spec(tb, r, queue.Linear(1053*us, 5072*us, 64), 25*ms)
+}
+
+func inceptionResNetV2(tb testing.TB, r rule) queue.ModelSpec {
+	return spec(tb, r, queue.Linear(5090*us, 18368*us, 64), 70*ms)
+}
+
+func spec(tb testing.TB, r rule, table queue.Table, slo queue.Time) queue.ModelSpec {
+	tb.Helper()
+	d, err := queue.NewDiscipline(r.discipline, nil)
+	require.NoError(tb, err)
+	p, err := queue.NewDropPolicy(r.drop)
+	require.NoError(tb, err)
+	return queue.ModelSpec{
+		Classes: []queue.Table{table}, MaxBatch: len(table) - 2, SLO: slo,
+		Late: queue.LateDrop, Discipline: d, Drop: p,
+	}
+}
+
+func workload(model queue.ModelSpec, models, partitions int, seconds float64) queuetest.Workload {
+	return queuetest.Workload{
+		Models: queuetest.Copies(model, models), Partitions: queuetest.Equal(partitions),
+		Seconds: seconds, Warmup: 1, Seed: 1,
+	}
+}
+
+// table is the last table of README.md: copies of ResNet50 on equal partitions.
+func table() []struct{ models, partitions int } {
+	return []struct{ models, partitions int }{
+		{1, 1}, {1, 8}, {1, 4}, {2, 2}, {4, 4}, {8, 8}, {8, 4}, {20, 8}, {8, 2}, {8, 10}, {8, 12}, {8, 16}, {16, 32},
+	}
+}
+
+// TestPublishedGoodput holds each discipline near what Symphony's own scheduler
+// reaches in virtual time without delays, and eager near what that scheduler
+// reaches when it is made eager.
+func TestPublishedGoodput(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		model    func(testing.TB, rule) queue.ModelSpec
+		rule     rule
+		low, top float64
+	}{
+		{"ResNet50", resnet50, rule{"deferred", "window"}, 5264, 5400},
+		{"ResNet50", resnet50, rule{"eager", "window"}, 3740, 4000},
+		{"ResNet50", resnet50, rule{"adaptive", "thrift"}, 5400, 5600},
+		{"InceptionResNetV2", inceptionResNetV2, rule{"deferred", "window"}, 926, 970},
+		{"InceptionResNetV2", inceptionResNetV2, rule{"adaptive", "thrift"}, 930, 1000},
+	} {
+		t.Run(fmt.Sprintf("%s/%v", c.name, c.rule), func(t *testing.T) {
+			got := queuetest.Goodput(workload(c.model(t, c.rule), 1, 8, 20), (c.low+c.top)/2)
+			t.Logf("%.0f req/s", got)
+			require.GreaterOrEqual(t, got, c.low)
+			require.LessOrEqual(t, got, c.top)
+		})
+	}
+}
+
+// TestAdaptiveIsNeverFarFromTheBest compares disciplines, each with the drop
+// policy that suits it, where deferring is right and where it collapses.
+func TestAdaptiveIsNeverFarFromTheBest(t *testing.T) {
+	for _, c := range table() {
+		goodput := func(r rule) float64 {
+			return queuetest.Goodput(workload(resnet50(t, r), c.models, c.partitions, 6), 400*float64(c.partitions))
+		}
+		adaptive := goodput(rule{"adaptive", "thrift"})
+		best := max(goodput(rule{"deferred", "window"}), goodput(rule{"eager", "window"}))
+		t.Logf("%d on %d: adaptive %.0f, best other %.0f", c.models, c.partitions, adaptive, best)
+		require.GreaterOrEqual(t, adaptive, .95*best, "%d models on %d partitions", c.models, c.partitions)
+	}
+}
+
+// TestServingLateCostsLittle: requests that were given up are served where they
+// hurt nobody.
+func TestServingLateCostsLittle(t *testing.T) {
+	for _, c := range []struct{ models, partitions int }{{1, 1}, {1, 8}, {8, 4}, {4, 4}} {
+		model := resnet50(t, rule{"adaptive", "thrift"})
+		dropping := queuetest.Goodput(workload(model, c.models, c.partitions, 6), 400*float64(c.partitions))
+		model.Late = queue.LateServe
+		serving := queuetest.Goodput(workload(model, c.models, c.partitions, 6), dropping)
+		require.GreaterOrEqual(t, serving, .96*dropping, "%d models on %d partitions", c.models, c.partitions)
+	}
+}
+
+// TestOverloadIsFlat: past the peak, more load does not mean fewer answers in
+// time (Symphony, section 3.5), even while late requests are kept.
+func TestOverloadIsFlat(t *testing.T) {
+	for _, late := range []queue.Late{queue.LateDrop, queue.LateServe} {
+		for _, r := range []rule{{"deferred", "window"}, {"adaptive", "thrift"}} {
+			model := resnet50(t, r)
+			model.Late = late
+			for _, rate := range []float64{6000, 10000, 20000} {
+				result := queuetest.Run(workload(model, 1, 8, 3), rate)
+				good := float64(result.Sent[0]-result.Bad[0]) / 2
+				require.Greater(t, good, 5300., "%v, late: %v, at %.0f req/s", r, late, rate)
+			}
+		}
+	}
+}
+
+// BenchmarkGoodput measures the table of README.md; run it with
+//
+//	go test -bench Goodput -benchtime 1x ./sidecar/dispatch/queue/queuetest
+func BenchmarkGoodput(b *testing.B) {
+	measure := func(b *testing.B, w queuetest.Workload, guess float64) {
+		for b.Loop() {
+			b.ReportMetric(queuetest.Goodput(w, guess), "goodput-req/s")
+		}
+		b.ReportMetric(0, "ns/op")
+	}
+	rules := []rule{
+		{"deferred", "window"}, {"deferred", "thrift"}, {"eager", "window"}, {"eager", "prefix"},
+		{"eager", "thrift"}, {"adaptive", "window"}, {"adaptive", "thrift"},
+	}
+	for _, c := range table() {
+		for _, r := range rules {
+			b.Run(fmt.Sprintf("ResNet50/%dx%d/%v", c.models, c.partitions, r), func(b *testing.B) {
+				measure(b, workload(resnet50(b, r), c.models, c.partitions, 60), 400*float64(c.partitions))
+			})
+		}
+	}
+	for _, r := range rules {
+		b.Run(fmt.Sprintf("InceptionResNetV2/1x8/%v", r), func(b *testing.B) {
+			measure(b, workload(inceptionResNetV2(b, r), 1, 8, 100), 900)
+		})
+	}
+}

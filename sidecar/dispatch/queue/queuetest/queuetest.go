@@ -1,0 +1,242 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package queuetest measures queue disciplines on virtual time: Poisson
+// arrivals, partitions that take exactly l(b) for a batch, no other delays. It
+// is for tests and benchmarks; sidecar/sim is the simulator for people.
+package queuetest
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+)
+
+// Workload is a set of models on a set of partitions under an open-loop
+// Poisson load.
+type Workload struct {
+	Models []queue.ModelSpec
+	// Shares are the models' parts of the rate; nil means equal parts.
+	Shares []float64
+	// Partitions gives the profile class of each partition; every partition
+	// serves every model.
+	Partitions []int32
+	// Seconds is how long requests arrive; the first Warmup of them do not count.
+	Seconds, Warmup float64
+	Seed            uint64
+}
+
+// Equal returns n partitions of profile class 0.
+func Equal(n int) []int32 { return make([]int32, n) }
+
+// Copies returns the same model n times.
+func Copies(spec queue.ModelSpec, n int) []queue.ModelSpec {
+	all := make([]queue.ModelSpec, n)
+	for i := range all {
+		all[i] = spec
+	}
+	return all
+}
+
+// Result is what became of a workload at one rate.
+type Result struct {
+	// Sent and Bad count each model's requests; bad ones were late or dropped.
+	Sent, Bad []int
+	// MeanBatch is rows per batch, Busy the busy share of all partitions.
+	MeanBatch, Busy float64
+	Stats           queue.Stats
+}
+
+// WorstBad is the bad share of the model that fares worst.
+func (r Result) WorstBad() float64 {
+	worst := 0.0
+	for i, n := range r.Sent {
+		if n > 0 {
+			worst = max(worst, float64(r.Bad[i])/float64(n))
+		}
+	}
+	return worst
+}
+
+// Run offers the workload at a total rate in requests per second.
+func Run(w Workload, rate float64) Result {
+	rng := rand.New(rand.NewPCG(w.Seed, 0x636f6e6368))
+	s := &sim{
+		counted: queue.Time(w.Warmup * 1e9),
+		result:  Result{Sent: make([]int, len(w.Models)), Bad: make([]int, len(w.Models))},
+		models:  make(map[queue.ModelID]int),
+	}
+	s.queue = queue.New(s, queue.Options{})
+	ids := make([]queue.ModelID, len(w.Models))
+	cumulative := make([]float64, len(w.Models))
+	total := 0.0
+	for i, spec := range w.Models {
+		ids[i] = s.queue.AddModel(0, spec)
+		s.models[ids[i]] = i
+		share := 1.0
+		if w.Shares != nil {
+			share = w.Shares[i]
+		}
+		total += share
+		cumulative[i] = total
+	}
+	s.queue.Reconfigure(0, func() {
+		for rank, class := range w.Partitions {
+			spec := queue.PartitionSpec{Rank: int32(rank)}
+			for _, id := range ids {
+				spec.Serves = append(spec.Serves, queue.Service{Model: id, Class: class})
+			}
+			s.queue.AddPartition(0, spec)
+		}
+	})
+	end := queue.Time(w.Seconds * 1e9)
+	arrival := queue.Time(rng.ExpFloat64() / rate * 1e9)
+	for {
+		if arrival >= end {
+			arrival = queue.Never
+		}
+		done := s.nextDone()
+		due := min(arrival, done, s.queue.Next())
+		if due == queue.Never {
+			break
+		}
+		s.now = due
+		switch due {
+		case done:
+			id := s.running[0].partition
+			s.finish()
+			s.queue.Complete(due, id)
+		case arrival:
+			x := rng.Float64() * total
+			i := 0
+			for cumulative[i] <= x && i < len(ids)-1 {
+				i++
+			}
+			if due >= s.counted {
+				s.result.Sent[i]++
+			}
+			r := s.request()
+			*r = queue.Request{Arrival: due, Deadline: due + w.Models[i].SLO, Rows: 1, Owner: &ids[i]}
+			s.queue.Enqueue(due, ids[i], r)
+			arrival = due + queue.Time(rng.ExpFloat64()/rate*1e9)
+		default:
+			s.queue.Advance(due)
+		}
+	}
+	s.result.Stats = s.queue.Stats()
+	if n := s.result.Stats.Batches; n > 0 {
+		s.result.MeanBatch = float64(s.rows) / float64(n)
+	}
+	s.result.Busy = float64(s.busy) / float64(s.now) / float64(len(w.Partitions))
+	return s.result
+}
+
+// Goodput bisects for the largest total rate at which no model has more than
+// 1% bad requests, to within half a percent, starting from a guess.
+func Goodput(w Workload, guess float64) float64 {
+	holds := func(rate float64) bool { return Run(w, rate).WorstBad() <= .01 }
+	lo, hi := 0.0, guess
+	for holds(hi) {
+		lo, hi = hi, hi*1.25
+	}
+	for lo == 0 {
+		if next := hi / 1.25; holds(next) {
+			lo = next
+		} else {
+			hi = next
+		}
+		if hi < 1 {
+			return 0
+		}
+	}
+	for hi-lo > .005*hi {
+		if mid := math.Sqrt(lo * hi); holds(mid) {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// sim is the world around the queue: partitions that take their time.
+type sim struct {
+	queue   *queue.Scheduler
+	now     queue.Time
+	counted queue.Time
+	models  map[queue.ModelID]int
+	running []run // a heap by end
+	free    []*queue.Request
+	rows    int
+	busy    queue.Time
+	result  Result
+}
+
+type run struct {
+	end       queue.Time
+	partition queue.PartitionID
+	batch     *queue.Batch
+}
+
+func (s *sim) request() *queue.Request {
+	if n := len(s.free); n > 0 {
+		r := s.free[n-1]
+		s.free = s.free[:n-1]
+		return r
+	}
+	return new(queue.Request)
+}
+
+// Dispatch implements queue.Sink.
+func (s *sim) Dispatch(b *queue.Batch) {
+	s.rows += b.Rows
+	s.busy += b.Finish - b.Start
+	s.running = append(s.running, run{b.Finish, b.Partition, b})
+	for i := len(s.running) - 1; i > 0 && s.running[i].end < s.running[(i-1)/2].end; i = (i - 1) / 2 {
+		s.running[i], s.running[(i-1)/2] = s.running[(i-1)/2], s.running[i]
+	}
+}
+
+// Drop implements queue.Sink.
+func (s *sim) Drop(r *queue.Request, _ queue.DropReason) { s.answer(r, true) }
+
+func (s *sim) answer(r *queue.Request, bad bool) {
+	if bad && r.Arrival >= s.counted {
+		s.result.Bad[s.models[*r.Owner.(*queue.ModelID)]]++
+	}
+	s.free = append(s.free, r)
+}
+
+func (s *sim) nextDone() queue.Time {
+	if len(s.running) == 0 {
+		return queue.Never
+	}
+	return s.running[0].end
+}
+
+// finish answers the batch that ends first.
+func (s *sim) finish() {
+	h := s.running
+	for _, r := range h[0].batch.Requests {
+		s.answer(r, h[0].end > r.Deadline)
+	}
+	last := len(h) - 1
+	h[0] = h[last]
+	h = h[:last]
+	for i := 0; ; {
+		c := 2*i + 1
+		if c >= len(h) {
+			break
+		}
+		if c+1 < len(h) && h[c+1].end < h[c].end {
+			c++
+		}
+		if h[i].end <= h[c].end {
+			break
+		}
+		h[i], h[c] = h[c], h[i]
+		i = c
+	}
+	s.running = h
+}
