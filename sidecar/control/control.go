@@ -146,7 +146,8 @@ type Control struct {
 	starting string
 	// failure and proposed are what was last written down about plans that did
 	// not come to serve: the same thing is not worth a second event.
-	failure, proposed string
+	failure  string
+	proposed *policy.Plan
 }
 
 // serving is the plan in force.

@@ -90,7 +90,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 	}
 	if !o.apply {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "proposed", proposal.Duration)
-		if !o.dry && c.news(&c.proposed, proposal.Diff.Text()) {
+		if !o.dry && c.propose(proposal.Plan) {
 			c.event(Event{
 				Kind: EventPlanProposed, Author: o.author, Reason: o.reason, Duration: proposal.Duration,
 				Message: "proposed: " + summary(proposal.Diff), Fields: map[string]string{"policy": proposal.Plan.GetPolicy()},
@@ -169,6 +169,15 @@ func (c *Control) news(last *string, text string) bool {
 	return true
 }
 
+// propose reports whether a plan differs from the one that was proposed last.
+func (c *Control) propose(p *policy.Plan) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := c.proposed
+	c.proposed = p
+	return last == nil || !plan.Compute(last, p).Empty()
+}
+
 func (c *Control) servingName() string {
 	if r := c.current().Revision; r > 0 {
 		return fmt.Sprintf("plan %d", r)
@@ -199,7 +208,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	}
 	c.mu.Lock()
 	next.Revision = max(c.serving.Revision, c.before) + 1
-	c.serving, c.unloaded, c.starting = next, in.unloaded, ""
+	c.serving, c.unloaded, c.starting, c.proposed = next, in.unloaded, "", nil
 	c.mu.Unlock()
 	c.save()
 	c.tidy(next)

@@ -1,0 +1,366 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/observe"
+	"github.com/conch-serving/conch/sidecar/plan"
+	"github.com/conch-serving/conch/sidecar/policyhost"
+)
+
+// policies is a policy host without processes. It judges plans as the real one
+// does: by the hooks' Check.
+type policies struct {
+	hooks control.Hooks
+	mu    sync.Mutex
+	// answer makes the plans; nil is everywhere.
+	answer func(context.Context, *policy.Snapshot) (*policy.Plan, error)
+	asked  []*policy.Snapshot
+	ref    policyhost.Ref
+	useErr error
+}
+
+func (p *policies) Use(_ context.Context, ref policyhost.Ref) (*policy.Description, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.useErr != nil {
+		return nil, p.useErr
+	}
+	p.ref = ref
+	return &policy.Description{Name: ref.Name, Version: "1"}, nil
+}
+
+func (p *policies) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+	p.mu.Lock()
+	p.asked = append(p.asked, s)
+	answer := p.answer
+	p.mu.Unlock()
+	if answer == nil {
+		answer = everywhere
+	}
+	out, err := answer(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	out.SnapshotRevision, out.Policy = s.GetRevision(), "fake"
+	if err := p.hooks.Check(s, out); err != nil {
+		return nil, fmt.Errorf("%w: %w", policyhost.ErrRejected, err)
+	}
+	return out, nil
+}
+
+func (p *policies) Describe(context.Context, policyhost.Ref) (*policy.Description, error) {
+	return nil, policyhost.ErrStart
+}
+
+func (p *policies) List(context.Context) ([]policyhost.Known, error) {
+	return []policyhost.Known{{Name: p.Status().Name, InUse: true}, {Name: "other", Builtin: true}}, nil
+}
+
+func (p *policies) Status() policyhost.Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return policyhost.Status{Name: p.ref.Name, State: policyhost.StateRunning, Breaker: policyhost.BreakerClosed, Description: &policy.Description{Name: p.ref.Name}}
+}
+
+func (p *policies) set(answer func(context.Context, *policy.Snapshot) (*policy.Plan, error)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answer = answer
+}
+
+func (p *policies) question(i int) *policy.Snapshot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked[i]
+}
+
+func (p *policies) calls() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.asked)
+}
+
+// everywhere puts every model on every GPU.
+func everywhere(_ context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+	out := &policy.Plan{}
+	for _, n := range s.GetNodes() {
+		for i, g := range n.GetGpus() {
+			part := &policy.Partition{Id: g.GetId(), Node: n.GetName(), Gpu: g.GetId(), ThreadPercentage: 100, Rank: uint32(i)}
+			for _, m := range s.GetModels() {
+				part.Instances = append(part.Instances, policy.ModelInstance(m.GetName(), m.GetMaxBatchSize()))
+			}
+			if len(part.Instances) > 0 {
+				out.Partitions = append(out.Partitions, part)
+			}
+		}
+	}
+	for _, m := range s.GetModels() {
+		out.Dispatch = append(out.Dispatch, &policy.Dispatch{Model: m.GetName(), Discipline: "adaptive"})
+	}
+	return out, nil
+}
+
+// firstOnly puts every model on the first GPU.
+func firstOnly(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+	out, err := everywhere(ctx, s)
+	out.Partitions = out.Partitions[:min(1, len(out.Partitions))]
+	return out, err
+}
+
+type applier struct {
+	hooks   control.Hooks
+	mu      sync.Mutex
+	applied []apply.Target
+	diffs   []*plan.Diff
+	err     error
+	resume  *apply.Resumed
+	down    map[string]bool
+}
+
+func (a *applier) Resume(context.Context) (*apply.Resumed, error) {
+	if a.resume == nil {
+		return &apply.Resumed{}, nil
+	}
+	return a.resume, nil
+}
+
+func (a *applier) Apply(_ context.Context, t apply.Target, d *plan.Diff) (*apply.Result, error) {
+	a.hooks.StepDone(apply.StepEvent{Kind: apply.StepStart, Partition: "gpu0", Duration: 2 * time.Second})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	step := apply.StepEvent{Kind: apply.StepLoad, Model: "a", Duration: time.Second, Err: a.err}
+	a.hooks.StepDone(step)
+	if a.err != nil {
+		return &apply.Result{Steps: []apply.StepEvent{step}}, a.err
+	}
+	a.applied, a.diffs = append(a.applied, t), append(a.diffs, d)
+	return &apply.Result{Steps: []apply.StepEvent{step}}, nil
+}
+
+func (a *applier) Partitions() []apply.PartitionState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.applied) == 0 {
+		return nil
+	}
+	var all []apply.PartitionState
+	for _, p := range a.applied[len(a.applied)-1].Plan.GetPartitions() {
+		s := apply.PartitionState{ID: p.GetId(), Up: !a.down[p.GetId()], Endpoint: driver.Endpoint{GRPC: "127.0.0.1:1"}}
+		if !s.Up {
+			s.Reason = "killed"
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+func (a *applier) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.err = err
+}
+
+func (a *applier) setDown(id string, down bool) {
+	a.mu.Lock()
+	a.down = map[string]bool{id: down}
+	a.mu.Unlock()
+	a.hooks.PartitionChanged(id, !down, "killed")
+}
+
+func (a *applier) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.applied)
+}
+
+func (a *applier) last() apply.Target {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.applied[len(a.applied)-1]
+}
+
+type repository struct {
+	mu   sync.Mutex
+	next []*repo.Model
+	log  []*repo.Revision
+	err  error
+}
+
+func model(name, digest string, batch int32) *repo.Model {
+	return &repo.Model{Name: name, Digest: digest, Versions: []int64{1}, Config: &tritonpb.ModelConfig{
+		Name: name, Backend: "python", MaxBatchSize: batch,
+		Input:  []*tritonpb.ModelInput{{Name: "INPUT", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{16}}},
+		Output: []*tritonpb.ModelOutput{{Name: "OUTPUT", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{-1, 4}}},
+	}}
+}
+
+func (r *repository) Import(_ context.Context, dir string, by repo.Origin) (*repo.Revision, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return nil, r.err
+	}
+	if n := len(r.log); n > 0 && slices.Equal(r.log[0].Models, r.next) {
+		return r.log[0], nil
+	}
+	rev := &repo.Revision{ID: fmt.Sprint("r", len(r.log)+1), Origin: by, Directory: dir, Models: slices.Clone(r.next)}
+	r.log = append([]*repo.Revision{rev}, r.log...)
+	return rev, nil
+}
+
+func (r *repository) Current() (*repo.Revision, error) {
+	if len(r.log) == 0 {
+		return nil, repo.ErrNoRevision
+	}
+	return r.log[0], nil
+}
+
+func (r *repository) Log(int) ([]*repo.Revision, error) { return r.log, nil }
+
+func (r *repository) hold(models ...*repo.Model) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next = models
+}
+
+type requests struct {
+	mu       sync.Mutex
+	profiles []*policy.Profile
+	draining bool
+}
+
+func (r *requests) SetProfile(p *policy.Profile) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.profiles = append(r.profiles, proto.CloneOf(p))
+}
+
+func (r *requests) Counts(string) (dispatch.ModelCounts, bool) {
+	return dispatch.ModelCounts{Waiting: 3}, true
+}
+
+func (r *requests) Draining() bool { return r.draining }
+
+func (r *requests) pushed() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.profiles)
+}
+
+// rig is a loop with fakes around it, in virtual time.
+type rig struct {
+	*control.Control
+	t          *testing.T
+	policies   *policies
+	applier    *applier
+	repository *repository
+	requests   *requests
+	recorder   *observe.Recorder
+	db         *bbolt.DB
+	done       chan error
+}
+
+const base = "repository: /models\ndriver: {kind: embedded}\ngpus: [{type: T4, count: 2, emulated: true}]\nseed: 5\n"
+
+func settings(t *testing.T, text string) *config.Config {
+	c, err := config.Parse("conch.yaml", []byte(base+text))
+	require.NoError(t, err)
+	c.Provision(config.Environment{})
+	require.NoError(t, c.Validate())
+	return c
+}
+
+// newRig makes a loop that does not run yet; change its parts, then start.
+func newRig(t *testing.T, text string) *rig {
+	return newRigOn(t, text, filepath.Join(t.TempDir(), "state.db"))
+}
+
+func newRigOn(t *testing.T, text, path string) *rig {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true})
+	require.NoError(t, err)
+	recorder, err := observe.New(nil)
+	require.NoError(t, err)
+	metrics, err := observe.NewPlanMetrics(nil)
+	require.NoError(t, err)
+	r := &rig{
+		t: t, policies: &policies{}, applier: &applier{}, repository: &repository{}, requests: &requests{},
+		recorder: recorder, db: db, done: make(chan error, 1),
+	}
+	r.repository.hold(model("a", "d1", 8), model("b", "d1", 0))
+	r.Control, err = control.New(control.Options{
+		Config:     settings(t, text),
+		Nodes:      []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", Type: "T4", MemoryBytes: 1 << 34}, {Id: "gpu1", Type: "T4", MemoryBytes: 1 << 34}}}},
+		Repository: r.repository, Requests: r.requests, Recorder: recorder, Metrics: metrics, DB: db,
+		Policies: func(h control.Hooks) (control.Policies, error) { r.policies.hooks = h; return r.policies, nil },
+		Applier:  func(h control.Hooks) (control.Applier, error) { r.applier.hooks = h; return r.applier, nil },
+		Version:  control.Version{Version: "test"},
+	})
+	require.NoError(t, err)
+	return r
+}
+
+// start runs the loop and waits for its first plan; stop must be called.
+func (r *rig) start() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { r.done <- r.Run(ctx) }()
+	synctest.Wait()
+	return func() {
+		cancel()
+		require.NoError(r.t, <-r.done)
+		require.NoError(r.t, r.db.Close())
+	}
+}
+
+// pass lets virtual time pass.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (r *rig) kinds() []control.EventKind {
+	var kinds []control.EventKind
+	for _, e := range r.Events(0) {
+		kinds = append(kinds, e.Kind)
+	}
+	return kinds
+}
+
+func (r *rig) lastEvent(kind control.EventKind) control.Event {
+	events := r.Events(0)
+	for i := len(events) - 1; i >= 0; i-- {
+		if events[i].Kind == kind {
+			return events[i]
+		}
+	}
+	r.t.Fatalf("no event %s in %v", kind, r.kinds())
+	return control.Event{}
+}
+
+// bubble runs a test in virtual time.
+func bubble(t *testing.T, f func(t *testing.T)) { synctest.Test(t, f) }
+
+var errBoom = errors.New("boom")

@@ -1,0 +1,474 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/observe"
+	"github.com/conch-serving/conch/sidecar/plan"
+	"github.com/conch-serving/conch/sidecar/policyhost"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestStartServesThePolicysPlan(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		require.False(t, r.Ready()[0].OK)
+		require.Equal(t, "not started yet", r.Ready()[0].Reason)
+		stop := r.start()
+		defer stop()
+		p := r.CurrentPlan()
+		require.EqualValues(t, 1, p.Revision)
+		require.Equal(t, "conch", p.AppliedBy)
+		require.Len(t, p.GetPartitions(), 2)
+		require.Equal(t, []control.EventKind{control.EventStarted, control.EventPlanApplied}, r.kinds())
+		applied := r.lastEvent(control.EventPlanApplied)
+		require.Equal(t, "plan 1 serves: 2 partitions started, 4 loads, 2 disciplines changed", applied.Message)
+		require.Equal(t, "1.000", applied.Fields["seconds.load"])
+		for _, check := range r.Ready() {
+			require.True(t, check.OK, "%+v", check)
+		}
+		s := r.policies.question(0)
+		require.EqualValues(t, 5, s.GetSeed())
+		require.EqualValues(t, 1e6, s.GetPlanningBudgetUs())
+		require.Equal(t, "a", s.GetModels()[0].GetName())
+		require.EqualValues(t, 16*4+4*4, s.GetModels()[0].GetActivationBytesPerRow())
+		require.EqualValues(t, 100_000, s.GetModels()[0].GetSloUs())
+		require.False(t, s.GetModels()[1].GetBatchable())
+		require.NotEmpty(t, s.GetModels()[1].GetPassThroughReason())
+
+		// The same plan again is no change, and what was learnt is passed on.
+		pass(31 * time.Second)
+		require.Equal(t, 2, r.policies.calls())
+		require.Equal(t, 1, r.applier.count())
+		second := r.policies.question(1)
+		require.Len(t, second.GetCurrent().GetPartitions(), 2)
+		require.Equal(t, 1.0, second.GetModels()[0].GetLoadSeconds())
+		require.Equal(t, 2.0, second.GetChangeCost().GetPartitionStartSeconds())
+		require.EqualValues(t, 3, second.GetStatistics().GetModels()[0].GetQueuedRequests())
+	})
+}
+
+// TestPolicyFailuresChangeNothing: whatever a policy does wrong, the last good
+// plan serves on, and it is written down once.
+func TestPolicyFailuresChangeNothing(t *testing.T) {
+	hang := func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Duration(s.GetPlanningBudgetUs()) * time.Microsecond):
+			return nil, policyhost.ErrDeadline
+		}
+	}
+	for name, test := range map[string]struct {
+		answer func(context.Context, *policy.Snapshot) (*policy.Plan, error)
+		event  control.EventKind
+		text   string
+	}{
+		"hangs": {hang, control.EventPlanFailed, "did not answer in time"},
+		"dies": {func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, policyhost.ErrCrashed },
+			control.EventPlanFailed, "process died"},
+		"names a model that is not there": {func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			p, err := everywhere(ctx, s)
+			p.Partitions[0].Instances = append(p.Partitions[0].Instances, policy.ModelInstance("ghost", 1))
+			return p, err
+		}, control.EventPlanRejected, "ghost"},
+		"takes more than there is": {func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			p, err := everywhere(ctx, s)
+			p.Partitions[1].Gpu = "gpu0"
+			return p, err
+		}, control.EventPlanRejected, "gpu0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, "")
+				stop := r.start()
+				defer stop()
+				before := r.CurrentPlan()
+				r.policies.set(test.answer)
+				pass(100 * time.Second)
+				require.GreaterOrEqual(t, r.policies.calls(), 4)
+				require.Equal(t, 1, r.applier.count())
+				require.Equal(t, before, r.CurrentPlan())
+				require.True(t, r.Ready()[0].OK)
+				require.Contains(t, r.lastEvent(test.event).Message, test.text)
+				require.Contains(t, r.lastEvent(test.event).Message, "plan 1 serves on")
+				require.Len(t, r.Events(2), 1, "the same failure is written down once")
+
+				r.policies.set(firstOnly)
+				pass(31 * time.Second)
+				require.Equal(t, 2, r.applier.count(), "the policy is heard again once it answers")
+			})
+		})
+	}
+}
+
+func TestNothingServesUntilAPlanDoes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, policyhost.ErrStart })
+		stop := r.start()
+		defer stop()
+		require.Contains(t, r.Ready()[0].Reason, "did not start")
+		_, err := r.Propose(t.Context())
+		require.ErrorIs(t, err, control.ErrUnavailable)
+		r.policies.set(nil)
+		pass(3 * time.Second)
+		require.True(t, r.Ready()[0].OK)
+		require.EqualValues(t, 1, r.CurrentPlan().Revision)
+	})
+}
+
+func TestFailingApplyKeepsTheOldPlan(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		r.applier.fail(errBoom)
+		r.policies.set(firstOnly)
+		_, err := r.Apply(t.Context(), control.ApplyRequest{Author: "ada", Reason: "trying"})
+		require.ErrorIs(t, err, errBoom)
+		require.EqualValues(t, 1, r.CurrentPlan().Revision)
+		require.Len(t, r.CurrentPlan().GetPartitions(), 2)
+		e := r.lastEvent(control.EventApplyFailed)
+		require.Equal(t, "ada", e.Author)
+		require.Equal(t, "trying", e.Reason)
+		require.Contains(t, e.Message, "plan 1 serves on")
+
+		r.applier.fail(nil)
+		result, err := r.Apply(t.Context(), control.ApplyRequest{Author: "ada"})
+		require.NoError(t, err)
+		require.True(t, result.Changed)
+		require.EqualValues(t, 2, result.Plan.Revision)
+		require.Equal(t, "ada", result.Plan.AppliedBy)
+		require.Equal(t, "gpu1", result.Proposal.Diff.Stop[0].GetId())
+	})
+}
+
+func TestCompareAndSet(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		_, err := r.Apply(t.Context(), control.ApplyRequest{IfRevision: 7})
+		require.ErrorIs(t, err, control.ErrConflict)
+		require.Equal(t, 1, r.policies.calls(), "a conflict costs no plan")
+		result, err := r.Apply(t.Context(), control.ApplyRequest{IfRevision: 1})
+		require.NoError(t, err)
+		require.False(t, result.Changed, "the same plan is no change")
+		require.EqualValues(t, 1, result.Plan.Revision)
+	})
+}
+
+// TestProposeIsApplyWithoutApply: dry runs go the whole way and leave no trace.
+func TestProposeIsApplyWithoutApply(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		events := len(r.Events(0))
+		r.policies.set(firstOnly)
+		p, err := r.Propose(t.Context())
+		require.NoError(t, err)
+		require.Len(t, p.Diff.Stop, 1)
+		require.EqualValues(t, 1, p.FromRevision)
+
+		r.policies.set(func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			out, err := everywhere(ctx, s)
+			out.Partitions[0].ThreadPercentage = 130
+			return out, err
+		})
+		p, err = r.Propose(t.Context())
+		require.NoError(t, err, "a refused plan is an answer")
+		require.NotEmpty(t, p.Violations)
+		require.NotNil(t, p.Plan)
+		_, err = r.Apply(t.Context(), control.ApplyRequest{})
+		var violations plan.Violations
+		require.ErrorAs(t, err, &violations)
+
+		require.Equal(t, 1, r.applier.count())
+		require.Len(t, r.Events(0), events+1, "only the order was written down")
+	})
+}
+
+func TestModes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "mode: advise")
+		stop := r.start()
+		defer stop()
+		require.EqualValues(t, 1, r.CurrentPlan().Revision, "the first plan is applied in every mode")
+		r.policies.set(firstOnly)
+		pass(65 * time.Second)
+		require.EqualValues(t, 1, r.CurrentPlan().Revision)
+		require.Equal(t, []control.EventKind{control.EventStarted, control.EventPlanApplied, control.EventPlanProposed}, r.kinds(), "proposed once")
+		_, err := r.Apply(t.Context(), control.ApplyRequest{})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, r.CurrentPlan().Revision)
+	})
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "mode: observe\nmodels: {a: {discipline: deferred}}")
+		stop := r.start()
+		defer stop()
+		for _, d := range r.CurrentPlan().GetDispatch() {
+			require.Equal(t, "eager", d.GetDiscipline())
+			require.Equal(t, "none", d.GetDropPolicy())
+		}
+		_, err := r.Apply(t.Context(), control.ApplyRequest{})
+		require.ErrorIs(t, err, control.ErrRefused)
+		_, err = r.Propose(t.Context())
+		require.NoError(t, err)
+	})
+}
+
+// TestOperatorsDiscipline: what conch.yaml says wins over the plan, what it
+// does not say is the plan's.
+func TestOperatorsDiscipline(t *testing.T) {
+	for _, test := range []struct{ yaml, a, b, drop string }{
+		{"", "adaptive", "adaptive", ""},
+		{"models: {a: {discipline: timeout, parameters: {delay: 2ms}, dropPolicy: prefix}}", "timeout", "adaptive", "prefix"},
+		{"defaults: {discipline: eager}\nmodels: {a: {discipline: deferred}}", "deferred", "eager", ""},
+	} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, test.yaml)
+			stop := r.start()
+			defer stop()
+			got := map[string]*policy.Dispatch{}
+			for _, d := range r.CurrentPlan().GetDispatch() {
+				got[d.GetModel()] = d
+			}
+			require.Equal(t, test.a, got["a"].GetDiscipline())
+			require.Equal(t, test.b, got["b"].GetDiscipline())
+			require.Equal(t, test.drop, got["a"].GetDropPolicy())
+			if test.a == "timeout" {
+				require.Equal(t, map[string]string{"delay": "2ms"}, got["a"].GetParameters())
+			}
+		})
+	}
+}
+
+// TestRestart: numbers and events go on, and in mode advise the plan that
+// served serves again.
+func TestRestart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	var before apply.Target
+	bubble(t, func(t *testing.T) {
+		r := newRigOn(t, "mode: advise", path)
+		r.policies.set(firstOnly)
+		stop := r.start()
+		r.recorder.Calibrated("a", "T4", 100, []observe.Sample{{Rows: 1, Duration: time.Millisecond}})
+		before = r.applier.last()
+		stop()
+	})
+	bubble(t, func(t *testing.T) {
+		r := newRigOn(t, "mode: advise", path)
+		r.applier.resume = &apply.Resumed{Target: &before, Interrupted: &apply.Interrupted{Steps: 3, Last: "load a"}}
+		stop := r.start()
+		defer stop()
+		require.EqualValues(t, 2, r.CurrentPlan().Revision)
+		require.Len(t, r.CurrentPlan().GetPartitions(), 1)
+		require.Zero(t, r.policies.calls())
+		require.Contains(t, r.lastEvent(control.EventApplyFailed).Message, "after 3 steps (load a)")
+		require.Contains(t, r.kinds(), control.EventStopping, "events from before are there")
+		require.Greater(t, r.applier.last().Snapshot.GetRevision(), before.Snapshot.GetRevision())
+		require.Len(t, r.recorder.Profiles(), 1, "what was learnt is there")
+	})
+	bubble(t, func(t *testing.T) {
+		r := newRigOn(t, "mode: advise", path)
+		r.repository.hold(model("b", "d1", 0))
+		r.applier.resume = &apply.Resumed{Target: &before}
+		stop := r.start()
+		defer stop()
+		require.Equal(t, 1, r.policies.calls(), "a plan that does not fit any more is made anew")
+		require.Contains(t, r.lastEvent(control.EventPlanRejected).Message, "before the restart")
+		require.EqualValues(t, 3, r.CurrentPlan().Revision)
+	})
+	bubble(t, func(t *testing.T) {
+		r := newRigOn(t, "", path)
+		r.applier.resume = &apply.Resumed{Target: &before}
+		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, policyhost.ErrCrashed })
+		stop := r.start()
+		defer stop()
+		require.EqualValues(t, 4, r.CurrentPlan().Revision, "without a policy, the plan from before serves in mode control too")
+	})
+}
+
+func TestRepositoryUnreadableAtStart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		r.repository.err = errBoom
+		err := r.Run(t.Context())
+		require.ErrorIs(t, err, errBoom)
+		require.ErrorContains(t, err, "/models")
+		require.NoError(t, r.db.Close())
+	})
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		_, err := r.repository.Import(t.Context(), "/models", repo.Origin{})
+		require.NoError(t, err)
+		r.repository.err = errBoom
+		stop := r.start()
+		defer stop()
+		require.EqualValues(t, 1, r.CurrentPlan().Revision, "the revision from before serves")
+	})
+}
+
+// TestTriggers: when a plan is made before the interval is over.
+func TestTriggers(t *testing.T) {
+	send := func(r *rig, model string, perSecond int, d time.Duration, result observe.Result) {
+		for range int(d / time.Second * time.Duration(perSecond)) {
+			now := time.Now()
+			r.recorder.Arrived(model, 1, now)
+			r.recorder.Finished(observe.Outcome{Model: model, Result: result, Reason: "late", At: now})
+			time.Sleep(time.Second / time.Duration(perSecond))
+		}
+	}
+	t.Run("rates", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, "interval: 10m")
+			stop := r.start()
+			defer stop()
+			pass(20 * time.Second)
+			require.Equal(t, 1, r.policies.calls(), "silence asks for nothing")
+			send(r, "a", 100, 2*time.Second, observe.OK)
+			require.Equal(t, 1, r.policies.calls(), "a rise must hold")
+			send(r, "a", 100, 20*time.Second, observe.OK)
+			pass(0)
+			calls := r.policies.calls()
+			require.Greater(t, calls, 1)
+			require.InDelta(t, 100, r.policies.question(calls - 1).GetModels()[0].GetRate(), 5)
+			send(r, "a", 100, 40*time.Second, observe.OK)
+			require.Equal(t, calls, r.policies.calls(), "a steady rate asks for nothing more")
+			pass(20 * time.Second)
+			require.Greater(t, r.policies.calls(), calls, "and its end does")
+		})
+	})
+	t.Run("bad rate", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, "mode: advise\ninterval: 10m\ntriggers: {rateUp: 100, rateUpBy: 1000, rateDown: 1}")
+			stop := r.start()
+			defer stop()
+			send(r, "a", 20, 40*time.Second, observe.OK)
+			calls := r.policies.calls()
+			r.policies.set(firstOnly)
+			send(r, "a", 20, 12*time.Second, observe.Late)
+			pass(0)
+			require.Equal(t, calls+1, r.policies.calls(), "once within the cooldown")
+			require.Contains(t, r.lastEvent(control.EventPlanProposed).Reason, "of the requests of a are bad")
+		})
+	})
+	t.Run("partition death", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, "mode: advise\ninterval: 10m")
+			stop := r.start()
+			defer stop()
+			r.policies.set(firstOnly)
+			r.applier.setDown("gpu1", true)
+			pass(time.Millisecond)
+			require.Equal(t, 2, r.policies.calls())
+			require.Equal(t, "partition gpu1 is down: killed", r.lastEvent(control.EventPlanProposed).Reason)
+			require.False(t, r.policies.question(1).GetStatistics().GetPartitions()[1].GetUp())
+			r.applier.setDown("gpu1", false)
+			pass(time.Millisecond)
+			require.Equal(t, 3, r.policies.calls())
+		})
+	})
+	t.Run("drift", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, "interval: 10m")
+			stop := r.start()
+			defer stop()
+			r.recorder.Calibrated("a", "T4", 100, []observe.Sample{{Rows: 1, Duration: 10 * time.Millisecond}})
+			pass(time.Second)
+			pushed := r.requests.pushed()
+			require.Equal(t, 1, pushed, "the request path is told once")
+			for range 100 {
+				now := time.Now()
+				r.recorder.Executed(observe.Execution{Model: "a", Partition: "gpu0", GPUType: "T4", ThreadPercentage: 100, Rows: 1, Start: now, End: now.Add(20 * time.Millisecond)})
+			}
+			pass(time.Second)
+			require.Greater(t, r.requests.pushed(), pushed)
+			require.Contains(t, r.lastEvent(control.EventModelInterfered).Message, "a on T4 is slower than its profile")
+			require.Equal(t, 2, r.policies.calls())
+		})
+	})
+}
+
+func TestRateChange(t *testing.T) {
+	d := config.Triggers{RateUp: .05, RateUpBy: 10, RateDown: .1}
+	for _, test := range []struct {
+		planned, rate float64
+		want          string
+	}{
+		{0, 0, ""}, {0, 5, "rose"}, {0, .2, ""}, {1000, 1040, "rose"}, {1000, 1005, ""}, {100, 106, ""}, {100, 112, "rose"},
+		{100, 80, "fell"}, {100, 95, ""}, {5, 0, "fell"}, {1, 0, "fell"}, {.4, 0, ""}, {10_000, 10_100, "rose"},
+	} {
+		require.Equal(t, test.want, control.RateChange(test.planned, test.rate, d), "%v to %v", test.planned, test.rate)
+	}
+}
+
+func TestEventsAreFollowed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		ctx, cancel := context.WithCancel(t.Context())
+		var seen []uint64
+		ended := make(chan error)
+		go func() {
+			ended <- r.Follow(ctx, 1, func(e control.Event) error {
+				seen = append(seen, e.ID)
+				return nil
+			})
+		}()
+		pass(0)
+		r.applier.setDown("gpu0", true)
+		pass(time.Second)
+		cancel()
+		require.NoError(t, <-ended)
+		require.Equal(t, []uint64{2, 3}, seen)
+		require.ErrorIs(t, r.Follow(t.Context(), 0, func(control.Event) error { return errBoom }), errBoom)
+		require.True(t, slices.IsSortedFunc(r.Events(0), func(a, b control.Event) int { return int(a.ID) - int(b.ID) }))
+	})
+}
+
+func TestCancelledWaiterLeavesNoTurnTaken(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "interval: 10m")
+		stop := r.start()
+		defer stop()
+		release := make(chan struct{})
+		r.policies.set(func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			<-release
+			return everywhere(ctx, s)
+		})
+		slow := make(chan error, 1)
+		go func() { _, err := r.Propose(t.Context()); slow <- err }()
+		pass(0)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := r.Apply(ctx, control.ApplyRequest{})
+		require.True(t, errors.Is(err, context.DeadlineExceeded), "%v", err)
+		require.NotEmpty(t, r.Models(), "looking needs no turn")
+		close(release)
+		require.NoError(t, <-slow)
+		r.policies.set(nil)
+		_, err = r.Apply(t.Context(), control.ApplyRequest{})
+		require.NoError(t, err)
+	})
+}
