@@ -56,7 +56,7 @@ func TestLoadWithoutFile(t *testing.T) {
 	require.Equal(t, "/home/u/.local/state/conch", c.State)
 	require.Equal(t, "unix:///run/user/1000/conch/admin.sock", c.Listen.Admin)
 	require.Equal(t, 4, c.GPUs.Total())
-	require.Equal(t, "adaptive", c.Defaults.Discipline)
+	require.Empty(t, c.Defaults.Discipline, "an operator who says nothing leaves it to the plan")
 
 	root, err := config.Load("", func(c *config.Config) { c.Repository = "/models" }, config.Environment{UID: 0})
 	require.NoError(t, err)

@@ -44,7 +44,6 @@ func (c *Config) Provision(env Environment) {
 	fill(&c.Policy.Deadline, Duration(time.Second))
 	fill(&c.Defaults.SLO, Duration(100*time.Millisecond))
 	fill(&c.Defaults.Late, "serve")
-	fill(&c.Defaults.Discipline, "adaptive")
 	fill(&c.Interval, Duration(30*time.Second))
 	fill(&c.Triggers.RateUp, 0.05)
 	fill(&c.Triggers.RateUpBy, 10)

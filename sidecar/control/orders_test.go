@@ -1,0 +1,252 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/observe"
+	"github.com/conch-serving/conch/sidecar/policyhost"
+)
+
+func TestModelsAndGPUs(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "models: {a: {slo: 25ms, late: drop, priority: 2, memory: 1GiB}}")
+		broken := model("broken", "d1", 1)
+		broken.Problems = []repo.Problem{{Severity: repo.SeverityError, File: "broken/config.pbtxt", Line: 3, Text: "no such field"}}
+		ensemble := model("z", "d1", 1)
+		r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), broken, ensemble)
+		r.policies.set(func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			p, err := firstOnly(ctx, s)
+			p.Partitions[0].Instances = p.Partitions[0].Instances[:2]
+			p.Dispatch = p.Dispatch[:2]
+			p.Unplaced = []*policy.Unplaced{{Model: "z", Tried: 2, Text: "0/2 partitions: 2 memory", Refusals: []*policy.Refusal{{Cause: "memory", Count: 2}}}}
+			return p, err
+		})
+		require.Empty(t, r.Models(), "before the repository is read")
+		stop := r.start()
+		defer stop()
+		now := time.Now()
+		r.recorder.Arrived("a", 2, now)
+		r.recorder.Calibrated("a", "T4", 100, []observe.Sample{{Rows: 1, Duration: time.Millisecond}})
+
+		models := r.Models()
+		require.Len(t, models, 4)
+		a := models[0]
+		require.Equal(t, control.ModelReady, a.State)
+		require.Equal(t, 25*time.Millisecond, a.SLO)
+		require.Equal(t, policy.LatePolicy_LATE_POLICY_DROP, a.Late)
+		require.Equal(t, []string{"1"}, a.Versions)
+		require.Equal(t, []string{"gpu0"}, a.Partitions)
+		require.Equal(t, "python", a.Backend)
+		require.Equal(t, "adaptive", a.Discipline)
+		require.EqualValues(t, 3, a.Statistics.GetQueuedRequests())
+		require.Len(t, a.Profiles, 1)
+		require.Positive(t, a.Rate)
+		require.False(t, models[1].Batchable)
+		require.Equal(t, control.ModelInvalid, models[2].State)
+		require.Contains(t, models[2].StateReason, "broken/config.pbtxt:3: no such field")
+		require.Equal(t, control.ModelUnplaced, models[3].State)
+		require.Equal(t, "0/2 partitions: 2 memory", models[3].StateReason)
+		s, err := r.Snapshot(t.Context())
+		require.NoError(t, err)
+		require.Len(t, s.GetModels(), 3, "a model that would not load is not planned for")
+		require.EqualValues(t, 1<<30, s.GetModels()[0].GetMemoryBytes())
+		require.EqualValues(t, 2, s.GetModels()[0].GetPriority())
+
+		gpus := r.GPUs()
+		require.Len(t, gpus, 2)
+		require.Len(t, gpus[0].Partitions, 1)
+		require.True(t, gpus[0].Partitions[0].Up)
+		require.Equal(t, "127.0.0.1:1", gpus[0].Partitions[0].GRPC)
+		require.Empty(t, gpus[1].Partitions)
+
+		r.applier.setDown("gpu0", true)
+		m, err := r.Model("a")
+		require.NoError(t, err)
+		require.Equal(t, control.ModelDown, m.State)
+		require.Equal(t, "gpu0: killed", m.StateReason)
+		require.Equal(t, "none of 1 partitions is up; gpu0: killed", r.Ready()[1].Reason)
+		_, err = r.Model("nobody")
+		require.ErrorIs(t, err, control.ErrNotFound)
+
+		e, err := r.Explain(t.Context(), "z")
+		require.NoError(t, err)
+		require.Contains(t, e.Refusals, "0/2 partitions: 2 memory")
+		_, err = r.Explain(t.Context(), "broken")
+		require.ErrorIs(t, err, control.ErrNotFound)
+		require.ErrorContains(t, err, "no such field")
+		_, err = r.Explain(t.Context(), "nobody")
+		require.ErrorIs(t, err, control.ErrNotFound)
+	})
+}
+
+func TestReadyWhileDraining(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		r.requests.draining = true
+		stop := r.start()
+		defer stop()
+		require.False(t, r.Ready()[2].OK)
+	})
+}
+
+func TestUsePolicy(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "policy: {parameters: {k: v}}")
+		stop := r.start()
+		defer stop()
+		require.Equal(t, "static", r.policies.ref.Name)
+		require.Equal(t, map[string]string{"k": "v"}, r.policies.ref.Parameters)
+		p, err := r.UsePolicy(t.Context(), control.PolicyRequest{Name: "other", Parameters: map[string]string{"x": "1"}, Author: "ada", Reason: "faster"})
+		require.NoError(t, err)
+		require.Equal(t, "other", p.Name)
+		require.True(t, p.InUse)
+		require.Equal(t, "running", p.State)
+		e := r.lastEvent(control.EventPolicyChanged)
+		require.Equal(t, "policy other 1 is in use in place of static", e.Message)
+		require.Equal(t, "ada", e.Author)
+		require.Equal(t, "faster", e.Reason)
+		pass(time.Second)
+		require.Equal(t, 2, r.policies.calls(), "the new policy is asked at once")
+
+		for err, want := range map[error]error{
+			policyhost.ErrUnknownPolicy: control.ErrNotFound,
+			policyhost.ErrParameter:     control.ErrRefused,
+			policyhost.ErrStart:         control.ErrUnavailable,
+		} {
+			r.policies.useErr = err
+			_, got := r.UsePolicy(t.Context(), control.PolicyRequest{Name: "third"})
+			require.ErrorIs(t, got, want)
+			require.ErrorIs(t, got, err)
+		}
+		all, err := r.Policies(t.Context())
+		require.NoError(t, err)
+		require.Len(t, all, 2)
+		require.Contains(t, all[1].LastError, "did not start", "a policy that cannot be described is listed with the reason")
+		_, err = r.Policy(t.Context(), "fourth")
+		require.ErrorIs(t, err, control.ErrNotFound)
+	})
+}
+
+func TestImport(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		events := len(r.Events(0))
+		same, err := r.Import(t.Context(), control.ImportRequest{})
+		require.NoError(t, err)
+		require.Equal(t, "r1", same.ID)
+		require.Len(t, r.Events(0), events, "nothing changed")
+
+		r.repository.hold(model("a", "d2", 8), model("c", "d1", 8))
+		next, err := r.Import(t.Context(), control.ImportRequest{Directory: "/elsewhere", Author: "ada", Reason: "new weights"})
+		require.NoError(t, err)
+		require.True(t, next.Current)
+		require.Equal(t, []string{"a", "c"}, next.Models)
+		pass(time.Second)
+		d := r.applier.diffs[r.applier.count()-1]
+		require.Len(t, d.Loads, 2, "c on both")
+		require.Len(t, d.Unloads, 2, "b off both")
+		require.Len(t, d.Updates, 2, "a again on both")
+		require.Equal(t, "r2", r.applier.last().Revision.ID)
+		list, err := r.Revisions(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "r2", list[0].ID)
+		require.False(t, list[1].Current)
+
+		r.repository.err = errBoom
+		_, err = r.Import(t.Context(), control.ImportRequest{})
+		require.ErrorIs(t, err, control.ErrRefused)
+	})
+}
+
+// TestLoadAndUnload is Triton's explicit model control in front of the plan.
+func TestLoadAndUnload(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "mode: advise")
+		stop := r.start()
+		defer stop()
+		require.NoError(t, r.Unload(t.Context(), "a", "client"))
+		m, err := r.Model("a")
+		require.NoError(t, err)
+		require.Equal(t, control.ModelUnloaded, m.State)
+		require.Empty(t, r.CurrentPlan().PartitionsOf("a"))
+		require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2)
+		require.Equal(t, 1, r.policies.calls(), "taking away needs no policy")
+		require.NoError(t, r.Unload(t.Context(), "a", "client"), "once more is no error")
+		require.NoError(t, r.Unload(t.Context(), "nobody", "client"), "as with Triton")
+		pass(40 * time.Second)
+		require.Empty(t, r.CurrentPlan().PartitionsOf("a"), "and it stays away")
+
+		require.NoError(t, r.Load(t.Context(), "a", "client"))
+		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
+		require.Equal(t, "model a is loaded", r.lastEvent(control.EventModelLoaded).Message)
+		require.NoError(t, r.Load(t.Context(), "a", "client"), "what is loaded is loaded")
+
+		require.ErrorIs(t, r.Load(t.Context(), "nobody", "client"), control.ErrNotFound)
+		r.applier.fail(errBoom)
+		require.ErrorIs(t, r.Unload(t.Context(), "a", "client"), errBoom)
+		m, err = r.Model("a")
+		require.NoError(t, err)
+		require.Equal(t, control.ModelReady, m.State, "an unload that failed changed nothing")
+		r.applier.fail(nil)
+		broken := model("c", "d1", 1)
+		broken.Problems = []repo.Problem{{Severity: repo.SeverityError, Text: "bad"}}
+		r.repository.hold(model("a", "d1", 8), broken)
+		require.ErrorIs(t, r.Load(t.Context(), "c", "client"), repo.ErrInvalidModel)
+	})
+}
+
+func TestReload(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		require.ErrorContains(t, r.Reload(t.Context(), settings(t, "state: /elsewhere")), "state cannot change")
+		r.policies.useErr = policyhost.ErrStart
+		err := r.Reload(t.Context(), settings(t, "models: {a: {slo: 5ms}}\npolicy: {name: next}"))
+		require.ErrorContains(t, err, "nothing was changed")
+		m, _ := r.Model("a")
+		require.Equal(t, 100*time.Millisecond, m.SLO, "all or nothing")
+
+		r.policies.useErr = nil
+		require.NoError(t, r.Reload(t.Context(), settings(t, "models: {a: {slo: 5ms, profile: {alpha: 1ms, beta: 2ms}}}\npolicy: {name: next}")))
+		pass(time.Second)
+		require.Equal(t, "next", r.policies.ref.Name)
+		require.Equal(t, 2, r.applier.count(), "an SLO is not in the plan, but it must reach the request path")
+		require.True(t, r.applier.diffs[1].Empty())
+		require.EqualValues(t, 5000, r.applier.last().Snapshot.GetModels()[0].GetSloUs())
+		require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_DECLARED, r.applier.last().Snapshot.GetProfiles()[0].GetSource())
+		require.Contains(t, r.kinds(), control.EventReloaded)
+	})
+}
+
+// TestObserver: what the request path reports arrives with the same names.
+func TestObserver(t *testing.T) {
+	recorder, err := observe.New(nil)
+	require.NoError(t, err)
+	now := time.Unix(1000, 0)
+	o := control.Observer(recorder, func() time.Time { return now })
+	for _, result := range dispatch.Results() {
+		o.Finished(dispatch.Outcome{Model: "m", Result: result, Latency: time.Millisecond})
+	}
+	o.Arrived("m", 4, now)
+	o.Executed(dispatch.Execution{Model: "m", Partition: "p", GPUType: "T4", ThreadPercentage: 50, Rows: 2, Start: now.Add(-time.Second), End: now})
+	s := recorder.Statistics("m", now)
+	require.InDelta(t, 2./3, s.GetBadRate(), 1e-9, "ok, late and dropped count")
+	require.InDelta(t, 1./3, s.GetDropRate(), 1e-9)
+	require.Equal(t, 2.0, s.GetMeanBatch())
+	require.EqualValues(t, 50, recorder.Profiles()[0].GetPoints()[0].GetThreadPercentage())
+	require.Equal(t, 4*recorder.Rates("m", now).Window, recorder.Rates("m", now).Rows)
+}
