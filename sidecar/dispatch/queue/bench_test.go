@@ -35,9 +35,9 @@ type end struct {
 }
 
 // newLoad prepares models of 1.082b+5.204 ms with an SLO of 100 ms, with which
-// Symphony's scheduler was measured, at 90% of what the partitions can do in
-// batches of 64.
-func newLoad(tb testing.TB, discipline string, models, partitions int) *load {
+// Symphony's scheduler was measured, under a load that is a share of what the
+// partitions can do in batches of 64.
+func newLoad(tb testing.TB, discipline string, models, partitions int, share float64) *load {
 	d, err := queue.NewDiscipline(discipline, nil)
 	require.NoError(tb, err)
 	table := queue.Linear(1082e3, 5204e3, 64)
@@ -58,7 +58,7 @@ func newLoad(tb testing.TB, discipline string, models, partitions int) *load {
 		}
 	})
 	rng := rand.New(rand.NewPCG(1, 2))
-	rate := .9 * float64(partitions) * 64 / float64(table.At(64))
+	rate := share * float64(partitions) * 64 / float64(table.At(64))
 	for i := range l.gaps {
 		l.gaps[i] = queue.Time(rng.ExpFloat64() / rate)
 		l.picks[i] = uint8(rng.IntN(models))
@@ -142,17 +142,25 @@ func (l *load) finish() {
 // BenchmarkCore measures the whole path of a request through the queue on one
 // core: enqueue, candidate update, matchmaking, dispatch, completion. One
 // operation is one request.
-func BenchmarkCore(b *testing.B) {
+func BenchmarkCore(b *testing.B) { benchmark(b, .85) }
+
+// BenchmarkOverload is BenchmarkCore at twice the load that can be served.
+func BenchmarkOverload(b *testing.B) { benchmark(b, 2) }
+
+func benchmark(b *testing.B, share float64) {
 	for _, c := range []struct{ models, partitions int }{{24, 10}, {24, 100}, {24, 1000}, {64, 4000}} {
 		b.Run(fmt.Sprintf("%dx%d", c.models, c.partitions), func(b *testing.B) {
-			l := newLoad(b, "adaptive", c.models, c.partitions)
-			l.run(200 * 1000)
+			l := newLoad(b, "adaptive", c.models, c.partitions, share)
+			l.run(500 * c.partitions)
 			l.good, l.bad = 0, 0
+			before := l.s.Stats()
 			b.ReportAllocs()
 			b.ResetTimer()
 			l.run(b.N)
 			b.StopTimer()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
+			after := l.s.Stats()
+			b.ReportMetric(float64(after.Dispatched-before.Dispatched)/float64(after.Batches-before.Batches+1), "rows/batch")
 			if l.good+l.bad > 0 {
 				b.ReportMetric(100*float64(l.good)/float64(l.good+l.bad), "%good")
 			}
@@ -163,8 +171,8 @@ func BenchmarkCore(b *testing.B) {
 // TestNoAllocations is the budget: none, once queues have reached their sizes.
 func TestNoAllocations(t *testing.T) {
 	for _, discipline := range queue.Names() {
-		l := newLoad(t, discipline, 24, 100)
-		l.run(400 * 1000)
+		l := newLoad(t, discipline, 24, 100, 1.2)
+		l.run(1000 * 1000)
 		require.Zero(t, testing.AllocsPerRun(10, func() { l.run(10 * 1000) }), discipline)
 		require.Positive(t, l.good)
 	}

@@ -163,7 +163,7 @@ func canonicalVersion(version string) (string, error) {
 	}
 	if n < 0 {
 		return "", status.Errorf(codes.InvalidArgument,
-			"failed to get model version from specified version string '%s', version should be an integral value > 0", version)
+			"invalid model version specified '%s' , version should be an integral value > 0", version)
 	}
 	return strconv.FormatInt(n, 10), nil
 }

@@ -5,8 +5,17 @@ package grpc
 
 import (
 	"context"
+	"errors"
+	"math"
+	"slices"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	_ "google.golang.org/grpc/encoding/gzip" // clients may compress
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
@@ -55,6 +64,120 @@ type Options struct {
 	ServerOptions []grpc.ServerOption
 }
 
+// Triton's own settings, so that a client meets the limits it is used to.
+const (
+	window        = 4 << 20
+	maxHeaderList = 16 << 10
+)
+
 // New makes the gRPC server: serve it with Serve(listener), end it with
 // GracefulStop.
-func New(o Options) *grpc.Server { return grpc.NewServer(o.ServerOptions...) }
+func New(o Options) *grpc.Server {
+	s := grpc.NewServer(append([]grpc.ServerOption{
+		grpc.ForceServerCodecV2(batch.Codec{}),
+		grpc.MaxRecvMsgSize(math.MaxInt32),
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.InitialWindowSize(window),
+		grpc.InitialConnWindowSize(4 * window),
+		grpc.MaxHeaderListSize(maxHeaderList),
+		// Official clients may ping as often as their users tell them to.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true),
+		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+			method, ok := grpc.MethodFromServerStream(stream)
+			if !ok {
+				return status.Error(codes.Internal, "a call without a method")
+			}
+			return o.Inferer.Stream(method, stream)
+		}),
+	}, o.ServerOptions...)...)
+	f := &front{Aggregator: o.Aggregator, inferer: o.Inferer}
+	desc := tritonpb.GRPCInferenceService_ServiceDesc
+	desc.Methods = slices.Clone(desc.Methods)
+	for i := range desc.Methods {
+		if desc.Methods[i].MethodName == "ModelInfer" {
+			desc.Methods[i].Handler = modelInfer
+		}
+	}
+	desc.Streams = slices.Clone(desc.Streams)
+	for i := range desc.Streams {
+		if desc.Streams[i].StreamName == "ModelStreamInfer" {
+			desc.Streams[i].Handler = func(_ any, stream grpc.ServerStream) error { return o.Inferer.InferStream(stream) }
+		}
+	}
+	s.RegisterService(&desc, f)
+	healthpb.RegisterHealthServer(s, &health{aggregator: o.Aggregator})
+	return s
+}
+
+// front is the generated service: its control-plane methods are the
+// Aggregator's.
+type front struct {
+	Aggregator
+	tritonpb.UnsafeGRPCInferenceServiceServer
+	inferer Inferer
+}
+
+var _ tritonpb.GRPCInferenceServiceServer = (*front)(nil)
+
+// ModelInfer is never called: the descriptor names modelInfer in its place.
+func (*front) ModelInfer(context.Context, *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
+	return nil, status.Error(codes.Internal, "ModelInfer was called with a decoded message")
+}
+
+// ModelStreamInfer is never called, like ModelInfer.
+func (*front) ModelStreamInfer(grpc.BidiStreamingServer[tritonpb.ModelInferRequest, tritonpb.ModelStreamInferResponse]) error {
+	return status.Error(codes.Internal, "ModelStreamInfer was called with decoded messages")
+}
+
+// modelInfer is the handler of ModelInfer on messages as they were received.
+func modelInfer(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+	frame := new(batch.Frame)
+	if err := decode(frame); err != nil {
+		return nil, err
+	}
+	handle := func(ctx context.Context, req any) (any, error) {
+		r, err := batch.ReadRequest(req.(*batch.Frame).Data)
+		if err != nil {
+			return nil, unreadable(err)
+		}
+		resp, err := srv.(*front).inferer.Infer(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		defer resp.Free()
+		return &batch.Frame{Data: resp.Marshal()}, nil
+	}
+	if interceptor == nil {
+		return handle(ctx, frame)
+	}
+	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: tritonpb.GRPCInferenceService_ModelInfer_FullMethodName}
+	return interceptor(ctx, frame, info, handle)
+}
+
+// unreadable is the answer to bytes that are no request. They are not passed on:
+// what this reader refuses and another accepts could be a request that kills.
+func unreadable(err error) error {
+	if errors.Is(err, batch.ErrTooMany) {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	return status.Error(codes.Internal, "Unable to parse request")
+}
+
+// health is grpc.health.v1 as Triton has it: one status for the whole server.
+type health struct {
+	healthpb.UnimplementedHealthServer
+	aggregator Aggregator
+}
+
+// Check implements grpc.health.v1.Health.
+func (h *health) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	r, err := h.aggregator.ServerReady(ctx, &tritonpb.ServerReadyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	if !r.GetReady() {
+		return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}, nil
+	}
+	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
+}

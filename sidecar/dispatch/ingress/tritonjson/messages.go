@@ -152,7 +152,8 @@ var printOrder = map[protoreflect.FullName][]protoreflect.Name{
 		"model_operations", "model_transaction_policy", "model_repository_agents", "response_cache", "model_metrics"},
 	"inference.ModelInstanceGroup": {"name", "kind", "count", "rate_limiter", "gpus", "secondary_devices", "profile",
 		"passive", "host_policy"},
-	"inference.ModelSequenceBatching": {"direct", "oldest", "max_sequence_idle_microseconds", "control_input", "state"},
+	"inference.ModelSequenceBatching.Control": {"kind", "int32_false_true", "fp32_false_true", "bool_false_true", "data_type"},
+	"inference.ModelSequenceBatching":         {"direct", "oldest", "max_sequence_idle_microseconds", "control_input", "state"},
 }
 
 // fieldsOf are a message's fields in the order in which they are printed; what the order does not name comes last.

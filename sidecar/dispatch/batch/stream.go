@@ -1,0 +1,103 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package batch
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// StreamAnswer is what a proxy needs to know of a ModelStreamInferResponse.
+type StreamAnswer struct {
+	// Failed tells that the message carries an error.
+	Failed bool
+	// Model that answered; empty in an error.
+	Model string
+	// Final is triton_final_response: the request has no further answers.
+	Final bool
+}
+
+// Field numbers of ModelStreamInferResponse.
+const (
+	streamError    = 1
+	streamResponse = 2
+)
+
+// ReadStreamAnswer reads the beginning of a ModelStreamInferResponse without
+// taking references. It looks at nothing but the fields that it needs.
+func ReadStreamAnswer(wire mem.BufferSlice) (StreamAnswer, error) {
+	var a StreamAnswer
+	c := newCursor(wire)
+	err := c.walk(0, func(num protowire.Number, n int) (bool, error) {
+		switch num {
+		case streamError:
+			a.Failed = a.Failed || n > 0
+		case streamResponse:
+			return true, c.walk(c.left-n, func(num protowire.Number, n int) (bool, error) {
+				switch num {
+				case fieldModel:
+					name, err := text(c.bytes(n), "model_name")
+					a.Model = name
+					return true, err
+				case fieldParameters:
+					d := reader{}
+					var list []Parameter
+					if err := d.parameter(c.bytes(n), &list); err != nil {
+						return true, err
+					}
+					if list[0].Name == ParameterFinalResponse {
+						a.Final, _ = list[0].Bool()
+					}
+					return true, nil
+				}
+				return false, nil
+			})
+		}
+		return false, nil
+	})
+	if err != nil {
+		return StreamAnswer{}, fmt.Errorf("read ModelStreamInferResponse: %w", err)
+	}
+	return a, nil
+}
+
+// walk visits the length-delimited fields until as many bytes are left. F
+// reports whether it has consumed the n bytes of the value.
+func (c *cursor) walk(until int, f func(num protowire.Number, n int) (consumed bool, err error)) error {
+	for c.left > until {
+		tag, ok := c.varint()
+		num, kind := protowire.DecodeTag(tag)
+		if !ok || num < protowire.MinValidNumber {
+			return fmt.Errorf("%w: field tag", ErrMalformed)
+		}
+		n := 0
+		switch kind {
+		case protowire.VarintType:
+			_, ok = c.varint()
+		case protowire.Fixed32Type:
+			n = 4
+		case protowire.Fixed64Type:
+			n = 8
+		case protowire.BytesType:
+			if n, ok = c.length(); ok && c.left-n >= until {
+				consumed, err := f(num, n)
+				if err != nil {
+					return err
+				}
+				if consumed {
+					n = 0
+				}
+			}
+		default:
+			return fmt.Errorf("%w: groups", ErrMalformed)
+		}
+		if !ok || c.left-n < until {
+			return fmt.Errorf("%w: field %d", ErrMalformed, num)
+		}
+		c.skip(n)
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"sync"
+	"time"
+)
+
+// Clock is the time the dispatcher lives in.
+type Clock interface {
+	Now() time.Time
+	// Alarm returns an alarm that calls ring on a goroutine of its own.
+	Alarm(ring func()) Alarm
+}
+
+// Alarm calls its function at or soon after the moment it was last set to. A
+// moment that has passed rings at once.
+type Alarm interface {
+	// Set replaces the moment; the zero time means never.
+	Set(at time.Time)
+	// Stop ends the alarm and waits for a call under way.
+	Stop()
+}
+
+// TimerClock is real time with time.Timer, which is about a millisecond coarse on
+// Linux but follows the virtual time of testing/synctest.
+func TimerClock() Clock { return timerClock{} }
+
+type timerClock struct{}
+
+func (timerClock) Now() time.Time { return time.Now() }
+
+func (timerClock) Alarm(ring func()) Alarm { return newTimerAlarm(ring) }
+
+type timerAlarm struct {
+	timer *time.Timer
+	stop  chan struct{}
+	ended chan struct{}
+	once  sync.Once
+}
+
+func newTimerAlarm(ring func()) *timerAlarm {
+	a := &timerAlarm{timer: time.NewTimer(time.Hour), stop: make(chan struct{}), ended: make(chan struct{})}
+	a.timer.Stop()
+	go func() {
+		defer close(a.ended)
+		for {
+			select {
+			case <-a.timer.C:
+				ring()
+			case <-a.stop:
+				a.timer.Stop()
+				return
+			}
+		}
+	}()
+	return a
+}
+
+func (a *timerAlarm) Set(at time.Time) {
+	if at.IsZero() {
+		a.timer.Stop()
+		return
+	}
+	a.timer.Reset(time.Until(at))
+}
+
+func (a *timerAlarm) Stop() {
+	a.once.Do(func() { close(a.stop) })
+	<-a.ended
+}

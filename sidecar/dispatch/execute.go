@@ -1,0 +1,216 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+)
+
+const methodInfer = tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
+
+// run is one batch on one partition.
+type run struct {
+	model   *model
+	place   *placement
+	calls   []*call
+	rows    int
+	decided queue.Time
+	started time.Time
+	shared  bool // something ran outside the queue when it started
+}
+
+// execute runs a batch, answers its calls and frees the partition.
+func (d *Dispatcher) execute(b *run) {
+	defer d.tasks.Done()
+	defer func() {
+		if fault := recover(); fault != nil {
+			d.rescue(b, fault)
+		}
+		for _, c := range b.calls {
+			c.req.Free()
+		}
+		b.place.end(d)
+	}()
+	p := b.place.partition
+	b.started = d.clock.Now()
+	b.shared = p.outside.Load() > 0
+
+	frame, err := b.assemble()
+	if err != nil {
+		// Equal keys that do not fit: a collision of hashes.
+		d.separately(b, err)
+		return
+	}
+	// The caller's context is left behind: a cancelled call does not stop Triton,
+	// and the partition is busy until Triton has finished.
+	got, err := p.conn.Call(b.context(d.background), methodInfer, &frame)
+	end := d.clock.Now()
+	d.observe(b, end, err)
+	switch {
+	case forward.Lost(err):
+		d.lost(b, b.calls, err)
+		return
+	case err != nil && len(b.calls) > 1:
+		// Somebody's request is bad, and Triton refused all: each on its own.
+		d.separately(b, err)
+		return
+	case err != nil:
+		d.complete(b)
+		d.answer(b.calls[0], b.answer(b.calls[0], nil, err))
+		return
+	}
+	parts, err := b.split(got.Frame.Data)
+	if err != nil {
+		d.unsplittable(b, err)
+		return
+	}
+	d.complete(b)
+	for i, c := range b.calls {
+		d.answer(c, b.answer(c, parts[i], nil))
+	}
+}
+
+// assemble makes the message for Triton. A request that is alone goes as it
+// came.
+func (b *run) assemble() (batch.Frame, error) {
+	if len(b.calls) == 1 {
+		return batch.Frame{Data: b.calls[0].req.Marshal()}, nil
+	}
+	joined, err := batch.Assemble(b.requests())
+	if err != nil {
+		return batch.Frame{}, err
+	}
+	defer joined.Free()
+	return batch.Frame{Data: joined.Marshal()}, nil
+}
+
+// split consumes the answer's buffers.
+func (b *run) split(data mem.BufferSlice) ([]*batch.Response, error) {
+	resp, err := batch.ReadResponse(data)
+	if err != nil {
+		return nil, err
+	}
+	if len(b.calls) == 1 {
+		return []*batch.Response{resp}, nil
+	}
+	defer resp.Free()
+	return batch.Split(resp, b.requests())
+}
+
+func (b *run) requests() []*batch.Request {
+	reqs := make([]*batch.Request, len(b.calls))
+	for i, c := range b.calls {
+		reqs[i] = c.req
+	}
+	return reqs
+}
+
+// context carries what a caller sent along: all metadata for a request that is
+// alone, the trace context of one of them for a batch.
+func (b *run) context(ctx context.Context) context.Context {
+	if len(b.calls) == 1 {
+		return outgoing(ctx, b.calls[0].ctx)
+	}
+	for _, c := range b.calls {
+		if md, ok := metadata.FromIncomingContext(c.ctx); ok && len(md["traceparent"]) > 0 {
+			trace := metadata.MD{"traceparent": md["traceparent"]}
+			if state := md["tracestate"]; len(state) > 0 {
+				trace["tracestate"] = state
+			}
+			return metadata.NewOutgoingContext(ctx, trace)
+		}
+	}
+	return ctx
+}
+
+// observe reports an execution and learns what Conch itself adds to it.
+func (d *Dispatcher) observe(b *run, end time.Time, err error) {
+	p := b.place.partition
+	d.o.Observer.Executed(Execution{
+		Model: b.model.name, Partition: p.spec.ID, GPUType: p.spec.GPUType, ThreadPercentage: p.spec.ThreadPercentage,
+		Rows: b.rows, Requests: len(b.calls), Start: b.started, End: end, Err: err,
+		Shared: b.shared || p.outside.Load() > 0,
+	})
+	if err == nil {
+		b.model.counts.executed(b.rows, end.Sub(b.started))
+		d.learn(d.queueTime(b.started) - b.decided)
+	}
+}
+
+// complete tells the scheduler that the partition is free.
+func (d *Dispatcher) complete(b *run) {
+	d.mu.Lock()
+	defer d.unlock()
+	if !d.broken.Load() {
+		d.sched.Complete(d.now(), b.place.partition.id)
+	}
+}
+
+// unsplittable deals with an answer that cannot be divided.
+func (d *Dispatcher) unsplittable(b *run, err error) {
+	if len(b.calls) == 1 {
+		d.complete(b)
+		d.answer(b.calls[0], b.answer(b.calls[0], nil, status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)))
+		return
+	}
+	if errors.Is(err, batch.ErrUnsplittable) && !b.model.unsplittable.Swap(true) {
+		d.o.Logger.Warn("the model's answers do not have its rows: its requests run alone until its next route table", "model", b.model.name, "error", err)
+	}
+	d.separately(b, err)
+}
+
+// separately runs the calls of a batch one by one, on the partition that the
+// batch still holds, so that one caller's bad request fails that caller alone.
+func (d *Dispatcher) separately(b *run, cause error) {
+	d.o.Logger.Debug("running a failed batch one by one", "model", b.model.name, "requests", len(b.calls), "error", cause)
+	for i, c := range b.calls {
+		if c.state.Load() == abandoned {
+			continue
+		}
+		started := d.clock.Now()
+		frame := batch.Frame{Data: c.req.Marshal()}
+		got, err := b.place.partition.conn.Call(outgoing(d.background, c.ctx), methodInfer, &frame)
+		if forward.Lost(err) {
+			d.lost(b, b.calls[i:], err)
+			return
+		}
+		a := answer{err: err, started: started, rows: c.rows, retried: c.retried}
+		if err == nil {
+			if a.resp, err = batch.ReadResponse(got.Frame.Data); err != nil {
+				a.err = status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)
+			}
+		}
+		d.answer(c, a)
+	}
+	d.complete(b)
+}
+
+// rescue answers the calls of a batch whose execution panicked: each is
+// forwarded once more, without anything that is shared.
+func (d *Dispatcher) rescue(b *run, fault any) {
+	d.o.Logger.Error("executing a batch failed: its requests are forwarded one by one", "model", b.model.name, "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
+	d.mu.Lock()
+	last := b.model.last
+	d.mu.Unlock()
+	for _, c := range b.calls {
+		if c.state.Load() == waiting {
+			d.answer(c, d.passThrough(c, last))
+		}
+	}
+	d.complete(b)
+}

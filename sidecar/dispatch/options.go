@@ -1,0 +1,69 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// Options of New. The zero value is usable.
+type Options struct {
+	// Clock is SystemClock() unless given.
+	Clock Clock
+	// Observer may be nil.
+	Observer Observer
+	Logger   *slog.Logger
+
+	// MaxQueuedRequests and MaxQueuedBytes bound what waits and runs, over all
+	// models. Beyond them requests are refused with UNAVAILABLE. Zero means
+	// 100,000 requests and 4 GiB.
+	MaxQueuedRequests int
+	MaxQueuedBytes    int64
+
+	// ResponseBudget is kept back from every deadline for the way from the
+	// answer to the caller. Zero means 300 microseconds.
+	ResponseBudget time.Duration
+	// OutageWait is how long an accepted request may wait for a model none of
+	// whose partitions is up. Zero means 30 seconds.
+	OutageWait time.Duration
+	// Connections per partition. Zero means one, which measured best.
+	Connections int
+	// DialOptions are added to every connection to a partition.
+	DialOptions []grpc.DialOption
+}
+
+func (o Options) withDefaults() Options {
+	if o.Clock == nil {
+		o.Clock = SystemClock()
+	}
+	if o.Observer == nil {
+		o.Observer = nobody{}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.MaxQueuedRequests <= 0 {
+		o.MaxQueuedRequests = 100_000
+	}
+	if o.MaxQueuedBytes <= 0 {
+		o.MaxQueuedBytes = 4 << 30
+	}
+	if o.ResponseBudget <= 0 {
+		o.ResponseBudget = 300 * time.Microsecond
+	}
+	if o.OutageWait <= 0 {
+		o.OutageWait = 30 * time.Second
+	}
+	return o
+}
+
+// nobody observes nothing.
+type nobody struct{}
+
+func (nobody) Arrived(string, int, time.Time) {}
+func (nobody) Executed(Execution)             {}
+func (nobody) Finished(Outcome)               {}

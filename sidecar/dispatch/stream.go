@@ -1,0 +1,383 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+)
+
+const methodStream = tritonpb.GRPCInferenceService_ModelStreamInfer_FullMethodName
+
+// Stream passes a gRPC call of any kind through to one partition, message by
+// message, until both sides have ended.
+func (d *Dispatcher) Stream(method string, downstream grpc.ServerStream) error {
+	l, err := d.pick("", "")
+	if err != nil {
+		return err
+	}
+	defer l.release(d)
+	ctx, cancel := context.WithCancel(outgoing(downstream.Context(), downstream.Context()))
+	defer cancel()
+	up, err := l.partition.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
+	if err != nil {
+		return answerStatus(err)
+	}
+	go func() {
+		for {
+			var f batch.Frame
+			if err := downstream.RecvMsg(&f); err != nil {
+				if errors.Is(err, io.EOF) {
+					_ = up.CloseSend()
+				} else {
+					cancel()
+				}
+				return
+			}
+			if err := up.SendMsg(&f); err != nil {
+				f.Data.Free()
+				return // the reason comes out of RecvMsg
+			}
+		}
+	}()
+	// The goroutine above ends at the latest when this handler has returned,
+	// because its RecvMsg then fails.
+	return relay(up, downstream, func(*batch.Frame) {})
+}
+
+// relay copies upstream's messages down until upstream ends.
+func relay(up grpc.ClientStream, downstream grpc.ServerStream, seen func(*batch.Frame)) error {
+	if h, err := up.Header(); err == nil {
+		if md := incoming(h); len(md) > 0 {
+			_ = downstream.SetHeader(md) // too late if another upstream was first
+		}
+	}
+	for {
+		var f batch.Frame
+		if err := up.RecvMsg(&f); err != nil {
+			if errors.Is(err, io.EOF) {
+				if md := incoming(up.Trailer()); len(md) > 0 {
+					downstream.SetTrailer(md)
+				}
+				return nil
+			}
+			return err
+		}
+		seen(&f)
+		if err := downstream.SendMsg(&f); err != nil {
+			f.Data.Free()
+			return err
+		}
+	}
+}
+
+// inferStream is one ModelStreamInfer call. Its requests may go to several
+// partitions; each has a stream of its own, opened when it is needed.
+type inferStream struct {
+	d      *Dispatcher
+	down   grpc.ServerStream
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	relays sync.WaitGroup
+	send   sync.Mutex // downstream takes one message at a time
+
+	mu      sync.Mutex
+	ups     map[*partition]*upstream
+	last    *upstream
+	closed  bool // no further upstreams
+	changed chan struct{}
+	// unordered is set by the first request of a decoupled model: from then on
+	// the stream's answers have no order to keep.
+	unordered bool
+}
+
+type upstream struct {
+	place   *placement
+	stream  grpc.ClientStream
+	pending []pendingAnswer // guarded by inferStream.mu
+	ended   bool
+}
+
+// pendingAnswer is a request whose last answer has not come.
+type pendingAnswer struct {
+	model   *model
+	arrived time.Time
+	rows    int
+}
+
+// InferStream serves ModelStreamInfer: every request of the stream goes to a
+// partition that serves its model. Answers of models that are not decoupled
+// keep the order of their requests, across partitions too: before a request
+// goes to another partition than the one before it, the answers that are owed
+// are waited for. Streams run outside the queue.
+func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
+	n := d.accepted.Add(1)
+	defer d.leave(0)
+	if d.draining.Load() {
+		return status.Error(codes.Unavailable, "Server is exiting: no new requests are accepted")
+	}
+	if n > int64(d.o.MaxQueuedRequests) {
+		return status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way", d.o.MaxQueuedRequests)
+	}
+	ctx, cancel := context.WithCancelCause(downstream.Context())
+	s := &inferStream{d: d, down: downstream, ctx: ctx, cancel: cancel, ups: make(map[*partition]*upstream), changed: make(chan struct{})}
+	defer cancel(nil)
+
+	// Receive in this goroutine; relays send. A relay that fails cancels ctx, but
+	// cannot interrupt RecvMsg: only returning does.
+	received := make(chan error, 1)
+	go func() { received <- s.receive() }()
+	var err error
+	select {
+	case err = <-received:
+		if err == nil {
+			s.relays.Wait()
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+		}
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	cancel(err)
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.relays.Wait()
+	s.abandon()
+	if err == nil {
+		return nil
+	}
+	return answerStatus(err)
+}
+
+// receive forwards the caller's requests until it has no more.
+func (s *inferStream) receive() error {
+	for {
+		var f batch.Frame
+		if err := s.down.RecvMsg(&f); err != nil {
+			if errors.Is(err, io.EOF) {
+				s.closeSend()
+				return nil
+			}
+			return err
+		}
+		r, err := batch.ReadRequest(f.Data)
+		if err != nil {
+			// Triton ends the stream without an answer.
+			s.closeSend()
+			return nil
+		}
+		err = s.forward(r)
+		r.Free()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (s *inferStream) forward(r *batch.Request) error {
+	d := s.d
+	route, err := d.route(r.Model)
+	if err != nil {
+		return s.refuse(r, err)
+	}
+	now := d.clock.Now()
+	p := pendingAnswer{model: route.model, arrived: now, rows: max(1, r.Rows())}
+	d.o.Observer.Arrived(r.Model, p.rows, now)
+	if err := route.rules.Refuse(r); err != nil {
+		d.o.Observer.Finished(Outcome{Model: r.Model, Result: Rejected, Rows: p.rows, PassedThrough: true, Reason: "refused"})
+		return s.refuse(r, err)
+	}
+	up, err := s.upstream(r, route)
+	if err != nil {
+		d.finishStreamed(p, Failed)
+		return err
+	}
+	s.mu.Lock()
+	if route.spec.Config.GetModelTransactionPolicy().GetDecoupled() {
+		s.unordered = true
+	}
+	up.pending = append(up.pending, p)
+	s.last = up
+	s.mu.Unlock()
+	f := batch.Frame{Data: r.Marshal()}
+	if err := up.stream.SendMsg(&f); err != nil {
+		f.Data.Free() // unless it was handed over, which empties it
+	}
+	return nil // a broken upstream is the relay's to report
+}
+
+// upstream finds or opens the way to the partition for a request.
+func (s *inferStream) upstream(r *batch.Request, route *route) (*upstream, error) {
+	sequence := sequenceOf(r)
+	s.mu.Lock()
+	last := s.last
+	s.mu.Unlock()
+	if last != nil && sequence == nil && !last.place.partition.retired.Load() &&
+		slices.ContainsFunc(route.places, func(l *placement) bool { return l.partition == last.place.partition }) {
+		return last, nil
+	}
+	l, err := s.d.acquire(s.ctx, r.Model, route, nil, sequence)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	up := s.ups[l.partition]
+	s.mu.Unlock()
+	if up != last && last != nil {
+		if err := s.settled(last); err != nil {
+			l.release(s.d)
+			return nil, err
+		}
+	}
+	if up != nil {
+		l.release(s.d) // it holds the partition already
+		return up, nil
+	}
+	stream, err := l.partition.conn.NewStream(outgoing(s.ctx, s.ctx), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, methodStream)
+	if err != nil {
+		if forward.Lost(err) {
+			s.d.reportLost(l.partition, err)
+		}
+		l.release(s.d)
+		return nil, err
+	}
+	up = &upstream{place: l, stream: stream}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed { // the call has ended meanwhile, and with it the context
+		l.release(s.d)
+		return nil, context.Cause(s.ctx)
+	}
+	s.ups[l.partition] = up
+	s.relays.Go(func() { s.relay(up) })
+	return up, nil
+}
+
+// settled waits until an upstream owes no answers, unless order does not
+// matter.
+func (s *inferStream) settled(up *upstream) error {
+	for {
+		s.mu.Lock()
+		done, changed := s.unordered || up.ended || len(up.pending) == 0, s.changed
+		s.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
+		}
+	}
+}
+
+// relay copies an upstream's answers down.
+func (s *inferStream) relay(up *upstream) {
+	defer up.place.release(s.d)
+	err := relay(up.stream, lockedStream{s.down, &s.send}, func(f *batch.Frame) { s.seen(up, f) })
+	s.mu.Lock()
+	up.ended = true
+	s.change()
+	s.mu.Unlock()
+	if err != nil {
+		if forward.Lost(err) && s.ctx.Err() == nil {
+			s.d.reportLost(up.place.partition, err)
+		}
+		s.cancel(err)
+	}
+}
+
+// seen takes note of an answer on its way down.
+func (s *inferStream) seen(up *upstream, f *batch.Frame) {
+	a, err := batch.ReadStreamAnswer(f.Data)
+	if err != nil || !(a.Final || a.Failed) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := 0
+	if a.Model != "" {
+		i = slices.IndexFunc(up.pending, func(p pendingAnswer) bool { return p.model.name == a.Model })
+	}
+	if i < 0 || i >= len(up.pending) {
+		return
+	}
+	result := OK
+	if a.Failed {
+		result = Failed
+	}
+	s.d.finishStreamed(up.pending[i], result)
+	up.pending = slices.Delete(up.pending, i, i+1)
+	s.change()
+}
+
+// change wakes settled. Guarded by s.mu.
+func (s *inferStream) change() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// abandon reports what never got its last answer.
+func (s *inferStream) abandon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, up := range s.ups {
+		for _, p := range up.pending {
+			s.d.finishStreamed(p, Cancelled)
+		}
+		up.pending = nil
+	}
+}
+
+func (s *inferStream) closeSend() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, up := range s.ups {
+		_ = up.stream.CloseSend()
+	}
+}
+
+// refuse answers one request of the stream with an error, as Triton does: the
+// stream goes on.
+func (s *inferStream) refuse(r *batch.Request, cause error) error {
+	s.send.Lock()
+	defer s.send.Unlock()
+	return s.down.SendMsg(&tritonpb.ModelStreamInferResponse{
+		ErrorMessage:  status.Convert(cause).Message(),
+		InferResponse: &tritonpb.ModelInferResponse{Id: r.ID},
+	})
+}
+
+func (d *Dispatcher) finishStreamed(p pendingAnswer, result Result) {
+	now := d.clock.Now()
+	o := Outcome{Model: p.model.name, Result: result, Latency: now.Sub(p.arrived), Rows: p.rows, Batch: p.rows, PassedThrough: true}
+	p.model.counts.add(&o, now)
+	d.o.Observer.Finished(o)
+}
+
+// lockedStream lets several goroutines send.
+type lockedStream struct {
+	grpc.ServerStream
+	mu *sync.Mutex
+}
+
+func (l lockedStream) SendMsg(m any) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ServerStream.SendMsg(m)
+}
