@@ -1,0 +1,340 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package aggregate_test
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// triton is a partition that says what it is told to say.
+type triton struct {
+	tritonpb.UnimplementedGRPCInferenceServiceServer
+	aggregate.Partition
+
+	mu         sync.Mutex
+	name       string
+	index      []*tritonpb.RepositoryIndexResponse_ModelIndex
+	statistics []*tritonpb.ModelStatistics
+	orders     []proto.Message
+	refuse     error
+	hang       bool
+}
+
+func (s *triton) ServerMetadata(ctx context.Context, _ *tritonpb.ServerMetadataRequest) (*tritonpb.ServerMetadataResponse, error) {
+	if s.hang {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return &tritonpb.ServerMetadataResponse{Name: s.name}, nil
+}
+
+func (s *triton) ModelMetadata(_ context.Context, r *tritonpb.ModelMetadataRequest) (*tritonpb.ModelMetadataResponse, error) {
+	return &tritonpb.ModelMetadataResponse{Name: r.Name, Platform: s.name}, s.refuse
+}
+
+func (s *triton) RepositoryIndex(context.Context, *tritonpb.RepositoryIndexRequest) (*tritonpb.RepositoryIndexResponse, error) {
+	return &tritonpb.RepositoryIndexResponse{Models: s.index}, s.refuse
+}
+
+func (s *triton) ModelStatistics(context.Context, *tritonpb.ModelStatisticsRequest) (*tritonpb.ModelStatisticsResponse, error) {
+	return &tritonpb.ModelStatisticsResponse{ModelStats: s.statistics}, s.refuse
+}
+
+func (s *triton) order(m proto.Message) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.orders = append(s.orders, m)
+	return s.refuse
+}
+
+func (s *triton) LogSettings(_ context.Context, r *tritonpb.LogSettingsRequest) (*tritonpb.LogSettingsResponse, error) {
+	return &tritonpb.LogSettingsResponse{Settings: map[string]*tritonpb.LogSettingsResponse_SettingValue{s.name: {}}}, s.order(r)
+}
+
+func (s *triton) TraceSetting(_ context.Context, r *tritonpb.TraceSettingRequest) (*tritonpb.TraceSettingResponse, error) {
+	return &tritonpb.TraceSettingResponse{}, s.order(r)
+}
+
+func (s *triton) SystemSharedMemoryRegister(_ context.Context, r *tritonpb.SystemSharedMemoryRegisterRequest) (*tritonpb.SystemSharedMemoryRegisterResponse, error) {
+	return &tritonpb.SystemSharedMemoryRegisterResponse{}, s.order(r)
+}
+
+func (s *triton) SystemSharedMemoryStatus(_ context.Context, r *tritonpb.SystemSharedMemoryStatusRequest) (*tritonpb.SystemSharedMemoryStatusResponse, error) {
+	return &tritonpb.SystemSharedMemoryStatusResponse{}, s.order(r)
+}
+
+// world is some partitions, a route table, and counts.
+type world struct {
+	servers []*triton
+	models  map[string]aggregate.Model
+	names   []string
+	counts  map[string]aggregate.Count
+}
+
+func (w *world) Partitions() []aggregate.Partition {
+	var list []aggregate.Partition
+	for _, s := range w.servers {
+		list = append(list, s.Partition)
+	}
+	return list
+}
+
+func (w *world) Lookup(name string) (aggregate.Model, bool) { m, ok := w.models[name]; return m, ok }
+func (w *world) Names() []string                            { return w.names }
+func (w *world) Count(name string) (aggregate.Count, bool)  { c, ok := w.counts[name]; return c, ok }
+
+// newWorld has partitions a and b, both up. Model m is on both, n on b, u is unloaded.
+func newWorld(t *testing.T) (*world, *aggregate.Aggregate) {
+	t.Helper()
+	w := &world{counts: map[string]aggregate.Count{}, names: []string{"m", "n", "u", "z"}}
+	for name, models := range map[string][]string{"a": {"m"}, "b": {"m", "n"}} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		s := &triton{name: name, Partition: aggregate.Partition{ID: name, GRPC: listener.Addr().String(), HTTP: name + ":8000", Up: true, Models: models}}
+		server := grpc.NewServer()
+		tritonpb.RegisterGRPCInferenceServiceServer(server, s)
+		go server.Serve(listener) //nolint:errcheck // ends with the test
+		t.Cleanup(server.Stop)
+		w.servers = append(w.servers, s)
+	}
+	if w.servers[0].name == "b" {
+		w.servers[0], w.servers[1] = w.servers[1], w.servers[0]
+	}
+	config := &tritonpb.ModelConfig{Name: "m", Backend: "python", MaxBatchSize: 4,
+		Input:  []*tritonpb.ModelInput{{Name: "I", DataType: tritonpb.DataType_TYPE_STRING, Dims: []int64{2}}},
+		Output: []*tritonpb.ModelOutput{{Name: "O", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{-1}}}}
+	w.models = map[string]aggregate.Model{"m": {Config: config, Versions: []string{"1"}},
+		"n": {Config: &tritonpb.ModelConfig{Name: "n"}, Versions: []string{"1", "3"}}, "u": {Config: &tritonpb.ModelConfig{Name: "u"}}}
+	a := aggregate.New(aggregate.Options{Partitions: w, Models: w, Counts: w, Timeout: 300 * time.Millisecond})
+	t.Cleanup(a.Close)
+	return w, a
+}
+
+func requireStatus(t *testing.T, err error, code codes.Code, text string) {
+	t.Helper()
+	require.Equal(t, code, status.Code(err), "%v", err)
+	require.Equal(t, text, status.Convert(err).Message())
+}
+
+func TestHealth(t *testing.T) {
+	w, a := newWorld(t)
+	ctx := t.Context()
+	ready := func(name, version string) bool {
+		r, err := a.ModelReady(ctx, &tritonpb.ModelReadyRequest{Name: name, Version: version})
+		require.NoError(t, err)
+		return r.Ready
+	}
+	server := func() bool {
+		r, err := a.ServerReady(ctx, &tritonpb.ServerReadyRequest{})
+		require.NoError(t, err)
+		return r.Ready
+	}
+	live, err := a.ServerLive(ctx, &tritonpb.ServerLiveRequest{})
+	require.NoError(t, err)
+	require.True(t, live.Live)
+	require.True(t, server())
+	require.True(t, ready("m", ""))
+	require.True(t, ready("m", "01"))
+	require.False(t, ready("m", "2"))
+	require.False(t, ready("u", ""))
+	require.False(t, ready("unknown", ""))
+	require.Equal(t, []string{"a:8000", "b:8000"}, a.HTTPEndpoints())
+	_, err = a.ModelReady(ctx, &tritonpb.ModelReadyRequest{Name: "m", Version: "x"})
+	requireStatus(t, err, codes.InvalidArgument,
+		"failed to get model version from specified version string 'x' (details: stol), version should be an integral value > 0")
+	_, err = a.ModelReady(ctx, &tritonpb.ModelReadyRequest{Name: "m", Version: "-1"})
+	requireStatus(t, err, codes.InvalidArgument, "invalid model version specified '-1' , version should be an integral value > 0")
+
+	w.servers[1].Up = false
+	require.True(t, ready("m", ""))
+	require.False(t, ready("n", ""), "its only partition is down")
+	w.servers[0].Up = false
+	require.False(t, server())
+	require.False(t, ready("m", ""))
+}
+
+func TestMetadataAndConfig(t *testing.T) {
+	w, a := newWorld(t)
+	ctx := t.Context()
+	server, err := a.ServerMetadata(ctx, &tritonpb.ServerMetadataRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "a", server.Name)
+	w.servers[0].hang = true
+	server, err = a.ServerMetadata(ctx, &tritonpb.ServerMetadataRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "b", server.Name, "the next one answers")
+
+	m, err := a.ModelMetadata(ctx, &tritonpb.ModelMetadataRequest{Name: "n", Version: "3"})
+	require.NoError(t, err)
+	require.Equal(t, "b", m.Platform, "of a partition that has the model")
+	for name, text := range map[string]string{"x": "Request for unknown model: 'x' is not found", "u": "Request for unknown model: 'u' has no available versions"} {
+		_, err = a.ModelMetadata(ctx, &tritonpb.ModelMetadataRequest{Name: name})
+		requireStatus(t, err, codes.NotFound, text)
+		_, err = a.ModelConfig(ctx, &tritonpb.ModelConfigRequest{Name: name})
+		requireStatus(t, err, codes.NotFound, text)
+		_, err = a.Model(name, "")
+		requireStatus(t, err, codes.NotFound, text)
+	}
+	_, err = a.ModelConfig(ctx, &tritonpb.ModelConfigRequest{Name: "n", Version: "2"})
+	requireStatus(t, err, codes.NotFound, "Request for unknown model: 'n' version 2 is not found")
+	c, err := a.ModelConfig(ctx, &tritonpb.ModelConfigRequest{Name: "m", Version: "1.0"})
+	require.NoError(t, err)
+	require.EqualValues(t, 4, c.Config.MaxBatchSize)
+
+	w.servers[0].Up, w.servers[1].Up = false, false
+	server, err = a.ServerMetadata(ctx, &tritonpb.ServerMetadataRequest{})
+	require.NoError(t, err)
+	require.Equal(t, "triton", server.Name, "our own")
+	m, err = a.ModelMetadata(ctx, &tritonpb.ModelMetadataRequest{Name: "m"})
+	require.NoError(t, err)
+	require.Empty(t, cmp.Diff(&tritonpb.ModelMetadataResponse{Name: "m", Versions: []string{"1"}, Platform: "python",
+		Inputs:  []*tritonpb.ModelMetadataResponse_TensorMetadata{{Name: "I", Datatype: "BYTES", Shape: []int64{-1, 2}}},
+		Outputs: []*tritonpb.ModelMetadataResponse_TensorMetadata{{Name: "O", Datatype: "FP32", Shape: []int64{-1, -1}}}}, m, protocmp.Transform()))
+}
+
+func TestRepositoryIndex(t *testing.T) {
+	w, a := newWorld(t)
+	type entry = tritonpb.RepositoryIndexResponse_ModelIndex
+	w.servers[0].index = []*entry{{Name: "m", Version: "1", State: "READY"}, {Name: "n"}, {Name: "u", Version: "10", State: "UNAVAILABLE", Reason: "unloaded"}}
+	w.servers[1].index = []*entry{{Name: "m", Version: "1", State: "UNAVAILABLE", Reason: "unloaded"}, {Name: "n", Version: "1", State: "READY"},
+		{Name: "n", Version: "3", State: "LOADING"}, {Name: "u", Version: "9", State: "UNAVAILABLE", Reason: "broken"}}
+	index := func(ready bool) []*entry {
+		r, err := a.RepositoryIndex(t.Context(), &tritonpb.RepositoryIndexRequest{Ready: ready})
+		require.NoError(t, err)
+		return r.Models
+	}
+	require.Empty(t, cmp.Diff([]*entry{
+		{Name: "m", Version: "1", State: "READY"}, {Name: "n", Version: "1", State: "READY"}, {Name: "n", Version: "3", State: "LOADING"},
+		{Name: "u", Version: "9", State: "UNAVAILABLE", Reason: "broken"}, {Name: "u", Version: "10", State: "UNAVAILABLE", Reason: "unloaded"},
+		{Name: "z"}}, index(false), protocmp.Transform()))
+	require.Empty(t, cmp.Diff([]*entry{{Name: "m", Version: "1", State: "READY"}, {Name: "n", Version: "1", State: "READY"}}, index(true), protocmp.Transform()))
+
+	w.servers[0].refuse = status.Error(codes.Internal, "no")
+	require.Empty(t, cmp.Diff([]*entry{{Name: "n", Version: "1", State: "READY"}}, index(true), protocmp.Transform()))
+	_, err := a.RepositoryIndex(t.Context(), &tritonpb.RepositoryIndexRequest{RepositoryName: "r"})
+	requireStatus(t, err, codes.Unimplemented, "'repository_name' specification is not supported")
+}
+
+func TestStatistics(t *testing.T) {
+	w, a := newWorld(t)
+	d := func(n uint64) *tritonpb.StatisticDuration { return &tritonpb.StatisticDuration{Count: n, Ns: 100 * n} }
+	m := func(batches, rows uint64, size uint64) *tritonpb.ModelStatistics {
+		return &tritonpb.ModelStatistics{Name: "m", Version: "1", LastInference: rows, InferenceCount: rows, ExecutionCount: batches,
+			InferenceStats: &tritonpb.InferStatistics{Success: d(batches), Fail: d(1), Queue: d(batches), ComputeInfer: d(batches)},
+			BatchStats:     []*tritonpb.InferBatchStatistics{{BatchSize: size, ComputeInfer: d(batches)}, {BatchSize: 1, ComputeInfer: d(1)}},
+			ResponseStats:  map[string]*tritonpb.InferResponseStatistics{"0": {Success: d(2)}}}
+	}
+	w.servers[0].statistics = []*tritonpb.ModelStatistics{m(2, 16, 8)}
+	w.servers[1].statistics = []*tritonpb.ModelStatistics{{Name: "n", Version: "3", InferenceStats: &tritonpb.InferStatistics{Success: d(4)}},
+		{Name: "n", Version: "1", InferenceStats: &tritonpb.InferStatistics{Success: d(5)}}, m(3, 12, 4)}
+	w.counts["m"] = aggregate.Count{Success: 28, Fail: 2, SuccessTime: 7000, FailTime: 10, QueueTime: 3000}
+	w.counts["n"] = aggregate.Count{Success: 9}
+
+	r, err := a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{})
+	require.NoError(t, err)
+	require.Empty(t, cmp.Diff([]*tritonpb.ModelStatistics{
+		{Name: "m", Version: "1", LastInference: 16, InferenceCount: 28, ExecutionCount: 5,
+			InferenceStats: &tritonpb.InferStatistics{Success: &tritonpb.StatisticDuration{Count: 28, Ns: 7000}, Fail: &tritonpb.StatisticDuration{Count: 2, Ns: 10},
+				Queue: &tritonpb.StatisticDuration{Count: 28, Ns: 3000}, ComputeInfer: d(5),
+				ComputeInput: d(0), ComputeOutput: d(0), CacheHit: d(0), CacheMiss: d(0)},
+			BatchStats: []*tritonpb.InferBatchStatistics{{BatchSize: 1, ComputeInput: d(0), ComputeInfer: d(2), ComputeOutput: d(0)},
+				{BatchSize: 4, ComputeInfer: d(3)}, {BatchSize: 8, ComputeInfer: d(2)}},
+			ResponseStats: map[string]*tritonpb.InferResponseStatistics{"0": {Success: d(4), ComputeInfer: d(0), ComputeOutput: d(0), Fail: d(0), EmptyResponse: d(0), Cancel: d(0)}}},
+		{Name: "n", Version: "1", InferenceStats: &tritonpb.InferStatistics{Success: d(5)}},
+		{Name: "n", Version: "3", InferenceStats: &tritonpb.InferStatistics{Success: d(4)}},
+	}, r.ModelStats, protocmp.Transform()))
+
+	_, err = a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "u"})
+	requireStatus(t, err, codes.InvalidArgument, "requested model 'u' is not available")
+	_, err = a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "m", Version: "7"})
+	requireStatus(t, err, codes.InvalidArgument, "requested model version is not available for model 'm'")
+	w.servers[1].refuse = status.Error(codes.Internal, "no")
+	r, err = a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "m"})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, r.ModelStats[0].ExecutionCount, "of the partition that answers")
+	w.servers[0].refuse = status.Error(codes.Internal, "no")
+	_, err = a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "m"})
+	requireStatus(t, err, codes.Internal, "no")
+}
+
+func TestSettingsReachEveryPartition(t *testing.T) {
+	w, a := newWorld(t)
+	ctx := t.Context()
+	r, err := a.LogSettings(ctx, &tritonpb.LogSettingsRequest{})
+	require.NoError(t, err)
+	require.Contains(t, r.Settings, "a", "the first partition's answer")
+	_, err = a.SystemSharedMemoryRegister(ctx, &tritonpb.SystemSharedMemoryRegisterRequest{Name: "r"})
+	require.NoError(t, err)
+	_, err = a.TraceSetting(ctx, &tritonpb.TraceSettingRequest{ModelName: "n"})
+	require.NoError(t, err)
+	_, err = a.SystemSharedMemoryStatus(ctx, &tritonpb.SystemSharedMemoryStatusRequest{})
+	require.NoError(t, err)
+	require.Len(t, w.servers[0].orders, 3, "log, region, status")
+	require.Len(t, w.servers[1].orders, 3, "log, region, trace of n")
+	_, err = a.TraceSetting(ctx, &tritonpb.TraceSettingRequest{ModelName: "x"})
+	requireStatus(t, err, codes.InvalidArgument, "Request for unknown model : x")
+
+	w.servers[1].refuse = status.Error(codes.InvalidArgument, "no such key")
+	_, err = a.SystemSharedMemoryRegister(ctx, &tritonpb.SystemSharedMemoryRegisterRequest{Name: "r"})
+	requireStatus(t, err, codes.InvalidArgument, "no such key")
+	w.servers[0].Up, w.servers[1].Up = false, false
+	_, err = a.LogSettings(ctx, &tritonpb.LogSettingsRequest{})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	_, err = a.SystemSharedMemoryStatus(ctx, &tritonpb.SystemSharedMemoryStatusRequest{})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+}
+
+type repository struct{ calls []string }
+
+func (r *repository) Load(_ context.Context, model string, _ map[string]*tritonpb.ModelRepositoryParameter) error {
+	r.calls = append(r.calls, "load "+model)
+	return nil
+}
+
+func (r *repository) Unload(_ context.Context, model string, _ map[string]*tritonpb.ModelRepositoryParameter) error {
+	r.calls = append(r.calls, "unload "+model)
+	return status.Error(codes.Internal, "cannot")
+}
+
+func TestLoadAndUnload(t *testing.T) {
+	w, a := newWorld(t)
+	_, err := a.RepositoryModelLoad(t.Context(), &tritonpb.RepositoryModelLoadRequest{ModelName: "m"})
+	requireStatus(t, err, codes.Unavailable, "explicit model load / unload is not allowed if polling is enabled")
+
+	r := &repository{}
+	a = aggregate.New(aggregate.Options{Partitions: w, Models: w, Repository: r})
+	defer a.Close()
+	_, err = a.RepositoryModelLoad(t.Context(), &tritonpb.RepositoryModelLoadRequest{ModelName: "m"})
+	require.NoError(t, err)
+	_, err = a.RepositoryModelUnload(t.Context(), &tritonpb.RepositoryModelUnloadRequest{ModelName: "m"})
+	requireStatus(t, err, codes.Internal, "cannot")
+	_, err = a.RepositoryModelUnload(t.Context(), &tritonpb.RepositoryModelUnloadRequest{ModelName: "m", RepositoryName: "r"})
+	requireStatus(t, err, codes.Unimplemented, "'repository_name' specification is not supported")
+	require.Equal(t, []string{"load m", "unload m"}, r.calls)
+}
+
+func TestClosed(t *testing.T) {
+	_, a := newWorld(t)
+	a.Close()
+	_, err := a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{})
+	require.ErrorContains(t, err, "closed")
+}

@@ -1,0 +1,409 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package http_test
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	nethttp "net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
+)
+
+type inferFunc func(context.Context, *batch.Request) (*batch.Response, error)
+
+func (f inferFunc) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
+	return f(ctx, r)
+}
+
+// echo is the models without a server.
+func echo(t *testing.T) front.Inferer {
+	return inferFunc(func(_ context.Context, r *batch.Request) (*batch.Response, error) { return compute(t, r), nil })
+}
+
+// partitions is a picker and a list of endpoints.
+type partitions struct {
+	endpoints []string
+	released  atomic.Int32
+	model     atomic.Value
+}
+
+func (p *partitions) HTTPEndpoints() []string { return p.endpoints }
+
+func (p *partitions) Pick(model string) (string, func(), error) {
+	p.model.Store(model)
+	if len(p.endpoints) == 0 {
+		return "", nil, status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", model)
+	}
+	return p.endpoints[0], func() { p.released.Add(1) }, nil
+}
+
+func serve(t *testing.T, o front.Options) string {
+	t.Helper()
+	if o.Inferer == nil {
+		o.Inferer = echo(t)
+	}
+	if o.Picker == nil {
+		o.Picker, o.Endpoints = nowhere{}, nowhere{}
+	}
+	o.Catalog = catalog{}
+	if o.Aggregator == nil {
+		o.Aggregator = aggregator{}
+	}
+	h := front.New(o)
+	server := httptest.NewServer(h)
+	t.Cleanup(func() { server.Close(); h.Close() })
+	return strings.TrimPrefix(server.URL, "http://")
+}
+
+func errorOf(t *testing.T, a answer) string {
+	t.Helper()
+	var body struct {
+		Error string `json:"error"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(a.text()), &body), a.text())
+	return body.Error
+}
+
+// Each of these takes down a real server; none may reach one.
+func TestRefusesWhatKillsTriton(t *testing.T) {
+	address := serve(t, front.Options{Inferer: inferFunc(func(_ context.Context, r *batch.Request) (*batch.Response, error) {
+		t.Errorf("reached a server: %v", r.Inputs)
+		return nil, status.Error(codes.Internal, "dead")
+	})})
+	tensor := `{"inputs":[{"name":"INPUT0","shape":%s,"datatype":"%s",%s}]}`
+	for name, c := range map[string]struct {
+		body, text string
+		code       int
+	}{
+		"absurd shape": {fmt.Sprintf(tensor, "[1,1000000000000000]", "FP32", `"data":[1]`),
+			"Unable to parse 'data': Shape does not match true shape of 'data' field", 500},
+		"overflowing shape": {fmt.Sprintf(tensor, "[4294967296,4294967296]", "FP32", `"data":[1]`),
+			"Unable to parse 'data': Shape does not match true shape of 'data' field", 500},
+		"overflowing shape, no data": {fmt.Sprintf(tensor, "[4294967296,4294967296]", "FP32", `"parameters":{"binary_data_size":0}`),
+			"[request id: <id_unknown>] input byte size mismatch for input 'INPUT0' for model 'id_fp32'. Expected more than 9223372036854775807, got 0", 400},
+		"overflowing bytes, no data": {fmt.Sprintf(tensor, "[4611686018427387904]", "FP32", `"parameters":{"binary_data_size":0}`),
+			"[request id: <id_unknown>] input byte size mismatch for input 'INPUT0' for model 'id_fp32'. Expected more than 9223372036854775807, got 0", 400},
+		"dimension beyond int64": {fmt.Sprintf(tensor, "[18446744073709551615]", "FP32", `"data":[1]`),
+			"Unable to parse 'data': Shape does not match true shape of 'data' field", 500},
+		"overflow behind a zero": {fmt.Sprintf(tensor, "[0,4294967296,4294967296]", "FP32", `"data":[]`),
+			"Unable to parse 'data': Shape does not match true shape of 'data' field", 500},
+		"overflowing shape of BYTES": {fmt.Sprintf(tensor, "[4294967296,4294967296]", "BYTES", `"data":["a"]`),
+			"[request id: <id_unknown>] input byte size mismatch for input 'INPUT0' for model 'id_fp32'. Expected more than 9223372036854775807, got 5", 400},
+		"deep":         {strings.Repeat("[", 1<<20), "failed to parse the request JSON buffer: nesting is deeper than 1000 levels", 400},
+		"deep objects": {strings.Repeat(`{"a":`, 1<<20), "failed to parse the request JSON buffer: nesting is deeper than 1000 levels", 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := send(t, address, request{Method: "POST", Path: "/v2/models/id_fp32/infer", Body: c.body})
+			require.Equal(t, c.text, errorOf(t, a))
+			require.Equal(t, c.code, a.Code)
+		})
+	}
+}
+
+func TestDeepJSONIsNotPassedOn(t *testing.T) {
+	upstream := httptest.NewServer(nethttp.HandlerFunc(func(nethttp.ResponseWriter, *nethttp.Request) { t.Error("reached a server") }))
+	defer upstream.Close()
+	p := &partitions{endpoints: []string{strings.TrimPrefix(upstream.URL, "http://")}}
+	address := serve(t, front.Options{Picker: p, Endpoints: p})
+	for _, path := range []string{"/v2/models/id_fp32/generate", "/v2/models/id_fp32/generate_stream", "/v2/logging", "/v2/new/route"} {
+		a := send(t, address, request{Method: "POST", Path: path, Body: strings.Repeat("[", 2000)})
+		require.Equal(t, "failed to parse the request JSON buffer: nesting is deeper than 1000 levels", errorOf(t, a), path)
+	}
+}
+
+func TestBodyLimit(t *testing.T) {
+	address := serve(t, front.Options{MaxBodyBytes: 1000})
+	big := `{"inputs":[{"name":"INPUT0","shape":[1,1],"datatype":"FP32","data":[1]}]` + strings.Repeat(" ", 2000) + "}"
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	_, _ = z.Write([]byte(big))
+	require.NoError(t, z.Close())
+	require.Less(t, zipped.Len(), 1000)
+
+	a := send(t, address, request{Method: "POST", Path: "/v2/models/id_fp32/infer", Body: big})
+	require.Equal(t, 400, a.Code)
+	require.Equal(t, "request body exceeds the maximum of 1000 bytes", errorOf(t, a))
+
+	response, err := nethttp.Post("http://"+address+"/v2/models/id_fp32/infer", "", struct{ io.Reader }{strings.NewReader(big)})
+	require.NoError(t, err)
+	defer response.Body.Close()
+	require.Equal(t, 400, response.StatusCode, "chunked")
+
+	r, err := nethttp.NewRequest("POST", "http://"+address+"/v2/models/id_fp32/infer", &zipped)
+	require.NoError(t, err)
+	r.Header.Set("Content-Encoding", "gzip")
+	response, err = nethttp.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	text, _ := io.ReadAll(response.Body)
+	require.Equal(t, 400, response.StatusCode)
+	require.Contains(t, string(text), "request body exceeds the maximum of 1000 bytes", "after decompression")
+	nethttp.DefaultClient.CloseIdleConnections()
+}
+
+func TestBadCompressionIsRefused(t *testing.T) {
+	address := serve(t, front.Options{})
+	for _, body := range []string{"not compressed", "\x1f\x8b\x08\x00broken"} {
+		a := send(t, address, request{Method: "POST", Path: "/v2/models/id_fp32/infer", Body: body, Header: map[string]string{"Content-Encoding": "gzip"}})
+		require.Equal(t, 400, a.Code)
+		require.Contains(t, errorOf(t, a), "failed to read the request body: ")
+	}
+}
+
+func TestTimeoutParameterAndIDs(t *testing.T) {
+	var got *batch.Request
+	address := serve(t, front.Options{Inferer: inferFunc(func(_ context.Context, r *batch.Request) (*batch.Response, error) {
+		got = &batch.Request{Model: r.Model, Version: r.Version, ID: r.ID, Parameters: r.Parameters}
+		return compute(t, r), nil
+	})})
+	a := send(t, address, request{Method: "POST", Path: "/v2/models/id_fp32/versions/01/infer",
+		Body: `{"id":"q","parameters":{"timeout":2500,"priority":3,"sequence_id":"s","a":1.5,"b":true},"inputs":[{"name":"INPUT0","shape":[1,1],"datatype":"FP32","data":[1]}]}`})
+	require.Equal(t, 200, a.Code, a.text())
+	require.Equal(t, "q", got.ID)
+	require.Equal(t, "1", got.Version)
+	timeout, ok := got.Timeout()
+	require.True(t, ok)
+	require.Equal(t, 2500*time.Microsecond, timeout)
+	priority, _ := batch.FindParameter(got.Parameters, "priority")
+	u, ok := priority.Uint64()
+	require.True(t, ok)
+	require.EqualValues(t, 3, u)
+	require.Len(t, got.Parameters, 5)
+}
+
+func TestDisconnectCancels(t *testing.T) {
+	entered, cancelled := make(chan struct{}), make(chan struct{})
+	address := serve(t, front.Options{Inferer: inferFunc(func(ctx context.Context, _ *batch.Request) (*batch.Response, error) {
+		close(entered)
+		<-ctx.Done()
+		close(cancelled)
+		return nil, status.FromContextError(ctx.Err()).Err()
+	})})
+	conn, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	body := `{"inputs":[]}`
+	fmt.Fprintf(conn, "POST /v2/models/id_fp32/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	<-entered
+	require.NoError(t, conn.Close())
+	select {
+	case <-cancelled:
+	case <-time.After(5 * time.Second):
+		t.Fatal("the request was not cancelled")
+	}
+}
+
+func TestErrorsOfInference(t *testing.T) {
+	for _, c := range []struct {
+		err         error
+		code        int
+		contentType string
+	}{
+		{status.Error(codes.InvalidArgument, "bad"), 400, "text/plain"},
+		{status.Error(codes.InvalidArgument, "[request id: <id_unknown>] x"), 400, "application/json"},
+		{status.Error(codes.NotFound, "x"), 404, "text/plain"},
+		{status.Error(codes.Unavailable, "Request timeout expired"), 503, "text/plain"},
+		{status.Error(codes.DeadlineExceeded, "x"), 503, "text/plain"},
+		{status.Error(codes.ResourceExhausted, "x"), 503, "text/plain"},
+		{status.Error(codes.Internal, "x"), 500, "text/plain"},
+		{status.Error(codes.Unimplemented, "x"), 501, "text/plain"},
+		{status.Error(codes.Canceled, "x"), 400, "text/plain"},
+		{status.Error(codes.AlreadyExists, "x"), 400, "text/plain"},
+	} {
+		address := serve(t, front.Options{Inferer: inferFunc(func(context.Context, *batch.Request) (*batch.Response, error) { return nil, c.err })})
+		a := send(t, address, request{Method: "POST", Path: "/v2/models/id_fp32/infer", Body: `{"inputs":[]}`})
+		require.Equal(t, c.code, a.Code, c.err)
+		require.Equal(t, c.contentType, a.ContentType, c.err)
+		require.Equal(t, status.Convert(c.err).Message(), errorOf(t, a))
+	}
+}
+
+// What passes through must arrive as it was sent and come back as it was answered, event by event.
+func TestPassesThroughUntouched(t *testing.T) {
+	release := make(chan struct{})
+	var seen *nethttp.Request
+	var seenBody []byte
+	upstream := httptest.NewServer(nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		seen = r
+		seenBody, _ = io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		fmt.Fprint(w, "data: one\n\n")
+		w.(nethttp.Flusher).Flush()
+		<-release
+		fmt.Fprint(w, "data: two\n\n")
+	}))
+	defer upstream.Close()
+	p := &partitions{endpoints: []string{strings.TrimPrefix(upstream.URL, "http://")}}
+	address := serve(t, front.Options{Picker: p, Endpoints: p})
+
+	conn, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /v2/models/m%%2f%%41/generate_stream?q=%%20 HTTP/1.1\r\nHost: h\r\nAccept: text/event-stream\r\nX-Mine: 1\r\nContent-Length: 9\r\n\r\n{\"a\":\"b\"}")
+	reader := bufio.NewReader(conn)
+	response, err := nethttp.ReadResponse(reader, nil)
+	require.NoError(t, err)
+	line, err := bufio.NewReader(response.Body).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "data: one\n", line, "the first event must not wait for the second")
+	close(release)
+	_, err = io.Copy(io.Discard, response.Body)
+	require.NoError(t, err)
+
+	require.Equal(t, "/v2/models/m%2f%41/generate_stream?q=%20", seen.RequestURI)
+	require.Equal(t, `{"a":"b"}`, string(seenBody))
+	require.Equal(t, "h", seen.Host)
+	require.Equal(t, nethttp.Header{"Accept": {"text/event-stream"}, "X-Mine": {"1"}, "Content-Length": {"9"}}, seen.Header)
+	require.Equal(t, "text/event-stream; charset=utf-8", response.Header.Get("Content-Type"))
+	require.Equal(t, "m%2f%41", p.model.Load())
+	require.Eventually(t, func() bool { return p.released.Load() == 1 }, time.Second, time.Millisecond)
+}
+
+func TestPassThroughErrors(t *testing.T) {
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	p := &partitions{endpoints: []string{strings.TrimPrefix(gone.URL, "http://")}}
+	address := serve(t, front.Options{Picker: p, Endpoints: p})
+	a := send(t, address, request{Method: "POST", Path: "/v2/models/m/generate"})
+	require.Equal(t, 503, a.Code)
+	require.Contains(t, errorOf(t, a), "failed to reach a Triton server: ")
+	a = send(t, address, request{Method: "GET", Path: "/v2/logging"})
+	require.Equal(t, 503, a.Code)
+
+	address = serve(t, front.Options{Picker: &partitions{}, Endpoints: &partitions{}})
+	a = send(t, address, request{Method: "POST", Path: "/v2/models/m/generate"})
+	require.Equal(t, 404, a.Code)
+	require.Equal(t, "Request for unknown model: 'm' is not found", errorOf(t, a))
+	require.Equal(t, "application/json", a.ContentType)
+	a = send(t, address, request{Method: "GET", Path: "/v2/new/route"})
+	require.Equal(t, answer{Code: 404, ContentType: "text/plain", Body: `{"error":"Not Found"}`}, a)
+	a = send(t, address, request{Method: "GET", Path: "/v2/logging"})
+	require.Equal(t, 503, a.Code)
+}
+
+// A setting is given to all partitions, a question put to the first, and a refusal anywhere is told.
+func TestSettingsReachEveryPartition(t *testing.T) {
+	type partition struct {
+		server *httptest.Server
+		bodies []string
+		refuse string
+	}
+	start := func() *partition {
+		p := &partition{}
+		p.server = httptest.NewServer(nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+			body, _ := io.ReadAll(r.Body)
+			p.bodies = append(p.bodies, r.Method+" "+r.RequestURI+" "+string(body))
+			w.Header().Set("Content-Type", "application/json")
+			if p.refuse != "" {
+				w.WriteHeader(400)
+				_, _ = io.WriteString(w, p.refuse)
+				return
+			}
+			_, _ = io.WriteString(w, `{"log_info":true}`)
+		}))
+		t.Cleanup(p.server.Close)
+		return p
+	}
+	one, two := start(), start()
+	p := &partitions{endpoints: []string{strings.TrimPrefix(one.server.URL, "http://"), strings.TrimPrefix(two.server.URL, "http://")}}
+	address := serve(t, front.Options{Picker: p, Endpoints: p})
+
+	a := send(t, address, request{Method: "POST", Path: "/v2/logging", Body: `{"log_info":true}`})
+	require.Equal(t, answer{Code: 200, ContentType: "application/json", Body: `{"log_info":true}`}, a)
+	a = send(t, address, request{Method: "GET", Path: "/v2/logging"})
+	require.Equal(t, 200, a.Code)
+	require.Equal(t, []string{`POST /v2/logging {"log_info":true}`, `GET /v2/logging `}, one.bodies)
+	require.Equal(t, []string{`POST /v2/logging {"log_info":true}`}, two.bodies)
+
+	two.refuse = `{"error":"no"}`
+	a = send(t, address, request{Method: "POST", Path: "/v2/systemsharedmemory/region/r/register", Body: `{}`})
+	require.Equal(t, answer{Code: 400, ContentType: "application/json", Body: `{"error":"no"}`}, a)
+	one.refuse, two.refuse = `{"error":"unknown model"}`, ""
+	a = send(t, address, request{Method: "GET", Path: "/v2/models/m/trace/setting"})
+	require.Equal(t, 200, a.Code, "one partition has the model")
+}
+
+func TestUnixSocketPartition(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "t.sock")
+	listener, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	upstream := &nethttp.Server{Handler: nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		fmt.Fprint(w, r.RequestURI)
+	})}
+	go upstream.Serve(listener) //nolint:errcheck // ends with the test
+	defer upstream.Close()
+	p := &partitions{endpoints: []string{"unix:" + path}}
+	address := serve(t, front.Options{Picker: p, Endpoints: p})
+	for _, r := range []request{{Method: "GET", Path: "/v2/trace/setting"}, {Method: "POST", Path: "/v2/models/m/generate"}} {
+		a := send(t, address, r)
+		require.Equal(t, 200, a.Code, a.text())
+		require.Equal(t, r.Path, a.text())
+	}
+}
+
+type loader struct {
+	aggregator
+	loaded   *tritonpb.RepositoryModelLoadRequest
+	unloaded *tritonpb.RepositoryModelUnloadRequest
+	err      error
+}
+
+func (l *loader) RepositoryModelLoad(_ context.Context, r *tritonpb.RepositoryModelLoadRequest) (*tritonpb.RepositoryModelLoadResponse, error) {
+	l.loaded = r
+	return &tritonpb.RepositoryModelLoadResponse{}, l.err
+}
+
+func (l *loader) RepositoryModelUnload(_ context.Context, r *tritonpb.RepositoryModelUnloadRequest) (*tritonpb.RepositoryModelUnloadResponse, error) {
+	l.unloaded = r
+	return &tritonpb.RepositoryModelUnloadResponse{}, l.err
+}
+
+func TestLoadAndUnload(t *testing.T) {
+	l := &loader{}
+	address := serve(t, front.Options{Aggregator: l})
+	ok := answer{Code: 200, ContentType: "application/json"}
+	post := func(path, body string) answer {
+		return send(t, address, request{Method: "POST", Path: path, Body: body})
+	}
+	require.Equal(t, ok, post("/v2/repository/models/m/load", ""))
+	require.Equal(t, "m", l.loaded.ModelName)
+	require.Equal(t, ok, post("/v2/repository/models/m/load", `{"parameters":{"config":"{}","file:1/model.py":"aGk="}}`))
+	require.Equal(t, "{}", l.loaded.Parameters["config"].GetStringParam())
+	require.Equal(t, "hi", string(l.loaded.Parameters["file:1/model.py"].GetBytesParam()))
+	require.Equal(t, ok, post("/v2/repository/models/m/unload", `{"parameters":{"unload_dependents":true}}`))
+	require.True(t, l.unloaded.Parameters["unload_dependents"].GetBoolParam())
+
+	require.Equal(t, `{"error":"attempt to access JSON non-string as string"}`, post("/v2/repository/models/m/load", `{"parameters":{"config":1}}`).Body)
+	require.Equal(t, `{"error":"attempt to get members for non-object"}`, post("/v2/repository/models/m/load", `{"parameters":[]}`).Body)
+	l.err = status.Error(codes.Internal, "failed to load 'm', failed to poll from model repository")
+	require.Equal(t, answer{Code: 500, ContentType: "application/json", Body: `{"error":"failed to load 'm', failed to poll from model repository"}`},
+		post("/v2/repository/models/m/load", ""))
+}
+
+func TestNoDateHeader(t *testing.T) {
+	address := serve(t, front.Options{})
+	response, err := nethttp.Get("http://" + address + "/v2/health/live")
+	require.NoError(t, err)
+	defer response.Body.Close()
+	require.Equal(t, nethttp.Header{"Content-Type": {"text/plain"}, "Content-Length": {"0"}}, response.Header)
+	nethttp.DefaultClient.CloseIdleConnections()
+}

@@ -1,0 +1,116 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package http_test
+
+import (
+	"context"
+	"flag"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
+	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
+)
+
+var (
+	liveHTTP = flag.String("triton-http", "", "HTTP address of a Triton server to compare with")
+	liveGRPC = flag.String("triton-grpc", "", "gRPC address of the same server")
+)
+
+// live is one Triton server as partition, route table, inferer and picker.
+type live struct {
+	client tritonpb.GRPCInferenceServiceClient
+}
+
+func (l live) Partitions() []aggregate.Partition {
+	return []aggregate.Partition{{ID: "p", GRPC: *liveGRPC, HTTP: *liveHTTP, Up: true, Models: l.Names()}}
+}
+
+func (l live) Pick(string) (string, func(), error) { return *liveHTTP, func() {}, nil }
+
+func (l live) Lookup(name string) (aggregate.Model, bool) {
+	c, err := l.client.ModelConfig(context.Background(), &tritonpb.ModelConfigRequest{Name: name})
+	if err != nil {
+		return aggregate.Model{}, false
+	}
+	return aggregate.Model{Config: c.Config, Versions: versions(name)}, true
+}
+
+func (l live) Names() []string {
+	index, err := l.client.RepositoryIndex(context.Background(), &tritonpb.RepositoryIndexRequest{})
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, m := range index.Models {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+func (l live) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
+	wire := r.Marshal()
+	defer wire.Free()
+	request := &tritonpb.ModelInferRequest{}
+	if err := proto.Unmarshal(wire.Materialize(), request); err != nil {
+		return nil, err
+	}
+	response, err := l.client.ModelInfer(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	text, err := proto.Marshal(response)
+	if err != nil {
+		return nil, err
+	}
+	return batch.ReadResponse(mem.BufferSlice{mem.SliceBuffer(text)})
+}
+
+// TestAgainstTriton asks a server directly and through the front, and wants the same answer.
+func TestAgainstTriton(t *testing.T) {
+	if *liveHTTP == "" {
+		t.Skip("set -triton-http and -triton-grpc to compare with a running server")
+	}
+	conn, err := grpc.NewClient(*liveGRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	l := live{tritonpb.NewGRPCInferenceServiceClient(conn)}
+	a := aggregate.New(aggregate.Options{Partitions: l, Models: l})
+	defer a.Close()
+	h := front.New(front.Options{Inferer: l, Catalog: a, Picker: l, Endpoints: a, Aggregator: a})
+	defer h.Close()
+	server := httptest.NewServer(h)
+	defer server.Close()
+	address := strings.TrimPrefix(server.URL, "http://")
+	requests := loadRequests(t)
+	for _, path := range []string{"/v2/models/simple/stats", "/v2/models/stats", "/v2/logging", "/v2/trace/setting", "/v2/models/simple/trace/setting",
+		"/v2/models/nope/trace/setting", "/v2/systemsharedmemory/status", "/v2/systemsharedmemory/region/x/status", "/v2/cudasharedmemory/status"} {
+		requests = append(requests, request{Name: "live " + path, Method: "GET", Path: path})
+	}
+	for _, r := range []request{{Path: "/v2/repository/index"}, {Path: "/v2/repository/index", Body: `{"ready":true}`}, {Path: "/v2/repository/index", Body: `{"ready":1}`},
+		{Path: "/v2/repository/index", Body: `{`},
+		{Path: "/v2/models/seq/config"}, {Path: "/v2/logging", Body: `{"log_verbose_level":0}`}, {Path: "/v2/logging", Body: `{"log_info":1}`},
+		{Path: "/v2/trace/setting", Body: `{"trace_rate":5}`}, {Path: "/v2/models/simple/trace/setting", Body: `{"trace_rate":"1000"}`},
+		{Path: "/v2/systemsharedmemory/region/r/register", Body: `{"key":"/nothing","offset":0,"byte_size":64}`},
+		{Path: "/v2/systemsharedmemory/unregister"}, {Path: "/v2/models/dec/generate", Body: `{"INPUT0":1}`},
+		{Path: "/v2/models/id_fp32/generate", Body: `{"INPUT0":1}`}, {Path: "/v2/models/nope/generate", Body: `{"INPUT0":1}`}} {
+		r.Name, r.Method = "live POST "+r.Path+" "+r.Body, "POST"
+		if strings.HasSuffix(r.Path, "config") {
+			r.Method = "GET"
+		}
+		requests = append(requests, r)
+	}
+	for _, r := range requests {
+		t.Run(r.Name, func(t *testing.T) { require.Equal(t, send(t, *liveHTTP, r), send(t, address, r)) })
+	}
+}
