@@ -20,6 +20,8 @@ type ModelCounts struct {
 	// ExecutionTime sums the queue's executions.
 	ExecutionTime time.Duration
 	LastInference time.Time
+	// Waiting counts requests that wait for a partition now.
+	Waiting int
 }
 
 type counts struct {
@@ -45,7 +47,7 @@ func (c *counts) add(o *Outcome, now time.Time) {
 	}
 }
 
-func (c *counts) executed(_ int, took time.Duration) {
+func (c *counts) executed(took time.Duration) {
 	c.executions.Add(1)
 	c.execution.Add(int64(took))
 }
@@ -66,17 +68,10 @@ func (d *Dispatcher) Counts(model string) (ModelCounts, bool) {
 	if ns := c.last.Load(); ns != 0 {
 		m.LastInference = time.Unix(0, ns)
 	}
-	return m, true
-}
-
-// Waiting returns how many requests and rows of a model wait for a partition
-// now.
-func (d *Dispatcher) Waiting(model string) (requests, rows int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m := d.models[model]
-	if m == nil || d.broken.Load() {
-		return 0, 0
+	if !d.broken.Load() && !r.removed {
+		m.Waiting, _ = d.sched.Queued(r.id)
 	}
-	return d.sched.Queued(m.id)
+	return m, true
 }

@@ -147,7 +147,7 @@ func (d *Dispatcher) observe(b *run, end time.Time, err error) {
 		Shared: b.shared || p.outside.Load() > 0,
 	})
 	if err == nil {
-		b.model.counts.executed(b.rows, end.Sub(b.started))
+		b.model.counts.executed(end.Sub(b.started))
 		d.learn(d.queueTime(b.started) - b.decided)
 	}
 }
