@@ -56,8 +56,9 @@ type settings struct {
 	dropPolicy string
 	// perModel overrides the discipline of some models.
 	perModel map[string]string
-	// dispatch is passed through to every model's discipline.
-	dispatch map[string]string
+	// dispatch are the parameters of each discipline; those of "" are every
+	// discipline's.
+	dispatch map[string]map[string]string
 	// shares of the partitions of a GPU; the key "*" is for every other GPU.
 	shares map[string][]uint32
 	// placement of a model: GPUs or partitions. Order is kept for reasons.
@@ -69,7 +70,7 @@ func parseSettings(parameters map[string]string) (*settings, error) {
 		discipline: parameters[paramDiscipline],
 		dropPolicy: parameters[paramDropPolicy],
 		perModel:   make(map[string]string),
-		dispatch:   make(map[string]string),
+		dispatch:   make(map[string]map[string]string),
 		shares:     make(map[string][]uint32),
 		placement:  make(map[string][]string),
 	}
@@ -79,15 +80,16 @@ func parseSettings(parameters map[string]string) (*settings, error) {
 	if err := checkDiscipline(s.discipline); err != nil {
 		return nil, fmt.Errorf("parameter %s: %w", paramDiscipline, err)
 	}
-	if !slices.Contains([]string{"", "window", "prefix", "none"}, s.dropPolicy) {
-		return nil, fmt.Errorf("parameter %s: %q is not a drop policy; there are: window, prefix, none", paramDropPolicy, s.dropPolicy)
+	if !slices.Contains(append(dropPolicies(), ""), s.dropPolicy) {
+		return nil, fmt.Errorf("parameter %s: %q is not a drop policy; there are: %s",
+			paramDropPolicy, s.dropPolicy, strings.Join(dropPolicies(), ", "))
 	}
 	for _, step := range []struct {
 		name string
 		take func(assignment) error
 	}{
 		{paramDisciplines, s.takeDiscipline},
-		{paramDispatch, func(a assignment) error { return single(s.dispatch, a) }},
+		{paramDispatch, s.takeDispatch},
 		{paramPartitions, s.takeShares},
 		{paramPlacement, func(a assignment) error { s.placement[a.name] = a.items; return nil }},
 	} {
@@ -107,6 +109,20 @@ func (s *settings) takeDiscipline(a assignment) error {
 		return err
 	}
 	return checkDiscipline(a.items[0])
+}
+
+// takeDispatch takes "NAME = VALUE" or "DISCIPLINE.NAME = VALUE".
+func (s *settings) takeDispatch(a assignment) error {
+	discipline, name, ok := strings.Cut(a.name, ".")
+	if !ok {
+		discipline, name = "", a.name
+	} else if err := checkDiscipline(discipline); err != nil {
+		return fmt.Errorf("%s: %w", a.name, err)
+	}
+	if s.dispatch[discipline] == nil {
+		s.dispatch[discipline] = make(map[string]string)
+	}
+	return single(s.dispatch[discipline], assignment{name: name, items: a.items})
 }
 
 func (s *settings) takeShares(a assignment) error {

@@ -28,6 +28,8 @@ const (
 	defaultDiscipline = "adaptive"
 )
 
+func dropPolicies() []string { return []string{"window", "prefix", "thrift", "none"} }
+
 func disciplines() []string { return []string{"adaptive", "deferred", "eager", "timeout"} }
 
 // Policy is the static policy; it has no state.
@@ -55,9 +57,9 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 			{Name: paramDisciplines, Type: policy.TypeString,
 				Documentation: "Dispatch discipline of some models: \"resnet50 = deferred; bert = timeout\"."},
 			{Name: paramDropPolicy, Type: policy.TypeString,
-				Documentation: "Drop policy of every model: window, prefix or none. Empty: the discipline's own."},
+				Documentation: "Drop policy of every model: window, prefix, thrift or none. Empty: the discipline's own."},
 			{Name: paramDispatch, Type: policy.TypeString,
-				Documentation: "Parameters passed to every model's discipline: \"NAME = VALUE; NAME = VALUE\"."},
+				Documentation: "Parameters of the disciplines: \"timeout.max_queue_delay_us = 500; NAME = VALUE\"; a name without a discipline is passed to all of them."},
 		},
 	}, nil
 }
@@ -108,8 +110,12 @@ func dispatch(plan *policy.Plan, set *settings, floor *floor) {
 		if own, ok := set.perModel[model]; ok {
 			d.Discipline = own
 		}
-		if len(set.dispatch) > 0 {
-			d.Parameters = maps.Clone(set.dispatch)
+		for _, parameters := range []map[string]string{set.dispatch[""], set.dispatch[d.Discipline]} {
+			if d.Parameters == nil {
+				d.Parameters = maps.Clone(parameters)
+			} else {
+				maps.Copy(d.Parameters, parameters)
+			}
 		}
 		plan.Dispatch = append(plan.Dispatch, d)
 	}

@@ -81,7 +81,7 @@ func TestBadParameters(t *testing.T) {
 		{"discipline", "lazy", "adaptive, deferred, eager, timeout"},
 		{"disciplines", "resnet50 = lazy", "not a dispatch discipline"},
 		{"disciplines", "resnet50 = eager, adaptive", "one value is wanted"},
-		{"drop_policy", "all", "window, prefix, none"},
+		{"drop_policy", "all", "window, prefix, thrift, none"},
 		{"partitions", "gpu0 = 50, 60", "add up to 110"},
 		{"partitions", "gpu0 = 0", "from 1 to 100"},
 		{"partitions", "gpu0 = half", "from 1 to 100"},
@@ -89,6 +89,7 @@ func TestBadParameters(t *testing.T) {
 		{"placement", "resnet50 = gpu0,", "empty item"},
 		{"placement", "resnet50 = gpu0; resnet50 = gpu1", "given twice"},
 		{"dispatch_parameters", "= 5", "NAME = ITEM"},
+		{"dispatch_parameters", "lazy.delay = 5", "not a dispatch discipline"},
 	} {
 		t.Run(test.name+" "+test.value, func(t *testing.T) {
 			_, err := static.New().Plan(t.Context(), &policy.Snapshot{Parameters: map[string]string{test.name: test.value}})

@@ -23,6 +23,7 @@ type Explanation struct {
 	PolicyVersion string `json:"policy_version"`
 	Revision      uint64 `json:"revision"`
 
+	// SLOUS is 0 where the model has no SLO.
 	SLOUS             int64   `json:"slo_us"`
 	Late              string  `json:"late"`
 	Rate              float64 `json:"rate"`

@@ -11,7 +11,11 @@ import (
 // Text is the explanation as a person reads it, stable to the byte.
 func (e *Explanation) Text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: SLO %s, late: %s, %.4g requests/s", e.Model, millis(float64(e.SLOUS)), e.Late, e.Rate)
+	slo := "no SLO"
+	if e.SLOUS > 0 {
+		slo = fmt.Sprintf("SLO %s, late: %s", millis(float64(e.SLOUS)), e.Late)
+	}
+	fmt.Fprintf(&b, "%s: %s, %.4g requests/s", e.Model, slo, e.Rate)
 	if e.Burstiness > 0 {
 		fmt.Fprintf(&b, ", burstiness %.3g", e.Burstiness)
 	}
@@ -69,10 +73,13 @@ func (p *Placement) write(b *strings.Builder, e *Explanation) {
 		fmt.Fprintf(b, "    profile (%s): l(1) %s +- %s, upper %s; l(%d) %s +- %s, upper %s; ",
 			q.Source, millis(q.OneUS), millis(q.OneBoundUS), millis(q.OneUpperUS),
 			p.MaxBatch, millis(q.MaxUS), millis(q.MaxBoundUS), millis(q.MaxUpperUS))
-		if q.LargestInSLO == 0 {
+		switch {
+		case e.SLOUS <= 0:
+			b.WriteString("no SLO to fit")
+		case q.LargestInSLO == 0:
 			b.WriteString("not one row fits the SLO")
-		} else {
-			fmt.Fprintf(b, "up to %d rows fit the SLO", q.LargestInSLO)
+		default:
+			fmt.Fprintf(b, "largest batch in the SLO %d", q.LargestInSLO)
 		}
 		if q.Interfered {
 			b.WriteString("; slower than this of late")

@@ -17,7 +17,11 @@ import (
 func Disciplines() []string { return []string{"adaptive", "deferred", "eager", "timeout"} }
 
 // DropPolicies are the drop policies that the request path runs.
-func DropPolicies() []string { return []string{"window", "prefix", "none"} }
+func DropPolicies() []string { return []string{"window", "prefix", "thrift", "none"} }
+
+// DispatchCheck says why the request path would refuse a dispatch entry, its
+// parameters included; nil where it would not.
+type DispatchCheck func(*policy.Dispatch) error
 
 // idForm is what a partition may be called: its id becomes a directory, a label
 // of metrics and a part of an address, and a policy is not trusted with "..".
@@ -31,8 +35,11 @@ var idForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$`)
 // says so, where the operator did not pin it there, and where some GPU of the
 // snapshot would do: a model that can meet its SLO nowhere is served as well as
 // can be rather than not at all ([policy.Index.Hopeless]).
-func Validate(s *policy.Snapshot, p *policy.Plan) Violations {
-	v := &validator{x: policy.NewIndex(s), s: s, p: p, places: make(map[string][]*policy.Partition)}
+//
+// Dispatch entries must be of [Disciplines] and [DropPolicies], and pass the
+// checks that the caller adds.
+func Validate(s *policy.Snapshot, p *policy.Plan, checks ...DispatchCheck) Violations {
+	v := &validator{x: policy.NewIndex(s), s: s, p: p, places: make(map[string][]*policy.Partition), checks: checks}
 	if p.GetSnapshotRevision() != s.GetRevision() {
 		v.add(CodeRevision, "", "answers snapshot %d, asked was %d", p.GetSnapshotRevision(), s.GetRevision())
 	}
@@ -53,6 +60,7 @@ type validator struct {
 	found Violations
 	// places are the partitions that serve each model, in the plan's order.
 	places map[string][]*policy.Partition
+	checks []DispatchCheck
 }
 
 func (v *validator) add(code Code, subject, format string, args ...any) {
@@ -260,11 +268,17 @@ func (v *validator) dispatch() {
 			v.add(CodeDuplicate, name, "has two dispatch disciplines")
 		}
 		seen[name] = true
+		known := len(v.found)
 		if !slices.Contains(Disciplines(), d.GetDiscipline()) {
 			v.add(CodeDispatch, name, "the discipline %q is not one of %s", d.GetDiscipline(), strings.Join(Disciplines(), ", "))
 		}
 		if d.GetDropPolicy() != "" && !slices.Contains(DropPolicies(), d.GetDropPolicy()) {
 			v.add(CodeDispatch, name, "the drop policy %q is not one of %s", d.GetDropPolicy(), strings.Join(DropPolicies(), ", "))
+		}
+		for _, check := range v.checks {
+			if err := check(d); err != nil && len(v.found) == known {
+				v.add(CodeDispatch, name, "%v", err)
+			}
 		}
 	}
 }
