@@ -57,6 +57,16 @@ func readConfig(text []byte, newer bool) (*tritonpb.ModelConfig, error) {
 	return c, nil
 }
 
+// servedConfig is the configuration as a server reports it: a name that is left
+// out is the directory's.
+func servedConfig(text []byte, name string) (*tritonpb.ModelConfig, error) {
+	c, err := ReadConfig(text)
+	if err == nil && c.GetName() == "" {
+		c.Name = name
+	}
+	return c, err
+}
+
 // syntaxError takes apart "proto: (line 3:5): what is wrong", in which the
 // protobuf library varies the kind of its spaces.
 func syntaxError(err error) *SyntaxError {

@@ -88,7 +88,7 @@ func (s *Store) readModel(ctx context.Context, dir, name string, seen seen) (*Mo
 	if err != nil {
 		return m, nil // a problem of the model, which validate has named
 	}
-	if m.Config, err = ReadConfig(managed); err != nil {
+	if m.Config, err = servedConfig(managed, name); err != nil {
 		return nil, err
 	}
 	if m.Managed, err = s.files.add(ctx, bytes.NewReader(managed), false); err != nil {

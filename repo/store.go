@@ -225,7 +225,7 @@ func (s *Store) decode(text []byte) (*Revision, error) {
 		if err != nil {
 			return nil, fmt.Errorf("revision %s, model %q: %w", r.ID, m.Name, err)
 		}
-		if m.Config, err = ReadConfig(config); err != nil {
+		if m.Config, err = servedConfig(config, m.Name); err != nil {
 			return nil, fmt.Errorf("revision %s, model %q: %w", r.ID, m.Name, err)
 		}
 	}

@@ -70,7 +70,8 @@ type Model struct {
 	// max_batch_size said outright, dynamic_batching gone. Its Digest is empty
 	// where the config cannot be read.
 	Managed File `json:"managed"`
-	// Config is the managed config; nil where it cannot be read.
+	// Config is the managed config, with the name that Triton fills in; nil where it
+	// cannot be read.
 	Config *tritonpb.ModelConfig `json:"-"`
 	// Problems are what is wrong with the model, errors first.
 	Problems []Problem `json:"problems,omitempty"`

@@ -6,7 +6,16 @@
 // give the model a profile before its first client comes.
 package warmup
 
-import "time"
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+)
 
 // Sample is one timed execution of a batch.
 type Sample struct {
@@ -17,9 +26,192 @@ type Sample struct {
 // Result is what a warm-up found out.
 type Result struct {
 	// Samples are in the order of their execution, the first of every batch size
-	// left out.
+	// left out. There are none unless measuring was asked for.
 	Samples []Sample
 	// Skipped says why the model was not warmed up, or not measured; empty where
 	// it was.
 	Skipped string
 }
+
+// Options of Run.
+type Options struct {
+	// Measure times batches of 1, 2, 4, ... rows. Otherwise one request of one row
+	// is sent.
+	Measure bool
+	// MaxBatch bounds the rows beyond the model's own maximum; 0 does not.
+	MaxBatch int
+	// Repeats is how often a batch size is timed, after one run that is not; 0
+	// means 3.
+	Repeats int
+	// Budget is when no further request is sent; 0 means 5 seconds. A request
+	// under way is waited for, because cancelling does not stop Triton.
+	Budget time.Duration
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// maxRequestBytes is the largest request that is made up for a warm-up.
+const maxRequestBytes = 64 << 20
+
+// Run warms the model up through the gRPC address of its partition. The inputs
+// are zeros, which not every model likes: an error says that the model refused
+// them, and need not mean that it is broken.
+func Run(ctx context.Context, address string, c *tritonpb.ModelConfig, o Options) (Result, error) {
+	if o.Repeats <= 0 {
+		o.Repeats = 3
+	}
+	if o.Budget <= 0 {
+		o.Budget = 5 * time.Second
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if _, reason := Request(c, 1); reason != "" {
+		return Result{Skipped: reason}, nil
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(2*maxRequestBytes), grpc.MaxCallSendMsgSize(2*maxRequestBytes)))
+	if err != nil {
+		return Result{}, fmt.Errorf("warm up %q: %w", c.GetName(), err)
+	}
+	defer conn.Close() //nolint:errcheck // nothing is under way on it
+	w := warmer{o: o, client: tritonpb.NewGRPCInferenceServiceClient(conn), config: c, end: o.Now().Add(o.Budget)}
+	if !o.Measure || c.GetMaxBatchSize() <= 0 {
+		_, err := w.execute(ctx, 1)
+		return Result{}, err
+	}
+	return w.measure(ctx)
+}
+
+type warmer struct {
+	o      Options
+	client tritonpb.GRPCInferenceServiceClient
+	config *tritonpb.ModelConfig
+	end    time.Time
+}
+
+func (w warmer) measure(ctx context.Context) (Result, error) {
+	limit := int(w.config.GetMaxBatchSize())
+	if w.o.MaxBatch > 0 {
+		limit = min(limit, w.o.MaxBatch)
+	}
+	var r Result
+	for _, rows := range Sizes(limit) {
+		if !w.o.Now().Before(w.end) {
+			r.Skipped = fmt.Sprintf("the time for it was over before batches of %d", rows)
+			return r, nil
+		}
+		if request, _ := Request(w.config, rows); size(request) > maxRequestBytes {
+			continue
+		}
+		for i := range w.o.Repeats + 1 {
+			took, err := w.execute(ctx, rows)
+			if err != nil {
+				return r, err
+			}
+			if i > 0 {
+				r.Samples = append(r.Samples, Sample{Rows: rows, Duration: took})
+			}
+			if !w.o.Now().Before(w.end) {
+				break
+			}
+		}
+	}
+	return r, nil
+}
+
+func (w warmer) execute(ctx context.Context, rows int) (time.Duration, error) {
+	request, _ := Request(w.config, rows)
+	begin := w.o.Now()
+	if _, err := w.client.ModelInfer(ctx, request); err != nil {
+		return 0, fmt.Errorf("warm up %q with %d rows of zeros: %w", w.config.GetName(), rows, err)
+	}
+	return w.o.Now().Sub(begin), nil
+}
+
+// Sizes are the batches that are measured up to limit: 1, then the limit, then
+// the powers of two between them. The two ends come first because they say most
+// about a line if time runs out.
+func Sizes(limit int) []int {
+	sizes := []int{1}
+	if limit > 1 {
+		sizes = append(sizes, limit)
+	}
+	for b := 2; b < limit; b *= 2 {
+		sizes = append(sizes, b)
+	}
+	return sizes
+}
+
+// Request makes a request of the given rows, all zeros. Reason says why the
+// configuration does not tell what such a request looks like.
+func Request(c *tritonpb.ModelConfig, rows int) (request *tritonpb.ModelInferRequest, reason string) {
+	switch {
+	case c.GetSequenceBatching() != nil:
+		return nil, "requests of a sequence model belong to sequences"
+	case c.GetModelTransactionPolicy().GetDecoupled():
+		return nil, "a decoupled model is called by streams only"
+	case len(c.GetInput()) == 0:
+		return nil, "the configuration describes no input"
+	}
+	request = &tritonpb.ModelInferRequest{ModelName: c.GetName()}
+	for _, in := range c.GetInput() {
+		width := elementSize(in.GetDataType())
+		switch {
+		case width == 0:
+			return nil, fmt.Sprintf("input %q is %s: zeros may not be a value of it", in.GetName(), in.GetDataType())
+		case in.GetOptional():
+			return nil, fmt.Sprintf("input %q is optional: which inputs go together is not said", in.GetName())
+		case in.GetIsShapeTensor():
+			return nil, fmt.Sprintf("input %q is a shape tensor: its values are not free", in.GetName())
+		case in.GetAllowRaggedBatch():
+			return nil, fmt.Sprintf("input %q is ragged: its size is not said", in.GetName())
+		}
+		shape, bytes := []int64{}, int64(width)
+		if c.GetMaxBatchSize() > 0 {
+			shape, bytes = append(shape, int64(rows)), bytes*int64(rows)
+		}
+		for _, d := range in.GetDims() {
+			if d < 1 {
+				return nil, fmt.Sprintf("input %q has a dimension that varies", in.GetName())
+			}
+			shape, bytes = append(shape, d), bytes*d
+			if bytes > maxRequestBytes && rows == 1 {
+				return nil, fmt.Sprintf("input %q is larger than %d MiB", in.GetName(), maxRequestBytes>>20)
+			}
+		}
+		request.Inputs = append(request.Inputs, &tritonpb.ModelInferRequest_InferInputTensor{Name: in.GetName(), Datatype: datatype(in.GetDataType()), Shape: shape})
+		if bytes > 2*maxRequestBytes {
+			bytes = 2 * maxRequestBytes // too large is all that matters of it
+		}
+		request.RawInputContents = append(request.RawInputContents, make([]byte, bytes))
+	}
+	return request, ""
+}
+
+func size(r *tritonpb.ModelInferRequest) int {
+	total := 0
+	for _, raw := range r.GetRawInputContents() {
+		total += len(raw)
+	}
+	return total
+}
+
+// elementSize is the bytes of one element; 0 for those without a fixed size.
+func elementSize(t tritonpb.DataType) int {
+	switch t {
+	case tritonpb.DataType_TYPE_BOOL, tritonpb.DataType_TYPE_UINT8, tritonpb.DataType_TYPE_INT8:
+		return 1
+	case tritonpb.DataType_TYPE_UINT16, tritonpb.DataType_TYPE_INT16, tritonpb.DataType_TYPE_FP16, tritonpb.DataType_TYPE_BF16:
+		return 2
+	case tritonpb.DataType_TYPE_UINT32, tritonpb.DataType_TYPE_INT32, tritonpb.DataType_TYPE_FP32:
+		return 4
+	case tritonpb.DataType_TYPE_UINT64, tritonpb.DataType_TYPE_INT64, tritonpb.DataType_TYPE_FP64:
+		return 8
+	}
+	return 0
+}
+
+// datatype is the name of a type in requests: that of the configuration without
+// its prefix.
+func datatype(t tritonpb.DataType) string { return t.String()[len("TYPE_"):] }

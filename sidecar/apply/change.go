@@ -1,0 +1,409 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/apply/warmup"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/plan"
+)
+
+// change is the way from the serving target to the next one. make lists the
+// steps up to the swap, end those after it.
+type change struct {
+	a       *Applier
+	old     *Target // nil where nothing served
+	next    *Target
+	diff    *plan.Diff
+	gpus    map[string]*policy.GPU
+	before  map[string]*running // what served
+	started map[string]*running // the new processes, by partition; entries are made up front and filled by start steps
+	reloads map[string]bool     // models whose files changed
+}
+
+func (a *Applier) change(next *Target, d *plan.Diff) *change {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := &change{
+		a: a, old: a.serving, next: next, diff: d, gpus: gpusOf(next.Snapshot), before: maps.Clone(a.running),
+		started: map[string]*running{}, reloads: map[string]bool{},
+	}
+	fresh := slices.Clone(d.Start)
+	for _, r := range d.Replace {
+		fresh = append(fresh, r.New)
+	}
+	for _, p := range fresh {
+		c.started[p.GetId()] = &running{partition: p, gpu: c.gpus[p.GetGpu()], models: map[string]bool{}}
+	}
+	if c.old == nil {
+		return c
+	}
+	for _, m := range next.Revision.Models {
+		if was := c.old.Revision.Model(m.Name); was != nil && (was.Digest != m.Digest || was.Managed.Digest != m.Managed.Digest) {
+			c.reloads[m.Name] = true
+		}
+	}
+	return c
+}
+
+// make is everything up to and including the swap. Each step can be undone.
+func (c *change) make() []phase {
+	var stages, starts, loads, reloads []step
+	for _, p := range c.fresh() {
+		stages, starts = append(stages, c.stage(p)), append(starts, c.start(p))
+	}
+	for _, l := range c.diff.Loads {
+		loads = append(loads, c.load(l))
+	}
+	for _, k := range c.diff.Keep {
+		for _, in := range k.Old.GetInstances() {
+			if c.reloads[in.GetModel()] && slices.ContainsFunc(k.New.GetInstances(), func(n *policy.Instance) bool { return n.Key() == in.Key() }) {
+				reloads = append(reloads, c.reload(k.New.GetId(), in.GetModel()))
+			}
+		}
+	}
+	measured, once := c.warmUps()
+	phases := []phase{{steps: stages}, {steps: starts}, {steps: loads}, {steps: measured, serial: true}, {steps: once}}
+	if len(reloads) > 0 {
+		phases = append(phases, phase{steps: []step{c.narrow()}}, phase{steps: reloads})
+	}
+	return append(phases, phase{steps: []step{c.swap()}})
+}
+
+// end is everything after the swap: the old state is taken down.
+func (c *change) end() []phase {
+	var drains, unloads, stops []step
+	for _, u := range c.diff.Unloads {
+		r := c.before[u.Partition.GetId()]
+		drains = append(drains, c.drain(u.Partition.GetId(), u.Instance.GetModel()))
+		unloads = append(unloads, c.unload(r, u.Instance.GetModel()))
+	}
+	gone := slices.Clone(c.diff.Stop)
+	for _, r := range c.diff.Replace {
+		gone = append(gone, r.Old)
+	}
+	for _, p := range gone {
+		drains = append(drains, c.drain(p.GetId(), ""))
+		stops = append(stops, c.stop(c.before[p.GetId()]))
+	}
+	return []phase{{steps: drains}, {steps: unloads}, {steps: stops}}
+}
+
+// fresh are the partitions that need a new process, in the plan's order.
+func (c *change) fresh() []*policy.Partition {
+	return slices.DeleteFunc(slices.Clone(c.next.Plan.GetPartitions()), func(p *policy.Partition) bool { return c.started[p.GetId()] == nil })
+}
+
+// stage prepares the directory of a new process.
+func (c *change) stage(p *policy.Partition) step {
+	r := c.started[p.GetId()]
+	return step{
+		StepEvent: StepEvent{Kind: StepStage, Partition: p.GetId()},
+		do: func(ctx context.Context) (string, error) {
+			if err := os.MkdirAll(c.a.o.Dir, 0o755); err != nil {
+				return "", err
+			}
+			dir, err := os.MkdirTemp(c.a.o.Dir, safe(p.GetId())+"-")
+			if err != nil {
+				return "", err
+			}
+			repository := filepath.Join(dir, "repository")
+			models := make([]string, len(p.GetInstances()))
+			for i, in := range p.GetInstances() {
+				models[i] = in.GetModel()
+			}
+			if err := c.a.o.Repository.Stage(ctx, c.next.Revision.ID, models, repository); err != nil {
+				return "", errors.Join(err, os.RemoveAll(dir))
+			}
+			c.a.mu.Lock()
+			defer c.a.mu.Unlock()
+			r.repository = repository
+			return "", nil
+		},
+		undo: func(ctx context.Context) error {
+			return errors.Join(c.a.o.Repository.Unstage(ctx, r.repository), os.RemoveAll(filepath.Dir(r.repository)))
+		},
+	}
+}
+
+// safe makes an id fit to begin a directory's name.
+func safe(id string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '/' || r == '*' || r == 0 || r == '.' {
+			return '_'
+		}
+		return r
+	}, id[:min(len(id), 64)])
+}
+
+func (c *change) start(p *policy.Partition) step {
+	r := c.started[p.GetId()]
+	return step{
+		StepEvent: StepEvent{Kind: StepStart, Partition: p.GetId()},
+		do: func(ctx context.Context) (string, error) {
+			// An event may come before Start has returned to us; the state is set first.
+			c.a.mu.Lock()
+			r.up = true
+			c.a.mu.Unlock()
+			process, err := c.a.o.Driver.Start(ctx, driver.Spec{
+				Partition: p, GPU: r.gpu, RepositoryDir: r.repository, Notify: func(e driver.Event) { c.a.event(r, e) },
+			})
+			if err != nil {
+				return "", err
+			}
+			c.a.mu.Lock()
+			defer c.a.mu.Unlock()
+			r.process, r.endpoint = process, process.Endpoint()
+			return "", nil
+		},
+		undo: func(ctx context.Context) error { return r.process.Stop(ctx) },
+	}
+}
+
+func (c *change) load(l plan.Load) step {
+	id, model := l.Partition.GetId(), l.Instance.GetModel()
+	take := func(ctx context.Context, r *running) error {
+		err := r.process.Unload(ctx, model)
+		c.a.mu.Lock()
+		delete(r.models, model)
+		c.a.mu.Unlock()
+		return errors.Join(err, c.a.o.Repository.Unstage(ctx, r.repository, model))
+	}
+	r, isNew := c.started[id]
+	if !isNew {
+		r = c.before[id]
+	}
+	s := step{
+		StepEvent: StepEvent{Kind: StepLoad, Partition: id, Model: model},
+		do: func(ctx context.Context) (string, error) {
+			if !isNew {
+				if err := c.a.o.Repository.Stage(ctx, c.next.Revision.ID, []string{model}, r.repository); err != nil {
+					return "", err
+				}
+			}
+			err := r.process.Load(ctx, model)
+			if err == nil {
+				c.a.mu.Lock()
+				r.models[model] = true
+				c.a.mu.Unlock()
+				return "", nil
+			}
+			if !isNew { // a load that was cut off may still come to its end
+				within, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.a.o.DrainTimeout)
+				defer cancel()
+				err = errors.Join(err, take(within, r))
+			}
+			return "", err
+		},
+	}
+	if !isNew { // a new process ends as a whole
+		s.undo = func(ctx context.Context) error { return take(ctx, r) }
+	}
+	return s
+}
+
+// warmUps are the first requests of what was loaded. On a new partition that is
+// the first of its GPU type and share, a model without a measured profile is
+// measured, one after the other, for they would disturb each other's times.
+// Kept partitions serve meanwhile and measure nothing.
+func (c *change) warmUps() (measured, once []step) {
+	type class struct {
+		model, gpu string
+		share      uint32
+	}
+	seen := map[class]bool{}
+	for _, p := range c.next.Snapshot.GetProfiles() {
+		source := p.GetSource()
+		if !p.GetUsable() || source != policy.ProfileSource_PROFILE_SOURCE_OBSERVED && source != policy.ProfileSource_PROFILE_SOURCE_CALIBRATED {
+			continue
+		}
+		for _, point := range p.GetPoints() {
+			seen[class{p.GetModel(), p.GetGpuType(), point.GetThreadPercentage()}] = true
+		}
+	}
+	for _, l := range c.diff.Loads {
+		r := c.started[l.Partition.GetId()]
+		if r == nil {
+			once = append(once, c.warmUp(c.before[l.Partition.GetId()], l, false))
+			continue
+		}
+		key := class{l.Instance.GetModel(), r.gpu.GetType(), l.Partition.GetThreadPercentage()}
+		if seen[key] {
+			once = append(once, c.warmUp(r, l, false))
+			continue
+		}
+		seen[key] = true
+		measured = append(measured, c.warmUp(r, l, true))
+	}
+	return measured, once
+}
+
+func (c *change) warmUp(r *running, l plan.Load, measure bool) step {
+	model := l.Instance.GetModel()
+	return step{
+		StepEvent: StepEvent{Kind: StepWarmUp, Partition: l.Partition.GetId(), Model: model},
+		do: func(ctx context.Context) (string, error) {
+			result, err := c.a.o.WarmUp(ctx, r.process.Endpoint().GRPC, c.next.Revision.Model(model).Config, warmup.Options{
+				Measure: measure, MaxBatch: int(l.Instance.GetMaxBatch()), Budget: c.a.o.WarmUpBudget,
+			})
+			if ctx.Err() != nil {
+				return "", context.Cause(ctx)
+			}
+			if len(result.Samples) > 0 && c.a.o.Recorder != nil {
+				c.a.o.Recorder.Record(model, r.gpu.GetType(), l.Partition.GetThreadPercentage(), result.Samples)
+			}
+			if err != nil {
+				// Not every model takes zeros. Its clients will show whether it works.
+				return err.Error(), nil
+			}
+			return result.Skipped, nil
+		},
+	}
+}
+
+// narrow puts a table in force whose batches both the old files and the new
+// ones take.
+func (c *change) narrow() step {
+	swapped := false
+	return step{
+		StepEvent: StepEvent{Kind: StepNarrow},
+		do: func(ctx context.Context) (string, error) {
+			c.a.mu.Lock()
+			defer c.a.mu.Unlock()
+			narrowed := narrow(table(c.old, c.a.running), c.next.Revision, c.reloads)
+			if narrowed == nil {
+				return "not needed", nil
+			}
+			swapped = true
+			return "", c.a.o.Router.Swap(ctx, narrowed)
+		},
+		undo: func(ctx context.Context) error {
+			if !swapped {
+				return nil
+			}
+			c.a.mu.Lock()
+			defer c.a.mu.Unlock()
+			return c.a.o.Router.Swap(ctx, table(c.old, c.a.running))
+		},
+	}
+}
+
+// reload gives a running model its new files. Triton itself changes over at
+// once, and keeps the old version if the new one does not load.
+func (c *change) reload(id, model string) step {
+	r := c.before[id]
+	to := func(ctx context.Context, revision string) error {
+		if err := c.a.o.Repository.Stage(ctx, revision, []string{model}, r.repository); err != nil {
+			return err
+		}
+		return r.process.Load(ctx, model)
+	}
+	back := func(ctx context.Context) error { return to(ctx, c.old.Revision.ID) }
+	return step{
+		StepEvent: StepEvent{Kind: StepReload, Partition: id, Model: model},
+		do: func(ctx context.Context) (string, error) {
+			err := to(ctx, c.next.Revision.ID)
+			if err != nil {
+				within, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.a.o.DrainTimeout)
+				defer cancel()
+				err = errors.Join(err, back(within))
+			}
+			return "", err
+		},
+		undo: back,
+	}
+}
+
+// swap puts the new table in force and makes the new state the serving one. It
+// is the last step that can fail.
+func (c *change) swap() step {
+	return step{
+		StepEvent: StepEvent{Kind: StepSwap},
+		do: func(ctx context.Context) (string, error) {
+			c.a.mu.Lock()
+			defer c.a.mu.Unlock()
+			running := map[string]*running{}
+			for _, p := range c.next.Plan.GetPartitions() {
+				r := c.started[p.GetId()]
+				if r == nil {
+					r = c.before[p.GetId()]
+				}
+				if r == nil {
+					return "", fmt.Errorf("partition %s has no process: the diff does not fit the plan", p.GetId())
+				}
+				running[p.GetId()] = r
+			}
+			if err := c.a.o.Router.Swap(ctx, table(c.next, running)); err != nil {
+				return "", err
+			}
+			if err := c.a.journal.serve(*c.next, c.a.o.Now()); err != nil {
+				return "", errors.Join(err, c.back(ctx))
+			}
+			c.a.serving, c.a.running = c.next, running
+			for _, p := range c.next.Plan.GetPartitions() {
+				r := running[p.GetId()]
+				r.partition = p
+				c.a.o.Router.SetPartitionState(p.GetId(), r.up, r.reason)
+			}
+			return "", nil
+		},
+	}
+}
+
+// back puts the old table in force again; Applier.mu is held.
+func (c *change) back(ctx context.Context) error {
+	if c.old == nil {
+		return c.a.o.Router.Swap(context.WithoutCancel(ctx), &dispatch.RouteTable{})
+	}
+	return c.a.o.Router.Swap(context.WithoutCancel(ctx), table(c.old, c.a.running))
+}
+
+// drain waits until the request path has nothing on a placement any more.
+func (c *change) drain(id, model string) step {
+	return step{
+		StepEvent: StepEvent{Kind: StepDrain, Partition: id, Model: model},
+		do: func(ctx context.Context) (string, error) {
+			within, cancel := context.WithTimeout(ctx, c.a.o.DrainTimeout)
+			defer cancel()
+			return "", c.a.o.Router.AwaitDrained(within, id, model)
+		},
+	}
+}
+
+func (c *change) unload(r *running, model string) step {
+	return step{
+		StepEvent: StepEvent{Kind: StepUnload, Partition: r.partition.GetId(), Model: model},
+		do: func(ctx context.Context) (string, error) {
+			within, cancel := context.WithTimeout(ctx, c.a.o.DrainTimeout)
+			defer cancel()
+			err := r.process.Unload(within, model)
+			c.a.mu.Lock()
+			delete(r.models, model)
+			c.a.mu.Unlock()
+			return "", errors.Join(err, c.a.o.Repository.Unstage(within, r.repository, model))
+		},
+	}
+}
+
+func (c *change) stop(r *running) step {
+	return step{
+		StepEvent: StepEvent{Kind: StepStop, Partition: r.partition.GetId()},
+		do: func(ctx context.Context) (string, error) {
+			within, cancel := context.WithTimeout(ctx, c.a.o.StopTimeout)
+			defer cancel()
+			return "", c.a.end(within, r)
+		},
+	}
+}

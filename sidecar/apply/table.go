@@ -1,0 +1,88 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+)
+
+// table is the route table of a target whose partitions are served by the given
+// processes. Models that the snapshot knows and the plan does not place are in
+// it with no placement, so that they are refused and not unknown.
+func table(t *Target, running map[string]*running) *dispatch.RouteTable {
+	routes := &dispatch.RouteTable{Revision: t.Plan.GetSnapshotRevision(), Models: map[string]*dispatch.Model{}}
+	for _, m := range t.Snapshot.GetModels() {
+		files := t.Revision.Model(m.GetName())
+		if files == nil || files.Config == nil {
+			continue
+		}
+		route := &dispatch.Model{
+			Name: m.GetName(), Config: files.Config, SLO: time.Duration(m.GetSloUs()) * time.Microsecond, Late: m.GetLate(),
+		}
+		route.Batchable, route.PassThroughReason = repo.Batchable(files.Config)
+		for _, v := range repo.ServedVersions(files.Config, files.Versions) {
+			route.Versions = append(route.Versions, strconv.FormatInt(v, 10))
+		}
+		routes.Models[m.GetName()] = route
+	}
+	for _, d := range t.Plan.GetDispatch() {
+		if m := routes.Models[d.GetModel()]; m != nil {
+			m.Discipline, m.Parameters, m.DropPolicy = d.GetDiscipline(), maps.Clone(d.GetParameters()), d.GetDropPolicy()
+		}
+	}
+	for _, p := range t.Plan.GetPartitions() {
+		r := running[p.GetId()]
+		if r == nil {
+			continue
+		}
+		routes.Partitions = append(routes.Partitions, &dispatch.Partition{
+			ID: p.GetId(), GPU: p.GetGpu(), GPUType: r.gpu.GetType(), ThreadPercentage: p.GetThreadPercentage(), Rank: int(p.GetRank()),
+			Endpoint: dispatch.Endpoint(r.endpoint),
+		})
+		for _, in := range p.GetInstances() {
+			m := routes.Models[in.GetModel()]
+			if m == nil || slices.Contains(r.missing, in.GetModel()) {
+				continue
+			}
+			m.Partitions = append(m.Partitions, dispatch.Placement{Partition: p.GetId(), MaxBatch: int(in.GetMaxBatch())})
+		}
+	}
+	return routes
+}
+
+// narrow limits the batches of a serving table to what both the old files and
+// the new ones take, for the models that are about to be loaded again. It is
+// nil where every batch that the old files take suits the new ones.
+func narrow(old *dispatch.RouteTable, next *repo.Revision, reloads map[string]bool) *dispatch.RouteTable {
+	narrowed := *old
+	narrowed.Models = maps.Clone(old.Models)
+	needed := false
+	for name := range reloads {
+		m, files := old.Models[name], next.Model(name)
+		if m == nil || files == nil || !m.Batchable {
+			continue
+		}
+		after := *m
+		limit := int(files.Config.GetMaxBatchSize())
+		if ok, reason := repo.Batchable(files.Config); !ok {
+			after.Batchable, after.PassThroughReason, needed = false, reason, true
+		} else if limit < int(m.Config.GetMaxBatchSize()) {
+			after.MaxBatch, needed = limit, true
+			if m.MaxBatch > 0 {
+				after.MaxBatch = min(limit, m.MaxBatch)
+			}
+		}
+		narrowed.Models[name] = &after
+	}
+	if !needed {
+		return nil
+	}
+	return &narrowed
+}
