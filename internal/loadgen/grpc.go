@@ -11,8 +11,10 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
@@ -75,6 +77,9 @@ func (g *GRPC) Call(ctx context.Context, model int, sequence uint64) error {
 	}
 	var answer []byte
 	if err := e.conn.Invoke(ctx, tritonpb.GRPCInferenceService_ModelInfer_FullMethodName, request, &answer); err != nil {
+		if _, limited := ctx.Deadline(); limited && status.Code(err) == codes.DeadlineExceeded {
+			return context.DeadlineExceeded // the server may notice before ctx does
+		}
 		return err
 	}
 	raw, err := rawOutput(answer)

@@ -51,7 +51,8 @@ type Load struct {
 
 // Caller sends one request and returns when it is answered. A nil error is a correct answer; ErrWrong is a wrong one.
 type Caller interface {
-	// Call asks the model with this index in Load.Models. The sequence number is unique in a run.
+	// Call asks the model with this index in Load.Models. The sequence number is unique in a run. Giving up because of ctx's deadline is
+	// context.DeadlineExceeded.
 	Call(ctx context.Context, model int, sequence uint64) error
 }
 
@@ -119,7 +120,7 @@ func (r *run) call(ctx context.Context, model int, sequence uint64, arrival time
 	}
 	err := r.caller.Call(ctx, model, sequence)
 	if counted {
-		r.counts.answered(model, r.clock.Now().Sub(arrival), ctx.Err() != nil, err)
+		r.counts.answered(model, r.clock.Now().Sub(arrival), ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded), err)
 	}
 }
 

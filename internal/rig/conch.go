@@ -1,0 +1,197 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/conch-serving/conch/internal/zoo"
+)
+
+// ConchOptions say how to start conch.
+type ConchOptions struct {
+	// Bin is the directory with the programs conch and conch-policies.
+	Bin string
+	// Server is the path of tritonserver (driver process), or empty for the embedded driver.
+	Server string
+	// Models are the emulated models to serve, each on every one of GPUs emulated GPUs. With Repository set, that directory is served
+	// instead.
+	Models     Models
+	Repository string
+	GPUs       int
+	GPUType    string
+	// Late is what becomes of a request that can no longer make its deadline, "serve" or "drop"; empty means conch's default.
+	Late string
+	// Settings are further keys of conch.yaml; they win.
+	Settings map[string]any
+	// Ports of the gRPC, HTTP and metrics doors; 0 takes a free one.
+	Ports [3]int
+}
+
+// Conch is a running conch.
+type Conch struct {
+	// GRPC, HTTP and Metrics are its addresses, host:port; Admin is the address for tritonctl.
+	GRPC, HTTP, Metrics, Admin string
+	// Config is the path of its conch.yaml, State the directory of its state.
+	Config, State string
+
+	models Models
+	gpus   int
+	dir    string
+	child  *child
+}
+
+// StartConch starts conch and returns once it is ready and serves the models. Close it.
+func StartConch(ctx context.Context, o ConchOptions) (*Conch, error) {
+	dir, err := os.MkdirTemp("", "conch-rig-")
+	if err != nil {
+		return nil, fmt.Errorf("rig: %w", err)
+	}
+	c := &Conch{models: o.Models, gpus: o.GPUs, dir: dir, State: filepath.Join(dir, "state"), Config: filepath.Join(dir, "conch.yaml")}
+	if err := c.start(ctx, o); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Conch) start(ctx context.Context, o ConchOptions) error {
+	if o.Repository == "" {
+		o.Repository = filepath.Join(c.dir, "models")
+		if err := o.Models.write(o.Repository, nil); err != nil {
+			return err
+		}
+	}
+	if err := c.configure(o); err != nil {
+		return err
+	}
+	return c.run(ctx, filepath.Join(o.Bin, "conch"))
+}
+
+// run starts the process and waits until it is ready.
+func (c *Conch) run(ctx context.Context, program string) error {
+	child, err := start("conch", filepath.Join(c.dir, "conch.log"), program, []string{"--config", c.Config}, nil)
+	if err != nil {
+		return err
+	}
+	c.child = child
+	return child.await(ctx, func(ctx context.Context) error {
+		if err := c.ready(ctx); err != nil {
+			return err
+		}
+		return modelsReady(ctx, c.GRPC, c.models.Names())
+	})
+}
+
+// configure chooses ports and writes conch.yaml.
+func (c *Conch) configure(o ConchOptions) error {
+	free, err := freePorts(3)
+	if err != nil {
+		return err
+	}
+	var addresses [3]string
+	for i, port := range o.Ports {
+		if port == 0 {
+			port = free[i]
+		}
+		addresses[i] = "127.0.0.1:" + strconv.Itoa(port)
+	}
+	c.GRPC, c.HTTP, c.Metrics = addresses[0], addresses[1], addresses[2]
+	c.Admin = "unix://" + filepath.Join(c.dir, "admin.sock")
+	driver := map[string]any{"kind": "embedded"}
+	if o.Server != "" {
+		driver = map[string]any{"kind": "process", "tritonserver": o.Server}
+	}
+	gpuType := o.GPUType
+	if gpuType == "" {
+		gpuType = zoo.A100
+	}
+	settings := map[string]any{
+		"apiVersion": "conch/v1",
+		"listen":     map[string]any{"grpc": c.GRPC, "http": c.HTTP, "metrics": c.Metrics, "admin": c.Admin},
+		"repository": o.Repository,
+		"state":      c.State,
+		"driver":     driver,
+		"gpus":       []map[string]any{{"type": gpuType, "count": o.GPUs, "emulated": true}},
+	}
+	if o.Late != "" {
+		settings["defaults"] = map[string]any{"late": o.Late}
+	}
+	for key, value := range o.Settings {
+		settings[key] = value
+	}
+	data, err := yaml.Marshal(settings)
+	if err != nil {
+		return fmt.Errorf("rig: conch.yaml: %w", err)
+	}
+	if err := os.WriteFile(c.Config, data, 0o600); err != nil {
+		return fmt.Errorf("rig: %w", err)
+	}
+	return nil
+}
+
+// ready is nil once /readyz says so.
+func (c *Conch) ready(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Metrics+"/readyz", nil)
+	if err != nil {
+		return fmt.Errorf("rig: %w", err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("rig: conch: %w", err)
+	}
+	defer response.Body.Close()
+	reasons, err := io.ReadAll(response.Body)
+	if err != nil {
+		return fmt.Errorf("rig: conch: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("rig: conch is not ready: %s", reasons)
+	}
+	return nil
+}
+
+// Usage reads the counters of conch's partitions.
+func (c *Conch) Usage(ctx context.Context) (Usage, error) { return readUsage(ctx, c.Metrics) }
+
+// BusyShare is the part of the time that the GPUs executed something, on average.
+func (c *Conch) BusyShare(u Usage, over time.Duration) float64 {
+	return c.models.busy(u).Seconds() / over.Seconds() / float64(c.gpus)
+}
+
+// Endpoints is the one address that clients call, host:port.
+func (c *Conch) Endpoints() []string { return []string{c.GRPC} }
+
+// Pid is the process id of conch.
+func (c *Conch) Pid() int { return c.child.cmd.Process.Pid }
+
+// Exited is closed once the process has ended.
+func (c *Conch) Exited() <-chan struct{} { return c.child.done }
+
+// ExitError says how the process ended: nil for status 0. Wait for Exited first.
+func (c *Conch) ExitError() error { return c.child.err }
+
+// Log is the path of its output.
+func (c *Conch) Log() string { return filepath.Join(c.dir, "conch.log") }
+
+// LogTail is the end of its output.
+func (c *Conch) LogTail() string { return c.child.tail() }
+
+// Close ends conch, drained, and removes its files.
+func (c *Conch) Close() error {
+	var err error
+	if c.child != nil {
+		err = c.child.stop(40 * time.Second)
+	}
+	return errors.Join(err, os.RemoveAll(c.dir))
+}

@@ -1,0 +1,81 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/conch-serving/conch/internal/loadgen"
+	"github.com/conch-serving/conch/internal/pymodels"
+	"github.com/conch-serving/conch/internal/zoo"
+)
+
+// Models is a set of emulated models to serve.
+type Models struct {
+	list []zoo.Model
+}
+
+// Zoo is the published models of these names on this GPU type, with all times and SLOs multiplied by stretch.
+func Zoo(gpuType string, stretch float64, maxBatch int, names ...string) (Models, error) {
+	var m Models
+	for _, name := range names {
+		p, err := zoo.Lookup(gpuType, name)
+		if err != nil {
+			return Models{}, fmt.Errorf("rig: %w", err)
+		}
+		m.list = append(m.list, zoo.Model{Name: name, Profile: p.Stretched(stretch), MaxBatchSize: maxBatch, ModelPy: pymodels.Emulate})
+	}
+	return m, nil
+}
+
+// Copies is n models of one profile, named after it.
+func Copies(p zoo.Profile, n int, stretch float64, maxBatch int) Models {
+	var m Models
+	for i := range n {
+		m.list = append(m.list, zoo.Model{
+			Name: fmt.Sprintf("%s-%d", p.Model, i), Profile: p.Stretched(stretch), MaxBatchSize: maxBatch, ModelPy: pymodels.Emulate,
+		})
+	}
+	return m
+}
+
+// Names lists the models.
+func (m Models) Names() []string {
+	var names []string
+	for _, model := range m.list {
+		names = append(names, model.Name)
+	}
+	return names
+}
+
+// Load is the models as the load generator wants them, all with equal weight.
+func (m Models) Load() []loadgen.Model {
+	var list []loadgen.Model
+	for _, model := range m.list {
+		list = append(list, loadgen.Model{Name: model.Name, SLO: model.Profile.SLO})
+	}
+	return list
+}
+
+// write writes the model repository; dynamic may be nil.
+func (m Models) write(directory string, dynamic *zoo.DynamicBatching) error {
+	for _, model := range m.list {
+		model.Dynamic = dynamic
+		if err := zoo.Write(directory, model); err != nil {
+			return fmt.Errorf("rig: %w", err)
+		}
+	}
+	return nil
+}
+
+// busy is the GPU time that executions of the models took: l(b) is linear, so their number and their rows are enough.
+func (m Models) busy(u Usage) time.Duration {
+	var sum time.Duration
+	for _, model := range m.list {
+		c := u[model.Name]
+		sum += time.Duration(c.Executions)*model.Profile.Beta + time.Duration(c.Rows)*model.Profile.Alpha
+	}
+	return sum
+}

@@ -1,0 +1,94 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Counts is what servers executed of one model since they started.
+type Counts struct{ Executions, Rows uint64 }
+
+// Usage is Counts by model, summed over all servers.
+type Usage map[string]Counts
+
+// Since is what was executed after an earlier reading.
+func (u Usage) Since(before Usage) Usage {
+	d := Usage{}
+	for name, c := range u {
+		d[name] = Counts{Executions: c.Executions - before[name].Executions, Rows: c.Rows - before[name].Rows}
+	}
+	return d
+}
+
+// MeanBatch is rows per execution over all models; 0 if nothing was executed.
+func (u Usage) MeanBatch() float64 {
+	var sum Counts
+	for _, c := range u {
+		sum.Executions, sum.Rows = sum.Executions+c.Executions, sum.Rows+c.Rows
+	}
+	if sum.Executions == 0 {
+		return 0
+	}
+	return float64(sum.Rows) / float64(sum.Executions)
+}
+
+// readUsage adds up Triton's own counters as they stand in the metrics at these addresses (host:port).
+func readUsage(ctx context.Context, addresses ...string) (Usage, error) {
+	u := Usage{}
+	for _, address := range addresses {
+		if err := u.add(ctx, address); err != nil {
+			return nil, fmt.Errorf("rig: metrics of %s: %w", address, err)
+		}
+	}
+	return u, nil
+}
+
+func (u Usage) add(ctx context.Context, address string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("status %s", response.Status)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	if err != nil {
+		return err
+	}
+	each(families["nv_inference_exec_count"], func(name string, n uint64) {
+		c := u[name]
+		c.Executions += n
+		u[name] = c
+	})
+	each(families["nv_inference_count"], func(name string, n uint64) {
+		c := u[name]
+		c.Rows += n
+		u[name] = c
+	})
+	return nil
+}
+
+func each(family *dto.MetricFamily, f func(model string, n uint64)) {
+	for _, m := range family.GetMetric() {
+		value := m.GetCounter().GetValue() + m.GetUntyped().GetValue()
+		for _, l := range m.GetLabel() {
+			if l.GetName() == "model" {
+				f(l.GetValue(), uint64(value))
+			}
+		}
+	}
+}
