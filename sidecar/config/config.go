@@ -70,7 +70,7 @@ type Driver struct {
 	BackendDirectory string            `yaml:"backendDirectory"`
 	Arguments        []string          `yaml:"arguments"`
 	Environment      map[string]string `yaml:"environment"`
-	// Stretch multiplies emulated times (kind embedded).
+	// Stretch multiplies emulated times.
 	Stretch float64 `yaml:"stretch"`
 }
 

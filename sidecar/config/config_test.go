@@ -137,7 +137,7 @@ func TestValidateListsEverything(t *testing.T) {
 apiVersion: conch/v2
 mode: contrl
 listen: {grpc: "8001", http: ":9000", metrics: ":9000", admin: "unix://relative"}
-driver: {kind: embedded, tritonserver: /bin/true, environment: {CUDA_VISIBLE_DEVICES: "1"}}
+driver: {kind: embedded, tritonserver: /bin/true, environment: {CUDA_VISIBLE_DEVICES: "1"}, stretch: -1}
 gpus: [{count: 2}]
 policy: {checksum: abc, executable: here}
 models:
@@ -155,7 +155,7 @@ log: {level: loud}
 	}
 	require.ElementsMatch(t, []string{
 		"apiVersion", "mode", "listen.grpc", "listen.metrics", "listen.admin", "repository", "driver.tritonserver",
-		"driver.environment.CUDA_VISIBLE_DEVICES", "gpus[0].type", "policy.executable", "policy.checksum",
+		"driver.environment", "driver.environment.CUDA_VISIBLE_DEVICES", "driver.stretch", "gpus[0].type", "policy.executable", "policy.checksum",
 		"models.a.late", "models.a.discipline", "models.a.gpus[0]", "models.a.minInstances", "models.a.maxThreadPercentage",
 		"models.a.profile", "triggers.badRate", "log.level",
 	}, paths)

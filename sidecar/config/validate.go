@@ -137,14 +137,13 @@ func (v *validator) driver(c *Config) {
 	v.oneOf("driver.kind", d.Kind, DriverEmbedded, DriverProcess)
 	if d.Kind == DriverEmbedded {
 		for path, said := range map[string]bool{
-			"driver.tritonserver": d.TritonServer != "", "driver.backendDirectory": d.BackendDirectory != "", "driver.arguments": len(d.Arguments) > 0,
+			"driver.tritonserver": d.TritonServer != "", "driver.backendDirectory": d.BackendDirectory != "",
+			"driver.arguments": len(d.Arguments) > 0, "driver.environment": len(d.Environment) > 0,
 		} {
 			if said {
 				v.problem(path, "has no meaning for the embedded driver, which starts no tritonserver")
 			}
 		}
-	} else if d.Stretch != 1 {
-		v.problem("driver.stretch", "has no meaning for driver %s; set CONCH_EMULATION_STRETCH in driver.environment", d.Kind)
 	}
 	if d.Stretch <= 0 || d.Stretch > 1000 {
 		v.problem("driver.stretch", "%v is outside 0 to 1000", d.Stretch)
@@ -153,7 +152,9 @@ func (v *validator) driver(c *Config) {
 		if name == "" || strings.ContainsAny(name, "= ") {
 			v.problem("driver.environment."+name, "is not the name of an environment variable")
 		}
-		if strings.HasPrefix(name, "CUDA_MPS_") || name == "CUDA_VISIBLE_DEVICES" || name == "CONCH_PARTITION" || name == "CONCH_GPU" || name == "CONCH_SHARE" {
+		if strings.HasPrefix(name, "CUDA_MPS_") || slices.Contains([]string{
+			"CUDA_VISIBLE_DEVICES", "CONCH_PARTITION", "CONCH_GPU", "CONCH_SHARE", "CONCH_EMULATION_DIR", "CONCH_EMULATION_STRETCH",
+		}, name) {
 			v.problem("driver.environment."+name, "is set by conch for every partition")
 		}
 	}

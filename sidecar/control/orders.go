@@ -277,21 +277,34 @@ func (c *Control) Load(ctx context.Context, model, author string) error {
 	return nil
 }
 
-// Unload takes a model out of service until it is loaded again. It needs no
-// policy: the plan that serves goes on without the model.
-func (c *Control) Unload(ctx context.Context, model, author string) error {
+// Unload takes a model out of service until it is loaded again, with the models
+// that it calls if dependents says so. It needs no policy: the plan that serves
+// goes on without them.
+func (c *Control) Unload(ctx context.Context, model, author string, dependents bool) error {
 	if err := c.ready(ctx); err != nil {
 		return err
 	}
 	defer c.release()
 	in := c.intent()
-	if in.files.Model(model) == nil || in.unloaded[model] {
+	from := c.current()
+	next := proto.CloneOf(from.Plan.Plan)
+	gone := []string{model}
+	if m := in.files.Model(model); m != nil && dependents {
+		for _, step := range m.Config.GetEnsembleScheduling().GetStep() {
+			gone = append(gone, step.GetModelName())
+		}
+	}
+	changed := false
+	for _, name := range gone {
+		if in.files.Model(name) != nil && !in.unloaded[name] {
+			in.unloaded[name], changed = true, true
+			next = without(next, name)
+		}
+	}
+	if !changed {
 		return nil
 	}
-	in.unloaded[model] = true
-	from := c.current()
 	snapshot := c.observe(in)
-	next := without(from.Plan.Plan, model)
 	next.SnapshotRevision = snapshot.GetRevision()
 	o := order{author: author, reason: "unload of " + model}
 	if err := c.apply(ctx, o, in, &Proposal{FromRevision: from.Revision, Snapshot: snapshot, Plan: next, Diff: plan.Compute(from.Plan.Plan, next)}); err != nil {

@@ -71,6 +71,21 @@ func (c *Control) Models() []Model {
 	return models
 }
 
+// Names are those of the repository's models, sorted.
+func (c *Control) Names() []string {
+	c.mu.Lock()
+	files := c.files
+	c.mu.Unlock()
+	if files == nil {
+		return nil
+	}
+	names := make([]string, len(files.Models))
+	for i, m := range files.Models {
+		names[i] = m.Name
+	}
+	return names
+}
+
 // Model is one of them; ErrNotFound where the repository has none of the name.
 func (c *Control) Model(name string) (Model, error) {
 	v := c.view()

@@ -1,0 +1,188 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/metrics"
+)
+
+// routes shows the dispatcher's route table to those who answer about all
+// partitions as one server.
+type routes struct {
+	dispatcher *dispatch.Dispatcher
+	names      func() []string
+}
+
+// Partitions implements aggregate.Partitions.
+func (r routes) Partitions() []aggregate.Partition {
+	table := r.dispatcher.Routes()
+	if table == nil {
+		return nil
+	}
+	up := map[string]bool{}
+	for _, p := range r.dispatcher.Partitions() {
+		up[p.Partition.ID] = p.Up && !p.Draining
+	}
+	all := make([]aggregate.Partition, 0, len(table.Partitions))
+	at := map[string]int{}
+	for _, p := range table.Partitions {
+		at[p.ID] = len(all)
+		all = append(all, aggregate.Partition{ID: p.ID, GRPC: p.Endpoint.GRPC, HTTP: p.Endpoint.HTTP, Up: up[p.ID]})
+	}
+	for name, m := range table.Models {
+		for _, placement := range m.Partitions {
+			if i, ok := at[placement.Partition]; ok {
+				all[i].Models = append(all[i].Models, name)
+			}
+		}
+	}
+	return all
+}
+
+// MetricsPartitions implements metrics.Partitions.
+func (r routes) MetricsPartitions() []metrics.Partition {
+	var all []metrics.Partition
+	for _, p := range r.dispatcher.Partitions() {
+		if p.Up {
+			all = append(all, metrics.Partition{ID: p.Partition.ID, Endpoint: p.Partition.Endpoint.Metrics})
+		}
+	}
+	return all
+}
+
+// Lookup implements aggregate.Models.
+func (r routes) Lookup(name string) (aggregate.Model, bool) {
+	table := r.dispatcher.Routes()
+	if table == nil {
+		return aggregate.Model{}, false
+	}
+	m := table.Models[name]
+	if m == nil {
+		return aggregate.Model{}, false
+	}
+	return aggregate.Model{Config: m.Config, Versions: m.Versions}, true
+}
+
+// Names implements aggregate.Models.
+func (r routes) Names() []string { return r.names() }
+
+// Count implements aggregate.Counts.
+func (r routes) Count(model string) (aggregate.Count, bool) {
+	c, ok := r.dispatcher.Counts(model)
+	return aggregate.Count{
+		Success: c.Success, Fail: c.Failed, SuccessTime: c.SuccessTime, FailTime: c.FailedTime, QueueTime: c.QueueTime,
+	}, ok
+}
+
+// Pick implements http.Picker.
+func (r routes) Pick(model string) (endpoint string, release func(), err error) {
+	e, release, err := r.dispatcher.Pick(model)
+	return e.HTTP, release, err
+}
+
+// loader gives clients Triton's explicit model control.
+type loader struct{ control *control.Control }
+
+// author of what a client orders through Triton's protocol.
+const client = "client"
+
+// Load implements aggregate.Repository.
+func (l loader) Load(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error {
+	for name := range parameters {
+		if name == "config" || strings.HasPrefix(name, "file:") {
+			return status.Errorf(codes.Unimplemented, "conch loads models from its repository: parameter '%s' is not taken; put the files there and load without it", name)
+		}
+		return status.Errorf(codes.InvalidArgument, "unrecognized load parameter '%s', expecting one of: config, file:<file_name>", name)
+	}
+	err := l.control.Load(ctx, model, client)
+	var step *apply.StepError
+	var refused *driver.LoadError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, control.ErrNotFound):
+		return status.Errorf(codes.Internal, "failed to load '%s', failed to poll from model repository", model)
+	case errors.Is(err, repo.ErrInvalidModel), errors.As(err, &refused):
+		return status.Errorf(codes.InvalidArgument, "load failed for model '%s': %v", model, err)
+	case errors.As(err, &step):
+		return status.Errorf(codes.Internal, "failed to load '%s': %v", model, err)
+	}
+	return status.Errorf(code(ctx), "failed to load '%s': %v", model, err)
+}
+
+// Unload implements aggregate.Repository.
+func (l loader) Unload(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error {
+	dependents := false
+	for name, p := range parameters {
+		if name != "unload_dependents" {
+			return status.Errorf(codes.InvalidArgument, "unrecognized unload parameter '%s', expecting one of: unload_dependents", name)
+		}
+		dependents = p.GetBoolParam()
+	}
+	if err := l.control.Unload(ctx, model, client, dependents); err != nil {
+		return status.Errorf(code(ctx), "failed to unload '%s': %v", model, err)
+	}
+	return nil
+}
+
+// code of a failure that is nobody's fault but the moment's, or the caller's
+// patience.
+func code(ctx context.Context) codes.Code {
+	if err := ctx.Err(); err != nil {
+		return status.FromContextError(err).Code()
+	}
+	return codes.Unavailable
+}
+
+// queues exports what waits, when it is asked.
+type queues struct {
+	dispatcher *dispatch.Dispatcher
+	requests   *prometheus.Desc
+}
+
+func newQueues(d *dispatch.Dispatcher) queues {
+	return queues{
+		dispatcher: d,
+		requests:   prometheus.NewDesc("conch_queue_requests", "Requests that wait for a partition.", []string{"model"}, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (q queues) Describe(out chan<- *prometheus.Desc) {
+	out <- q.requests
+}
+
+// Collect implements prometheus.Collector.
+func (q queues) Collect(out chan<- prometheus.Metric) {
+	table := q.dispatcher.Routes()
+	if table == nil {
+		return
+	}
+	names := make([]string, 0, len(table.Models))
+	for name := range table.Models {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		counts, _ := q.dispatcher.Counts(name)
+		out <- prometheus.MustNewConstMetric(q.requests, prometheus.GaugeValue, float64(counts.Waiting), name)
+	}
+}

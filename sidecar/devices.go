@@ -1,0 +1,118 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/apply/mps"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/observe"
+)
+
+// machine is this machine with the GPUs that conch.yaml or the driver names.
+func machine(settings config.GPUs, daemon mps.Daemon, log *slog.Logger) (*policy.Node, error) {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "localhost"
+	}
+	node := &policy.Node{Name: name, CpuCores: uint32(runtime.NumCPU()), MemoryBytes: hostMemory()}
+	var found []*policy.GPU
+	if settings.Auto || !allEmulated(settings.List) {
+		var remark string
+		if found, remark, err = observe.DetectGPUs(); err != nil {
+			return nil, err
+		}
+		if remark != "" {
+			log.Info("no NVIDIA GPU is used", "reason", remark)
+		}
+	}
+	switch {
+	case !settings.Auto:
+		node.Gpus = listed(settings.List, found)
+	case len(found) > 0:
+		node.Gpus = found
+	default:
+		// Triton's CPU models need a place too.
+		node.Gpus = []*policy.GPU{{Id: config.GPUID(0), Type: "CPU", MemoryBytes: node.GetMemoryBytes(), Emulated: true}}
+	}
+	for _, g := range node.GetGpus() {
+		g.SharesEnforced = daemon.Running && !g.GetEmulated()
+	}
+	return node, nil
+}
+
+func allEmulated(list []config.GPU) bool {
+	for _, g := range list {
+		if !g.Emulated {
+			return false
+		}
+	}
+	return true
+}
+
+// listed are the GPUs of conch.yaml. Those that are not emulated take what is
+// not said from the devices found, in their order.
+func listed(list []config.GPU, found []*policy.GPU) []*policy.GPU {
+	var all []*policy.GPU
+	device := uint32(0)
+	for _, one := range list {
+		for range one.Count {
+			g := &policy.GPU{
+				Id: config.GPUID(len(all)), Type: one.Type, MemoryBytes: uint64(one.Memory), SmCount: one.SMCount,
+				BandwidthBytesPerSecond: float64(one.Bandwidth), CostPerHour: one.Cost, Emulated: one.Emulated,
+			}
+			if !one.Emulated {
+				g.Index = device
+				if int(device) < len(found) {
+					at := found[device]
+					g.Uuid = at.GetUuid()
+					if g.MemoryBytes == 0 {
+						g.MemoryBytes = at.GetMemoryBytes()
+					}
+				}
+				device++
+			}
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// hostMemory reads /proc/meminfo; 0 where there is none.
+func hostMemory() uint64 {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		if rest, ok := strings.CutPrefix(lines.Text(), "MemTotal:"); ok {
+			kibibytes, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
+			if err != nil {
+				return 0
+			}
+			return kibibytes << 10
+		}
+	}
+	return 0
+}
+
+// checkMPS says what the shares of partitions are worth here.
+func checkMPS(node *policy.Node, daemon mps.Daemon, log *slog.Logger) {
+	for _, g := range node.GetGpus() {
+		if !g.GetEmulated() && !g.GetSharesEnforced() {
+			log.Info("thread percentages are recorded, not enforced", "reason", fmt.Sprintf("no MPS control daemon answers in %s", daemon.PipeDirectory))
+			return
+		}
+	}
+}
