@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -19,10 +20,13 @@ import (
 // Partition is one Triton process as far as this package needs to know it.
 type Partition struct {
 	ID     string
-	GRPC   string // "host:port" or "unix:path"
+	GRPC   string // "host:port" or "unix:path"; not needed with a Conn
 	HTTP   string // the same; empty if the process has no HTTP endpoint
 	Up     bool
 	Models []string // names of the models that are served there
+
+	// Conn is a connection to the process that others own; nil makes Aggregate open one to GRPC.
+	Conn grpc.ClientConnInterface
 }
 
 // Partitions lists all partitions in a stable order.

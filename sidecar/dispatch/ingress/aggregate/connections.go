@@ -26,11 +26,15 @@ type connections struct {
 
 var errClosed = errors.New("aggregate: closed")
 
-func (c *connections) client(endpoint string) (tritonpb.GRPCInferenceServiceClient, error) {
+func (c *connections) client(p Partition) (tritonpb.GRPCInferenceServiceClient, error) {
+	endpoint := p.GRPC
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, errClosed
+	}
+	if p.Conn != nil {
+		return tritonpb.NewGRPCInferenceServiceClient(p.Conn), nil
 	}
 	if conn, ok := c.open[endpoint]; ok {
 		return tritonpb.NewGRPCInferenceServiceClient(conn), nil
@@ -55,7 +59,7 @@ func (c *connections) client(endpoint string) (tritonpb.GRPCInferenceServiceClie
 func (c *connections) keep(partitions []Partition) {
 	listed := make(map[string]bool, len(partitions))
 	for _, p := range partitions {
-		listed[p.GRPC] = true
+		listed[p.GRPC] = listed[p.GRPC] || p.Conn == nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +86,7 @@ type method[Q, A any] func(tritonpb.GRPCInferenceServiceClient, context.Context,
 
 // ask calls one partition, within the timeout.
 func ask[Q, A any](ctx context.Context, a *Aggregate, p Partition, m method[Q, A], request Q) (A, error) {
-	client, err := a.conns.client(p.GRPC)
+	client, err := a.conns.client(p)
 	if err != nil {
 		var none A
 		return none, err

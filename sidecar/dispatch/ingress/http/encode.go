@@ -9,6 +9,7 @@ import (
 	nethttp "net/http"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zlib"
@@ -21,7 +22,7 @@ import (
 )
 
 // writeResponse renders an answer: JSON, followed by the binary outputs in order if there are any.
-func (in *inference) writeResponse(w nethttp.ResponseWriter, r *nethttp.Request, response *batch.Response) {
+func (h *Handler) writeResponse(w nethttp.ResponseWriter, r *nethttp.Request, in *inference, response *batch.Response) {
 	head, binary, err := in.render(response)
 	if err != nil {
 		failStatus(w, plainType, err)
@@ -31,28 +32,27 @@ func (in *inference) writeResponse(w nethttp.ResponseWriter, r *nethttp.Request,
 	for _, b := range binary {
 		size += b.Len()
 	}
-	h := w.Header()
+	header := w.Header()
 	if len(binary) > 0 {
-		h["Content-Type"] = []string{binaryType}
-		h[inferenceHeader] = []string{strconv.Itoa(len(head))}
+		header["Content-Type"] = []string{binaryType}
+		header[inferenceHeader] = []string{strconv.Itoa(len(head))}
 	} else {
-		h["Content-Type"] = []string{jsonType}
+		header["Content-Type"] = []string{jsonType}
 	}
-
 	var out io.Writer = w
-	switch encoding := responseEncoding(r.Header); encoding {
-	case "gzip":
-		h["Content-Encoding"] = []string{encoding}
-		z := gzip.NewWriter(w)
-		defer z.Close() //nolint:errcheck // a caller that has gone needs no answer
+	encoding := responseEncoding(r.Header)
+	if pool := h.compressors[encoding]; pool != nil {
+		header["Content-Encoding"] = []string{encoding}
+		z := pool.Get().(flateWriter)
+		z.Reset(w)
+		defer func() {
+			_ = z.Close() // a caller that has gone needs no answer
+			z.Reset(nil)
+			pool.Put(z)
+		}()
 		out = z
-	case "deflate":
-		h["Content-Encoding"] = []string{encoding}
-		z := zlib.NewWriter(w)
-		defer z.Close() //nolint:errcheck // a caller that has gone needs no answer
-		out = z
-	default:
-		h["Content-Length"] = []string{strconv.Itoa(size)}
+	} else {
+		header["Content-Length"] = []string{strconv.Itoa(size)}
 	}
 	w.WriteHeader(nethttp.StatusOK)
 	if _, err := out.Write(head); err != nil {
@@ -62,6 +62,19 @@ func (in *inference) writeResponse(w nethttp.ResponseWriter, r *nethttp.Request,
 		if _, err := out.Write(b.ReadOnlyData()); err != nil {
 			return
 		}
+	}
+}
+
+// flateWriter is what gzip's and zlib's writers have in common; they are large and kept for reuse.
+type flateWriter interface {
+	io.WriteCloser
+	Reset(io.Writer)
+}
+
+func newCompressors() map[string]*sync.Pool {
+	return map[string]*sync.Pool{
+		"gzip":    {New: func() any { return gzip.NewWriter(nil) }},
+		"deflate": {New: func() any { return zlib.NewWriter(nil) }},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	nethttp "net/http"
 	"strconv"
+	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -81,8 +82,9 @@ type Options struct {
 
 // Handler is the front. Give it a net/http server of its own: it takes every path.
 type Handler struct {
-	o     Options
-	proxy *proxy
+	o           Options
+	proxy       *proxy
+	compressors map[string]*sync.Pool // of flateWriter, by content encoding
 }
 
 // New makes a front. Close it when the server has shut down.
@@ -99,7 +101,7 @@ func New(o Options) *Handler {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Handler{o: o, proxy: newProxy(o.Logger)}
+	return &Handler{o: o, proxy: newProxy(o.Logger), compressors: newCompressors()}
 }
 
 // CloseIdle closes connections to partitions that carry no request now. A Triton that is told to stop waits for every
@@ -114,6 +116,10 @@ func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	w.Header()["Date"] = nil // Triton sends none
 	path := requestPath(r)
 	rt, ok := parseRoute(path)
+	if len(r.RequestURI) > maxTargetBytes {
+		fail(w, nethttp.StatusNotFound, plainType, "Not Found")
+		return
+	}
 	if !ok {
 		h.unknown(w, r, path)
 		return
@@ -123,8 +129,7 @@ func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 
 // infer is the request path of HTTP.
 func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
-	if r.Method != nethttp.MethodPost {
-		fail(w, nethttp.StatusMethodNotAllowed, plainType, "Method Not Allowed")
+	if !allow(w, r, nethttp.MethodPost, plainType) {
 		return
 	}
 	config, err := h.o.Catalog.Model(rt.model, rt.version)
@@ -159,7 +164,7 @@ func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route) 
 		return
 	}
 	defer response.Free()
-	in.writeResponse(w, r, response)
+	h.writeResponse(w, r, &in, response)
 }
 
 const (

@@ -6,7 +6,9 @@ package http_test
 import (
 	"context"
 	"flag"
+	"math/rand/v2"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -114,3 +116,44 @@ func TestAgainstTriton(t *testing.T) {
 		t.Run(r.Name, func(t *testing.T) { require.Equal(t, send(t, *liveHTTP, r), send(t, address, r)) })
 	}
 }
+
+var longNumber = regexp.MustCompile(`[0-9]{5}`)
+
+// TestMutationsAgainstTriton compares the answers to damaged requests: mostly the words and places of syntax errors.
+func TestMutationsAgainstTriton(t *testing.T) {
+	if *liveHTTP == "" {
+		t.Skip("set -triton-http and -triton-grpc to compare with a running server")
+	}
+	conn, err := grpc.NewClient(*liveGRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	l := live{tritonpb.NewGRPCInferenceServiceClient(conn)}
+	address := serve(t, front.Options{Inferer: l, Picker: l, Endpoints: nowhere{}})
+	seeds := []string{
+		`{"id":"a\u00e9\n","parameters":{"timeout":100,"x":-1.5e3,"y":[true,false,null]},"inputs":[{"name":"INPUT0","shape":[1,3],"datatype":"FP32","data":[[1,-2.5],[3e-2]]}],"outputs":[{"name":"OUTPUT0","parameters":{"binary_data":true}}]}`,
+		`{"inputs":[{"name":"INPUT0","shape":[1,2],"datatype":"FP32","data":[NaN,-Infinity]}] , "x" : {"a":"\ud83d\ude00"}}`,
+	}
+	random := rand.New(rand.NewPCG(uint64(*mutations), 2))
+	alphabet := []string{"[", "]", "{", "}", ",", ":", `"`, `\`, "1", "-", ".", "e", "N", "I", "nul", " ", "\n", "\\u", "é", "true", "\x01", "a"}
+	for range *mutations {
+		body := seeds[random.IntN(len(seeds))]
+		for range 1 + random.IntN(2) {
+			at := random.IntN(len(body))
+			switch random.IntN(3) {
+			case 0:
+				body = body[:at] + body[at+1:]
+			case 1:
+				body = body[:at] + alphabet[random.IntN(len(alphabet))] + body[at:]
+			default:
+				body = body[:at] + alphabet[random.IntN(len(alphabet))] + body[at+1:]
+			}
+		}
+		if longNumber.MatchString(body) { // a shape that large is what servers die of
+			continue
+		}
+		r := request{Method: "POST", Path: "/v2/models/id_fp32/infer", Body: body}
+		require.Equal(t, send(t, *liveHTTP, r), send(t, address, r), body)
+	}
+}
+
+var mutations = flag.Int("mutations", 2000, "how many damaged requests to compare")

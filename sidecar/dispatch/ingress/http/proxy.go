@@ -84,17 +84,21 @@ func dialEndpoint(ctx context.Context, network, address string) (net.Conn, error
 }
 
 // pass hands a request to one partition that has the model.
-func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, model string, contentType string) {
+func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, model string) {
 	endpoint, release, err := h.o.Picker.Pick(model)
 	if err != nil {
-		failStatus(w, contentType, err)
+		failStatus(w, jsonType, err)
 		return
 	}
 	defer release()
 	if endpoint == "" {
-		fail(w, nethttp.StatusServiceUnavailable, contentType, "no Triton server with an HTTP endpoint is up")
+		fail(w, nethttp.StatusServiceUnavailable, jsonType, "no Triton server with an HTTP endpoint is up")
 		return
 	}
+	h.passTo(w, r, endpoint)
+}
+
+func (h *Handler) passTo(w nethttp.ResponseWriter, r *nethttp.Request, endpoint string) {
 	body, ok := h.harmless(w, r)
 	if !ok {
 		return
@@ -109,27 +113,24 @@ func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, model strin
 
 // passModel is generate and generate_stream.
 func (h *Handler) passModel(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
-	if r.Method != nethttp.MethodPost {
-		fail(w, nethttp.StatusMethodNotAllowed, jsonType, "Method Not Allowed")
-		return
+	if allow(w, r, nethttp.MethodPost, jsonType) {
+		h.pass(w, r, rt.model)
 	}
-	h.pass(w, r, rt.model, jsonType)
 }
+
+// maxTargetBytes bounds the request line of what passes through: it has to reach Triton in one piece.
+const maxTargetBytes = 8 << 10
 
 // unknown is a path that Triton 2.51 does not have. A newer Triton may, below /v2/; anything else is answered here.
 func (h *Handler) unknown(w nethttp.ResponseWriter, r *nethttp.Request, path string) {
-	if !strings.HasPrefix(path, "/v2/") || strings.HasSuffix(path, "/") {
-		fail(w, nethttp.StatusNotFound, plainType, "Not Found")
-		return
-	}
-	endpoint, release, err := h.o.Picker.Pick("")
-	if err != nil || endpoint == "" {
-		if err == nil {
-			release()
+	if strings.HasPrefix(path, "/v2/") && !strings.HasSuffix(path, "/") {
+		if endpoint, release, err := h.o.Picker.Pick(""); err == nil {
+			defer release()
+			if endpoint != "" {
+				h.passTo(w, r, endpoint)
+				return
+			}
 		}
-		fail(w, nethttp.StatusNotFound, plainType, "Not Found")
-		return
 	}
-	release()
-	h.pass(w, r, "", plainType)
+	fail(w, nethttp.StatusNotFound, plainType, "Not Found")
 }

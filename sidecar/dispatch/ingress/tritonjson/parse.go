@@ -293,8 +293,11 @@ func (p *parser) number(start int) (int, error) {
 		for pos < len(text) && isDigit(text[pos]) {
 			pos++
 		}
-	case c == 'N' || c == 'I':
-		return p.notFinite(pos)
+	case c == 'N' || c == 'I': // the server lets a fraction and an exponent follow; here they mean nothing
+		var err error
+		if pos, err = p.notFinite(pos); err != nil {
+			return 0, err
+		}
 	default:
 		return 0, &SyntaxError{errValue, pos}
 	}
@@ -331,30 +334,37 @@ func (p *parser) number(start int) (int, error) {
 	return pos, nil
 }
 
+// notFinite reads NaN, Inf and Infinity as RapidJSON 1.1 does, which tries Inf where NaN stopped fitting: NaInf is
+// infinite, too.
 func (p *parser) notFinite(pos int) (int, error) {
-	word := "NaN"
-	if p.peek(pos) == 'I' {
-		word = "Inf"
+	start := pos
+	if pos = p.consume(pos, "NaN"); pos-start == len("NaN") {
+		return pos, nil
 	}
-	for i := 1; i < len(word); i++ {
-		if p.peek(pos+i) != word[i] {
-			return 0, &SyntaxError{errValue, pos + i}
-		}
+	rest := "Inf"
+	end := p.consume(pos, rest)
+	if end-pos < len(rest) {
+		return 0, &SyntaxError{errValue, end}
 	}
-	pos += len(word)
-	if word == "Inf" && p.peek(pos) == 'i' {
-		return p.literalTail(pos, "inity")
+	if p.peek(end) != 'i' {
+		return end, nil
 	}
-	return pos, nil
+	rest, pos = "inity", end
+	if end = p.consume(pos, rest); end-pos < len(rest) {
+		return 0, &SyntaxError{errValue, end}
+	}
+	return end, nil
 }
 
-func (p *parser) literalTail(pos int, tail string) (int, error) {
-	for i := range len(tail) {
-		if p.peek(pos+i) != tail[i] {
-			return 0, &SyntaxError{errValue, pos + i}
+// consume steps over as much of word as there is.
+func (p *parser) consume(pos int, word string) int {
+	for i := range len(word) {
+		if p.peek(pos) != word[i] {
+			break
 		}
+		pos++
 	}
-	return pos + len(tail), nil
+	return pos
 }
 
 // view is b as a string, for look-ups and conversions that do not keep it.

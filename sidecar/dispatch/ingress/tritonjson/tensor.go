@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // ErrShape is a "data" array with more or fewer elements than the tensor's shape has.
@@ -183,6 +184,7 @@ func AppendTensor(dst []byte, datatype string, raw []byte, count int64) ([]byte,
 	if count < 0 || int64(len(raw)) != count*size {
 		return dst, ErrTensorSize
 	}
+	dst = slices.Grow(dst, int(count)*textSize(size, datatype))
 	le := binary.LittleEndian
 	for i := range int(count) {
 		if i > 0 {
@@ -217,6 +219,14 @@ func AppendTensor(dst []byte, datatype string, raw []byte, count int64) ([]byte,
 		}
 	}
 	return dst, nil
+}
+
+// textSize is about how long an element is as text, with its comma.
+func textSize(size int64, datatype string) int {
+	if datatype == "FP32" || datatype == "FP64" {
+		return 20
+	}
+	return int(size)*2 + 3
 }
 
 // ErrTensorSize is a tensor whose bytes do not fit its shape.

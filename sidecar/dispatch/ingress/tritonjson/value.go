@@ -351,15 +351,14 @@ func (n number) float64() float64 {
 		}
 		return f
 	}
-	if c := n.text[len(n.text)-1]; c == 'N' || c == 'f' || c == 'y' {
-		switch {
-		case c == 'N':
-			return math.NaN()
-		case n.negative:
+	switch word := bytes.TrimPrefix(n.text, []byte("-")); {
+	case bytes.HasPrefix(word, []byte("NaN")):
+		return math.NaN()
+	case word[0] == 'N' || word[0] == 'I':
+		if n.negative {
 			return math.Inf(-1)
-		default:
-			return math.Inf(1)
 		}
+		return math.Inf(1)
 	}
 	f, _ := strconv.ParseFloat(view(n.text), 64)
 	return f
@@ -397,7 +396,7 @@ func scanNumber(text []byte, start int) number {
 			pos = n.exponent(text, pos+1)
 		case 'N', 'I':
 			n.integer, n.exact = false, false
-			for pos < len(text) && (text[pos]|0x20 >= 'a' && text[pos]|0x20 <= 'z') {
+			for pos < len(text) && bytes.IndexByte([]byte(",]} \t\r\n\x00"), text[pos]) < 0 {
 				pos++
 			}
 		}
