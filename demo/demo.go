@@ -1,0 +1,138 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/conch-serving/conch/internal/figure"
+	"github.com/conch-serving/conch/internal/rig"
+)
+
+// demo is one run.
+type demo struct {
+	scenario scenario
+	bin      string
+	results  string
+	stay     time.Duration // 0 means until ctx ends
+	out      io.Writer
+	progress io.Writer
+	start    time.Time
+}
+
+// rows of the table, in order.
+type rows struct{ tritonSame, conchSame, tritonHighest, conchHighest rig.Standing }
+
+func (d *demo) run(ctx context.Context) error {
+	d.start = time.Now()
+	c := &d.scenario.contest
+	c.Bin, c.Progress = d.bin, d.say
+	d.say(fmt.Sprintf("%d models of Symphony's zoo on %d emulated GPUs, Poisson arrivals: %s", len(models), gpus, strings.Join(models[:], ", ")))
+
+	var r rows
+	var err error
+	d.say("1/4 Triton's dynamic batching at the same load, best of several max_queue_delay")
+	if r.tritonSame, err = c.TritonAt(ctx, d.scenario.offered); err != nil {
+		return err
+	}
+	d.say("2/4 Triton's highest load with at most 1% bad")
+	if r.tritonHighest, err = c.TritonHighest(ctx, d.scenario.start); err != nil {
+		return err
+	}
+	conch, err := c.StartConch(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.withConch(ctx, conch, &r), conch.Close())
+}
+
+func (d *demo) withConch(ctx context.Context, conch *rig.Conch, r *rows) error {
+	c := &d.scenario.contest
+	var err error
+	d.say("3/4 Conch at the same load")
+	if r.conchSame, err = c.ConchAt(ctx, conch, d.scenario.offered); err != nil {
+		return err
+	}
+	d.say("4/4 Conch's highest load with at most 1% bad")
+	if r.conchHighest, err = c.ConchHighest(ctx, conch, d.scenario.offered); err != nil {
+		return err
+	}
+	if err := d.report(ctx, r); err != nil {
+		return err
+	}
+	return d.leaveRunning(ctx, conch)
+}
+
+// say prints a line of progress with the seconds since the start.
+func (d *demo) say(line string) {
+	fmt.Fprintf(d.progress, "[%5.1fs] %s\n", time.Since(d.start).Seconds(), line)
+}
+
+// report prints the table and the figures, and keeps the figures.
+func (d *demo) report(ctx context.Context, r *rows) error {
+	fmt.Fprintf(d.out, "\nEMULATED %s.\nServers: %s. Bad = late against the SLO, failed or dropped; counted alike on both sides.\n",
+		d.scenario.emulated, d.scenario.what)
+	fmt.Fprintf(d.out, "Triton: every model on every GPU, callers balance by least outstanding; the best of max_queue_delay %v.\n", d.scenario.contest.Delays)
+	fmt.Fprintf(d.out, "Conch: defaults, and `late: drop`.\n\n")
+	table(d.out, []section{
+		{fmt.Sprintf("the same load, %.0f req/s", d.scenario.offered), []line{{"Triton", r.tritonSame}, {"Conch", r.conchSame}}},
+		{"each one's highest load with at most 1% bad", []line{{"Triton", r.tritonHighest}, {"Conch", r.conchHighest}}},
+	})
+	ratio := r.conchHighest.Goodput() / r.tritonHighest.Goodput()
+	fmt.Fprintf(d.out, "\nConch holds %.2f times the load of Triton's best setting.\n\n", ratio)
+
+	report := &figure.Report{
+		Command: "make demo", File: "demo", When: d.start, Commit: figure.Commit(ctx, "."), Seed: d.scenario.contest.Seed,
+		Machine: figure.ThisMachine(), Versions: map[string]string{"go": runtime.Version()}, Emulated: d.scenario.emulated,
+	}
+	if d.scenario.contest.Server != "" {
+		report.Command, report.File = "make demo TRITON=real", "demo-real"
+	}
+	name := d.scenario.figure
+	best := "Triton: " + r.tritonHighest.Setting
+	report.Add(name+".goodput_ratio", ratio, "ratio", "highest load with at most 1% bad, Conch over Triton; "+best)
+	report.Add(name+".triton.goodput", r.tritonHighest.Goodput(), "req/s", best)
+	report.Add(name+".conch.goodput", r.conchHighest.Goodput(), "req/s", "")
+	offered := fmt.Sprintf("offered %.0f req/s", d.scenario.offered)
+	report.Add(name+".same_load.triton.goodput", r.tritonSame.Goodput(), "req/s", offered+"; Triton: "+r.tritonSame.Setting)
+	report.Add(name+".same_load.conch.goodput", r.conchSame.Goodput(), "req/s", offered)
+	if err := report.Print(d.out); err != nil {
+		return err
+	}
+	return report.Write(d.results)
+}
+
+// leaveRunning says how to reach conch and waits.
+func (d *demo) leaveRunning(ctx context.Context, conch *rig.Conch) error {
+	address := "--address " + conch.Admin
+	fmt.Fprintf(d.out, "\nconch keeps running: gRPC %s, HTTP http://%s, metrics http://%s/metrics\nTry:\n", conch.GRPC, conch.HTTP, conch.Metrics)
+	for _, command := range []string{
+		fmt.Sprintf("bin/tritonctl %s model ls", address),
+		fmt.Sprintf("bin/tritonctl %s plan explain %s", address, models[0]),
+		fmt.Sprintf("curl -s http://%s/v2/models/%s/infer -d '{\"inputs\":[{\"name\":\"INPUT\",\"datatype\":\"FP32\",\"shape\":[1,16],"+
+			"\"data\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]}]}'", conch.HTTP, models[0]),
+	} {
+		fmt.Fprintln(d.out, "  "+command)
+	}
+	if d.stay > 0 {
+		fmt.Fprintf(d.out, "It ends in %v (DEMO_SECONDS), or with Ctrl-C.\n", d.stay)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.stay)
+		defer cancel()
+	} else {
+		fmt.Fprintln(d.out, "It ends with Ctrl-C.")
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-conch.Exited():
+		return fmt.Errorf("conch ended by itself (%w):\n%s", conch.ExitError(), conch.LogTail())
+	}
+}
