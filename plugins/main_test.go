@@ -71,7 +71,7 @@ func TestCalledByAPerson(t *testing.T) {
 		require.Equal(t, test.stdout, stdout.String())
 		require.Contains(t, stderr.String(), test.says)
 	}
-	cmd := exec.Command(os.Args[0], "static")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "static")
 	cmd.Env = append(os.Environ(), selfVariable+"=1")
 	var exit *exec.ExitError
 	require.ErrorAs(t, cmd.Run(), &exit)

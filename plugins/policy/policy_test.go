@@ -183,7 +183,7 @@ func TestGPUOrder(t *testing.T) {
 		{Name: "b", Gpus: []*policy.GPU{{Id: "gpu10", Index: 10}, {Id: "gpu2", Index: 2}}},
 		{Name: "a", Gpus: []*policy.GPU{{Id: "y"}, {Id: "x"}}},
 	}})
-	var order []string
+	order := make([]string, 0, len(x.GPUs()))
 	for _, g := range x.GPUs() {
 		order = append(order, g.Node+"/"+g.GetId())
 	}
@@ -218,7 +218,7 @@ func TestRequires(t *testing.T) {
 		},
 		Constraints: []*policy.Constraint{{Model: "c", Exclusive: true}},
 	})
-	var names []string
+	names := make([]string, 0, len(x.Requires("a")))
 	for _, m := range x.Requires("a") {
 		names = append(names, m.GetName())
 	}

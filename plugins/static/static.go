@@ -59,7 +59,7 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 			{Name: paramDropPolicy, Type: policy.TypeString,
 				Documentation: "Drop policy of every model: window, prefix, thrift or none. Empty: the discipline's own."},
 			{Name: paramDispatch, Type: policy.TypeString,
-				Documentation: "Parameters of the disciplines: \"timeout.max_queue_delay_us = 500; NAME = VALUE\"; a name without a discipline is passed to all of them."},
+				Documentation: "Parameters of the disciplines: \"timeout.max_queue_delay = 500us; NAME = VALUE\"; a name without a discipline is passed to all of them."},
 		},
 	}, nil
 }

@@ -134,7 +134,7 @@ func processText(p *policy.Partition) string {
 		text += " on " + p.GetNode()
 	}
 	if p.GetMemoryLimitBytes() > 0 {
-		text += fmt.Sprintf(", at most %s", sizeText(p.GetMemoryLimitBytes()))
+		text += ", at most " + sizeText(p.GetMemoryLimitBytes())
 	}
 	return text
 }
@@ -154,14 +154,14 @@ func instanceText(in *policy.Instance) string {
 }
 
 func dispatchText(d *policy.Dispatch) string {
-	text := d.GetDiscipline()
+	parts := []string{d.GetDiscipline()}
 	if d.GetDropPolicy() != "" {
-		text += ", drop " + d.GetDropPolicy()
+		parts = append(parts, "drop "+d.GetDropPolicy())
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.GetParameters())) {
-		text += fmt.Sprintf(", %s=%s", name, d.GetParameters()[name])
+		parts = append(parts, name+"="+d.GetParameters()[name])
 	}
-	return text
+	return strings.Join(parts, ", ")
 }
 
 // sizeText is a size in binary units with three digits.

@@ -63,6 +63,8 @@ func (v Violation) String() string {
 
 // Violations is a list of what is wrong, in the order of the plan. It is an
 // error, so that a caller may pass it up and find it again with errors.As.
+//
+//nolint:errname // it is a list in the first place
 type Violations []Violation
 
 // Error lists the violations, separated by semicolons.

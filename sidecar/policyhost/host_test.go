@@ -262,7 +262,7 @@ func TestFailedCalls(t *testing.T) {
 			require.ErrorIs(t, err, test.want)
 			require.ErrorContains(t, err, test.says)
 			require.Nil(t, w.LastGood())
-			if test.want == policyhost.ErrNeeds {
+			if errors.Is(test.want, policyhost.ErrNeeds) {
 				require.Empty(t, w.events(), "the policy did nothing wrong")
 				return
 			}

@@ -93,6 +93,8 @@ func (f fake) Plan(_ context.Context, s *policy.Snapshot) (*policy.Plan, error) 
 		if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
 			return nil, err
 		}
+		// The signal may take a moment.
+		time.Sleep(time.Minute)
 	case "slow":
 		time.Sleep(150 * time.Millisecond)
 	case "exit":
@@ -113,7 +115,7 @@ func (f fake) Plan(_ context.Context, s *policy.Snapshot) (*policy.Plan, error) 
 	case "child":
 		// A child in a session of its own survives the kill of the group and holds
 		// the pipes open.
-		cmd := exec.Command("sleep", "3")
+		cmd := exec.CommandContext(context.Background(), "sleep", "3")
 		cmd.Stdout, cmd.Stderr = originalStdout(), originalStdout()
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err := cmd.Start(); err != nil {
@@ -134,7 +136,7 @@ func (f fake) Plan(_ context.Context, s *policy.Snapshot) (*policy.Plan, error) 
 func originalStdout() *os.File { return os.NewFile(1, "stdout") }
 
 func environmentNames() string {
-	var names []string
+	names := make([]string, 0, len(os.Environ()))
 	for _, pair := range os.Environ() {
 		name, _, _ := strings.Cut(pair, "=")
 		names = append(names, name)

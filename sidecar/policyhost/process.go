@@ -58,7 +58,7 @@ func start(ctx context.Context, exe Executable, o Options, log *slog.Logger) (*p
 	}
 	run, err := newRunner(path, exe.Args, append(hostEnvironment(), exe.Env...))
 	if err != nil {
-		os.RemoveAll(dir)
+		_ = os.RemoveAll(dir)
 		return nil, fmt.Errorf("%w: %w", ErrStart, err)
 	}
 	config := policy.ClientConfig()
@@ -160,7 +160,7 @@ func (p *process) kill() {
 func (p *process) reap() {
 	p.once.Do(func() {
 		p.client.Kill()
-		os.RemoveAll(p.dir)
+		_ = os.RemoveAll(p.dir)
 	})
 }
 
@@ -191,8 +191,13 @@ func (p *process) plan(ctx context.Context, s *policy.Snapshot, limit time.Durat
 // call makes one call and says what its failure means. A process that did not
 // answer in time or whose connection broke is dead afterwards.
 func (p *process) call(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
-	limited, cancel := context.WithTimeout(ctx, limit)
+	// The call's context ends with ctx and after the limit, but has no deadline:
+	// gRPC would tell it to the policy, whose end may then be the first to end
+	// the call, and nobody could say whose fault that is.
+	limited, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	defer time.AfterFunc(limit, cancel).Stop()
 	err := f(limited)
 	switch {
 	case err == nil:

@@ -5,7 +5,6 @@ package policyhost
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -39,7 +38,8 @@ type runner struct {
 var _ goplugin.Runner = (*runner)(nil)
 
 func newRunner(path string, args, env []string) (*runner, error) {
-	cmd := exec.Command(path, args...)
+	// The process outlives the context of whoever starts it.
+	cmd := exec.CommandContext(context.Background(), path, args...)
 	cmd.Env = env
 	cmd.SysProcAttr = processAttributes()
 	stdout, err := cmd.StdoutPipe()
@@ -89,8 +89,8 @@ func (r *runner) kill() {
 	_ = syscall.Kill(-pid, syscall.SIGKILL)
 	r.drain.Do(func() {
 		time.AfterFunc(drainTime, func() {
-			r.stdout.Close()
-			r.stderr.Close()
+			_ = r.stdout.Close()
+			_ = r.stderr.Close()
 		})
 	})
 }
@@ -114,7 +114,7 @@ func (r *runner) ID() string {
 
 // Diagnose implements goplugin.Runner.
 func (r *runner) Diagnose(context.Context) string {
-	return fmt.Sprintf("%s did not print the line of the handshake; its own words are in the log", r.cmd.Path)
+	return r.cmd.Path + " did not print the line of the handshake; its own words are in the log"
 }
 
 // PluginToHost implements goplugin.Runner: both see the same file system.

@@ -7,7 +7,9 @@ import "syscall"
 
 // processAttributes puts a policy into a process group of its own, so that a
 // Ctrl-C on the terminal is the host's to handle, and lets the kernel end it
-// should the host be killed.
+// should the host be killed. (The kernel watches the thread that started the
+// policy. Should that thread end before the host, the policy dies between two
+// calls, and the next call starts it again.)
 func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

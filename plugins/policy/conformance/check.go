@@ -56,7 +56,7 @@ func (c *checker) gpuOf(part *policy.Partition) *policy.GPU {
 }
 
 func (c *checker) partitions() {
-	var ids []string
+	ids := make([]string, 0, len(c.p.GetPartitions()))
 	for _, part := range c.p.GetPartitions() {
 		if part.GetId() == "" || slices.Contains(ids, part.GetId()) {
 			c.say("partition id %q is empty or used twice", part.GetId())

@@ -89,20 +89,20 @@ func (s *suite) describe(t *testing.T, d *policy.Description) {
 }
 
 func (s *suite) empty(t *testing.T) {
-	s.ask(t, t.Context(), &policy.Snapshot{Revision: 1})
-	s.ask(t, t.Context(), &policy.Snapshot{Revision: 2, Models: []*policy.Model{{Name: "alone", SloUs: 1000, Rate: 5}}})
-	s.ask(t, t.Context(), &policy.Snapshot{Revision: 3, Nodes: []*policy.Node{
+	s.ask(t.Context(), t, &policy.Snapshot{Revision: 1})
+	s.ask(t.Context(), t, &policy.Snapshot{Revision: 2, Models: []*policy.Model{{Name: "alone", SloUs: 1000, Rate: 5}}})
+	s.ask(t.Context(), t, &policy.Snapshot{Revision: 3, Nodes: []*policy.Node{
 		{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", Type: "T4", MemoryBytes: 1 << 34}}},
 	}})
 }
 
 func (s *suite) generated(t *testing.T) {
 	ctx := t.Context()
-	rapid.Check(t, func(t *rapid.T) { s.ask(t, ctx, s.o.Snapshots.Draw(t, "snapshot")) })
+	rapid.Check(t, func(t *rapid.T) { s.ask(ctx, t, s.o.Snapshots.Draw(t, "snapshot")) })
 }
 
 // ask asks both policies, the first one twice, and judges the answer.
-func (s *suite) ask(t tester, ctx context.Context, snapshot *policy.Snapshot) {
+func (s *suite) ask(ctx context.Context, t tester, snapshot *policy.Snapshot) {
 	t.Helper()
 	snapshot.PlanningBudgetUs = s.o.Budget.Microseconds()
 	snapshot.Parameters = s.parameters
@@ -143,7 +143,7 @@ func (s *suite) badParameter(t *testing.T, d *policy.Description) {
 func Process(t *testing.T, path string, args ...string) policy.Policy {
 	t.Helper()
 	config := policy.ClientConfig()
-	config.Cmd = exec.Command(path, args...)
+	config.Cmd = exec.CommandContext(context.Background(), path, args...) // t.Context ends before the cleanup
 	config.Logger = hclog.NewNullLogger()
 	client := plugin.NewClient(config)
 	t.Cleanup(client.Kill)

@@ -104,7 +104,8 @@ func profiles(t *rapid.T, s *policy.Snapshot) {
 }
 
 func constraints(t *rapid.T, s *policy.Snapshot) {
-	names := []string{policy.AnyModel}
+	names := make([]string, 0, 1+len(s.Models))
+	names = append(names, policy.AnyModel)
 	for _, m := range s.Models {
 		names = append(names, m.Name)
 	}
