@@ -101,8 +101,8 @@ func (r routes) Pick(model string) (endpoint string, release func(), err error) 
 // loader gives clients Triton's explicit model control.
 type loader struct{ control *control.Control }
 
-// author of what a client orders through Triton's protocol.
-const client = "client"
+// byClient is the author of what a client orders through Triton's protocol.
+const byClient = "client"
 
 // Load implements aggregate.Repository.
 func (l loader) Load(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error {
@@ -112,7 +112,7 @@ func (l loader) Load(ctx context.Context, model string, parameters map[string]*t
 		}
 		return status.Errorf(codes.InvalidArgument, "unrecognized load parameter '%s', expecting one of: config, file:<file_name>", name)
 	}
-	err := l.control.Load(ctx, model, client)
+	err := l.control.Load(ctx, model, byClient)
 	var step *apply.StepError
 	var refused *driver.LoadError
 	switch {
@@ -137,7 +137,7 @@ func (l loader) Unload(ctx context.Context, model string, parameters map[string]
 		}
 		dependents = p.GetBoolParam()
 	}
-	if err := l.control.Unload(ctx, model, client, dependents); err != nil {
+	if err := l.control.Unload(ctx, model, byClient, dependents); err != nil {
 		return status.Errorf(code(ctx), "failed to unload '%s': %v", model, err)
 	}
 	return nil

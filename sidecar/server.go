@@ -43,7 +43,7 @@ const (
 	stopServers = 20 * time.Second
 	stopFronts  = 2 * time.Second
 	// lockWait is how long an earlier conch may take to let go of the state.
-	lockWait = 5 * time.Second
+	lockWait = time.Second
 )
 
 // serverOptions are what newServer needs.

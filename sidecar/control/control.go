@@ -266,8 +266,6 @@ func (c *Control) PolicyEvent(e policyhost.Event) {
 // StepDone implements Hooks.
 func (c *Control) StepDone(e apply.StepEvent) {
 	c.metrics.Step(string(e.Kind), e.Duration, e.Err)
-	c.log.Debug("apply step", "step", string(e.Kind), "partition", e.Partition, "model", e.Model, "seconds", e.Duration.Seconds(),
-		"undo", e.Undo, "remark", e.Text, "error", e.Err)
 	if e.Err != nil || e.Undo {
 		return
 	}

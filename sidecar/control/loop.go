@@ -224,6 +224,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	})
 	// A warm-up has just measured what was loaded.
 	c.pushProfiles(c.recorder.Profiles())
+	c.countPartitions()
 	return nil
 }
 

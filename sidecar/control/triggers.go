@@ -182,6 +182,11 @@ func (c *Control) follow(t *triggers) {
 		}
 	}
 	maps.DeleteFunc(t.pushed, func(key string, _ *policy.Profile) bool { return !seen[key] })
+	c.countPartitions()
+}
+
+// countPartitions exports which partitions are up.
+func (c *Control) countPartitions() {
 	up := map[string]bool{}
 	for _, p := range c.applier.Partitions() {
 		up[p.ID] = p.Up

@@ -1,0 +1,365 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton"
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/internal/zoo"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/static"
+	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/config"
+)
+
+// TestMain serves the static policy when conch starts this test program as its
+// policy plugin.
+func TestMain(m *testing.M) {
+	if policy.Hosted(os.Getenv) {
+		policy.Serve(static.New())
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// writeZoo makes a repository of emulated models, small enough to be quick.
+func writeZoo(t *testing.T, names ...string) string {
+	dir := t.TempDir()
+	for i, name := range names {
+		require.NoError(t, zoo.Write(dir, zoo.Model{
+			Name: name, MaxBatchSize: 8,
+			Profile: zoo.Profile{Model: name, Alpha: time.Millisecond, Beta: time.Duration(i+2) * time.Millisecond, SLO: 200 * time.Millisecond},
+		}))
+	}
+	return dir
+}
+
+// conch is a running daemon.
+type conch struct {
+	*server
+	t      *testing.T
+	client *triton.Client
+	admin  *client.Client
+	log    *safeBuffer
+	stop   func()
+}
+
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// text is a configuration of the embedded driver on ports of its own choosing.
+func text(repository, state, more string) string {
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return fmt.Sprintf(`
+repository: %s
+state: %s
+listen: {grpc: "127.0.0.1:0", http: "127.0.0.1:0", metrics: "127.0.0.1:0", admin: "127.0.0.1:0"}
+driver: {kind: embedded}
+gpus: [{type: A100-80GB, count: 2}]
+policy: {name: static, executable: %s}
+limits: {drain: 5s}
+%s
+`, repository, state, self, more)
+}
+
+func parse(t *testing.T, yaml string) *config.Config {
+	path := filepath.Join(t.TempDir(), "conch.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(yaml), 0o600))
+	c, err := config.Load(path, nil, environment())
+	require.NoError(t, err)
+	return c
+}
+
+func startConch(t *testing.T, yaml string) *conch {
+	c := &conch{t: t, log: &safeBuffer{}}
+	var err error
+	c.server, err = newServer(t.Context(), serverOptions{
+		config: parse(t, yaml), version: build(), policies: "/nowhere/conch",
+		log: slog.New(slog.NewJSONHandler(c.log, nil)),
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.run(ctx) }()
+	c.client, err = triton.Dial(c.listeners["grpc"].Addr().String())
+	require.NoError(t, err)
+	c.admin, err = client.New("http://" + c.listeners["admin"].Addr().String())
+	require.NoError(t, err)
+	c.stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-done)
+		c.admin.Close()
+		require.NoError(t, c.client.Close())
+		http.DefaultClient.CloseIdleConnections()
+		if t.Failed() {
+			t.Log(c.log.String())
+		}
+	})
+	t.Cleanup(c.stop)
+	require.Eventually(t, func() bool { code, _ := c.get("metrics", "/readyz"); return code == http.StatusOK }, 20*time.Second, 10*time.Millisecond)
+	return c
+}
+
+func (c *conch) get(door, path string) (int, string) {
+	r, err := http.Get("http://" + c.listeners[door].Addr().String() + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	require.NoError(c.t, err)
+	return r.StatusCode, string(body)
+}
+
+// infer sends one row of value and checks the emulated answer, 2*INPUT+1.
+func (c *conch) infer(ctx context.Context, model string, value float32) error {
+	raw := make([]byte, 0, 64)
+	for i := range 16 {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(value+float32(i)))
+	}
+	r, err := c.client.Stub.ModelInfer(ctx, &tritonpb.ModelInferRequest{
+		ModelName: model, Id: fmt.Sprint(value),
+		Inputs:           []*tritonpb.ModelInferRequest_InferInputTensor{{Name: "INPUT", Datatype: "FP32", Shape: []int64{1, 16}}},
+		RawInputContents: [][]byte{raw},
+	})
+	if err != nil {
+		return err
+	}
+	if r.GetId() != fmt.Sprint(value) || len(r.GetRawOutputContents()) != 1 || len(r.GetRawOutputContents()[0]) != 64 {
+		return fmt.Errorf("answer to %v is %v", value, r)
+	}
+	for i := range 16 {
+		got := math.Float32frombits(binary.LittleEndian.Uint32(r.GetRawOutputContents()[0][4*i:]))
+		if want := 2*(value+float32(i)) + 1; got != want {
+			return fmt.Errorf("element %d of the answer to %v is %v, not %v", i, value, got, want)
+		}
+	}
+	return nil
+}
+
+// burst sends n requests at once and returns their errors.
+func (c *conch) burst(model string, n int) []error {
+	errs := make([]error, n)
+	var wait sync.WaitGroup
+	for i := range n {
+		wait.Go(func() { errs[i] = c.infer(c.t.Context(), model, float32(i)) })
+	}
+	wait.Wait()
+	return errs
+}
+
+// TestFromRepositoryToAnswer is the whole of conch: a repository, a policy in
+// its own process, emulated partitions, requests in both protocols, and what an
+// operator sees of it.
+func TestFromRepositoryToAnswer(t *testing.T) {
+	c := startConch(t, text(writeZoo(t, "alpha", "beta"), t.TempDir(), "models: {alpha: {slo: 100ms}}"))
+	for _, model := range []string{"alpha", "beta"} {
+		for _, err := range c.burst(model, 40) {
+			require.NoError(t, err)
+		}
+	}
+	request := `{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,16],"data":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}]}`
+	r, err := http.Post("http://"+c.listeners["http"].Addr().String()+"/v2/models/beta/infer", "application/json", strings.NewReader(request))
+	require.NoError(t, err)
+	defer r.Body.Close()
+	var answer struct {
+		Outputs []struct {
+			Data []float32 `json:"data"`
+		} `json:"outputs"`
+	}
+	require.NoError(t, json.NewDecoder(r.Body).Decode(&answer))
+	require.Equal(t, http.StatusOK, r.StatusCode)
+	require.Equal(t, float32(3), answer.Outputs[0].Data[15])
+
+	ctx := t.Context()
+	models, err := c.admin.Models(ctx)
+	require.NoError(t, err)
+	require.Len(t, models, 2)
+	require.Equal(t, "ready", models[0].State)
+	require.Equal(t, 0.1, models[0].SLOSeconds)
+	require.Equal(t, 0.2, models[1].SLOSeconds, "from its config.pbtxt")
+	require.Len(t, models[0].Partitions, 2)
+	require.Greater(t, models[0].MeanBatch, 1.0, "forty at once are batched")
+	require.True(t, models[0].Profiles[0].Usable, "the warm-up gave it a profile")
+	gpus, err := c.admin.GPUs(ctx)
+	require.NoError(t, err)
+	require.Len(t, gpus, 2)
+	require.True(t, gpus[0].Partitions[0].Up)
+	p, err := c.admin.Plan(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, p.Revision)
+	require.Equal(t, "static", p.Policy)
+	explanation, err := c.admin.Explain(ctx, "alpha")
+	require.NoError(t, err)
+	require.Contains(t, explanation.Text, "gpu1")
+	revisions, err := c.admin.Revisions(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []string{"alpha", "beta"}, revisions[0].Models)
+
+	_, metrics := c.get("metrics", "/metrics")
+	require.Contains(t, metrics, `conch_requests_total{model="alpha",result="ok"} 40`)
+	require.Contains(t, metrics, `conch_plans_total{policy="static",result="applied"} 1`)
+	require.Contains(t, metrics, `conch_partition_up{partition="gpu0"} 1`)
+	require.Contains(t, metrics, `conch_queue_requests{model="alpha"} 0`)
+	require.Contains(t, metrics, `nv_inference_request_success{model="alpha",partition="gpu0"`)
+	require.Contains(t, metrics, `conch_profile_usable{gpu_type="A100-80GB",model="alpha",source=`)
+	code, live := c.get("metrics", "/livez")
+	require.Equal(t, http.StatusOK, code, live)
+	statistics, err := c.client.Stub.ModelStatistics(ctx, &tritonpb.ModelStatisticsRequest{Name: "alpha"})
+	require.NoError(t, err)
+	require.EqualValues(t, 40, statistics.GetModelStats()[0].GetInferenceStats().GetSuccess().GetCount(), "statistics count client requests")
+}
+
+// TestModelControl: Triton's explicit model control, through the plan.
+func TestModelControl(t *testing.T) {
+	dir := writeZoo(t, "alpha", "beta")
+	c := startConch(t, text(dir, t.TempDir(), ""))
+	ctx := t.Context()
+	_, err := c.client.Stub.RepositoryModelUnload(ctx, &tritonpb.RepositoryModelUnloadRequest{ModelName: "alpha"})
+	require.NoError(t, err)
+	require.Equal(t, codes.NotFound, status.Code(c.infer(ctx, "alpha", 1)))
+	require.NoError(t, c.infer(ctx, "beta", 1))
+	m, err := c.admin.Model(ctx, "alpha")
+	require.NoError(t, err)
+	require.Equal(t, "unloaded", m.State)
+	_, err = c.client.Stub.RepositoryModelLoad(ctx, &tritonpb.RepositoryModelLoadRequest{ModelName: "alpha"})
+	require.NoError(t, err)
+	require.NoError(t, c.infer(ctx, "alpha", 1))
+
+	// A model that was put there since is loaded by name.
+	require.NoError(t, zoo.Write(dir, zoo.Model{Name: "gamma", MaxBatchSize: 4, Profile: zoo.Profile{Model: "gamma", Alpha: time.Millisecond, Beta: time.Millisecond, SLO: time.Second}}))
+	_, err = c.client.Stub.RepositoryModelLoad(ctx, &tritonpb.RepositoryModelLoadRequest{ModelName: "gamma"})
+	require.NoError(t, err)
+	require.NoError(t, c.infer(ctx, "gamma", 1))
+
+	_, err = c.client.Stub.RepositoryModelLoad(ctx, &tritonpb.RepositoryModelLoadRequest{ModelName: "nobody"})
+	require.Equal(t, codes.Internal, status.Code(err))
+	require.ErrorContains(t, err, "failed to load 'nobody', failed to poll from model repository")
+	_, err = c.client.Stub.RepositoryModelLoad(ctx, &tritonpb.RepositoryModelLoadRequest{ModelName: "alpha", Parameters: map[string]*tritonpb.ModelRepositoryParameter{
+		"config": {ParameterChoice: &tritonpb.ModelRepositoryParameter_StringParam{StringParam: "{}"}},
+	}})
+	require.Equal(t, codes.Unimplemented, status.Code(err))
+}
+
+// TestRestartAndReload: state outlives the process; a reload is all or nothing.
+func TestRestartAndReload(t *testing.T) {
+	dir, state := writeZoo(t, "alpha"), t.TempDir()
+	first := startConch(t, text(dir, state, ""))
+	require.NoError(t, first.infer(t.Context(), "alpha", 1))
+	_, err := newServer(t.Context(), serverOptions{config: parse(t, text(dir, state, "")), version: build(), log: slog.New(slog.DiscardHandler)})
+	require.ErrorContains(t, err, "in use by another conch")
+	first.stop()
+
+	c := startConch(t, text(dir, state, ""))
+	p, err := c.admin.Plan(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, p.Revision)
+	events, err := c.admin.Events(t.Context(), 0)
+	require.NoError(t, err)
+	require.Greater(t, len(events), 3, "those of the first run are there")
+
+	c.reload(t.Context(), func() (*config.Config, error) { return parse(t, text(dir, state, "models: {alpha: {slo: 40ms}}")), nil })
+	require.Eventually(t, func() bool {
+		m, err := c.admin.Model(t.Context(), "alpha")
+		return err == nil && m.SLOSeconds == .04 && c.dispatcher.Routes().Models["alpha"].SLO == 40*time.Millisecond
+	}, 5*time.Second, 10*time.Millisecond)
+	c.reload(t.Context(), func() (*config.Config, error) { return parse(t, text(dir, t.TempDir(), "")), nil })
+	require.Contains(t, c.log.String(), "reload refused, nothing was changed: state")
+	require.NoError(t, c.infer(t.Context(), "alpha", 1))
+}
+
+// TestDrain: what was accepted before the stop is answered, what comes after it
+// is refused.
+func TestDrain(t *testing.T) {
+	yaml := text(writeZoo(t, "alpha"), t.TempDir(), "models: {alpha: {slo: 10s, discipline: eager}}")
+	c := startConch(t, strings.Replace(yaml, "kind: embedded", "kind: embedded, stretch: 20", 1))
+	var wait sync.WaitGroup
+	errs := make([]error, 30)
+	for i := range errs {
+		wait.Go(func() { errs[i] = c.infer(context.Background(), "alpha", float32(i)) })
+	}
+	require.Eventually(t, func() bool { counts, _ := c.dispatcher.Counts("alpha"); return counts.Waiting > 0 }, 5*time.Second, time.Millisecond)
+	go c.stop()
+	wait.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	c.stop()
+}
+
+// TestPolicySwapUnderLoad loses no request.
+func TestPolicySwapUnderLoad(t *testing.T) {
+	c := startConch(t, text(writeZoo(t, "alpha", "beta"), t.TempDir(), ""))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wait sync.WaitGroup
+	var mu sync.Mutex
+	var failures []error
+	sent := 0
+	for i := range 8 {
+		wait.Go(func() {
+			model := []string{"alpha", "beta"}[i%2]
+			for ctx.Err() == nil {
+				err := c.infer(context.Background(), model, float32(i))
+				mu.Lock()
+				sent++
+				if err != nil {
+					failures = append(failures, err)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, layout := range []string{"* = 50, 50", "* = 100", "gpu0 = 50, 50"} {
+		_, err := c.admin.UsePolicy(t.Context(), client.UsePolicyRequest{Name: "static", Parameters: map[string]string{"partitions": layout}})
+		require.NoError(t, err)
+		_, err = c.admin.Apply(t.Context(), client.ApplyRequest{Author: "test"})
+		require.NoError(t, err)
+	}
+	cancel()
+	wait.Wait()
+	require.Empty(t, failures)
+	require.Greater(t, sent, 50)
+	gpus, err := c.admin.GPUs(t.Context())
+	require.NoError(t, err)
+	require.Len(t, gpus[0].Partitions, 2)
+	require.Len(t, gpus[1].Partitions, 1)
+}
