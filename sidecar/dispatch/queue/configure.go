@@ -47,6 +47,7 @@ func (s *Scheduler) release(now Time) {
 			continue
 		}
 		for _, l := range m.lanes {
+			s.dropTooLarge(l)
 			if l.n > 0 {
 				s.place(l, now)
 			}
@@ -54,6 +55,19 @@ func (s *Scheduler) release(now Time) {
 	}
 	for _, pl := range s.pools {
 		s.settle(pl, now)
+	}
+}
+
+// dropTooLarge drops late requests that no batch has room for any more; place
+// does so for those that wait.
+func (s *Scheduler) dropTooLarge(l *lane) {
+	for r := l.late.head; r != nil; {
+		next := r.next
+		if int(r.Rows) > l.m.maxRows {
+			s.take(l, r)
+			s.drop(r, DropTooLarge)
+		}
+		r = next
 	}
 }
 
@@ -114,9 +128,27 @@ func (s *Scheduler) SetModel(now Time, id ModelID, spec ModelSpec) error {
 	}
 	now = s.hold(now)
 	m.setSpec(spec)
+	s.reopen(m)
 	s.dirty = true
 	s.release(now)
 	return nil
+}
+
+// reopen puts requests that were given up back among those that wait, if the
+// new specification may decide otherwise about them.
+func (s *Scheduler) reopen(m *model) {
+	if m.spec.Late == LateServe && m.spec.Drop.bounded() && len(m.spec.Classes) > 0 {
+		return
+	}
+	for _, l := range m.lanes {
+		for r := l.late.tail; r != nil; r = l.late.tail { // backwards: each goes ahead of equal deadlines
+			s.take(l, r)
+			l.leave()
+			r.lane, r.place = l, placeWaiting
+			l.waiting.insert(r, true)
+			s.count(l, 1, int(r.Rows))
+		}
+	}
 }
 
 // RemoveModel removes a model. Its queued requests are dropped with

@@ -128,17 +128,16 @@ type candidate struct {
 }
 
 // gather sets B to the longest run of requests from `from` on that may start
-// together now. Where deadlines count, requests that cannot make it alone on
-// this profile class are passed over: a faster one may still serve them.
+// together now. Requests that this service cannot run, having too many rows or,
+// where deadlines count, too little time left for this profile class, are passed
+// over: another service may run them.
 func (c *candidate) gather(now Time, from *Request) {
 	svc := c.svc
 	r := from
-	if svc.bounded {
-		for r != nil && now+svc.table.At(int(r.Rows)) > r.Deadline {
-			r = r.next
-		}
+	for r != nil && (int(r.Rows) > svc.limit || svc.bounded && now+svc.table.At(int(r.Rows)) > r.Deadline) {
+		r = r.next
 	}
-	if r == nil || int(r.Rows) > svc.limit {
+	if r == nil {
 		c.Candidate, c.first, c.last = Candidate{}, nil, nil
 		return
 	}

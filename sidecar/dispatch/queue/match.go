@@ -147,13 +147,17 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 	if svc.bounded {
 		if now > c.Latest {
 			c.gather(now, l.waiting.head)
-			if c.Requests == 0 {
+			if c.Requests == 0 || !hurried && execOf(c, now) > now {
 				return
 			}
 		}
 		least := leastRows(now, l, c.first, svc.table, l.m.aimed(svc, now).hold)
-		if s.clear(c, now, least) && (c.Requests == 0 || !hurried && execOf(c, now) > now) {
-			return
+		gaveUp := s.clear(c, now, least)
+		if c.Requests == 0 || !hurried && execOf(c, now) > now {
+			if gaveUp {
+				return
+			}
+			c.gather(now, l.waiting.head) // nobody was given up, so make no room
 		}
 	}
 	l.waiting.cut(c.first, c.last)
@@ -182,9 +186,7 @@ func (s *Scheduler) clear(c *candidate, now Time, least int) (gaveUp bool) {
 	if r == c.first {
 		return false
 	}
-	if c.gather(now, r); c.Requests == 0 && !gaveUp {
-		c.gather(now, l.waiting.head) // too many rows for this class: no room is made
-	}
+	c.gather(now, r)
 	return gaveUp
 }
 
@@ -263,7 +265,7 @@ func (g *group) mostUrgent(p *partition) *candidate {
 	var best *candidate
 	key := Never
 	for _, e := range g.ready {
-		if l := e.s.lane; e.key < key && (l.avoid != p.id || !l.m.hasOther(p.id)) {
+		if l := e.s.lane; (best == nil || e.key < key) && (l.avoid != p.id || !l.m.hasOther(p.id)) {
 			best, key = e.s.cand, e.key
 		}
 	}
@@ -298,7 +300,7 @@ func (pl *pool) mostUrgent() *candidate {
 	var best *candidate
 	key := Never
 	for _, g := range pl.groups {
-		if g.nfree > 0 && len(g.pending) > 0 && g.pending[0].key < key {
+		if g.nfree > 0 && len(g.pending) > 0 && (best == nil || g.pending[0].key < key) {
 			best, key = g.pending[0].s.cand, g.pending[0].key
 		}
 	}

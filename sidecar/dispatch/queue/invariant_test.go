@@ -1,0 +1,309 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue_test
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+)
+
+// world mirrors what a Scheduler was told and checks every decision against it.
+// Its checks are written from the definitions, not from the implementation.
+type world struct {
+	t   *rapid.T
+	s   *queue.Scheduler
+	now queue.Time
+	log []string // of decisions, to compare runs
+
+	models     map[queue.ModelID]*mirrorModel
+	partitions map[queue.PartitionID]*mirrorPartition
+	added      int // partitions so far
+	requeued   int // minus the number of second attempts
+	requests   []*mirrorRequest
+	changing   bool // within Reconfigure: nothing may be decided
+}
+
+type mirrorModel struct {
+	spec             queue.ModelSpec
+	discipline, drop string
+	delay            queue.Time
+}
+
+type mirrorPartition struct {
+	spec         queue.PartitionSpec
+	up, draining bool
+	batch        *queue.Batch
+}
+
+type state int
+
+const (
+	queued state = iota
+	running
+	answered
+)
+
+type mirrorRequest struct {
+	queue.Request
+	id      int
+	seq     int // order among equal deadlines: second attempts go first
+	model   queue.ModelID
+	state   state
+	answers int
+}
+
+func (w *world) of(r *queue.Request) *mirrorRequest { return r.Owner.(*mirrorRequest) }
+
+// serves returns how a partition serves a model.
+func (p *mirrorPartition) serves(m queue.ModelID) (queue.Service, bool) {
+	for _, s := range p.spec.Serves {
+		if s.Model == m {
+			return s, true
+		}
+	}
+	return queue.Service{}, false
+}
+
+func (m *mirrorModel) table(s queue.Service) queue.Table {
+	if int(s.Class) < len(m.spec.Classes) {
+		return m.spec.Classes[s.Class]
+	}
+	return nil
+}
+
+func (m *mirrorModel) limit(s queue.Service) int {
+	if s.MaxBatch > 0 {
+		return min(s.MaxBatch, m.spec.MaxBatch)
+	}
+	return m.spec.MaxBatch
+}
+
+// usable lists the partitions that may run a model, busy or not.
+func (w *world) usable(m queue.ModelID) (ids []queue.PartitionID) {
+	for id, p := range w.partitions {
+		if _, ok := p.serves(m); ok && p.up && !p.draining {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// lane lists the queued requests that may share a batch with r, in the order in
+// which they have to be served.
+func (w *world) lane(r *mirrorRequest) []*mirrorRequest {
+	var lane []*mirrorRequest
+	for _, o := range w.requests {
+		if o.state == queued && o.model == r.model && o.Key == r.Key && o.Avoid == r.Avoid {
+			lane = append(lane, o)
+		}
+	}
+	slices.SortFunc(lane, func(a, b *mirrorRequest) int {
+		return cmp.Or(cmp.Compare(a.Deadline, b.Deadline), cmp.Compare(a.seq, b.seq))
+	})
+	return lane
+}
+
+func (w *world) Dispatch(b *queue.Batch) {
+	t := w.t
+	w.log = append(w.log, fmt.Sprintf("%d dispatch model %d on %d, %d rows, late %t", w.now, b.Model, b.Partition, b.Rows, b.Late))
+	require.False(t, w.changing, "a decision in the middle of a reconfiguration")
+	p, m := w.partitions[b.Partition], w.models[b.Model]
+	require.NotNil(t, p, "unknown partition")
+	require.NotNil(t, m, "unknown model")
+	require.Nil(t, p.batch, "the partition runs a batch already")
+	require.True(t, p.up && !p.draining, "the partition is down or draining")
+	svc, ok := p.serves(b.Model)
+	require.True(t, ok, "the partition does not serve the model")
+	require.Equal(t, w.now, b.Start)
+
+	require.NotEmpty(t, b.Requests)
+	first := w.of(b.Requests[0])
+	rows, oldest, earliest := 0, queue.Never, queue.Never
+	for i, r := range b.Requests {
+		o := w.of(r)
+		require.Equal(t, queued, o.state, "request %d is not queued", o.id)
+		require.Equal(t, b.Model, o.model)
+		require.Equal(t, first.Key, r.Key, "different keys in a batch")
+		if i > 0 && !b.Late {
+			require.LessOrEqual(t, b.Requests[i-1].Deadline, r.Deadline, "not in deadline order")
+		}
+		if r.Avoid == b.Partition {
+			require.Equal(t, []queue.PartitionID{b.Partition}, w.usable(b.Model), "an avoided partition, though there are others")
+		}
+		rows += int(r.Rows)
+		oldest, earliest = min(oldest, r.Arrival), min(earliest, r.Deadline)
+	}
+	table, limit := m.table(svc), m.limit(svc)
+	require.Equal(t, rows, b.Rows)
+	require.LessOrEqual(t, rows, limit, "more rows than the limit")
+	require.Equal(t, w.now+table.At(rows), b.Finish)
+
+	before := w.lane(first)
+	for _, r := range b.Requests {
+		w.of(r).state = running
+	}
+	p.batch = b
+	if b.Late {
+		require.Equal(t, queue.LateServe, m.spec.Late)
+		return
+	}
+	bounded := table != nil && m.drop != "none"
+	if bounded {
+		require.LessOrEqual(t, b.Finish, earliest, "started after latest")
+	}
+	rest := w.checkOrder(before, b, m, table, limit, bounded)
+	if table == nil || first.Avoid != queue.NoPartition || b.Hurried {
+		require.True(t, !b.Hurried || m.discipline == "adaptive")
+		return
+	}
+	full := rows >= limit
+	if rest != nil {
+		more := rows + int(rest.Rows)
+		full = full || more > limit || bounded && w.now+table.At(more) > earliest
+	}
+	switch {
+	case full:
+	case m.discipline == "deferred" || m.discipline == "adaptive":
+		require.True(t, earliest == queue.Never || w.now >= earliest-table.At(rows+1), "started before exec")
+	case m.discipline == "timeout":
+		require.GreaterOrEqual(t, w.now, oldest+m.delay, "started before exec")
+	}
+}
+
+// checkOrder verifies that a batch is a run of its lane, and that requests
+// ahead of it were left only because this partition could not serve them.
+// It returns the first request behind the batch.
+func (w *world) checkOrder(before []*mirrorRequest, b *queue.Batch, m *mirrorModel, table queue.Table, limit int, bounded bool) *mirrorRequest {
+	if m.spec.Late == queue.LateServe {
+		// The queue does not tell which requests it has given up; whatever is
+		// queued behind the last one is still a bound.
+		last := w.of(b.Requests[len(b.Requests)-1])
+		i := slices.Index(before, last)
+		for _, r := range before[i+1:] {
+			if r.state == queued {
+				return r
+			}
+		}
+		return nil
+	}
+	i := slices.IndexFunc(before, func(r *mirrorRequest) bool { return r.state == running })
+	for _, r := range before[:i] {
+		here, faster := table.At(int(r.Rows)), false
+		for _, p := range w.partitions {
+			if svc, ok := p.serves(b.Model); ok {
+				faster = faster || m.table(svc).At(int(r.Rows)) < here
+			}
+		}
+		passed := int(r.Rows) > limit || bounded && (w.now+here > r.Deadline || faster && (m.drop == "window" || m.drop == "thrift"))
+		require.True(w.t, passed, "request %d was overtaken", r.id)
+	}
+	for _, r := range before[i:] {
+		if r.state == queued {
+			return r
+		}
+	}
+	return nil
+}
+
+func (w *world) Drop(r *queue.Request, why queue.DropReason) {
+	o := w.of(r)
+	w.log = append(w.log, fmt.Sprintf("%d drop request %d: %v", w.now, o.id, why))
+	require.Equal(w.t, queued, o.state, "request %d is not queued", o.id)
+	w.answer(o)
+	m := w.models[o.model]
+	switch why {
+	case queue.DropModelRemoved:
+		require.Nil(w.t, m)
+		return
+	case queue.DropTooLarge:
+		return
+	}
+	require.False(w.t, w.changing, "a decision in the middle of a reconfiguration")
+	require.Equal(w.t, queue.LateDrop, m.spec.Late)
+	require.NotEqual(w.t, "none", m.drop)
+	// The fastest that it could run: on the classes in use, if there are any.
+	alone, anywhere := queue.Never, queue.Never
+	for _, c := range m.spec.Classes {
+		anywhere = min(anywhere, c.At(int(r.Rows)))
+	}
+	for _, p := range w.partitions {
+		if svc, ok := p.serves(o.model); ok {
+			alone = min(alone, m.table(svc).At(int(r.Rows)))
+		}
+	}
+	if alone == queue.Never {
+		alone = anywhere
+	}
+	if why == queue.DropLate {
+		require.Greater(w.t, w.now+alone, r.Deadline, "dropped although it could make it alone")
+	} else {
+		require.Contains(w.t, []string{"window", "thrift"}, m.drop)
+	}
+}
+
+func (w *world) answer(r *mirrorRequest) {
+	r.state = answered
+	r.answers++
+	require.Equal(w.t, 1, r.answers, "request %d answered again", r.id)
+}
+
+// check holds after every event.
+func (w *world) check() {
+	require.Greater(w.t, w.s.Next(), w.now, "something was due and did not happen")
+	perModel := make(map[queue.ModelID]int)
+	for _, r := range w.requests {
+		if r.state == queued {
+			perModel[r.model]++
+		}
+	}
+	stats := w.s.Stats()
+	all := 0
+	for id := range w.models {
+		n, rows := w.s.Queued(id)
+		require.Equal(w.t, perModel[id], n, "queued requests of model %d", id)
+		require.GreaterOrEqual(w.t, rows, n)
+		all += n
+	}
+	require.Equal(w.t, all, stats.QueuedRequests+stats.LateRequests)
+	free := 0
+	for _, p := range w.partitions {
+		if p.up && !p.draining && p.batch == nil {
+			free++
+		}
+	}
+	require.Equal(w.t, free, stats.FreePartitions)
+	w.checkWorkConserving(stats)
+}
+
+// checkWorkConserving: under eager, and without a profile, nobody waits beside
+// an idle partition that could serve them. A request that its class cannot
+// serve in time any more may wait for a faster one.
+func (w *world) checkWorkConserving(stats queue.Stats) {
+	if stats.LateRequests > 0 {
+		return
+	}
+	for _, r := range w.requests {
+		m := w.models[r.model]
+		if r.state != queued || m == nil || r.Avoid != queue.NoPartition {
+			continue
+		}
+		for id, p := range w.partitions {
+			svc, ok := p.serves(r.model)
+			if !ok || !p.up || p.draining || p.batch != nil || int(r.Rows) > m.limit(svc) {
+				continue
+			}
+			table := m.table(svc)
+			inTime := m.drop == "none" || w.now+table.At(int(r.Rows)) <= r.Deadline
+			if table == nil || m.discipline == "eager" && inTime {
+				require.Fail(w.t, "idle", "request %d of model %d waits beside idle partition %d", r.id, r.model, id)
+			}
+		}
+	}
+}
