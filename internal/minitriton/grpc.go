@@ -24,6 +24,7 @@ func newGRPCServer(s *Server) *grpc.Server {
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window),
+		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return errNoSuchMethod }),
 	)
 	pb.RegisterGRPCInferenceServiceServer(g, &grpcFront{server: s})
 	grpc_health_v1.RegisterHealthServer(g, &healthFront{})
@@ -39,11 +40,18 @@ func (*healthFront) Check(context.Context, *grpc_health_v1.HealthCheckRequest) (
 	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, nil
 }
 
+func (*healthFront) Watch(*grpc_health_v1.HealthCheckRequest, grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
+	return errNoSuchMethod
+}
+
 // grpcFront is Triton's gRPC service.
 type grpcFront struct {
 	pb.UnimplementedGRPCInferenceServiceServer
 	server *Server
 }
+
+// errNoSuchMethod has no text in Triton.
+var errNoSuchMethod = status.Error(codes.Unimplemented, "")
 
 var errRepositoryName = refuse(codes.Unimplemented, "'repository_name' specification is not supported")
 

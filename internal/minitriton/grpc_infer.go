@@ -81,15 +81,10 @@ func (f *grpcFront) read(in *pb.ModelInferRequest, m *model, r *request) *Error 
 		case i < len(in.RawInputContents):
 			to.data = in.RawInputContents[i]
 		case t.Contents != nil && len(in.RawInputContents) == 0:
-			data, given, err := typedContents(t, in.ModelName)
-			if err != nil {
+			var err *Error
+			if to.data, err = typedContents(t, in.ModelName); err != nil {
 				return err
 			}
-			if given {
-				to.data = data
-				continue
-			}
-			fallthrough
 		default:
 			return invalid("unable to find data for input tensor '%s' for model '%s' in request.", t.Name, in.ModelName)
 		}
@@ -159,13 +154,13 @@ func (s *sequence) setNumber(n uint64) {
 	}
 }
 
-// typedContents turns a tensor's typed elements into raw bytes. Elements of the wrong type are refused; none at all is not given.
-func typedContents(t *pb.ModelInferRequest_InferInputTensor, model string) (data []byte, given bool, err *Error) {
+// typedContents turns a tensor's typed elements into raw bytes. Elements of the wrong type are refused.
+func typedContents(t *pb.ModelInferRequest_InferInputTensor, model string) (data []byte, err *Error) {
 	c := t.Contents
 	le := binary.LittleEndian
-	take := func(n int, called string, types []string, put func(i, size int)) bool {
+	take := func(n int, called string, types []string, put func(i, size int)) {
 		if n == 0 || err != nil {
-			return false
+			return
 		}
 		for _, ty := range types {
 			if ty == t.Datatype {
@@ -174,12 +169,10 @@ func typedContents(t *pb.ModelInferRequest_InferInputTensor, model string) (data
 				for i := range n {
 					put(i, size)
 				}
-				given = true
-				return true
+				return
 			}
 		}
 		err = invalid("unexpected explicit tensor data for input tensor '%s' for model '%s' of type '%s', expected datatype '%s'", t.Name, model, called, t.Datatype)
-		return false
 	}
 	sized := func(v uint64, size int) {
 		var b [8]byte
@@ -200,5 +193,5 @@ func typedContents(t *pb.ModelInferRequest_InferInputTensor, model string) (data
 	take(len(c.Fp32Contents), "FP32", []string{"FP32"}, func(i, _ int) { data = le.AppendUint32(data, math.Float32bits(c.Fp32Contents[i])) })
 	take(len(c.Fp64Contents), "FP64", []string{"FP64"}, func(i, _ int) { data = le.AppendUint64(data, math.Float64bits(c.Fp64Contents[i])) })
 	take(len(c.BytesContents), "BYTES", []string{"BYTES"}, func(i, _ int) { data = appendBytesElement(data, c.BytesContents[i]) })
-	return data, given && err == nil, err
+	return data, err
 }

@@ -28,6 +28,9 @@ var (
 
 func (h *httpFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, _, _ := strings.Cut(r.RequestURI, "?")
+	if r.URL.IsAbs() { // a request line with scheme and host, as for a proxy
+		path = r.URL.EscapedPath()
+	}
 	switch path {
 	case "/v2":
 		h.get(w, r, h.serverMetadata)

@@ -244,9 +244,12 @@ func (m *model) wrongShape(r *request, in *tensor, dims []int64) *Error {
 		in.name, m.name, formatShape(expected), formatShape(in.shape), hint)
 }
 
+// checkStrings counts the elements by their lengths, as Triton's core does. A last element that is cut off counts; the backend refuses
+// it, which makes it a failed execution in the statistics.
 func (m *model) checkStrings(r *request, in *tensor, expected int64) *Error {
 	n := int64(0)
-	for data := in.data; len(data) > 0; {
+	var cut *Error
+	for data := in.data; len(data) > 0 && cut == nil; n++ {
 		if n == expected {
 			return requestError(r.id, "unexpected number of string elements %d for inference input '%s' for model '%s', expecting %d", n+1, in.name, m.name, expected)
 		}
@@ -256,13 +259,16 @@ func (m *model) checkStrings(r *request, in *tensor, expected int64) *Error {
 		}
 		size := uint64(binary.LittleEndian.Uint32(data))
 		if uint64(len(data)-4) < size {
-			return invalid("incomplete string data for inference input '%s', expecting string of length %d but only %d bytes available", in.name, size, len(data)-4)
+			cut = invalid("incomplete string data for inference input '%s', expecting string of length %d but only %d bytes available", in.name, size, len(data)-4)
+			continue
 		}
 		data = data[4+size:]
-		n++
 	}
 	if n != expected {
 		return requestError(r.id, "expected %d string elements for inference input '%s' for model '%s', got %d", expected, in.name, m.name, n)
 	}
-	return nil
+	if cut != nil {
+		m.stats.refused(failBackend, 0)
+	}
+	return cut
 }

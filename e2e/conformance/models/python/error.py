@@ -1,0 +1,24 @@
+# Copyright The Conch Authors
+# SPDX-License-Identifier: Apache-2.0
+"""error: identity that answers a request with an error if its first element is negative, and fails the whole execution if it is -1000 or less."""
+
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            value = pb.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            first = value.flatten()[0]
+            if first <= -1000:
+                raise RuntimeError("the whole execution fails")
+            if first < 0:
+                responses.append(
+                    pb.InferenceResponse(error=pb.TritonError("negative input"))
+                )
+                continue
+            responses.append(
+                pb.InferenceResponse(output_tensors=[pb.Tensor("OUTPUT0", value)])
+            )
+        return responses

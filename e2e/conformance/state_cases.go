@@ -1,0 +1,393 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// statistics of one model with one version.
+func (e *Env) statistics(model string) *pb.ModelStatistics {
+	e.Helper()
+	stats, err := e.Client.Statistics(e.ctx(), model, "")
+	require.NoError(e, err)
+	require.Len(e, stats, 1)
+	return stats[0]
+}
+
+// statisticsCases count what a model did. They compare with what was counted before, since other cases used the models too.
+func statisticsCases() []Case {
+	return []Case{
+		{"statistics/one request more", func(e *Env) {
+			before := e.statistics("identity")
+			e.infer(request("identity", input("INPUT0", "FP32", shape(3, 1), fp32(1, 2, 3))))
+			after := e.statistics("identity")
+			require.Equal(e, "identity", after.Name)
+			require.Equal(e, "1", after.Version)
+			require.Equal(e, before.InferenceCount+3, after.InferenceCount, "inferences are rows")
+			require.Equal(e, before.ExecutionCount+1, after.ExecutionCount)
+			require.Equal(e, before.InferenceStats.Success.Count+1, after.InferenceStats.Success.Count)
+			require.Equal(e, before.InferenceStats.Queue.Count+1, after.InferenceStats.Queue.Count)
+			require.Equal(e, before.InferenceStats.ComputeInfer.Count+1, after.InferenceStats.ComputeInfer.Count)
+			require.Equal(e, before.InferenceStats.Fail.Count, after.InferenceStats.Fail.Count)
+			require.Greater(e, after.InferenceStats.Success.Ns, before.InferenceStats.Success.Ns)
+			require.GreaterOrEqual(e, after.LastInference, uint64(time.Now().Add(-time.Minute).UnixMilli()), "milliseconds since 1970")
+			require.Equal(e, batchCount(before, 3)+1, batchCount(after, 3), "batch_stats are by total batch")
+		}},
+		{"statistics/a refused request is not counted", func(e *Env) {
+			before := e.statistics("identity")
+			_, err := e.Client.Stub.ModelInfer(e.ctx(), request("identity", input("INPUT0", "INT32", shape(1, 1), i32(1))))
+			require.Error(e, err)
+			after := e.statistics("identity")
+			require.Equal(e, before.InferenceStats.Fail.Count, after.InferenceStats.Fail.Count)
+			require.Equal(e, before.InferenceStats.Success.Count, after.InferenceStats.Success.Count)
+		}},
+		{"statistics/a model's error in its answer is a success, an exception a failure", func(e *Env) {
+			before := e.statistics("error")
+			for _, v := range []float32{-1, -1000} {
+				_, err := e.Client.Stub.ModelInfer(e.ctx(), request("error", input("INPUT0", "FP32", shape(1, 1), fp32(v))))
+				require.Error(e, err)
+			}
+			after := e.statistics("error")
+			require.Equal(e, before.InferenceStats.Success.Count+1, after.InferenceStats.Success.Count)
+			require.Equal(e, before.InferenceStats.Fail.Count+1, after.InferenceStats.Fail.Count)
+			require.Equal(e, before.ExecutionCount+2, after.ExecutionCount)
+			require.Equal(e, before.InferenceCount+1, after.InferenceCount)
+			require.Equal(e, batchCount(before, 1)+2, batchCount(after, 1))
+		}},
+		{"statistics/of all models", func(e *Env) {
+			stats, err := e.Client.Statistics(e.ctx(), "", "")
+			require.NoError(e, err)
+			seen := map[string]bool{}
+			for _, s := range stats {
+				seen[s.Name] = true
+			}
+			names, err := ModelNames()
+			require.NoError(e, err)
+			for _, n := range names {
+				require.True(e, seen[n], n)
+			}
+		}},
+		{"statistics/over HTTP", func(e *Env) {
+			e.infer(addSub())
+			r := e.call("GET", "/v2/models/add_sub/stats", "")
+			require.Equal(e, 200, r.status)
+			var doc struct {
+				ModelStats []struct {
+					Name           string
+					Version        string
+					InferenceCount uint64 `json:"inference_count"`
+					InferenceStats struct {
+						Success struct{ Count, Ns uint64 }
+					} `json:"inference_stats"`
+					BatchStats []struct {
+						BatchSize uint64 `json:"batch_size"`
+					} `json:"batch_stats"`
+				} `json:"model_stats"`
+			}
+			require.NoError(e, json.Unmarshal([]byte(r.body), &doc), r.body)
+			require.Len(e, doc.ModelStats, 1)
+			s := doc.ModelStats[0]
+			want := e.statistics("add_sub")
+			require.Equal(e, want.InferenceCount, s.InferenceCount)
+			require.Equal(e, want.InferenceStats.Success.Ns, s.InferenceStats.Success.Ns)
+			require.Len(e, s.BatchStats, len(want.BatchStats))
+		}},
+		{"statistics/refused", func(e *Env) {
+			_, err := e.Client.Stub.ModelStatistics(e.ctx(), &pb.ModelStatisticsRequest{Name: "nope"})
+			e.refused(err, codes.InvalidArgument, "requested model 'nope' is not available")
+			_, err = e.Client.Stub.ModelStatistics(e.ctx(), &pb.ModelStatisticsRequest{Name: "identity", Version: "7"})
+			e.refused(err, codes.InvalidArgument, "requested model version is not available for model 'identity'")
+		}},
+	}
+}
+
+func batchCount(s *pb.ModelStatistics, size uint64) uint64 {
+	for _, b := range s.BatchStats {
+		if b.BatchSize == size {
+			return b.ComputeInfer.Count
+		}
+	}
+	return 0
+}
+
+// together sends requests of the given rows at once and waits for all answers.
+func (e *Env) together(model string, rows ...int64) {
+	e.Helper()
+	ctx := e.ctx()
+	errs := make([]error, len(rows))
+	var all sync.WaitGroup
+	for i, n := range rows {
+		all.Go(func() {
+			_, errs[i] = e.Client.Stub.ModelInfer(ctx, request(model, input("INPUT0", "FP32", shape(n, 1), make([]byte, 4*n))))
+		})
+		time.Sleep(3 * time.Millisecond) // in this order
+	}
+	all.Wait()
+	for _, err := range errs {
+		require.NoError(e, err)
+	}
+}
+
+// batchingCases see what runs together by the statistics. The models take 150 ms per execution, so that the rest queues meanwhile.
+func batchingCases() []Case {
+	return []Case{
+		{"batching/without dynamic_batching every request runs alone", func(e *Env) {
+			before := e.statistics("slow")
+			e.together("slow", 1, 1, 1)
+			after := e.statistics("slow")
+			require.Equal(e, before.ExecutionCount+3, after.ExecutionCount)
+			require.Equal(e, batchCount(before, 1)+3, batchCount(after, 1))
+		}},
+		{"batching/what queues during an execution runs together", func(e *Env) {
+			before := e.statistics("batched")
+			e.together("batched", 1, 1, 1, 1, 1, 1, 1, 1)
+			after := e.statistics("batched")
+			require.Equal(e, before.ExecutionCount+2, after.ExecutionCount)
+			require.Equal(e, before.InferenceCount+8, after.InferenceCount)
+			require.Equal(e, batchCount(before, 1)+1, batchCount(after, 1), "the first at once")
+			require.Equal(e, batchCount(before, 7)+1, batchCount(after, 7), "the others behind it")
+		}},
+		{"batching/a request is never split", func(e *Env) {
+			before := e.statistics("batched")
+			e.together("batched", 3, 2, 8, 1)
+			after := e.statistics("batched")
+			for size, n := range map[uint64]uint64{3: 1, 2: 1, 8: 1, 1: 1} {
+				require.Equal(e, batchCount(before, size)+n, batchCount(after, size), "batches of %d", size)
+			}
+		}},
+		{"batching/a cancelled request still in the queue does not run", func(e *Env) {
+			before := e.statistics("batched")
+			first := make(chan error, 1)
+			ctx := e.ctx()
+			send := func(ctx context.Context) error {
+				_, err := e.Client.Stub.ModelInfer(ctx, request("batched", input("INPUT0", "FP32", shape(8, 1), make([]byte, 32))))
+				return err
+			}
+			// One full batch runs, two are made ahead; the fourth waits in the queue.
+			var ahead sync.WaitGroup
+			go func() { first <- send(ctx) }()
+			time.Sleep(20 * time.Millisecond)
+			for range 2 {
+				ahead.Go(func() { _ = send(ctx) })
+			}
+			time.Sleep(20 * time.Millisecond)
+			gone, cancel := context.WithCancel(ctx)
+			last := make(chan error, 1)
+			go func() { last <- send(gone) }()
+			time.Sleep(20 * time.Millisecond)
+			cancel()
+			require.Error(e, <-last)
+			require.NoError(e, <-first)
+			ahead.Wait()
+			require.Eventually(e, func() bool {
+				return e.statistics("batched").InferenceStats.Fail.Count == before.InferenceStats.Fail.Count+1
+			}, 2*time.Second, 20*time.Millisecond)
+			require.Equal(e, before.ExecutionCount+3, e.statistics("batched").ExecutionCount)
+		}},
+	}
+}
+
+// repositoryCases load and unload. Each leaves its model loaded.
+func repositoryCases() []Case {
+	state := func(e *Env, model string) (state, reason string) {
+		index, err := e.Client.Index(e.ctx(), false)
+		require.NoError(e, err)
+		for _, m := range index {
+			if m.Name == model {
+				return m.State, m.Reason
+			}
+		}
+		return "not listed", ""
+	}
+	load := func(e *Env, r *pb.RepositoryModelLoadRequest) error {
+		_, err := e.Client.Stub.RepositoryModelLoad(e.ctx(), r)
+		return err
+	}
+	text := func(s string) *pb.ModelRepositoryParameter {
+		return &pb.ModelRepositoryParameter{ParameterChoice: &pb.ModelRepositoryParameter_StringParam{StringParam: s}}
+	}
+	number := &pb.ModelRepositoryParameter{ParameterChoice: &pb.ModelRepositoryParameter_Int64Param{Int64Param: 3}}
+	const notPolled = "failed to load '%', failed to poll from model repository"
+	var cases []Case
+	for _, c := range []struct {
+		name    string
+		request *pb.RepositoryModelLoadRequest
+		code    codes.Code
+		message string
+	}{
+		{"load an unknown model", &pb.RepositoryModelLoadRequest{ModelName: "nope"}, codes.Internal, strings.Replace(notPolled, "%", "nope", 1)},
+		{"load without a name", &pb.RepositoryModelLoadRequest{}, codes.Internal, strings.Replace(notPolled, "%", "", 1)},
+		{"load from a named repository", &pb.RepositoryModelLoadRequest{ModelName: "identity", RepositoryName: "r"}, codes.Unimplemented, "'repository_name' specification is not supported"},
+		{"load with an unknown parameter", &pb.RepositoryModelLoadRequest{ModelName: "identity", Parameters: map[string]*pb.ModelRepositoryParameter{"foo": text("x")}}, codes.InvalidArgument, "unrecognized load parameter 'foo'."},
+		{"load with a config that is no JSON", &pb.RepositoryModelLoadRequest{ModelName: "identity", Parameters: map[string]*pb.ModelRepositoryParameter{"config": text("{x")}}, codes.Internal, strings.Replace(notPolled, "%", "identity", 1)},
+		{"load with a config that is no text", &pb.RepositoryModelLoadRequest{ModelName: "identity", Parameters: map[string]*pb.ModelRepositoryParameter{"config": number}}, codes.InvalidArgument, "invalid value type for load parameter 'config', expected string_param."},
+	} {
+		cases = append(cases, Case{"repository/" + c.name, func(e *Env) {
+			e.refused(load(e, c.request), c.code, c.message)
+			e.infer(identity()) // what served goes on serving
+		}})
+	}
+	return append(cases,
+		Case{"repository/index", func(e *Env) {
+			for _, ready := range []bool{false, true} {
+				index, err := e.Client.Index(e.ctx(), ready)
+				require.NoError(e, err)
+				var seen []string
+				for _, m := range index {
+					if m.State == "READY" {
+						require.Equal(e, "1", m.Version, m.Name)
+						seen = append(seen, m.Name)
+					}
+				}
+				names, err := ModelNames()
+				require.NoError(e, err)
+				require.Subset(e, seen, names)
+				require.IsNonDecreasing(e, seen)
+			}
+			_, err := e.Client.Stub.RepositoryIndex(e.ctx(), &pb.RepositoryIndexRequest{RepositoryName: "r"})
+			e.refused(err, codes.Unimplemented, "'repository_name' specification is not supported")
+		}},
+		Case{"repository/index over HTTP", func(e *Env) {
+			r := e.call("POST", "/v2/repository/index", `{"ready":true}`)
+			require.Equal(e, 200, r.status)
+			var index []map[string]string
+			require.NoError(e, json.Unmarshal([]byte(r.body), &index), r.body)
+			require.Contains(e, index, map[string]string{"name": "identity", "version": "1", "state": "READY"})
+			e.wantHTTP(e.call("POST", "/v2/repository/index", `{"ready":3}`), 500, jsonType, errorJSON("attempt to access JSON non-boolean as boolean"))
+			e.wantHTTP(e.call("GET", "/v2/repository/index", ""), 405, jsonType, `{"error":"Method Not Allowed"}`)
+		}},
+		Case{"repository/unload and load", func(e *Env) {
+			require.NoError(e, e.Target.Unload(e.ctx(), "string"))
+			_, err := e.Client.Stub.ModelInfer(e.ctx(), request("string"))
+			e.refused(err, codes.NotFound, "Request for unknown model: 'string' has no available versions")
+			_, err = e.Client.Stub.ModelMetadata(e.ctx(), &pb.ModelMetadataRequest{Name: "string"})
+			e.refused(err, codes.NotFound, "Request for unknown model: 'string' has no available versions")
+			_, err = e.Client.Stub.ModelStatistics(e.ctx(), &pb.ModelStatisticsRequest{Name: "string"})
+			e.refused(err, codes.InvalidArgument, "requested model 'string' is not available")
+			ready, err := e.Client.ModelReady(e.ctx(), "string", "")
+			require.NoError(e, err)
+			require.False(e, ready)
+			e.wantHTTP(e.call("POST", inferPath("string"), "{}"), 404, textPlain, errorJSON("Request for unknown model: 'string' has no available versions"))
+			require.Eventually(e, func() bool {
+				s, reason := state(e, "string")
+				return s == "UNAVAILABLE" && reason == "unloaded"
+			}, 5*time.Second, 20*time.Millisecond)
+			_, err = e.Client.Stub.ModelInfer(e.ctx(), request("string", version("1")))
+			e.refused(err, codes.Unavailable, "Request for unknown model: 'string' version 1 is not at ready state")
+			require.NoError(e, e.Target.Load(e.ctx(), "string"))
+			s, reason := state(e, "string")
+			require.Equal(e, "READY", s)
+			require.Empty(e, reason)
+			e.infer(request("string", input("INPUT0", "BYTES", shape(1, 1), bytesElements("a"))))
+			require.Equal(e, uint64(1), e.statistics("string").InferenceCount, "statistics begin anew")
+		}},
+		Case{"repository/unload what is not loaded", func(e *Env) {
+			_, err := e.Client.Stub.RepositoryModelUnload(e.ctx(), &pb.RepositoryModelUnloadRequest{ModelName: "nope"})
+			require.NoError(e, err)
+			_, err = e.Client.Stub.RepositoryModelUnload(e.ctx(), &pb.RepositoryModelUnloadRequest{ModelName: "nope",
+				Parameters: map[string]*pb.ModelRepositoryParameter{"unload_dependents": text("x")}})
+			e.refused(err, codes.InvalidArgument, "invalid value type for 'unload_dependents' parameter, expected bool_param.")
+		}},
+		Case{"repository/unload lets accepted requests finish", func(e *Env) {
+			answer := make(chan error, 1)
+			ctx := e.ctx()
+			go func() {
+				_, err := e.Client.Stub.ModelInfer(ctx, request("slow", input("INPUT0", "FP32", shape(1, 1), fp32(1))))
+				answer <- err
+			}()
+			time.Sleep(60 * time.Millisecond)
+			require.NoError(e, e.Target.Unload(e.ctx(), "slow"))
+			require.NoError(e, <-answer)
+			require.NoError(e, e.Target.Load(e.ctx(), "slow"))
+		}},
+		Case{"repository/load again changes nothing", func(e *Env) {
+			// The first load of a python model writes its bytecode into the directory, which makes a real server reload once more.
+			require.NoError(e, e.Target.Load(e.ctx(), "identity"))
+			e.infer(identity())
+			before := e.statistics("identity")
+			require.NoError(e, e.Target.Load(e.ctx(), "identity"))
+			require.Equal(e, before.InferenceCount, e.statistics("identity").InferenceCount)
+		}},
+		Case{"repository/load with another config", func(e *Env) {
+			const config = `{"backend":"python","max_batch_size":4,"input":[{"name":"INPUT0","data_type":"TYPE_FP16","dims":[2]}],` +
+				`"output":[{"name":"OUTPUT0","data_type":"TYPE_FP16","dims":[2]}],"instance_group":[{"kind":"KIND_CPU"}],` +
+				`"parameters":{"conch_builtin":{"string_value":"identity"},"mine":{"string_value":"yes"}}}`
+			mine := func() string {
+				c, err := e.Client.ModelConfig(e.ctx(), "half", "")
+				require.NoError(e, err)
+				return c.Parameters["mine"].GetStringValue()
+			}
+			require.NoError(e, e.Target.Load(e.ctx(), "half"))
+			require.NoError(e, e.Client.LoadConfig(e.ctx(), "half", config))
+			require.Equal(e, "yes", mine())
+			require.NoError(e, e.Client.Load(e.ctx(), "half"))
+			require.Equal(e, "yes", mine(), "a plain load of unchanged files keeps it")
+			require.NoError(e, e.Client.Unload(e.ctx(), "half"))
+			require.NoError(e, e.Client.Load(e.ctx(), "half"))
+			require.Empty(e, mine(), "an unload forgets it")
+		}},
+		Case{"repository/over HTTP", func(e *Env) {
+			e.wantHTTP(e.call("POST", "/v2/repository/models/nope/load", ""), 500, jsonType, errorJSON("failed to load 'nope', failed to poll from model repository"))
+			e.wantHTTP(e.call("POST", "/v2/repository/models/identity/load", "{x"), 500, jsonType, errorJSON("failed to parse the request JSON buffer: Missing a name for object member. at 1"))
+			e.wantHTTP(e.call("POST", "/v2/repository/models/identity/load", `{"parameters":{"config":3}}`), 500, jsonType, errorJSON("attempt to access JSON non-string as string"))
+			e.wantHTTP(e.call("POST", "/v2/repository/r/models/identity/load", ""), 501, jsonType, errorJSON("'repository_name' specification is not supported"))
+			e.wantHTTP(e.call("POST", "/v2/repository/models/nope/unload", ""), 200, jsonType, "")
+			e.wantHTTP(e.call("POST", "/v2/repository/models/types/unload", ""), 200, jsonType, "")
+			e.wantHTTP(e.call("GET", "/v2/models/types/ready", ""), 400, textPlain, `{"error":"Model version not ready"}`)
+			e.wantHTTP(e.call("POST", "/v2/repository/models/types/load", ""), 200, jsonType, "")
+			e.wantHTTP(e.call("GET", "/v2/models/types/ready", ""), 200, textPlain, "")
+		}},
+	)
+}
+
+// memoryCases are the shared memory API as far as it needs no memory.
+func memoryCases() []Case {
+	region := func(v string, sized bool) map[string]*pb.InferParameter {
+		p := map[string]*pb.InferParameter{"shared_memory_region": inferParameter(v)}
+		if sized {
+			p["shared_memory_byte_size"] = inferParameter(8)
+		}
+		return p
+	}
+	return []Case{
+		{"memory/no regions", func(e *Env) {
+			r, err := e.Client.Stub.SystemSharedMemoryStatus(e.ctx(), &pb.SystemSharedMemoryStatusRequest{})
+			require.NoError(e, err)
+			require.Empty(e, r.Regions)
+			e.wantHTTP(e.call("GET", "/v2/systemsharedmemory/status", ""), 200, jsonType, "[]")
+			e.wantHTTP(e.call("GET", "/v2/cudasharedmemory/status", ""), 200, jsonType, "[]")
+		}},
+		{"memory/unknown region", func(e *Env) {
+			_, err := e.Client.Stub.SystemSharedMemoryStatus(e.ctx(), &pb.SystemSharedMemoryStatusRequest{Name: "x"})
+			e.refused(err, codes.NotFound, "Unable to find system shared memory region: 'x'")
+			_, err = e.Client.Stub.CudaSharedMemoryStatus(e.ctx(), &pb.CudaSharedMemoryStatusRequest{Name: "x"})
+			e.refused(err, codes.NotFound, "Unable to find cuda shared memory region: 'x'")
+			_, err = e.Client.Stub.SystemSharedMemoryUnregister(e.ctx(), &pb.SystemSharedMemoryUnregisterRequest{Name: "x"})
+			require.NoError(e, err)
+		}},
+		{"memory/register what is not there", func(e *Env) {
+			_, err := e.Client.Stub.SystemSharedMemoryRegister(e.ctx(), &pb.SystemSharedMemoryRegisterRequest{Name: "a", Key: "/conch-no-such-key", ByteSize: 8})
+			e.refused(err, codes.Internal, "Unable to open shared memory region: '/conch-no-such-key'")
+		}},
+		{"memory/infer from an unknown region", func(e *Env) {
+			r := request("identity", declare("INPUT0", "FP32", shape(1, 2)))
+			r.Inputs[0].Parameters = region("zz", true)
+			_, err := e.Client.Stub.ModelInfer(e.ctx(), r)
+			e.refused(err, codes.NotFound, "Unable to find shared memory region: 'zz'")
+			r.Inputs[0].Parameters = region("zz", false)
+			_, err = e.Client.Stub.ModelInfer(e.ctx(), r)
+			e.refused(err, codes.InvalidArgument, "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'INPUT0'")
+		}},
+	}
+}

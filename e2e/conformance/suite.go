@@ -1,0 +1,182 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton"
+	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// Target is a running server that holds the suite's models in its repository.
+type Target struct {
+	// Name of the target in test names and messages.
+	Name string
+	// GRPC and HTTP are host:port.
+	GRPC, HTTP string
+	// Load and Unload change what is loaded; by the repository API unless given.
+	Load, Unload func(ctx context.Context, model string) error
+	// Skip says why a case does not apply to the target, or nothing. Nil skips none.
+	Skip func(caseName string) string
+}
+
+// Case is one thing that a server must do.
+type Case struct {
+	Name string
+	Run  func(e *Env)
+}
+
+// Env is what a case sees of its target.
+type Env struct {
+	*testing.T
+	Target Target
+	Client *triton.Client
+	http   *http.Client
+}
+
+// callTimeout bounds every call, so that a target that hangs fails its case.
+const callTimeout = 20 * time.Second
+
+// Cases lists the suite.
+func Cases() []Case {
+	var all []Case
+	for _, part := range [][]Case{
+		serverCases(), inferCases(), refusedCases(), typedCases(), stringCases(), sequenceCases(), streamCases(), httpCases(), jsonCases(),
+		jsonRefusedCases(), binaryCases(), encodingCases(), statisticsCases(), batchingCases(), repositoryCases(), memoryCases(),
+	} {
+		all = append(all, part...)
+	}
+	return all
+}
+
+// Run loads the suite's models on the target and runs every case.
+func Run(t *testing.T, target Target) {
+	client, err := triton.Dial(target.GRPC)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+	if target.Load == nil {
+		target.Load = client.Load
+	}
+	if target.Unload == nil {
+		target.Unload = client.Unload
+	}
+	transport := &http.Transport{DisableCompression: true}
+	defer transport.CloseIdleConnections()
+	names, err := ModelNames()
+	require.NoError(t, err)
+	for _, name := range names {
+		ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+		require.NoError(t, target.Load(ctx, name), "%s: load %s", target.Name, name)
+		cancel()
+	}
+	for _, c := range Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			if target.Skip != nil {
+				if reason := target.Skip(c.Name); reason != "" {
+					t.Skip(reason)
+				}
+			}
+			c.Run(&Env{T: t, Target: target, Client: client, http: &http.Client{Transport: transport, Timeout: callTimeout}})
+		})
+	}
+}
+
+// ctx bounds one call.
+func (e *Env) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(e.Context(), callTimeout)
+	e.Cleanup(cancel)
+	return ctx
+}
+
+// infer sends a request and wants an answer.
+func (e *Env) infer(r *pb.ModelInferRequest) *pb.ModelInferResponse {
+	e.Helper()
+	resp, err := e.Client.Stub.ModelInfer(e.ctx(), r)
+	require.NoError(e, err)
+	return resp
+}
+
+// refused wants a gRPC status, code and text.
+func (e *Env) refused(err error, code codes.Code, message string) {
+	e.Helper()
+	s, ok := status.FromError(err)
+	require.True(e, ok && err != nil, "want a gRPC status, have %v", err)
+	require.Equal(e, code.String()+": "+message, s.Code().String()+": "+s.Message())
+}
+
+// reply is an HTTP answer with its body read.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// call sends an HTTP request. Headers are name, value, name, value.
+func (e *Env) call(method, path, body string, headers ...string) reply {
+	e.Helper()
+	r, err := http.NewRequestWithContext(e.ctx(), method, "http://"+e.Target.HTTP+"/", strings.NewReader(body))
+	require.NoError(e, err)
+	r.URL.Opaque = path // sent as it stands
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header[headers[i]] = []string{headers[i+1]}
+	}
+	resp, err := e.http.Do(r)
+	require.NoError(e, err)
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	require.NoError(e, err)
+	return reply{status: resp.StatusCode, header: resp.Header, body: string(data)}
+}
+
+// wantHTTP compares status, media type and body; a body that is JSON is compared as JSON.
+func (e *Env) wantHTTP(r reply, status int, contentType, body string) {
+	e.Helper()
+	require.Equal(e, status, r.status, "status; body %q", r.body)
+	require.Equal(e, contentType, r.header.Get("Content-Type"), "Content-Type; body %q", r.body)
+	if json.Valid([]byte(body)) {
+		require.JSONEq(e, body, r.body)
+		return
+	}
+	require.Equal(e, body, r.body)
+}
+
+// errorJSON is Triton's error body.
+func errorJSON(message string) string {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(map[string]string{"error": message}); err != nil {
+		panic(err) // a string always encodes
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func compress(encoding, s string) string {
+	var b bytes.Buffer
+	var w io.WriteCloser = zlib.NewWriter(&b)
+	if encoding == "gzip" {
+		w = gzip.NewWriter(&b)
+	}
+	if _, err := io.WriteString(w, s); err != nil {
+		panic(err) // a bytes.Buffer takes everything
+	}
+	if err := w.Close(); err != nil {
+		panic(err)
+	}
+	return b.String()
+}
