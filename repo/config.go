@@ -4,6 +4,7 @@
 package repo
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -52,7 +53,7 @@ func ReadConfig(text []byte) (*tritonpb.ModelConfig, error) {
 func readConfig(text []byte, newer bool) (*tritonpb.ModelConfig, error) {
 	c := &tritonpb.ModelConfig{}
 	if err := (prototext.UnmarshalOptions{DiscardUnknown: newer}).Unmarshal(text, c); err != nil {
-		return nil, syntaxError(err)
+		return nil, syntaxError(err, text)
 	}
 	return c, nil
 }
@@ -69,13 +70,16 @@ func servedConfig(text []byte, name string) (*tritonpb.ModelConfig, error) {
 
 // syntaxError takes apart "proto: (line 3:5): what is wrong", in which the
 // protobuf library varies the kind of its spaces.
-func syntaxError(err error) *SyntaxError {
+func syntaxError(err error, config []byte) *SyntaxError {
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	text = strings.TrimPrefix(text, "proto: ")
 	position := regexp.MustCompile(`^(?:syntax error )?\(line (\d+):\d+\): `)
 	if m := position.FindStringSubmatch(text); m != nil {
 		line, _ := strconv.Atoi(m[1]) // the pattern admits digits only; a number too large for int is no line of ours
 		return &SyntaxError{Line: line, Text: text[len(m[0]):]}
+	}
+	if strings.Contains(text, "unexpected EOF") {
+		return &SyntaxError{Line: bytes.Count(bytes.TrimSpace(config), []byte("\n")) + 1, Text: "the text ends inside a message or a value"}
 	}
 	return &SyntaxError{Text: text}
 }

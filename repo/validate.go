@@ -123,8 +123,8 @@ func (v *validator) identity(c *tritonpb.ModelConfig) {
 	if c.GetName() != "" && c.GetName() != v.model {
 		v.add(SeverityError, v.line("name"), "name is %q, and the directory is %q: Triton wants them equal (or no name)", c.GetName(), v.model)
 	}
-	if c.GetBackend() == "" && c.GetPlatform() == "" {
-		v.add(SeverityError, 0, "neither backend nor platform is set; write backend: \"onnxruntime\", \"python\" or another")
+	if c.GetBackend() == "" && c.GetPlatform() == "" && !v.backendIsGuessed() {
+		v.add(SeverityError, 0, "neither backend nor platform is set, and no file name tells; write backend: \"onnxruntime\", \"python\" or another")
 	}
 	isEnsemble := c.GetPlatform() == "ensemble"
 	switch {
@@ -151,17 +151,17 @@ func (v *validator) batching(c *tritonpb.ModelConfig) {
 
 func (v *validator) tensors(c *tritonpb.ModelConfig) {
 	if len(c.GetInput()) == 0 {
-		v.add(SeverityError, 0, "no input is described")
+		v.add(SeverityWarning, 0, "no input is described: no request can name one")
 	}
 	if len(c.GetOutput()) == 0 {
-		v.add(SeverityError, 0, "no output is described")
+		v.add(SeverityWarning, 0, "no output is described")
 	}
 	batched := c.GetMaxBatchSize() > 0
 	seen := map[string]bool{}
 	for i, in := range c.GetInput() {
 		v.tensor("input", i, in.GetName(), in.GetDataType(), in.GetDims(), in.GetReshape(), batched)
 		if seen[in.GetName()] {
-			v.add(SeverityError, v.tensorLine("input", i, "name"), "input %q is described twice", in.GetName())
+			v.add(SeverityWarning, v.tensorLine("input", i, "name"), "input %q is described twice", in.GetName())
 		}
 		seen[in.GetName()] = true
 	}
@@ -218,9 +218,6 @@ func (v *validator) tensor(kind string, i int, name string, datatype tritonpb.Da
 
 func (v *validator) instances(c *tritonpb.ModelConfig) {
 	for _, g := range c.GetInstanceGroup() {
-		if g.GetCount() < 0 {
-			v.add(SeverityError, v.line("instance_group"), "instance_group has count %d", g.GetCount())
-		}
 		if len(g.GetGpus()) > 0 && (g.GetKind() == tritonpb.ModelInstanceGroup_KIND_CPU || g.GetKind() == tritonpb.ModelInstanceGroup_KIND_MODEL) {
 			v.add(SeverityError, v.line("instance_group"), "instance_group is %s and lists gpus", g.GetKind())
 		}
@@ -301,11 +298,7 @@ func versionNumbers(names []string) []int64 {
 // the defaults of Triton's backends (model configuration, "Platform"). Backends
 // that we do not know may need none.
 func modelFile(c *tritonpb.ModelConfig) (name string, required bool) {
-	defaults := map[string]string{
-		"python": "model.py", "onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt", "openvino": "model.xml",
-		"onnxruntime_onnx": "model.onnx", "tensorrt_plan": "model.plan", "pytorch_libtorch": "model.pt",
-		"tensorflow_savedmodel": "model.savedmodel", "tensorflow_graphdef": "model.graphdef",
-	}
+	defaults := defaultFiles()
 	name, required = defaults[c.GetBackend()]
 	if !required {
 		name, required = defaults[c.GetPlatform()]
@@ -318,6 +311,26 @@ func modelFile(c *tritonpb.ModelConfig) (name string, required bool) {
 		required = false
 	}
 	return name, required
+}
+
+// defaultFiles are the names of model files by backend or platform.
+func defaultFiles() map[string]string {
+	return map[string]string{
+		"python": "model.py", "onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt", "openvino": "model.xml",
+		"onnxruntime_onnx": "model.onnx", "tensorrt_plan": "model.plan", "pytorch_libtorch": "model.pt",
+		"tensorflow_savedmodel": "model.savedmodel", "tensorflow_graphdef": "model.graphdef",
+	}
+}
+
+// backendIsGuessed reports that a version holds a file by whose name Triton
+// knows the backend.
+func (v *validator) backendIsGuessed() bool {
+	for _, name := range defaultFiles() {
+		if found, err := fs.Glob(v.files, path.Join(v.model, "[1-9]*", name)); err == nil && len(found) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // unknownSteps are the steps of an ensemble whose models do not exist.

@@ -1,0 +1,331 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package repo_test
+
+import (
+	"context"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/conch-serving/conch/repo"
+)
+
+const config = `backend: "python"
+max_batch_size: 8
+input { name: "A" data_type: TYPE_FP32 dims: 4 }
+output { name: "B" data_type: TYPE_FP32 dims: 4 }
+dynamic_batching { }
+`
+
+// tree is files by path.
+type tree map[string]string
+
+func (files tree) write(t require.TestingT, dir string) {
+	for path, content := range files {
+		full := filepath.Join(dir, path)
+		require.NoError(t, os.MkdirAll(filepath.Dir(full), 0o755))
+		require.NoError(t, os.WriteFile(full, []byte(content), 0o644))
+	}
+}
+
+func read(t require.TestingT, dir string) tree {
+	files := tree{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		relative, _ := filepath.Rel(dir, path)
+		files[filepath.ToSlash(relative)] = string(content)
+		return err
+	}))
+	return files
+}
+
+func open(t *testing.T, dir string) *repo.Store {
+	s, err := repo.Open(dir, repo.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func by(reason string) repo.Origin {
+	return repo.Origin{Author: "tester", Reason: reason, Time: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+}
+
+func TestImportRecordsWhatChanged(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	s := open(t, state)
+	_, err := s.Current()
+	require.ErrorIs(t, err, repo.ErrNoRevision)
+
+	tree{"m/config.pbtxt": config, "m/1/model.py": "one", "n/config.pbtxt": config, "n/1/model.py": "one", "n/labels.txt": "cat", ".hidden/x": "", "README": "not a model"}.write(t, dir)
+	first, err := s.Import(t.Context(), dir, by("first"))
+	require.NoError(t, err)
+	require.Equal(t, "r1", first.ID)
+	require.Equal(t, []string{"m", "n"}, first.Diff.Added)
+	require.Equal(t, []int64{1}, first.Model("m").Versions)
+	require.NoError(t, first.Model("m").Err())
+	require.Nil(t, first.Model("m").Config.GetDynamicBatching(), "the managed config counts")
+	require.Equal(t, "m", first.Model("m").Config.GetName(), "Triton fills the name in")
+
+	same, err := s.Import(t.Context(), dir, by("again"))
+	require.NoError(t, err)
+	require.Equal(t, "r1", same.ID, "nothing changed: no revision")
+
+	tree{"m/2/model.py": "two", "o/config.pbtxt": config, "o/1/model.py": "one", "n/labels.txt": "dog"}.write(t, dir)
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "m", "1")))
+	second, err := s.Import(t.Context(), dir, by("second"))
+	require.NoError(t, err)
+	require.Equal(t, repo.Diff{Added: []string{"o"}, Changed: []repo.ModelChange{
+		{Model: "m", Added: []string{"2/model.py"}, Removed: []string{"1/model.py"}}, {Model: "n", Changed: []string{"labels.txt"}},
+	}}, second.Diff)
+	require.Equal(t, "r1", second.Parent)
+	require.Equal(t, []string{"m", "n"}, second.Diff.ChangedModels())
+
+	back, err := s.Rollback(t.Context(), "r1", by("o was a mistake"))
+	require.NoError(t, err)
+	require.Equal(t, "r3", back.ID)
+	require.Equal(t, "r1", back.RollbackTo)
+	require.Equal(t, []string{"o"}, back.Diff.Removed)
+	require.Equal(t, first.Model("m").Digest, back.Model("m").Digest)
+
+	log, err := s.Log(2)
+	require.NoError(t, err)
+	require.Len(t, log, 2)
+	require.Equal(t, "o was a mistake", log[0].Reason)
+	require.Equal(t, by("x").Time, log[0].Time)
+	models, err := s.List("")
+	require.NoError(t, err)
+	require.Len(t, models, 2)
+
+	// All of it is there after a restart.
+	require.NoError(t, s.Close())
+	s2, err := repo.Open(state, repo.Options{})
+	require.NoError(t, err)
+	defer s2.Close() //nolint:errcheck // of a test
+	current, err := s2.Current()
+	require.NoError(t, err)
+	require.Equal(t, back.Diff, current.Diff)
+	require.Equal(t, int32(8), current.Model("n").Config.GetMaxBatchSize())
+	_, err = s2.Get("r9")
+	require.ErrorIs(t, err, repo.ErrNoRevision)
+	_, err = s2.Get("latest")
+	require.ErrorIs(t, err, repo.ErrNoRevision)
+}
+
+func TestOneBrokenModelDoesNotHoldUpTheOthers(t *testing.T) {
+	dir := t.TempDir()
+	tree{"good/config.pbtxt": config, "good/1/model.py": "", "bad/config.pbtxt": "max_batch_size: lots", "bad/1/model.py": "", "bare/1/model.py": ""}.write(t, dir)
+	s := open(t, t.TempDir())
+	r, err := s.Import(t.Context(), dir, by("mixed"))
+	require.NoError(t, err)
+	require.NoError(t, r.Model("good").Err())
+	require.ErrorIs(t, r.Model("bad").Err(), repo.ErrInvalidModel)
+	require.ErrorContains(t, r.Model("bad").Err(), "bad/config.pbtxt:1:")
+	require.ErrorContains(t, r.Model("bare").Err(), "no configuration")
+	staged := filepath.Join(t.TempDir(), "repository")
+	require.ErrorIs(t, s.Stage(t.Context(), r.ID, []string{"bad"}, staged), repo.ErrInvalidModel)
+	require.ErrorIs(t, s.Stage(t.Context(), r.ID, []string{"gone"}, staged), repo.ErrNoModel)
+	require.NoError(t, s.Stage(t.Context(), r.ID, []string{"good"}, staged))
+
+	// Mending it is a change, although a broken config has no managed form.
+	tree{"bad/config.pbtxt": config}.write(t, dir)
+	r, err = s.Import(t.Context(), dir, by("mended"))
+	require.NoError(t, err)
+	require.NoError(t, r.Model("bad").Err())
+}
+
+func TestEmulatedModelsNeedNoFileOfABackend(t *testing.T) {
+	dir := t.TempDir()
+	tree{"m/config.pbtxt": config + `parameters { key: "conch_emulate_beta_us" value { string_value: "1000" } }`, "m/1/.keep": ""}.write(t, dir)
+	s, err := repo.Open(t.TempDir(), repo.Options{Emulated: true})
+	require.NoError(t, err)
+	defer s.Close() //nolint:errcheck // of a test
+	r, err := s.Import(t.Context(), dir, by("emulated"))
+	require.NoError(t, err)
+	require.NoError(t, r.Model("m").Err())
+	require.NotEmpty(t, repo.Validate(os.DirFS(dir), "m"), "a real server would hang")
+}
+
+func inode(t *testing.T, path string) uint64 {
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	return info.Sys().(*syscall.Stat_t).Ino
+}
+
+func TestStagingLinksSwapsAndLeavesAlone(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	tree{"m/config.pbtxt": config, "m/1/model.py": "one", "m/1/weights": "w", "n/config.pbtxt": config, "n/1/model.py": "one"}.write(t, dir)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "m", "stub"), []byte("#!"), 0o755))
+	s := open(t, state)
+	first, err := s.Import(t.Context(), dir, by("first"))
+	require.NoError(t, err)
+	a, b := filepath.Join(state, "a", "repository"), filepath.Join(state, "b", "repository")
+	require.NoError(t, s.Stage(t.Context(), "", []string{"m", "n"}, a))
+	require.NoError(t, s.Stage(t.Context(), first.ID, []string{"m"}, b))
+	require.Equal(t, []string{"m/1/model.py", "m/1/weights", "m/config.pbtxt", "m/stub", "n/1/model.py", "n/config.pbtxt"}, slices.Sorted(maps.Keys(read(t, a))))
+	require.NotContains(t, read(t, a)["m/config.pbtxt"], "dynamic_batching {")
+	require.Equal(t, inode(t, a+"/m/1/weights"), inode(t, b+"/m/1/weights"), "one file for all partitions")
+	info, err := os.Stat(a + "/m/stub")
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o555), info.Mode().Perm(), "executables stay so, and nothing is writable")
+
+	before, err := os.Stat(a + "/m")
+	require.NoError(t, err)
+	require.NoError(t, s.Stage(t.Context(), first.ID, []string{"m", "n"}, a))
+	after, err := os.Stat(a + "/m")
+	require.NoError(t, err)
+	require.True(t, os.SameFile(before, after), "what is staged is not touched")
+
+	tree{"m/1/model.py": "two"}.write(t, dir)
+	second, err := s.Import(t.Context(), dir, by("second"))
+	require.NoError(t, err)
+	tree{"1/__pycache__/model.pyc": "compiled by the server"}.write(t, a+"/m")
+	require.NoError(t, s.Stage(t.Context(), second.ID, []string{"m"}, a))
+	require.Equal(t, "two", read(t, a)["m/1/model.py"])
+	require.Equal(t, "one", read(t, b)["m/1/model.py"], "the other partition is not changed")
+	require.NotContains(t, read(t, a), "m/1/__pycache__/model.pyc")
+	names, err := s.Staged(a)
+	require.NoError(t, err)
+	require.Equal(t, []string{"m", "n"}, names)
+
+	require.NoError(t, s.Unstage(t.Context(), a, "m", "unknown"))
+	require.NoDirExists(t, a+"/m")
+	require.NoError(t, s.Unstage(t.Context(), a))
+	left, err := os.ReadDir(filepath.Dir(a))
+	require.NoError(t, err)
+	require.Empty(t, left)
+	require.NoError(t, s.Unstage(t.Context(), a), "nothing to do is no error")
+}
+
+func TestStagingAcrossFileSystemsCopies(t *testing.T) {
+	other, err := os.MkdirTemp("/dev/shm", "conch-repo-test")
+	if err != nil {
+		t.Skip("no second file system: ", err)
+	}
+	defer os.RemoveAll(other) //nolint:errcheck // of a test
+	dir, state := t.TempDir(), t.TempDir()
+	tree{"m/config.pbtxt": config, "m/1/model.py": "one"}.write(t, dir)
+	s := open(t, state)
+	_, err = s.Import(t.Context(), dir, by("first"))
+	require.NoError(t, err)
+	require.NoError(t, s.Stage(t.Context(), "", []string{"m"}, filepath.Join(other, "repository")))
+	require.Equal(t, "one", read(t, other)["repository/m/1/model.py"])
+}
+
+func TestLinksAreFollowedAndCyclesEnd(t *testing.T) {
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	tree{"config.pbtxt": config, "1/model.py": "one"}.write(t, elsewhere)
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(dir, "m")))
+	require.NoError(t, os.Symlink("/nowhere", filepath.Join(elsewhere, "dangling")))
+	s := open(t, t.TempDir())
+	r, err := s.Import(t.Context(), dir, by("links"))
+	require.NoError(t, err)
+	require.NoError(t, r.Model("m").Err())
+	require.Len(t, r.Model("m").Files, 2)
+	require.NoError(t, os.Symlink("..", filepath.Join(elsewhere, "1", "up")))
+	_, err = s.Import(t.Context(), dir, by("cycle"))
+	require.ErrorContains(t, err, "link")
+}
+
+func TestCollectKeepsWhatIsReferenced(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	s := open(t, state)
+	for _, content := range []string{"one", "two", "three"} {
+		tree{"m/config.pbtxt": config, "m/1/model.py": content}.write(t, dir)
+		_, err := s.Import(t.Context(), dir, by(content))
+		require.NoError(t, err)
+	}
+	staged := filepath.Join(state, "p", "repository")
+	require.NoError(t, s.Stage(t.Context(), "r2", []string{"m"}, staged))
+	done, err := s.Collect(t.Context(), 1, "r1")
+	require.NoError(t, err)
+	require.Equal(t, repo.Collected{Revisions: 1, Files: 1, Bytes: 3}, done)
+	require.Equal(t, "two", read(t, staged)["m/1/model.py"], "a staged file lives on by its link")
+	_, err = s.Get("r2")
+	require.ErrorIs(t, err, repo.ErrNoRevision)
+	require.NoError(t, s.Stage(t.Context(), "r1", []string{"m"}, staged))
+	require.Equal(t, "one", read(t, staged)["m/1/model.py"])
+	r, err := s.Import(t.Context(), dir, by("again"))
+	require.NoError(t, err)
+	require.Equal(t, "r3", r.ID)
+}
+
+func TestAStoreHasOneOwner(t *testing.T) {
+	dir := t.TempDir()
+	open(t, dir)
+	_, err := repo.Open(dir, repo.Options{})
+	require.ErrorContains(t, err, "another conch")
+}
+
+func TestAnImportIsGivenUpWhenItsCallerIs(t *testing.T) {
+	dir := t.TempDir()
+	tree{"m/config.pbtxt": config, "m/1/model.py": "one"}.write(t, dir)
+	s := open(t, t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := s.Import(ctx, dir, by("never"))
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = s.Import(t.Context(), filepath.Join(dir, "absent"), by("never"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// However an operator's directory changes, a revision staged later is what the
+// directory was at its import, and the directory is never written.
+func TestARevisionIsWhatTheDirectoryWas(t *testing.T) {
+	s := open(t, t.TempDir())
+	rapid.Check(t, func(t *rapid.T) {
+		root, err := os.MkdirTemp("", "conch-repo")
+		require.NoError(t, err)
+		defer os.RemoveAll(root) //nolint:errcheck // of a test
+		dir := filepath.Join(root, "operator")
+		was := map[string]tree{}
+		for range rapid.IntRange(1, 5).Draw(t, "imports") {
+			for range rapid.IntRange(1, 4).Draw(t, "edits") {
+				model := rapid.SampledFrom([]string{"m", "n"}).Draw(t, "model")
+				tree{model + "/config.pbtxt": config, model + "/1/model.py": ""}.write(t, dir)
+				file := model + "/" + rapid.SampledFrom([]string{"1/model.py", "1/weights", "2/model.py", "notes"}).Draw(t, "file")
+				if rapid.Bool().Draw(t, "remove") && !strings.HasSuffix(file, ".py") {
+					_ = os.Remove(filepath.Join(dir, file))
+				} else {
+					tree{file: rapid.StringN(0, 3, -1).Draw(t, "content")}.write(t, dir)
+				}
+			}
+			before := read(t, dir)
+			r, err := s.Import(context.Background(), dir, by("edit"))
+			require.NoError(t, err)
+			require.Equal(t, before, read(t, dir), "the operator's directory is only read")
+			was[r.ID] = before
+		}
+		for id, files := range was {
+			r, err := s.Get(id)
+			require.NoError(t, err)
+			var names []string
+			for _, m := range r.Models {
+				names = append(names, m.Name)
+			}
+			staged := filepath.Join(root, "staged")
+			require.NoError(t, s.Stage(context.Background(), id, names, staged))
+			got := read(t, staged)
+			for path, content := range files {
+				if !strings.HasSuffix(path, "config.pbtxt") {
+					require.Equal(t, content, got[path], path)
+				}
+			}
+			require.Len(t, got, len(files))
+			require.NoError(t, s.Unstage(context.Background(), staged))
+		}
+	})
+}
