@@ -1,0 +1,102 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// emulated writes a model that takes 5 ms.
+func emulated(t *testing.T, repository, name string) {
+	dir := filepath.Join(repository, name)
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "1"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.pbtxt"), []byte(`backend: "python"
+max_batch_size: 8
+input { name: "INPUT" data_type: TYPE_FP32 dims: 1 }
+output { name: "OUTPUT" data_type: TYPE_FP32 dims: 1 }
+parameters { key: "conch_emulate_alpha_us" value { string_value: "0" } }
+parameters { key: "conch_emulate_beta_us" value { string_value: "5000" } }
+`), 0o644))
+}
+
+func answer(ctx context.Context, e Endpoint, model string) (float32, error) {
+	conn, err := grpc.NewClient("passthrough:///"+e.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close() //nolint:errcheck // of a test
+	r, err := tritonpb.NewGRPCInferenceServiceClient(conn).ModelInfer(ctx, &tritonpb.ModelInferRequest{
+		ModelName:        model,
+		Inputs:           []*tritonpb.ModelInferRequest_InferInputTensor{{Name: "INPUT", Datatype: "FP32", Shape: []int64{1, 1}}},
+		RawInputContents: [][]byte{binary.LittleEndian.AppendUint32(nil, math.Float32bits(3))},
+	})
+	if err != nil {
+		return 0, err
+	}
+	return math.Float32frombits(binary.LittleEndian.Uint32(r.GetRawOutputContents()[0])), nil
+}
+
+func TestEmbeddedServesLoadsAndStops(t *testing.T) {
+	repository := t.TempDir()
+	emulated(t, repository, "m")
+	d := NewEmbedded(EmbeddedOptions{Backoff: Backoff{Min: time.Millisecond}})
+	var mu sync.Mutex
+	var events []Event
+	p, err := d.Start(t.Context(), Spec{
+		Partition: &policy.Partition{Id: "p0", ThreadPercentage: 50}, GPU: &policy.GPU{Id: "g0", Emulated: true}, RepositoryDir: repository,
+		Notify: func(e Event) { mu.Lock(); defer mu.Unlock(); events = append(events, e) },
+	})
+	require.NoError(t, err)
+	var refused *LoadError
+	require.ErrorAs(t, p.Load(t.Context(), "absent"), &refused)
+	require.NoError(t, p.Load(t.Context(), "m"))
+	value, err := answer(t.Context(), p.Endpoint(), "m")
+	require.NoError(t, err)
+	require.InDelta(t, 7, value, 0, "an emulated model answers 2x+1")
+
+	// A server that dies is back at its address, with its model.
+	before := p.Endpoint()
+	s := p.(*supervised)
+	s.mu.Lock()
+	life := s.current
+	s.mu.Unlock()
+	require.NoError(t, life.kill())
+	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(events) == 2 && events[1].Up }, 5*time.Second, time.Millisecond)
+	require.Equal(t, before, p.Endpoint())
+	_, err = answer(t.Context(), p.Endpoint(), "m")
+	require.NoError(t, err)
+
+	require.NoError(t, p.Unload(t.Context(), "m"))
+	_, err = answer(t.Context(), p.Endpoint(), "m")
+	require.Error(t, err)
+	require.NoError(t, p.Stop(t.Context()))
+	require.NoError(t, d.Close())
+	_, err = d.Start(t.Context(), Spec{})
+	require.ErrorIs(t, err, ErrStopped)
+}
+
+func TestPartitionsOfOneGPUShareIt(t *testing.T) {
+	d := NewEmbedded(EmbeddedOptions{})
+	for _, id := range []string{"p0", "p1"} {
+		_, err := d.Start(t.Context(), Spec{Partition: &policy.Partition{Id: id}, GPU: &policy.GPU{Id: "g0"}, RepositoryDir: t.TempDir()})
+		require.NoError(t, err)
+	}
+	require.Len(t, d.gpus, 1)
+	require.NoError(t, d.Close(), "which also stops both")
+	require.Empty(t, d.running)
+}
