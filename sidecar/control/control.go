@@ -134,6 +134,8 @@ type Control struct {
 	// revision of the repository that the next plan is for.
 	files    *repo.Revision
 	unloaded map[string]bool
+	// failed are models whose present files would not load.
+	failed map[string]failure
 	// alarms are reasons to plan that need no threshold.
 	alarms []string
 	// loads are the seconds that models took to load last, by name, and starts
@@ -169,7 +171,7 @@ func New(o Options) (*Control, error) {
 		nodes: o.Nodes, repository: o.Repository, requests: o.Requests, recorder: o.Recorder, metrics: o.Metrics, db: o.DB,
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		unloaded: map[string]bool{}, loads: map[string]float64{}, starting: "not started yet",
+		unloaded: map[string]bool{}, failed: map[string]failure{}, loads: map[string]float64{}, starting: "not started yet",
 	}
 	c.version.Mode, c.version.Driver = string(o.Config.Mode), o.Config.Driver.Kind
 	var err error

@@ -49,8 +49,10 @@ const (
 	ModelUnplaced ModelState = "unplaced"
 	// ModelUnloaded: an operator unloaded it.
 	ModelUnloaded ModelState = "unloaded"
-	// ModelInvalid: its files would not load; the reason says what is wrong.
+	// ModelInvalid: Triton would not load its files; the reason says what is wrong.
 	ModelInvalid ModelState = "invalid"
+	// ModelFailed: the server refused to load it; the reason is the server's.
+	ModelFailed ModelState = "failed"
 )
 
 // Model is a model as it is served now.

@@ -139,6 +139,8 @@ type applier struct {
 	err     error
 	resume  *apply.Resumed
 	down    map[string]bool
+	// refuse are models that fail to load, by the digest of their files.
+	refuse map[string]string
 }
 
 func (a *applier) Resume(context.Context) (*apply.Resumed, error) {
@@ -152,6 +154,18 @@ func (a *applier) Apply(_ context.Context, t apply.Target, d *plan.Diff) (*apply
 	a.hooks.StepDone(apply.StepEvent{Kind: apply.StepStart, Partition: "gpu0", Duration: 2 * time.Second})
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	for _, l := range d.Loads {
+		if name := l.Instance.GetModel(); a.refuse[name] != "" && t.Revision.Model(name).Digest == a.refuse[name] {
+			err := &driver.LoadError{Model: name, Err: errors.New("no module named torch")}
+			return &apply.Result{}, &apply.StepError{StepEvent: apply.StepEvent{Kind: apply.StepLoad, Model: name, Err: err}}
+		}
+	}
+	for _, u := range d.Updates {
+		if name := u.New.GetModel(); u.Reload && a.refuse[name] != "" && t.Revision.Model(name).Digest == a.refuse[name] {
+			err := &driver.LoadError{Model: name, Err: errors.New("no module named torch")}
+			return &apply.Result{}, &apply.StepError{StepEvent: apply.StepEvent{Kind: apply.StepReload, Model: name, Err: err}}
+		}
+	}
 	step := apply.StepEvent{Kind: apply.StepLoad, Model: "a", Duration: time.Second, Err: a.err}
 	a.hooks.StepDone(step)
 	if a.err != nil {

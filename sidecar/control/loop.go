@@ -15,6 +15,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/plan"
@@ -105,7 +106,13 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 	// 5. apply
 	if err := c.apply(ctx, o, in, proposal); err != nil {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "apply_failed", proposal.Duration)
-		return proposal, nil, err
+		if !c.leaveOut(err, in, from) {
+			return proposal, nil, err
+		}
+		again := o
+		again.ifRevision = 0
+		p, r, retried := c.cycle(ctx, again)
+		return p, r, retried
 	}
 
 	// 6. record
@@ -195,11 +202,13 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	}, p.Diff)
 	took := c.clock.Now().Sub(began)
 	if err != nil {
-		c.event(Event{
-			Kind: EventApplyFailed, Author: o.author, Reason: o.reason, Duration: took,
-			Message: fmt.Sprintf("a plan could not be applied, %s serves on: %v", c.servingName(), err),
-			Fields:  steps(result),
-		})
+		if c.news(&c.failure, err.Error()) {
+			c.event(Event{
+				Kind: EventApplyFailed, Author: o.author, Reason: o.reason, Duration: took,
+				Message: fmt.Sprintf("a plan could not be applied, %s serves on: %v", c.servingName(), err),
+				Fields:  steps(result),
+			})
+		}
 		return fmt.Errorf("apply: %w; %s serves on", err, c.servingName())
 	}
 	next := serving{
@@ -227,6 +236,42 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	c.countPartitions()
 	return nil
 }
+
+// leaveOut is for a model that its server would not load: one broken model must
+// not hold up the others. A model that is new is planned without until its files
+// change or somebody orders its load; where the new files of a model that serves
+// are broken, the repository revision from before is kept. It reports whether
+// another cycle would ask for less.
+func (c *Control) leaveOut(err error, in intent, from serving) bool {
+	var refused *driver.LoadError
+	if !errors.As(err, &refused) {
+		return false
+	}
+	m := in.files.Model(refused.Model)
+	if m == nil {
+		return false
+	}
+	if len(from.Plan.PartitionsOf(m.Name)) > 0 {
+		if from.files == nil || from.files.ID == in.files.ID {
+			return false
+		}
+		c.adopt(from.files, in.config)
+		c.remember()
+		c.event(Event{Kind: EventRepository, Message: fmt.Sprintf("repository revision %s is not served, %s stays: %v", in.files.ID, from.files.ID, refused),
+			Fields: map[string]string{"revision": from.files.ID, "model": m.Name}})
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f, known := c.failed[m.Name]; known && f.digest == m.Digest {
+		return false
+	}
+	c.failed[m.Name] = failure{m.Digest, refused.Error()}
+	return true
+}
+
+// failure is why a model's files would not load.
+type failure struct{ digest, reason string }
 
 // steps sums the seconds of an apply up by kind of step.
 func steps(r *apply.Result) map[string]string {
@@ -323,13 +368,15 @@ func (c *Control) begin(ctx context.Context) error {
 		return err
 	}
 	c.adopt(files, settings)
-	if err := c.recorder.Restore(c.db); err != nil {
-		c.log.Warn("what was learnt about models is not usable and is learnt again", "error", err)
-	}
+	c.remember()
 	c.event(Event{Kind: EventStarted, Message: fmt.Sprintf("conch %s started in mode %s with driver %s, %s", c.version.Version, settings.Mode, settings.Driver.Kind, count(len(files.Models), "model"))})
 	resumed, err := c.applier.Resume(ctx)
+	if errors.Is(err, repo.ErrNoRevision) {
+		c.log.Warn("the plan from before the restart cannot be served again", "error", err)
+		resumed, err = &apply.Resumed{}, nil
+	}
 	if err != nil {
-		return fmt.Errorf("resume: %w", err)
+		return err
 	}
 	if cut := resumed.Interrupted; cut != nil {
 		c.event(Event{Kind: EventApplyFailed, Author: cut.Author, Reason: cut.Reason,
@@ -421,6 +468,13 @@ func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
 func (c *Control) learnt() {
 	if err := c.recorder.Save(c.db); err != nil {
 		c.log.Warn("what was learnt about models could not be saved", "error", err)
+	}
+}
+
+// remember restores what was learnt of the models as they are now.
+func (c *Control) remember() {
+	if err := c.recorder.Restore(c.db); err != nil {
+		c.log.Warn("what was learnt about models is not usable and is learnt again", "error", err)
 	}
 }
 

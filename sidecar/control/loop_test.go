@@ -404,6 +404,8 @@ func TestTriggers(t *testing.T) {
 			pass(time.Second)
 			require.Greater(t, r.requests.pushed(), pushed)
 			require.Contains(t, r.lastEvent(control.EventModelInterfered).Message, "a on T4 is slower than its profile")
+			require.Equal(t, 1, r.policies.calls(), "not before the cooldown is over")
+			pass(10 * time.Second)
 			require.Equal(t, 2, r.policies.calls())
 		})
 	})

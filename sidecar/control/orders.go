@@ -87,7 +87,12 @@ func (c *Control) Explain(ctx context.Context, model string) (*plan.Explanation,
 		}
 		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
-	return e, err
+	if err != nil {
+		return nil, err
+	}
+	// People know plans by the number under which they serve.
+	e.Revision = c.current().Revision
+	return e, nil
 }
 
 // Policies lists the policies that could be used, those in use with their
@@ -222,6 +227,8 @@ func (c *Control) importing(ctx context.Context, dir, author, reason string) (*r
 	before := c.files
 	c.mu.Unlock()
 	if before == nil || before.ID != files.ID {
+		// If the new files turn out broken, what was learnt of the old ones is wanted.
+		c.learnt()
 		c.adopt(files, settings)
 		message := fmt.Sprintf("repository revision %s: %s", files.ID, changes(files.Diff))
 		c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: message, Fields: map[string]string{"revision": files.ID, "directory": dir}})
@@ -264,9 +271,15 @@ func (c *Control) Load(ctx context.Context, model, author string) error {
 	if err := m.Err(); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+	c.mu.Lock()
+	delete(c.failed, model)
+	c.mu.Unlock()
 	_, result, err := c.cycle(ctx, order{author: author, reason: "load of " + model, apply: true, adjust: func(in *intent) { delete(in.unloaded, model) }})
 	if err != nil {
 		return err
+	}
+	if f, ok := c.intent().failed[model]; ok && f.digest == m.Digest {
+		return fmt.Errorf("%w: %s", ErrRefused, f.reason)
 	}
 	if len(result.Plan.PartitionsOf(model)) == 0 {
 		return fmt.Errorf("%w: the policy finds no place for %s: %s", ErrUnavailable, model, unplaced(result.Plan.Plan, model))

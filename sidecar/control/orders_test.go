@@ -208,6 +208,52 @@ func TestLoadAndUnload(t *testing.T) {
 	})
 }
 
+// TestBrokenModelHoldsUpNobody: what a server refuses to load is left out, and
+// its reason shown, until its files change.
+func TestBrokenModelHoldsUpNobody(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		r.applier.refuse = map[string]string{"b": "d1"}
+		stop := r.start()
+		defer stop()
+		require.EqualValues(t, 1, r.CurrentPlan().Revision)
+		require.Empty(t, r.CurrentPlan().PartitionsOf("b"))
+		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
+		b, err := r.Model("b")
+		require.NoError(t, err)
+		require.Equal(t, control.ModelFailed, b.State)
+		require.Contains(t, b.StateReason, "no module named torch")
+		calls := r.policies.calls()
+		pass(31 * time.Second)
+		require.Equal(t, calls+1, r.policies.calls())
+		require.Equal(t, 1, r.applier.count(), "it is not tried again by itself")
+		require.ErrorContains(t, r.Load(t.Context(), "b", "client"), "no module named torch")
+
+		r.repository.hold(model("a", "d1", 8), model("b", "d2", 0))
+		_, err = r.Import(t.Context(), control.ImportRequest{})
+		require.NoError(t, err)
+		pass(time.Second)
+		require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2)
+
+		// Broken new files of a model that serves: the old ones serve on, and what
+		// was learnt of them is not lost.
+		r.recorder.Calibrated("b", "T4", 100, []observe.Sample{{Rows: 1, Duration: time.Millisecond}})
+		r.applier.refuse = map[string]string{"b": "d3"}
+		r.repository.hold(model("a", "d1", 8), model("b", "d3", 0))
+		_, err = r.Import(t.Context(), control.ImportRequest{})
+		require.NoError(t, err)
+		applied := r.applier.count()
+		pass(40 * time.Second)
+		require.Equal(t, applied, r.applier.count())
+		require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2)
+		require.Contains(t, r.lastEvent(control.EventRepository).Message, "repository revision r3 is not served, r2 stays")
+		b, err = r.Model("b")
+		require.NoError(t, err)
+		require.Equal(t, control.ModelReady, b.State)
+		require.Len(t, b.Profiles, 1)
+	})
+}
+
 func TestReload(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")

@@ -23,8 +23,10 @@ const (
 	tick = 500 * time.Millisecond
 	// saveEvery is how often what was learnt is written to disk.
 	saveEvery = time.Minute
-	// retryEvery is how often a first plan is tried for while nothing serves.
-	retryEvery = 2 * time.Second
+	// A first plan is tried for after retryFirst, then after twice as long each
+	// time, up to retryMost.
+	retryFirst = 2 * time.Second
+	retryMost  = 30 * time.Second
 	// profileStep is the change of an upper latency that the request path is
 	// told: below it, l(b) is noise.
 	profileStep = 0.02
@@ -34,7 +36,7 @@ const (
 func (c *Control) loop(ctx context.Context) {
 	t := triggers{pushed: map[string]*policy.Profile{}, since: map[string]time.Time{}}
 	now := c.clock.Now()
-	t.last, t.saved = now, now
+	t.last, t.saved, t.retry = now, now, retryFirst
 	for {
 		select {
 		case <-ctx.Done():
@@ -71,6 +73,11 @@ type triggers struct {
 	last, saved time.Time
 	// pushed are the profiles that the request path knows.
 	pushed map[string]*policy.Profile
+	// retry is the wait before a first plan is tried for again.
+	retry time.Duration
+	// drifted are models that changed between as fast as their profile and not
+	// since the last plan.
+	drifted []string
 	// since when each threshold is crossed.
 	since map[string]time.Time
 }
@@ -84,9 +91,10 @@ func (c *Control) due(t *triggers, now time.Time) string {
 	c.mu.Unlock()
 	switch {
 	case s.Revision == 0:
-		if now.Sub(t.last) < retryEvery && len(alarms) == 0 {
+		if now.Sub(t.last) < t.retry && len(alarms) == 0 {
 			return ""
 		}
+		t.retry = min(2*t.retry, retryMost)
 		return "nothing serves yet"
 	case len(alarms) > 0:
 		slices.Sort(alarms)
@@ -97,7 +105,7 @@ func (c *Control) due(t *triggers, now time.Time) string {
 	crossed := c.crossed(settings.Triggers, s, rates, now)
 	// Hysteresis in time: what was crossed must stay crossed.
 	maps.DeleteFunc(t.since, func(why string, _ time.Time) bool { _, still := crossed[why]; return !still })
-	var held []string
+	held := slices.Clone(t.drifted)
 	for key, text := range crossed {
 		if _, ok := t.since[key]; !ok {
 			t.since[key] = now
@@ -111,6 +119,7 @@ func (c *Control) due(t *triggers, now time.Time) string {
 	}
 	slices.Sort(held)
 	clear(t.since)
+	t.drifted = nil
 	return strings.Join(held, "; ")
 }
 
@@ -178,7 +187,7 @@ func (c *Control) follow(t *triggers) {
 			}
 			message := fmt.Sprintf("%s on %s %s", p.GetModel(), p.GetGpuType(), verb)
 			c.event(Event{Kind: EventModelInterfered, Message: message, Fields: map[string]string{"model": p.GetModel(), "gpu_type": p.GetGpuType()}})
-			c.alarm(message)
+			t.drifted = append(t.drifted, message)
 		}
 	}
 	maps.DeleteFunc(t.pushed, func(key string, _ *policy.Profile) bool { return !seen[key] })

@@ -13,7 +13,6 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply"
-	"github.com/conch-serving/conch/sidecar/config"
 )
 
 // Version says which build this is and how it runs.
@@ -99,20 +98,17 @@ func (c *Control) Model(name string) (Model, error) {
 
 // view is one consistent look at everything that is shown.
 type view struct {
+	intent
 	c        *Control
 	now      time.Time
-	config   *config.Config
-	files    *repo.Revision
-	unloaded map[string]bool
 	serving  serving
 	states   map[string]apply.PartitionState
 	profiles []*policy.Profile
 }
 
 func (c *Control) view() view {
-	in := c.intent()
 	v := view{
-		c: c, now: c.clock.Now(), config: in.config, files: in.files, unloaded: in.unloaded, serving: c.current(),
+		intent: c.intent(), c: c, now: c.clock.Now(), serving: c.current(),
 		states: map[string]apply.PartitionState{}, profiles: c.recorder.Profiles(),
 	}
 	for _, p := range c.applier.Partitions() {
@@ -152,6 +148,10 @@ func (v view) model(m *repo.Model) Model {
 			out.Discipline, out.DropPolicy = d.GetDiscipline(), d.GetDropPolicy()
 		}
 	}
+	if state, reason := v.out(m); state != "" {
+		out.State, out.StateReason = state, reason
+		return out
+	}
 	v.place(&out)
 	return out
 }
@@ -175,8 +175,6 @@ func (v view) place(m *Model) {
 		}
 	}
 	switch {
-	case v.unloaded[m.Name]:
-		m.State, m.StateReason = ModelUnloaded, "unloaded by order; load it to serve it again"
 	case up:
 		m.State = ModelReady
 	case len(parts) > 0:

@@ -25,12 +25,27 @@ type intent struct {
 	config   *config.Config
 	files    *repo.Revision
 	unloaded map[string]bool
+	failed   map[string]failure
+}
+
+// out says why a model is not planned for; empty if it is.
+func (in intent) out(m *repo.Model) (ModelState, string) {
+	if err := m.Err(); err != nil {
+		return ModelInvalid, err.Error()
+	}
+	if in.unloaded[m.Name] {
+		return ModelUnloaded, "unloaded by order; load it to serve it again"
+	}
+	if f, ok := in.failed[m.Name]; ok && f.digest == m.Digest {
+		return ModelFailed, f.reason + "; change its files and import them, or load it again"
+	}
+	return "", ""
 }
 
 func (c *Control) intent() intent {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return intent{config: c.config, files: c.files, unloaded: maps.Clone(c.unloaded)}
+	return intent{config: c.config, files: c.files, unloaded: maps.Clone(c.unloaded), failed: maps.Clone(c.failed)}
 }
 
 // observe makes the next snapshot.
@@ -58,7 +73,7 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 		Up: func(id string) bool { return up[id] },
 	}
 	for _, m := range in.files.Models {
-		if m.Err() != nil || in.unloaded[m.Name] {
+		if state, _ := in.out(m); state != "" {
 			continue
 		}
 		one := describe(m, settings)

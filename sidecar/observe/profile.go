@@ -127,7 +127,7 @@ func better(have policy.ProfileSource, s source) policy.ProfileSource {
 	return rank[max(slices.Index(rank, have), int(s))]
 }
 
-// Batches lists the batch sizes of the grid: all up to 32, then steps of an
+// Batches lists the batch sizes of the grid: all up to 16, then steps of an
 // eighth of an octave, and the largest itself.
 func Batches(maxBatch int) []int {
 	var all []int
