@@ -52,6 +52,7 @@ func answer(ctx context.Context, e Endpoint, model string) (float32, error) {
 }
 
 func TestEmbeddedServesLoadsAndStops(t *testing.T) {
+	t.Parallel()
 	repository := t.TempDir()
 	emulated(t, repository, "m")
 	d := NewEmbedded(EmbeddedOptions{Backoff: Backoff{Min: time.Millisecond}})
@@ -91,6 +92,7 @@ func TestEmbeddedServesLoadsAndStops(t *testing.T) {
 }
 
 func TestPartitionsOfOneGPUShareIt(t *testing.T) {
+	t.Parallel()
 	d := NewEmbedded(EmbeddedOptions{})
 	for _, id := range []string{"p0", "p1"} {
 		_, err := d.Start(t.Context(), Spec{Partition: &policy.Partition{Id: id}, GPU: &policy.GPU{Id: "g0"}, RepositoryDir: t.TempDir()})

@@ -5,6 +5,7 @@ package driver
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -33,6 +34,11 @@ func TestMain(m *testing.M) {
 		os.Exit(fakeTriton(os.Args[1:]))
 	case os.Getenv("FAKE_CONCH") != "":
 		os.Exit(fakeConch())
+	}
+	// The tests wait for other processes more than they compute.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -202,8 +202,8 @@ func (d *Processes) nextLife() uint64 {
 	return d.lives
 }
 
-// arguments is the command line of a server; the numbers behind the flags are
-// in docs/operations.md.
+// arguments is the command line of a server. What the operator adds comes last
+// and wins.
 func (d *Processes) arguments(spec Spec, at ports, sharedMemory string) []string {
 	args := []string{
 		"--model-repository=" + spec.RepositoryDir,

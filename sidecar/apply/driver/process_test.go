@@ -47,11 +47,13 @@ type world struct {
 // that CONCH_TRITONSERVER names.
 func onServers(t *testing.T, test func(t *testing.T, server string, env map[string]string)) {
 	t.Run("fake", func(t *testing.T) {
+		t.Parallel()
 		self, err := os.Executable()
 		require.NoError(t, err)
 		test(t, self, map[string]string{"FAKE_TRITON": "1"})
 	})
 	t.Run("real", func(t *testing.T) {
+		t.Parallel()
 		server := os.Getenv("CONCH_TRITONSERVER")
 		if server == "" {
 			t.Skip("CONCH_TRITONSERVER names no tritonserver")
@@ -161,6 +163,7 @@ func (p *supervised) pid() int {
 }
 
 func TestAServerLoadsServesAndStops(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, server string, env map[string]string) {
 		w := newWorld(t, server, env, nil)
 		w.model("m", "pass")
@@ -186,6 +189,7 @@ func TestAServerLoadsServesAndStops(t *testing.T) {
 }
 
 func TestAKilledServerComesBackWithItsModels(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, server string, env map[string]string) {
 		w := newWorld(t, server, env, nil)
 		w.model("m", "pass")
@@ -211,6 +215,7 @@ func TestAKilledServerComesBackWithItsModels(t *testing.T) {
 }
 
 func TestAModelThatIsRefusedLeavesTheOthers(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, server string, env map[string]string) {
 		w := newWorld(t, server, env, nil)
 		w.model("m", "pass")
@@ -232,6 +237,7 @@ func TestAModelThatIsRefusedLeavesTheOthers(t *testing.T) {
 }
 
 func TestALoadThatHangsEndsAndIsCuredByARestart(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, server string, env map[string]string) {
 		w := newWorld(t, server, env, func(o *ProcessOptions) { o.LoadTimeout = 3 * time.Second })
 		w.model("m", "pass")
@@ -258,6 +264,7 @@ func TestALoadThatHangsEndsAndIsCuredByARestart(t *testing.T) {
 }
 
 func TestAStopWhileALoadHangsKills(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, server string, env map[string]string) {
 		w := newWorld(t, server, env, nil)
 		w.model("hang", "pass")
@@ -273,6 +280,7 @@ func TestAStopWhileALoadHangsKills(t *testing.T) {
 }
 
 func TestAServerThatDoesNotStartSaysWhy(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, server string, env map[string]string) {
 		w := newWorld(t, server, env, func(o *ProcessOptions) { o.Arguments = []string{"--no-such-flag"} })
 		_, err := w.driver.Start(t.Context(), w.spec())
@@ -282,6 +290,7 @@ func TestAServerThatDoesNotStartSaysWhy(t *testing.T) {
 }
 
 func TestAPortThatWasTakenIsReplaced(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, server string, env map[string]string) {
 		w := newWorld(t, server, env, nil)
 		stranger := w.start() // answers as ready as ours would
@@ -305,6 +314,7 @@ func TestAPortThatWasTakenIsReplaced(t *testing.T) {
 }
 
 func TestASlowStartIsWaitedForUpToItsLimit(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	w := newWorld(t, self, map[string]string{"FAKE_TRITON": "1", "FAKE_START_DELAY": "400ms"}, nil)
@@ -317,6 +327,7 @@ func TestASlowStartIsWaitedForUpToItsLimit(t *testing.T) {
 }
 
 func TestAServerThatKeepsDyingIsTriedLessAndLess(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	cursed := filepath.Join(t.TempDir(), "cursed")
@@ -348,6 +359,7 @@ func TestAServerThatKeepsDyingIsTriedLessAndLess(t *testing.T) {
 }
 
 func TestAModelThatWillNotLoadAgainIsMissingAndTheOthersServe(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, server string, env map[string]string) {
 		w := newWorld(t, server, env, nil)
 		w.model("m", "pass")
@@ -367,6 +379,7 @@ func TestAModelThatWillNotLoadAgainIsMissingAndTheOthersServe(t *testing.T) {
 }
 
 func TestAStopThatIsIgnoredEndsInAKillOfEverything(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	w := newWorld(t, self, map[string]string{"FAKE_TRITON": "1", "FAKE_IGNORES_TERM": "1", "FAKE_STUB": "1"}, func(o *ProcessOptions) { o.StopTimeout = 100 * time.Millisecond })
@@ -380,6 +393,7 @@ func TestAStopThatIsIgnoredEndsInAKillOfEverything(t *testing.T) {
 }
 
 func TestStubsAndSharedMemoryOfAKilledServerGo(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	w := newWorld(t, self, map[string]string{"FAKE_TRITON": "1", "FAKE_STUB": "1"}, nil)
@@ -397,6 +411,7 @@ func TestStubsAndSharedMemoryOfAKilledServerGo(t *testing.T) {
 // A goroutine that ends while locked takes its thread with it, and the thread
 // its children, if they were started there.
 func TestAServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	w := newWorld(t, self, map[string]string{"FAKE_TRITON": "1"}, nil)
@@ -428,6 +443,7 @@ func fakeConch() int {
 }
 
 func TestServersDieWithConch(t *testing.T) {
+	t.Parallel()
 	onServers(t, func(t *testing.T, server string, env map[string]string) {
 		self, err := os.Executable()
 		require.NoError(t, err)
@@ -447,6 +463,7 @@ func TestServersDieWithConch(t *testing.T) {
 }
 
 func TestWhatAnEarlierConchLeftIsRemoved(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	dir := t.TempDir()
@@ -468,6 +485,7 @@ func TestWhatAnEarlierConchLeftIsRemoved(t *testing.T) {
 }
 
 func TestAServerThatIsNotThereIsSaidAtOnce(t *testing.T) {
+	t.Parallel()
 	_, err := NewProcesses(ProcessOptions{Dir: t.TempDir()})
 	require.ErrorContains(t, err, "driver.tritonserver")
 	_, err = NewProcesses(ProcessOptions{Dir: t.TempDir(), Server: "/nowhere/tritonserver"})
@@ -477,6 +495,7 @@ func TestAServerThatIsNotThereIsSaidAtOnce(t *testing.T) {
 }
 
 func TestTheCommandLineAndTheEnvironment(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	server := filepath.Join(root, "bin", "tritonserver")
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "backends"), 0o755))
@@ -504,6 +523,7 @@ func TestTheCommandLineAndTheEnvironment(t *testing.T) {
 }
 
 func TestBackoffGrowsToItsLimit(t *testing.T) {
+	t.Parallel()
 	b := Backoff{Min: time.Second, Max: 10 * time.Second}
 	var got []time.Duration
 	for i := range 6 {
@@ -515,6 +535,7 @@ func TestBackoffGrowsToItsLimit(t *testing.T) {
 }
 
 func TestALoadErrorTellsRefusalFromHanging(t *testing.T) {
+	t.Parallel()
 	cause := errors.New("no backend")
 	require.ErrorIs(t, &LoadError{Model: "m", Err: cause}, cause)
 	require.Contains(t, (&LoadError{Model: "m", Err: cause}).Error(), "refused")

@@ -17,6 +17,7 @@ import (
 
 // What repo's validation says that Triton refuses, a real Triton must refuse.
 func TestARealServerRefusesWhatValidationRefuses(t *testing.T) {
+	t.Parallel()
 	server := os.Getenv("CONCH_TRITONSERVER")
 	if server == "" {
 		t.Skip("CONCH_TRITONSERVER names no tritonserver")
