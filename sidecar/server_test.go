@@ -129,7 +129,6 @@ func startConch(t *testing.T, yaml string) *conch {
 		require.NoError(t, <-done)
 		c.admin.Close()
 		require.NoError(t, c.client.Close())
-		http.DefaultClient.CloseIdleConnections()
 		if t.Failed() {
 			t.Log(c.log.String())
 		}
@@ -191,6 +190,7 @@ func (c *conch) burst(model string, n int) []error {
 // its own process, emulated partitions, requests in both protocols, and what an
 // operator sees of it.
 func TestFromRepositoryToAnswer(t *testing.T) {
+	t.Parallel()
 	c := startConch(t, text(writeZoo(t, "alpha", "beta"), t.TempDir(), "models: {alpha: {slo: 100ms}}"))
 	for _, model := range []string{"alpha", "beta"} {
 		for _, err := range c.burst(model, 40) {
@@ -251,6 +251,7 @@ func TestFromRepositoryToAnswer(t *testing.T) {
 
 // TestModelControl: Triton's explicit model control, through the plan.
 func TestModelControl(t *testing.T) {
+	t.Parallel()
 	dir := writeZoo(t, "alpha", "beta")
 	c := startConch(t, text(dir, t.TempDir(), ""))
 	ctx := t.Context()
@@ -282,6 +283,7 @@ func TestModelControl(t *testing.T) {
 
 // TestRestartAndReload: state outlives the process; a reload is all or nothing.
 func TestRestartAndReload(t *testing.T) {
+	t.Parallel()
 	dir, state := writeZoo(t, "alpha"), t.TempDir()
 	first := startConch(t, text(dir, state, ""))
 	require.NoError(t, first.infer(t.Context(), "alpha", 1))
@@ -310,8 +312,9 @@ func TestRestartAndReload(t *testing.T) {
 // TestDrain: what was accepted before the stop is answered, what comes after it
 // is refused.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	yaml := text(writeZoo(t, "alpha"), t.TempDir(), "models: {alpha: {slo: 10s, discipline: eager}}")
-	c := startConch(t, strings.Replace(yaml, "kind: embedded", "kind: embedded, stretch: 20", 1))
+	c := startConch(t, strings.Replace(yaml, "kind: embedded", "kind: embedded, stretch: 8", 1))
 	var wait sync.WaitGroup
 	errs := make([]error, 30)
 	for i := range errs {
@@ -328,6 +331,7 @@ func TestDrain(t *testing.T) {
 
 // TestPolicySwapUnderLoad loses no request.
 func TestPolicySwapUnderLoad(t *testing.T) {
+	t.Parallel()
 	c := startConch(t, text(writeZoo(t, "alpha", "beta"), t.TempDir(), ""))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wait sync.WaitGroup
