@@ -1,0 +1,295 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// triton is a partition for tests: a gRPC server whose models answer OUT = IN.
+type triton struct {
+	tritonpb.UnimplementedGRPCInferenceServiceServer
+	t       *testing.T
+	address string
+	server  *grpc.Server
+
+	mu      sync.Mutex
+	takes   time.Duration
+	hold    chan struct{} // executions wait for it to close
+	started chan string   // ids of requests that have begun, if set
+	refuse  func(*tritonpb.ModelInferRequest) error
+	short   bool // answers lack a row
+	batches []int
+	seen    []string // ids
+	loading bool
+}
+
+func newTriton(t *testing.T) *triton {
+	p := &triton{t: t}
+	p.start("127.0.0.1:0")
+	t.Cleanup(p.kill)
+	return p
+}
+
+func (p *triton) start(address string) {
+	var l net.Listener
+	require.Eventually(p.t, func() (ok bool) {
+		var err error
+		l, err = net.Listen("tcp", address)
+		return err == nil
+	}, 5*time.Second, 10*time.Millisecond)
+	p.address = l.Addr().String()
+	p.server = grpc.NewServer()
+	tritonpb.RegisterGRPCInferenceServiceServer(p.server, p)
+	server := p.server
+	go func() { _ = server.Serve(l) }()
+}
+
+// kill closes every connection without a word, as SIGKILL does.
+func (p *triton) kill() { p.server.Stop() }
+
+func (p *triton) restart() { p.start(p.address) }
+
+func (p *triton) set(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+}
+
+func (p *triton) executions() []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]int(nil), p.batches...)
+}
+
+func (p *triton) ServerLive(context.Context, *tritonpb.ServerLiveRequest) (*tritonpb.ServerLiveResponse, error) {
+	return &tritonpb.ServerLiveResponse{Live: true}, nil
+}
+
+func (p *triton) ModelReady(context.Context, *tritonpb.ModelReadyRequest) (*tritonpb.ModelReadyResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return &tritonpb.ModelReadyResponse{Ready: !p.loading}, nil
+}
+
+func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
+	p.mu.Lock()
+	takes, hold, refuse, short, started := p.takes, p.hold, p.refuse, p.short, p.started
+	rows := int(r.Inputs[0].Shape[0])
+	p.batches = append(p.batches, rows)
+	p.seen = append(p.seen, r.Id)
+	p.mu.Unlock()
+	if started != nil {
+		started <- r.Id
+	}
+	if takes > 0 {
+		time.Sleep(takes)
+	}
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if refuse != nil {
+		if err := refuse(r); err != nil {
+			return nil, err
+		}
+	}
+	shape, data := r.Inputs[0].Shape, r.RawInputContents[0]
+	if short {
+		shape, data = []int64{1, 4}, data[:16]
+	}
+	return &tritonpb.ModelInferResponse{
+		ModelName: r.ModelName, ModelVersion: "1", Id: r.Id,
+		Outputs:           []*tritonpb.ModelInferResponse_InferOutputTensor{{Name: "OUT", Datatype: "FP32", Shape: shape}},
+		RawOutputContents: [][]byte{data},
+	}, nil
+}
+
+func (p *triton) ModelStreamInfer(s grpc.BidiStreamingServer[tritonpb.ModelInferRequest, tritonpb.ModelStreamInferResponse]) error {
+	for {
+		r, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		resp, err := p.ModelInfer(s.Context(), r)
+		if err != nil {
+			err = s.Send(&tritonpb.ModelStreamInferResponse{ErrorMessage: status.Convert(err).Message(), InferResponse: &tritonpb.ModelInferResponse{Id: r.Id}})
+		} else {
+			resp.Parameters = map[string]*tritonpb.InferParameter{"triton_final_response": {ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: true}}}
+			err = s.Send(&tritonpb.ModelStreamInferResponse{InferResponse: resp})
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (p *triton) RepositoryIndex(context.Context, *tritonpb.RepositoryIndexRequest) (*tritonpb.RepositoryIndexResponse, error) {
+	return &tritonpb.RepositoryIndexResponse{Models: []*tritonpb.RepositoryIndexResponse_ModelIndex{{Name: p.address}}}, nil
+}
+
+// modelConfig is a model with IN and OUT of four floats a row.
+func modelConfig(name string) *tritonpb.ModelConfig {
+	return &tritonpb.ModelConfig{
+		Name: name, MaxBatchSize: 8,
+		Input:  []*tritonpb.ModelInput{{Name: "IN", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{4}}},
+		Output: []*tritonpb.ModelOutput{{Name: "OUT", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{4}}},
+	}
+}
+
+// table serves model m on the given partitions.
+func table(revision uint64, change func(*dispatch.Model), parts ...*triton) *dispatch.RouteTable {
+	m := &dispatch.Model{Name: "m", Config: modelConfig("m"), Versions: []string{"1"}, SLO: 100 * time.Millisecond, Batchable: true}
+	t := &dispatch.RouteTable{Revision: revision, Models: map[string]*dispatch.Model{"m": m}}
+	for i, p := range parts {
+		id := "p" + p.address
+		t.Partitions = append(t.Partitions, &dispatch.Partition{ID: id, GPU: "g", GPUType: "T", ThreadPercentage: 100, Rank: i, Endpoint: dispatch.Endpoint{GRPC: p.address}})
+		m.Partitions = append(m.Partitions, dispatch.Placement{Partition: id})
+	}
+	if change != nil {
+		change(m)
+	}
+	return t
+}
+
+// linear is a usable profile l(b) = alpha*b + beta.
+func linear(alpha, beta time.Duration) *policy.Profile {
+	p := &policy.Profile{Model: "m", GpuType: "T", Usable: true}
+	for b := 1; b <= 8; b++ {
+		us := float64((beta + time.Duration(b)*alpha).Microseconds())
+		p.Points = append(p.Points, &policy.ProfilePoint{Batch: uint32(b), ThreadPercentage: 100, LatencyUpperUs: us})
+	}
+	return p
+}
+
+// recorder observes.
+type recorder struct {
+	mu         sync.Mutex
+	arrived    int
+	executions []dispatch.Execution
+	outcomes   []dispatch.Outcome
+}
+
+func (r *recorder) Arrived(string, int, time.Time) { r.mu.Lock(); r.arrived++; r.mu.Unlock() }
+func (r *recorder) Executed(e dispatch.Execution) {
+	r.mu.Lock()
+	r.executions = append(r.executions, e)
+	r.mu.Unlock()
+}
+func (r *recorder) Finished(o dispatch.Outcome) {
+	r.mu.Lock()
+	r.outcomes = append(r.outcomes, o)
+	r.mu.Unlock()
+}
+
+// count checks that every arrival has an outcome and counts them by result.
+func (r *recorder) count(t *testing.T) map[dispatch.Result]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.Equal(t, r.arrived, len(r.outcomes), "every arrival has one outcome")
+	n := make(map[dispatch.Result]int)
+	for _, o := range r.outcomes {
+		n[o.Result]++
+	}
+	return n
+}
+
+func newDispatcher(t *testing.T, o dispatch.Options, table *dispatch.RouteTable) (*dispatch.Dispatcher, *recorder) {
+	r := &recorder{}
+	o.Observer = r
+	d := dispatch.New(o)
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	if table != nil {
+		require.NoError(t, d.Swap(t.Context(), table))
+	}
+	return d, r
+}
+
+// request makes one with the given number of rows, each filled with seed.
+func request(t testing.TB, id string, rows int, seed uint32, change func(*tritonpb.ModelInferRequest)) *batch.Request {
+	m := message(id, rows, seed)
+	if change != nil {
+		change(m)
+	}
+	wire, err := proto.Marshal(m)
+	require.NoError(t, err)
+	r, err := batch.ReadRequest(mem.BufferSlice{mem.SliceBuffer(wire)})
+	require.NoError(t, err)
+	return r
+}
+
+func message(id string, rows int, seed uint32) *tritonpb.ModelInferRequest {
+	data := make([]byte, 0, rows*16)
+	for range rows * 4 {
+		data = binary.LittleEndian.AppendUint32(data, seed)
+	}
+	return &tritonpb.ModelInferRequest{
+		ModelName: "m", Id: id,
+		Inputs:           []*tritonpb.ModelInferRequest_InferInputTensor{{Name: "IN", Datatype: "FP32", Shape: []int64{int64(rows), 4}}},
+		RawInputContents: [][]byte{data},
+	}
+}
+
+// infer sends one request and checks the answer to the byte.
+func infer(ctx context.Context, t testing.TB, d *dispatch.Dispatcher, seed uint32, rows int, change func(*tritonpb.ModelInferRequest)) error {
+	id := fmt.Sprint("id", seed)
+	resp, err := d.Infer(ctx, request(t, id, rows, seed, change))
+	if err != nil {
+		return err
+	}
+	defer resp.Free()
+	want := message(id, rows, seed)
+	switch out := resp.Output("OUT"); {
+	case resp.ID != id:
+		return fmt.Errorf("answer to %q has id %q", id, resp.ID)
+	case out == nil || string(out.Data.Materialize()) != string(want.RawInputContents[0]):
+		return fmt.Errorf("answer to %q is somebody else's: %v", id, out)
+	}
+	return nil
+}
+
+// at once runs n requests at the same time and returns their errors.
+func atOnce(n int, f func(i int) error) []error {
+	errs := make([]error, n)
+	var group sync.WaitGroup
+	for i := range n {
+		group.Go(func() { errs[i] = f(i) })
+	}
+	group.Wait()
+	return errs
+}
+
+func requireCode(t *testing.T, want codes.Code, err error) {
+	t.Helper()
+	require.Equal(t, want, status.Code(err), "%v", err)
+}
