@@ -266,13 +266,14 @@ func TestAFailureAtAnyStepLeavesTheOldStateServing(t *testing.T) {
 		db := openDB(t, dir)
 		defer db.Close() //nolint:errcheck // of a test
 		a := w.applier(dir, db)
-		steps := rapid.IntRange(1, 5).Draw(t, "applies")
+		steps := rapid.IntRange(1, 8).Draw(t, "applies")
 		number := uint64(0)
+		versions := map[string]int{"a": 1, "b": 1, "c": 1, "d": 1}
+		last := map[string]*policy.Partition{}
 		for range steps {
 			number++
-			versions := map[string]int{}
-			for _, m := range models {
-				versions[m] = rapid.IntRange(1, 3).Draw(t, "version of "+m)
+			if rapid.Bool().Draw(t, "files change") {
+				versions[rapid.SampledFrom(models).Draw(t, "model")] = rapid.IntRange(1, 3).Draw(t, "version")
 			}
 			r := w.revision(fmt.Sprintf("r%d", number), versions)
 			var partitions []*policy.Partition
@@ -282,12 +283,16 @@ func TestAFailureAtAnyStepLeavesTheOldStateServing(t *testing.T) {
 				}
 				gpu := rapid.SampledFrom([]string{"g0", "g1", "g2"}).Draw(t, "gpu")
 				share := rapid.SampledFrom([]uint32{20, 50}).Draw(t, "share")
+				if was := last[id]; was != nil && rapid.Bool().Draw(t, "keeps its process") {
+					gpu, share = was.GetGpu(), was.GetThreadPercentage()
+				}
 				placed := rapid.SliceOfNDistinct(rapid.SampledFrom(models), 0, 3, rapid.ID[string]).Draw(t, "models")
 				slices.Sort(placed)
-				partitions = append(partitions, partition(id, gpu, share, placed...))
+				last[id] = partition(id, gpu, share, placed...)
+				partitions = append(partitions, last[id])
 			}
 			before := w.state()
-			w.ops, w.failAt = nil, rapid.IntRange(0, 40).Draw(t, "fails at")
+			w.ops, w.failAt = nil, rapid.IntRange(0, 20).Draw(t, "fails at")
 			result, err := to(a, number, r, partitions...)
 			failed := w.failAt > 0 && w.failAt <= len(w.ops)
 			w.failAt = 0

@@ -108,10 +108,22 @@ func (w *world) Stage(_ context.Context, revision string, models []string, dir s
 func (w *world) Unstage(_ context.Context, dir string, models ...string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var runs *fakeProcess
+	for _, p := range w.processes {
+		if p.spec.RepositoryDir == dir {
+			runs = p
+		}
+	}
 	if len(models) == 0 {
+		if runs != nil {
+			w.t.Fatalf("the directory of %s is removed while its server runs", runs.spec.Partition.GetId())
+		}
 		delete(w.staged, dir)
 	}
 	for _, m := range models {
+		if runs != nil && runs.models[m] != "" {
+			w.t.Fatalf("the files of %s are removed while it is loaded", m)
+		}
 		delete(w.staged[dir], m)
 	}
 	return nil
