@@ -65,6 +65,7 @@ type service struct {
 	reach   int   // see reach in rate.go, as of epoch of the model's rate
 	hold    int   // what the drop policy holds on to, as of epoch
 	epoch   uint32
+	late    int // rows per batch of requests that were given up
 }
 
 // groupKey renders a list of services, sorted by model, as a map key.

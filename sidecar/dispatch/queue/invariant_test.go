@@ -25,7 +25,7 @@ type world struct {
 	models     map[queue.ModelID]*mirrorModel
 	partitions map[queue.PartitionID]*mirrorPartition
 	added      int // partitions so far
-	requeued   int // minus the number of second attempts
+	seq        int // of Enqueue and Requeue calls
 	requests   []*mirrorRequest
 	changing   bool // within Reconfigure: nothing may be decided
 }
@@ -53,7 +53,7 @@ const (
 type mirrorRequest struct {
 	queue.Request
 	id      int
-	seq     int // order among equal deadlines: second attempts go first
+	seq     int // order among equal deadlines
 	model   queue.ModelID
 	state   state
 	answers int

@@ -40,7 +40,7 @@ type lane struct {
 type list struct{ head, tail *Request }
 
 // insert puts r in deadline order, searching from the tail. Among equal
-// deadlines it goes last, or first if it is a second attempt.
+// deadlines it goes last, or first if it had been there before.
 func (q *list) insert(r *Request, first bool) {
 	after := q.tail
 	for after != nil && (after.Deadline > r.Deadline || first && after.Deadline == r.Deadline) {

@@ -6,6 +6,7 @@ package queue_test
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -163,7 +164,8 @@ func (tw twins) enqueue(t *rapid.T) {
 	key := uint64(rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "key"))
 	own := rapid.SampledFrom([]queue.Time{0, 0, 0, 5, 25, 100, queue.Never}).Draw(t, "deadline")
 	tw.both(func(w *world) {
-		r := &mirrorRequest{id: len(w.requests), seq: len(w.requests), model: id}
+		w.seq++
+		r := &mirrorRequest{id: len(w.requests), seq: w.seq, model: id}
 		r.Request = queue.Request{Arrival: w.now, Deadline: w.now + w.models[id].spec.SLO, Rows: rows, Key: key, Owner: r}
 		switch own {
 		case 0:
@@ -212,8 +214,8 @@ func (tw twins) complete(t *rapid.T) {
 		for i, q := range requests {
 			r := w.of(q)
 			if failed && i%2 == 0 && r.Avoid == queue.NoPartition {
-				w.requeued--
-				r.Avoid, r.state, r.seq = id, queued, w.requeued
+				w.seq++
+				r.Avoid, r.state, r.seq = id, queued, w.seq
 				w.s.Requeue(w.now, r.model, q)
 			} else {
 				w.answer(r)
@@ -256,7 +258,8 @@ func (tw twins) reconfigure(t *rapid.T) {
 			require.NoError(t, w.s.SetPartition(w.now, part, spec))
 			p.up = true
 			require.NoError(t, w.s.SetUp(w.now, part, true))
-			r := &mirrorRequest{id: len(w.requests), seq: len(w.requests), model: id}
+			w.seq++
+			r := &mirrorRequest{id: len(w.requests), seq: w.seq, model: id}
 			r.Request = queue.Request{Arrival: w.now, Deadline: w.now + m.spec.SLO, Rows: 1, Owner: r}
 			w.requests = append(w.requests, r)
 			w.s.Enqueue(w.now, id, &r.Request)
@@ -312,22 +315,27 @@ func (tw twins) finish(t *rapid.T) {
 	}
 }
 
-// TestInvariants drives two Schedulers through the same random events.
+// TestInvariants drives two Schedulers through the same random events, ten
+// times as many runs as rapid does by default.
 func TestInvariants(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		tw := newTwins(t)
-		for range 2 {
-			tw.addModel(t)
-			tw.addPartition(t)
-		}
-		t.Repeat(map[string]func(*rapid.T){
-			"enqueue": tw.enqueue, "enqueue more": tw.enqueue, "enqueue still more": tw.enqueue,
-			"complete": tw.complete, "complete another": tw.complete,
-			"wait": tw.wait, "cancel": tw.cancel, "reconfigure": tw.reconfigure,
-			"add model": tw.addModel, "set model": tw.setModel, "remove model": tw.removeModel,
-			"add partition": tw.addPartition, "set partition": tw.setPartition,
-			"drain": tw.drain, "remove partition": tw.removePartition, "set up": tw.setUp,
-		})
-		tw.finish(t)
+	for i := range 10 {
+		t.Run(strconv.Itoa(i), func(t *testing.T) { rapid.Check(t, machine) })
+	}
+}
+
+func machine(t *rapid.T) {
+	tw := newTwins(t)
+	for range 2 {
+		tw.addModel(t)
+		tw.addPartition(t)
+	}
+	t.Repeat(map[string]func(*rapid.T){
+		"enqueue": tw.enqueue, "enqueue more": tw.enqueue, "enqueue still more": tw.enqueue,
+		"complete": tw.complete, "complete another": tw.complete,
+		"wait": tw.wait, "cancel": tw.cancel, "reconfigure": tw.reconfigure,
+		"add model": tw.addModel, "set model": tw.setModel, "remove model": tw.removeModel,
+		"add partition": tw.addPartition, "set partition": tw.setPartition,
+		"drain": tw.drain, "remove partition": tw.removePartition, "set up": tw.setUp,
 	})
+	tw.finish(t)
 }

@@ -308,6 +308,8 @@ func (pl *pool) mostUrgent() *candidate {
 }
 
 // serveLate dispatches one batch of requests that were given up, lane by lane.
+// The batch takes no longer than half the SLO, so that a request that arrives
+// while it runs can wait for its end and still make it.
 func (s *Scheduler) serveLate(pl *pool, now Time) bool {
 	for l := pl.late.head; l != nil; l = l.next {
 		var svc *service
@@ -320,13 +322,9 @@ func (s *Scheduler) serveLate(pl *pool, now Time) bool {
 		if on == nil {
 			continue
 		}
-		limit := svc.limit
-		if svc.table != nil {
-			limit = l.m.aimed(svc, now).reach
-		}
 		first := l.late.head
 		last, rows, n := first, int(first.Rows), 1
-		for r := first.next; r != nil && rows+int(r.Rows) <= limit; r = r.next {
+		for r := first.next; r != nil && rows+int(r.Rows) <= svc.late; r = r.next {
 			last, rows, n = r, rows+int(r.Rows), n+1
 		}
 		l.late.cut(first, last)

@@ -102,6 +102,10 @@ func (m *model) serve(groups []*group) {
 			}
 			svc.bounded = m.spec.Drop.bounded() && svc.table != nil
 			m.aim(svc)
+			svc.late = svc.limit
+			if svc.table != nil {
+				svc.late = reach(svc.table, svc.limit, m.spec.SLO, &rate{})
+			}
 			profiled = profiled && svc.table != nil
 			m.services = append(m.services, svc)
 			m.pool = g.pool

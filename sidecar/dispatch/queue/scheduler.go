@@ -55,14 +55,15 @@ func (s *Scheduler) Enqueue(now Time, id ModelID, r *Request) {
 		return
 	}
 	m.rate.add(now, r.Rows)
-	s.admit(m, r, false, now)
+	s.admit(m, r, now)
 	s.end(m.pool, now)
 }
 
-// Requeue puts a request back after its batch failed, in deadline order and
-// ahead of equal deadlines. Set Request.Avoid to the partition that failed. It
-// starts as soon as a partition is free; it counts neither as Enqueued nor
-// towards the arrival rate.
+// Requeue puts a request back after its batch failed, in deadline order. Set
+// Request.Avoid to the partition that failed: the request then starts as soon as
+// another partition is free. It counts neither as Enqueued nor
+// towards the arrival rate. Within Reconfigure, the requests of a failed batch
+// can be put back together and share their second batch as well.
 func (s *Scheduler) Requeue(now Time, id ModelID, r *Request) {
 	now = s.begin(now)
 	s.stats.Requeued++
@@ -70,7 +71,7 @@ func (s *Scheduler) Requeue(now Time, id ModelID, r *Request) {
 	if m == nil {
 		return
 	}
-	s.admit(m, r, true, now)
+	s.admit(m, r, now)
 	s.end(m.pool, now)
 }
 
@@ -99,13 +100,13 @@ func (s *Scheduler) prepare(id ModelID, r *Request) *model {
 	return m
 }
 
-func (s *Scheduler) admit(m *model, r *Request, first bool, now Time) {
+func (s *Scheduler) admit(m *model, r *Request, now Time) {
 	l := m.laneFor(laneKey{r.Key, r.Avoid})
 	if l.on == &m.idle {
 		l.leave()
 	}
 	r.lane, r.place = l, placeWaiting
-	l.waiting.insert(r, first)
+	l.waiting.insert(r, false)
 	s.count(l, 1, int(r.Rows))
 	if s.held > 0 {
 		return // placed by the end of Reconfigure

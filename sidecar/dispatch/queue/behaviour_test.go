@@ -1,0 +1,332 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+)
+
+// fixture is a Scheduler with a sink that keeps what it is given.
+type fixture struct {
+	*queue.Scheduler
+	t       *testing.T
+	batches []queue.Batch // Requests copied
+	dropped []queue.DropReason
+}
+
+func (f *fixture) Dispatch(b *queue.Batch) {
+	c := *b
+	c.Requests = append([]*queue.Request(nil), b.Requests...)
+	f.batches = append(f.batches, c)
+}
+
+func (f *fixture) Drop(_ *queue.Request, why queue.DropReason) { f.dropped = append(f.dropped, why) }
+
+func newFixture(t *testing.T) *fixture {
+	f := &fixture{t: t}
+	f.Scheduler = queue.New(f, queue.Options{RateWindow: 20})
+	return f
+}
+
+// model adds one with l(b) = b+5 per class, SLO 12 and batches of up to 8.
+func (f *fixture) model(discipline, drop string, late queue.Late, classes ...queue.Table) queue.ModelID {
+	d, err := queue.NewDiscipline(discipline, nil)
+	require.NoError(f.t, err)
+	p, err := queue.NewDropPolicy(drop)
+	require.NoError(f.t, err)
+	return f.AddModel(0, queue.ModelSpec{
+		Name: "m", Classes: classes, MaxBatch: 8, SLO: 12, Discipline: d, Drop: p, Late: late,
+	})
+}
+
+func (f *fixture) partition(rank, class int32, models ...queue.ModelID) queue.PartitionID {
+	spec := queue.PartitionSpec{Rank: rank}
+	for _, m := range models {
+		spec.Serves = append(spec.Serves, queue.Service{Model: m, Class: class})
+	}
+	return f.AddPartition(0, spec)
+}
+
+func (f *fixture) enqueue(now queue.Time, m queue.ModelID, n int) (all []*queue.Request) {
+	for range n {
+		r := &queue.Request{Arrival: now}
+		f.Enqueue(now, m, r)
+		all = append(all, r)
+	}
+	return all
+}
+
+func (f *fixture) last() queue.Batch {
+	require.NotEmpty(f.t, f.batches)
+	return f.batches[len(f.batches)-1]
+}
+
+var linear = queue.Linear(1, 5, 8)
+
+func TestSmallestRankFirst(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("eager", "prefix", queue.LateDrop, linear)
+	f.partition(2, 0, m)
+	low := f.partition(1, 0, m)
+	same := f.partition(1, 0, m)
+	f.enqueue(0, m, 1)
+	require.Equal(t, low, f.last().Partition)
+	f.enqueue(0, m, 1)
+	require.Equal(t, same, f.last().Partition, "equal ranks by identifier")
+	f.Complete(1, low)
+	f.enqueue(1, m, 1)
+	require.Equal(t, low, f.last().Partition, "high ranks stay idle")
+}
+
+func TestWithoutProfileForwardsAtOnce(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("deferred", "window", queue.LateDrop)
+	p := f.partition(0, 0, m)
+	f.enqueue(0, m, 1)
+	require.Equal(t, 1, f.last().Rows)
+	f.enqueue(1, m, 10)
+	f.Complete(100, p) // long past the SLO
+	require.Equal(t, 8, f.last().Rows)
+	f.Complete(200, p)
+	require.Equal(t, 2, f.last().Rows)
+	require.Empty(t, f.dropped)
+}
+
+func TestClassesDecideBatchAndMoment(t *testing.T) {
+	slow, fast := queue.Linear(2, 5, 8), queue.Linear(1, 2, 8)
+	f := newFixture(t)
+	m := f.model("deferred", "prefix", queue.LateDrop, slow, fast)
+	onSlow := f.partition(0, 0, m)
+	f.enqueue(0, m, 1)
+	require.Equal(t, queue.Time(3), f.Next(), "d - l(2) on the slow class is 12 - 9")
+	f.enqueue(1, m, 1)
+	require.Equal(t, queue.Time(1), f.last().Start, "d - l(3) on the slow class is 12 - 11")
+	require.Equal(t, queue.Time(1+9), f.last().Finish)
+
+	onFast := f.partition(1, 1, m)
+	f.enqueue(2, m, 2)
+	f.Advance(3)          // d - l(3) on the slow class, which is busy
+	f.Complete(8, onSlow) // l(1) is 7: too late for the slow class
+	require.Len(t, f.batches, 1)
+	require.Equal(t, queue.Time(14-5), f.Next(), "d - l(3) on the fast class")
+	f.Advance(9)
+	require.Equal(t, onFast, f.last().Partition)
+	require.Equal(t, queue.Time(9+4), f.last().Finish)
+	require.Empty(t, f.dropped)
+}
+
+func TestAvoid(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("adaptive", "thrift", queue.LateDrop, linear)
+	a, b := f.partition(0, 0, m), f.partition(1, 0, m)
+	requests := f.enqueue(0, m, 2)
+	f.Advance(f.Next())
+	require.Equal(t, a, f.last().Partition)
+
+	f.Reconfigure(5, func() { // the batch failed: once more, together, elsewhere
+		for _, r := range requests {
+			r.Avoid = a
+			f.Requeue(5, m, r)
+		}
+		f.Complete(5, a)
+	})
+	require.Len(t, f.batches, 2)
+	require.Equal(t, b, f.last().Partition, "at once, where it did not fail")
+	require.True(t, slices.Equal(requests, f.last().Requests))
+
+	f = newFixture(t)
+	m = f.model("eager", "prefix", queue.LateDrop, linear)
+	a, b = f.partition(0, 0, m), f.partition(1, 0, m)
+	r := &queue.Request{Avoid: a}
+	require.NoError(t, f.SetUp(0, b, false))
+	f.Enqueue(0, m, r)
+	require.Equal(t, a, f.last().Partition, "the only one that is up")
+}
+
+func TestAvoidedBecomesTheOnlyOne(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("eager", "prefix", queue.LateDrop, linear)
+	a, b := f.partition(0, 0, m), f.partition(1, 0, m)
+	f.enqueue(0, m, 2)
+	f.Complete(1, a)
+	f.Enqueue(1, m, &queue.Request{Arrival: 1, Avoid: a})
+	require.Len(t, f.batches, 2, "it waits for b")
+	require.NoError(t, f.SetUp(2, b, false))
+	require.Len(t, f.batches, 3)
+	require.Equal(t, a, f.last().Partition)
+}
+
+func TestDownAndUpWithABatchInFlight(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("eager", "none", queue.LateServe, linear)
+	p := f.partition(0, 0, m)
+	f.enqueue(0, m, 2)
+	require.ErrorIs(t, f.RemovePartition(1, p), queue.ErrBusy)
+	require.NoError(t, f.SetUp(1, p, false))
+	require.NoError(t, f.SetUp(2, p, true))
+	require.Len(t, f.batches, 1, "not before its batch is completed")
+	f.Complete(3, p)
+	require.Len(t, f.batches, 2)
+	require.NoError(t, f.DrainPartition(3, p))
+	f.enqueue(4, m, 1)
+	f.Complete(5, p)
+	require.Len(t, f.batches, 2, "draining")
+	require.NoError(t, f.RemovePartition(6, p))
+	require.ErrorIs(t, f.SetUp(7, p, true), queue.ErrUnknownPartition)
+}
+
+func TestLateAreServedWhereNobodyWaits(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("eager", "prefix", queue.LateServe, queue.Linear(0, 6, 8))
+	p := f.partition(0, 0, m)
+	f.enqueue(0, m, 1)
+	late := f.enqueue(0, m, 3)
+	f.Advance(7) // 7 + l(1) > 12
+	require.Equal(t, 3, f.Stats().LateRequests)
+	onTime := f.enqueue(8, m, 2)
+	f.Complete(9, p)
+	require.True(t, slices.Equal(onTime, f.last().Requests), "who can make it goes first")
+	require.False(t, f.last().Late)
+	f.Complete(16, p)
+	require.True(t, slices.Equal(late, f.last().Requests), "in one batch, in order")
+	require.True(t, f.last().Late)
+	require.Empty(t, f.dropped)
+}
+
+func TestDropReasons(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("eager", "window", queue.LateDrop, linear)
+	p := f.partition(0, 0, m)
+	f.Enqueue(0, m, &queue.Request{Rows: 9})
+	f.enqueue(0, m, 1)
+	f.enqueue(0, m, 1)
+	f.Advance(f.Next())
+	f.Enqueue(8, m, &queue.Request{Arrival: 8})
+	f.enqueue(9, m, 7)
+	f.Complete(14, p) // the first has 6 left: alone it would make it
+	require.Equal(t, 2, f.last().Rows)
+	require.NoError(t, f.RemoveModel(14, m))
+	f.Enqueue(15, m, &queue.Request{})
+	require.Equal(t, []queue.DropReason{
+		queue.DropTooLarge, queue.DropLate, queue.DropWindow, queue.DropModelRemoved,
+	}, uniq(f.dropped))
+	for _, why := range queue.DropReasons() {
+		require.NotContains(t, why.String(), "reason_")
+	}
+}
+
+func uniq(all []queue.DropReason) (once []queue.DropReason) {
+	for i, r := range all {
+		if i == 0 || r != all[i-1] {
+			once = append(once, r)
+		}
+	}
+	return once
+}
+
+// TestAdaptiveHurries: when a third lane begins to wait for two partitions, the
+// two most urgent lanes do not wait for their exec.
+func TestAdaptiveHurries(t *testing.T) {
+	for _, c := range []struct {
+		discipline string
+		partitions int
+		batches    int
+	}{{"deferred", 2, 0}, {"adaptive", 2, 2}, {"adaptive", 3, 0}, {"adaptive", 1, 1}} {
+		f := newFixture(t)
+		models := []queue.ModelID{}
+		for range 3 {
+			models = append(models, f.model(c.discipline, "thrift", queue.LateDrop, linear))
+		}
+		for i := range int32(c.partitions) {
+			f.partition(i, 0, models...)
+		}
+		for i, m := range models {
+			f.enqueue(queue.Time(i), m, 1)
+		}
+		require.Len(t, f.batches, c.batches, "%s on %d", c.discipline, c.partitions)
+		if c.batches > 0 {
+			require.True(t, f.batches[0].Hurried)
+			require.Equal(t, models[0], f.batches[0].Model)
+		}
+	}
+}
+
+func TestCancel(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("deferred", "prefix", queue.LateDrop, linear)
+	f.partition(0, 0, m)
+	r := f.enqueue(0, m, 2)
+	require.True(t, f.Cancel(1, r[0]))
+	require.False(t, f.Cancel(1, r[0]))
+	n, rows := f.Queued(m)
+	require.Equal(t, []int{1, 1}, []int{n, rows})
+	f.Advance(f.Next())
+	require.True(t, slices.Equal(r[1:], f.last().Requests))
+	require.False(t, f.Cancel(6, r[1]), "it runs")
+	require.Equal(t, uint64(1), f.Stats().Cancelled)
+}
+
+func TestReconfigureIsOneChange(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("eager", "prefix", queue.LateDrop, linear)
+	f.enqueue(0, m, 3)
+	f.Reconfigure(1, func() {
+		f.partition(5, 0, m)
+		require.Empty(t, f.batches)
+		best := f.partition(1, 0, m)
+		require.Empty(t, f.batches)
+		require.NoError(t, f.SetPartition(1, best, queue.PartitionSpec{Rank: 0, Serves: []queue.Service{{Model: m, MaxBatch: 2}}}))
+	})
+	require.Len(t, f.batches, 2)
+	require.Equal(t, queue.PartitionID(2), f.batches[0].Partition)
+	require.Equal(t, 2, f.batches[0].Rows, "the partition's own limit")
+	require.Equal(t, 1, f.batches[1].Rows)
+}
+
+func TestManyKeysRecycleLanes(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("eager", "prefix", queue.LateDrop, linear)
+	p := f.partition(0, 0, m)
+	now := queue.Time(0)
+	for key := range uint64(1000) {
+		f.Enqueue(now, m, &queue.Request{Arrival: now, Key: key})
+		require.Equal(t, key, f.last().Requests[0].Key)
+		now += 6
+		f.Complete(now, p)
+	}
+	require.Len(t, f.batches, 1000)
+}
+
+func TestNames(t *testing.T) {
+	require.Equal(t, "adaptive", queue.Names()[0])
+	d, err := queue.NewDiscipline("", nil)
+	require.NoError(t, err)
+	require.Equal(t, "adaptive", d.Name())
+	for _, x := range append(queue.DescribeDisciplines(), queue.DescribeDropPolicies()...) {
+		require.NotEmpty(t, x.Help, x.Name)
+	}
+	for _, x := range queue.DescribeDisciplines() {
+		_, err := queue.NewDropPolicy(x.DefaultDrop)
+		require.NoError(t, err, x.Name)
+		d, err := queue.NewDiscipline(x.Name, nil)
+		require.NoError(t, err)
+		require.Equal(t, x.Name, d.Name())
+		require.Equal(t, x.DefaultDrop, d.DefaultDrop())
+	}
+	_, err = queue.NewDiscipline("lifo", nil)
+	require.ErrorIs(t, err, queue.ErrUnknown)
+	require.ErrorContains(t, err, "adaptive")
+	_, err = queue.NewDiscipline("timeout", map[string]string{"delay": "2ms"})
+	require.ErrorIs(t, err, queue.ErrUnknown)
+	require.ErrorContains(t, err, "max_queue_delay")
+	_, err = queue.NewDiscipline("timeout", map[string]string{"max_queue_delay": "-2ms"})
+	require.ErrorContains(t, err, `"-2ms"`)
+	_, err = queue.NewDropPolicy("tail")
+	require.ErrorIs(t, err, queue.ErrUnknown)
+}
