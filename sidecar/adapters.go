@@ -106,11 +106,15 @@ const byClient = "client"
 
 // Load implements aggregate.Repository.
 func (l loader) Load(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error {
-	for name := range parameters {
-		if name == "config" || strings.HasPrefix(name, "file:") {
+	for name, p := range parameters {
+		_, text := p.GetParameterChoice().(*tritonpb.ModelRepositoryParameter_StringParam)
+		switch {
+		case name == "config" && !text:
+			return status.Error(codes.InvalidArgument, "invalid value type for load parameter 'config', expected string_param.")
+		case name == "config", strings.HasPrefix(name, "file:"):
 			return status.Errorf(codes.Unimplemented, "conch loads models from its repository: parameter '%s' is not taken; put the files there and load without it", name)
 		}
-		return status.Errorf(codes.InvalidArgument, "unrecognized load parameter '%s', expecting one of: config, file:<file_name>", name)
+		return status.Errorf(codes.InvalidArgument, "unrecognized load parameter '%s'.", name)
 	}
 	err := l.control.Load(ctx, model, byClient)
 	var step *apply.StepError
@@ -130,13 +134,12 @@ func (l loader) Load(ctx context.Context, model string, parameters map[string]*t
 
 // Unload implements aggregate.Repository.
 func (l loader) Unload(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error {
-	dependents := false
-	for name, p := range parameters {
-		if name != "unload_dependents" {
-			return status.Errorf(codes.InvalidArgument, "unrecognized unload parameter '%s', expecting one of: unload_dependents", name)
-		}
-		dependents = p.GetBoolParam()
+	// Triton ignores parameters of unload that it does not know.
+	p, said := parameters["unload_dependents"]
+	if _, flag := p.GetParameterChoice().(*tritonpb.ModelRepositoryParameter_BoolParam); said && !flag {
+		return status.Error(codes.InvalidArgument, "invalid value type for 'unload_dependents' parameter, expected bool_param.")
 	}
+	dependents := p.GetBoolParam()
 	if err := l.control.Unload(ctx, model, byClient, dependents); err != nil {
 		return status.Errorf(code(ctx), "failed to unload '%s': %v", model, err)
 	}

@@ -222,8 +222,8 @@ func (a *Aggregate) ModelMetadata(ctx context.Context, r *tritonpb.ModelMetadata
 	return metadata(r.GetName(), version, m), nil
 }
 
-// ModelConfig is the route table's.
-func (a *Aggregate) ModelConfig(_ context.Context, r *tritonpb.ModelConfigRequest) (*tritonpb.ModelConfigResponse, error) {
+// ModelConfig is that of a partition that has the model, which has filled in Triton's defaults, or the file's.
+func (a *Aggregate) ModelConfig(ctx context.Context, r *tritonpb.ModelConfigRequest) (*tritonpb.ModelConfigResponse, error) {
 	version, err := canonicalVersion(r.GetVersion())
 	if err != nil {
 		return nil, err
@@ -231,6 +231,12 @@ func (a *Aggregate) ModelConfig(_ context.Context, r *tritonpb.ModelConfigReques
 	m, err := a.find(r.GetName(), version)
 	if err != nil {
 		return nil, err
+	}
+	for _, p := range a.with(r.GetName()) {
+		answer, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.ModelConfig, r)
+		if err == nil {
+			return answer, nil
+		}
 	}
 	return &tritonpb.ModelConfigResponse{Config: m.Config}, nil
 }

@@ -51,6 +51,10 @@ func (s *triton) ModelMetadata(_ context.Context, r *tritonpb.ModelMetadataReque
 	return &tritonpb.ModelMetadataResponse{Name: r.Name, Platform: s.name}, s.refuse
 }
 
+func (s *triton) ModelConfig(_ context.Context, r *tritonpb.ModelConfigRequest) (*tritonpb.ModelConfigResponse, error) {
+	return &tritonpb.ModelConfigResponse{Config: &tritonpb.ModelConfig{Name: r.Name, DefaultModelFilename: s.name}}, s.refuse
+}
+
 func (s *triton) RepositoryIndex(context.Context, *tritonpb.RepositoryIndexRequest) (*tritonpb.RepositoryIndexResponse, error) {
 	return &tritonpb.RepositoryIndexResponse{Models: s.index}, s.refuse
 }
@@ -198,12 +202,15 @@ func TestMetadataAndConfig(t *testing.T) {
 	requireStatus(t, err, codes.NotFound, "Request for unknown model: 'n' version 2 is not found")
 	c, err := a.ModelConfig(ctx, &tritonpb.ModelConfigRequest{Name: "m", Version: "1.0"})
 	require.NoError(t, err)
-	require.EqualValues(t, 4, c.Config.MaxBatchSize)
+	require.Equal(t, "a", c.Config.DefaultModelFilename, "as a partition completed it")
 
 	w.servers[0].Up, w.servers[1].Up = false, false
 	server, err = a.ServerMetadata(ctx, &tritonpb.ServerMetadataRequest{})
 	require.NoError(t, err)
 	require.Equal(t, "triton", server.Name, "our own")
+	c, err = a.ModelConfig(ctx, &tritonpb.ModelConfigRequest{Name: "m"})
+	require.NoError(t, err)
+	require.EqualValues(t, 4, c.Config.MaxBatchSize, "the file's")
 	m, err = a.ModelMetadata(ctx, &tritonpb.ModelMetadataRequest{Name: "m"})
 	require.NoError(t, err)
 	require.Empty(t, cmp.Diff(&tritonpb.ModelMetadataResponse{Name: "m", Versions: []string{"1"}, Platform: "python",
