@@ -20,6 +20,7 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
 // process is what the command line has of the process that it runs in.
@@ -90,7 +91,23 @@ func configCommand(p process) *cobra.Command {
 }
 
 func environment() config.Environment {
-	return config.Environment{UID: os.Getuid(), Getenv: os.Getenv}
+	return config.Environment{UID: os.Getuid(), Getenv: os.Getenv, CheckDiscipline: checkDiscipline}
+}
+
+// checkDiscipline says why the queue would refuse a discipline or a drop policy,
+// each empty where there is none.
+func checkDiscipline(discipline string, parameters map[string]string, dropPolicy string) error {
+	if discipline != "" {
+		if _, err := queue.NewDiscipline(discipline, parameters); err != nil {
+			return err
+		}
+	}
+	if dropPolicy != "" {
+		if _, err := queue.NewDropPolicy(dropPolicy); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // load reads the configuration; the command line wins over the file.

@@ -134,6 +134,9 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	s.control, err = control.New(control.Options{
 		Config: o.config, Nodes: []*policy.Node{node}, Repository: store, Requests: s.dispatcher, Recorder: recorder,
 		Metrics: planMetrics, DB: db, Logger: o.log.With("part", "control"), Version: o.version,
+		CheckDispatch: func(d *policy.Dispatch) error {
+			return checkDiscipline(d.GetDiscipline(), d.GetParameters(), d.GetDropPolicy())
+		},
 		Policies: func(h control.Hooks) (control.Policies, error) { return s.newHost(o, h), nil },
 		Applier: func(h control.Hooks) (control.Applier, error) {
 			var err error

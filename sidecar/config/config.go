@@ -187,7 +187,7 @@ func Load(path string, overlay func(*Config), env Environment) (*Config, error) 
 		overlay(c)
 	}
 	c.Provision(env)
-	if err := c.Validate(); err != nil {
+	if err := c.Validate(env); err != nil {
 		return nil, named(path, err)
 	}
 	return c, nil

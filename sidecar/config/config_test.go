@@ -17,7 +17,12 @@ import (
 	"github.com/conch-serving/conch/sidecar/config"
 )
 
-var nobody = config.Environment{UID: 1000, Getenv: func(name string) string {
+var nobody = config.Environment{UID: 1000, CheckDiscipline: func(discipline string, _ map[string]string, drop string) error {
+	if discipline == "lazy" || drop == "lots" {
+		return errors.New("is none")
+	}
+	return nil
+}, Getenv: func(name string) string {
 	return map[string]string{"HOME": "/home/u", "XDG_RUNTIME_DIR": "/run/user/1000"}[name]
 }}
 
@@ -141,6 +146,8 @@ driver: {kind: embedded, tritonserver: /bin/true, environment: {CUDA_VISIBLE_DEV
 gpus: [{count: 2}]
 policy: {checksum: abc, executable: here}
 models:
+  b: {parameters: {delay: 1ms}, dropPolicy: lots}
+  c: {dropPolicy: lots}
   a: {late: never, discipline: lazy, gpus: [gpu7], minInstances: 3, maxInstances: 1, maxThreadPercentage: 130, profile: {}}
 triggers: {badRate: 2}
 log: {level: loud}
@@ -148,7 +155,7 @@ log: {level: loud}
 	require.NoError(t, err)
 	c.Provision(nobody)
 	var invalid *config.Invalid
-	require.True(t, errors.As(c.Validate(), &invalid))
+	require.True(t, errors.As(c.Validate(nobody), &invalid))
 	var paths []string
 	for _, p := range invalid.Problems {
 		paths = append(paths, p.Path)
@@ -156,10 +163,10 @@ log: {level: loud}
 	require.ElementsMatch(t, []string{
 		"apiVersion", "mode", "listen.grpc", "listen.metrics", "listen.admin", "repository", "driver.tritonserver",
 		"driver.environment", "driver.environment.CUDA_VISIBLE_DEVICES", "driver.stretch", "gpus[0].type", "policy.executable", "policy.checksum",
-		"models.a.late", "models.a.discipline", "models.a.gpus[0]", "models.a.minInstances", "models.a.maxThreadPercentage",
+		"models.b.parameters", "models.c.dropPolicy", "models.a.late", "models.a.discipline", "models.a.gpus[0]", "models.a.minInstances", "models.a.maxThreadPercentage",
 		"models.a.profile", "triggers.badRate", "log.level",
 	}, paths)
-	require.ErrorContains(t, c.Validate(), `line 3: mode: "contrl" is not known; did you mean "control"?`)
+	require.ErrorContains(t, c.Validate(nobody), `line 3: mode: "contrl" is not known; did you mean "control"?`)
 }
 
 func TestReloadable(t *testing.T) {
@@ -167,7 +174,7 @@ func TestReloadable(t *testing.T) {
 		c, err := config.Parse("conch.yaml", []byte("repository: /m\n"+text))
 		require.NoError(t, err)
 		c.Provision(nobody)
-		require.NoError(t, c.Validate())
+		require.NoError(t, c.Validate(nobody))
 		return c
 	}
 	running := load("models: {a: {slo: 10ms}}")
@@ -255,7 +262,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		c.Provision(nobody)
-		if err := c.Validate(); err != nil {
+		if err := c.Validate(nobody); err != nil {
 			var invalid *config.Invalid
 			if !errors.As(err, &invalid) || len(invalid.Problems) == 0 {
 				t.Fatalf("not a list of problems: %v", err)

@@ -14,6 +14,10 @@ type Environment struct {
 	UID int
 	// Getenv looks up HOME, XDG_STATE_HOME and XDG_RUNTIME_DIR.
 	Getenv func(string) string
+	// CheckDiscipline says why the request path would refuse a discipline, its
+	// parameters or a drop policy, each of them empty where nothing was said. Nil
+	// leaves them unchecked.
+	CheckDiscipline func(discipline string, parameters map[string]string, dropPolicy string) error
 }
 
 // hotSections change on SIGHUP; everything else needs a restart.

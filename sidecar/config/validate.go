@@ -17,8 +17,8 @@ import (
 
 // Validate checks a provisioned configuration. It returns an *Invalid with
 // every problem, or nil.
-func (c *Config) Validate() error {
-	v := &validator{lines: c.lines}
+func (c *Config) Validate(env Environment) error {
+	v := &validator{lines: c.lines, env: env}
 	v.oneOf("apiVersion", c.APIVersion, APIVersion)
 	v.oneOf("mode", string(c.Mode), string(ModeObserve), string(ModeAdvise), string(ModeControl))
 	v.listen(c.Listen)
@@ -30,7 +30,7 @@ func (c *Config) Validate() error {
 	v.oneOf("objective", c.Objective, "max-goodput", "min-cost")
 	v.policy(c.Policy)
 	v.positive("defaults.slo", c.Defaults.SLO)
-	v.dispatch("defaults", c.Defaults.Late, c.Defaults.Discipline, c.Defaults.DropPolicy)
+	v.dispatch("defaults", c.Defaults.Late, c.Defaults.Discipline, c.Defaults.Parameters, c.Defaults.DropPolicy)
 	names := make([]string, 0, len(c.Models))
 	for name := range c.Models {
 		names = append(names, name)
@@ -67,6 +67,7 @@ func (c *Config) Validate() error {
 }
 
 type validator struct {
+	env      Environment
 	lines    map[string]int
 	problems []Problem
 }
@@ -199,26 +200,30 @@ func (v *validator) policy(p Policy) {
 	}
 }
 
-func (v *validator) dispatch(path, late, discipline, drop string) {
+func (v *validator) dispatch(path, late, discipline string, parameters map[string]string, drop string) {
 	if late != "" {
 		v.oneOf(path+".late", late, "serve", "drop")
 	}
-	if discipline != "" {
-		v.oneOf(path+".discipline", discipline, Disciplines()...)
+	if discipline == "" && len(parameters) > 0 {
+		v.problem(path+".parameters", "belong to a discipline, and %s.discipline is not said", path)
+		return
 	}
-	if drop != "" {
-		v.oneOf(path+".dropPolicy", drop, "window", "prefix", "none")
+	if v.env.CheckDiscipline == nil {
+		return
+	}
+	if err := v.env.CheckDiscipline(discipline, parameters, ""); err != nil && discipline != "" {
+		v.problem(path+".discipline", "%v", err)
+	}
+	if err := v.env.CheckDiscipline("", nil, drop); err != nil && drop != "" {
+		v.problem(path+".dropPolicy", "%v", err)
 	}
 }
-
-// Disciplines are those that conch.yaml may name.
-func Disciplines() []string { return []string{"adaptive", "deferred", "eager", "timeout"} }
 
 func (v *validator) model(path string, m Model, gpus GPUs) {
 	if m.SLO < 0 {
 		v.problem(path+".slo", "%v is negative", m.SLO)
 	}
-	v.dispatch(path, m.Late, m.Discipline, m.DropPolicy)
+	v.dispatch(path, m.Late, m.Discipline, m.Parameters, m.DropPolicy)
 	if m.MaxInstances > 0 && m.MinInstances > m.MaxInstances {
 		v.problem(path+".minInstances", "%d is above maxInstances, %d", m.MinInstances, m.MaxInstances)
 	}

@@ -81,7 +81,7 @@ type Hooks interface {
 	PartitionChanged(partition string, up bool, reason string)
 }
 
-// Options of New. Nothing may be nil but Logger and Clock.
+// Options of New. Nothing may be nil but where it says so, Logger and Clock.
 type Options struct {
 	// Config is provisioned and valid.
 	Config *config.Config
@@ -96,9 +96,12 @@ type Options struct {
 	// Policies and Applier make the two parts that call back.
 	Policies func(Hooks) (Policies, error)
 	Applier  func(Hooks) (Applier, error)
-	Clock    Clock
-	Logger   *slog.Logger
-	Version  Version
+	// CheckDispatch says why the request path would refuse a plan's dispatch
+	// entry; it may be nil.
+	CheckDispatch func(*policy.Dispatch) error
+	Clock         Clock
+	Logger        *slog.Logger
+	Version       Version
 }
 
 // Control is the plan way. Make it with New, start it with Run.
@@ -115,6 +118,7 @@ type Control struct {
 	log        *slog.Logger
 	version    Version
 	events     *eventLog
+	checks     []plan.DispatchCheck
 
 	// planning is held by whoever plans, imports or swaps the policy: one at a
 	// time, waiting with a context.
@@ -172,6 +176,9 @@ func New(o Options) (*Control, error) {
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		unloaded: map[string]bool{}, failed: map[string]failure{}, loads: map[string]float64{}, starting: "not started yet",
+	}
+	if o.CheckDispatch != nil {
+		c.checks = append(c.checks, o.CheckDispatch)
 	}
 	c.version.Mode, c.version.Driver = string(o.Config.Mode), o.Config.Driver.Kind
 	var err error
@@ -243,7 +250,7 @@ func (c *Control) event(e Event) {
 // Check implements Hooks: what a plan is judged by before it counts.
 func (c *Control) Check(s *policy.Snapshot, p *policy.Plan) error {
 	c.rejected = nil
-	violations := plan.Validate(s, p)
+	violations := plan.Validate(s, p, c.checks...)
 	if len(violations) > 0 {
 		c.rejected = p
 	}

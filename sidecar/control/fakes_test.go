@@ -304,7 +304,7 @@ func settings(t *testing.T, text string) *config.Config {
 	c, err := config.Parse("conch.yaml", []byte(base+text))
 	require.NoError(t, err)
 	c.Provision(config.Environment{})
-	require.NoError(t, c.Validate())
+	require.NoError(t, c.Validate(config.Environment{}))
 	return c
 }
 
@@ -332,6 +332,12 @@ func newRigOn(t *testing.T, text, path string) *rig {
 		Policies: func(h control.Hooks) (control.Policies, error) { r.policies.hooks = h; return r.policies, nil },
 		Applier:  func(h control.Hooks) (control.Applier, error) { r.applier.hooks = h; return r.applier, nil },
 		Version:  control.Version{Version: "test"},
+		CheckDispatch: func(d *policy.Dispatch) error {
+			if d.GetParameters()["delay"] == "soon" {
+				return errors.New("delay: soon is no duration")
+			}
+			return nil
+		},
 	})
 	require.NoError(t, err)
 	return r

@@ -73,7 +73,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 		return c.unanswered(proposal, o, err)
 	}
 	proposal.Plan = c.obey(answer, in.config)
-	if proposal.Violations = plan.Validate(snapshot, proposal.Plan); len(proposal.Violations) > 0 {
+	if proposal.Violations = plan.Validate(snapshot, proposal.Plan, c.checks...); len(proposal.Violations) > 0 {
 		return c.unanswered(proposal, o, proposal.Violations)
 	}
 
@@ -412,7 +412,7 @@ func (c *Control) again(ctx context.Context, t *apply.Target) error {
 	snapshot := c.observe(in)
 	p := proto.CloneOf(t.Plan)
 	p.SnapshotRevision = snapshot.GetRevision()
-	if violations := plan.Validate(snapshot, p); len(violations) > 0 {
+	if violations := plan.Validate(snapshot, p, c.checks...); len(violations) > 0 {
 		c.event(Event{Kind: EventPlanRejected, Message: "the plan that served before the restart does not fit any more: " + violations.Error()})
 		if c.settings().Mode == config.ModeControl {
 			return violations

@@ -89,6 +89,11 @@ func TestPolicyFailuresChangeNothing(t *testing.T) {
 			p.Partitions[0].Instances = append(p.Partitions[0].Instances, policy.ModelInstance("ghost", 1))
 			return p, err
 		}, control.EventPlanRejected, "ghost"},
+		"sets a discipline's parameter wrong": {func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			p, err := everywhere(ctx, s)
+			p.Dispatch[0].Parameters = map[string]string{"delay": "soon"}
+			return p, err
+		}, control.EventPlanRejected, "soon is no duration"},
 		"takes more than there is": {func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
 			p, err := everywhere(ctx, s)
 			p.Partitions[1].Gpu = "gpu0"
