@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,6 +37,7 @@ type Options struct {
 type Conn struct {
 	conns []*grpc.ClientConn
 	next  atomic.Uint32
+	close func() error
 }
 
 var _ grpc.ClientConnInterface = (*Conn)(nil)
@@ -75,6 +77,7 @@ func Dial(address string, o Options) (*Conn, error) {
 		}),
 	}, o.DialOptions...)
 	c := &Conn{}
+	c.close = sync.OnceValue(c.closeAll)
 	for range max(1, o.Connections) {
 		conn, err := grpc.NewClient(target, options...)
 		if err != nil {
@@ -88,8 +91,10 @@ func Dial(address string, o Options) (*Conn, error) {
 }
 
 // Close ends all connections. Calls under way fail with an error for which Lost
-// is true.
-func (c *Conn) Close() error {
+// is true. Further calls of Close do nothing.
+func (c *Conn) Close() error { return c.close() }
+
+func (c *Conn) closeAll() error {
 	var first error
 	for _, conn := range c.conns {
 		if err := conn.Close(); err != nil && first == nil {

@@ -1,0 +1,148 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package forward_test
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type server struct {
+	tritonpb.UnimplementedGRPCInferenceServiceServer
+	infer func(context.Context, *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error)
+}
+
+func (s *server) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
+	return s.infer(ctx, r)
+}
+
+func serve(t *testing.T, infer func(context.Context, *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error)) (*forward.Conn, *grpc.Server) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := grpc.NewServer()
+	tritonpb.RegisterGRPCInferenceServiceServer(s, &server{infer: infer})
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Serve(l) }()
+	c, err := forward.Dial(l.Addr().String(), forward.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()); s.Stop(); <-done })
+	return c, s
+}
+
+func frame(t *testing.T, id string) *batch.Frame {
+	b, err := proto.Marshal(&tritonpb.ModelInferRequest{ModelName: "m", Id: id})
+	require.NoError(t, err)
+	return &batch.Frame{Data: mem.BufferSlice{mem.SliceBuffer(b)}}
+}
+
+const method = tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
+
+func TestCallPassesMessagesAndMetadata(t *testing.T) {
+	c, _ := serve(t, func(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
+		_ = grpc.SetHeader(ctx, metadata.Pairs("h", "1"))
+		_ = grpc.SetTrailer(ctx, metadata.Pairs("t", "2"))
+		return &tritonpb.ModelInferResponse{Id: r.Id}, nil
+	})
+	a, err := c.Call(t.Context(), method, frame(t, "x"))
+	require.NoError(t, err)
+	var m tritonpb.ModelInferResponse
+	require.NoError(t, proto.Unmarshal(a.Frame.Data.Materialize(), &m))
+	a.Frame.Data.Free()
+	require.Equal(t, "x", m.Id)
+	require.Equal(t, []string{"1"}, a.Header["h"])
+	require.Equal(t, []string{"2"}, a.Trailer["t"])
+}
+
+// TestAnswersAreNotLosses: what a server says, UNAVAILABLE included, is an
+// answer.
+func TestAnswersAreNotLosses(t *testing.T) {
+	c, _ := serve(t, func(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
+		code, _ := strconv.Atoi(r.Id)
+		_ = grpc.SendHeader(ctx, metadata.MD{})
+		return nil, status.Error(codes.Code(code), "Request timeout expired")
+	})
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		_, err := c.Call(t.Context(), method, frame(t, strconv.Itoa(int(code))))
+		require.Equal(t, code, status.Code(err))
+		require.False(t, forward.Lost(err), "%v", err)
+	}
+}
+
+func TestTrailersOnlyAnswerIsNoLoss(t *testing.T) {
+	c, _ := serve(t, func(context.Context, *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
+		return nil, status.Error(codes.Unavailable, "Exceeds maximum queue size")
+	})
+	_, err := c.Call(t.Context(), method, frame(t, ""))
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.False(t, forward.Lost(err))
+}
+
+func TestDeathUnderACallIsALoss(t *testing.T) {
+	started := make(chan struct{})
+	c, s := serve(t, func(ctx context.Context, _ *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
+		close(started)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	go func() { <-started; s.Stop() }()
+	_, err := c.Call(t.Context(), method, frame(t, ""))
+	require.True(t, forward.Lost(err), "%v", err)
+	require.ErrorIs(t, err, forward.ErrLost)
+	require.Equal(t, codes.Unavailable, status.Code(err))
+
+	_, err = c.Call(t.Context(), method, frame(t, "")) // refused, now that nobody listens
+	require.True(t, forward.Lost(err), "%v", err)
+}
+
+func TestClosedConnectionIsALoss(t *testing.T) {
+	c, _ := serve(t, nil)
+	require.NoError(t, c.Close())
+	_, err := c.Call(t.Context(), method, frame(t, ""))
+	require.True(t, forward.Lost(err), "%v", err)
+}
+
+func TestCallersEndIsNoLoss(t *testing.T) {
+	c, _ := serve(t, func(ctx context.Context, _ *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err := c.Call(ctx, method, frame(t, ""))
+	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+	require.False(t, forward.Lost(err))
+}
+
+type counted struct{ out int }
+
+func (p *counted) Get(n int) *[]byte { p.out++; b := make([]byte, n, n+4096); return &b }
+func (p *counted) Put(*[]byte)       { p.out-- }
+
+// TestCallConsumesTheRequest even if it never leaves.
+func TestCallConsumesTheRequest(t *testing.T) {
+	c, _ := serve(t, nil)
+	require.NoError(t, c.Close())
+	p := &counted{}
+	_, err := c.Call(t.Context(), method, &batch.Frame{Data: mem.BufferSlice{mem.NewBuffer(p.Get(10), p)}})
+	require.Error(t, err)
+	require.Zero(t, p.out)
+}
