@@ -12,6 +12,9 @@ GO ?= go
 MODULE := github.com/conch-serving/conch
 PROGRAMS := conch=sidecar conch-policies=plugins tritonctl=tritonctl conch-demo=demo conch-bench=bench
 
+# NVML's header deprecates what its Go binding binds.
+export CGO_CFLAGS = -O2 -g -Wno-deprecated-declarations
+
 # The server that end-to-end tests, TRITON=real and the live benchmark run; TRITONSERVER=/path takes your own.
 TRITONSERVER ?=
 export TRITONSERVER

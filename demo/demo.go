@@ -86,7 +86,13 @@ func (d *demo) report(ctx context.Context, r *rows) error {
 		{"each one's highest load with at most 1% bad", []line{{"Triton", r.tritonHighest}, {"Conch", r.conchHighest}}},
 	})
 	ratio := r.conchHighest.Goodput() / r.tritonHighest.Goodput()
-	fmt.Fprintf(d.out, "\nConch holds %.2f times the load of Triton's best setting.\n\n", ratio)
+	fmt.Fprintf(d.out, "\nConch holds %.2f times the load of Triton's best setting.\n", ratio)
+	late, ofSLO := d.scenario.contest.Lateness()
+	fmt.Fprintf(d.out, "The machine: sleeps ended late by at most %.1f ms (99%% of them, worst trial), %.0f%% of the shortest SLO.\n", float64(late)/1e6, 100*ofSLO)
+	if ofSLO > 0.1 {
+		fmt.Fprintln(d.out, "It is too busy for these times: run the demo again when it is quieter, and read these numbers with care.")
+	}
+	fmt.Fprintln(d.out)
 
 	report := &figure.Report{
 		Command: "make demo", File: "demo", When: d.start, Commit: figure.Commit(ctx, "."), Seed: d.scenario.contest.Seed,
@@ -103,6 +109,7 @@ func (d *demo) report(ctx context.Context, r *rows) error {
 	offered := fmt.Sprintf("offered %.0f req/s", d.scenario.offered)
 	report.Add(name+".same_load.triton.goodput", r.tritonSame.Goodput(), "req/s", offered+"; Triton: "+r.tritonSame.Setting)
 	report.Add(name+".same_load.conch.goodput", r.conchSame.Goodput(), "req/s", offered)
+	report.Add(name+".timer_lateness_p99_ms", float64(late)/1e6, "ms", "worst trial")
 	if err := report.Print(d.out); err != nil {
 		return err
 	}
@@ -111,7 +118,7 @@ func (d *demo) report(ctx context.Context, r *rows) error {
 
 // leaveRunning says how to reach conch and waits.
 func (d *demo) leaveRunning(ctx context.Context, conch *rig.Conch) error {
-	address := "--address " + conch.Admin
+	address := "--admin " + conch.Admin
 	fmt.Fprintf(d.out, "\nconch keeps running: gRPC %s, HTTP http://%s, metrics http://%s/metrics\nTry:\n", conch.GRPC, conch.HTTP, conch.Metrics)
 	for _, command := range []string{
 		fmt.Sprintf("bin/tritonctl %s model ls", address),

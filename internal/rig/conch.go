@@ -47,8 +47,10 @@ type Conch struct {
 	Config, State string
 
 	models Models
+	names  []string // of all models that are to be served
 	gpus   int
 	dir    string
+	bin    string
 	child  *child
 }
 
@@ -58,7 +60,7 @@ func StartConch(ctx context.Context, o ConchOptions) (*Conch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
 	}
-	c := &Conch{models: o.Models, gpus: o.GPUs, dir: dir, State: filepath.Join(dir, "state"), Config: filepath.Join(dir, "conch.yaml")}
+	c := &Conch{models: o.Models, names: o.Models.Names(), gpus: o.GPUs, dir: dir, bin: o.Bin, State: filepath.Join(dir, "state"), Config: filepath.Join(dir, "conch.yaml")}
 	if err := c.start(ctx, o); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -71,16 +73,24 @@ func (c *Conch) start(ctx context.Context, o ConchOptions) error {
 		if err := o.Models.write(o.Repository, nil); err != nil {
 			return err
 		}
+	} else {
+		entries, err := os.ReadDir(o.Repository)
+		if err != nil {
+			return fmt.Errorf("rig: %w", err)
+		}
+		for _, e := range entries {
+			c.names = append(c.names, e.Name())
+		}
 	}
 	if err := c.configure(o); err != nil {
 		return err
 	}
-	return c.run(ctx, filepath.Join(o.Bin, "conch"))
+	return c.Restart(ctx)
 }
 
-// run starts the process and waits until it is ready.
-func (c *Conch) run(ctx context.Context, program string) error {
-	child, err := start("conch", filepath.Join(c.dir, "conch.log"), program, []string{"--config", c.Config}, nil)
+// Restart starts conch again on its configuration and state, after it has ended, and returns once it is ready.
+func (c *Conch) Restart(ctx context.Context) error {
+	child, err := start("conch", filepath.Join(c.dir, "conch.log"), filepath.Join(c.bin, "conch"), []string{"--config", c.Config}, nil)
 	if err != nil {
 		return err
 	}
@@ -89,7 +99,7 @@ func (c *Conch) run(ctx context.Context, program string) error {
 		if err := c.ready(ctx); err != nil {
 			return err
 		}
-		return modelsReady(ctx, c.GRPC, c.models.Names())
+		return modelsReady(ctx, c.GRPC, c.names)
 	})
 }
 

@@ -36,6 +36,17 @@ type Contest struct {
 	Seed    uint64
 	// Progress is told what happens, a line at a time.
 	Progress func(line string)
+
+	worstLateness time.Duration
+}
+
+// Lateness is the worst Trial.Lateness so far, and the part of the shortest SLO that it is: if that is not small, the machine was too busy
+// for the times that it emulates.
+func (c *Contest) Lateness() (late time.Duration, ofSLO float64) {
+	for _, m := range c.Models.Load() {
+		ofSLO = max(ofSLO, float64(c.worstLateness)/float64(m.SLO))
+	}
+	return c.worstLateness, ofSLO
 }
 
 // Standing is what a system made of one rate.
@@ -170,5 +181,6 @@ func (c *Contest) trial(ctx context.Context, name string, s System, l loadgen.Lo
 		bad = "too many bad, stopped early"
 	}
 	c.Progress(fmt.Sprintf("%s at %.0f req/s: %s", name, l.Rate, bad))
+	c.worstLateness = max(c.worstLateness, trial.Lateness)
 	return trial, nil
 }

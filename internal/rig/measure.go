@@ -6,6 +6,7 @@ package rig
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/conch-serving/conch/internal/loadgen"
@@ -24,6 +25,8 @@ type Trial struct {
 	*loadgen.Result
 	// MeanBatch is rows per execution, BusyShare the part of the time that the GPUs executed something.
 	MeanBatch, BusyShare float64
+	// Lateness is by how much sleeps of this process ended late meanwhile, 99th percentile: what the machine alone adds to latencies.
+	Lateness time.Duration
 }
 
 // Measure offers the load to the system.
@@ -37,16 +40,44 @@ func Measure(ctx context.Context, s System, l loadgen.Load) (*Trial, error) {
 	if err != nil {
 		return nil, err
 	}
+	lateness := watchLateness()
 	start := time.Now()
 	result, err := loadgen.Run(ctx, l, caller, minitriton.SystemClock())
+	elapsed, late := time.Since(start), lateness()
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
 	}
-	elapsed := time.Since(start)
 	after, err := s.Usage(ctx)
 	if err != nil {
 		return nil, err
 	}
 	used := after.Since(before)
-	return &Trial{Result: result, MeanBatch: used.MeanBatch(), BusyShare: s.BusyShare(used, elapsed)}, nil
+	return &Trial{Result: result, MeanBatch: used.MeanBatch(), BusyShare: s.BusyShare(used, elapsed), Lateness: late}, nil
+}
+
+// watchLateness sleeps over and over for two milliseconds until the function that it returns is called, which says how late the sleeps
+// ended.
+func watchLateness() (stop func() time.Duration) {
+	const nap = 2 * time.Millisecond
+	clock := minitriton.SystemClock()
+	quit, done := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var late []time.Duration
+		for {
+			before := clock.Now()
+			clock.Sleep(nap)
+			late = append(late, clock.Now().Sub(before)-nap)
+			select {
+			case <-quit:
+				slices.Sort(late)
+				done <- late[len(late)*99/100]
+				return
+			default:
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(quit)
+		return <-done
+	}
 }

@@ -1,0 +1,227 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/conch-serving/conch/internal/loadgen"
+	"github.com/conch-serving/conch/internal/minitriton"
+	"github.com/conch-serving/conch/internal/pymodels"
+	"github.com/conch-serving/conch/internal/rig"
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/client"
+)
+
+// The test binary is also a policy: conch starts it as a plugin.
+func TestMain(m *testing.M) {
+	if policy.Hosted(os.Getenv) {
+		policy.Serve(moody{})
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// setting is a variable that make sets. Without it, as in a plain `go test ./...`, there is no real server to test against.
+func setting(t *testing.T, name string) string {
+	t.Helper()
+	value := os.Getenv(name)
+	if value == "" {
+		t.Skipf("%s is not set; `make e2e` installs a tritonserver and sets it", name)
+	}
+	_, err := os.Stat(value)
+	require.NoError(t, err, "%s; `make e2e` sets it up", name)
+	return value
+}
+
+// repository writes a model repository with these models of e2e/models.
+func repository(t *testing.T, models ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range models {
+		copyFile(t, filepath.Join("models", name, "config.pbtxt"), filepath.Join(dir, name, "config.pbtxt"))
+		var code []byte
+		switch name {
+		case "emulated":
+			code = pymodels.Emulate
+		case "fragile":
+			code = pymodels.Fragile
+		default:
+			code = pymodels.ONNX
+			copyFile(t, graph(t, name), filepath.Join(dir, name, "1", "model.onnx"))
+		}
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, name, "1"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name, "1", "model.py"), code, 0o644))
+	}
+	return dir
+}
+
+// graph is the path of a generated ONNX file.
+func graph(t *testing.T, name string) string {
+	t.Helper()
+	return filepath.Join(setting(t, "CONCH_GRAPHS"), name+".onnx")
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
+	require.NoError(t, os.WriteFile(to, data, 0o644))
+}
+
+// start runs conch on the real server with these models of e2e/models on a number of emulated GPUs, and ends it with the test.
+func start(t *testing.T, gpus int, settings map[string]any, models ...string) *rig.Conch {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c, err := rig.StartConch(ctx, rig.ConchOptions{
+		Bin: setting(t, "CONCH_BIN"), Server: setting(t, "CONCH_TRITONSERVER"), Repository: repository(t, models...), GPUs: gpus, Settings: settings,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of conch's log:\n%s", c.LogTail())
+		}
+		require.NoError(t, c.Close())
+	})
+	return c
+}
+
+func admin(t *testing.T, c *rig.Conch) *client.Client {
+	t.Helper()
+	a, err := client.New(c.Admin)
+	require.NoError(t, err)
+	t.Cleanup(a.Close)
+	return a
+}
+
+func triton(t *testing.T, c *rig.Conch) tritonpb.GRPCInferenceServiceClient {
+	t.Helper()
+	conn, err := grpc.NewClient(c.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	return tritonpb.NewGRPCInferenceServiceClient(conn)
+}
+
+// underLoad offers emulated a steady load and, once it flows, runs meanwhile. It returns what became of the requests.
+func underLoad(t *testing.T, c *rig.Conch, rate float64, length time.Duration, meanwhile func()) *loadgen.Result {
+	t.Helper()
+	models := []loadgen.Model{{Name: "emulated", SLO: 400 * time.Millisecond}}
+	caller, err := loadgen.NewGRPC(c.Endpoints(), models, loadgen.Emulated(16))
+	require.NoError(t, err)
+	defer caller.Close()
+	flowing := make(chan struct{})
+	var result *loadgen.Result
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		result, err = loadgen.Run(t.Context(), loadgen.Load{Models: models, Rate: rate, Measure: length, Patience: 30 * time.Second, Seed: 1},
+			&telling{Caller: caller, told: flowing}, minitriton.SystemClock())
+		done <- err
+	}()
+	<-flowing
+	meanwhile()
+	require.NoError(t, <-done)
+	return result
+}
+
+// telling closes told once the 20th request has been answered.
+type telling struct {
+	loadgen.Caller
+	told chan struct{}
+}
+
+func (c *telling) Call(ctx context.Context, model int, sequence uint64) error {
+	err := c.Caller.Call(ctx, model, sequence)
+	if sequence == 20 {
+		close(c.told)
+	}
+	return err
+}
+
+// requireAllAnswered is: every request got its right answer, late or not.
+func requireAllAnswered(t *testing.T, r *loadgen.Result) {
+	t.Helper()
+	failed, wrong, first := r.Faults()
+	require.Zero(t, failed, "first error: %v", first)
+	require.Zero(t, wrong, "first wrong answer: %v", first)
+	for _, m := range r.Models {
+		require.Greater(t, m.Sent, 50)
+		_, all := m.Quantile(1)
+		require.True(t, all, "every request was answered before its caller's patience ended")
+	}
+}
+
+// serverOf finds the process of a partition's tritonserver.
+func serverOf(t *testing.T, c *rig.Conch, partition string) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	require.NoError(t, err)
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		// A process that ended meanwhile is none of ours.
+		stat, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
+		environment, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		_, afterName, _ := strings.Cut(string(stat), ") ")
+		fields := strings.Fields(afterName)
+		if len(fields) > 1 && fields[1] == strconv.Itoa(c.Pid()) && strings.Contains("\x00"+string(environment), "\x00CONCH_PARTITION="+partition+"\x00") {
+			return pid
+		}
+	}
+	require.FailNow(t, "no tritonserver", "of partition %s under conch, process %d", partition, c.Pid())
+	return 0
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+}
+
+// partitions lists what tritonctl gpu ls shows.
+func partitions(t *testing.T, a *client.Client) []client.Partition {
+	t.Helper()
+	gpus, err := a.GPUs(t.Context())
+	require.NoError(t, err)
+	var all []client.Partition
+	for _, g := range gpus {
+		all = append(all, g.Partitions...)
+	}
+	return all
+}
+
+// eventKinds lists the kinds of events after id since.
+func eventKinds(t *testing.T, a *client.Client, since uint64) []string {
+	t.Helper()
+	events, err := a.Events(t.Context(), since)
+	require.NoError(t, err)
+	var kinds []string
+	for _, e := range events {
+		kinds = append(kinds, e.Kind+": "+e.Message)
+	}
+	return kinds
+}
+
+func lastEvent(t *testing.T, a *client.Client) uint64 {
+	t.Helper()
+	events, err := a.Events(t.Context(), 0)
+	require.NoError(t, err)
+	require.NotEmpty(t, events)
+	return events[len(events)-1].ID
+}

@@ -1,0 +1,133 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/sidecar/admin/client"
+)
+
+// Everything that conch has accepted when it is told to end is answered, and its servers end with it.
+func TestDrainOnSIGTERM(t *testing.T) {
+	c := start(t, 2, nil, "emulated")
+	a := admin(t, c)
+	triton := triton(t, c)
+	var servers []int
+	for _, p := range partitions(t, a) {
+		servers = append(servers, serverOf(t, c, p.ID))
+	}
+	const callers = 100
+	var done atomic.Int64
+	answers := make(chan error, callers)
+	for i := range callers {
+		go func() {
+			r, err := triton.ModelInfer(t.Context(), tensor("emulated", float32(i)))
+			if err == nil && firstOutput(r) != 2*float32(i)+1 {
+				err = assert.AnError
+			}
+			done.Add(1)
+			answers <- err
+		}()
+	}
+	require.Eventually(t, func() bool {
+		m, err := a.Model(t.Context(), "emulated")
+		return err == nil && m.Queued > 0 && m.Queued+int(done.Load()) > callers/2
+	}, 5*time.Second, time.Millisecond, "requests queue up")
+	require.NoError(t, syscall.Kill(c.Pid(), syscall.SIGTERM))
+	for range callers {
+		require.NoError(t, <-answers)
+	}
+	select {
+	case <-c.Exited():
+		require.NoError(t, c.ExitError(), "conch ends with status 0")
+	case <-time.After(20 * time.Second):
+		require.FailNow(t, "conch still runs 20 s after SIGTERM")
+	}
+	for _, pid := range servers {
+		require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH, "its servers have ended")
+	}
+}
+
+func TestHealthAndMetrics(t *testing.T) {
+	c := start(t, 2, nil, "emulated")
+	_, err := triton(t, c).ModelInfer(t.Context(), tensor("emulated", 1))
+	require.NoError(t, err)
+	for path, contains := range map[string][]string{
+		"/livez":   nil,
+		"/readyz":  nil,
+		"/metrics": {`conch_`, `nv_inference_count{`, `partition="`, `model="emulated"`},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+c.Metrics+path, nil)
+		require.NoError(t, err)
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		body, err := io.ReadAll(response.Body)
+		require.NoError(t, response.Body.Close())
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, response.StatusCode, "%s: %s", path, body)
+		for _, text := range contains {
+			require.Contains(t, string(body), text, path)
+		}
+	}
+}
+
+// The scripts of testdata/script drive tritonctl against one conch, one after the other.
+func TestScripts(t *testing.T) {
+	c := start(t, 2, nil, "emulated", "encoder")
+	bin := setting(t, "CONCH_BIN")
+	source := repository(t, "emulated", "encoder", "fragile")
+	testscript.Run(t, testscript.Params{
+		Dir:                 filepath.Join("testdata", "script"),
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("PATH", bin+string(filepath.ListSeparator)+e.Getenv("PATH"))
+			e.Setenv("CONCH_ADMIN", c.Admin)
+			e.Setenv("CONCH_HTTP", "http://"+c.HTTP)
+			e.Setenv("SOURCE", source)
+			return nil
+		},
+	})
+}
+
+// A conch that starts again on its state serves what it served, and an unclean end is no exception.
+func TestRestartOnTheSameState(t *testing.T) {
+	c := start(t, 2, nil, "emulated")
+	a := admin(t, c)
+	before, err := a.Plan(t.Context())
+	require.NoError(t, err)
+	kill(t, c.Pid())
+	<-c.Exited()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, c.Restart(ctx))
+	after, err := a.Plan(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, withoutRevision(t, before), withoutRevision(t, after))
+	r, err := triton(t, c).ModelInfer(t.Context(), tensor("emulated", 2))
+	require.NoError(t, err)
+	require.InDelta(t, 5, firstOutput(r), 0)
+}
+
+// withoutRevision is a plan as data, without the revision of the snapshot that it answers.
+func withoutRevision(t *testing.T, p client.Plan) map[string]any {
+	t.Helper()
+	var data map[string]any
+	require.NoError(t, json.Unmarshal(p.Plan, &data))
+	require.NotEmpty(t, data["partitions"])
+	delete(data, "snapshot_revision")
+	return data
+}

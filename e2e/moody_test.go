@@ -1,0 +1,49 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/static"
+)
+
+// moody is a policy that behaves as its parameter "mood" says: it plans as static does, or it hangs, exits or talks nonsense.
+type moody struct{}
+
+func (moody) Describe(context.Context) (*policy.Description, error) {
+	return &policy.Description{
+		Name: "moody", Version: "1", Summary: "Plans in halves of GPUs, or fails.", Disciplines: []string{"eager"},
+		Parameters: []*policy.Parameter{{
+			Name: "mood", Type: policy.TypeString, DefaultValue: "well", Documentation: "well, hang, exit or nonsense",
+		}},
+	}, nil
+}
+
+func (moody) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+	switch s.GetParameters()["mood"] {
+	case "hang":
+		time.Sleep(time.Hour)
+	case "exit":
+		os.Exit(3)
+	case "nonsense":
+		return &policy.Plan{
+			SnapshotRevision: s.GetRevision(), Policy: "moody", PolicyVersion: "1",
+			Partitions: []*policy.Partition{{Id: "nowhere", Gpu: "no such GPU", ThreadPercentage: 900}},
+		}, nil
+	}
+	halves := proto.CloneOf(s)
+	halves.Parameters = map[string]string{"partitions": "* = 50, 50", "discipline": "eager"}
+	plan, err := static.New().Plan(ctx, halves)
+	if err != nil {
+		return nil, err
+	}
+	plan.Policy, plan.PolicyVersion = "moody", "1"
+	return plan, nil
+}
