@@ -315,10 +315,10 @@ func (tw twins) finish(t *rapid.T) {
 	}
 }
 
-// TestInvariants drives two Schedulers through the same random events, ten
+// TestInvariants drives two Schedulers through the same random events, five
 // times as many runs as rapid does by default.
 func TestInvariants(t *testing.T) {
-	for i := range 10 {
+	for i := range 5 {
 		t.Run(strconv.Itoa(i), func(t *testing.T) { rapid.Check(t, machine) })
 	}
 }
