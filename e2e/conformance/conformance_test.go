@@ -35,7 +35,7 @@ func TestMinitriton(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.Start(t.Context(), l))
 	defer func() { require.NoError(t, s.Close()) }()
-	conformance.Run(t, conformance.Target{Name: "minitriton", GRPC: s.Endpoint().GRPC, HTTP: s.Endpoint().HTTP})
+	conformance.Run(t, conformance.Target{Name: "minitriton", GRPC: s.Endpoint().GRPC, HTTP: s.Endpoint().HTTP, Metrics: s.Endpoint().Metrics})
 }
 
 // TestTritonserver holds the suite itself to a real server: CONCH_TRITONSERVER is a launcher that takes tritonserver's flags.
@@ -46,12 +46,12 @@ func TestTritonserver(t *testing.T) {
 	}
 	repo := t.TempDir()
 	require.NoError(t, conformance.WriteModels(repo))
-	grpc, http := freePort(t), freePort(t)
+	grpc, http, metrics := freePort(t), freePort(t), freePort(t)
 	var log bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
 	server := exec.CommandContext(ctx, launcher, "--model-repository="+repo, "--model-control-mode=explicit", "--disable-auto-complete-config",
 		"--strict-readiness=false", "--grpc-address=127.0.0.1", "--http-address=127.0.0.1", "--grpc-port="+grpc, "--http-port="+http,
-		"--allow-metrics=false", "--exit-timeout-secs=2", "--backend-config=python,shm-region-prefix-name=conch_conformance_"+strconv.Itoa(os.Getpid()))
+		"--metrics-address=127.0.0.1", "--metrics-port="+metrics, "--exit-timeout-secs=2", "--backend-config=python,shm-region-prefix-name=conch_conformance_"+strconv.Itoa(os.Getpid()))
 	server.Stdout, server.Stderr = &log, &log
 	server.Cancel = func() error { return server.Process.Signal(syscall.SIGTERM) }
 	server.WaitDelay = 10 * time.Second // then SIGKILL; its python stubs follow by themselves
@@ -83,7 +83,7 @@ func TestTritonserver(t *testing.T) {
 		return err == nil && live
 	}, 20*time.Second, 50*time.Millisecond, "the server does not answer")
 	require.NoError(t, client.Close())
-	conformance.Run(t, conformance.Target{Name: "tritonserver", GRPC: "127.0.0.1:" + grpc, HTTP: "127.0.0.1:" + http})
+	conformance.Run(t, conformance.Target{Name: "tritonserver", GRPC: "127.0.0.1:" + grpc, HTTP: "127.0.0.1:" + http, Metrics: "127.0.0.1:" + metrics})
 }
 
 // freePort finds a port that was free a moment ago.

@@ -101,7 +101,7 @@ func inferCases() []Case {
 			defer cancel()
 			_, err := e.Client.Stub.ModelInfer(ctx, request("slow", input("INPUT0", "FP32", shape(1, 1), fp32(1))))
 			require.Equal(e, codes.DeadlineExceeded, status.Code(err), "%v", err)
-			time.Sleep(150 * time.Millisecond) // the server goes on regardless; leave it idle for the next case
+			time.Sleep(200 * time.Millisecond) // the server goes on regardless; leave it idle for the next case
 		}},
 	}
 	return cases

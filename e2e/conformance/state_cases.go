@@ -6,10 +6,14 @@ package conformance
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"strings"
 	"sync"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
@@ -25,13 +29,27 @@ func (e *Env) statistics(model string) *pb.ModelStatistics {
 	return stats[0]
 }
 
+// settled waits until a model has counted n requests more than before: a real server counts after it has answered.
+func (e *Env) settled(before *pb.ModelStatistics, n uint64) *pb.ModelStatistics {
+	e.Helper()
+	var after *pb.ModelStatistics
+	counted := func(s *pb.ModelStatistics) uint64 {
+		return s.InferenceStats.Success.Count + s.InferenceStats.Fail.Count
+	}
+	require.Eventually(e, func() bool {
+		after = e.statistics(before.Name)
+		return counted(after) >= counted(before)+n
+	}, 5*time.Second, time.Millisecond)
+	return after
+}
+
 // statisticsCases count what a model did. They compare with what was counted before, since other cases used the models too.
 func statisticsCases() []Case {
 	return []Case{
 		{"statistics/one request more", func(e *Env) {
 			before := e.statistics("identity")
 			e.infer(request("identity", input("INPUT0", "FP32", shape(3, 1), fp32(1, 2, 3))))
-			after := e.statistics("identity")
+			after := e.settled(before, 1)
 			require.Equal(e, "identity", after.Name)
 			require.Equal(e, "1", after.Version)
 			require.Equal(e, before.InferenceCount+3, after.InferenceCount, "inferences are rows")
@@ -58,7 +76,7 @@ func statisticsCases() []Case {
 				_, err := e.Client.Stub.ModelInfer(e.ctx(), request("error", input("INPUT0", "FP32", shape(1, 1), fp32(v))))
 				require.Error(e, err)
 			}
-			after := e.statistics("error")
+			after := e.settled(before, 2)
 			require.Equal(e, before.InferenceStats.Success.Count+1, after.InferenceStats.Success.Count)
 			require.Equal(e, before.InferenceStats.Fail.Count+1, after.InferenceStats.Fail.Count)
 			require.Equal(e, before.ExecutionCount+2, after.ExecutionCount)
@@ -79,7 +97,9 @@ func statisticsCases() []Case {
 			}
 		}},
 		{"statistics/over HTTP", func(e *Env) {
+			before := e.statistics("add_sub")
 			e.infer(addSub())
+			want := e.settled(before, 1)
 			r := e.call("GET", "/v2/models/add_sub/stats", "")
 			require.Equal(e, 200, r.status)
 			var doc struct {
@@ -98,17 +118,63 @@ func statisticsCases() []Case {
 			require.NoError(e, json.Unmarshal([]byte(r.body), &doc), r.body)
 			require.Len(e, doc.ModelStats, 1)
 			s := doc.ModelStats[0]
-			want := e.statistics("add_sub")
 			require.Equal(e, want.InferenceCount, s.InferenceCount)
 			require.Equal(e, want.InferenceStats.Success.Ns, s.InferenceStats.Success.Ns)
 			require.Len(e, s.BatchStats, len(want.BatchStats))
 		}},
+		{"statistics/as metrics", metricsCase},
 		{"statistics/refused", func(e *Env) {
 			_, err := e.Client.Stub.ModelStatistics(e.ctx(), &pb.ModelStatisticsRequest{Name: "nope"})
 			e.refused(err, codes.InvalidArgument, "requested model 'nope' is not available")
 			_, err = e.Client.Stub.ModelStatistics(e.ctx(), &pb.ModelStatisticsRequest{Name: "identity", Version: "7"})
 			e.refused(err, codes.InvalidArgument, "requested model version is not available for model 'identity'")
 		}},
+	}
+}
+
+// metricsCase compares the metrics with the statistics. The real server refreshes its page when asked, so they agree at once.
+func metricsCase(e *Env) {
+	if e.Target.Metrics == "" {
+		e.Skip("the target has no metrics address")
+	}
+	before := e.statistics("identity")
+	e.infer(identity())
+	stats := e.settled(before, 1)
+	r, err := e.http.Get("http://" + e.Target.Metrics + "/metrics")
+	require.NoError(e, err)
+	defer r.Body.Close()
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(r.Body)
+	require.NoError(e, err)
+	value := func(name string, labels map[string]string) float64 {
+		family := families[name]
+		require.NotNil(e, family, name)
+		for _, m := range family.Metric {
+			got := map[string]string{}
+			for _, l := range m.Label {
+				got[l.GetName()] = l.GetValue()
+			}
+			if maps.Equal(got, labels) {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+		require.Fail(e, "no such metric", "%s%v", name, labels)
+		return 0
+	}
+	own := map[string]string{"model": "identity", "version": "1"}
+	for _, name := range []string{"nv_inference_request_success", "nv_inference_count", "nv_inference_exec_count", "nv_inference_request_duration_us",
+		"nv_inference_queue_duration_us", "nv_inference_compute_input_duration_us", "nv_inference_compute_infer_duration_us", "nv_inference_compute_output_duration_us"} {
+		require.Equal(e, dto.MetricType_COUNTER, families[name].GetType(), name)
+	}
+	// Metrics outlive a reload that zeroes the statistics, so they are at least as high.
+	require.GreaterOrEqual(e, value("nv_inference_request_success", own), float64(stats.InferenceStats.Success.Count))
+	require.GreaterOrEqual(e, value("nv_inference_count", own), float64(stats.InferenceCount))
+	require.GreaterOrEqual(e, value("nv_inference_exec_count", own), float64(stats.ExecutionCount))
+	require.GreaterOrEqual(e, value("nv_inference_request_duration_us", own), float64(stats.InferenceStats.ComputeInfer.Ns/1000))
+	require.Zero(e, value("nv_inference_pending_request_count", own))
+	require.Equal(e, dto.MetricType_GAUGE, families["nv_inference_pending_request_count"].GetType())
+	for _, reason := range []string{"BACKEND", "CANCELED", "REJECTED", "OTHER"} {
+		require.Zero(e, value("nv_inference_request_failure", map[string]string{"model": "identity", "version": "1", "reason": reason}), reason)
 	}
 }
 
@@ -131,7 +197,12 @@ func (e *Env) together(model string, rows ...int64) {
 		all.Go(func() {
 			_, errs[i] = e.Client.Stub.ModelInfer(ctx, request(model, input("INPUT0", "FP32", shape(n, 1), make([]byte, 4*n))))
 		})
-		time.Sleep(3 * time.Millisecond) // in this order
+		switch {
+		case i == 0:
+			time.Sleep(40 * time.Millisecond) // the first alone
+		case i+1 < len(rows) && rows[i+1] != n:
+			time.Sleep(20 * time.Millisecond) // in this order
+		}
 	}
 	all.Wait()
 	for _, err := range errs {
@@ -139,20 +210,20 @@ func (e *Env) together(model string, rows ...int64) {
 	}
 }
 
-// batchingCases see what runs together by the statistics. The models take 150 ms per execution, so that the rest queues meanwhile.
+// batchingCases see what runs together by the statistics. The models take 200 ms per execution, so that the rest queues meanwhile.
 func batchingCases() []Case {
 	return []Case{
 		{"batching/without dynamic_batching every request runs alone", func(e *Env) {
 			before := e.statistics("slow")
 			e.together("slow", 1, 1, 1)
-			after := e.statistics("slow")
+			after := e.settled(before, 3)
 			require.Equal(e, before.ExecutionCount+3, after.ExecutionCount)
 			require.Equal(e, batchCount(before, 1)+3, batchCount(after, 1))
 		}},
 		{"batching/what queues during an execution runs together", func(e *Env) {
 			before := e.statistics("batched")
 			e.together("batched", 1, 1, 1, 1, 1, 1, 1, 1)
-			after := e.statistics("batched")
+			after := e.settled(before, 8)
 			require.Equal(e, before.ExecutionCount+2, after.ExecutionCount)
 			require.Equal(e, before.InferenceCount+8, after.InferenceCount)
 			require.Equal(e, batchCount(before, 1)+1, batchCount(after, 1), "the first at once")
@@ -161,7 +232,7 @@ func batchingCases() []Case {
 		{"batching/a request is never split", func(e *Env) {
 			before := e.statistics("batched")
 			e.together("batched", 3, 2, 8, 1)
-			after := e.statistics("batched")
+			after := e.settled(before, 4)
 			for size, n := range map[uint64]uint64{3: 1, 2: 1, 8: 1, 1: 1} {
 				require.Equal(e, batchCount(before, size)+n, batchCount(after, size), "batches of %d", size)
 			}
@@ -193,7 +264,7 @@ func batchingCases() []Case {
 			require.Eventually(e, func() bool {
 				return e.statistics("batched").InferenceStats.Fail.Count == before.InferenceStats.Fail.Count+1
 			}, 2*time.Second, 20*time.Millisecond)
-			require.Equal(e, before.ExecutionCount+3, e.statistics("batched").ExecutionCount)
+			require.Equal(e, before.ExecutionCount+3, e.settled(before, 4).ExecutionCount)
 		}},
 	}
 }
@@ -290,7 +361,7 @@ func repositoryCases() []Case {
 			require.Equal(e, "READY", s)
 			require.Empty(e, reason)
 			e.infer(request("string", input("INPUT0", "BYTES", shape(1, 1), bytesElements("a"))))
-			require.Equal(e, uint64(1), e.statistics("string").InferenceCount, "statistics begin anew")
+			require.Eventually(e, func() bool { return e.statistics("string").InferenceCount == 1 }, 5*time.Second, time.Millisecond, "statistics begin anew")
 		}},
 		Case{"repository/unload what is not loaded", func(e *Env) {
 			_, err := e.Client.Stub.RepositoryModelUnload(e.ctx(), &pb.RepositoryModelUnloadRequest{ModelName: "nope"})
@@ -314,8 +385,9 @@ func repositoryCases() []Case {
 		Case{"repository/load again changes nothing", func(e *Env) {
 			// The first load of a python model writes its bytecode into the directory, which makes a real server reload once more.
 			require.NoError(e, e.Target.Load(e.ctx(), "identity"))
+			loaded := e.statistics("identity")
 			e.infer(identity())
-			before := e.statistics("identity")
+			before := e.settled(loaded, 1)
 			require.NoError(e, e.Target.Load(e.ctx(), "identity"))
 			require.Equal(e, before.InferenceCount, e.statistics("identity").InferenceCount)
 		}},

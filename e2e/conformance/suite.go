@@ -27,8 +27,8 @@ import (
 type Target struct {
 	// Name of the target in test names and messages.
 	Name string
-	// GRPC and HTTP are host:port.
-	GRPC, HTTP string
+	// GRPC, HTTP and Metrics are host:port. Without Metrics the metrics are not looked at.
+	GRPC, HTTP, Metrics string
 	// Load and Unload change what is loaded; by the repository API unless given.
 	Load, Unload func(ctx context.Context, model string) error
 	// Skip says why a case does not apply to the target, or nothing. Nil skips none.

@@ -122,7 +122,7 @@ func (w *streamWriter) put(s *streamSlot, answer *pb.ModelStreamInferResponse, f
 			w.order = w.order[1:]
 		}
 	}
-	w.changed.Signal()
+	w.changed.Broadcast() // write and finish both wait
 }
 
 func (w *streamWriter) write() {
