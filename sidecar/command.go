@@ -176,8 +176,8 @@ func besideThis() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("where conch itself lies: %w", err)
 	}
-	if real, err := filepath.EvalSymlinks(self); err == nil {
-		self = real
+	if target, err := filepath.EvalSymlinks(self); err == nil {
+		self = target
 	}
 	return self, nil
 }

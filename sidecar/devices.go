@@ -6,7 +6,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"fmt"
 	"log/slog"
 	"os"
 	"runtime"
@@ -111,7 +110,7 @@ func hostMemory() uint64 {
 func checkMPS(node *policy.Node, daemon mps.Daemon, log *slog.Logger) {
 	for _, g := range node.GetGpus() {
 		if !g.GetEmulated() && !g.GetSharesEnforced() {
-			log.Info("thread percentages are recorded, not enforced", "reason", fmt.Sprintf("no MPS control daemon answers in %s", daemon.PipeDirectory))
+			log.Info("thread percentages are recorded, not enforced", "reason", "no MPS control daemon answers in "+daemon.PipeDirectory)
 			return
 		}
 	}

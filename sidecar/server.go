@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 	"google.golang.org/grpc"
 
 	"github.com/conch-serving/conch/plugins/policy"
@@ -158,7 +159,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 func (s *server) open(path string) (*bbolt.DB, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait})
 	if err != nil {
-		if errors.Is(err, bbolt.ErrTimeout) {
+		if errors.Is(err, bolterrors.ErrTimeout) {
 			return nil, fmt.Errorf("state %s is in use by another conch; stop that, or name another directory with --state", filepath.Dir(path))
 		}
 		return nil, fmt.Errorf("state %s: %w", path, err)
@@ -207,7 +208,7 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 		MaxBodyBytes: int64(limit), Logger: s.log.With("part", "http"),
 	})
 	s.later(func() error { front.Close(); return nil })
-	s.http = s.newHTTP(front, context.WithoutCancel(ctx))
+	s.http = s.newHTTP(context.WithoutCancel(ctx), front)
 
 	scrape, err := metrics.New(metrics.Options{Partitions: table, Own: registry, Registerer: registry, Logger: s.log.With("part", "metrics")})
 	if err != nil {
@@ -243,14 +244,18 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 			return nil
 		})
 	}
-	s.operators = []*http.Server{s.newHTTP(health, ctx), s.newHTTP(operators, ctx)}
+	s.operators = []*http.Server{s.newHTTP(ctx, health), s.newHTTP(ctx, operators)}
 	return nil
 }
 
-func listenTCP(address string) (net.Listener, error) { return net.Listen("tcp", address) }
+func listenTCP(address string) (net.Listener, error) {
+	var l net.ListenConfig
+	// Binding a socket does not wait, so there is nothing to cancel.
+	return l.Listen(context.Background(), "tcp", address)
+}
 
 // newHTTP makes a server whose requests end with base.
-func (s *server) newHTTP(h http.Handler, base context.Context) *http.Server {
+func (s *server) newHTTP(base context.Context, h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return base },
 		ErrorLog: slog.NewLogLogger(s.log.With("part", "http").Handler(), slog.LevelDebug),
@@ -321,7 +326,7 @@ func (s *server) stop() {
 		s.grpc.GracefulStop()
 	}()
 	if err := s.http.Shutdown(closing); err != nil {
-		s.http.Close()
+		s.log.Warn("HTTP callers are cut off", "error", errors.Join(err, s.http.Close()))
 	}
 	select {
 	case <-graceful:
@@ -335,7 +340,9 @@ func (s *server) stop() {
 		s.log.Warn("partitions did not end cleanly", "error", err)
 	}
 	for _, o := range s.operators {
-		o.Close()
+		if err := o.Close(); err != nil {
+			s.log.Debug("an operators' server did not close cleanly", "error", err)
+		}
 	}
 }
 

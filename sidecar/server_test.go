@@ -139,14 +139,20 @@ func startConch(t *testing.T, yaml string) *conch {
 }
 
 func (c *conch) get(door, path string) (int, string) {
-	r, err := http.Get("http://" + c.listeners[door].Addr().String() + path)
+	return c.do(door, http.MethodGet, path, "")
+}
+
+func (c *conch) do(door, method, path, body string) (int, string) {
+	request, err := http.NewRequestWithContext(c.t.Context(), method, "http://"+c.listeners[door].Addr().String()+path, strings.NewReader(body))
+	require.NoError(c.t, err)
+	r, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return 0, err.Error()
 	}
-	defer r.Body.Close()
-	body, err := io.ReadAll(r.Body)
+	answer, err := io.ReadAll(r.Body)
 	require.NoError(c.t, err)
-	return r.StatusCode, string(body)
+	require.NoError(c.t, r.Body.Close())
+	return r.StatusCode, string(answer)
 }
 
 // infer sends one row of value and checks the emulated answer, 2*INPUT+1.
@@ -198,16 +204,14 @@ func TestFromRepositoryToAnswer(t *testing.T) {
 		}
 	}
 	request := `{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[1,16],"data":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}]}`
-	r, err := http.Post("http://"+c.listeners["http"].Addr().String()+"/v2/models/beta/infer", "application/json", strings.NewReader(request))
-	require.NoError(t, err)
-	defer r.Body.Close()
+	answered, text := c.do("http", http.MethodPost, "/v2/models/beta/infer", request)
+	require.Equal(t, http.StatusOK, answered, text)
 	var answer struct {
 		Outputs []struct {
 			Data []float32 `json:"data"`
 		} `json:"outputs"`
 	}
-	require.NoError(t, json.NewDecoder(r.Body).Decode(&answer))
-	require.Equal(t, http.StatusOK, r.StatusCode)
+	require.NoError(t, json.Unmarshal([]byte(text), &answer))
 	require.Equal(t, float32(3), answer.Outputs[0].Data[15])
 
 	ctx := t.Context()

@@ -110,7 +110,7 @@ func TestParseProblems(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := config.Parse("conch.yaml", []byte(test.text))
-			var invalid *config.Invalid
+			var invalid *config.InvalidError
 			require.ErrorAs(t, err, &invalid)
 			require.Equal(t, test.want, invalid.Problems)
 			require.Contains(t, err.Error(), "conch.yaml: ")
@@ -130,7 +130,7 @@ func TestParseRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Parse("conch.yaml", []byte(text))
-			var invalid *config.Invalid
+			var invalid *config.InvalidError
 			require.ErrorAs(t, err, &invalid)
 			require.NotEmpty(t, invalid.Problems)
 		})
@@ -154,9 +154,9 @@ log: {level: loud}
 `))
 	require.NoError(t, err)
 	c.Provision(nobody)
-	var invalid *config.Invalid
+	var invalid *config.InvalidError
 	require.True(t, errors.As(c.Validate(nobody), &invalid))
-	var paths []string
+	paths := make([]string, 0, len(invalid.Problems))
 	for _, p := range invalid.Problems {
 		paths = append(paths, p.Path)
 	}
@@ -263,7 +263,7 @@ func FuzzParse(f *testing.F) {
 		}
 		c.Provision(nobody)
 		if err := c.Validate(nobody); err != nil {
-			var invalid *config.Invalid
+			var invalid *config.InvalidError
 			if !errors.As(err, &invalid) || len(invalid.Problems) == 0 {
 				t.Fatalf("not a list of problems: %v", err)
 			}

@@ -31,18 +31,18 @@ const (
 
 // Parse decodes the text of a conch.yaml called name. It is strict: unknown
 // keys, keys said twice and values of the wrong kind are problems of one
-// *Invalid, all of them at once. Nothing is filled in.
+// *InvalidError, all of them at once. Nothing is filled in.
 func Parse(name string, data []byte) (*Config, error) {
 	if len(data) > maxBytes {
-		return nil, &Invalid{File: name, Problems: []Problem{{Text: fmt.Sprintf("%d bytes; a conch.yaml has at most %d", len(data), maxBytes)}}}
+		return nil, &InvalidError{File: name, Problems: []Problem{{Text: fmt.Sprintf("%d bytes; a conch.yaml has at most %d", len(data), maxBytes)}}}
 	}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
 		var syntax yaml.Error
 		if errors.As(err, &syntax) {
-			return nil, &Invalid{File: name, Problems: []Problem{{Line: lineOf(syntax.GetToken()), Text: syntax.GetMessage()}}}
+			return nil, &InvalidError{File: name, Problems: []Problem{{Line: lineOf(syntax.GetToken()), Text: syntax.GetMessage()}}}
 		}
-		return nil, &Invalid{File: name, Problems: []Problem{{Text: err.Error()}}}
+		return nil, &InvalidError{File: name, Problems: []Problem{{Text: err.Error()}}}
 	}
 	c := &Config{lines: map[string]int{}}
 	d := &decoder{lines: c.lines, anchors: map[string]ast.Node{}}
@@ -58,7 +58,7 @@ func Parse(name string, data []byte) (*Config, error) {
 		d.decode(document.Body, reflect.ValueOf(c).Elem(), "", 0)
 	}
 	if len(d.problems) > 0 {
-		return nil, &Invalid{File: name, Problems: d.problems}
+		return nil, &InvalidError{File: name, Problems: d.problems}
 	}
 	return c, nil
 }

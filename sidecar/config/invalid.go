@@ -18,15 +18,15 @@ type Problem struct {
 	Text string
 }
 
-// Invalid is everything that is wrong with a configuration.
-type Invalid struct {
+// InvalidError is everything that is wrong with a configuration.
+type InvalidError struct {
 	// File is the name of the file, empty where there is none.
 	File     string
 	Problems []Problem
 }
 
 // Error lists the problems, one a line.
-func (e *Invalid) Error() string {
+func (e *InvalidError) Error() string {
 	var b strings.Builder
 	name := e.File
 	if name == "" {
@@ -49,9 +49,9 @@ func (e *Invalid) Error() string {
 	return b.String()
 }
 
-// named puts the file's name into an *Invalid.
+// named puts the file's name into an *InvalidError.
 func named(file string, err error) error {
-	var invalid *Invalid
+	var invalid *InvalidError
 	if errors.As(err, &invalid) {
 		invalid.File = file
 	}

@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// Validate checks a provisioned configuration. It returns an *Invalid with
+// Validate checks a provisioned configuration. It returns an *InvalidError with
 // every problem, or nil.
 func (c *Config) Validate(env Environment) error {
 	v := &validator{lines: c.lines, env: env}
@@ -63,7 +63,7 @@ func (c *Config) Validate(env Environment) error {
 	slices.SortStableFunc(v.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Path, b.Path))
 	})
-	return &Invalid{Problems: v.problems}
+	return &InvalidError{Problems: v.problems}
 }
 
 type validator struct {

@@ -362,8 +362,9 @@ func pass(d time.Duration) {
 }
 
 func (r *rig) kinds() []control.EventKind {
-	var kinds []control.EventKind
-	for _, e := range r.Events(0) {
+	events := r.Events(0)
+	kinds := make([]control.EventKind, 0, len(events))
+	for _, e := range events {
 		kinds = append(kinds, e.Kind)
 	}
 	return kinds

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -149,7 +150,7 @@ func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *Apply
 			c.event(Event{
 				Kind: EventPlanRejected, Author: o.author, Reason: o.reason, Duration: p.Duration,
 				Message: fmt.Sprintf("the plan of policy %s was rejected, %s serves on: %s", name, c.servingName(), violations.Error()),
-				Fields:  map[string]string{"policy": name, "violations": fmt.Sprint(len(violations))},
+				Fields:  map[string]string{"policy": name, "violations": strconv.Itoa(len(violations))},
 			})
 		}
 		return p, nil, violations
@@ -223,7 +224,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	c.tidy(next)
 	c.metrics.Serving(next.Revision, next.AppliedAt)
 	fields := steps(result)
-	fields["plan"], fields["policy"], fields["diff"] = fmt.Sprint(next.Revision), p.Plan.GetPolicy(), strings.TrimSpace(p.Diff.Text())
+	fields["plan"], fields["policy"], fields["diff"] = strconv.FormatUint(next.Revision, 10), p.Plan.GetPolicy(), strings.TrimSpace(p.Diff.Text())
 	for i, warning := range result.Warnings {
 		fields[fmt.Sprintf("warning.%d", i+1)] = warning
 	}
@@ -251,7 +252,7 @@ func (c *Control) leaveOut(err error, in intent, from serving) bool {
 	if m == nil {
 		return false
 	}
-	if len(from.Plan.PartitionsOf(m.Name)) > 0 {
+	if len(from.PartitionsOf(m.Name)) > 0 {
 		if from.files == nil || from.files.ID == in.files.ID {
 			return false
 		}
@@ -343,10 +344,8 @@ func (c *Control) obey(answer *policy.Plan, settings *config.Config) *policy.Pla
 // Run starts serving and plans until ctx ends. It returns nil then; before, it
 // returns only if the repository cannot be read at all.
 func (c *Control) Run(ctx context.Context) error {
-	if err := c.begin(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
+	err := c.begin(ctx)
+	if ctx.Err() == nil && err != nil {
 		return err
 	}
 	c.loop(ctx)
@@ -480,11 +479,11 @@ func (c *Control) remember() {
 
 // tidy forgets what is measured of models and partitions that are gone.
 func (c *Control) tidy(s serving) {
-	var models, partitions []string
+	models, partitions := make([]string, 0, len(s.files.Models)), make([]string, 0, len(s.GetPartitions()))
 	for _, m := range s.files.Models {
 		models = append(models, m.Name)
 	}
-	for _, p := range s.Plan.GetPartitions() {
+	for _, p := range s.GetPartitions() {
 		partitions = append(partitions, p.GetId())
 	}
 	c.recorder.Forget(models, partitions)

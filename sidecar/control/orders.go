@@ -53,7 +53,7 @@ func (c *Control) Propose(ctx context.Context) (*Proposal, error) {
 	defer c.release()
 	proposal, _, err := c.cycle(ctx, order{dry: true})
 	var violations plan.Violations
-	if err != nil && !(errors.As(err, &violations) && proposal.Plan != nil) {
+	if err != nil && (!errors.As(err, &violations) || proposal.Plan == nil) {
 		return nil, err
 	}
 	return proposal, nil

@@ -143,7 +143,7 @@ func (v view) model(m *repo.Model) Model {
 			out.Profiles = append(out.Profiles, p)
 		}
 	}
-	for _, d := range v.serving.Plan.GetDispatch() {
+	for _, d := range v.serving.GetDispatch() {
 		if d.GetModel() == m.Name {
 			out.Discipline, out.DropPolicy = d.GetDiscipline(), d.GetDropPolicy()
 		}
@@ -158,7 +158,7 @@ func (v view) model(m *repo.Model) Model {
 
 // place says where a model is and whether a client would be served.
 func (v view) place(m *Model) {
-	parts := v.serving.Plan.PartitionsOf(m.Name)
+	parts := v.serving.PartitionsOf(m.Name)
 	slices.SortStableFunc(parts, func(a, b *policy.Partition) int { return cmp.Compare(a.GetRank(), b.GetRank()) })
 	var down string
 	up := false
@@ -204,7 +204,7 @@ func (c *Control) GPUs() []GPU {
 	for _, n := range c.nodes {
 		for _, g := range n.GetGpus() {
 			one := GPU{Node: n.GetName(), GPU: g}
-			for _, p := range v.serving.Plan.GetPartitions() {
+			for _, p := range v.serving.GetPartitions() {
 				if p.GetGpu() == g.GetId() && (p.GetNode() == n.GetName() || p.GetNode() == "") {
 					one.Partitions = append(one.Partitions, v.partition(p))
 				}

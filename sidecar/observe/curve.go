@@ -222,7 +222,7 @@ func (c *curve) learn(line *Line, maxBatch int) learnt {
 // base is what was known before anything was observed.
 func (c *curve) base(line *Line, maxBatch int) ([]point, source) {
 	if len(c.calibrated) > 0 {
-		var base []point
+		base := make([]point, 0, len(c.calibrated))
 		for rows, s := range c.calibrated {
 			mean, deviation := s.moments()
 			base = append(base, point{rows: rows, mean: mean, deviation: deviation, weight: float64(len(s.ring))})

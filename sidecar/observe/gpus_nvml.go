@@ -27,7 +27,8 @@ func DetectGPUs() (gpus []*policy.GPU, remark string, err error) {
 	default:
 		return nil, "", fmt.Errorf("NVML: %s; write the list of GPUs into gpus", nvml.ErrorString(ret))
 	}
-	defer nvml.Shutdown()
+	// A failed shutdown leaves a library loaded that is not used again.
+	defer func() { _ = nvml.Shutdown() }()
 	count, ret := nvml.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return nil, "", fmt.Errorf("NVML, counting GPUs: %s", nvml.ErrorString(ret))

@@ -58,8 +58,9 @@ func (m *metrics) collectors() []prometheus.Collector {
 }
 
 func (m *metrics) register(registry prometheus.Registerer, r *Recorder) error {
-	var errs []error
-	for _, c := range append(m.collectors(), profileCollector{r}) {
+	all := append(m.collectors(), profileCollector{r})
+	errs := make([]error, 0, len(all))
+	for _, c := range all {
 		errs = append(errs, registry.Register(c))
 	}
 	return errors.Join(errs...)

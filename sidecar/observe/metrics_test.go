@@ -4,7 +4,7 @@
 package observe_test
 
 import (
-	"fmt"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -71,7 +71,7 @@ func TestPlanMetrics(t *testing.T) {
 	m, err := observe.NewPlanMetrics(registry)
 	require.NoError(t, err)
 	m.Planned("static", "applied", time.Millisecond)
-	m.Step("load", time.Second, fmt.Errorf("no"))
+	m.Step("load", time.Second, errors.New("no"))
 	m.Breaker("static", "open", "closed", "open")
 	m.Serving(3, start)
 	m.Partitions(map[string]bool{"a": true, "b": false})

@@ -4,6 +4,7 @@
 package observe_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -184,7 +185,7 @@ func TestProfileIgnores(t *testing.T) {
 	r.SetModel("m", "r1", 4, nil)
 	e := observe.Execution{Model: "m", Partition: "p", GPUType: "T4", ThreadPercentage: 100, Rows: 1, Start: start, End: start.Add(time.Millisecond)}
 	failed, shared, backwards := e, e, e
-	failed.Err = fmt.Errorf("boom")
+	failed.Err = errors.New("boom")
 	shared.Shared = true
 	backwards.End = start.Add(-time.Millisecond)
 	for _, e := range []observe.Execution{failed, shared, backwards} {
@@ -198,7 +199,7 @@ func TestProfileIgnores(t *testing.T) {
 func TestCalibratedThenObserved(t *testing.T) {
 	r := recorder(t)
 	r.SetModel("m", "r1", 8, nil)
-	var samples []observe.Sample
+	samples := make([]observe.Sample, 0, 12)
 	for _, rows := range []int{1, 2, 4, 8} {
 		for range 3 {
 			samples = append(samples, observe.Sample{Rows: rows, Duration: line(time.Millisecond, 4*time.Millisecond, rows)})

@@ -141,9 +141,10 @@ func Batches(maxBatch int) []int {
 // one standard deviation, as in Symphony's own scheduler, and never falls as
 // batches grow.
 func (l *learnt) grid(share uint32, maxBatch int) []*policy.ProfilePoint {
-	var points []*policy.ProfilePoint
+	batches := Batches(maxBatch)
+	points := make([]*policy.ProfilePoint, 0, len(batches))
 	upper := 0.0
-	for _, b := range Batches(maxBatch) {
+	for _, b := range batches {
 		mean, deviation := l.latency(b)
 		upper = max(upper, mean+deviation)
 		var count uint64
