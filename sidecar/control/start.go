@@ -1,0 +1,173 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/observe"
+	"github.com/conch-serving/conch/sidecar/plan"
+)
+
+// Run starts serving and plans until ctx ends. It returns nil then; before, it
+// returns only if the repository cannot be read at all.
+func (c *Control) Run(ctx context.Context) error {
+	err := c.begin(ctx)
+	if ctx.Err() == nil && err != nil {
+		return err
+	}
+	c.loop(ctx)
+	c.learnt()
+	c.event(Event{Kind: EventStopping, Message: "conch is stopping"})
+	return nil
+}
+
+// begin gets to a first serving plan: the policy's in mode control, else the
+// one that served last.
+func (c *Control) begin(ctx context.Context) error {
+	if err := c.acquire(ctx); err != nil {
+		return err
+	}
+	defer c.release()
+	settings := c.settings()
+	files, err := c.importFirst(ctx, settings.Repository)
+	if err != nil {
+		return err
+	}
+	c.adopt(files, settings)
+	c.remember()
+	c.event(Event{Kind: EventStarted, Message: fmt.Sprintf("conch %s started in mode %s with driver %s, %s", c.version.Version, settings.Mode, settings.Driver.Kind, count(len(files.Models), "model"))})
+	resumed, err := c.applier.Resume(ctx)
+	if errors.Is(err, repo.ErrNoRevision) {
+		c.log.Warn("the plan from before the restart cannot be served again", "error", err)
+		resumed, err = &apply.Resumed{}, nil
+	}
+	if err != nil {
+		return err
+	}
+	if cut := resumed.Interrupted; cut != nil {
+		c.event(Event{Kind: EventApplyFailed, Author: cut.Author, Reason: cut.Reason,
+			Message: fmt.Sprintf("conch ended in the middle of an apply, after %d steps (%s); what it left was cleaned up", cut.Steps, cut.Last)})
+	}
+	c.setStarting("the policy is starting")
+	if _, err := c.policies.Use(ctx, c.reference(settings.Policy)); err != nil {
+		c.event(Event{Kind: EventPlanFailed, Message: fmt.Sprintf("policy %s could not be put in use: %v", settings.Policy.Name, err)})
+	}
+	c.setStarting("the first plan is being applied")
+	first := order{author: "conch", reason: "start", apply: true}
+	if resumed.Target == nil || settings.Mode == config.ModeControl {
+		_, _, err := c.cycle(ctx, first)
+		if err == nil || resumed.Target == nil {
+			return c.undecided(err)
+		}
+	}
+	return c.undecided(c.again(ctx, resumed.Target))
+}
+
+// undecided notes that nothing serves yet; the loop tries again.
+func (c *Control) undecided(err error) error {
+	if err != nil {
+		c.setStarting("no plan serves yet: " + err.Error())
+	}
+	return nil
+}
+
+// again applies the plan that served before the restart, if it still fits what
+// is there.
+func (c *Control) again(ctx context.Context, t *apply.Target) error {
+	in := c.intent()
+	snapshot := c.observe(in)
+	p := proto.CloneOf(t.Plan)
+	p.SnapshotRevision = snapshot.GetRevision()
+	if violations := plan.Validate(snapshot, p, c.checks...); len(violations) > 0 {
+		c.event(Event{Kind: EventPlanRejected, Message: "the plan that served before the restart does not fit any more: " + violations.Error()})
+		if c.settings().Mode == config.ModeControl {
+			return violations
+		}
+		_, _, err := c.cycle(ctx, order{author: "conch", reason: "start: the plan from before does not fit any more", apply: true})
+		return err
+	}
+	return c.apply(ctx, order{author: t.Author, reason: "restart: " + t.Reason}, in, &Proposal{
+		Snapshot: snapshot, Plan: p, Diff: plan.Compute(nil, p),
+	})
+}
+
+func (c *Control) setStarting(why string) {
+	c.mu.Lock()
+	c.starting = why
+	c.mu.Unlock()
+}
+
+// importFirst reads the repository at start. If it cannot be read, what was
+// imported before serves on.
+func (c *Control) importFirst(ctx context.Context, dir string) (*repo.Revision, error) {
+	files, err := c.repository.Import(ctx, dir, repo.Origin{Author: "conch", Reason: "start", Time: c.clock.Now()})
+	if err == nil {
+		return files, nil
+	}
+	before, had := c.repository.Current()
+	if had != nil {
+		return nil, fmt.Errorf("model repository %s: %w", dir, err)
+	}
+	c.log.Warn("the model repository cannot be read; the revision from before serves", "directory", dir, "revision", before.ID, "error", err)
+	return before, nil
+}
+
+// adopt makes a repository revision the one to plan for, and tells the recorder
+// what its models are.
+func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
+	c.mu.Lock()
+	c.files = files
+	c.mu.Unlock()
+	for _, m := range files.Models {
+		if m.Err() != nil {
+			continue
+		}
+		var line *observe.Line
+		if p := settings.Models[m.Name].Profile; p != nil {
+			line = &observe.Line{Alpha: p.Alpha.Std(), Beta: p.Beta.Std()}
+		}
+		c.recorder.SetModel(m.Name, m.Digest, int(m.Config.GetMaxBatchSize()), line)
+	}
+}
+
+// learnt saves what was learnt about models.
+func (c *Control) learnt() {
+	if err := c.recorder.Save(c.db); err != nil {
+		c.log.Warn("what was learnt about models could not be saved", "error", err)
+	}
+}
+
+// remember restores what was learnt of the models as they are now.
+func (c *Control) remember() {
+	if err := c.recorder.Restore(c.db); err != nil {
+		c.log.Warn("what was learnt about models is not usable and is learnt again", "error", err)
+	}
+}
+
+// tidy forgets what is measured of models and partitions that are gone.
+func (c *Control) tidy(s serving) {
+	models, partitions := make([]string, 0, len(s.files.Models)), make([]string, 0, len(s.GetPartitions()))
+	for _, m := range s.files.Models {
+		models = append(models, m.Name)
+	}
+	for _, p := range s.GetPartitions() {
+		partitions = append(partitions, p.GetId())
+	}
+	c.recorder.Forget(models, partitions)
+}
+
+func count(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
