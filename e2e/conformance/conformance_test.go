@@ -89,7 +89,7 @@ func TestTritonserver(t *testing.T) {
 // freePort finds a port that was free a moment ago.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, errors.Join(l.Close())) }()
 	_, port, err := net.SplitHostPort(l.Addr().String())

@@ -19,7 +19,7 @@ const (
 
 // httpCases are the HTTP paths that infer nothing.
 func httpCases() []Case {
-	var cases []Case
+	cases := make([]Case, 0, 64)
 	for _, c := range []struct {
 		name, method, path, body string
 		status                   int
@@ -111,7 +111,7 @@ func echo(shape, data string) string {
 
 // jsonCases are JSON requests that are answered.
 func jsonCases() []Case {
-	var cases []Case
+	cases := make([]Case, 0, 64)
 	for _, c := range []struct{ name, path, body, want string }{
 		{"flat", "", body(oneInput, ""), echoJSON},
 		{"nested", "", body(in("[1,2]", "[[1,2.5]]"), ""), echoJSON},

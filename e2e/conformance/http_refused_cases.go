@@ -14,7 +14,7 @@ func jsonRefusedCases() []Case {
 		noUnsigned = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 		noDouble   = "Unable to parse 'data': attempt to access JSON non-number as double"
 	)
-	var cases []Case
+	cases := make([]Case, 0, 64)
 	for _, c := range []struct {
 		name, path, body string
 		status           int

@@ -4,6 +4,8 @@
 package conformance
 
 import (
+	"slices"
+
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -16,7 +18,7 @@ const noSuchModel = "Request for unknown model: 'nope' is not found"
 
 // serverCases ask about the server and its models over gRPC.
 func serverCases() []Case {
-	cases := []Case{
+	fixed := []Case{
 		{"server/live and ready", func(e *Env) {
 			live, err := e.Client.Live(e.ctx())
 			require.NoError(e, err)
@@ -102,6 +104,7 @@ func serverCases() []Case {
 			e.refused(err, codes.InvalidArgument, "Request for unknown model : nope")
 		}},
 	}
+	cases := make([]Case, 0, 64)
 	for _, c := range []struct {
 		name, model, version string
 		code                 codes.Code
@@ -121,5 +124,5 @@ func serverCases() []Case {
 			e.refused(err, c.code, c.message)
 		}})
 	}
-	return cases
+	return slices.Concat(fixed, cases)
 }

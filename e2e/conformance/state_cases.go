@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -140,11 +141,8 @@ func metricsCase(e *Env) {
 	before := e.statistics("identity")
 	e.infer(identity())
 	stats := e.settled(before, 1)
-	r, err := e.http.Get("http://" + e.Target.Metrics + "/metrics")
-	require.NoError(e, err)
-	defer r.Body.Close()
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(r.Body)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(e.fetch(http.MethodGet, e.Target.Metrics, "/metrics", "").body))
 	require.NoError(e, err)
 	value := func(name string, labels map[string]string) float64 {
 		family := families[name]

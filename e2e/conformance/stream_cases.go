@@ -74,11 +74,12 @@ func streamCases() []Case {
 	const one = "0000803F00002040" // 1, 2.5
 	want := func(name string, requests []*pb.ModelInferRequest, lines ...string) Case {
 		return Case{"stream/" + name, func(e *Env) {
-			var got []string
-			for _, m := range e.stream(requests...) {
-				got = append(got, summary(m))
+			messages := e.stream(requests...)
+			got := make([]string, len(messages))
+			for i, m := range messages {
+				got[i] = summary(m)
 			}
-			require.Equal(e, lines, got)
+			require.Equal(e, append([]string{}, lines...), got)
 		}}
 	}
 	type list = []*pb.ModelInferRequest

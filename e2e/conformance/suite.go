@@ -126,10 +126,15 @@ type reply struct {
 	body   string
 }
 
-// call sends an HTTP request. Headers are name, value, name, value.
+// call sends an HTTP request to the target. Headers are name, value, name, value.
 func (e *Env) call(method, path, body string, headers ...string) reply {
 	e.Helper()
-	r, err := http.NewRequestWithContext(e.ctx(), method, "http://"+e.Target.HTTP+"/", strings.NewReader(body))
+	return e.fetch(method, e.Target.HTTP, path, body, headers...)
+}
+
+func (e *Env) fetch(method, host, path, body string, headers ...string) reply {
+	e.Helper()
+	r, err := http.NewRequestWithContext(e.ctx(), method, "http://"+host+"/", strings.NewReader(body))
 	require.NoError(e, err)
 	r.URL.Opaque = path // sent as it stands
 	for i := 0; i+1 < len(headers); i += 2 {
@@ -137,9 +142,9 @@ func (e *Env) call(method, path, body string, headers ...string) reply {
 	}
 	resp, err := e.http.Do(r)
 	require.NoError(e, err)
-	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
 	require.NoError(e, err)
+	require.NoError(e, resp.Body.Close())
 	return reply{status: resp.StatusCode, header: resp.Header, body: string(data)}
 }
 

@@ -136,7 +136,7 @@ func TestDynamicBatching(t *testing.T) {
 	})
 	t.Run("two payloads per instance are made ahead, and what is ahead runs though its caller goes", func(t *testing.T) {
 		s := newSim(t, dynamic(2, 0))
-		var cancels []context.CancelFunc
+		cancels := make([]context.CancelFunc, 0, 12)
 		for i := range 12 {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancels = append(cancels, cancel)

@@ -210,18 +210,18 @@ func TestEmulationParameters(t *testing.T) {
 func TestSystemClockIsAccurate(t *testing.T) {
 	clock := SystemClock()
 	const want = 2300 * time.Microsecond
-	early, close := 0, 0
+	early, near := 0, 0
 	for range 41 {
 		d := took(func() { clock.Sleep(want) })
 		if d < want {
 			early++
 		}
 		if d < want+400*time.Microsecond {
-			close++
+			near++
 		}
 	}
 	require.Zero(t, early)
-	require.Greater(t, close, 20)
+	require.Greater(t, near, 20)
 }
 
 func TestAlarm(t *testing.T) {

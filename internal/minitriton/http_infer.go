@@ -113,14 +113,28 @@ func splitBody(data []byte, length string) (header, tensors []byte, raw bool, er
 		}
 		return data, nil, false, nil
 	}
-	n, convErr := strconv.Atoi(strings.TrimSpace(length))
-	if convErr != nil || n == 0 {
+	n := leadingInt(length)
+	if n == 0 {
 		return nil, data, true, nil
 	}
 	if n < 0 || n > len(data) {
 		return nil, nil, false, invalid("inference header size should be in range (0, %d), got: %d", len(data), n)
 	}
 	return data[:n], data[n:], false, nil
+}
+
+// leadingInt reads a number as C's atoi does: 0 where there is none.
+func leadingInt(s string) int {
+	s = strings.TrimLeft(s, " \t\n\v\f\r")
+	end := 0
+	for end < len(s) && (s[end] >= '0' && s[end] <= '9' || end == 0 && (s[end] == '-' || s[end] == '+')) {
+		end++
+	}
+	n, err := strconv.Atoi(s[:end])
+	if err != nil && n == 0 {
+		return 0
+	}
+	return n // the nearest int where the number is none
 }
 
 // outputForm says which outputs go back as binary data.
@@ -139,7 +153,7 @@ func (h *httpFront) readJSON(header, tensors []byte, m *model, r *request, form 
 	}
 	if v := doc.get("id"); v.present {
 		if r.id, err = v.asString(); err != nil {
-			return fmt.Errorf("Unable to parse 'id': %w", err)
+			return unreadable("id", err)
 		}
 	}
 	if err := readJSONParameters(doc.get("parameters"), r, form); err != nil {

@@ -5,7 +5,6 @@ package minitriton
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -115,7 +114,8 @@ func appendJSONStrings(b []byte, v jsonValue) ([]byte, error) {
 	return b, nil
 }
 
-var errTrueShape = errors.New("Shape does not match true shape of 'data' field")
+// errTrueShape has Triton's words.
+var errTrueShape = &Error{Code: codes.Internal, Message: "Shape does not match true shape of 'data' field"}
 
 // jsonNumbers flattens elements in arrays of any depth. There must be as many as the shape says.
 func jsonNumbers(v jsonValue, t *tensor) ([]byte, error) {

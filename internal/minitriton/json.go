@@ -89,19 +89,19 @@ func (p *jsonParser) value(depth int) (jsonValue, error) {
 	if depth > maxJSONDepth {
 		return jsonValue{}, jsonFault("Terminate parsing due to nesting.", p.pos)
 	}
-	switch c := p.peek(); {
-	case c == '{':
+	switch p.peek() {
+	case '{':
 		return p.object(depth)
-	case c == '[':
+	case '[':
 		return p.array(depth)
-	case c == '"':
+	case '"':
 		s, err := p.string()
 		return jsonValue{kind: jsonString, str: s, present: true}, err
-	case c == 't':
+	case 't':
 		return p.word("true", jsonValue{kind: jsonBool, bits: 1, present: true})
-	case c == 'f':
+	case 'f':
 		return p.word("false", jsonValue{kind: jsonBool, present: true})
-	case c == 'n':
+	case 'n':
 		return p.word("null", jsonValue{kind: jsonNull, present: true})
 	default:
 		return p.number()

@@ -4,6 +4,7 @@
 package minitriton
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -33,28 +34,28 @@ func (v jsonValue) member(name string) (jsonValue, error) {
 
 func (v jsonValue) asString() (string, error) {
 	if v.kind != jsonString {
-		return "", fmt.Errorf("attempt to access JSON non-string as string")
+		return "", errors.New("attempt to access JSON non-string as string")
 	}
 	return v.str, nil
 }
 
 func (v jsonValue) asBool() (bool, error) {
 	if v.kind != jsonBool {
-		return false, fmt.Errorf("attempt to access JSON non-boolean as boolean")
+		return false, errors.New("attempt to access JSON non-boolean as boolean")
 	}
 	return v.bits != 0, nil
 }
 
 func (v jsonValue) asArray() ([]jsonValue, error) {
 	if v.kind != jsonArray {
-		return nil, fmt.Errorf("attempt to access JSON non-array as array")
+		return nil, errors.New("attempt to access JSON non-array as array")
 	}
 	return v.items, nil
 }
 
 func (v jsonValue) asInt() (int64, error) {
 	if v.kind != jsonInt {
-		return 0, fmt.Errorf("attempt to access JSON non-signed-integer as signed-integer")
+		return 0, errors.New("attempt to access JSON non-signed-integer as signed-integer")
 	}
 	return int64(v.bits), nil
 }
@@ -63,7 +64,7 @@ func (v jsonValue) asUint() (uint64, error) {
 	if v.kind == jsonUint || v.kind == jsonInt && int64(v.bits) >= 0 {
 		return v.bits, nil
 	}
-	return 0, fmt.Errorf("attempt to access JSON non-unsigned-integer as unsigned-integer")
+	return 0, errors.New("attempt to access JSON non-unsigned-integer as unsigned-integer")
 }
 
 func (v jsonValue) asDouble() (float64, error) {
@@ -75,7 +76,7 @@ func (v jsonValue) asDouble() (float64, error) {
 	case jsonDouble:
 		return math.Float64frombits(v.bits), nil
 	default:
-		return 0, fmt.Errorf("attempt to access JSON non-number as double")
+		return 0, errors.New("attempt to access JSON non-number as double")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -26,21 +27,21 @@ func (r *repository) loadVersions(name string, e *entry, config *pb.ModelConfig)
 	}
 	r.markLoading(e, versions)
 	fresh := make(map[int64]*model, len(versions))
-	failures, text := map[int64]string{}, ""
+	failures, text := map[int64]string{}, strings.Builder{}
 	for _, v := range versions {
 		m, err := r.build(config, v)
 		if err != nil {
 			refusal := asError(err)
 			failures[v] = codeName(refusal.Code) + ": " + refusal.Message
-			text += fmt.Sprintf("version %d is at UNAVAILABLE state: %s;\n", v, failures[v])
+			fmt.Fprintf(&text, "version %d is at UNAVAILABLE state: %s;\n", v, failures[v])
 			continue
 		}
 		fresh[v] = m
 	}
 	if len(failures) > 0 {
 		r.abandon(e, fresh, failures)
-		r.log.Error("load failed", "model", name, "reason", text)
-		return invalid("load failed for model '%s': %s", name, text)
+		r.log.Error("load failed", "model", name, "reason", text.String())
+		return invalid("load failed for model '%s': %s", name, text.String())
 	}
 	if refusal := r.swap(e, fresh); refusal != nil {
 		return refusal

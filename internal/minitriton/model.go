@@ -4,7 +4,6 @@
 package minitriton
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -220,9 +219,4 @@ func (m *model) pending() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.queue.pending()
-}
-
-// instanceName is Triton's name of the first instance, as it stands in errors.
-func (m *model) instanceName() string {
-	return fmt.Sprintf("%s_0", m.config.InstanceGroup[0].Name)
 }

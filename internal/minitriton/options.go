@@ -4,6 +4,7 @@
 package minitriton
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -74,7 +75,7 @@ func Listen(grpc, http, metrics string) (Listeners, error) {
 		if p.addr == "" {
 			continue
 		}
-		ln, err := net.Listen("tcp", p.addr)
+		ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", p.addr)
 		if err != nil {
 			l.Close()
 			return Listeners{}, fmt.Errorf("listen for %s on %q: %w", p.name, p.addr, err)

@@ -182,11 +182,13 @@ func TestReloadUnderLoad(t *testing.T) {
 // metric reads one line of the metrics.
 func metric(t *testing.T, s *minitriton.Server, line string) string {
 	t.Helper()
-	resp, err := http.Get("http://" + s.Endpoint().Metrics + "/metrics")
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Endpoint().Metrics+"/metrics", nil)
 	require.NoError(t, err)
-	defer resp.Body.Close()
+	resp, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
 	b, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
 	for l := range strings.Lines(string(b)) {
 		if v, ok := strings.CutPrefix(l, line+" "); ok {
 			return strings.TrimSpace(v)

@@ -26,7 +26,7 @@ func TestClient(t *testing.T) {
 	s, err := minitriton.New(minitriton.Options{Repository: repo})
 	require.NoError(t, err)
 	socket := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", socket)
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
 	require.NoError(t, err)
 	require.NoError(t, s.Start(t.Context(), minitriton.Listeners{GRPC: l}))
 	defer func() { require.NoError(t, s.Close()) }()

@@ -4,6 +4,7 @@
 package zoo
 
 import (
+	"bytes"
 	"embed"
 	"encoding/csv"
 	"fmt"
@@ -140,12 +141,11 @@ type row struct {
 }
 
 func read(file string) ([]row, error) {
-	f, err := data.Open("data/" + file)
+	text, err := data.ReadFile("data/" + file)
 	if err != nil {
 		return nil, fmt.Errorf("zoo: %w", err)
 	}
-	defer f.Close()
-	records, err := csv.NewReader(f).ReadAll()
+	records, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
 	if err != nil {
 		return nil, fmt.Errorf("zoo: %s: %w", file, err)
 	}
