@@ -42,7 +42,12 @@ type Conn struct {
 
 var _ grpc.ClientConnInterface = (*Conn)(nil)
 
-const window = 4 << 20 // Triton's own stream window
+const (
+	window = 4 << 20 // Triton's own stream window
+	// connectionBuffer is larger than grpc-go's 32 KiB: fewer system calls for
+	// large tensors.
+	connectionBuffer = 128 << 10
+)
 
 // Dial makes a connection to a gRPC address, host:port or unix:PATH. It does not
 // wait for the server; a connection that is lost is made again by itself.
@@ -60,6 +65,8 @@ func Dial(address string, o Options) (*Conn, error) {
 		// Conch retries itself, elsewhere, and once.
 		grpc.WithDisableRetry(),
 		grpc.WithIdleTimeout(0),
+		grpc.WithReadBufferSize(connectionBuffer),
+		grpc.WithWriteBufferSize(connectionBuffer),
 		grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(4 * window),
 		grpc.WithDefaultCallOptions(

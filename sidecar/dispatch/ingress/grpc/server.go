@@ -70,6 +70,10 @@ const (
 	maxHeaderList = 16 << 10
 )
 
+// connectionBuffer is larger than grpc-go's 32 KiB: a 600 KB message then takes a
+// quarter of the system calls, which saved a fifth of what Conch adds to it.
+const connectionBuffer = 128 << 10
+
 // New makes the gRPC server: serve it with Serve(listener), end it with
 // GracefulStop.
 func New(o Options) *grpc.Server {
@@ -80,6 +84,8 @@ func New(o Options) *grpc.Server {
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(4 * window),
 		grpc.MaxHeaderListSize(maxHeaderList),
+		grpc.ReadBufferSize(connectionBuffer),
+		grpc.WriteBufferSize(connectionBuffer),
 		// Official clients may ping as often as their users tell them to.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),

@@ -1,0 +1,72 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/sidecar/dispatch"
+)
+
+func TestAlarms(t *testing.T) {
+	for name, clock := range map[string]dispatch.Clock{"system": dispatch.SystemClock(), "timer": dispatch.TimerClock()} {
+		t.Run(name, func(t *testing.T) {
+			rang := make(chan time.Time, 10)
+			a := clock.Alarm(func() { rang <- time.Now() })
+			defer a.Stop()
+			at := time.Now().Add(20 * time.Millisecond)
+			a.Set(at.Add(time.Hour))
+			a.Set(at)
+			require.False(t, (<-rang).Before(at))
+			a.Set(time.Now().Add(-time.Second)) // the past rings at once
+			<-rang
+			a.Set(time.Now().Add(10 * time.Millisecond))
+			a.Set(time.Time{})
+			select {
+			case <-rang:
+				t.Fatal("an alarm that was switched off rang")
+			case <-time.After(30 * time.Millisecond):
+			}
+		})
+	}
+}
+
+func TestTimerClockFollowsVirtualTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rang := make(chan time.Time, 1)
+		a := dispatch.TimerClock().Alarm(func() { rang <- time.Now() })
+		defer a.Stop()
+		at := time.Now().Add(time.Hour)
+		a.Set(at)
+		require.Equal(t, at, <-rang)
+	})
+}
+
+// BenchmarkAlarm reports by how much alarms are late.
+func BenchmarkAlarm(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		clock dispatch.Clock
+	}{{"system", dispatch.SystemClock()}, {"timer", dispatch.TimerClock()}} {
+		b.Run(c.name, func(b *testing.B) {
+			rang := make(chan time.Time, 1)
+			a := c.clock.Alarm(func() { rang <- time.Now() })
+			defer a.Stop()
+			var late []time.Duration
+			for b.Loop() {
+				at := time.Now().Add(1300 * time.Microsecond)
+				a.Set(at)
+				late = append(late, (<-rang).Sub(at))
+			}
+			slices.Sort(late)
+			b.ReportMetric(float64(late[len(late)/2].Nanoseconds())/1e3, "late-p50-us")
+			b.ReportMetric(float64(late[len(late)*99/100].Nanoseconds())/1e3, "late-p99-us")
+		})
+	}
+}
