@@ -82,7 +82,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 	}
 	proposal.Diff = plan.Compute(from.Plan.Plan, proposal.Plan, proposal.Reloads...)
 	result := &ApplyResult{Plan: from.Plan, Proposal: proposal}
-	if proposal.Diff.Empty() && sameSettings(from.snapshot, snapshot) {
+	if from.Revision > 0 && proposal.Diff.Empty() && sameSettings(from.snapshot, snapshot) {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "unchanged", proposal.Duration)
 		c.planned(snapshot)
 		result.Duration = c.clock.Now().Sub(began)

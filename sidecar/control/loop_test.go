@@ -140,6 +140,22 @@ func TestNothingServesUntilAPlanDoes(t *testing.T) {
 	})
 }
 
+// TestNothingToServe: a repository without models is served, truthfully.
+func TestNothingToServe(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		r.repository.hold()
+		stop := r.start()
+		defer stop()
+		require.EqualValues(t, 1, r.CurrentPlan().Revision)
+		for _, check := range r.Ready() {
+			require.True(t, check.OK, "%+v", check)
+		}
+		pass(31 * time.Second)
+		require.Equal(t, 1, r.applier.count())
+	})
+}
+
 func TestFailingApplyKeepsTheOldPlan(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")

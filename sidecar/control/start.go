@@ -128,7 +128,8 @@ func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
 	c.files = files
 	c.mu.Unlock()
 	for _, m := range files.Models {
-		if m.Err() != nil {
+		if err := m.Err(); err != nil {
+			c.log.Warn("a model is left out", "model", m.Name, "error", err)
 			continue
 		}
 		var line *observe.Line
