@@ -90,17 +90,25 @@ func TestScripts(t *testing.T) {
 	c := start(t, 2, nil, "emulated", "encoder")
 	bin := setting(t, "CONCH_BIN")
 	source := repository(t, "emulated", "encoder", "fragile")
-	testscript.Run(t, testscript.Params{
-		Dir:                 filepath.Join("testdata", "script"),
-		RequireExplicitExec: true,
-		Setup: func(e *testscript.Env) error {
-			e.Setenv("PATH", bin+string(filepath.ListSeparator)+e.Getenv("PATH"))
-			e.Setenv("CONCH_ADMIN", c.Admin)
-			e.Setenv("CONCH_HTTP", "http://"+c.HTTP)
-			e.Setenv("SOURCE", source)
-			return nil
-		},
-	})
+	scripts, err := filepath.Glob("testdata/script/*.txtar")
+	require.NoError(t, err)
+	require.NotEmpty(t, scripts)
+	for _, script := range scripts {
+		// testscript runs the scripts of one call in parallel.
+		t.Run("alone", func(t *testing.T) {
+			testscript.Run(t, testscript.Params{
+				Files:               []string{script},
+				RequireExplicitExec: true,
+				Setup: func(e *testscript.Env) error {
+					e.Setenv("PATH", bin+string(filepath.ListSeparator)+e.Getenv("PATH"))
+					e.Setenv("CONCH_ADMIN", c.Admin)
+					e.Setenv("CONCH_HTTP", "http://"+c.HTTP)
+					e.Setenv("SOURCE", source)
+					return nil
+				},
+			})
+		})
+	}
 }
 
 // A conch that starts again on its state serves what it served, and an unclean end is no exception.

@@ -53,6 +53,8 @@ func (c *Contest) Lateness() (late time.Duration, ofSLO float64) {
 type Standing struct {
 	// Setting is what was chosen for it, to be shown.
 	Setting string
+	// Delay is Triton's max_queue_delay.
+	Delay time.Duration
 	*Trial
 }
 
@@ -81,7 +83,7 @@ func (c *Contest) TritonAt(ctx context.Context, rate float64) (best Standing, er
 		err := c.triton(ctx, delay, func(t *Tritons) error {
 			trial, err := c.trial(ctx, "Triton, "+setting(delay), t, c.load(rate))
 			if err == nil && (best.Trial == nil || trial.Goodput() > best.Goodput()) {
-				best = Standing{Setting: setting(delay), Trial: trial}
+				best = Standing{Setting: setting(delay), Delay: delay, Trial: trial}
 			}
 			return err
 		})
@@ -103,7 +105,7 @@ func (c *Contest) TritonHighest(ctx context.Context, start float64) (best Standi
 		err := c.triton(ctx, delay, func(t *Tritons) error {
 			found, err := c.highest(ctx, "Triton, "+setting(delay), t, search)
 			if err == nil && found != nil && (best.Trial == nil || found.Rate > best.Rate) {
-				best = Standing{Setting: setting(delay), Trial: found}
+				best = Standing{Setting: setting(delay), Delay: delay, Trial: found}
 			}
 			return err
 		})

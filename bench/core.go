@@ -1,0 +1,82 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	"github.com/conch-serving/conch/internal/figure"
+)
+
+// core runs the queue's own benchmark, which is where its workload is defined, and reads its output.
+func (b *bench) core(ctx context.Context, r *figure.Report) error {
+	rounds := b.roundsOr(5)
+	b.say(fmt.Sprintf("sidecar/dispatch/queue: BenchmarkCore, one core, %d runs each", rounds))
+	command := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^BenchmarkCore$", "-benchmem", "-cpu", "1", "-benchtime", "2s",
+		"-count", strconv.Itoa(rounds), "./sidecar/dispatch/queue")
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		return fmt.Errorf("go test -bench: %w\n%s%s", err, out, stderr.Bytes())
+	}
+	cases, err := parseBenchmark(out)
+	if err != nil {
+		return err
+	}
+	for _, c := range cases {
+		name := "core." + c.name
+		r.AddRuns(name+".requests_per_second", c.values["requests/s"], "req/s", "one core, arrival to completion, models x partitions")
+		r.AddRuns(name+".allocs_per_request", c.values["allocs/op"], "allocs/req", "")
+		r.AddRuns(name+".rows_per_batch", c.values["rows/batch"], "rows", "")
+	}
+	r.Emulated = "all but the queue itself: arrivals and executions are events on virtual time, at 85% of what the partitions can do in batches of 64"
+	return nil
+}
+
+// benchmarkCase collects the measurements of one sub-benchmark by unit.
+type benchmarkCase struct {
+	name   string
+	values map[string][]float64
+}
+
+// parseBenchmark reads the lines that `go test -bench` prints for sub-benchmarks: name, iterations, then value and unit in pairs.
+func parseBenchmark(out []byte) ([]*benchmarkCase, error) {
+	var cases []*benchmarkCase
+	byName := map[string]*benchmarkCase{}
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") {
+			continue
+		}
+		_, name, ok := strings.Cut(fields[0], "/")
+		if !ok {
+			continue
+		}
+		c := byName[name]
+		if c == nil {
+			c = &benchmarkCase{name: name, values: map[string][]float64{}}
+			byName[name] = c
+			cases = append(cases, c)
+		}
+		for i := 2; i+1 < len(fields); i += 2 {
+			v, err := strconv.ParseFloat(fields[i], 64)
+			if err != nil {
+				return nil, fmt.Errorf("benchmark line %q: %w", lines.Text(), err)
+			}
+			c.values[fields[i+1]] = append(c.values[fields[i+1]], v)
+		}
+	}
+	if len(cases) == 0 {
+		return nil, errors.New("the queue's benchmark printed no results")
+	}
+	return cases, nil
+}

@@ -1,0 +1,101 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/conch-serving/conch/internal/figure"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is what all commands share.
+type bench struct {
+	bin, results, server string
+	seed                 uint64
+	rounds               int
+	out, progress        io.Writer
+	start                time.Time
+}
+
+func command() *cobra.Command {
+	b := &bench{out: os.Stdout, progress: os.Stderr, start: time.Now()}
+	root := &cobra.Command{Use: "conch-bench", Short: "Measures the figures of docs/results.md", SilenceUsage: true, SilenceErrors: true}
+	program, err := os.Executable()
+	if err != nil {
+		program = "bin/conch-bench"
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&b.bin, "bin", filepath.Dir(program), "directory of conch and conch-policies")
+	flags.StringVar(&b.results, "results", "results", "directory of the reports")
+	flags.StringVar(&b.server, "tritonserver", os.Getenv("CONCH_TRITONSERVER"), "path of tritonserver, for live")
+	flags.Uint64Var(&b.seed, "seed", 1, "seed of arrivals")
+	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")
+
+	measure := func(use, short string, run func(context.Context, *figure.Report) error) {
+		root.AddCommand(&cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx := cmd.Context()
+			r := &figure.Report{
+				Command: "make bench BENCH=" + use, File: use, When: b.start, Commit: figure.Commit(ctx, "."), Seed: b.seed,
+				Machine: figure.ThisMachine(), Versions: map[string]string{"go": runtime.Version()},
+			}
+			if err := run(ctx, r); err != nil {
+				return err
+			}
+			return errors.Join(r.Print(b.out), r.Write(b.results))
+		}})
+	}
+	measure("core", "The queue alone, on one core", b.core)
+	measure("proxy", "A call through conch against the same call straight to the server behind it", b.proxy)
+	measure("live", "Goodput over Triton's own best batching, real tritonservers on emulated GPUs", b.live)
+
+	var page string
+	results := &cobra.Command{Use: "results", Short: "Writes docs/results.md from results/*.json", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+		reports, err := figure.Read(b.results)
+		if err != nil {
+			return err
+		}
+		var text bytes.Buffer
+		if err := figure.Render(&text, reports); err != nil {
+			return err
+		}
+		return os.WriteFile(page, text.Bytes(), 0o644)
+	}}
+	results.Flags().StringVar(&page, "page", "docs/results.md", "file to write")
+	root.AddCommand(results)
+	return root
+}
+
+// say prints a line of progress with the seconds since the start.
+func (b *bench) say(line string) {
+	fmt.Fprintf(b.progress, "[%6.1fs] %s\n", time.Since(b.start).Seconds(), line)
+}
+
+// roundsOr is how often to compare.
+func (b *bench) roundsOr(n int) int {
+	if b.rounds > 0 {
+		return b.rounds
+	}
+	return n
+}
