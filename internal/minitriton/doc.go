@@ -8,5 +8,9 @@
 // partitions of one GPU slow each other) or is one of a few small built-in models (parameter conch_builtin). Requests are scheduled
 // by Triton's own rules, so that minitriton is also the honest baseline that Conch is measured against.
 //
+// What it leaves out it refuses in clear words, at load where a config asks for it: classification of outputs, tensors in shared memory,
+// /generate, models from file: parameters, ensembles, priorities and queue policies, the oldest-sequence batcher, ragged batches, shape
+// tensors and reshapes. Sequences never wait for a slot.
+//
 // The suite in e2e/conformance holds minitriton and a real tritonserver to the same answers: where they differ, minitriton is wrong.
 package minitriton
