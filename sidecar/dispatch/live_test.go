@@ -409,3 +409,36 @@ func TestCompressedRequests(t *testing.T) {
 		require.Equal(t, floats(1, 2), resp.RawOutputContents[0])
 	}
 }
+
+// TestStreamOutlivesItsPartition: an open stream that owes nothing does not keep
+// a partition from draining, and goes on elsewhere.
+func TestStreamOutlivesItsPartition(t *testing.T) {
+	r := newRig(t, 2, "identity")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	s, err := r.client.ModelStreamInfer(ctx)
+	require.NoError(t, err)
+	send := func(v float32) {
+		require.NoError(t, s.Send(&tritonpb.ModelInferRequest{ModelName: "identity", Inputs: []*input{{Name: "INPUT0", Datatype: "FP32", Shape: []int64{1, 1}}}, RawInputContents: [][]byte{floats(v)}}))
+		m, err := s.Recv()
+		require.NoError(t, err)
+		require.Empty(t, m.ErrorMessage)
+		require.Equal(t, floats(v), m.InferResponse.RawOutputContents[0])
+	}
+	send(1)
+	without := *r.table
+	without.Revision = 2
+	without.Partitions = r.table.Partitions[1:]
+	m := *r.table.Models["identity"]
+	m.Partitions = m.Partitions[1:]
+	without.Models = map[string]*dispatch.Model{"identity": &m}
+	require.NoError(t, r.d.Swap(ctx, &without))
+	require.NoError(t, r.d.AwaitDrained(ctx, "p0", ""))
+	require.NoError(t, r.servers[0].Close())
+	send(2)
+	send(3)
+	require.NoError(t, s.CloseSend())
+	_, err = s.Recv()
+	require.ErrorContains(t, err, "EOF")
+	r.seen.count(t)
+}

@@ -94,25 +94,29 @@ type inferStream struct {
 	relays sync.WaitGroup
 	send   sync.Mutex // downstream takes one message at a time
 
-	mu      sync.Mutex
-	ups     map[*partition]*upstream
-	last    *upstream
-	closed  bool // no further upstreams
-	changed chan struct{}
+	mu       sync.Mutex
+	ups      map[*partition]*upstream
+	finished []*upstream
+	last     *upstream
+	closed   bool // no further upstreams
+	changed  chan struct{}
 	// unordered is set by the first request of a decoupled model: from then on
 	// the stream's answers have no order to keep.
 	unordered bool
 }
 
+// upstream is the part of a call that is on one partition. It keeps the
+// partition from draining only while it owes answers.
 type upstream struct {
-	place   *placement
-	stream  grpc.ClientStream
-	pending []pendingAnswer // guarded by inferStream.mu
-	ended   bool
+	partition *partition
+	stream    grpc.ClientStream
+	pending   []pendingAnswer // guarded by inferStream.mu
+	ended     bool            // guarded by inferStream.mu
 }
 
 // pendingAnswer is a request whose last answer has not come.
 type pendingAnswer struct {
+	place   *placement // held until then
 	model   *model
 	arrived time.Time
 	rows    int
@@ -158,7 +162,7 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 	s.mu.Unlock()
 	s.relays.Wait()
 	s.abandon()
-	if err == nil {
+	if err == nil || errors.Is(err, io.EOF) {
 		return nil
 	}
 	return answerStatus(err)
@@ -202,18 +206,11 @@ func (s *inferStream) forward(r *batch.Request) error {
 		d.o.Observer.Finished(Outcome{Model: r.Model, Result: Rejected, Rows: p.rows, PassedThrough: true, Reason: "refused"})
 		return s.refuse(r, err)
 	}
-	up, err := s.upstream(r, route)
+	up, err := s.hand(r, route, p)
 	if err != nil {
 		d.finishStreamed(p, Failed)
 		return err
 	}
-	s.mu.Lock()
-	if route.spec.Config.GetModelTransactionPolicy().GetDecoupled() {
-		s.unordered = true
-	}
-	up.pending = append(up.pending, p)
-	s.last = up
-	s.mu.Unlock()
 	f := batch.Frame{Data: r.Marshal()}
 	if err := up.stream.SendMsg(&f); err != nil {
 		f.Data.Free() // unless it was handed over, which empties it
@@ -221,49 +218,73 @@ func (s *inferStream) forward(r *batch.Request) error {
 	return nil // a broken upstream is the relay's to report
 }
 
-// upstream finds or opens the way to the partition for a request.
-func (s *inferStream) upstream(r *batch.Request, route *route) (*upstream, error) {
+// hand finds or opens the upstream for a request and makes it owe the answer.
+func (s *inferStream) hand(r *batch.Request, route *route, p pendingAnswer) (*upstream, error) {
 	sequence := sequenceOf(r)
-	s.mu.Lock()
-	last := s.last
-	s.mu.Unlock()
-	if last != nil && sequence == nil && !last.place.partition.retired.Load() &&
-		slices.ContainsFunc(route.places, func(l *placement) bool { return l.partition == last.place.partition }) {
-		return last, nil
-	}
-	l, err := s.d.acquire(s.ctx, r.Model, route, nil, sequence)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	up := s.ups[l.partition]
-	s.mu.Unlock()
-	if up != last && last != nil {
-		if err := s.settled(last); err != nil {
-			l.release(s.d)
+	for {
+		s.mu.Lock()
+		last := s.last
+		s.mu.Unlock()
+		// Stay where the request before it went, if that can be.
+		if last != nil && sequence == nil && last.partition.up.Load() {
+			i := slices.IndexFunc(route.places, func(l *placement) bool { return l.partition == last.partition })
+			if i >= 0 && route.places[i].acquire(s.d) {
+				p.place = route.places[i]
+			}
+		}
+		if p.place == nil {
+			var err error
+			if p.place, err = s.d.acquire(s.ctx, r.Model, route, nil, sequence); err != nil {
+				return nil, err
+			}
+		}
+		if last != nil && last.partition != p.place.partition {
+			if err := s.settled(last); err != nil {
+				p.place.release(s.d)
+				return nil, err
+			}
+		}
+		up, err := s.upstream(p.place.partition)
+		if err != nil {
+			p.place.release(s.d)
 			return nil, err
 		}
+		s.mu.Lock()
+		if !up.ended {
+			s.unordered = s.unordered || route.spec.Config.GetModelTransactionPolicy().GetDecoupled()
+			up.pending = append(up.pending, p)
+			s.last = up
+			s.mu.Unlock()
+			return up, nil
+		}
+		s.mu.Unlock()
+		p.place.release(s.d)
+		p.place = nil
 	}
+}
+
+// upstream finds or opens the way to a partition.
+func (s *inferStream) upstream(p *partition) (*upstream, error) {
+	s.mu.Lock()
+	up := s.ups[p]
+	s.mu.Unlock()
 	if up != nil {
-		l.release(s.d) // it holds the partition already
 		return up, nil
 	}
-	stream, err := l.partition.conn.NewStream(outgoing(s.ctx, s.ctx), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, methodStream)
+	stream, err := p.conn.NewStream(outgoing(s.ctx, s.ctx), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, methodStream)
 	if err != nil {
 		if forward.Lost(err) {
-			s.d.reportLost(l.partition, err)
+			s.d.reportLost(p, err)
 		}
-		l.release(s.d)
 		return nil, err
 	}
-	up = &upstream{place: l, stream: stream}
+	up = &upstream{partition: p, stream: stream}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed { // the call has ended meanwhile, and with it the context
-		l.release(s.d)
 		return nil, context.Cause(s.ctx)
 	}
-	s.ups[l.partition] = up
+	s.ups[p] = up
 	s.relays.Go(func() { s.relay(up) })
 	return up, nil
 }
@@ -288,15 +309,22 @@ func (s *inferStream) settled(up *upstream) error {
 
 // relay copies an upstream's answers down.
 func (s *inferStream) relay(up *upstream) {
-	defer up.place.release(s.d)
 	err := relay(up.stream, lockedStream{s.down, &s.send}, func(f *batch.Frame) { s.seen(up, f) })
 	s.mu.Lock()
 	up.ended = true
+	owes := len(up.pending) > 0
+	delete(s.ups, up.partition)
+	s.finished = append(s.finished, up)
 	s.change()
 	s.mu.Unlock()
-	if err != nil {
+	switch {
+	case err == nil && owes:
+		s.cancel(io.EOF) // the server ended the call: so does Conch
+	case err != nil && forward.Lost(err) && up.partition.retired.Load() && !owes:
+		// It drained, and its connection was closed: the next request goes elsewhere.
+	case err != nil:
 		if forward.Lost(err) && s.ctx.Err() == nil {
-			s.d.reportLost(up.place.partition, err)
+			s.d.reportLost(up.partition, err)
 		}
 		s.cancel(err)
 	}
@@ -321,6 +349,7 @@ func (s *inferStream) seen(up *upstream, f *batch.Frame) {
 	if a.Failed {
 		result = Failed
 	}
+	up.pending[i].place.release(s.d)
 	s.d.finishStreamed(up.pending[i], result)
 	up.pending = slices.Delete(up.pending, i, i+1)
 	s.change()
@@ -336,8 +365,9 @@ func (s *inferStream) change() {
 func (s *inferStream) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, up := range s.ups {
+	for _, up := range s.finished { // all of them: the relays have ended
 		for _, p := range up.pending {
+			p.place.release(s.d)
 			s.d.finishStreamed(p, Cancelled)
 		}
 		up.pending = nil
