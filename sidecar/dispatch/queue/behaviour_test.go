@@ -36,7 +36,11 @@ func newFixture(t *testing.T) *fixture {
 
 // model adds one with l(b) = b+5 per class, SLO 12 and batches of up to 8.
 func (f *fixture) model(discipline, drop string, late queue.Late, classes ...queue.Table) queue.ModelID {
-	d, err := queue.NewDiscipline(discipline, nil)
+	return f.modelWith(discipline, nil, drop, late, classes...)
+}
+
+func (f *fixture) modelWith(discipline string, params map[string]string, drop string, late queue.Late, classes ...queue.Table) queue.ModelID {
+	d, err := queue.NewDiscipline(discipline, params)
 	require.NoError(f.t, err)
 	p, err := queue.NewDropPolicy(drop)
 	require.NoError(f.t, err)
@@ -123,7 +127,7 @@ func TestClassesDecideBatchAndMoment(t *testing.T) {
 
 func TestAvoid(t *testing.T) {
 	f := newFixture(t)
-	m := f.model("adaptive", "thrift", queue.LateDrop, linear)
+	m := f.model("deferred", "thrift", queue.LateDrop, linear)
 	a, b := f.partition(0, 0, m), f.partition(1, 0, m)
 	requests := f.enqueue(0, m, 2)
 	f.Advance(f.Next())
@@ -230,18 +234,31 @@ func uniq(all []queue.DropReason) (once []queue.DropReason) {
 	return once
 }
 
-// TestAdaptiveHurries: when a third lane begins to wait for two partitions, the
-// two most urgent lanes do not wait for their exec.
+// TestAdaptiveHurries: nobody waits for company while most partitions idle, and
+// when a third lane begins to wait for two partitions, the most urgent lanes do
+// not wait for their exec.
 func TestAdaptiveHurries(t *testing.T) {
+	never := map[string]string{"idle": "1"}
 	for _, c := range []struct {
 		discipline string
+		params     map[string]string
 		partitions int
 		batches    int
-	}{{"deferred", 2, 0}, {"adaptive", 2, 2}, {"adaptive", 3, 0}, {"adaptive", 1, 1}} {
+	}{
+		{"deferred", nil, 2, 0},
+		{"adaptive", never, 2, 2},
+		{"adaptive", never, 3, 0},
+		{"adaptive", never, 1, 1},
+		{"adaptive", nil, 1, 1},
+		{"adaptive", nil, 3, 2}, // the third finds one of three free
+		{"adaptive", nil, 6, 3},
+		{"adaptive", map[string]string{"idle": "0.8"}, 6, 2},
+		{"adaptive", map[string]string{"idle": "0"}, 3, 3},
+	} {
 		f := newFixture(t)
 		models := []queue.ModelID{}
 		for range 3 {
-			models = append(models, f.model(c.discipline, "thrift", queue.LateDrop, linear))
+			models = append(models, f.modelWith(c.discipline, c.params, "thrift", queue.LateDrop, linear))
 		}
 		for i := range int32(c.partitions) {
 			f.partition(i, 0, models...)
@@ -249,7 +266,7 @@ func TestAdaptiveHurries(t *testing.T) {
 		for i, m := range models {
 			f.enqueue(queue.Time(i), m, 1)
 		}
-		require.Len(t, f.batches, c.batches, "%s on %d", c.discipline, c.partitions)
+		require.Len(t, f.batches, c.batches, "%s %v on %d", c.discipline, c.params, c.partitions)
 		if c.batches > 0 {
 			require.True(t, f.batches[0].Hurried)
 			require.Equal(t, models[0], f.batches[0].Model)
@@ -327,6 +344,10 @@ func TestNames(t *testing.T) {
 	require.ErrorContains(t, err, "max_queue_delay")
 	_, err = queue.NewDiscipline("timeout", map[string]string{"max_queue_delay": "-2ms"})
 	require.ErrorContains(t, err, `"-2ms"`)
+	for _, idle := range []string{"", "half", "-0.1", "1.1", "NaN"} {
+		_, err = queue.NewDiscipline("adaptive", map[string]string{"idle": idle})
+		require.ErrorContains(t, err, "is not a number from 0 to 1")
+	}
 	_, err = queue.NewDropPolicy("tail")
 	require.ErrorIs(t, err, queue.ErrUnknown)
 }

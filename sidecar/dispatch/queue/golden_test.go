@@ -120,8 +120,12 @@ func TestSymphonyExample(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, string(want), got)
 			require.Equal(t, c.drops, strings.Contains(got, "drop"))
-			if c.discipline != "eager" {
+			switch c.discipline {
+			case "deferred":
 				require.True(t, strings.HasPrefix(got, "  2.25  GPU 1  R1-R4  4 requests until 11.25\n"), "the paper's first batch")
+			case "adaptive":
+				require.True(t, strings.HasPrefix(got, "  0.00  GPU 1  R1-R1  1 requests until 6.00\n"), "all GPUs are free: nobody waits")
+				require.Contains(t, got, " 22.50  GPU 3  R28-R31  4 requests until 31.50\n", "staggered again")
 			}
 		})
 	}

@@ -29,7 +29,7 @@ type model struct {
 // setSpec normalises and stores a specification.
 func (m *model) setSpec(spec ModelSpec) {
 	if spec.Discipline == nil {
-		spec.Discipline = adaptive{}
+		spec.Discipline = adaptive{idle: defaultIdle}
 	}
 	if spec.Drop == nil {
 		spec.Drop, _ = NewDropPolicy(spec.Discipline.DefaultDrop())

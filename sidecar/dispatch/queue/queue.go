@@ -174,8 +174,8 @@ type Batch struct {
 	// Late tells that these are requests that were given up and are served
 	// because the partition had nothing better to do.
 	Late bool
-	// Hurried tells that the batch started before its exec, because more lanes
-	// were waiting than partitions were free.
+	// Hurried tells that the batch started before its exec, because its
+	// discipline had better use for a free partition than waiting.
 	Hurried bool
 }
 
