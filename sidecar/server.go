@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -144,7 +145,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 			s.applier, err = apply.New(apply.Options{
 				Dir: filepath.Join(o.config.State, "partitions"), DB: db, Driver: partitions, Repository: store, Router: s.dispatcher,
 				Recorder: control.Samples(recorder), MPS: daemon, Logger: o.log.With("part", "apply"), OnStep: h.StepDone,
-				OnPartition: func(e driver.Event) { h.PartitionChanged(e.Partition, e.Up, e.Reason) },
+				OnPartition: func(e driver.Event) { h.PartitionChanged(e.Partition, e.Up, changed(e)) },
 			})
 			return s.applier, err
 		},
@@ -153,6 +154,19 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		return s, err
 	}
 	return s, s.openFronts(ctx, registry)
+}
+
+// changed says why a partition's server is down, or what is amiss since it is
+// back.
+func changed(e driver.Event) string {
+	switch {
+	case !e.Up:
+		return e.Reason
+	case len(e.Missing) > 0:
+		return "without " + strings.Join(e.Missing, ", ") + ", which would not load again"
+	default:
+		return ""
+	}
 }
 
 // open opens the state file, which only one conch may have.

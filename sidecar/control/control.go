@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -238,6 +239,7 @@ func (c *Control) settings() *config.Config {
 func (c *Control) event(e Event) {
 	e.Time = c.clock.Now()
 	e.Author = cmp.Or(e.Author, "conch")
+	e.Message = oneLine(e.Message)
 	e = c.events.add(e)
 	level := slog.LevelInfo
 	switch e.Kind {
@@ -245,6 +247,18 @@ func (c *Control) event(e Event) {
 		level = slog.LevelWarn
 	}
 	c.log.Log(context.Background(), level, e.Message, "event", string(e.Kind), "id", e.ID, "author", e.Author, "reason", e.Reason)
+}
+
+// longest message of an event: a server's whole traceback is in its own log.
+const longest = 600
+
+// oneLine makes a line of a table out of whatever a server said.
+func oneLine(s string) string {
+	words := strings.Join(strings.Fields(strings.ReplaceAll(s, `\n`, " ")), " ")
+	if runes := []rune(words); len(runes) > longest {
+		return string(runes[:longest]) + "..."
+	}
+	return words
 }
 
 // Check implements Hooks: what a plan is judged by before it counts.
@@ -290,11 +304,10 @@ func (c *Control) StepDone(e apply.StepEvent) {
 
 // PartitionChanged implements Hooks.
 func (c *Control) PartitionChanged(partition string, up bool, reason string) {
-	kind, word := EventPartitionDown, "is down"
+	kind, message := EventPartitionDown, "partition "+partition+" is down"
 	if up {
-		kind, word = EventPartitionUp, "is up"
+		kind, message = EventPartitionUp, "partition "+partition+" is up again"
 	}
-	message := "partition " + partition + " " + word
 	if reason != "" {
 		message += ": " + reason
 	}

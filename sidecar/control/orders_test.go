@@ -5,6 +5,7 @@ package control_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,6 +88,19 @@ func TestModelsAndGPUs(t *testing.T) {
 		require.ErrorContains(t, err, "no such field")
 		_, err = r.Explain(t.Context(), "nobody")
 		require.ErrorIs(t, err, control.ErrNotFound)
+	})
+}
+
+// TestEventsAreOneLine: a server's traceback must not break a table.
+func TestEventsAreOneLine(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		r.PartitionChanged("gpu0", false, "died\n\tat line 1\n"+strings.Repeat("x ", 2000))
+		message := r.lastEvent(control.EventPartitionDown).Message
+		require.Contains(t, message, "partition gpu0 is down: died at line 1 x x")
+		require.Less(t, len(message), 700)
 	})
 }
 
