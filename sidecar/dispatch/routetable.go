@@ -262,17 +262,17 @@ func (d *Dispatcher) removeOthers(now queue.Time, t *RouteTable) {
 	}
 }
 
-// AwaitDrained waits until nothing runs for the model on the partition any more;
-// an empty model means everything on the partition. Call it after the Swap
-// that took the placement away and before unloading the model or stopping the
-// process. It returns ctx's error if that ends first. Partitions that are
-// unknown are idle.
+// AwaitDrained waits until nothing runs for the model on the partition any more.
+// Call it after the Swap that took the placement away and before unloading the
+// model. An empty model means everything on processes that had this partition's
+// id and are not in the table in force: call it before stopping one. It returns
+// ctx's error if that ends first. Partitions that are unknown are idle.
 func (d *Dispatcher) AwaitDrained(ctx context.Context, partition, model string) error {
 	return d.awaitChange(ctx, func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		all := slices.Clone(d.retired)
-		if p := d.partitions[partition]; p != nil {
+		if p := d.partitions[partition]; p != nil && model != "" {
 			all = append(all, p)
 		}
 		for _, p := range all {
