@@ -72,7 +72,6 @@ type world struct {
 	admin.API
 	revision uint64
 	applied  bool
-	policy   string
 }
 
 func at(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }

@@ -7,6 +7,7 @@
 package factory
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -66,6 +67,19 @@ func (f *Factory) Client() (*client.Client, error) {
 // Print writes value in the chosen format; table draws it for a person.
 func (f *Factory) Print(value any, table func(*output.Table)) error {
 	return output.Print(f.Out, f.Format, value, table)
+}
+
+// Show asks the conch of f and prints the answer; most commands are this.
+func Show[T any](ctx context.Context, f *Factory, ask func(*client.Client, context.Context) (T, error), draw func(*output.Table, T)) error {
+	api, err := f.Client()
+	if err != nil {
+		return err
+	}
+	answer, err := ask(api, ctx)
+	if err != nil {
+		return err
+	}
+	return f.Print(answer, func(t *output.Table) { draw(t, answer) })
 }
 
 // Progress tells a person at the terminal what a slow command waits for.

@@ -71,18 +71,18 @@ func (t *Table) Row(cells ...any) {
 			s = "-"
 		}
 		if i > 0 {
-			io.WriteString(t.w, "\t")
+			fmt.Fprint(t.w, "\t")
 		}
-		io.WriteString(t.w, strings.ReplaceAll(s, "\t", " "))
+		fmt.Fprint(t.w, strings.ReplaceAll(s, "\t", " "))
 	}
-	io.WriteString(t.w, "\n")
+	fmt.Fprintln(t.w)
 }
 
 // Line adds text that belongs to no column.
 func (t *Table) Line(text string) {
-	t.w.Flush()
-	io.WriteString(t.w, text+"\n")
-	t.w.Flush()
+	_ = t.w.Flush() // a failed write comes up again in Print's own Flush
+	fmt.Fprintln(t.w, text)
+	_ = t.w.Flush()
 }
 
 // Milliseconds renders seconds for a cell; zero is unknown.

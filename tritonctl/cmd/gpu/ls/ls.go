@@ -5,7 +5,6 @@
 package ls
 
 import (
-	"context"
 	"strconv"
 	"strings"
 
@@ -16,53 +15,36 @@ import (
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
-// Options are the command's inputs.
-type Options struct {
-	*factory.Factory
-}
-
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	o := &Options{Factory: f}
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "ls",
 		Short: "List the GPUs with their partitions",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, args []string) error {
-			return o.run(c.Context())
+		RunE: func(c *cobra.Command, _ []string) error {
+			return factory.Show(c.Context(), f, (*client.Client).GPUs, draw)
 		},
 	}
-	return c
 }
 
-func (o *Options) run(ctx context.Context) error {
-	api, err := o.Client()
-	if err != nil {
-		return err
-	}
-	gpus, err := api.GPUs(ctx)
-	if err != nil {
-		return err
-	}
-	return o.Print(gpus, func(t *output.Table) {
-		t.Row("GPU", "TYPE", "MEMORY", "PARTITION", "SHARE", "ENFORCED", "UP", "BUSY", "MODELS", "GRPC")
-		for _, g := range gpus {
-			if len(g.Partitions) == 0 {
-				t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), "", "", "", "", "", "", "")
-			}
-			for _, p := range g.Partitions {
-				up := "yes"
-				if !p.Up {
-					up = "no: " + p.Reason
-				}
-				enforced := "no"
-				if g.SharesEnforced {
-					enforced = "yes"
-				}
-				t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), p.ID, strconv.Itoa(p.ThreadPercentage)+"%", enforced, up, output.Percent(p.BusyShare), strings.Join(p.Models, ","), p.GRPC)
-			}
+func draw(t *output.Table, gpus []client.GPU) {
+	t.Row("GPU", "TYPE", "MEMORY", "PARTITION", "SHARE", "ENFORCED", "UP", "BUSY", "MODELS", "GRPC")
+	for _, g := range gpus {
+		if len(g.Partitions) == 0 {
+			t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), "", "", "", "", "", "", "")
 		}
-	})
+		for _, p := range g.Partitions {
+			up := "yes"
+			if !p.Up {
+				up = "no: " + p.Reason
+			}
+			enforced := "no"
+			if g.SharesEnforced {
+				enforced = "yes"
+			}
+			t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), p.ID, strconv.Itoa(p.ThreadPercentage)+"%", enforced, up, output.Percent(p.BusyShare), strings.Join(p.Models, ","), p.GRPC)
+		}
+	}
 }
 
 func kind(g client.GPU) string {

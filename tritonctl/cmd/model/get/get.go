@@ -16,37 +16,17 @@ import (
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
-// Options are the command's inputs.
-type Options struct {
-	*factory.Factory
-	model string
-}
-
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	o := &Options{Factory: f}
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "get MODEL",
 		Short: "Show one model with its profile",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			o.model = args[0]
-			return o.run(c.Context())
+			ask := func(api *client.Client, ctx context.Context) (client.Model, error) { return api.Model(ctx, args[0]) }
+			return factory.Show(c.Context(), f, ask, draw)
 		},
 	}
-	return c
-}
-
-func (o *Options) run(ctx context.Context) error {
-	api, err := o.Client()
-	if err != nil {
-		return err
-	}
-	m, err := api.Model(ctx, o.model)
-	if err != nil {
-		return err
-	}
-	return o.Print(m, func(t *output.Table) { draw(t, m) })
 }
 
 func draw(t *output.Table, m client.Model) {

@@ -5,52 +5,35 @@
 package ls
 
 import (
-	"context"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
-// Options are the command's inputs.
-type Options struct {
-	*factory.Factory
-}
-
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	o := &Options{Factory: f}
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "ls",
 		Short: "List the models with their load and latency",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, args []string) error {
-			return o.run(c.Context())
+		RunE: func(c *cobra.Command, _ []string) error {
+			return factory.Show(c.Context(), f, (*client.Client).Models, draw)
 		},
 	}
-	return c
 }
 
-func (o *Options) run(ctx context.Context) error {
-	api, err := o.Client()
-	if err != nil {
-		return err
-	}
-	models, err := api.Models(ctx)
-	if err != nil {
-		return err
-	}
-	return o.Print(models, func(t *output.Table) {
-		t.Row("MODEL", "STATE", "SLO", "P50", "P99", "REQ/S", "GOOD/S", "BAD", "BATCH", "QUEUED", "DISCIPLINE", "PARTITIONS")
-		for _, m := range models {
-			discipline := m.Discipline
-			if !m.Batchable {
-				discipline = "pass-through"
-			}
-			t.Row(m.Name, m.State, output.Milliseconds(m.SLOSeconds), output.Milliseconds(m.LatencyP50Seconds), output.Milliseconds(m.LatencyP99Seconds),
-				output.Number(m.Rate), output.Number(m.Goodput), output.Percent(m.BadRate), output.Number(m.MeanBatch), m.Queued, discipline, strings.Join(m.Partitions, ","))
+func draw(t *output.Table, models []client.Model) {
+	t.Row("MODEL", "STATE", "SLO", "P50", "P99", "REQ/S", "GOOD/S", "BAD", "BATCH", "QUEUED", "DISCIPLINE", "PARTITIONS")
+	for _, m := range models {
+		discipline := m.Discipline
+		if !m.Batchable {
+			discipline = "pass-through"
 		}
-	})
+		t.Row(m.Name, m.State, output.Milliseconds(m.SLOSeconds), output.Milliseconds(m.LatencyP50Seconds), output.Milliseconds(m.LatencyP99Seconds),
+			output.Number(m.Rate), output.Number(m.Goodput), output.Percent(m.BadRate), output.Number(m.MeanBatch), m.Queued, discipline, strings.Join(m.Partitions, ","))
+	}
 }

@@ -10,39 +10,24 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
-// Options are the command's inputs.
-type Options struct {
-	*factory.Factory
-	model string
-}
-
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	o := &Options{Factory: f}
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "explain MODEL",
 		Short: "Say why a model is where it is",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			o.model = args[0]
-			return o.run(c.Context())
+			ask := func(api *client.Client, ctx context.Context) (client.Explanation, error) {
+				return api.Explain(ctx, args[0])
+			}
+			return factory.Show(c.Context(), f, ask, draw)
 		},
 	}
-	return c
 }
 
-func (o *Options) run(ctx context.Context) error {
-	api, err := o.Client()
-	if err != nil {
-		return err
-	}
-	e, err := api.Explain(ctx, o.model)
-	if err != nil {
-		return err
-	}
-	return o.Print(e, func(t *output.Table) { t.Line(strings.TrimRight(e.Text, "\n")) })
-}
+func draw(t *output.Table, e client.Explanation) { t.Line(strings.TrimRight(e.Text, "\n")) }

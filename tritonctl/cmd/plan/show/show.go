@@ -5,7 +5,6 @@
 package show
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -14,56 +13,45 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
-// Options are the command's inputs.
-type Options struct {
-	*factory.Factory
-}
-
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	o := &Options{Factory: f}
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "show",
 		Short: "Show the plan that serves",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, args []string) error {
-			return o.run(c.Context())
+		RunE: func(c *cobra.Command, _ []string) error {
+			return factory.Show(c.Context(), f, (*client.Client).Plan, draw)
 		},
 	}
-	return c
 }
 
-func (o *Options) run(ctx context.Context) error {
-	api, err := o.Client()
-	if err != nil {
-		return err
+func draw(t *output.Table, shown client.Plan) {
+	if shown.Revision == 0 {
+		t.Line("no plan serves yet; tritonctl events says why")
+		return
 	}
-	shown, err := api.Plan(ctx)
-	if err != nil {
-		return err
-	}
+	t.Line(fmt.Sprintf("plan %d by policy %s, applied %s by %s", shown.Revision, shown.Policy, shown.AppliedAt.Format(time.RFC3339), shown.AppliedBy))
 	var p policy.Plan
-	if err := protojson.Unmarshal(shown.Plan, &p); err != nil {
-		return fmt.Errorf("plan of revision %d: %w", shown.Revision, err)
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(shown.Plan, &p); err != nil {
+		t.Line("it cannot be drawn here (a newer conch?), -o json shows it: " + err.Error())
+		return
 	}
-	return o.Print(shown, func(t *output.Table) {
-		t.Line(fmt.Sprintf("plan %d by policy %s, applied %s by %s", shown.Revision, shown.Policy, shown.AppliedAt.Format(time.RFC3339), shown.AppliedBy))
-		t.Row("PARTITION", "GPU", "SHARE", "MEMORY", "RANK", "SERVES")
-		for _, q := range p.GetPartitions() {
-			t.Row(q.GetId(), q.GetGpu(), fmt.Sprintf("%d%%", q.GetThreadPercentage()), output.Bytes(q.GetMemoryLimitBytes()), q.GetRank(), serves(q))
-		}
-		for _, u := range p.GetUnplaced() {
-			t.Line("not placed: " + u.GetModel() + ": " + u.GetText())
-		}
-	})
+	t.Row("PARTITION", "GPU", "SHARE", "MEMORY", "RANK", "SERVES")
+	for _, q := range p.GetPartitions() {
+		t.Row(q.GetId(), q.GetGpu(), fmt.Sprintf("%d%%", q.GetThreadPercentage()), output.Bytes(q.GetMemoryLimitBytes()), q.GetRank(), serves(q))
+	}
+	for _, u := range p.GetUnplaced() {
+		t.Line("not placed: " + u.GetModel() + ": " + u.GetText())
+	}
 }
 
 func serves(q *policy.Partition) string {
-	var names []string
+	names := make([]string, 0, len(q.GetInstances()))
 	for _, i := range q.GetInstances() {
 		names = append(names, i.GetModel()+i.GetMergeGroup()+i.GetSegment())
 	}
