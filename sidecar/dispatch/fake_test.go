@@ -59,7 +59,7 @@ func (p *triton) start(address string) {
 	var l net.Listener
 	require.Eventually(p.t, func() (ok bool) {
 		var err error
-		l, err = net.Listen("tcp", address)
+		l, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
 		return err == nil
 	}, 5*time.Second, 10*time.Millisecond)
 	p.address = l.Addr().String()

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -109,7 +110,7 @@ func newRig(t testing.TB, partitions int, models ...string) *rig {
 	agg := aggregate.New(aggregate.Options{Partitions: r, Models: r})
 	t.Cleanup(agg.Close)
 	s := front.New(front.Options{Inferer: r.d, Aggregator: agg})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }()
@@ -121,8 +122,9 @@ func newRig(t testing.TB, partitions int, models ...string) *rig {
 
 // Partitions, Lookup and Names are what the aggregate needs.
 func (r *rig) Partitions() []aggregate.Partition {
-	var all []aggregate.Partition
-	for _, p := range r.d.Partitions() {
+	parts := r.d.Partitions()
+	all := make([]aggregate.Partition, 0, len(parts))
+	for _, p := range parts {
 		all = append(all, aggregate.Partition{ID: p.Partition.ID, GRPC: p.Partition.Endpoint.GRPC, HTTP: p.Partition.Endpoint.HTTP, Up: p.Up})
 	}
 	return all
@@ -137,8 +139,9 @@ func (r *rig) Lookup(name string) (aggregate.Model, bool) {
 }
 
 func (r *rig) Names() []string {
-	var all []string
-	for name := range r.d.Routes().Models {
+	models := r.d.Routes().Models
+	all := make([]string, 0, len(models))
+	for name := range models {
 		all = append(all, name)
 	}
 	return all
@@ -248,9 +251,9 @@ func TestAnswersAreTheServersOwn(t *testing.T) {
 	r := newRig(t, 2, "identity", "add_sub", "string")
 	r.profiles(100*time.Microsecond, 3*time.Millisecond)
 	g := rand.New(rand.NewPCG(7, 7))
-	var requests []*tritonpb.ModelInferRequest
-	for n := range 400 {
-		requests = append(requests, randomRequest(g, n))
+	requests := make([]*tritonpb.ModelInferRequest, 400)
+	for n := range requests {
+		requests[n] = randomRequest(g, n)
 	}
 	type result struct {
 		resp *tritonpb.ModelInferResponse
@@ -333,13 +336,13 @@ func TestStreams(t *testing.T) {
 		return &tritonpb.ModelInferRequest{ModelName: "identity", Id: id, Inputs: []*input{{Name: "INPUT0", Datatype: "FP32", Shape: []int64{1, 1}}}, RawInputContents: [][]byte{floats(v)}}
 	}
 	for i := range 5 {
-		require.NoError(t, s.Send(one(fmt.Sprint(i), float32(i))))
+		require.NoError(t, s.Send(one(strconv.Itoa(i), float32(i))))
 	}
 	for i := range 5 {
 		m, err := s.Recv()
 		require.NoError(t, err)
 		require.Empty(t, m.ErrorMessage)
-		require.Equal(t, fmt.Sprint(i), m.InferResponse.Id)
+		require.Equal(t, strconv.Itoa(i), m.InferResponse.Id)
 		require.Equal(t, floats(float32(i)), m.InferResponse.RawOutputContents[0])
 	}
 	absent := one("x", 1)

@@ -55,18 +55,18 @@ type Outcome struct {
 type Result uint8
 
 const (
-	// OK: answered within its deadline.
+	// OK is answered within its deadline.
 	OK Result = iota
-	// Late: answered, but after its deadline.
+	// Late is answered, but after its deadline.
 	Late
-	// Dropped: given up because it could not be in time (late: drop).
+	// Dropped is given up because it could not be in time (late: drop).
 	Dropped
-	// Rejected: refused before it was queued: a limit, a drain, a request that
+	// Rejected is refused before it was queued: a limit, a drain, a request that
 	// would kill a server.
 	Rejected
-	// Cancelled: the caller went away or its own deadline passed.
+	// Cancelled means that the caller went away or its own deadline passed.
 	Cancelled
-	// Failed: Triton answered with an error, or no partition could.
+	// Failed means that Triton answered with an error, or no partition could.
 	Failed
 
 	results = iota

@@ -181,9 +181,8 @@ func (s *inferStream) receive() error {
 		}
 		r, err := batch.ReadRequest(f.Data)
 		if err != nil {
-			// Triton ends the stream without an answer.
 			s.closeSend()
-			return nil
+			return nil //nolint:nilerr // Triton ends the stream without an answer
 		}
 		err = s.forward(r)
 		r.Free()
@@ -333,7 +332,7 @@ func (s *inferStream) relay(up *upstream) {
 // seen takes note of an answer on its way down.
 func (s *inferStream) seen(up *upstream, f *batch.Frame) {
 	a, err := batch.ReadStreamAnswer(f.Data)
-	if err != nil || !(a.Final || a.Failed) {
+	if err != nil || (!a.Final && !a.Failed) {
 		return
 	}
 	s.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// ErrIncompatible: requests that cannot share a batch were given to Assemble.
+// ErrIncompatible means that requests that cannot share a batch were given to Assemble.
 // Equal keys make it as unlikely as a collision of 64-bit hashes.
 var ErrIncompatible = errors.New("requests cannot share a batch")
 
@@ -33,7 +33,7 @@ func Assemble(reqs []*Request) (*Request, error) {
 		}
 	}
 	for i := range first.Inputs {
-		if err := joined.joinInput(i, reqs); err != nil {
+		if err := joinInput(joined, i, reqs); err != nil {
 			joined.Free()
 			return nil, err
 		}
@@ -48,7 +48,7 @@ func Assemble(reqs []*Request) (*Request, error) {
 	return joined, nil
 }
 
-func (joined *Request) joinInput(i int, reqs []*Request) error {
+func joinInput(joined *Request, i int, reqs []*Request) error {
 	like := &reqs[0].Inputs[i]
 	t := &joined.Inputs[i]
 	t.Name, t.Datatype = like.Name, like.Datatype

@@ -47,7 +47,7 @@ func texts(elements ...string) []byte {
 
 // message is a valid request of config with the given rows.
 func message(rows int) *tritonpb.ModelInferRequest {
-	var words []string
+	words := make([]string, 0, rows)
 	for i := range rows {
 		words = append(words, fmt.Sprintf("row%d", i))
 	}
@@ -302,8 +302,8 @@ func TestAssembleSplit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &pool{}
 		width := rapid.IntRange(1, 3).Draw(t, "width")
-		var sent []*tritonpb.ModelInferRequest
-		var reqs []*batch.Request
+		sent := make([]*tritonpb.ModelInferRequest, 0, 5)
+		reqs := make([]*batch.Request, 0, 5)
 		var firstKey uint64
 		for i := range rapid.IntRange(1, 5).Draw(t, "requests") {
 			rows := rapid.IntRange(1, 3).Draw(t, "rows")

@@ -70,7 +70,7 @@ func BenchmarkAssembleSplit(b *testing.B) {
 	for _, n := range []int{1, 8, 32} {
 		b.Run(fmt.Sprintf("%dx1KB", n), func(b *testing.B) {
 			wire, _ := benchmarkWire(b, 1<<10)
-			var reqs []*batch.Request
+			reqs := make([]*batch.Request, 0, n)
 			for range n {
 				r, err := batch.ReadRequest(received(wire))
 				if err != nil {

@@ -24,7 +24,7 @@ const (
 	contentsBytes  = 8
 )
 
-// ErrContents: typed contents that do not suit the tensor's datatype.
+// ErrContents means typed contents that do not suit the tensor's datatype.
 var ErrContents = errors.New("typed contents do not match the datatype")
 
 // contentsField is the list that carries a datatype, as Triton reads it. FP16

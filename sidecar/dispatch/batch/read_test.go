@@ -4,6 +4,7 @@
 package batch_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -151,7 +152,7 @@ func TestReadRequestAgainstProtobuf(t *testing.T) {
 }
 
 func drawCuts(t *rapid.T, n int) []int {
-	var cuts []int
+	cuts := make([]int, 0, 6)
 	at := 0
 	for range rapid.IntRange(0, 6).Draw(t, "cuts") {
 		at += rapid.IntRange(0, max(1, n/4)).Draw(t, "cut")
@@ -303,11 +304,7 @@ func TestReadBoundsParts(t *testing.T) {
 }
 
 func repeat(b []byte, n int) []byte {
-	var all []byte
-	for range n {
-		all = append(all, b...)
-	}
-	return all
+	return bytes.Repeat(b, n)
 }
 
 func TestParameterKinds(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// ErrUnsplittable: an answer that does not have the batch's rows along its
+// ErrUnsplittable means an answer that does not have the batch's rows along its
 // first dimension, so that nobody can tell whose is what.
 var ErrUnsplittable = errors.New("answer cannot be split by rows")
 

@@ -36,7 +36,7 @@ func (s *server) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) 
 }
 
 func serve(t *testing.T, infer func(context.Context, *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error)) (*forward.Conn, *grpc.Server) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := grpc.NewServer()
 	tritonpb.RegisterGRPCInferenceServiceServer(s, &server{infer: infer})

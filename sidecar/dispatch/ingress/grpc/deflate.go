@@ -13,6 +13,8 @@ import (
 
 // grpc-go knows gzip; official Triton clients also send "deflate", which in gRPC
 // means the zlib format.
+//
+//nolint:gochecknoinits // the only place where grpc-go allows it
 func init() { encoding.RegisterCompressor(&deflate{}) }
 
 type deflate struct{ writers sync.Pool }

@@ -137,6 +137,8 @@ func (*front) ModelStreamInfer(grpc.BidiStreamingServer[tritonpb.ModelInferReque
 }
 
 // modelInfer is the handler of ModelInfer on messages as they were received.
+//
+//nolint:revive // the signature is grpc-go's
 func modelInfer(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	frame := new(batch.Frame)
 	if err := decode(frame); err != nil {

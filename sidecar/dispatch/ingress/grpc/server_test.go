@@ -61,7 +61,7 @@ func (c *control) ServerReady(context.Context, *tritonpb.ServerReadyRequest) (*t
 
 func serve(t *testing.T, p *path, c *control, o ...grpc.ServerOption) *grpc.ClientConn {
 	s := front.New(front.Options{Inferer: p, Aggregator: c, ServerOptions: o})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }()
