@@ -71,14 +71,14 @@ func (b *bench) contest(ctx context.Context, r *figure.Report, name string, c *r
 			return err
 		}
 		conchStart = ours.Rate
-		triton, conch = append(triton, theirs.Rate), append(conch, ours.Rate)
-		ratios = append(ratios, ours.Rate/theirs.Rate)
+		triton, conch = append(triton, theirs.Held()), append(conch, ours.Held())
+		ratios = append(ratios, ours.Held()/theirs.Held())
 	}
 	late, ofSLO := c.Lateness()
 	best := fmt.Sprintf("highest rate with at most 1%% bad; Triton's best: max_queue_delay %v", c.Delays[0])
 	r.AddRuns(name+".goodput_ratio", ratios, "ratio", best)
-	r.AddRuns(name+".triton.rate", triton, "req/s", best)
-	r.AddRuns(name+".conch.rate", conch, "req/s", "late: drop, otherwise defaults")
+	r.AddRuns(name+".triton.goodput", triton, "req/s", best)
+	r.AddRuns(name+".conch.goodput", conch, "req/s", "late: drop, otherwise defaults")
 	r.Add(name+".timer_lateness_p99_ms", float64(late)/1e6, "ms", fmt.Sprintf("worst trial; %.1f%% of the SLO", 100*ofSLO))
 	return nil
 }

@@ -61,7 +61,7 @@ func (d *demo) withConch(ctx context.Context, conch *rig.Conch, r *rows) error {
 		return err
 	}
 	d.say("4/4 Conch's highest load with at most 1% bad")
-	if r.conchHighest, err = c.ConchHighest(ctx, conch, d.scenario.offered); err != nil {
+	if r.conchHighest, err = c.ConchHighest(ctx, conch, 1.25*d.scenario.offered); err != nil {
 		return err
 	}
 	if err := d.report(ctx, r); err != nil {
@@ -77,7 +77,7 @@ func (d *demo) say(line string) {
 
 // report prints the table and the figures, and keeps the figures.
 func (d *demo) report(ctx context.Context, r *rows) error {
-	fmt.Fprintf(d.out, "\nEMULATED %s.\nServers: %s. Bad = late against the SLO, failed or dropped; counted alike on both sides.\n",
+	fmt.Fprintf(d.out, "\nEMULATED %s.\nServers: %s. Bad = late against the SLO, failed or dropped, of all requests; counted alike on both sides.\n",
 		d.scenario.emulated, d.scenario.what)
 	fmt.Fprintf(d.out, "Triton: every model on every GPU, callers balance by least outstanding; the best of max_queue_delay %v.\n", d.scenario.contest.Delays)
 	fmt.Fprintf(d.out, "Conch: defaults, and `late: drop`.\n\n")
@@ -85,7 +85,7 @@ func (d *demo) report(ctx context.Context, r *rows) error {
 		{fmt.Sprintf("the same load, %.0f req/s", d.scenario.offered), []line{{"Triton", r.tritonSame}, {"Conch", r.conchSame}}},
 		{"each one's highest load with at most 1% bad", []line{{"Triton", r.tritonHighest}, {"Conch", r.conchHighest}}},
 	})
-	ratio := r.conchHighest.Goodput() / r.tritonHighest.Goodput()
+	ratio := r.conchHighest.Held() / r.tritonHighest.Held()
 	fmt.Fprintf(d.out, "\nConch holds %.2f times the load of Triton's best setting.\n", ratio)
 	late, ofSLO := d.scenario.contest.Lateness()
 	fmt.Fprintf(d.out, "The machine: sleeps ended late by at most %.1f ms (99%% of them, worst trial), %.0f%% of the shortest SLO.\n", float64(late)/1e6, 100*ofSLO)
@@ -104,8 +104,8 @@ func (d *demo) report(ctx context.Context, r *rows) error {
 	name := d.scenario.figure
 	best := "Triton: " + r.tritonHighest.Setting
 	report.Add(name+".goodput_ratio", ratio, "ratio", "highest load with at most 1% bad, Conch over Triton; "+best)
-	report.Add(name+".triton.goodput", r.tritonHighest.Goodput(), "req/s", best)
-	report.Add(name+".conch.goodput", r.conchHighest.Goodput(), "req/s", "")
+	report.Add(name+".triton.goodput", r.tritonHighest.Held(), "req/s", best)
+	report.Add(name+".conch.goodput", r.conchHighest.Held(), "req/s", "")
 	offered := fmt.Sprintf("offered %.0f req/s", d.scenario.offered)
 	report.Add(name+".same_load.triton.goodput", r.tritonSame.Goodput(), "req/s", offered+"; Triton: "+r.tritonSame.Setting)
 	report.Add(name+".same_load.conch.goodput", r.conchSame.Goodput(), "req/s", offered)

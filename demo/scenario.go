@@ -32,7 +32,7 @@ func scenarioOf(triton, server string) (scenario, error) {
 	// Times twice as long leave a busy machine's late wake-ups small beside the SLOs.
 	stretch := 2.0
 	s := scenario{figure: "demo", what: "minitriton (Triton's batching rule, in this process)"}
-	s.contest = rig.Contest{GPUs: gpus, GPUType: zoo.GTX1080Ti, Warmup: 300 * time.Millisecond, Measure: 3 * time.Second, Seed: 1}
+	s.contest = rig.Contest{GPUs: gpus, GPUType: zoo.GTX1080Ti, Warmup: 300 * time.Millisecond, Measure: 2500 * time.Millisecond, Seed: 1}
 	switch triton {
 	case "embedded":
 		s.emulated = "GPUs: an execution of b rows sleeps for twice the published time of b rows, and SLOs are twice as long; minitriton stands for Triton"
@@ -54,6 +54,6 @@ func scenarioOf(triton, server string) (scenario, error) {
 		s.contest.Delays = append(s.contest.Delays, time.Duration(stretch*float64(delay)))
 	}
 	var err error
-	s.contest.Models, err = rig.Zoo(zoo.GTX1080Ti, stretch, 32, models[:]...)
+	s.contest.Models, err = rig.Zoo(zoo.GTX1080Ti, stretch, 16, models[:]...)
 	return s, err
 }

@@ -65,6 +65,15 @@ func (r *Result) WorstBad() float64 {
 	return worst
 }
 
+// Offered is requests per second as they came, which differs from Rate by chance.
+func (r *Result) Offered() float64 {
+	sent := 0
+	for _, m := range r.Models {
+		sent += m.Sent
+	}
+	return float64(sent) / r.Measured.Seconds()
+}
+
 // Goodput is good requests per second.
 func (r *Result) Goodput() float64 {
 	good := 0

@@ -58,6 +58,9 @@ type Standing struct {
 	*Trial
 }
 
+// Held is the goodput that belongs to the rate: without the chance in how many requests arrived during this one trial.
+func (s Standing) Held() float64 { return s.Rate * (1 - s.Bad()) }
+
 // load is the load of one trial. Arrivals differ between rates and rounds, not between systems.
 func (c *Contest) load(rate float64) loadgen.Load {
 	return loadgen.Load{

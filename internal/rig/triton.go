@@ -75,7 +75,10 @@ func (t *Tritons) start(ctx context.Context, o TritonOptions) error {
 		}
 	}
 	for i, end := range t.GRPC {
-		ready := func(ctx context.Context) error { return modelsReady(ctx, end, t.models.Names()) }
+		ready := func(ctx context.Context) error {
+			_, err := readUsage(ctx, t.Metrics[i]) // the door that a tritonserver opens last
+			return errors.Join(err, modelsReady(ctx, end, t.models.Names()))
+		}
 		if o.Server == "" {
 			if err := ready(ctx); err != nil {
 				return err
