@@ -86,7 +86,7 @@ func (s *Store) readModel(ctx context.Context, dir, name string, seen seen) (*Mo
 	}
 	managed, err := Manage(text)
 	if err != nil {
-		return m, nil // a problem of the model, which validate has named
+		return m, nil //nolint:nilerr // a problem of the model, which validate has named
 	}
 	if m.Config, err = servedConfig(managed, name); err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 )
 
 // Stage makes directory dir hold the named models of a revision (the current
@@ -72,7 +73,7 @@ func (s *Store) stageModel(ctx context.Context, m *Model, stage staged) (err err
 	model := filepath.Join(tmp, m.Name)
 	for _, v := range m.Versions {
 		// A version directory may be empty: some backends need no file in it.
-		if err := os.MkdirAll(filepath.Join(model, fmt.Sprint(v)), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(model, strconv.FormatInt(v, 10)), 0o755); err != nil {
 			return err
 		}
 	}

@@ -157,7 +157,7 @@ func (s *Store) Current() (*Revision, error) {
 func (s *Store) Get(id string) (*Revision, error) {
 	n, err := strconv.ParseUint(strings.TrimPrefix(id, "r"), 10, 64)
 	if err != nil || !strings.HasPrefix(id, "r") {
-		return nil, fmt.Errorf("%w: %q; ids are r1, r2, ...", ErrNoRevision, id)
+		return nil, fmt.Errorf("%w: %q; ids are r1, r2 and so on", ErrNoRevision, id)
 	}
 	var text []byte
 	err = s.db.View(func(tx *bbolt.Tx) error {

@@ -215,7 +215,7 @@ func TestStagingAcrossFileSystemsCopies(t *testing.T) {
 	if err != nil {
 		t.Skip("no second file system: ", err)
 	}
-	defer os.RemoveAll(other) //nolint:errcheck // of a test
+	defer os.RemoveAll(other)
 	dir, state := t.TempDir(), t.TempDir()
 	tree{"m/config.pbtxt": config, "m/1/model.py": "one"}.write(t, dir)
 	s := open(t, state)
@@ -289,7 +289,7 @@ func TestARevisionIsWhatTheDirectoryWas(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		root, err := os.MkdirTemp("", "conch-repo")
 		require.NoError(t, err)
-		defer os.RemoveAll(root) //nolint:errcheck // of a test
+		defer os.RemoveAll(root)
 		dir := filepath.Join(root, "operator")
 		was := map[string]tree{}
 		for range rapid.IntRange(1, 5).Draw(t, "imports") {

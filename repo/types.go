@@ -144,14 +144,14 @@ type ModelChange struct {
 type Severity string
 
 const (
-	// SeverityError: Triton would refuse the model, or hang on it.
+	// SeverityError means that Triton would refuse the model, or hang on it.
 	SeverityError Severity = "error"
-	// SeverityWarning: Triton would load it, and it would not do what was meant.
+	// SeverityWarning means that Triton would load it, and it would not do what was meant.
 	SeverityWarning Severity = "warning"
 )
 
 // Problem is one thing that is wrong with a model. It is an error.
-type Problem struct {
+type Problem struct { //nolint:errname // a finding about a model first, an error where it is returned
 	Severity Severity `json:"severity"`
 	// File is relative to the repository, with slashes; it may name a directory.
 	File string `json:"file"`

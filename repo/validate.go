@@ -260,7 +260,7 @@ func (v *validator) versions(c *tritonpb.ModelConfig) {
 		if _, err := fs.Stat(v.files, path.Join(dir, file)); err == nil {
 			continue
 		}
-		text := fmt.Sprintf("%s is missing", file)
+		text := file + " is missing"
 		if c.GetBackend() == "python" {
 			text += "; Triton would never finish loading the model"
 		}

@@ -215,6 +215,20 @@ func (a *Applier) Partitions() []PartitionState {
 	return states
 }
 
+// Restart kills the server of a partition that has broken in a way that it does
+// not notice itself, such as a python process of a model that died: Triton
+// answers INTERNAL "Stub process ... is not healthy" from then on and never
+// starts another. The server comes back with its models.
+func (a *Applier) Restart(partition, reason string) error {
+	a.mu.Lock()
+	r := a.running[partition]
+	a.mu.Unlock()
+	if r == nil {
+		return fmt.Errorf("restart: no partition %q serves", partition)
+	}
+	return r.process.Restart(reason)
+}
+
 // Close stops every process, letting each finish its requests as long as ctx
 // allows. The route table still names them: drain the request path first. What
 // served is applied again after the next Resume.

@@ -128,6 +128,22 @@ func TestChangedFilesAreLoadedAgainBetweenSafeTables(t *testing.T) {
 	require.Contains(t, w.state(), "b:b-7")
 }
 
+func TestAReloadThatFailsIsTakenBack(t *testing.T) {
+	w, a := setUp(t)
+	_, err := to(a, 1, w.revision("r1", map[string]int{"a": 16}), partition("p0", "g0", 100, "a"))
+	require.NoError(t, err)
+	before := w.state()
+	next := w.revision("r2", map[string]int{"a": 8})
+	for failAt, step := range map[int]string{1: "narrow", 2: "reload a on p0", 3: "reload a on p0", 4: "swap"} {
+		w.ops, w.failAt = nil, failAt
+		result, err := to(a, 2, next, partition("p0", "g0", 100, "a"))
+		require.ErrorContains(t, err, "step \""+step+"\" failed")
+		require.ErrorIs(t, err, errInjected)
+		require.Empty(t, result.Warnings)
+		require.Equal(t, before, w.state(), "%s, operations %v", step, w.ops)
+	}
+}
+
 func TestWhatCannotBeServedIsRefusedBeforeAnythingStarts(t *testing.T) {
 	w, a := setUp(t)
 	r := w.revision("r1", map[string]int{"a": 8, "broken": 8})
@@ -176,6 +192,9 @@ func TestAServerThatComesBackElsewhereIsFollowed(t *testing.T) {
 	require.Equal(t, []string{"a"}, a.Partitions()[0].Models)
 	require.Equal(t, []string{"b"}, a.Partitions()[0].Missing)
 	require.Len(t, w.events, 2)
+	require.NoError(t, a.Restart("p1", "a stub died"))
+	require.Equal(t, "a stub died", a.Partitions()[1].Reason)
+	require.ErrorContains(t, a.Restart("p9", ""), "p9")
 }
 
 func TestAnApplyIsGivenUpWhenItsCallerIs(t *testing.T) {
@@ -255,13 +274,14 @@ func (d *stuckDriver) Start(context.Context, driver.Spec) (driver.Process, error
 // old one does, and nothing else is left. The world itself fails the test when
 // a table names what is not served, or when what a table names is taken away.
 func TestAFailureAtAnyStepLeavesTheOldStateServing(t *testing.T) {
+	t.Parallel()
 	models := []string{"a", "b", "c", "d"}
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "conch-apply")
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
-		defer os.RemoveAll(dir) //nolint:errcheck // of a test
+		defer os.RemoveAll(dir)
 		w := newWorld(t)
 		db := openDB(t, dir)
 		defer db.Close() //nolint:errcheck // of a test

@@ -266,7 +266,7 @@ func (c *change) warmUp(r *running, l plan.Load, measure bool) step {
 			}
 			if err != nil {
 				// Not every model takes zeros. Its clients will show whether it works.
-				return err.Error(), nil
+				return err.Error(), nil //nolint:nilerr // the remark carries it
 			}
 			return result.Skipped, nil
 		},

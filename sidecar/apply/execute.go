@@ -58,7 +58,7 @@ func (x *execution) run(ctx context.Context, phases []phase) error {
 		for _, s := range p.steps {
 			group.Go(func() error {
 				if err := within.Err(); err != nil {
-					return x.failed(s, ctx)
+					return notBegun(ctx, s)
 				}
 				return x.step(within, s)
 			})
@@ -70,9 +70,9 @@ func (x *execution) run(ctx context.Context, phases []phase) error {
 	return nil
 }
 
-// failed is for steps that are not begun: because another failed, or because
+// notBegun is for steps that are not begun: because another failed, or because
 // the caller gave up.
-func (x *execution) failed(s step, ctx context.Context) error {
+func notBegun(ctx context.Context, s step) error {
 	if ctx.Err() == nil {
 		return nil // the other's error is the news
 	}

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -186,6 +187,11 @@ func (p *fakeProcess) Unload(_ context.Context, model string) error {
 	return nil
 }
 
+func (p *fakeProcess) Restart(reason string) error {
+	p.spec.Notify(driver.Event{Partition: p.spec.Partition.GetId(), Reason: reason})
+	return nil
+}
+
 func (p *fakeProcess) Stop(context.Context) error {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -280,23 +286,23 @@ func (w *world) Record(model, gpuType string, share uint32, _ []warmup.Sample) {
 func (w *world) state() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	text := ""
+	var text strings.Builder
 	for _, address := range slices.Sorted(maps.Keys(w.processes)) {
 		p := w.processes[address]
-		text += fmt.Sprintf("%s %s %v staged %v\n", address, p.spec.Partition.GetId(), p.models, w.staged[p.spec.RepositoryDir])
+		fmt.Fprintf(&text, "%s %s %v staged %v\n", address, p.spec.Partition.GetId(), p.models, w.staged[p.spec.RepositoryDir])
 	}
-	text += fmt.Sprintf("%d directories\n", len(w.staged))
+	fmt.Fprintf(&text, "%d directories\n", len(w.staged))
 	if w.table == nil {
-		return text
+		return text.String()
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.table.Models)) {
 		m := w.table.Models[name]
-		text += fmt.Sprintf("%s %v max %d of %d batchable %t\n", name, m.Partitions, m.MaxBatch, m.Config.GetMaxBatchSize(), m.Batchable)
+		fmt.Fprintf(&text, "%s %v max %d of %d batchable %t\n", name, m.Partitions, m.MaxBatch, m.Config.GetMaxBatchSize(), m.Batchable)
 	}
 	for _, p := range w.table.Partitions {
-		text += fmt.Sprintf("%+v\n", *p)
+		fmt.Fprintf(&text, "%+v\n", *p)
 	}
-	return text
+	return text.String()
 }
 
 // revision makes a repository revision of models with a version of their files

@@ -74,8 +74,13 @@ class TritonPythonModel:
 // A repository is imported, a plan applied, changed and applied again while a
 // client calls all the time: none of its calls fails.
 func TestPlansReplaceEachOtherUnderLoad(t *testing.T) {
-	t.Run("embedded", func(t *testing.T) { replacing(t, driver.NewEmbedded(driver.EmbeddedOptions{})) })
+	t.Parallel()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		replacing(t, driver.NewEmbedded(driver.EmbeddedOptions{}))
+	})
 	t.Run("tritonserver", func(t *testing.T) {
+		t.Parallel()
 		server := os.Getenv("CONCH_TRITONSERVER")
 		if server == "" {
 			t.Skip("CONCH_TRITONSERVER names no tritonserver")
@@ -152,6 +157,11 @@ func replacing(t *testing.T, d driver.Driver) {
 		}
 		result, err := to(a, uint64(number+2), r, partitions...)
 		require.NoError(t, err)
+		for _, s := range result.Steps {
+			if s.Duration > time.Second {
+				t.Log(number, s.Kind, s.Partition, s.Model, s.Duration)
+			}
+		}
 		t.Log(number, result.Duration, kinds(result), result.Warnings)
 		require.Equal(t, int32(8-number), router.Routes().Models["a"].Config.GetMaxBatchSize())
 	}

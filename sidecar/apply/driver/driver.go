@@ -45,8 +45,12 @@ type Process interface {
 	Load(ctx context.Context, model string) error
 	// Unload returns once the requests that the model has accepted are answered.
 	Unload(ctx context.Context, model string) error
-	// Stop ends the server: accepted requests are answered as long as ctx allows,
-	// then it is killed. It always ends; its error says what was left unclean.
+	// Restart kills a server that has broken in a way that it does not notice. It is
+	// reported down and up like one that died.
+	Restart(reason string) error
+	// Stop ends the server: accepted requests are answered as long as ctx and the
+	// driver allow, then it is killed. It always ends; its error says what was left
+	// unclean.
 	Stop(ctx context.Context) error
 }
 

@@ -18,9 +18,10 @@ import (
 type EmbeddedOptions struct {
 	// Stretch multiplies emulated times; 0 means 1.
 	Stretch float64
-	// LoadTimeout bounds one load; 0 means a minute.
-	LoadTimeout time.Duration
-	Backoff     Backoff
+	// LoadTimeout bounds one load (0 means a minute), DrainTimeout the requests that
+	// a server that stops has accepted (30s).
+	LoadTimeout, DrainTimeout time.Duration
+	Backoff                   Backoff
 	// Clock is minitriton's; nil means real time.
 	Clock  minitriton.Clock
 	Logger *slog.Logger
@@ -44,6 +45,9 @@ func NewEmbedded(o EmbeddedOptions) *Embedded {
 	}
 	if o.LoadTimeout <= 0 {
 		o.LoadTimeout = time.Minute
+	}
+	if o.DrainTimeout <= 0 {
+		o.DrainTimeout = 30 * time.Second
 	}
 	return &Embedded{o: o, gpus: map[string]*minitriton.GPU{}, running: map[*supervised]bool{}}
 }
@@ -87,7 +91,7 @@ func (d *Embedded) Start(ctx context.Context, spec Spec) (Process, error) {
 		address = Endpoint(s.Endpoint())
 		return embeddedServer{s}, nil
 	}
-	p, err := supervise(ctx, spec, launch, d.o.Backoff, d.o.LoadTimeout, d.o.Logger, func(p *supervised) {
+	p, err := supervise(ctx, spec, launch, d.o.Backoff, limits{d.o.LoadTimeout, d.o.DrainTimeout}, d.o.Logger, func(p *supervised) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		delete(d.running, p)

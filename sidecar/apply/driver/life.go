@@ -42,7 +42,7 @@ func freePorts() (ports, error) {
 		if err != nil {
 			return ports{}, fmt.Errorf("find a free port: %w", err)
 		}
-		defer l.Close() //nolint:errcheck // held only so that the three differ
+		defer l.Close() // held only so that the three differ
 		*port = l.Addr().(*net.TCPAddr).Port
 	}
 	return p, nil
@@ -236,7 +236,7 @@ func (s *processServer) load(ctx context.Context, model string) error {
 		return err
 	}
 	if !r.GetReady() {
-		return errors.New("Triton reports it loaded and not ready")
+		return errors.New("the server reports it loaded and not ready")
 	}
 	return nil
 }

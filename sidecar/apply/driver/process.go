@@ -43,11 +43,12 @@ type ProcessOptions struct {
 	Stretch float64
 	// MPS is the daemon of this machine, see mps.Detect.
 	MPS mps.Daemon
-	// StartTimeout bounds a start (0 means 30s), LoadTimeout one load (5m), and
-	// StopTimeout what a server may take to end once it is idle (10s).
-	StartTimeout, LoadTimeout, StopTimeout time.Duration
-	Backoff                                Backoff
-	Logger                                 *slog.Logger
+	// StartTimeout bounds a start (0 means 30s), LoadTimeout one load (5m),
+	// DrainTimeout the requests that a server that stops has accepted (30s), and
+	// StopTimeout what it may take to end after them (10s).
+	StartTimeout, LoadTimeout, DrainTimeout, StopTimeout time.Duration
+	Backoff                                              Backoff
+	Logger                                               *slog.Logger
 }
 
 // Processes runs one tritonserver for every partition. Each is a process group
@@ -75,7 +76,7 @@ func NewProcesses(o ProcessOptions) (*Processes, error) {
 	for _, t := range []struct {
 		timeout *time.Duration
 		value   time.Duration
-	}{{&o.StartTimeout, 30 * time.Second}, {&o.LoadTimeout, 5 * time.Minute}, {&o.StopTimeout, 10 * time.Second}} {
+	}{{&o.StartTimeout, 30 * time.Second}, {&o.LoadTimeout, 5 * time.Minute}, {&o.DrainTimeout, 30 * time.Second}, {&o.StopTimeout, 10 * time.Second}} {
 		if *t.timeout <= 0 {
 			*t.timeout = t.value
 		}
@@ -153,7 +154,7 @@ func (d *Processes) Start(ctx context.Context, spec Spec) (Process, error) {
 		return nil, fmt.Errorf("partition %s: %w", spec.Partition.GetId(), err)
 	}
 	l := &life{driver: d, spec: spec, log: log}
-	p, err := supervise(ctx, spec, l.begin, d.o.Backoff, d.o.LoadTimeout, d.o.Logger, func(p *supervised) {
+	p, err := supervise(ctx, spec, l.begin, d.o.Backoff, limits{d.o.LoadTimeout, d.o.DrainTimeout}, d.o.Logger, func(p *supervised) {
 		d.mu.Lock()
 		delete(d.running, p)
 		d.mu.Unlock()

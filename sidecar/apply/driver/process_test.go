@@ -392,6 +392,41 @@ func TestAStopThatIsIgnoredEndsInAKillOfEverything(t *testing.T) {
 	require.Empty(t, left)
 }
 
+// Triton does not notice that a model's python process died: it answers errors
+// and never finishes an unload.
+func TestADeadStubNeitherHoldsUpAStopNorOutlivesARestart(t *testing.T) {
+	t.Parallel()
+	server := os.Getenv("CONCH_TRITONSERVER")
+	if server == "" {
+		t.Skip("CONCH_TRITONSERVER names no tritonserver")
+	}
+	w := newWorld(t, server, map[string]string{}, func(o *ProcessOptions) { o.DrainTimeout = 500 * time.Millisecond })
+	w.model("m", "pass")
+	p := w.start()
+	require.NoError(t, p.Load(t.Context(), "m"))
+	killStubs := func() {
+		killed := 0
+		for _, pid := range pids() {
+			name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
+			group, grouping := syscall.Getpgid(pid)
+			if err == nil && grouping == nil && group == p.pid() && strings.HasPrefix(string(name), "triton_python_b") {
+				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+				killed++
+			}
+		}
+		require.Equal(t, 1, killed)
+	}
+	killStubs()
+	require.ErrorContains(t, infer(t.Context(), p.Endpoint(), "m"), "is not healthy")
+	require.NoError(t, p.Restart("its stub died"))
+	w.await("back", func(e []Event) bool { return len(e) == 2 && e[1].Up })
+	require.NoError(t, infer(t.Context(), p.Endpoint(), "m"))
+	killStubs()
+	begin := time.Now()
+	require.ErrorContains(t, p.Stop(context.Background()), "killed")
+	require.Less(t, time.Since(begin), 10*time.Second)
+}
+
 func TestStubsAndSharedMemoryOfAKilledServerGo(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

@@ -44,13 +44,17 @@ const maxReviveLoads = 3
 // parallelLoads bounds the models that a restarted server loads at a time.
 const parallelLoads = 4
 
+// limits bound what a server may take: load one load, drain the end of the
+// requests that it has accepted.
+type limits struct{ load, drain time.Duration }
+
 // supervised is a Process made of lives.
 type supervised struct {
-	spec        Spec
-	launch      launcher
-	backoff     Backoff
-	loadTimeout time.Duration
-	log         *slog.Logger
+	spec    Spec
+	launch  launcher
+	backoff Backoff
+	limits  limits
+	log     *slog.Logger
 
 	stop   context.CancelFunc // ends the supervision
 	ended  chan struct{}      // closed when it has ended
@@ -68,7 +72,7 @@ type supervised struct {
 }
 
 // supervise starts the first life and watches it and all that follow.
-func supervise(ctx context.Context, spec Spec, launch launcher, backoff Backoff, loadTimeout time.Duration, log *slog.Logger, onStop func(*supervised)) (*supervised, error) {
+func supervise(ctx context.Context, spec Spec, launch launcher, backoff Backoff, limits limits, log *slog.Logger, onStop func(*supervised)) (*supervised, error) {
 	if spec.Notify == nil {
 		spec.Notify = func(Event) {}
 	}
@@ -78,7 +82,7 @@ func supervise(ctx context.Context, spec Spec, launch launcher, backoff Backoff,
 	}
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p := &supervised{
-		spec: spec, launch: launch, backoff: backoff.withDefaults(), loadTimeout: loadTimeout, log: log.With("partition", spec.Partition.GetId()),
+		spec: spec, launch: launch, backoff: backoff.withDefaults(), limits: limits, log: log.With("partition", spec.Partition.GetId()),
 		stop: stop, ended: make(chan struct{}), onStop: onStop,
 		current: first, last: first.endpoint(), changed: make(chan struct{}), models: map[string]bool{}, hung: map[string]bool{}, failed: map[string]int{},
 	}
@@ -149,7 +153,7 @@ func (p *supervised) revive(ctx context.Context) (s server, missing []string, er
 	group.SetLimit(parallelLoads)
 	for _, model := range models {
 		group.Go(func() error {
-			within, cancel := context.WithTimeout(loading, p.loadTimeout)
+			within, cancel := context.WithTimeout(loading, p.limits.load)
 			defer cancel()
 			err := s.load(within, model)
 			mu.Lock()
@@ -237,7 +241,7 @@ func (p *supervised) living(ctx context.Context) (server, error) {
 
 // Load loads a model, within the driver's time for a load.
 func (p *supervised) Load(ctx context.Context, model string) error {
-	ctx, cancel := context.WithTimeout(ctx, p.loadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.limits.load)
 	defer cancel()
 	s, err := p.living(ctx)
 	if err != nil {
@@ -362,10 +366,26 @@ func (p *supervised) Stop(ctx context.Context) error {
 	return errors.Join(unclean, s.kill())
 }
 
+// Restart kills the server; the supervision starts it again and gives it its
+// models back. Of a server that is down nothing is asked.
+func (p *supervised) Restart(reason string) error {
+	p.mu.Lock()
+	s := p.current
+	p.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	p.log.Warn("restarting the partition's server", "reason", reason)
+	return s.kill()
+}
+
 // release unloads everything, so that accepted requests are answered, and asks
 // the server to end.
 func (p *supervised) release(ctx context.Context, s server, models []string) error {
-	within, release := whileAlive(ctx, s)
+	// The unload of a model whose python process is dead never ends.
+	bounded, cancel := context.WithTimeout(ctx, p.limits.drain)
+	defer cancel()
+	within, release := whileAlive(bounded, s)
 	defer release()
 	group, unloading := errgroup.WithContext(within)
 	for _, model := range models {

@@ -103,7 +103,7 @@ func killOwned(owner string) (killed int, err error) {
 func removeSharedMemory(prefix string) error {
 	entries, err := os.ReadDir(sharedMemoryDir)
 	if err != nil {
-		return nil // none is mounted, so that none was left
+		return nil //nolint:nilerr // none is mounted, so that none was left
 	}
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), prefix) {
@@ -121,7 +121,7 @@ func removeSharedMemory(prefix string) error {
 func listensIn(group, port int) bool {
 	sockets := map[string]bool{}
 	for _, family := range []string{"tcp", "tcp6"} { // gRPC listens on ::ffff:127.0.0.1
-		table, err := os.ReadFile(fmt.Sprintf("/proc/self/net/%s", family))
+		table, err := os.ReadFile("/proc/self/net/" + family)
 		if err != nil {
 			continue
 		}
