@@ -91,7 +91,8 @@ func (l *life) begin(ctx context.Context) (server, error) {
 var errPortTaken = errors.New("a port was taken by another process")
 
 func (l *life) start(ctx context.Context, at ports) (server, error) {
-	sharedMemory := fmt.Sprintf("%s-%d", l.driver.owner, l.driver.nextLife())
+	// The server appends a unique id at once: the last dash ends our part of the name.
+	sharedMemory := fmt.Sprintf("%s-%d-", l.driver.owner, l.driver.nextLife())
 	output, input, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start tritonserver: %w", err)
@@ -306,7 +307,7 @@ func (s *processServer) kill() error {
 			errs = append(errs, s.output.Close())
 			<-s.logged
 		}
-		s.killed = errors.Join(append(errs, removeSharedMemory(s.sharedMemory+"-"), removeSharedMemory(s.sharedMemory+"_"))...)
+		s.killed = errors.Join(append(errs, removeSharedMemory(s.sharedMemory))...)
 	})
 	return s.killed
 }

@@ -103,7 +103,7 @@ func NewProcesses(o ProcessOptions) (*Processes, error) {
 	} else if n > 0 {
 		o.Logger.Warn("ended servers that an earlier conch left behind", "count", n)
 	}
-	if err := removeSharedMemory(d.owner); err != nil {
+	if err := removeSharedMemory(d.owner + "-"); err != nil {
 		return nil, fmt.Errorf("process driver: shared memory of an earlier conch: %w", err)
 	}
 	d.spawn = newSpawner()
@@ -192,7 +192,7 @@ func (d *Processes) Close() error {
 	d.mu.Unlock()
 	killAll(left)
 	d.spawn.close()
-	return removeSharedMemory(d.owner)
+	return removeSharedMemory(d.owner + "-")
 }
 
 // nextLife numbers the servers of this driver.
