@@ -20,6 +20,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/metrics"
 )
@@ -96,6 +97,16 @@ func (r routes) Count(model string) (aggregate.Count, bool) {
 func (r routes) Pick(model string) (endpoint string, release func(), err error) {
 	e, release, err := r.dispatcher.Pick(model)
 	return e.HTTP, release, err
+}
+
+// lender answers requests that their owner frees: the dispatcher takes over a
+// reference with every request, so it is given one of its own.
+type lender struct{ dispatcher *dispatch.Dispatcher }
+
+// Infer implements http.Inferer.
+func (l lender) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
+	r.Ref()
+	return l.dispatcher.Infer(ctx, r)
 }
 
 // loader gives clients Triton's explicit model control.

@@ -218,7 +218,7 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 		ServerOptions: []grpc.ServerOption{grpc.MaxRecvMsgSize(limit), grpc.MaxSendMsgSize(math.MaxInt32)},
 	})
 	front := ingresshttp.New(ingresshttp.Options{
-		Inferer: s.dispatcher, Catalog: one, Picker: table, Endpoints: one, Aggregator: one,
+		Inferer: lender{s.dispatcher}, Catalog: one, Picker: table, Endpoints: one, Aggregator: one,
 		MaxBodyBytes: int64(limit), Logger: s.log.With("part", "http"),
 	})
 	s.later(func() error { front.Close(); return nil })

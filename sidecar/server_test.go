@@ -214,6 +214,23 @@ func TestFromRepositoryToAnswer(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(text), &answer))
 	require.Equal(t, float32(3), answer.Outputs[0].Data[15])
 
+	// Both protocols at once: their requests share batches, and buffers have one
+	// owner each.
+	var wait sync.WaitGroup
+	for i := range 60 {
+		wait.Go(func() {
+			code, text := c.do("http", http.MethodPost, "/v2/models/beta/infer", strings.Replace(request, `"data":[1,`, fmt.Sprintf(`"data":[%d,`, i), 1))
+			var got struct{ Outputs []struct{ Data []float32 } }
+			if err := json.Unmarshal([]byte(text), &got); err != nil || code != http.StatusOK || got.Outputs[0].Data[0] != float32(2*i+1) {
+				t.Errorf("answer to %d: %d %s %v", i, code, text, err)
+			}
+		})
+	}
+	for _, err := range c.burst("beta", 60) {
+		require.NoError(t, err)
+	}
+	wait.Wait()
+
 	ctx := t.Context()
 	models, err := c.admin.Models(ctx)
 	require.NoError(t, err)
@@ -324,7 +341,10 @@ func TestDrain(t *testing.T) {
 	for i := range errs {
 		wait.Go(func() { errs[i] = c.infer(context.Background(), "alpha", float32(i)) })
 	}
-	require.Eventually(t, func() bool { counts, _ := c.dispatcher.Counts("alpha"); return counts.Waiting > 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		_, metrics := c.get("metrics", "/metrics")
+		return strings.Contains(metrics, `conch_request_rows_total{model="alpha"} 30`)
+	}, 5*time.Second, time.Millisecond, "all were accepted")
 	go c.stop()
 	wait.Wait()
 	for _, err := range errs {
