@@ -274,6 +274,28 @@ func TestAdaptiveHurries(t *testing.T) {
 	}
 }
 
+// TestHopelessModelStillBatches: where no request can meet the SLO, rows still
+// share executions.
+func TestHopelessModelStillBatches(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		table queue.Table
+		rows  int
+	}{
+		{"one row takes longer than the SLO", queue.Linear(1, 20, 8), 8},
+		{"one row takes more than half of it", queue.Linear(2, 8, 8), 6}, // 2 l(1) = 20
+		{"one row takes less", queue.Linear(1, 3, 8), 5},                  // 2 l(1) = 8
+	} {
+		f := newFixture(t)
+		m := f.model("adaptive", "thrift", queue.LateServe, c.table)
+		p := f.partition(0, 0, m)
+		f.enqueue(0, m, 9)
+		f.Complete(100, p) // by now all that waited is late
+		require.Equal(t, c.rows, f.last().Rows, c.name)
+		require.True(t, f.last().Late)
+	}
+}
+
 func TestCancel(t *testing.T) {
 	f := newFixture(t)
 	m := f.model("deferred", "prefix", queue.LateDrop, linear)

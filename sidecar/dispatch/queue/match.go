@@ -308,8 +308,7 @@ func (pl *pool) mostUrgent() *candidate {
 }
 
 // serveLate dispatches one batch of requests that were given up, lane by lane.
-// The batch takes no longer than half the SLO, so that a request that arrives
-// while it runs can wait for its end and still make it.
+// How large a batch may be says lateLimit.
 func (s *Scheduler) serveLate(pl *pool, now Time) bool {
 	for l := pl.late.head; l != nil; l = l.next {
 		var svc *service

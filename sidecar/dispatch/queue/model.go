@@ -102,10 +102,7 @@ func (m *model) serve(groups []*group) {
 			}
 			svc.bounded = m.spec.Drop.bounded() && svc.table != nil
 			m.aim(svc)
-			svc.late = svc.limit
-			if svc.table != nil {
-				svc.late = reach(svc.table, svc.limit, m.spec.SLO, &rate{})
-			}
+			svc.late = lateLimit(svc.table, svc.limit, m.spec.SLO)
 			profiled = profiled && svc.table != nil
 			m.services = append(m.services, svc)
 			m.pool = g.pool
@@ -140,6 +137,23 @@ func (m *model) serve(groups []*group) {
 			m.fastest[b] = min(m.fastest[b], t.At(b))
 		}
 	}
+}
+
+// lateLimit bounds batches of requests that were given up: to what takes half
+// the SLO, so that a request that arrives meanwhile can still make it, or twice
+// the time of a single row where that is more, so that rows still share the
+// fixed cost. Where even one row takes longer than the SLO no request can make
+// it, and only the throughput is left to care for.
+func lateLimit(t Table, limit int, slo Time) int {
+	if t == nil || t.At(1) > slo {
+		return limit
+	}
+	longest := max(slo/2, 2*t.At(1))
+	b := 1
+	for b < limit && t.At(b+1) <= longest {
+		b++
+	}
+	return b
 }
 
 // aim renews the batch sizes that depend on the rate.
