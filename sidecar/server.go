@@ -109,8 +109,11 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	if err != nil {
 		return s, err
 	}
+	stubs := watchStubs(control.Observer(recorder, time.Now),
+		func(partition, reason string) error { return s.applier.Restart(partition, reason) }, o.log)
+	s.later(stubs.close)
 	s.dispatcher = dispatch.New(dispatch.Options{
-		Observer: control.Observer(recorder, time.Now), Logger: o.log.With("part", "dispatch"),
+		Observer: stubs, Logger: o.log.With("part", "dispatch"),
 		MaxQueuedRequests: o.config.Limits.QueueRequests, MaxQueuedBytes: int64(o.config.Limits.QueueBytes),
 	})
 	s.later(s.dispatcher.Close)

@@ -74,7 +74,7 @@ func (d *Embedded) Start(ctx context.Context, spec Spec) (Process, error) {
 		s, err := minitriton.New(minitriton.Options{
 			Repository: spec.RepositoryDir, Control: minitriton.ControlExplicit,
 			Partition: minitriton.Partition{ID: spec.Partition.GetId(), GPU: gpu, Share: int(spec.Partition.GetThreadPercentage())},
-			Stretch:   d.o.Stretch, Clock: d.o.Clock, Logger: d.o.Logger.With("partition", spec.Partition.GetId()),
+			Stretch:   d.o.Stretch, Clock: d.o.Clock, Logger: d.o.Logger,
 		})
 		if err != nil {
 			return nil, err

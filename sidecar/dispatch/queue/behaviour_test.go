@@ -284,7 +284,7 @@ func TestHopelessModelStillBatches(t *testing.T) {
 	}{
 		{"one row takes longer than the SLO", queue.Linear(1, 20, 8), 8},
 		{"one row takes more than half of it", queue.Linear(2, 8, 8), 6}, // 2 l(1) = 20
-		{"one row takes less", queue.Linear(1, 3, 8), 5},                  // 2 l(1) = 8
+		{"one row takes less", queue.Linear(1, 3, 8), 5},                 // 2 l(1) = 8
 	} {
 		f := newFixture(t)
 		m := f.model("adaptive", "thrift", queue.LateServe, c.table)

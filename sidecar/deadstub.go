@@ -1,0 +1,66 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"log/slog"
+	"strings"
+	"sync"
+
+	"github.com/conch-serving/conch/sidecar/dispatch"
+)
+
+// deadStubs restarts a partition whose python backend has lost the process of a
+// model. Triton goes on answering INTERNAL for it, calls it READY and never
+// starts another, so somebody who reads the answers has to notice. The callers
+// of the batch that found out keep their error: it may be their input that
+// killed the process, and it must not travel on.
+type deadStubs struct {
+	dispatch.Observer
+	restart func(partition, reason string) error
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	running map[string]bool // restarts under way, by partition
+	tasks   sync.WaitGroup
+}
+
+func watchStubs(next dispatch.Observer, restart func(partition, reason string) error, log *slog.Logger) *deadStubs {
+	return &deadStubs{Observer: next, restart: restart, log: log, running: map[string]bool{}}
+}
+
+// Executed implements dispatch.Observer.
+func (d *deadStubs) Executed(e dispatch.Execution) {
+	d.Observer.Executed(e)
+	if e.Err == nil || !isDeadStub(e.Err.Error()) {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.running[e.Partition] {
+		return
+	}
+	d.running[e.Partition] = true
+	d.tasks.Go(func() {
+		reason := "the process of model " + e.Model + " has died: " + e.Err.Error()
+		if err := d.restart(e.Partition, reason); err != nil {
+			d.log.Error("partition cannot be restarted", "partition", e.Partition, "reason", reason, "error", err)
+		}
+		d.mu.Lock()
+		delete(d.running, e.Partition)
+		d.mu.Unlock()
+	})
+}
+
+// close waits for restarts under way.
+func (d *deadStubs) close() error {
+	d.tasks.Wait()
+	return nil
+}
+
+// isDeadStub recognises the python backend's words (Triton 2.51:
+// "Stub process 'm_0_0' is not healthy.").
+func isDeadStub(message string) bool {
+	return strings.Contains(message, "Stub process") && strings.Contains(message, "is not healthy")
+}
