@@ -7,8 +7,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -35,15 +33,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// setting is a variable that make sets. Without it, as in a plain `go test ./...`, there is no real server to test against.
+// setting is a variable that make sets. Without it there is no real server to test against, and that is a failure: a test that passes
+// proves what it says.
 func setting(t *testing.T, name string) string {
 	t.Helper()
 	value := os.Getenv(name)
-	if value == "" {
-		t.Skipf("%s is not set; `make e2e` installs a tritonserver and sets it", name)
-	}
+	require.NotEmpty(t, value, "%s is not set: run `make e2e`, which installs a tritonserver, builds conch and says where they are", name)
 	_, err := os.Stat(value)
-	require.NoError(t, err, "%s; `make e2e` sets it up", name)
+	require.NoError(t, err, "%s names what is not there: run `make e2e`, which sets it up", name)
 	return value
 }
 
@@ -86,17 +83,24 @@ func copyFile(t *testing.T, from, to string) {
 // start runs conch on the real server with these models of e2e/models on a number of emulated GPUs, and ends it with the test.
 func start(t *testing.T, gpus int, settings map[string]any, models ...string) *rig.Conch {
 	t.Helper()
+	return serve(t, rig.ConchOptions{Repository: repository(t, models...), GPUs: gpus, Settings: settings})
+}
+
+// serve runs conch on the real server, ends it with the test, and requires that nothing of it is left then.
+func serve(t *testing.T, o rig.ConchOptions) *rig.Conch {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	c, err := rig.StartConch(ctx, rig.ConchOptions{
-		Bin: setting(t, "CONCH_BIN"), Server: setting(t, "CONCH_TRITONSERVER"), Repository: repository(t, models...), GPUs: gpus, Settings: settings,
-	})
+	o.Bin, o.Server = setting(t, "CONCH_BIN"), setting(t, "CONCH_TRITONSERVER")
+	c, err := rig.StartConch(ctx, o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the end of conch's log:\n%s", c.LogTail())
 		}
+		left := remainsOf(t, c)
 		require.NoError(t, c.Close())
+		left.requireGone(t, c)
 	})
 	return c
 }
@@ -164,29 +168,6 @@ func requireAllAnswered(t *testing.T, r *loadgen.Result) {
 		_, all := m.Quantile(1)
 		require.True(t, all, "every request was answered before its caller's patience ended")
 	}
-}
-
-// serverOf finds the process of a partition's tritonserver.
-func serverOf(t *testing.T, c *rig.Conch, partition string) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc")
-	require.NoError(t, err)
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		// A process that ended meanwhile is none of ours.
-		stat, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
-		environment, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		_, afterName, _ := strings.Cut(string(stat), ") ")
-		fields := strings.Fields(afterName)
-		if len(fields) > 1 && fields[1] == strconv.Itoa(c.Pid()) && strings.Contains("\x00"+string(environment), "\x00CONCH_PARTITION="+partition+"\x00") {
-			return pid
-		}
-	}
-	require.FailNow(t, "no tritonserver", "of partition %s under conch, process %d", partition, c.Pid())
-	return 0
 }
 
 func kill(t *testing.T, pid int) {

@@ -6,7 +6,6 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"path/filepath"
 	"sync/atomic"
@@ -17,6 +16,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/sidecar/admin/client"
 )
@@ -26,10 +27,9 @@ func TestDrainOnSIGTERM(t *testing.T) {
 	c := start(t, 2, nil, "emulated")
 	a := admin(t, c)
 	triton := triton(t, c)
-	var servers []int
-	for _, p := range partitions(t, a) {
-		servers = append(servers, serverOf(t, c, p.ID))
-	}
+	left := remainsOf(t, c)
+	require.Len(t, left.prefixes, 2, "every server names its shared memory")
+	require.GreaterOrEqual(t, len(left.processes), 5, "two servers, two stubs, a policy")
 	const callers = 100
 	var done atomic.Int64
 	answers := make(chan error, callers)
@@ -48,6 +48,14 @@ func TestDrainOnSIGTERM(t *testing.T) {
 		return err == nil && m.Queued > 0 && m.Queued+int(done.Load()) > callers/2
 	}, 5*time.Second, time.Millisecond, "requests queue up")
 	require.NoError(t, syscall.Kill(c.Pid(), syscall.SIGTERM))
+	require.EventuallyWithT(t, func(collect *assert.CollectT) {
+		status, body, err := get(t, "http://"+c.Metrics+"/readyz")
+		assert.NoError(collect, err)
+		assert.Equal(collect, http.StatusServiceUnavailable, status)
+		assert.Contains(collect, body, "draining")
+	}, 2*time.Second, time.Millisecond, "who balances load is told to go elsewhere")
+	_, err := triton.ModelInfer(t.Context(), tensor("emulated", 1))
+	require.Equal(t, codes.Unavailable, status.Code(err), "new requests are refused: %v", err)
 	for range callers {
 		require.NoError(t, <-answers)
 	}
@@ -57,32 +65,7 @@ func TestDrainOnSIGTERM(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		require.FailNow(t, "conch still runs 20 s after SIGTERM")
 	}
-	for _, pid := range servers {
-		require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH, "its servers have ended")
-	}
-}
-
-func TestHealthAndMetrics(t *testing.T) {
-	c := start(t, 2, nil, "emulated")
-	_, err := triton(t, c).ModelInfer(t.Context(), tensor("emulated", 1))
-	require.NoError(t, err)
-	for path, contains := range map[string][]string{
-		"/livez":   nil,
-		"/readyz":  nil,
-		"/metrics": {`conch_`, `nv_inference_count{`, `partition="`, `model="emulated"`},
-	} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+c.Metrics+path, nil)
-		require.NoError(t, err)
-		response, err := http.DefaultClient.Do(request)
-		require.NoError(t, err)
-		body, err := io.ReadAll(response.Body)
-		require.NoError(t, response.Body.Close())
-		require.NoError(t, err)
-		require.Equal(t, http.StatusOK, response.StatusCode, "%s: %s", path, body)
-		for _, text := range contains {
-			require.Contains(t, string(body), text, path)
-		}
-	}
+	left.requireGone(t, c)
 }
 
 // The scripts of testdata/script drive tritonctl against one conch, one after the other.
