@@ -4,8 +4,9 @@
 package e2e_test
 
 import (
-	"context"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -41,34 +42,37 @@ func firstOutput(r *tritonpb.ModelInferResponse) float32 {
 func TestBadTensorFailsItsCallerAlone(t *testing.T) {
 	c := start(t, 1, nil, "fragile")
 	triton := triton(t, c)
-	bad := map[int]func() *tritonpb.ModelInferRequest{
-		5: func() *tritonpb.ModelInferRequest { return tensor("fragile", -1) },
-		11: func() *tritonpb.ModelInferRequest {
-			r := tensor("fragile", 1)
-			r.Inputs[0].Shape = []int64{1, 15}
-			return r
-		},
-		17: func() *tritonpb.ModelInferRequest {
-			r := tensor("fragile", 1)
-			r.Inputs[0].Name = "NOBODY"
-			return r
-		},
-		23: func() *tritonpb.ModelInferRequest { return tensor("fragile", -2) },
+	before := sharedExecutions(t, triton, "fragile")
+	// raw is a request with a tensor as it lies in memory.
+	raw := func(datatype string, bytes int, shape ...int64) *tritonpb.ModelInferRequest {
+		return &tritonpb.ModelInferRequest{ModelName: "fragile", RawInputContents: [][]byte{make([]byte, bytes)},
+			Inputs: []*tritonpb.ModelInferRequest_InferInputTensor{{Name: "INPUT", Datatype: datatype, Shape: shape}}}
 	}
-	for round := range 6 {
-		before, err := c.Usage(t.Context())
-		require.NoError(t, err)
+	renamed := tensor("fragile", 1)
+	renamed.Inputs[0].Name = "NOBODY"
+	const caught = "negative input of a caller"
+	bad := map[int]struct {
+		request *tritonpb.ModelInferRequest
+		code    codes.Code
+		text    string
+	}{
+		3:  {tensor("fragile", -1), codes.Internal, caught},
+		6:  {raw("FP32", 60, 1, 15), codes.InvalidArgument, "unexpected shape for input 'INPUT'"},
+		9:  {raw("INT32", 64, 1, 16), codes.InvalidArgument, "data-type is 'INT32', but model 'fragile' expects 'FP32'"},
+		12: {raw("FP32", 63, 1, 16), codes.InvalidArgument, "byte size"},
+		15: {raw("FP32", 128, 1, 16), codes.InvalidArgument, "byte size"},
+		18: {raw("FP32", 64, 17, 16), codes.InvalidArgument, "batch-size must be <= 16"},
+		21: {renamed, codes.InvalidArgument, "unexpected inference input 'NOBODY'"},
+		24: {tensor("fragile", -2), codes.Internal, caught},
+	}
+	for round := range 5 {
 		var wg sync.WaitGroup
 		for i := range 32 {
 			wg.Go(func() {
-				if request, spoilt := bad[i]; spoilt && round > 0 {
-					_, err := triton.ModelInfer(t.Context(), request())
-					assert.Error(t, err, "round %d, caller %d", round, i)
-					if i == 5 || i == 23 {
-						assert.ErrorContains(t, err, "negative input of a caller")
-					} else {
-						assert.Equal(t, codes.InvalidArgument, status.Code(err), err)
-					}
+				if b, spoilt := bad[i]; spoilt {
+					_, err := triton.ModelInfer(t.Context(), b.request)
+					assert.Equal(t, b.code, status.Code(err), "round %d, caller %d: %v", round, i, err)
+					assert.ErrorContains(t, err, b.text, "round %d, caller %d", round, i)
 					return
 				}
 				r, err := triton.ModelInfer(t.Context(), tensor("fragile", float32(i)))
@@ -78,50 +82,39 @@ func TestBadTensorFailsItsCallerAlone(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if round == 0 {
-			after, err := c.Usage(t.Context())
-			require.NoError(t, err)
-			require.Greater(t, after.Since(before).MeanBatch(), 2.0, "callers share executions")
-		}
 	}
+	require.Greater(t, sharedExecutions(t, triton, "fragile"), before, "the bad ones were in company")
 }
 
+// Both servers are killed under load, one after the other: what runs there is retried on the other one, and the first has to serve alone
+// once it is back.
 func TestKilledServerIsBackAndNobodyNotices(t *testing.T) {
 	c := start(t, 2, nil, "emulated")
 	a := admin(t, c)
 	all := partitions(t, a)
 	require.Len(t, all, 2)
-	victim := all[0].ID
 	since := lastEvent(t, a)
 	result := underLoad(t, c, 60, 8*time.Second, func() {
-		old := serverOf(t, c, victim)
-		kill(t, old)
-		require.EventuallyWithT(t, func(collect *assert.CollectT) {
-			for _, p := range partitions(t, a) {
-				if p.ID == victim {
+		for _, victim := range all {
+			old := serverOf(t, c, victim.ID)
+			kill(t, old)
+			require.EventuallyWithT(t, func(collect *assert.CollectT) {
+				for _, p := range partitions(t, a) {
 					assert.True(collect, p.Up, p.Reason)
 					assert.Equal(collect, []string{"emulated"}, p.Models)
 				}
-			}
-			assert.GreaterOrEqual(collect, len(eventKinds(t, a, since)), 2, "death and return are events")
-		}, 15*time.Second, 50*time.Millisecond)
-		require.NotEqual(t, old, serverOf(t, c, victim))
+				events := strings.Join(eventKinds(t, a, since), "\n")
+				assert.Contains(collect, events, "partition_down: partition "+victim.ID+" is down: tritonserver exited: signal: killed")
+				assert.Contains(collect, events, "partition_up: partition "+victim.ID+" is up again")
+			}, 15*time.Second, 50*time.Millisecond)
+			require.NotEqual(t, old, serverOf(t, c, victim.ID))
+		}
 	})
 	requireAllAnswered(t, result)
-	events := strings.Join(eventKinds(t, a, since), "\n")
-	require.Contains(t, events, victim)
-
-	// The server that came back serves: with the other one gone, requests are still answered.
-	for _, p := range partitions(t, a) {
-		if p.ID != victim {
-			kill(t, serverOf(t, c, p.ID))
-		}
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	r, err := triton(t, c).ModelInfer(ctx, tensor("emulated", 3))
-	require.NoError(t, err)
-	require.InDelta(t, 7, firstOutput(r), 0)
+	m := scrape(t, c)
+	require.Positive(t, m.sum("conch_retried_requests_total", "model=emulated"), "the servers were killed at work")
+	require.Zero(t, m.sum("conch_requests_total", "model=emulated", "result=failed"))
+	require.EqualValues(t, 2, m.sum("conch_partition_up"))
 }
 
 // moodySettings makes the test binary the policy "moody" of conch.yaml.
@@ -139,19 +132,35 @@ func TestFailingPolicyChangesNothingForTraffic(t *testing.T) {
 	a := admin(t, c)
 	before, err := a.Plan(t.Context())
 	require.NoError(t, err)
-	for _, mood := range []string{"hang", "exit", "nonsense"} {
-		t.Run(mood, func(t *testing.T) {
+	for _, mood := range []struct{ name, why, event, result string }{
+		{"hang", "did not answer in time", "plan_failed", "result=failed"},
+		{"exit", "process died", "plan_failed", "result=failed"},
+		{"nonsense", `the GPU "no such GPU" of node "" is not in the snapshot`, "plan_rejected", "result=rejected"},
+	} {
+		t.Run(mood.name, func(t *testing.T) {
 			since := lastEvent(t, a)
-			result := underLoad(t, c, 30, 4*time.Second, func() {
-				_, useErr := a.UsePolicy(t.Context(), client.UsePolicyRequest{Name: "moody", Parameters: map[string]string{"mood": mood}, Author: "test"})
-				diff, diffErr := a.Diff(t.Context())
-				assert.True(t, useErr != nil || diffErr != nil || len(diff.Violations) > 0, "an operator who asks for a plan is told why there is none")
+			counted := scrape(t, c).sum("conch_plans_total", "policy=moody", mood.result)
+			result := underLoad(t, c, 30, 3*time.Second, func() {
+				out, code := tritonctl(t, c, "policy", "use", "moody", "--set", "mood="+mood.name)
+				require.Zero(t, code, out)
+				out, code = tritonctl(t, c, "plan", "apply")
+				assert.NotZero(t, code, "who orders a plan is told that there is none")
+				assert.Contains(t, out, mood.why)
 			})
 			requireAllAnswered(t, result)
 			now, err := a.Plan(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, before.Revision, now.Revision, "the last good plan serves on")
-			require.NotEmpty(t, eventKinds(t, a, since))
+
+			require.Greater(t, scrape(t, c).sum("conch_plans_total", "policy=moody", mood.result), counted)
+			out, code := tritonctl(t, c, "policy", "ls")
+			require.Zero(t, code, out)
+			require.Regexp(t, `(?m)^moody +\*.*`+regexp.QuoteMeta(mood.why), out)
+			require.Condition(t, func() bool {
+				return slices.ContainsFunc(eventKinds(t, a, since), func(e string) bool {
+					return strings.HasPrefix(e, mood.event+": ") && strings.Contains(e, mood.why)
+				})
+			}, "%s among %q", mood.event, eventKinds(t, a, since))
 		})
 	}
 	_, err = a.UsePolicy(t.Context(), client.UsePolicyRequest{Name: "static", Author: "test"})

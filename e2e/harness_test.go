@@ -175,6 +175,21 @@ func kill(t *testing.T, pid int) {
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 }
 
+// sharedExecutions counts a model's executions of four rows and more, those of warm-up too.
+func sharedExecutions(t *testing.T, triton tritonpb.GRPCInferenceServiceClient, model string) (n uint64) {
+	t.Helper()
+	r, err := triton.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: model})
+	require.NoError(t, err)
+	for _, m := range r.ModelStats {
+		for _, b := range m.BatchStats {
+			if b.BatchSize >= 4 {
+				n += b.ComputeInfer.Count
+			}
+		}
+	}
+	return n
+}
+
 // partitions lists what tritonctl gpu ls shows.
 func partitions(t *testing.T, a *client.Client) []client.Partition {
 	t.Helper()
