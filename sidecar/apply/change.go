@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
@@ -257,6 +258,7 @@ func (c *change) warmUp(r *running, l plan.Load, measure bool) step {
 		do: func(ctx context.Context) (string, error) {
 			result, err := c.a.o.WarmUp(ctx, r.process.Endpoint().GRPC, c.next.Revision.Model(model).Config, warmup.Options{
 				Measure: measure, MaxBatch: int(l.Instance.GetMaxBatch()), Budget: c.a.o.WarmUpBudget,
+				Enough: time.Duration(policy.NewIndex(c.next.Snapshot).Model(model).GetSloUs()) * time.Microsecond,
 			})
 			if ctx.Err() != nil {
 				return "", context.Cause(ctx)

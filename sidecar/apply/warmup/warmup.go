@@ -40,6 +40,10 @@ type Options struct {
 	Measure bool
 	// MaxBatch bounds the rows beyond the model's own maximum; 0 does not.
 	MaxBatch int
+	// Enough is when larger batches need no measuring: a batch that took longer
+	// is the last. The model's SLO suits, since no request can wait for more; a
+	// line through what was measured says the rest. 0 measures all.
+	Enough time.Duration
 	// Repeats is how often a batch size is timed, after one run that is not; 0
 	// means 3.
 	Repeats int
@@ -96,7 +100,10 @@ func (w warmer) measure(ctx context.Context) (Result, error) {
 		limit = min(limit, w.o.MaxBatch)
 	}
 	var r Result
-	for _, rows := range Sizes(limit) {
+	for i, rows := range Sizes(limit) {
+		if n := len(r.Samples); i > 1 && n > 0 && w.o.Enough > 0 && r.Samples[n-1].Duration > w.o.Enough {
+			return r, nil
+		}
 		if !w.o.Now().Before(w.end) {
 			r.Skipped = fmt.Sprintf("the time for it was over before batches of %d", rows)
 			return r, nil
@@ -129,18 +136,14 @@ func (w warmer) execute(ctx context.Context, rows int) (time.Duration, error) {
 	return w.o.Now().Sub(begin), nil
 }
 
-// Sizes are the batches that are measured up to limit: 1, then the limit, then
-// the powers of two between them. The two ends come first because they say most
-// about a line if time runs out.
+// Sizes are the batches that are measured up to limit: the powers of two and
+// the limit itself.
 func Sizes(limit int) []int {
-	sizes := []int{1}
-	if limit > 1 {
-		sizes = append(sizes, limit)
-	}
-	for b := 2; b < limit; b *= 2 {
+	var sizes []int
+	for b := 1; b < limit; b *= 2 {
 		sizes = append(sizes, b)
 	}
-	return sizes
+	return append(sizes, limit)
 }
 
 // Request makes a request of the given rows, all zeros. Reason says why the

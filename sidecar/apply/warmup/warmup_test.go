@@ -72,9 +72,9 @@ func TestMeasuringGivesTheTimesOfGrowingBatches(t *testing.T) {
 	r, err := warmup.Run(t.Context(), address, config(t, image), warmup.Options{Measure: true, Repeats: 2, Now: p.clock})
 	require.NoError(t, err)
 	require.Empty(t, r.Skipped)
-	require.Equal(t, []int64{1, 1, 1, 12, 12, 12, 2, 2, 2, 4, 4, 4, 8, 8, 8}, p.rows)
+	require.Equal(t, []int64{1, 1, 1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 12, 12, 12}, p.rows)
 	want := []warmup.Sample{}
-	for _, rows := range []int{1, 12, 2, 4, 8} {
+	for _, rows := range []int{1, 2, 4, 8, 12} {
 		s := warmup.Sample{Rows: rows, Duration: time.Duration(10+rows) * time.Millisecond}
 		want = append(want, s, s)
 	}
@@ -85,9 +85,22 @@ func TestTheTimeForItIsBounded(t *testing.T) {
 	p, address := serve(t)
 	r, err := warmup.Run(t.Context(), address, config(t, image), warmup.Options{Measure: true, Repeats: 2, Budget: 60 * time.Millisecond, Now: p.clock})
 	require.NoError(t, err)
-	require.Equal(t, []int64{1, 1, 1, 12, 12}, p.rows, "11+11+11+22+22 is past 60")
-	require.Len(t, r.Samples, 3)
-	require.Contains(t, r.Skipped, "batches of 2")
+	require.Equal(t, []int64{1, 1, 1, 2, 2, 2}, p.rows, "11+11+11+12+12+12 is past 60")
+	require.Len(t, r.Samples, 4)
+	require.Contains(t, r.Skipped, "batches of 4")
+}
+
+func TestBatchesThatNobodyCouldWaitForAreNotMeasured(t *testing.T) {
+	p, address := serve(t)
+	r, err := warmup.Run(t.Context(), address, config(t, image), warmup.Options{Measure: true, Repeats: 1, Enough: 13 * time.Millisecond, Now: p.clock})
+	require.NoError(t, err)
+	require.Equal(t, []int64{1, 1, 2, 2, 4, 4}, p.rows, "4 rows take 14 ms")
+	require.Empty(t, r.Skipped)
+
+	p.rows = nil
+	_, err = warmup.Run(t.Context(), address, config(t, image), warmup.Options{Measure: true, Repeats: 1, Enough: time.Millisecond, Now: p.clock})
+	require.NoError(t, err)
+	require.Equal(t, []int64{1, 1, 2, 2}, p.rows, "a line takes two points")
 }
 
 func TestWithoutMeasuringOneRowIsSent(t *testing.T) {
@@ -138,5 +151,5 @@ func TestRequestsHaveTheirShapeAndSize(t *testing.T) {
 	}
 	require.Equal(t, []int{1}, warmup.Sizes(1))
 	require.Equal(t, []int{1, 2}, warmup.Sizes(2))
-	require.Equal(t, []int{1, 32, 2, 4, 8, 16}, warmup.Sizes(32))
+	require.Equal(t, []int{1, 2, 4, 8, 16, 32}, warmup.Sizes(32))
 }
