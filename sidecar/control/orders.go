@@ -202,7 +202,8 @@ func revision(r, current *repo.Revision) RepositoryRevision {
 }
 
 // Import reads a model repository into a new revision and asks for a plan of
-// it. Where nothing changed, the revision that there is is returned.
+// it. Where nothing changed, the revision that there is is returned. Where Triton
+// would refuse a model that serves, the revision is kept but not served.
 func (c *Control) Import(ctx context.Context, r ImportRequest) (RepositoryRevision, error) {
 	if err := c.ready(ctx); err != nil {
 		return RepositoryRevision{}, err
@@ -227,6 +228,11 @@ func (c *Control) importing(ctx context.Context, dir, author, reason string) (*r
 	before := c.files
 	c.mu.Unlock()
 	if before == nil || before.ID != files.ID {
+		if err := c.spoils(files); err != nil {
+			err = fmt.Errorf("repository revision %s is not served, %s stays: %w", files.ID, before.ID, err)
+			c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: err.Error(), Fields: map[string]string{"revision": before.ID, "directory": dir}})
+			return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		}
 		// If the new files turn out broken, what was learnt of the old ones is wanted.
 		c.learnt()
 		c.adopt(files, settings)
@@ -235,6 +241,20 @@ func (c *Control) importing(ctx context.Context, dir, author, reason string) (*r
 		c.alarm(message)
 	}
 	return files, nil
+}
+
+// spoils says which models that serve could not with these files. As with
+// Triton, a model's mistake does not take away what serves; a model that is new
+// is left out alone.
+func (c *Control) spoils(files *repo.Revision) error {
+	current := c.current()
+	var errs []error
+	for _, m := range files.Models {
+		if len(current.PartitionsOf(m.Name)) > 0 {
+			errs = append(errs, m.Err())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func changes(d repo.Diff) string {

@@ -179,6 +179,30 @@ func TestImport(t *testing.T) {
 		require.Equal(t, "r2", list[0].ID)
 		require.False(t, list[1].Current)
 
+		// A mistake in a model that serves must not take it away; in one that is new it holds up nobody.
+		spoilt := func(name string) *repo.Model {
+			m := model(name, "spoilt", 8)
+			m.Problems = []repo.Problem{{File: name + "/config.pbtxt", Line: 2, Severity: repo.SeverityError, Text: "no such type"}}
+			return m
+		}
+		applied := r.applier.count()
+		r.repository.hold(spoilt("a"), model("c", "d1", 8))
+		_, err = r.Import(t.Context(), control.ImportRequest{})
+		require.ErrorIs(t, err, control.ErrRefused)
+		require.ErrorContains(t, err, "a/config.pbtxt:2: no such type")
+		pass(time.Second)
+		require.Equal(t, applied, r.applier.count())
+		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
+		list, err = r.Revisions(t.Context())
+		require.NoError(t, err)
+		require.True(t, list[1].Current, "r2 stays")
+		r.repository.hold(model("a", "d2", 8), model("c", "d1", 8), spoilt("d"), model("e", "d1", 8))
+		_, err = r.Import(t.Context(), control.ImportRequest{})
+		require.NoError(t, err)
+		pass(time.Second)
+		require.Empty(t, r.CurrentPlan().PartitionsOf("d"))
+		require.Len(t, r.CurrentPlan().PartitionsOf("e"), 2)
+
 		r.repository.err = errBoom
 		_, err = r.Import(t.Context(), control.ImportRequest{})
 		require.ErrorIs(t, err, control.ErrRefused)
