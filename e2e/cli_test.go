@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/internal/rig"
@@ -27,4 +28,38 @@ func tritonctl(t *testing.T, c *rig.Conch, arguments ...string) (out string, cod
 	}
 	require.NoError(t, err)
 	return string(data), 0
+}
+
+// inOrder runs scripts one after the other; testscript would run them in parallel.
+type inOrder struct{ *testing.T }
+
+func (t inOrder) Parallel() {}
+
+func (t inOrder) Verbose() bool { return testing.Verbose() }
+
+func (t inOrder) Run(name string, script func(testscript.T)) {
+	t.T.Run(name, func(t *testing.T) { script(inOrder{t}) })
+}
+
+// The scripts of testdata/script drive tritonctl against one conch, one after the other. Each leaves it as it found it, but for the
+// history.
+func TestScripts(t *testing.T) {
+	c := start(t, 2, nil, "emulated", "encoder")
+	bin := setting(t, "CONCH_BIN")
+	own, more := repository(t, "emulated", "encoder"), repository(t, "emulated", "encoder", "fragile")
+	broken := repository(t, "emulated", "encoder")
+	require.NoError(t, os.WriteFile(filepath.Join(broken, "encoder", "config.pbtxt"), []byte("name: \"encoder\"\nmax_batch_size: \"many\"\n"), 0o644))
+	testscript.RunT(inOrder{t}, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("PATH", bin+string(filepath.ListSeparator)+e.Getenv("PATH"))
+			e.Setenv("CONCH_ADMIN", c.Admin)
+			e.Setenv("OWN", own)
+			e.Setenv("MORE", more)
+			e.Setenv("BROKEN", broken)
+			return nil
+		},
+	})
 }

@@ -5,6 +5,8 @@ package e2e_test
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -30,7 +33,13 @@ func TestMain(m *testing.M) {
 		policy.Serve(moody{})
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	http.DefaultClient.CloseIdleConnections()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // setting is a variable that make sets. Without it there is no real server to test against, and that is a failure: a test that passes

@@ -7,13 +7,11 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"path/filepath"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -66,32 +64,6 @@ func TestDrainOnSIGTERM(t *testing.T) {
 		require.FailNow(t, "conch still runs 20 s after SIGTERM")
 	}
 	left.requireGone(t, c)
-}
-
-// The scripts of testdata/script drive tritonctl against one conch, one after the other.
-func TestScripts(t *testing.T) {
-	c := start(t, 2, nil, "emulated", "encoder")
-	bin := setting(t, "CONCH_BIN")
-	source := repository(t, "emulated", "encoder", "fragile")
-	scripts, err := filepath.Glob("testdata/script/*.txtar")
-	require.NoError(t, err)
-	require.NotEmpty(t, scripts)
-	for _, script := range scripts {
-		// testscript runs the scripts of one call in parallel.
-		t.Run("alone", func(t *testing.T) {
-			testscript.Run(t, testscript.Params{
-				Files:               []string{script},
-				RequireExplicitExec: true,
-				Setup: func(e *testscript.Env) error {
-					e.Setenv("PATH", bin+string(filepath.ListSeparator)+e.Getenv("PATH"))
-					e.Setenv("CONCH_ADMIN", c.Admin)
-					e.Setenv("CONCH_HTTP", "http://"+c.HTTP)
-					e.Setenv("SOURCE", source)
-					return nil
-				},
-			})
-		})
-	}
 }
 
 // A conch that starts again on its state serves what it served, and an unclean end is no exception.
