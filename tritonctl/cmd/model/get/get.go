@@ -45,7 +45,11 @@ func draw(t *output.Table, m client.Model) {
 	t.Row("partitions", strings.Join(m.Partitions, ", "))
 	t.Row("rate", output.Number(m.Rate)+" req/s, burstiness "+output.Number(m.Burstiness))
 	t.Row("goodput", output.Number(m.Goodput)+" req/s, bad "+output.Percent(m.BadRate))
-	t.Row("latency", "p50 "+output.Milliseconds(m.LatencyP50Seconds)+", p99 "+output.Milliseconds(m.LatencyP99Seconds))
+	latency := "" // until a request was answered
+	if m.LatencyP99Seconds > 0 {
+		latency = "p50 " + output.Milliseconds(m.LatencyP50Seconds) + ", p99 " + output.Milliseconds(m.LatencyP99Seconds)
+	}
+	t.Row("latency", latency)
 	t.Row("mean batch", output.Number(m.MeanBatch))
 	for _, p := range m.Profiles {
 		state := "usable"
