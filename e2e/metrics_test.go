@@ -171,7 +171,7 @@ func TestReadinessHasReasons(t *testing.T) {
 	<-done
 	require.NotEmpty(t, looks)
 	require.Equal(t, http.StatusServiceUnavailable, looks[0].ready, looks[0].body)
-	reasons := ""
+	var reasons []string
 	for i, l := range looks {
 		require.Equal(t, http.StatusOK, l.live, "look %d", i)
 		require.True(t, i == 0 || looks[i-1].ready != http.StatusOK || l.ready == http.StatusOK, "ready once, ready on: %s", l.body)
@@ -180,10 +180,10 @@ func TestReadinessHasReasons(t *testing.T) {
 		require.Equal(t, l.ready == http.StatusOK, health.OK, l.body)
 		for _, check := range health.Checks {
 			require.Equal(t, check.OK, check.Reason == "", "a reason exactly for what is not: %s", l.body)
-			reasons += check.Reason + "\n"
+			reasons = append(reasons, check.Reason)
 		}
 	}
-	require.Contains(t, reasons, "the first plan is being applied")
+	require.Contains(t, strings.Join(reasons, "\n"), "the first plan is being applied")
 	status, body, err := get(t, address+"/readyz")
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, status, body)

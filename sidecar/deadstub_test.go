@@ -28,7 +28,7 @@ func TestADeadStubRestartsItsPartitionOnce(t *testing.T) {
 		restarted <- partition
 		return <-release
 	}, slog.New(slog.DiscardHandler))
-	dead := errors.New("Failed to process the request(s) for model 'm', message: Stub process 'm_0_0' is not healthy.")
+	dead := errors.New("failed to process the request(s) for model 'm', message: Stub process 'm_0_0' is not healthy")
 	d.Executed(dispatch.Execution{Partition: "gpu0", Model: "m"})
 	d.Executed(dispatch.Execution{Partition: "gpu0", Model: "m", Err: errors.New("ValueError: stub")})
 	d.Executed(dispatch.Execution{Partition: "gpu0", Model: "m", Err: dead})

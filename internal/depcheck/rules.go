@@ -63,7 +63,7 @@ func Check(imports map[string][]string) []string {
 	for from, targets := range imports {
 		r, ok := ruleOf(from)
 		if !ok {
-			violations = append(violations, fmt.Sprintf("%s has no rule: say in internal/depcheck/rules.go what it may import", from))
+			violations = append(violations, from+" has no rule: say in internal/depcheck/rules.go what it may import")
 			continue
 		}
 		for _, to := range targets {

@@ -48,7 +48,7 @@ func procValue(path, key, separator string) string {
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
+	defer f.Close() //nolint:errcheck // only read
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		if k, v, ok := strings.Cut(lines.Text(), separator); ok && strings.TrimSpace(k) == key {
 			return strings.TrimSpace(v)

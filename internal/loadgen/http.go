@@ -39,7 +39,7 @@ func NewHTTP(endpoint, model string, t Tensor, connections int) (*HTTP, error) {
 		payload:  newPayload(t),
 		url:      "http://" + endpoint + "/v2/models/" + model + "/infer",
 		template: header,
-		client:   &http.Client{Transport: &http.Transport{
+		client: &http.Client{Transport: &http.Transport{
 			MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections,
 			DisableCompression: true, // or every answer would be compressed and inflated for a caller who never asked
 		}},

@@ -121,7 +121,6 @@ type counts struct {
 	bad    int
 	enough int // bad requests after which the run cannot end near AbortAbove any more; 0 means never
 	aborts bool
-	start  time.Time
 }
 
 func newCounts(l Load) *counts {

@@ -30,7 +30,7 @@ func start(name, log, program string, arguments, environment []string) (*child, 
 	if err != nil {
 		return nil, fmt.Errorf("rig: log of %s: %w", name, err)
 	}
-	defer out.Close()
+	defer out.Close() //nolint:errcheck // the child writes it
 	c := &child{name: name, log: log, done: make(chan struct{})}
 	c.cmd = exec.Command(program, arguments...) //nolint:noctx // ended by stop, which lets it drain
 	c.cmd.Stdout, c.cmd.Stderr = out, out

@@ -39,7 +39,7 @@ func answer(ctx context.Context, e Endpoint, model string) (float32, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Close() //nolint:errcheck // of a test
+	defer conn.Close()
 	r, err := tritonpb.NewGRPCInferenceServiceClient(conn).ModelInfer(ctx, &tritonpb.ModelInferRequest{
 		ModelName:        model,
 		Inputs:           []*tritonpb.ModelInferRequest_InferInputTensor{{Name: "INPUT", Datatype: "FP32", Shape: []int64{1, 1}}},

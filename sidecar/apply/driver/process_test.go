@@ -141,7 +141,7 @@ func infer(ctx context.Context, e Endpoint, model string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // of a test
+	defer conn.Close()
 	_, err = tritonpb.NewGRPCInferenceServiceClient(conn).ModelInfer(ctx, &tritonpb.ModelInferRequest{
 		ModelName:        model,
 		Inputs:           []*tritonpb.ModelInferRequest_InferInputTensor{{Name: "INPUT", Datatype: "FP32", Shape: []int64{1, 1}}},

@@ -78,7 +78,7 @@ func Run(ctx context.Context, address string, c *tritonpb.ModelConfig, o Options
 	if err != nil {
 		return Result{}, fmt.Errorf("warm up %q: %w", c.GetName(), err)
 	}
-	defer conn.Close() //nolint:errcheck // nothing is under way on it
+	defer conn.Close()
 	w := warmer{o: o, client: tritonpb.NewGRPCInferenceServiceClient(conn), config: c, end: o.Now().Add(o.Budget)}
 	if !o.Measure || c.GetMaxBatchSize() <= 0 {
 		_, err := w.execute(ctx, 1)

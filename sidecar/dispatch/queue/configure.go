@@ -9,11 +9,11 @@ import (
 )
 
 var (
-	// ErrUnknownModel: no model has that identifier (any more).
+	// ErrUnknownModel means that no model has that identifier (any more).
 	ErrUnknownModel = errors.New("no such model")
-	// ErrUnknownPartition: no partition has that identifier (any more).
+	// ErrUnknownPartition means that no partition has that identifier (any more).
 	ErrUnknownPartition = errors.New("no such partition")
-	// ErrBusy: the partition runs a batch; drain it and Complete first.
+	// ErrBusy means that the partition runs a batch; drain it and Complete first.
 	ErrBusy = errors.New("the partition is running a batch")
 )
 

@@ -90,10 +90,10 @@ func (t Table) beyond(b int) Time {
 	return t[last] + Time(b-last)*(t[last]-t[last-1])
 }
 
-// Linear returns the table of l(b) = alpha*b + beta for 1..max+1 rows, the form
+// Linear returns the table of l(b) = alpha*b + beta for 1..largest+1 rows, the form
 // in which Symphony publishes profiles.
-func Linear(alpha, beta Time, max int) Table {
-	t := make(Table, max+2)
+func Linear(alpha, beta Time, largest int) Table {
+	t := make(Table, largest+2)
 	for b := 1; b < len(t); b++ {
 		t[b] = Time(b)*alpha + beta
 	}
@@ -183,13 +183,13 @@ type Batch struct {
 type DropReason uint8
 
 const (
-	// DropLate: it could not have finished in time even alone.
+	// DropLate says that it could not have finished in time even alone.
 	DropLate DropReason = iota
-	// DropWindow: it stood in the way of a batch of the target size.
+	// DropWindow says that it stood in the way of a batch of the target size.
 	DropWindow
-	// DropTooLarge: it has more rows than any batch of the model may have.
+	// DropTooLarge says that it has more rows than any batch of the model may have.
 	DropTooLarge
-	// DropModelRemoved: its model was removed.
+	// DropModelRemoved says that its model was removed.
 	DropModelRemoved
 
 	dropReasons = iota

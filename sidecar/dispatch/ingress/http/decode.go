@@ -293,14 +293,14 @@ func (in *inference) input(v tritonjson.Value, body mem.Buffer, at int) (int, er
 }
 
 func checkSources(data, binary, shared bool) error {
-	set := ""
+	var set strings.Builder
 	n := 0
 	for _, source := range []struct {
 		has  bool
 		name string
 	}{{data, " 'data'"}, {binary, " 'binary_data_size'"}, {shared, " 'shared_memory_region'"}} {
 		if source.has {
-			set += source.name
+			set.WriteString(source.name)
 			n++
 		}
 	}
@@ -311,7 +311,7 @@ func checkSources(data, binary, shared bool) error {
 	case 0:
 		return status.Error(codes.InvalidArgument, rule+" no field is set")
 	default:
-		return status.Error(codes.InvalidArgument, rule+" set"+set)
+		return status.Error(codes.InvalidArgument, rule+" set"+set.String())
 	}
 }
 

@@ -108,7 +108,7 @@ func (h *Handler) ask(ctx context.Context, endpoint string, in *nethttp.Request,
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", in.Method, endpoint, err)
 	}
-	defer response.Body.Close() //nolint:errcheck // it has been read
+	defer response.Body.Close()
 	text, err := readLimited(response.Body, maxAnswerBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", in.Method, endpoint, err)

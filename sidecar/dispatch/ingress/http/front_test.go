@@ -262,6 +262,7 @@ func TestPassesThroughUntouched(t *testing.T) {
 	reader := bufio.NewReader(conn)
 	response, err := nethttp.ReadResponse(reader, nil)
 	require.NoError(t, err)
+	defer response.Body.Close()
 	line, err := bufio.NewReader(response.Body).ReadString('\n')
 	require.NoError(t, err)
 	require.Equal(t, "data: one\n", line, "the first event must not wait for the second")
@@ -314,7 +315,7 @@ func TestSettingsReachEveryPartition(t *testing.T) {
 			p.bodies = append(p.bodies, r.Method+" "+r.RequestURI+" "+string(body))
 			w.Header().Set("Content-Type", "application/json")
 			if p.refuse != "" {
-				w.WriteHeader(400)
+				w.WriteHeader(nethttp.StatusBadRequest)
 				_, _ = io.WriteString(w, p.refuse)
 				return
 			}

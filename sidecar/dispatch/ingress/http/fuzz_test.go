@@ -26,7 +26,7 @@ import (
 
 // post gives one request to a front without a network.
 func post(h nethttp.Handler, path string, headerLength int, body []byte) *httptest.ResponseRecorder {
-	r := httptest.NewRequest("POST", path, bytes.NewReader(body))
+	r := httptest.NewRequest(nethttp.MethodPost, path, bytes.NewReader(body))
 	if headerLength >= 0 {
 		r.Header.Set("Inference-Header-Content-Length", strconv.Itoa(headerLength))
 	}
@@ -228,7 +228,7 @@ func BenchmarkInfer(b *testing.B) {
 				b.ReportAllocs()
 				b.SetBytes(int64(size))
 				for b.Loop() {
-					r := httptest.NewRequest("POST", "/v2/models/id_fp32/infer", bytes.NewReader(body))
+					r := httptest.NewRequest(nethttp.MethodPost, "/v2/models/id_fp32/infer", bytes.NewReader(body))
 					r.Header.Set("Inference-Header-Content-Length", strconv.Itoa(length))
 					w := &sink{header: make(nethttp.Header)}
 					h.ServeHTTP(w, r)

@@ -98,7 +98,7 @@ func send(t *testing.T, address string, r request) answer {
 	for _, name := range names {
 		fmt.Fprintf(&out, "%s: %s\r\n", name, r.Header[name])
 	}
-	if r.Method != "GET" || len(body) > 0 {
+	if r.Method != nethttp.MethodGet || len(body) > 0 {
 		fmt.Fprintf(&out, "Content-Length: %d\r\n", len(body))
 	}
 	out.WriteString("\r\n")
@@ -107,6 +107,7 @@ func send(t *testing.T, address string, r request) answer {
 	require.NoError(t, err)
 	response, err := nethttp.ReadResponse(bufio.NewReader(conn), &nethttp.Request{Method: r.Method})
 	require.NoError(t, err, r.Name)
+	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	require.NoError(t, err, r.Name)
 	a := answer{Code: response.StatusCode, ContentType: response.Header.Get("Content-Type"),

@@ -202,7 +202,7 @@ func (h *Handler) scrape(ctx context.Context, p Partition) (map[string]*dto.Metr
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close() //nolint:errcheck // it has been read
+	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("GET %s/metrics: %s", p.Endpoint, response.Status)
 	}

@@ -44,7 +44,7 @@ func partition(t *testing.T, id, text string) metrics.Partition {
 func get(t *testing.T, h http.Handler) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	require.Equal(t, 200, w.Code)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	_, err := parser.TextToMetricFamilies(strings.NewReader(w.Body.String()))
@@ -144,7 +144,7 @@ y{exported_partition="theirs",partition="p0"} 2
 	_, err = metrics.New(metrics.Options{Registerer: own})
 	require.Error(t, err, "the counter is registered once")
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("POST", "/metrics", nil))
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/metrics", nil))
 	require.Equal(t, http.StatusMethodNotAllowed, w.Code)
 }
 

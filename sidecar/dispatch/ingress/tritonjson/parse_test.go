@@ -119,11 +119,11 @@ func FuzzParse(f *testing.F) {
 		if errors.As(err, &depth) || bytes.ContainsAny(text, "NI\x00") || !utf8.Valid(text) || bytes.Contains(bytes.ToLower(text), []byte(`\ud`)) {
 			return
 		}
-		var any any
+		var value any
 		decoder := json.NewDecoder(bytes.NewReader(text))
 		decoder.UseNumber()
 		want := json.Valid(text)
-		if want && bytes.ContainsAny(text, "0123456789") && json.Unmarshal(text, &any) != nil {
+		if want && bytes.ContainsAny(text, "0123456789") && json.Unmarshal(text, &value) != nil {
 			want = false // a number that no double holds
 		}
 		require.Equal(t, want, err == nil, "%q: %v", text, err)
