@@ -87,14 +87,15 @@ func TestPassThrough(t *testing.T) {
 	require.Regexp(t, `(?m)^discipline +adaptive$`, out)
 }
 
-// decoupledStream wants three answers to one request and one to the next, in this order, each followed by the mark of its end.
+// decoupledStream wants three answers to one request and one to the next, each request's in order and followed by the mark of its end.
+// Answers to several requests of a decoupled model may come in turns, from Triton too.
 func decoupledStream(ctx context.Context, triton tritonpb.GRPCInferenceServiceClient, caller int) (int, error) {
 	stream, err := triton.ModelStreamInfer(ctx)
 	if err != nil {
 		return 0, err
 	}
 	base := int32(10 * caller)
-	var want []string
+	want := map[string][]string{}
 	for i, values := range [][]int32{{base, base + 1, base + 2}, {base + 7}} {
 		id := fmt.Sprintf("%d-%d", caller, i)
 		n := int64(len(values))
@@ -107,14 +108,14 @@ func decoupledStream(ctx context.Context, triton tritonpb.GRPCInferenceServiceCl
 			return 0, err
 		}
 		for _, v := range values {
-			want = append(want, fmt.Sprint(id, " ", v))
+			want[id] = append(want[id], fmt.Sprint(v))
 		}
-		want = append(want, id+" end")
+		want[id] = append(want[id], "end")
 	}
 	if err := stream.CloseSend(); err != nil {
 		return 0, err
 	}
-	var have []string
+	have := map[string][]string{}
 	for {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -128,10 +129,10 @@ func decoupledStream(ctx context.Context, triton tritonpb.GRPCInferenceServiceCl
 		}
 		r := m.InferResponse
 		if r.Parameters["triton_final_response"].GetBoolParam() {
-			have = append(have, r.Id+" end")
+			have[r.Id] = append(have[r.Id], "end")
 			continue
 		}
-		have = append(have, fmt.Sprint(r.Id, " ", int32(binary.LittleEndian.Uint32(r.RawOutputContents[0]))))
+		have[r.Id] = append(have[r.Id], fmt.Sprint(int32(binary.LittleEndian.Uint32(r.RawOutputContents[0]))))
 	}
 	if fmt.Sprint(have) != fmt.Sprint(want) {
 		return 0, fmt.Errorf("caller %d: have %q, want %q", caller, have, want)
