@@ -108,7 +108,7 @@ func decoupledStream(ctx context.Context, triton tritonpb.GRPCInferenceServiceCl
 			return 0, err
 		}
 		for _, v := range values {
-			want[id] = append(want[id], fmt.Sprint(v))
+			want[id] = append(want[id], strconv.Itoa(int(v)))
 		}
 		want[id] = append(want[id], "end")
 	}
@@ -132,7 +132,7 @@ func decoupledStream(ctx context.Context, triton tritonpb.GRPCInferenceServiceCl
 			have[r.Id] = append(have[r.Id], "end")
 			continue
 		}
-		have[r.Id] = append(have[r.Id], fmt.Sprint(int32(binary.LittleEndian.Uint32(r.RawOutputContents[0]))))
+		have[r.Id] = append(have[r.Id], strconv.Itoa(int(int32(binary.LittleEndian.Uint32(r.RawOutputContents[0])))))
 	}
 	if fmt.Sprint(have) != fmt.Sprint(want) {
 		return 0, fmt.Errorf("caller %d: have %q, want %q", caller, have, want)
