@@ -242,6 +242,12 @@ func TestWhatAnEarlierConchLeftIsRemoved(t *testing.T) {
 	orphan := exec.Command("sleep", "1000")
 	orphan.Env = []string{"CONCH_OWNER=" + first.owner}
 	require.NoError(t, orphan.Start())
+	t.Cleanup(func() { _ = orphan.Process.Kill() })
+	// Start returns while the kernel is still setting the new program up.
+	require.Eventually(t, func() bool {
+		environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", orphan.Process.Pid))
+		return err == nil && strings.Contains(string(environment), first.owner)
+	}, 5*time.Second, time.Millisecond)
 	region := filepath.Join(sharedMemoryDir, first.owner+"-7_1")
 	require.NoError(t, os.WriteFile(region, nil, 0o600))
 	second, err := NewProcesses(ProcessOptions{Server: self, Dir: dir})
