@@ -18,10 +18,10 @@ import (
 func (d *Diff) Text() string {
 	var b strings.Builder
 	if d.Empty() {
-		fmt.Fprintf(&b, "plan %d -> %d: no changes\n", d.From, d.To)
+		fmt.Fprintf(&b, "snapshot %d -> %d: no changes\n", d.From, d.To)
 		return b.String()
 	}
-	fmt.Fprintf(&b, "plan %d -> %d: %s\n", d.From, d.To, d.Summary())
+	fmt.Fprintf(&b, "snapshot %d -> %d: %s\n", d.From, d.To, d.Summary())
 	for _, p := range d.Start {
 		fmt.Fprintf(&b, "+ %s: %s, rank %d\n", p.GetId(), processText(p), p.GetRank())
 		d.instances(&b, p)

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/conch-serving/conch/sidecar/admin/client"
@@ -80,6 +81,39 @@ func Show[T any](ctx context.Context, f *Factory, ask func(*client.Client, conte
 		return err
 	}
 	return f.Print(answer, func(t *output.Table) { draw(t, answer) })
+}
+
+// Complete offers the names that conch knows as a command's only argument. A
+// shell that asks gets no error: without conch there is nothing to offer.
+func Complete[T any](f *Factory, ask func(*client.Client, context.Context) ([]T, error), name func(T) string) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		api, err := f.Client()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		known, err := ask(api, c.Context())
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names := make([]cobra.Completion, 0, len(known))
+		for _, k := range known {
+			names = append(names, name(k))
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// ModelNames completes the name of a model.
+func ModelNames(f *Factory) cobra.CompletionFunc {
+	return Complete(f, (*client.Client).Models, func(m client.Model) string { return m.Name })
+}
+
+// PolicyNames completes the name of a policy.
+func PolicyNames(f *Factory) cobra.CompletionFunc {
+	return Complete(f, (*client.Client).Policies, func(p client.Policy) string { return p.Name })
 }
 
 // Progress tells a person at the terminal what a slow command waits for.

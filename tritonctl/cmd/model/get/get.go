@@ -19,9 +19,10 @@ import (
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
-		Use:   "get MODEL",
-		Short: "Show one model with its profile",
-		Args:  cobra.ExactArgs(1),
+		Use:               "get MODEL",
+		Short:             "Show one model with its profile",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: factory.ModelNames(f),
 		RunE: func(c *cobra.Command, args []string) error {
 			ask := func(api *client.Client, ctx context.Context) (client.Model, error) { return api.Model(ctx, args[0]) }
 			return factory.Show(c.Context(), f, ask, draw)

@@ -55,6 +55,9 @@ func (o *Options) run(ctx context.Context) error {
 	if err := o.Print(d, func(t *output.Table) { Draw(t, d) }); err != nil {
 		return err
 	}
+	if len(d.Violations) > 0 {
+		return &client.Error{Code: client.CodeRefused, Message: "conch would refuse this plan; the one that serves goes on serving"}
+	}
 	if o.exitCode && !d.Empty {
 		return ErrDiffers
 	}

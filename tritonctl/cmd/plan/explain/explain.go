@@ -18,9 +18,10 @@ import (
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
 	return &cobra.Command{
-		Use:   "explain MODEL",
-		Short: "Say why a model is where it is",
-		Args:  cobra.ExactArgs(1),
+		Use:               "explain MODEL",
+		Short:             "Say why a model is where it is",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: factory.ModelNames(f),
 		RunE: func(c *cobra.Command, args []string) error {
 			ask := func(api *client.Client, ctx context.Context) (client.Explanation, error) {
 				return api.Explain(ctx, args[0])

@@ -25,9 +25,10 @@ type Options struct {
 func New(f *factory.Factory) *cobra.Command {
 	o := &Options{Factory: f}
 	c := &cobra.Command{
-		Use:   "describe [POLICY]",
-		Short: "Show a policy and its parameters",
-		Args:  cobra.MaximumNArgs(1),
+		Use:               "describe [POLICY]",
+		Short:             "Show a policy and its parameters",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: factory.PolicyNames(f),
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				o.policy = args[0]

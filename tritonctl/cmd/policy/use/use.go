@@ -27,10 +27,11 @@ type Options struct {
 func New(f *factory.Factory) *cobra.Command {
 	o := &Options{Factory: f}
 	c := &cobra.Command{
-		Use:     "use POLICY",
-		Short:   "Swap the policy while serving",
-		Example: `tritonctl policy use static --set discipline=deferred`,
-		Args:    cobra.ExactArgs(1),
+		Use:               "use POLICY",
+		Short:             "Swap the policy while serving",
+		Example:           `tritonctl policy use static --set discipline=deferred`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: factory.PolicyNames(f),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.policy = args[0]
 			return o.run(c.Context())
