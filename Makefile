@@ -22,6 +22,8 @@ TRITON_HOME := $(CURDIR)/.cache/$(if $(TRITONSERVER),own,triton)
 export CONCH_TRITONSERVER = $(or $(TRITONSERVER),$(TRITON_HOME)/tritonserver)
 export CONCH_PYTHON = $(TRITON_HOME)/venv/bin/python
 export CONCH_GRAPHS = $(TRITON_HOME)/models
+export CONCH_CLIENT_PYTHON = $(CURDIR)/.cache/clients/venv/bin/python
+export CONCH_PERF_ANALYZER = $(CURDIR)/.cache/clients/perf_analyzer
 export CONCH_BIN = $(CURDIR)/bin
 
 .PHONY: help
@@ -47,14 +49,14 @@ build: ## the programs, into bin/
 	done; echo "-- built in $$((SECONDS - started)) s" >&2
 
 .PHONY: test
-test: build triton race ## everything CI runs: build, vet, unit, property and fuzz-seed tests, then end to end on a real tritonserver
+test: build triton clients race ## everything CI runs: build, vet, unit, property and fuzz-seed tests, then end to end on a real tritonserver
 	@echo '-- go vet' >&2; $(GO) vet ./...
 	@echo "-- unit, property, golden and conformance tests$(RACE_SAYS)" >&2
 	@$(GO) test $(RACE) -timeout 10m $$($(GO) list ./... | grep -v '^$(MODULE)/e2e$$')
 	@$(E2E)
 
 .PHONY: e2e
-e2e: build triton race ## end-to-end tests alone, on a real tritonserver
+e2e: build triton clients race ## end-to-end tests alone, on a real tritonserver
 	@$(E2E)
 
 E2E = echo "-- end-to-end tests on $$CONCH_TRITONSERVER$(RACE_SAYS)" >&2; $(GO) test $(RACE) -count=1 -timeout 10m ./e2e
@@ -93,6 +95,18 @@ results: ## docs/results.md from results/*.json
 triton: ## a real tritonserver, into .cache/triton (TRITONSERVER=/path: check that yours is there)
 	@[ -e $(TRITON_HOME)/ready ] || echo '-- setting up Triton' >&2
 	@scripts/setup/triton.sh
+
+.PHONY: clients
+clients: ## Triton's official clients and perf_analyzer, into .cache/clients
+	@[ -e .cache/clients/ready ] || echo "-- setting up Triton's clients" >&2
+	@scripts/setup/clients.sh
+
+.PHONY: compatibility
+compatibility: ## docs/compatibility.md: runs the conformance suite on every target and renders what came out
+	@$(MAKE) build PROGRAMS="conch=sidecar conch-policies=plugins"
+	@$(MAKE) triton clients
+	@echo "-- conformance suite on every target" >&2
+	@$(GO) test -count=1 -timeout 10m ./e2e/conformance -run '^(TestTargets|TestCompatibility)$$' -args -update
 
 .PHONY: generate
 generate: .cache/bin/protoc ## generated code from .proto files

@@ -4,15 +4,10 @@
 package conformance_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"net"
+	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
-	"syscall"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,88 +15,106 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/conch-serving/conch/e2e/conformance"
-	"github.com/conch-serving/conch/internal/minitriton"
-	"github.com/conch-serving/conch/internal/triton"
+	"github.com/conch-serving/conch/internal/rig"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestMinitriton(t *testing.T) {
-	repo := t.TempDir()
-	require.NoError(t, conformance.WriteModels(repo))
-	s, err := minitriton.New(minitriton.Options{Repository: repo})
-	require.NoError(t, err)
-	l, err := minitriton.Loopback()
-	require.NoError(t, err)
-	require.NoError(t, s.Start(t.Context(), l))
-	defer func() { require.NoError(t, s.Close()) }()
-	conformance.Run(t, conformance.Target{Name: "minitriton", GRPC: s.Endpoint().GRPC, HTTP: s.Endpoint().HTTP, Metrics: s.Endpoint().Metrics})
-}
+// start starts a target on a repository of the suite's models, and ends it with the test.
+type start func(t *testing.T, repository string) conformance.Target
 
-// TestTritonserver holds the suite itself to a real server: CONCH_TRITONSERVER is a launcher that takes tritonserver's flags.
-func TestTritonserver(t *testing.T) {
-	launcher := os.Getenv("CONCH_TRITONSERVER")
-	if launcher == "" {
-		t.Skip("CONCH_TRITONSERVER does not name a tritonserver; `make test` sets it")
+// targets are what the suite runs against, by the names in docs/compatibility.md.
+func targets() map[string]start {
+	return map[string]start{
+		"tritonserver":         server(tritonserver),
+		"minitriton":           server(embedded),
+		"conch tritonserver 1": conch(tritonserver, 1),
+		"conch tritonserver 3": conch(tritonserver, 3),
+		"conch minitriton 1":   conch(embedded, 1),
+		"conch minitriton 3":   conch(embedded, 3),
 	}
-	repo := t.TempDir()
-	require.NoError(t, conformance.WriteModels(repo))
-	grpc, http, metrics := freePort(t), freePort(t), freePort(t)
-	var log bytes.Buffer
-	ctx, cancel := context.WithCancel(t.Context())
-	server := exec.CommandContext(ctx, launcher, "--model-repository="+repo, "--model-control-mode=explicit", "--disable-auto-complete-config",
-		"--strict-readiness=false", "--grpc-address=127.0.0.1", "--http-address=127.0.0.1", "--grpc-port="+grpc, "--http-port="+http,
-		"--metrics-address=127.0.0.1", "--metrics-port="+metrics, "--exit-timeout-secs=2", "--backend-config=python,shm-region-prefix-name=conch_conformance_"+strconv.Itoa(os.Getpid()))
-	server.Stdout, server.Stderr = &log, &log
-	server.Cancel = func() error { return server.Process.Signal(syscall.SIGTERM) }
-	server.WaitDelay = 10 * time.Second // then SIGKILL; its python stubs follow by themselves
-	require.NoError(t, server.Start())
-	exited := make(chan error, 1)
-	go func() { exited <- server.Wait() }()
-	defer func() {
-		cancel()
-		<-exited
-		if t.Failed() {
-			t.Logf("the server's log:\n%s", log.String())
-		}
-		leftovers, err := filepath.Glob("/dev/shm/conch_conformance_" + strconv.Itoa(os.Getpid()) + "*")
-		require.NoError(t, err)
-		for _, f := range leftovers {
-			require.NoError(t, os.Remove(f))
-		}
-	}()
-	client, err := triton.Dial("127.0.0.1:" + grpc)
-	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		select {
-		case err := <-exited:
-			exited <- err
-			return true
-		default:
-		}
-		live, err := client.Live(ctx)
-		return err == nil && live
-	}, 20*time.Second, 50*time.Millisecond, "the server does not answer")
-	require.NoError(t, client.Close())
-	conformance.Run(t, conformance.Target{Name: "tritonserver", GRPC: "127.0.0.1:" + grpc, HTTP: "127.0.0.1:" + http, Metrics: "127.0.0.1:" + metrics})
 }
 
-// freePort finds a port that was free a moment ago.
-func freePort(t *testing.T) string {
+// embedded is minitriton.
+func embedded(*testing.T) string { return "" }
+
+// tritonserver is the path of a real server.
+func tritonserver(t *testing.T) string { return setting(t, "CONCH_TRITONSERVER") }
+
+// setting is a variable that make sets. Without it there is nothing to test against.
+func setting(t *testing.T, name string) string {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, errors.Join(l.Close())) }()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	return port
+	value := os.Getenv(name)
+	if value == "" {
+		t.Skipf("%s is not set; `make test` sets it", name)
+	}
+	return value
 }
 
-func TestCaseNamesAreUnique(t *testing.T) {
+// server is a server without Conch: it has no differences.
+func server(path func(*testing.T) string) start {
+	return func(t *testing.T, repository string) conformance.Target {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		s, err := rig.StartServer(ctx, rig.ServerOptions{Server: path(t), Repository: repository})
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("the end of the server's log:\n%s", s.LogTail())
+			}
+			require.NoError(t, s.Close())
+		})
+		return conformance.Target{GRPC: s.GRPC, HTTP: s.HTTP, Metrics: s.Metrics}
+	}
+}
+
+// conch is Conch with partitions that each serve every model of the suite.
+func conch(path func(*testing.T) string, partitions int) start {
+	return func(t *testing.T, repository string) conformance.Target {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		c, err := rig.StartConch(ctx, rig.ConchOptions{Bin: setting(t, "CONCH_BIN"), Server: path(t), Repository: repository, GPUs: partitions})
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("the end of conch's log:\n%s", c.LogTail())
+			}
+			require.NoError(t, c.Close())
+		})
+		return conformance.Target{GRPC: c.GRPC, HTTP: c.HTTP, Differences: conformance.Differences()}
+	}
+}
+
+// TestTargets runs the suite against every target. The real server holds the suite itself to the truth.
+func TestTargets(t *testing.T) {
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	for name, start := range targets() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			repository := t.TempDir()
+			require.NoError(t, conformance.WriteModels(repository))
+			began := time.Now()
+			target := start(t, repository)
+			target.Name = name
+			t.Logf("started in %v", time.Since(began).Round(time.Millisecond))
+			conformance.Run(t, target)
+		})
+	}
+}
+
+// Every case has a name of its own in a group that exists, and every difference is that of a case and says what there is to say.
+func TestTables(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range conformance.Cases() {
 		require.False(t, seen[c.Name], "case %q twice", c.Name)
 		seen[c.Name] = true
 	}
-	require.Greater(t, len(seen), 150)
+	listed := map[string]bool{}
+	for _, d := range conformance.Differences() {
+		require.True(t, seen[d.Case], "no such case: %q", d.Case)
+		require.False(t, listed[d.Case], "%q is listed twice", d.Case)
+		listed[d.Case] = true
+		require.NotEmpty(t, d.Reason, d.Case)
+		require.True(t, strings.HasSuffix(d.Docs, "."), "%q: Docs is a sentence", d.Case)
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,19 +32,20 @@ type Target struct {
 	GRPC, HTTP, Metrics string
 	// Load and Unload change what is loaded; by the repository API unless given.
 	Load, Unload func(ctx context.Context, model string) error
-	// Skip says why a case does not apply to the target, or nothing. Nil skips none.
-	Skip func(caseName string) string
+	// Differences are the cases in which the target may or must answer otherwise. Empty for whoever is to be Triton itself.
+	Differences []Difference
 }
 
 // Case is one thing that a server must do.
 type Case struct {
+	// Name is GROUP/WHAT. The groups are described in Groups.
 	Name string
 	Run  func(e *Env)
 }
 
-// Env is what a case sees of its target.
+// Env is what a case sees of its target. It is the testing.TB of the case.
 type Env struct {
-	*testing.T
+	testing.TB
 	Target Target
 	Client *triton.Client
 	http   *http.Client
@@ -52,49 +54,19 @@ type Env struct {
 // callTimeout bounds every call, so that a target that hangs fails its case.
 const callTimeout = 20 * time.Second
 
-// Cases lists the suite.
-func Cases() []Case {
-	var all []Case
-	for _, part := range [][]Case{
-		serverCases(), inferCases(), refusedCases(), typedCases(), stringCases(), sequenceCases(), streamCases(), httpCases(), jsonCases(),
-		jsonRefusedCases(), binaryCases(), encodingCases(), statisticsCases(), batchingCases(), repositoryCases(), memoryCases(),
-	} {
-		all = append(all, part...)
-	}
-	return all
+// sharedCases are those that neither change what others see nor count what others do: they run at the same time.
+func sharedCases() []Case {
+	return slices.Concat(serverCases(), inferCases(), refusedCases(), typedCases(), stringCases(), streamCases(), httpCases(), jsonCases(),
+		jsonRefusedCases(), binaryCases(), encodingCases())
 }
 
-// Run loads the suite's models on the target and runs every case.
-func Run(t *testing.T, target Target) {
-	client, err := triton.Dial(target.GRPC)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, client.Close()) }()
-	if target.Load == nil {
-		target.Load = client.Load
-	}
-	if target.Unload == nil {
-		target.Unload = client.Unload
-	}
-	// A connection per call: a real server sends a body after HEAD, which spoils the connection for whoever comes next.
-	transport := &http.Transport{DisableCompression: true, DisableKeepAlives: true}
-	names, err := ModelNames()
-	require.NoError(t, err)
-	for _, name := range names {
-		ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
-		require.NoError(t, target.Load(ctx, name), "%s: load %s", target.Name, name)
-		cancel()
-	}
-	for _, c := range Cases() {
-		t.Run(c.Name, func(t *testing.T) {
-			if target.Skip != nil {
-				if reason := target.Skip(c.Name); reason != "" {
-					t.Skip(reason)
-				}
-			}
-			c.Run(&Env{T: t, Target: target, Client: client, http: &http.Client{Transport: transport, Timeout: callTimeout}})
-		})
-	}
+// aloneCases run one after the other, when nothing else does.
+func aloneCases() []Case {
+	return slices.Concat(sequenceCases(), statisticsCases(), batchingCases(), repositoryCases(), memoryCases())
 }
+
+// Cases lists the suite.
+func Cases() []Case { return slices.Concat(sharedCases(), aloneCases()) }
 
 // ctx bounds one call.
 func (e *Env) ctx() context.Context {

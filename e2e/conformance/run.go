@@ -1,0 +1,124 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/internal/triton"
+)
+
+// Verdict is what became of a case on a target.
+type Verdict string
+
+// The verdicts.
+const (
+	Pass    Verdict = "pass"       // as Triton answers
+	Differs Verdict = "difference" // otherwise, and it is listed
+	Free    Verdict = "free"       // the outcome is the target's own affair
+	Skipped Verdict = "skipped"    // the case does not apply to the target
+	Fail    Verdict = "fail"       // otherwise, and it is not listed; or listed and none
+)
+
+// atOnce is how many cases that share a target run at the same time.
+const atOnce = 8
+
+// Run loads the suite's models on the target, runs every case, reports each as a subtest, and returns the verdicts by case.
+func Run(t *testing.T, target Target) map[string]Verdict {
+	client, err := triton.Dial(target.GRPC)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+	if target.Load == nil {
+		target.Load = client.Load
+	}
+	if target.Unload == nil {
+		target.Unload = client.Unload
+	}
+	loadAll(t, target)
+	// A connection per call: a real server sends a body after HEAD, which spoils the connection for whoever comes next.
+	caller := &http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}, Timeout: callTimeout}
+	run := func(c Case) *attempt {
+		a := newAttempt(t)
+		a.run(func() { c.Run(&Env{TB: a, Target: target, Client: client, http: caller}) })
+		return a
+	}
+	verdicts := map[string]Verdict{}
+	report := func(c Case, a *attempt) {
+		verdicts[c.Name] = Fail // unless judged otherwise: a test that fails ends without returning
+		t.Run(c.Name, func(t *testing.T) { verdicts[c.Name] = judge(t, a, find(target.Differences, c.Name)) })
+	}
+	shared := sharedCases()
+	for i, a := range together(shared, run) {
+		report(shared[i], a)
+	}
+	for _, c := range aloneCases() {
+		report(c, run(c))
+	}
+	return verdicts
+}
+
+// loadAll loads every model of the suite, all at once.
+func loadAll(t *testing.T, target Target) {
+	names, err := ModelNames()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	errs := make([]error, len(names))
+	var all sync.WaitGroup
+	for i, name := range names {
+		all.Go(func() { errs[i] = target.Load(ctx, name) })
+	}
+	all.Wait()
+	for i, name := range names {
+		require.NoError(t, errs[i], "%s: load %s", target.Name, name)
+	}
+}
+
+// together runs cases at the same time, atOnce of them, and returns what became of each.
+func together(cases []Case, run func(Case) *attempt) []*attempt {
+	attempts := make([]*attempt, len(cases))
+	places := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i, c := range cases {
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			attempts[i] = run(c)
+		})
+	}
+	all.Wait()
+	return attempts
+}
+
+// judge reports an attempt as the test that it is.
+func judge(t *testing.T, a *attempt, listed *Difference) Verdict {
+	t.Helper()
+	t.Logf("took %v", a.took.Round(time.Millisecond))
+	switch {
+	case a.skipped:
+		t.Log(a.output.String())
+		return Skipped
+	case listed != nil && listed.Free:
+		t.Logf("either way is right: %s\n%s", listed.Reason, a.output.String())
+		return Free
+	case listed != nil && !a.failed:
+		t.Errorf("passes, but is listed as a difference (%s): take it off the list", listed.Reason)
+	case listed != nil && !listed.shownBy(a.output.String()):
+		t.Errorf("is listed as a difference, but fails otherwise than listed: want a failure that says %q, have\n%s", listed.Shows, a.output.String())
+	case listed != nil:
+		t.Logf("differs as listed: %s", listed.Reason)
+		return Differs
+	case a.failed:
+		t.Error(a.output.String())
+	default:
+		return Pass
+	}
+	return Fail
+}

@@ -1,0 +1,131 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/conch-serving/conch/internal/minitriton"
+	"github.com/conch-serving/conch/internal/triton"
+)
+
+// ServerOptions say which server to start.
+type ServerOptions struct {
+	// Server is the path of tritonserver, or empty for minitriton in this process.
+	Server string
+	// Repository is the model repository. Nothing of it is loaded: the server is in explicit control mode.
+	Repository string
+	// Flags are further flags of tritonserver.
+	Flags []string
+}
+
+// Server is one Triton that nobody stands in front of.
+type Server struct {
+	// GRPC, HTTP and Metrics are its addresses, host:port.
+	GRPC, HTTP, Metrics string
+
+	dir   string
+	mini  *minitriton.Server
+	child *child
+}
+
+// StartServer starts a server and returns once it is live. Close it.
+func StartServer(ctx context.Context, o ServerOptions) (*Server, error) {
+	dir, err := os.MkdirTemp("", "conch-rig-")
+	if err != nil {
+		return nil, fmt.Errorf("rig: %w", err)
+	}
+	s := &Server{dir: dir}
+	begin := s.startReal
+	if o.Server == "" {
+		begin = s.startMini
+	}
+	if err := begin(ctx, o); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Server) startMini(ctx context.Context, o ServerOptions) error {
+	mini, err := minitriton.New(minitriton.Options{Repository: o.Repository})
+	if err != nil {
+		return fmt.Errorf("rig: %w", err)
+	}
+	listeners, err := minitriton.Loopback()
+	if err != nil {
+		return fmt.Errorf("rig: %w", err)
+	}
+	if err := mini.Start(context.WithoutCancel(ctx), listeners); err != nil {
+		return fmt.Errorf("rig: %w", err)
+	}
+	s.mini = mini
+	end := mini.Endpoint()
+	s.GRPC, s.HTTP, s.Metrics = end.GRPC, end.HTTP, end.Metrics
+	return nil
+}
+
+func (s *Server) startReal(ctx context.Context, o ServerOptions) error {
+	ports, err := freePorts(3)
+	if err != nil {
+		return err
+	}
+	arguments := append([]string{
+		"--model-repository=" + o.Repository, "--model-control-mode=explicit", "--disable-auto-complete-config", "--strict-readiness=false",
+		"--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1",
+		fmt.Sprintf("--http-port=%d", ports[0]), fmt.Sprintf("--grpc-port=%d", ports[1]), fmt.Sprintf("--metrics-port=%d", ports[2]),
+		"--exit-timeout-secs=2", "--backend-config=python,shm-region-prefix-name=" + filepath.Base(s.dir),
+	}, o.Flags...)
+	if s.child, err = start("tritonserver", filepath.Join(s.dir, "tritonserver.log"), o.Server, arguments, nil); err != nil {
+		return err
+	}
+	address := func(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+	s.HTTP, s.GRPC, s.Metrics = address(ports[0]), address(ports[1]), address(ports[2])
+	client, err := triton.Dial(s.GRPC)
+	if err != nil {
+		return fmt.Errorf("rig: %w", err)
+	}
+	defer client.Close()
+	return s.child.await(ctx, func(ctx context.Context) error {
+		live, err := client.Live(ctx)
+		if err == nil && !live {
+			err = errors.New("not live")
+		}
+		if err == nil {
+			_, err = readUsage(ctx, s.Metrics) // the door that a tritonserver opens last
+		}
+		return err
+	})
+}
+
+// LogTail is the end of a tritonserver's output.
+func (s *Server) LogTail() string {
+	if s.child == nil {
+		return "minitriton has no log"
+	}
+	return s.child.tail()
+}
+
+// Close ends the server and removes its files and its shared memory.
+func (s *Server) Close() error {
+	var errs []error
+	if s.mini != nil {
+		errs = append(errs, s.mini.Close())
+	}
+	if s.child != nil {
+		errs = append(errs, s.child.stop(15*time.Second))
+		// A server that ran into its exit timeout leaves the memory of its python models.
+		left, err := filepath.Glob(filepath.Join("/dev/shm", filepath.Base(s.dir)+"*"))
+		errs = append(errs, err)
+		for _, file := range left {
+			errs = append(errs, os.Remove(file))
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
+}
