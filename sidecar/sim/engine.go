@@ -1,0 +1,271 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
+)
+
+// Run simulates a world. It fails where the world makes no sense ([ErrWorld]), where a stream or the first plan fails, and when ctx ends.
+func Run(ctx context.Context, w World) (*Result, error) {
+	if err := w.check(); err != nil {
+		return nil, err
+	}
+	e := newEngine(ctx, &w)
+	if err := e.start(); err != nil {
+		return nil, err
+	}
+	if err := e.run(); err != nil {
+		return nil, err
+	}
+	return e.result(), nil
+}
+
+// engine is the state of a run.
+type engine struct {
+	ctx context.Context
+	w   *World
+
+	now      queue.Time
+	end      queue.Time // of arrivals
+	counted  queue.Time // requests that arrive from here on count
+	sched    *queue.Scheduler
+	timers   timers
+	arrivals *merge
+	inFlight int
+
+	models []*model
+	byID   []*model // by queue.ModelID
+	parts  []*partition
+	inUse  map[string]*partition // by id, those of the plan in force
+	byQID  []*partition          // by queue.PartitionID
+	gpus   []*gpu
+	// gpuByName has them by node/id.
+	gpuByName map[string]*gpu
+	free      []*request
+
+	ordered map[string]uint32 // GPUs that were rented and have not arrived, by type
+	rentals int
+
+	plans   planning
+	collect collector
+	lost    []*request // scratch
+	err     error      // found in a callback; ends the run
+}
+
+// model is a model of the snapshot.
+type model struct {
+	index   int
+	spec    *policy.Model
+	id      queue.ModelID
+	slo     queue.Time
+	kernels []*kernel
+	classes []class
+	queue   queue.ModelSpec
+	// serving counts the partitions of the plan in force; at zero requests are refused, as the sidecar does.
+	serving int
+	// jitter and delay draw for this model alone, so that others do not disturb it.
+	jitter, delay *rand.Rand
+	observed      observed
+	counts        counts
+}
+
+// request is a request with what the queue does not need to know.
+type request struct {
+	queue.Request
+	model *model
+	// retried tells that a partition was lost under it once already.
+	retried bool
+}
+
+func newEngine(ctx context.Context, w *World) *engine {
+	e := &engine{
+		ctx: ctx, w: w, end: queue.Time(w.Duration), counted: queue.Time(w.Warmup),
+		byID: make([]*model, 1), byQID: make([]*partition, 1), inUse: make(map[string]*partition), ordered: make(map[string]uint32), gpuByName: make(map[string]*gpu),
+	}
+	e.sched = queue.New(e, queue.Options{RateWindow: queue.Time(w.RateWindow)})
+	e.arrivals = newMerge(w.Streams, w.Duration)
+	e.sched.Reconfigure(0, func() {
+		for i, spec := range w.Snapshot.GetModels() {
+			m := &model{
+				index: i, spec: spec, slo: queue.Time(spec.GetSloUs()) * queue.Time(time.Microsecond),
+				jitter: workload.Seed(w.Seed, "jitter", spec.GetName()), delay: workload.Seed(w.Seed, "delay", spec.GetName()),
+			}
+			m.queue = queue.ModelSpec{Name: spec.GetName(), MaxBatch: m.maxBatch(), SLO: m.slo, Late: late(spec.GetLate())}
+			m.id = e.sched.AddModel(0, m.queue)
+			for int(m.id) >= len(e.byID) {
+				e.byID = append(e.byID, nil)
+			}
+			e.byID[m.id] = m
+			e.models = append(e.models, m)
+		}
+	})
+	for _, n := range w.Snapshot.GetNodes() {
+		for _, spec := range n.GetGpus() {
+			e.addGPU(n.GetName(), spec)
+		}
+	}
+	e.collect.init(e)
+	return e
+}
+
+// maxBatch of a model; what must not be batched runs row by row.
+func (m *model) maxBatch() int {
+	if !m.spec.GetBatchable() {
+		return 1
+	}
+	return max(1, int(m.spec.GetMaxBatchSize()))
+}
+
+func late(p policy.LatePolicy) queue.Late {
+	if p == policy.LatePolicy_LATE_POLICY_DROP {
+		return queue.LateDrop
+	}
+	return queue.LateServe
+}
+
+func (e *engine) addGPU(node string, spec *policy.GPU) *gpu {
+	g := &gpu{node: node, id: spec.GetId(), spec: spec, added: e.now, removed: queue.Never}
+	for _, m := range e.w.Snapshot.GetInterference() {
+		if m.GetGpuType() == spec.GetType() {
+			g.model = m
+			break
+		}
+	}
+	if spec.GetUnavailable() {
+		g.failures = 1
+	}
+	e.gpus = append(e.gpus, g)
+	e.gpuByName[g.name()] = g
+	return g
+}
+
+// start brings the first plan into force and arranges what is known to come.
+func (e *engine) start() error {
+	if err := e.firstPlan(); err != nil {
+		return err
+	}
+	if err := e.scheduleFailures(); err != nil {
+		return err
+	}
+	e.scheduleReplans()
+	return nil
+}
+
+// checkEvery is how many steps go by between two looks at the context.
+const checkEvery = 1 << 16
+
+// run takes the next step until all that arrived is answered, or nothing can answer it. Of what happens at one moment, batches end first,
+// then the queue acts, then requests arrive.
+func (e *engine) run() error {
+	drain := e.w.Drain
+	if drain == 0 {
+		drain = time.Minute
+	}
+	last := e.end + queue.Time(drain)
+	for step := 0; e.err == nil; step++ {
+		if step%checkEvery == 0 && e.ctx.Err() != nil {
+			return e.ctx.Err()
+		}
+		arrival, event, due := e.arrivals.next(), e.timers.next(), e.sched.Next()
+		next := min(arrival, event, due)
+		if next > last || next >= e.end && e.inFlight == 0 {
+			break
+		}
+		e.now = next
+		switch next {
+		case event:
+			e.fire(e.timers.heap[0])
+		case due:
+			e.sched.Advance(next)
+		default:
+			e.arrive(e.arrivals.head())
+			e.arrivals.pop()
+		}
+	}
+	if err := e.arrivals.err(); err != nil && e.err == nil {
+		e.err = err
+	}
+	return e.err
+}
+
+func (e *engine) fire(t *timer) {
+	if t.do != nil {
+		e.timers.remove(t)
+		t.do()
+		return
+	}
+	e.advance(t.partition)
+}
+
+// at calls do at a moment.
+func (e *engine) at(when queue.Time, do func()) {
+	e.timers.set(&timer{do: do}, max(when, e.now))
+}
+
+func (e *engine) arrive(a *workload.Arrival) {
+	if a.Model < 0 || int(a.Model) >= len(e.models) {
+		e.err = fmt.Errorf("%w: a request of model %d arrives, there are %d", ErrWorld, a.Model, len(e.models))
+		return
+	}
+	m := e.models[a.Model]
+	if e.plans.watch {
+		m.observed.arrived(e.now, a.Rows)
+	}
+	e.collect.arrived(e, m)
+	r := e.request(m)
+	r.Arrival, r.Deadline, r.Rows, r.Avoid = e.now, 0, a.Rows, queue.NoPartition
+	switch {
+	case a.Deadline > 0:
+		r.Deadline = e.now + queue.Time(a.Deadline)
+	case m.slo > 0:
+		r.Deadline = e.now + m.slo
+	default:
+		r.Deadline = queue.Never
+	}
+	e.inFlight++
+	if m.serving == 0 {
+		e.answer(r, refused)
+		return
+	}
+	e.sched.Enqueue(e.now, m.id, &r.Request)
+}
+
+// slab is how many requests are allocated at once.
+const slab = 256
+
+// request takes a request from the free ones; in the steady state there always is one.
+func (e *engine) request(m *model) *request {
+	if len(e.free) == 0 {
+		fresh := make([]request, slab)
+		for i := range fresh {
+			fresh[i].Owner = &fresh[i]
+			e.free = append(e.free, &fresh[i])
+		}
+	}
+	last := len(e.free) - 1
+	r := e.free[last]
+	e.free = e.free[:last]
+	r.model, r.retried = m, false
+	return r
+}
+
+// answer ends a request.
+func (e *engine) answer(r *request, o outcome) {
+	e.inFlight--
+	e.collect.answered(e, r, o)
+	e.free = append(e.free, r)
+}
+
+// Drop implements queue.Sink.
+func (e *engine) Drop(r *queue.Request, why queue.DropReason) {
+	e.answer(r.Owner.(*request), dropped+outcome(why))
+}

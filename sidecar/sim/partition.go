@@ -1,0 +1,181 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+)
+
+// partition is one process on a share of a GPU. One that comes back on another GPU or share under the same id is another one.
+type partition struct {
+	index    int // in engine.parts and Result.Partitions
+	spec     *policy.Partition
+	id       queue.PartitionID
+	gpu      *gpu
+	services []service // by model
+	retired  bool      // no plan names it any more; it goes when its batch ends
+	gone     bool
+	failures int // that hold now, its own and its GPU's
+
+	// The batch that it runs.
+	timer  timer
+	stage  stage
+	batch  *queue.Batch
+	kernel *kernel
+	start  queue.Time // of the execution
+	left   float64    // nanoseconds that the execution still takes without co-runners, as of since
+	slow   float64    // by what factor co-runners slow it
+	since  queue.Time
+
+	counts partitionCounts
+}
+
+// service is a model on a partition.
+type service struct {
+	model  queue.ModelID
+	kernel *kernel
+}
+
+// stage is where a partition's batch is.
+type stage uint8
+
+const (
+	idle stage = iota
+	sending
+	executing
+	responding
+)
+
+func (p *partition) load() load { return p.kernel.load[min(p.batch.Rows, len(p.kernel.load)-1)] }
+
+func (p *partition) kernelOf(m queue.ModelID) *kernel {
+	i, ok := slices.BinarySearchFunc(p.services, m, func(s service, m queue.ModelID) int { return int(s.model) - int(m) })
+	if !ok {
+		return nil
+	}
+	return p.services[i].kernel
+}
+
+// Dispatch implements queue.Sink: a batch sets out for its partition.
+func (e *engine) Dispatch(b *queue.Batch) {
+	p, m := e.byQID[b.Partition], e.byID[b.Model]
+	k := p.kernelOf(b.Model)
+	if p.stage != idle || p.failures > 0 || k == nil {
+		e.err = fmt.Errorf("sim: the queue sent a batch of %s to partition %s, which runs one, is down or does not serve it", m.spec.GetName(), p.spec.GetId())
+		return
+	}
+	p.batch, p.kernel = b, k
+	p.left = k.mean[b.Rows]
+	if e.w.Jitter > 0 {
+		p.left *= max(.1, 1+e.w.Jitter*m.jitter.NormFloat64())
+	}
+	d := &e.w.Delays
+	if delay := queue.Time(d.Control) + queue.Time(b.Rows)*queue.Time(d.DataPerRow) + e.delayed(m); delay > 0 {
+		p.stage = sending
+		e.timers.set(&p.timer, e.now+delay)
+		return
+	}
+	e.execute(p)
+}
+
+// delayed is the random part of a delay.
+func (e *engine) delayed(m *model) queue.Time {
+	if e.w.Delays.Jitter == 0 {
+		return 0
+	}
+	return queue.Time(m.delay.Int64N(int64(e.w.Delays.Jitter) + 1))
+}
+
+func (e *engine) execute(p *partition) {
+	p.stage, p.start = executing, e.now
+	p.gpu.enter(e, p)
+}
+
+// advance takes a partition's batch to its next stage.
+func (e *engine) advance(p *partition) {
+	switch p.stage {
+	case sending:
+		e.execute(p)
+	case executing:
+		p.gpu.leave(e, p)
+		e.collect.executed(e, p)
+		p.stage = responding
+		if delay := queue.Time(e.w.Delays.Response) + e.delayed(e.byID[p.batch.Model]); delay > 0 {
+			e.timers.set(&p.timer, e.now+delay)
+			return
+		}
+		e.complete(p)
+	case responding:
+		e.complete(p)
+	}
+}
+
+// complete answers a batch's requests and makes the partition available.
+func (e *engine) complete(p *partition) {
+	for _, r := range p.batch.Requests {
+		o := good
+		if e.now > r.Deadline {
+			o = tooLate
+		}
+		e.answer(r.Owner.(*request), o)
+	}
+	e.vacate(p)
+	e.sched.Complete(e.now, p.id)
+	e.remove(p)
+}
+
+// vacate forgets the batch; the queue may give the partition the next one at once.
+func (e *engine) vacate(p *partition) {
+	p.stage, p.batch, p.kernel = idle, nil, nil
+	e.timers.remove(&p.timer)
+}
+
+// abort loses a partition's batch: its requests go back to the queue, once, as the sidecar does. The queue knows that it is down.
+func (e *engine) abort(p *partition) {
+	if p.stage == idle {
+		return
+	}
+	if p.stage == executing {
+		p.gpu.leave(e, p)
+		e.collect.executed(e, p)
+	}
+	m := e.byID[p.batch.Model]
+	e.lost = e.lost[:0]
+	for _, r := range p.batch.Requests {
+		e.lost = append(e.lost, r.Owner.(*request))
+	}
+	e.vacate(p)
+	e.sched.Complete(e.now, p.id)
+	e.sched.Reconfigure(e.now, func() {
+		for _, r := range e.lost {
+			if r.retried {
+				e.answer(r, failed)
+				continue
+			}
+			r.retried, r.Avoid = true, p.id
+			e.collect.requeued(e, r)
+			e.sched.Requeue(e.now, m.id, &r.Request)
+		}
+	})
+}
+
+// remove takes a retired partition out once it is idle.
+func (e *engine) remove(p *partition) {
+	if !p.retired || p.gone || p.stage != idle {
+		return
+	}
+	if err := e.sched.RemovePartition(e.now, p.id); err != nil {
+		e.err = fmt.Errorf("sim: partition %s: %w", p.spec.GetId(), err)
+		return
+	}
+	p.gone = true
+	p.counts.removed = e.now
+	e.byQID[p.id] = nil
+	p.gpu.partitions--
+	e.release(p.gpu)
+}

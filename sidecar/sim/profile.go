@@ -1,0 +1,103 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+)
+
+// kernel is a model on partitions of one GPU type and share: how long batches take there, and what they need of the GPU.
+type kernel struct {
+	gpuType string
+	share   uint32
+	// By rows, from 1 to the model's largest batch plus one.
+	mean, upper []float64 // nanoseconds, alone on the GPU
+	creq, mreq  []float64 // fractions of the GPU
+	load        []load
+}
+
+// load is what a batch takes from what partitions of a GPU share, as fractions of it (gpulet, section 4.4).
+type load struct{ l2, bandwidth float64 }
+
+// kernelOf reads a profile. It fails where the profile says nothing, for then nobody knows how long an execution takes.
+func kernelOf(x *policy.Index, m *policy.Model, gpuType string, share uint32) (*kernel, error) {
+	p := x.UsableProfile(m.GetName(), gpuType)
+	if p == nil {
+		return nil, fmt.Errorf("%w: model %s is placed on a %s and has no usable profile for it", ErrWorld, m.GetName(), gpuType)
+	}
+	rows := int(max(1, m.GetMaxBatchSize())) + 1
+	k := &kernel{gpuType: gpuType, share: share}
+	for _, list := range []*[]float64{&k.mean, &k.upper, &k.creq, &k.mreq} {
+		*list = make([]float64, rows+1)
+	}
+	k.load = make([]load, rows+1)
+	for b := 1; b <= rows; b++ {
+		mean, ok := p.Latency(uint32(b), share)
+		upper, _ := p.Upper(uint32(b), share)
+		if !ok || !(mean >= 0) || math.IsInf(upper, 0) || math.IsNaN(upper) {
+			return nil, fmt.Errorf("%w: the profile of model %s on %s gives %g us for %d rows at %d%%", ErrWorld, m.GetName(), gpuType, mean, b, share)
+		}
+		k.mean[b], k.upper[b] = max(1, 1e3*mean), max(1, 1e3*upper, k.upper[b-1])
+		k.creq[b] = need(p, b, share, (*policy.ProfilePoint).GetCreq)
+		k.mreq[b] = need(p, b, share, (*policy.ProfilePoint).GetMreq)
+		k.load[b] = load{need(p, b, share, (*policy.ProfilePoint).GetL2Utilization), need(p, b, share, (*policy.ProfilePoint).GetBandwidthUtilization)}
+	}
+	return k, nil
+}
+
+// need is what a batch needs of the GPU, from the points of the nearest share, linear in rows between them, and in proportion to the share
+// below the smallest one. Outside the grid of batches the nearest point counts.
+func need(p *policy.Profile, rows int, share uint32, value func(*policy.ProfilePoint) *policy.Estimate) float64 {
+	nearest, off := uint32(0), uint32(math.MaxUint32)
+	for _, q := range p.GetPoints() {
+		d := max(q.GetThreadPercentage(), share) - min(q.GetThreadPercentage(), share)
+		if d < off {
+			nearest, off = q.GetThreadPercentage(), d
+		}
+	}
+	scale := 1.0
+	if nearest > share {
+		scale = float64(share) / float64(nearest)
+	}
+	var below, above *policy.ProfilePoint
+	for _, q := range p.GetPoints() { // sorted by share, then by batch
+		if q.GetThreadPercentage() != nearest {
+			continue
+		}
+		if int(q.GetBatch()) <= rows {
+			below = q
+		}
+		if int(q.GetBatch()) >= rows && above == nil {
+			above = q
+		}
+	}
+	switch {
+	case below == nil:
+		return scale * value(above).GetValue()
+	case above == nil || above == below:
+		return scale * value(below).GetValue()
+	}
+	w := (float64(rows) - float64(below.GetBatch())) / (float64(above.GetBatch()) - float64(below.GetBatch()))
+	return scale * ((1-w)*value(below).GetValue() + w*value(above).GetValue())
+}
+
+// class is a kernel with the slowdown that the queue expects: what the queue calls a profile class.
+type class struct {
+	*kernel
+	slowdown float64
+}
+
+// table is what the queue plans with: the upper latency under the expected slowdown, and the delays.
+func (c class) table(d Delays) queue.Table {
+	t := make(queue.Table, len(c.upper))
+	fixed := queue.Time(d.Control + d.Response + 2*d.Jitter)
+	for b := 1; b < len(t); b++ {
+		t[b] = queue.Time(math.Ceil(c.upper[b]*c.slowdown)) + fixed + queue.Time(b)*queue.Time(d.DataPerRow)
+	}
+	return t
+}
