@@ -31,6 +31,7 @@ type flags struct {
 	file, repository, state, driver, triton, mode string
 	grpc, http, metrics, admin                    string
 	logLevel, logFormat                           string
+	attach                                        []string
 }
 
 func newCommand(p process) *cobra.Command {
@@ -43,7 +44,10 @@ Triton processes, decides with a scheduling policy which model lies where, and
 batches requests as late as their deadlines allow.
 
 Try it without a GPU and without Triton:
-  conch --driver embedded --repository DIR`,
+  conch --driver embedded --repository DIR
+
+Watch Triton servers that run already, and change nothing of theirs:
+  conch --attach localhost:8001`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -59,7 +63,8 @@ Try it without a GPU and without Triton:
 	root.Flags().StringVarP(&f.file, "config", "c", "", "conch.yaml; docs/configuration.md describes it")
 	root.Flags().StringVar(&f.repository, "repository", "", "model repository directory")
 	root.Flags().StringVar(&f.state, "state", "", "directory of conch's own state")
-	root.Flags().StringVar(&f.driver, "driver", "", "where Triton processes come from: process or embedded")
+	root.Flags().StringVar(&f.driver, "driver", "", "where Triton processes come from: process, embedded or attach")
+	root.Flags().StringArrayVar(&f.attach, "attach", nil, "servers that others run: host:port of their gRPC, separated by commas, HTTP and metrics on the ports beside; or grpc=host:port,http=host:port,metrics=host:port (repeatable)")
 	root.Flags().StringVar(&f.triton, "tritonserver", "", "path of tritonserver")
 	root.Flags().StringVar(&f.mode, "mode", "", "observe, advise or control")
 	root.Flags().StringVar(&f.grpc, "grpc", "", "address of Triton's gRPC protocol, or off")
@@ -112,6 +117,13 @@ func checkDiscipline(discipline string, parameters map[string]string, dropPolicy
 
 // load reads the configuration; the command line wins over the file.
 func (f flags) load() (*config.Config, error) {
+	var endpoints []config.Endpoint
+	if len(f.attach) > 0 {
+		var err error
+		if endpoints, err = config.ParseEndpoints(f.attach); err != nil {
+			return nil, err
+		}
+	}
 	return config.Load(f.file, func(c *config.Config) {
 		for _, over := range []struct {
 			flag string
@@ -123,6 +135,12 @@ func (f flags) load() (*config.Config, error) {
 		} {
 			if over.flag != "" {
 				*over.into = over.flag
+			}
+		}
+		if len(endpoints) > 0 {
+			c.Driver.Endpoints = endpoints
+			if f.driver == "" {
+				c.Driver.Kind = config.DriverAttach
 			}
 		}
 		if f.mode != "" {

@@ -19,12 +19,18 @@ import (
 )
 
 // machine is this machine with the GPUs that conch.yaml or the driver names.
-func machine(settings config.GPUs, daemon mps.Daemon, log *slog.Logger) (*policy.Node, error) {
+func machine(c *config.Config, daemon mps.Daemon, log *slog.Logger) (*policy.Node, error) {
 	name, err := os.Hostname()
 	if err != nil {
 		name = "localhost"
 	}
 	node := &policy.Node{Name: name, CpuCores: uint32(runtime.NumCPU()), MemoryBytes: hostMemory()}
+	if c.Driver.Kind == config.DriverAttach {
+		// The devices are the servers' affair, wherever they are.
+		node.Gpus = devices(c)
+		return node, nil
+	}
+	settings := c.GPUs
 	var found []*policy.GPU
 	if settings.Auto || !allEmulated(settings.List) {
 		var remark string
@@ -47,6 +53,7 @@ func machine(settings config.GPUs, daemon mps.Daemon, log *slog.Logger) (*policy
 	for _, g := range node.GetGpus() {
 		g.SharesEnforced = daemon.Running && !g.GetEmulated()
 	}
+	checkMPS(node, daemon, log)
 	return node, nil
 }
 

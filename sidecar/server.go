@@ -66,9 +66,11 @@ type server struct {
 
 	dispatcher *dispatch.Dispatcher
 	applier    *apply.Applier
-	grpc       *grpc.Server
-	http       *http.Server
-	operators  []*http.Server
+	// servers are nil unless others run them.
+	servers   *servers
+	grpc      *grpc.Server
+	http      *http.Server
+	operators []*http.Server
 
 	// listeners by the name of their key in conch.yaml; a door that is off has
 	// none.
@@ -126,18 +128,25 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	}
 
 	daemon := mps.Detect(os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), nil)
-	node, err := machine(o.config.GPUs, daemon, o.log)
+	node, err := machine(o.config, daemon, o.log)
 	if err != nil {
 		return s, err
 	}
-	checkMPS(node, daemon, o.log)
-	partitions, err := s.newDriver(daemon)
+	partitions, err := s.newDriver(node, store, daemon)
 	if err != nil {
 		return s, err
 	}
 	s.later(partitions.Close)
+	files := apply.Repository(store)
+	var others control.Attached
+	if s.servers != nil {
+		others = s.servers.catalogue
+		if s.servers.files != nil {
+			files = s.servers.files
+		}
+	}
 	s.control, err = control.New(control.Options{
-		Config: o.config, Nodes: []*policy.Node{node}, Repository: store, Requests: s.dispatcher, Recorder: recorder,
+		Config: o.config, Nodes: []*policy.Node{node}, Repository: store, Attached: others, Requests: s.dispatcher, Recorder: recorder,
 		Metrics: planMetrics, DB: db, Logger: o.log.With("part", "control"), Version: o.version,
 		CheckDispatch: func(d *policy.Dispatch) error {
 			return checkDiscipline(d.GetDiscipline(), d.GetParameters(), d.GetDropPolicy())
@@ -146,7 +155,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		Applier: func(h control.Hooks) (control.Applier, error) {
 			var err error
 			s.applier, err = apply.New(apply.Options{
-				Dir: filepath.Join(o.config.State, "partitions"), DB: db, Driver: partitions, Repository: store, Router: s.dispatcher,
+				Dir: filepath.Join(o.config.State, "partitions"), DB: db, Driver: partitions, Repository: files, Router: s.dispatcher,
 				Recorder: control.Samples(recorder), MPS: daemon, Logger: o.log.With("part", "apply"), OnStep: h.StepDone,
 				OnPartition: func(e driver.Event) { h.PartitionChanged(e.Partition, e.Up, changed(e)) },
 			})
@@ -155,6 +164,9 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	})
 	if err != nil {
 		return s, err
+	}
+	if s.servers != nil {
+		s.servers.driver.Watch(s.control.ServersChanged)
 	}
 	return s, s.openFronts(ctx, registry)
 }
@@ -185,14 +197,21 @@ func (s *server) open(path string) (*bbolt.DB, error) {
 	return db, nil
 }
 
-func (s *server) newDriver(daemon mps.Daemon) (driver.Driver, error) {
+func (s *server) newDriver(node *policy.Node, store *repo.Store, daemon mps.Daemon) (driver.Driver, error) {
 	d, log := s.config.Driver, s.log.With("part", "driver")
-	if d.Kind == config.DriverEmbedded {
+	switch d.Kind {
+	case config.DriverAttach:
+		var err error
+		if s.servers, err = attach(s.config, node, store, s.log); err != nil {
+			return nil, err
+		}
+		return s.servers.driver, nil
+	case config.DriverEmbedded:
 		return driver.NewEmbedded(driver.EmbeddedOptions{Stretch: d.Stretch, Logger: log}), nil
 	}
 	return driver.NewProcesses(driver.ProcessOptions{
 		Server: d.TritonServer, BackendDir: d.BackendDirectory, Arguments: d.Arguments, Environment: d.Environment,
-		Dir: filepath.Join(s.config.State, "servers"), Stretch: d.Stretch, MPS: daemon, Logger: log,
+		Dir: filepath.Join(s.config.State, "servers"), Stretch: d.Stretch, MPS: daemon, Health: health(s.config), Logger: log,
 	})
 }
 
@@ -213,7 +232,11 @@ func (s *server) newHost(o serverOptions, h control.Hooks) *policyhost.Host {
 // openFronts binds every address and makes the servers behind them.
 func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) error {
 	table := routes{s.dispatcher, s.control.Names}
-	one := aggregate.New(aggregate.Options{Partitions: table, Models: table, Counts: table, Repository: loader{s.control}})
+	orders := aggregate.Repository(loader{s.control})
+	if s.servers != nil {
+		orders = attachedLoader{orders, s.control, s.servers.driver}
+	}
+	one := aggregate.New(aggregate.Options{Partitions: table, Models: table, Counts: table, Repository: orders})
 	s.later(func() error { one.Close(); return nil })
 	limit := int(min(uint64(s.config.Limits.MessageBytes), math.MaxInt32))
 	s.grpc = ingressgrpc.New(ingressgrpc.Options{

@@ -36,6 +36,7 @@ type API interface {
 	UsePolicy(ctx context.Context, r client.UsePolicyRequest) (client.Policy, error)
 	Revisions(ctx context.Context) ([]client.RepositoryRevision, error)
 	Import(ctx context.Context, r client.ImportRequest) (client.RepositoryRevision, error)
+	Release(ctx context.Context, r client.ReleaseRequest) (client.ReleaseResult, error)
 	// Events gives the events after since, oldest first.
 	Events(ctx context.Context, since uint64) ([]client.Event, error)
 	// Follow yields them and then every new one until ctx ends or yield fails.
@@ -70,6 +71,7 @@ func NewHandler(api API, logger *slog.Logger) http.Handler {
 		return api.Revisions(r.Context())
 	}))
 	mux.HandleFunc("POST /v1/repository/import", order(s, api.Import))
+	mux.HandleFunc("POST /v1/release", order(s, api.Release))
 	mux.HandleFunc("GET /v1/events", s.events)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, &client.Error{Code: client.CodeNotFound, Message: fmt.Sprintf("the admin API has no %s %s", r.Method, r.URL.Path)})

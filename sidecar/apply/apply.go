@@ -257,8 +257,22 @@ func (a *Applier) Close(ctx context.Context) error {
 // end stops a process and removes its directory.
 func (a *Applier) end(ctx context.Context, r *running) error {
 	stopped := r.process.Stop(ctx)
-	err := a.o.Repository.Unstage(context.WithoutCancel(ctx), r.repository)
-	return errors.Join(stopped, err, os.RemoveAll(filepath.Dir(r.repository)))
+	if r.repository == a.o.Driver.Repository(r.partition.GetGpu()) {
+		return stopped // its server goes on serving from it
+	}
+	return errors.Join(stopped, a.clear(context.WithoutCancel(ctx), r, nil))
+}
+
+// clear removes a process's directory, or from its server's own repository the
+// models that were staged for it.
+func (a *Applier) clear(ctx context.Context, r *running, models []string) error {
+	switch {
+	case r.repository != a.o.Driver.Repository(r.partition.GetGpu()):
+		return errors.Join(a.o.Repository.Unstage(ctx, r.repository), os.RemoveAll(filepath.Dir(r.repository)))
+	case len(models) > 0:
+		return a.o.Repository.Unstage(ctx, r.repository, models...)
+	}
+	return nil
 }
 
 // take waits for the turn.

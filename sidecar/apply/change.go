@@ -48,8 +48,8 @@ func (a *Applier) change(next *Target, d *plan.Diff) *change {
 	for _, p := range fresh {
 		c.started[p.GetId()] = &running{partition: p, gpu: c.gpus[p.GetGpu()], models: map[string]bool{}}
 	}
-	if c.old == nil {
-		return c
+	if c.old == nil || next.Given {
+		return c // a server whose models others load has changed over by itself
 	}
 	for _, m := range next.Revision.Models {
 		if was := c.old.Revision.Model(m.Name); was != nil && (was.Digest != m.Digest || was.Managed.Digest != m.Managed.Digest) {
@@ -96,10 +96,28 @@ func (c *change) end() []phase {
 		gone = append(gone, r.Old)
 	}
 	for _, p := range gone {
+		r := c.before[p.GetId()]
 		drains = append(drains, c.drain(p.GetId(), ""))
-		stops = append(stops, c.stop(c.before[p.GetId()]))
+		if c.a.o.Driver.Lasting() && !c.next.Given { // the server stays, what it need not serve goes
+			for _, model := range r.loaded() {
+				if !c.stays(p.GetGpu(), model) {
+					unloads = append(unloads, c.unload(r, model))
+				}
+			}
+		}
+		stops = append(stops, c.stop(r))
 	}
 	return []phase{{steps: drains}, {steps: unloads}, {steps: stops}}
+}
+
+// stays reports whether the next plan has a model on a GPU.
+func (c *change) stays(gpu, model string) bool {
+	for _, p := range c.next.Plan.GetPartitions() {
+		if p.GetGpu() == gpu && slices.Contains(modelsOf(p), model) {
+			return true
+		}
+	}
+	return false
 }
 
 // fresh are the partitions that need a new process, in the plan's order.
@@ -113,20 +131,14 @@ func (c *change) stage(p *policy.Partition) step {
 	return step{
 		StepEvent: StepEvent{Kind: StepStage, Partition: p.GetId()},
 		do: func(ctx context.Context) (string, error) {
-			if err := os.MkdirAll(c.a.o.Dir, 0o755); err != nil {
-				return "", err
-			}
-			dir, err := os.MkdirTemp(c.a.o.Dir, safe(p.GetId())+"-")
+			repository, clean, err := c.directory(p)
 			if err != nil {
 				return "", err
 			}
-			repository := filepath.Join(dir, "repository")
-			models := make([]string, len(p.GetInstances()))
-			for i, in := range p.GetInstances() {
-				models[i] = in.GetModel()
-			}
-			if err := c.a.o.Repository.Stage(ctx, c.next.Revision.ID, models, repository); err != nil {
-				return "", errors.Join(err, os.RemoveAll(dir))
+			if !c.next.Given {
+				if err := c.a.o.Repository.Stage(ctx, c.next.Revision.ID, modelsOf(p), repository); err != nil {
+					return "", errors.Join(err, clean())
+				}
 			}
 			c.a.mu.Lock()
 			defer c.a.mu.Unlock()
@@ -134,9 +146,33 @@ func (c *change) stage(p *policy.Partition) step {
 			return "", nil
 		},
 		undo: func(ctx context.Context) error {
-			return errors.Join(c.a.o.Repository.Unstage(ctx, r.repository), os.RemoveAll(filepath.Dir(r.repository)))
+			if c.next.Given {
+				return c.a.clear(ctx, r, nil)
+			}
+			return c.a.clear(ctx, r, modelsOf(p))
 		},
 	}
+}
+
+// directory is the model repository of a new process: its server's own, or one
+// that is made for it.
+func (c *change) directory(p *policy.Partition) (repository string, clean func() error, err error) {
+	if own := c.a.o.Driver.Repository(p.GetGpu()); own != "" {
+		return own, func() error { return nil }, nil
+	}
+	if err := os.MkdirAll(c.a.o.Dir, 0o755); err != nil {
+		return "", nil, err
+	}
+	dir, err := os.MkdirTemp(c.a.o.Dir, safe(p.GetId())+"-")
+	return filepath.Join(dir, "repository"), func() error { return os.RemoveAll(dir) }, err
+}
+
+func modelsOf(p *policy.Partition) []string {
+	models := make([]string, len(p.GetInstances()))
+	for i, in := range p.GetInstances() {
+		models[i] = in.GetModel()
+	}
+	return models
 }
 
 // safe makes an id fit to begin a directory's name.
@@ -176,6 +212,13 @@ func (c *change) start(p *policy.Partition) step {
 func (c *change) load(l plan.Load) step {
 	id, model := l.Partition.GetId(), l.Instance.GetModel()
 	take := func(ctx context.Context, r *running) error {
+		if c.next.Given {
+			r.process.Abandon(model)
+			c.a.mu.Lock()
+			delete(r.models, model)
+			c.a.mu.Unlock()
+			return nil
+		}
 		err := r.process.Unload(ctx, model)
 		c.a.mu.Lock()
 		delete(r.models, model)
@@ -189,6 +232,13 @@ func (c *change) load(l plan.Load) step {
 	s := step{
 		StepEvent: StepEvent{Kind: StepLoad, Partition: id, Model: model},
 		do: func(ctx context.Context) (string, error) {
+			if c.next.Given {
+				r.process.Adopt(model)
+				c.a.mu.Lock()
+				r.models[model] = true
+				c.a.mu.Unlock()
+				return "it is there already", nil
+			}
 			if !isNew {
 				if err := c.a.o.Repository.Stage(ctx, c.next.Revision.ID, []string{model}, r.repository); err != nil {
 					return "", err
@@ -224,6 +274,9 @@ func (c *change) warmUps() (measured, once []step) {
 		model, gpu string
 		share      uint32
 	}
+	if c.next.Given {
+		return nil, nil // the server has other callers, and the model runs already
+	}
 	seen := map[class]bool{}
 	for _, p := range c.next.Snapshot.GetProfiles() {
 		source := p.GetSource()
@@ -238,6 +291,10 @@ func (c *change) warmUps() (measured, once []step) {
 		r := c.started[l.Partition.GetId()]
 		if r == nil {
 			once = append(once, c.warmUp(c.before[l.Partition.GetId()], l, false))
+			continue
+		}
+		if c.a.o.Driver.Lasting() { // others may use it now: its times would not be the model's
+			once = append(once, c.warmUp(r, l, false))
 			continue
 		}
 		key := class{l.Instance.GetModel(), r.gpu.GetType(), l.Partition.GetThreadPercentage()}
@@ -312,7 +369,12 @@ func (c *change) reload(id, model string) step {
 		}
 		return r.process.Load(ctx, model)
 	}
-	back := func(ctx context.Context) error { return to(ctx, c.old.Revision.ID) }
+	back := func(ctx context.Context) error {
+		if c.old.Given { // its own files are put back in their place
+			return errors.Join(c.a.o.Repository.Unstage(ctx, r.repository, model), r.process.Load(ctx, model))
+		}
+		return to(ctx, c.old.Revision.ID)
+	}
 	return step{
 		StepEvent: StepEvent{Kind: StepReload, Partition: id, Model: model},
 		do: func(ctx context.Context) (string, error) {
@@ -390,10 +452,16 @@ func (c *change) unload(r *running, model string) step {
 		do: func(ctx context.Context) (string, error) {
 			within, cancel := context.WithTimeout(ctx, c.a.o.DrainTimeout)
 			defer cancel()
-			err := r.process.Unload(within, model)
+			if c.next.Given {
+				r.process.Abandon(model)
+			}
 			c.a.mu.Lock()
 			delete(r.models, model)
 			c.a.mu.Unlock()
+			if c.next.Given {
+				return "others have unloaded it", nil
+			}
+			err := r.process.Unload(within, model)
 			return "", errors.Join(err, c.a.o.Repository.Unstage(within, r.repository, model))
 		},
 	}

@@ -53,6 +53,8 @@ type world struct {
 	drained   []string
 	steps     []apply.StepEvent
 	events    []driver.Event
+	own       map[string]string
+	lasting   bool
 }
 
 func newWorld(t fatal) *world {
@@ -137,10 +139,16 @@ type fakeProcess struct {
 	spec     driver.Spec
 	endpoint driver.Endpoint
 	models   map[string]string // model, digest
+	adopted  map[string]bool
 }
 
 func (w *world) Kind() string { return "fake" }
 func (w *world) Close() error { return nil }
+
+// Repository and Lasting make the world one of servers that others run, where
+// own names their repositories by GPU.
+func (w *world) Repository(gpu string) string { return w.own[gpu] }
+func (w *world) Lasting() bool                { return w.lasting }
 
 func (w *world) Start(_ context.Context, s driver.Spec) (driver.Process, error) {
 	w.mu.Lock()
@@ -148,11 +156,11 @@ func (w *world) Start(_ context.Context, s driver.Spec) (driver.Process, error) 
 	if err := w.op("start %s", s.Partition.GetId()); err != nil {
 		return nil, err
 	}
-	if w.staged[s.RepositoryDir] == nil {
+	if w.staged[s.RepositoryDir] == nil && !w.lasting {
 		w.t.Fatalf("a server is started on a directory that is not staged")
 	}
 	w.started++
-	p := &fakeProcess{w: w, spec: s, endpoint: driver.Endpoint{GRPC: fmt.Sprintf("host:%d", w.started)}, models: map[string]string{}}
+	p := &fakeProcess{w: w, spec: s, endpoint: driver.Endpoint{GRPC: fmt.Sprintf("host:%d", w.started)}, models: map[string]string{}, adopted: map[string]bool{}}
 	w.processes[p.endpoint.GRPC] = p
 	return p, nil
 }
@@ -161,6 +169,18 @@ func (p *fakeProcess) Endpoint() driver.Endpoint {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	return p.endpoint
+}
+
+func (p *fakeProcess) Adopt(model string) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.adopted[model] = true
+}
+
+func (p *fakeProcess) Abandon(model string) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	delete(p.adopted, model)
 }
 
 func (p *fakeProcess) Load(_ context.Context, model string) error {

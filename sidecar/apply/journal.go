@@ -36,6 +36,9 @@ type record struct {
 	Author   string    `json:"author"`
 	Reason   string    `json:"reason"`
 	Time     time.Time `json:"time"`
+	// Given is the Target's: what other people's servers serve is asked of them
+	// anew.
+	Given bool `json:"given,omitempty"`
 }
 
 type unfinished struct {
@@ -94,7 +97,7 @@ func (j journal) serve(t Target, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(record{Snapshot: snapshot, Plan: plan, Revision: t.Revision.ID, Author: t.Author, Reason: t.Reason, Time: now})
+	text, err := json.Marshal(record{Snapshot: snapshot, Plan: plan, Revision: t.Revision.ID, Author: t.Author, Reason: t.Reason, Time: now, Given: t.Given})
 	if err != nil {
 		return err
 	}
@@ -159,7 +162,7 @@ func (j journal) read() (*Target, string, *Interrupted, error) {
 			return nil
 		})
 	})
-	if err != nil || served == nil {
+	if err != nil || served == nil || served.Given {
 		return nil, "", cut, wrap("read the journal", err)
 	}
 	t := &Target{Snapshot: &policy.Snapshot{}, Plan: &policy.Plan{}, Author: served.Author, Reason: served.Reason}

@@ -27,6 +27,9 @@ func table(t *Target, running map[string]*running) *dispatch.RouteTable {
 			Name: m.GetName(), Config: files.Config, SLO: time.Duration(m.GetSloUs()) * time.Microsecond, Late: m.GetLate(),
 		}
 		route.Batchable, route.PassThroughReason = repo.Batchable(files.Config)
+		if t.PassThrough != "" {
+			route.Batchable, route.PassThroughReason = false, t.PassThrough
+		}
 		for _, v := range repo.ServedVersions(files.Config, files.Versions) {
 			route.Versions = append(route.Versions, strconv.FormatInt(v, 10))
 		}

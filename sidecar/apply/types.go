@@ -27,6 +27,12 @@ type Target struct {
 	Snapshot *policy.Snapshot
 	Plan     *policy.Plan
 	Revision *repo.Revision
+	// Given: the servers serve this already by somebody else's hand. Models are
+	// adopted as they are; nothing is staged, loaded, warmed up or unloaded.
+	Given bool
+	// PassThrough says why every request is forwarded alone and at once, whatever
+	// the plan says of dispatch; empty where it is not.
+	PassThrough string
 	// Author and Reason are written to the journal.
 	Author, Reason string
 }

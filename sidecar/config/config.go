@@ -72,13 +72,34 @@ type Driver struct {
 	Environment      map[string]string `yaml:"environment"`
 	// Stretch multiplies emulated times.
 	Stretch float64 `yaml:"stretch"`
+	// Endpoints are the servers of the attach driver, one partition each.
+	Endpoints []Endpoint `yaml:"endpoints"`
+	Probe     Probe      `yaml:"probe"`
 }
 
 // The kinds of driver of this build.
 const (
 	DriverEmbedded = "embedded"
 	DriverProcess  = "process"
+	DriverAttach   = "attach"
 )
+
+// Endpoint is a Triton server that others run. HTTP and Metrics are host:port or
+// "off".
+type Endpoint struct {
+	GRPC    string `yaml:"grpc"`
+	HTTP    string `yaml:"http"`
+	Metrics string `yaml:"metrics"`
+	// Repository is the model repository of that server, on this machine, that conch
+	// may write; empty leaves its models to others.
+	Repository string `yaml:"repository"`
+}
+
+// Probe says how servers are asked whether they live.
+type Probe struct {
+	Period   Duration `yaml:"period"`
+	Deadline Duration `yaml:"deadline"`
+}
 
 // GPUs is either "auto" or a list.
 type GPUs struct {

@@ -31,6 +31,7 @@ const EmulatedGPU = "A100-80GB"
 // Provision fills in every default that was not said.
 func (c *Config) Provision(env Environment) {
 	fill(&c.APIVersion, APIVersion)
+	c.provisionAttach()
 	fill(&c.Mode, ModeControl)
 	fill(&c.Listen.GRPC, ":8001")
 	fill(&c.Listen.HTTP, ":8000")
@@ -42,6 +43,8 @@ func (c *Config) Provision(env Environment) {
 		fill(&c.Driver.TritonServer, "tritonserver")
 	}
 	fill(&c.Driver.Stretch, 1)
+	fill(&c.Driver.Probe.Period, Duration(time.Second))
+	fill(&c.Driver.Probe.Deadline, Duration(5*time.Second))
 	c.provisionGPUs()
 	fill(&c.Objective, "max-goodput")
 	fill(&c.Policy.Name, "static")

@@ -22,7 +22,7 @@ func (c *Config) Validate(env Environment) error {
 	v.oneOf("apiVersion", c.APIVersion, APIVersion)
 	v.oneOf("mode", string(c.Mode), string(ModeObserve), string(ModeAdvise), string(ModeControl))
 	v.listen(c.Listen)
-	if c.Repository == "" {
+	if c.Repository == "" && c.Driver.Kind != DriverAttach {
 		v.problem("repository", "is missing; name the directory of the model repository (or use --repository)")
 	}
 	v.driver(c)
@@ -135,7 +135,14 @@ func (v *validator) listen(l Listen) {
 
 func (v *validator) driver(c *Config) {
 	d := c.Driver
-	v.oneOf("driver.kind", d.Kind, DriverEmbedded, DriverProcess)
+	v.oneOf("driver.kind", d.Kind, DriverEmbedded, DriverProcess, DriverAttach)
+	v.positive("driver.probe.period", d.Probe.Period)
+	v.positive("driver.probe.deadline", d.Probe.Deadline)
+	if d.Kind == DriverAttach {
+		v.attach(c)
+	} else if len(d.Endpoints) > 0 {
+		v.problem("driver.endpoints", "are servers that others run; they belong to driver.kind attach, not %s", d.Kind)
+	}
 	if d.Kind == DriverEmbedded {
 		for path, said := range map[string]bool{
 			"driver.tritonserver": d.TritonServer != "", "driver.backendDirectory": d.BackendDirectory != "",

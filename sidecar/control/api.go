@@ -30,6 +30,8 @@ type API interface {
 	UsePolicy(context.Context, PolicyRequest) (Policy, error)
 	Revisions(context.Context) ([]RepositoryRevision, error)
 	Import(context.Context, ImportRequest) (RepositoryRevision, error)
+	// Release gives attached servers back.
+	Release(context.Context, ReleaseRequest) (ReleaseResult, error)
 	// Events gives those after id since, oldest first.
 	Events(since uint64) []Event
 	// Follow calls yield for the events after since, then for every new one,

@@ -89,9 +89,11 @@ type Options struct {
 	// Nodes are the machines with their GPUs.
 	Nodes      []*policy.Node
 	Repository Repository
-	Requests   Requests
-	Recorder   *observe.Recorder
-	Metrics    *observe.PlanMetrics
+	// Attached is nil unless others run the servers.
+	Attached Attached
+	Requests Requests
+	Recorder *observe.Recorder
+	Metrics  *observe.PlanMetrics
 	// DB keeps events, the plan's number and what was learnt.
 	DB *bbolt.DB
 	// Policies and Applier make the two parts that call back.
@@ -109,6 +111,7 @@ type Options struct {
 type Control struct {
 	nodes      []*policy.Node
 	repository Repository
+	attached   Attached
 	requests   Requests
 	recorder   *observe.Recorder
 	metrics    *observe.PlanMetrics
@@ -155,6 +158,17 @@ type Control struct {
 	// not come to serve: the same thing is not worth a second event.
 	failure  string
 	proposed *policy.Plan
+
+	// moved says why attached servers are to be followed; empty where they are.
+	moved string
+	// placing: the policy places models of the repository on attached servers.
+	placing bool
+	// released: mode is observe by an operator's order, whatever said, the
+	// configuration as it was read, has.
+	released bool
+	said     *config.Config
+	// remarks about attached servers that were written down.
+	remarks map[string]bool
 }
 
 // serving is the plan in force.
@@ -162,6 +176,9 @@ type serving struct {
 	Plan
 	snapshot *policy.Snapshot
 	files    *repo.Revision
+	// given and passThrough are the apply.Target's.
+	given       bool
+	passThrough string
 }
 
 // New makes a loop and the parts that call back into it. Nothing runs yet.
@@ -173,15 +190,15 @@ func New(o Options) (*Control, error) {
 		o.Clock = SystemClock()
 	}
 	c := &Control{
-		nodes: o.Nodes, repository: o.Repository, requests: o.Requests, recorder: o.Recorder, metrics: o.Metrics, db: o.DB,
+		nodes: o.Nodes, repository: o.Repository, attached: o.Attached, requests: o.Requests, recorder: o.Recorder, metrics: o.Metrics, db: o.DB,
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		unloaded: map[string]bool{}, failed: map[string]failure{}, loads: map[string]float64{}, starting: "not started yet",
+		said: o.Config, remarks: map[string]bool{},
 	}
 	if o.CheckDispatch != nil {
 		c.checks = append(c.checks, o.CheckDispatch)
 	}
-	c.version.Mode, c.version.Driver = string(o.Config.Mode), o.Config.Driver.Kind
 	var err error
 	if c.events, err = openEvents(o.DB, o.Logger); err != nil {
 		return nil, err
@@ -189,6 +206,7 @@ func New(o Options) (*Control, error) {
 	if err := c.restore(); err != nil {
 		return nil, err
 	}
+	c.version.Mode, c.version.Driver = string(c.config.Mode), o.Config.Driver.Kind
 	if c.policies, err = o.Policies(c); err != nil {
 		return nil, err
 	}

@@ -194,6 +194,10 @@ const (
 	EventModelInterfered EventKind = "model_interfered"
 	EventReloaded        EventKind = "configuration_reloaded"
 	EventStopping        EventKind = "stopping"
+	// EventHandover: an attached server's configuration was changed, or why not.
+	EventHandover EventKind = "handover"
+	// EventReleased: attached servers were given back, or taken again.
+	EventReleased EventKind = "released"
 )
 
 // RepositoryRevision is one state of the model repository.

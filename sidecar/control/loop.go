@@ -71,18 +71,24 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 	if err != nil {
 		return c.unanswered(proposal, o, err)
 	}
-	proposal.Plan = c.obey(answer, in.config)
-	if proposal.Violations = plan.Validate(snapshot, proposal.Plan, c.checks...); len(proposal.Violations) > 0 {
+	if in.given {
+		// The servers say what is where; the policy says how requests get there.
+		proposal.Plan = c.asGiven(answer, snapshot, in)
+	} else {
+		proposal.Plan = c.obey(answer, in.config)
+	}
+	if proposal.Violations = c.judge(snapshot, proposal.Plan, in); len(proposal.Violations) > 0 {
 		return c.unanswered(proposal, o, proposal.Violations)
 	}
 
 	// 4. diff
-	if from.snapshot != nil {
+	if from.snapshot != nil && !in.given {
 		proposal.Reloads = plan.Changed(from.snapshot, snapshot)
 	}
 	proposal.Diff = plan.Compute(from.Plan.Plan, proposal.Plan, proposal.Reloads...)
 	result := &ApplyResult{Plan: from.Plan, Proposal: proposal}
-	if from.Revision > 0 && proposal.Diff.Empty() && sameSettings(from.snapshot, snapshot) {
+	same := proposal.Diff.Empty() && sameSettings(from.snapshot, snapshot) && from.given == in.given
+	if from.Revision > 0 && same && (from.passThrough == "" || !o.apply) {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "unchanged", proposal.Duration)
 		c.planned(snapshot)
 		result.Duration = c.clock.Now().Sub(began)
@@ -119,6 +125,15 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 	c.planned(snapshot)
 	result.Changed, result.Plan, result.Duration = true, c.current().Plan, c.clock.Now().Sub(began)
 	return proposal, result, nil
+}
+
+// judge validates a plan. Where the servers give the placement there is nothing
+// in it to refuse: the policy's own answer was judged by Check.
+func (c *Control) judge(s *policy.Snapshot, p *policy.Plan, in intent) plan.Violations {
+	if in.given {
+		return nil
+	}
+	return plan.Validate(s, p, c.checks...)
 }
 
 // ask puts the question to the policy. The plan that serves needs no policy, so
@@ -198,6 +213,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	c.pushProfiles(p.Snapshot.GetProfiles())
 	result, err := c.applier.Apply(ctx, apply.Target{
 		Snapshot: p.Snapshot, Plan: p.Plan, Revision: in.files, Author: o.author, Reason: o.reason,
+		Given: in.given, PassThrough: in.passThrough,
 	}, p.Diff)
 	took := c.clock.Now().Sub(began)
 	if err != nil {
@@ -212,7 +228,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	}
 	next := serving{
 		Plan:     Plan{AppliedAt: c.clock.Now(), AppliedBy: o.author, Reason: o.reason, Plan: p.Plan},
-		snapshot: p.Snapshot, files: in.files,
+		snapshot: p.Snapshot, files: in.files, given: in.given, passThrough: in.passThrough,
 	}
 	c.mu.Lock()
 	next.Revision = max(c.serving.Revision, c.before) + 1
@@ -320,7 +336,7 @@ func (c *Control) obey(answer *policy.Plan, settings *config.Config) *policy.Pla
 		m, own := settings.Models[d.GetModel()]
 		def := settings.Defaults
 		switch {
-		case settings.Mode == config.ModeObserve:
+		case settings.Mode == config.ModeObserve && c.attached == nil:
 			// Nobody's request waits or is dropped for a scheduler on probation.
 			d.Discipline, d.DropPolicy, d.Parameters = "eager", "none", nil
 			continue

@@ -379,12 +379,16 @@ func (c *Control) Reload(ctx context.Context, next *config.Config) error {
 	}
 	defer c.release()
 	c.mu.Lock()
-	c.config = next
+	c.config, c.said, c.released = next, next, false
 	c.version.Mode = string(next.Mode)
 	files := c.files
 	c.mu.Unlock()
 	if files != nil {
 		c.adopt(files, next)
+	}
+	if c.attached != nil {
+		c.save()
+		c.ServersChanged("the configuration was read again")
 	}
 	c.event(Event{Kind: EventReloaded, Message: "the configuration was read again"})
 	c.alarm("the configuration was read again")

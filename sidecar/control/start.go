@@ -37,6 +37,9 @@ func (c *Control) begin(ctx context.Context) error {
 		return err
 	}
 	defer c.release()
+	if c.attached != nil {
+		return c.beginAttached(ctx)
+	}
 	settings := c.settings()
 	files, err := c.importFirst(ctx, settings.Repository)
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/conch-serving/conch/sidecar/config"
 )
 
 const (
@@ -23,6 +25,7 @@ type state struct {
 	Plan     uint64   `json:"plan"`
 	Snapshot uint64   `json:"snapshot"`
 	Unloaded []string `json:"unloaded,omitempty"`
+	Released bool     `json:"released,omitempty"`
 }
 
 // restore reads the state of an earlier conch, so that numbers go on and what
@@ -41,13 +44,18 @@ func (c *Control) restore() error {
 		for _, name := range s.Unloaded {
 			c.unloaded[name] = true
 		}
+		if c.released = s.Released && c.attached != nil; c.released {
+			observing := *c.config
+			observing.Mode = config.ModeObserve
+			c.config = &observing
+		}
 		return nil
 	})
 }
 
 func (c *Control) save() {
 	c.mu.Lock()
-	s := state{Plan: c.serving.Revision, Snapshot: c.snapshot, Unloaded: slices.Sorted(maps.Keys(c.unloaded))}
+	s := state{Plan: c.serving.Revision, Snapshot: c.snapshot, Unloaded: slices.Sorted(maps.Keys(c.unloaded)), Released: c.released}
 	c.mu.Unlock()
 	text, err := json.Marshal(s)
 	if err == nil {

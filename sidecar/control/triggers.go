@@ -44,6 +44,9 @@ func (c *Control) loop(ctx context.Context) {
 		case <-c.wake:
 		case <-c.clock.After(tick):
 		}
+		if c.attached != nil && !c.keepUp(ctx) {
+			continue
+		}
 		now := c.clock.Now()
 		c.follow(&t)
 		if now.Sub(t.saved) >= saveEvery {

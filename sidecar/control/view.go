@@ -133,6 +133,9 @@ func (v view) model(m *repo.Model) Model {
 	out.Backend, out.Late, out.MaxBatchSize = d.GetBackend(), d.GetLate(), int(d.GetMaxBatchSize())
 	out.SLO = time.Duration(d.GetSloUs()) * time.Microsecond
 	out.Batchable, out.PassThroughReason = d.GetBatchable(), d.GetPassThroughReason()
+	if v.serving.passThrough != "" {
+		out.Batchable, out.PassThroughReason = false, v.serving.passThrough
+	}
 	rates := v.c.recorder.Rates(m.Name, v.now)
 	out.Rate, out.RowRate, out.Burstiness = rates.Window, rates.Rows, rates.Burstiness
 	out.Statistics = v.c.recorder.Statistics(m.Name, v.now)

@@ -26,6 +26,9 @@ type intent struct {
 	files    *repo.Revision
 	unloaded map[string]bool
 	failed   map[string]failure
+	// given and passThrough are the apply.Target's.
+	given       bool
+	passThrough string
 }
 
 // out says why a model is not planned for; empty if it is.
@@ -45,7 +48,10 @@ func (in intent) out(m *repo.Model) (ModelState, string) {
 func (c *Control) intent() intent {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return intent{config: c.config, files: c.files, unloaded: maps.Clone(c.unloaded), failed: maps.Clone(c.failed)}
+	return intent{
+		config: c.config, files: c.files, unloaded: maps.Clone(c.unloaded), failed: maps.Clone(c.failed),
+		given: c.attached != nil && !c.placing,
+	}
 }
 
 // observe makes the next snapshot.

@@ -91,6 +91,7 @@ type call struct {
 	stopped chan struct{} // the model's stop channel when it was queued
 	running bool          // dispatched, and not queued; guarded by Dispatcher.mu
 	retried bool          // a first attempt was lost; guarded by Dispatcher.mu until it runs again
+	batch   bool          // it could be batched, and says how many rows it has
 }
 
 // States of a call.
@@ -126,7 +127,7 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 	}
 	c := newCall(ctx, r, route, d.clock.Now())
 	key, rows, ok, _ := route.rules.Key(r)
-	c.rows = max(1, rows)
+	c.rows, c.batch = max(1, rows), ok
 	d.o.Observer.Arrived(r.Model, c.rows, c.arrived)
 
 	// 2. May it come in? Nothing that would kill a server, nothing beyond the

@@ -129,6 +129,15 @@ func (d *Dispatcher) SetPartitionState(id string, up bool, reason string) {
 		d.setUp(d.now(), p)
 	} else {
 		d.setDown(d.now(), p, reason, true)
+		// A server that hangs keeps its connections open: what waits for its answers
+		// goes elsewhere now.
+		d.tasks.Add(1)
+		go func() {
+			defer d.tasks.Done()
+			if err := p.conn.Drop(); err != nil {
+				d.o.Logger.Debug("dropping the connections to a partition that is down", "partition", p.spec.ID, "error", err)
+			}
+		}()
 	}
 	d.checkOutages()
 }

@@ -90,8 +90,9 @@ type partition struct {
 	spec    *Partition // as it was first named; its rank may change
 	id      queue.PartitionID
 	conn    *forward.Conn
-	running atomic.Int32 // executions and calls under way
-	outside atomic.Int32 // those that the queue does not know
+	running atomic.Int32  // executions and calls under way
+	outside atomic.Int32  // those that the queue does not know
+	begun   atomic.Uint32 // all that ever began
 	up      atomic.Bool
 	retired atomic.Bool // no table names it any more
 
@@ -123,6 +124,7 @@ func (p *partition) place(model string) *placement {
 func (l *placement) begin() {
 	l.running.Add(1)
 	l.partition.running.Add(1)
+	l.partition.begun.Add(1)
 }
 
 // end is begin's other half.

@@ -6,6 +6,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -30,7 +31,11 @@ func (d *Dispatcher) passThrough(c *call, route *route) answer {
 		a := answer{started: d.clock.Now(), rows: c.rows, passed: true, retried: avoid != nil}
 		var got *forward.Answer
 		frame := batch.Frame{Data: c.req.Marshal()}
+		begun := place.partition.alone()
 		got, a.err = place.partition.conn.Call(outgoing(c.ctx, c.ctx), methodInfer, &frame)
+		if c.batch && a.err == nil && begun > 0 && begun == place.partition.alone() {
+			d.observeAlone(c, place, a.started)
+		}
 		place.release(d)
 		if forward.Lost(a.err) && c.ctx.Err() == nil {
 			d.reportLost(place.partition, a.err)
@@ -49,6 +54,26 @@ func (d *Dispatcher) passThrough(c *call, route *route) answer {
 		}
 		return a
 	}
+}
+
+// alone is not 0 while one call only is under way on the partition, and another
+// number after any other has begun.
+func (p *partition) alone() uint32 {
+	if p.running.Load() != 1 {
+		return 0
+	}
+	return p.begun.Load()
+}
+
+// observeAlone reports a request that was passed through and had the partition to
+// itself as the execution that it was: so profiles are learnt where nothing is
+// batched yet.
+func (d *Dispatcher) observeAlone(c *call, l *placement, started time.Time) {
+	p := l.partition
+	d.o.Observer.Executed(Execution{
+		Model: l.model, Partition: p.spec.ID, GPUType: p.spec.GPUType, ThreadPercentage: p.spec.ThreadPercentage,
+		Rows: c.rows, Requests: 1, Start: started, End: d.clock.Now(),
+	})
 }
 
 func (d *Dispatcher) reportLost(p *partition, cause error) {

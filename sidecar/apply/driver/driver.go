@@ -18,7 +18,13 @@ type Driver interface {
 	// Start returns once the server of a partition answers, with no model loaded.
 	// Where it cannot be started nothing is left behind.
 	Start(ctx context.Context, s Spec) (Process, error)
-	// Close kills whatever still runs.
+	// Repository is the model repository that the server of a GPU has already and
+	// conch may write; empty where every partition gets a directory of its own.
+	Repository(gpu string) string
+	// Lasting servers are run by others and go on without conch: what it staged and
+	// loaded stays when conch stops, and they may have other callers.
+	Lasting() bool
+	// Close kills whatever still runs and is conch's own.
 	Close() error
 }
 
@@ -43,10 +49,15 @@ type Process interface {
 	// the driver loads it by itself. The error is a *LoadError where the server
 	// refused or hung.
 	Load(ctx context.Context, model string) error
+	// Adopt takes a model that others have loaded as one to serve: nothing is asked
+	// of the server. Abandon is the opposite.
+	Adopt(model string)
+	Abandon(model string)
 	// Unload returns once the requests that the model has accepted are answered.
 	Unload(ctx context.Context, model string) error
 	// Restart kills a server that has broken in a way that it does not notice. It is
-	// reported down and up like one that died.
+	// reported down and up like one that died. A server that others run is not
+	// touched: the error wraps ErrForeign.
 	Restart(reason string) error
 	// Stop ends the server: accepted requests are answered as long as ctx and the
 	// driver allow, then it is killed. It always ends; its error says what was left

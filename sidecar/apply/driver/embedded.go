@@ -55,6 +55,12 @@ func NewEmbedded(o EmbeddedOptions) *Embedded {
 // Kind is "embedded".
 func (d *Embedded) Kind() string { return "embedded" }
 
+// Repository is empty: every partition gets a directory of its own.
+func (d *Embedded) Repository(string) string { return "" }
+
+// Lasting is false: the servers end with conch.
+func (d *Embedded) Lasting() bool { return false }
+
 // Start starts a minitriton on free ports of the loopback interface.
 func (d *Embedded) Start(ctx context.Context, spec Spec) (Process, error) {
 	d.mu.Lock()
@@ -91,7 +97,7 @@ func (d *Embedded) Start(ctx context.Context, spec Spec) (Process, error) {
 		address = Endpoint(s.Endpoint())
 		return embeddedServer{s}, nil
 	}
-	p, err := supervise(ctx, spec, launch, d.o.Backoff, limits{d.o.LoadTimeout, d.o.DrainTimeout}, d.o.Logger, func(p *supervised) {
+	p, err := supervise(ctx, spec, launch, d.o.Backoff, limits{load: d.o.LoadTimeout, drain: d.o.DrainTimeout}, d.o.Logger, func(p *supervised) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		delete(d.running, p)

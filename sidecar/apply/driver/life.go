@@ -110,11 +110,7 @@ func (l *life) start(ctx context.Context, at ports) (server, error) {
 	l.log.begin()
 	go s.copyLog(l.driver.o.Logger.With("partition", l.spec.Partition.GetId()))
 	go s.wait()
-	conn, err := grpc.NewClient("passthrough:///"+at.endpoint().GRPC,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
-		// A server is ready within a tenth of a second; gRPC would wait a whole one
-		// before its second try.
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.3, MaxDelay: 100 * time.Millisecond}, MinConnectTimeout: time.Second}))
+	conn, err := grpc.NewClient("passthrough:///"+at.endpoint().GRPC, append(dialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		return nil, errors.Join(err, s.kill())
 	}
@@ -123,6 +119,19 @@ func (l *life) start(ctx context.Context, at ports) (server, error) {
 		return nil, errors.Join(err, s.kill())
 	}
 	return s, nil
+}
+
+// dialOptions of connections that only ask and order.
+func dialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithNoProxy(),
+		// A server is ready within a tenth of a second; gRPC would wait a whole one
+		// before its second try.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.3, MaxDelay: 100 * time.Millisecond},
+			MinConnectTimeout: time.Second,
+		}),
+	}
 }
 
 // processServer is one life of a tritonserver.
@@ -146,6 +155,12 @@ type processServer struct {
 func (s *processServer) endpoint() Endpoint    { return s.at.endpoint() }
 func (s *processServer) done() <-chan struct{} { return s.dead }
 func (s *processServer) death() string         { return s.reason }
+
+// live implements prober. A connection that is being made again is waited for:
+// a server that refuses connections ends by itself, or hangs.
+func (s *processServer) live(ctx context.Context) error {
+	return answers(ctx, s.client, grpc.WaitForReady(true))
+}
 
 // wait collects the server's end.
 func (s *processServer) wait() {
@@ -245,11 +260,16 @@ func (s *processServer) load(ctx context.Context, model string) error {
 // unload waits for the end of the unload: the call itself returns while
 // requests are still running.
 func (s *processServer) unload(ctx context.Context, model string) error {
-	if _, err := s.client.RepositoryModelUnload(ctx, &tritonpb.RepositoryModelUnloadRequest{ModelName: model}); err != nil {
+	return unloaded(ctx, s.client, model)
+}
+
+// unloaded unloads a model and waits until it is gone.
+func unloaded(ctx context.Context, client tritonpb.GRPCInferenceServiceClient, model string) error {
+	if _, err := client.RepositoryModelUnload(ctx, &tritonpb.RepositoryModelUnloadRequest{ModelName: model}); err != nil {
 		return err
 	}
 	for {
-		index, err := s.client.RepositoryIndex(ctx, &tritonpb.RepositoryIndexRequest{})
+		index, err := client.RepositoryIndex(ctx, &tritonpb.RepositoryIndexRequest{})
 		if err != nil {
 			return err
 		}

@@ -48,7 +48,9 @@ type ProcessOptions struct {
 	// StopTimeout what it may take to end after them (10s).
 	StartTimeout, LoadTimeout, DrainTimeout, StopTimeout time.Duration
 	Backoff                                              Backoff
-	Logger                                               *slog.Logger
+	// Health finds servers that hang; they are killed and started again.
+	Health Health
+	Logger *slog.Logger
 }
 
 // Processes runs one tritonserver for every partition. Each is a process group
@@ -141,6 +143,12 @@ func siblingBackends(server string) string {
 // Kind is "process".
 func (d *Processes) Kind() string { return "process" }
 
+// Repository is empty: every partition gets a directory of its own.
+func (d *Processes) Repository(string) string { return "" }
+
+// Lasting is false: the servers end with conch.
+func (d *Processes) Lasting() bool { return false }
+
 // Start starts a tritonserver on free ports of the loopback interface.
 func (d *Processes) Start(ctx context.Context, spec Spec) (Process, error) {
 	d.mu.Lock()
@@ -154,7 +162,7 @@ func (d *Processes) Start(ctx context.Context, spec Spec) (Process, error) {
 		return nil, fmt.Errorf("partition %s: %w", spec.Partition.GetId(), err)
 	}
 	l := &life{driver: d, spec: spec, log: log}
-	p, err := supervise(ctx, spec, l.begin, d.o.Backoff, limits{d.o.LoadTimeout, d.o.DrainTimeout}, d.o.Logger, func(p *supervised) {
+	p, err := supervise(ctx, spec, l.begin, d.o.Backoff, limits{load: d.o.LoadTimeout, drain: d.o.DrainTimeout, health: d.o.Health}, d.o.Logger, func(p *supervised) {
 		d.mu.Lock()
 		delete(d.running, p)
 		d.mu.Unlock()

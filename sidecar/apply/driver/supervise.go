@@ -33,6 +33,11 @@ type server interface {
 	kill() error
 }
 
+// keeper is a server whose models others load: asked whether one is there.
+type keeper interface {
+	ready(ctx context.Context, model string) error
+}
+
 // launcher begins a life. A server that is not ready when it returns an error
 // has been killed.
 type launcher func(ctx context.Context) (server, error)
@@ -45,8 +50,13 @@ const maxReviveLoads = 3
 const parallelLoads = 4
 
 // limits bound what a server may take: load one load, drain the end of the
-// requests that it has accepted.
-type limits struct{ load, drain time.Duration }
+// requests that it has accepted, health the answer that it lives. A foreign
+// server is not ours to end.
+type limits struct {
+	load, drain time.Duration
+	health      Health
+	foreign     bool
+}
 
 // supervised is a Process made of lives.
 type supervised struct {
@@ -65,6 +75,7 @@ type supervised struct {
 	last     Endpoint      // of the current or the last life
 	changed  chan struct{} // closed and replaced whenever current changes
 	models   map[string]bool
+	adopted  map[string]bool // those that others loaded
 	hung     map[string]bool
 	failed   map[string]int // loads that failed in restarts, in a row
 	restarts int
@@ -81,10 +92,11 @@ func supervise(ctx context.Context, spec Spec, launch launcher, backoff Backoff,
 		return nil, fmt.Errorf("partition %s: %w", spec.Partition.GetId(), err)
 	}
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	limits.health = limits.health.withDefaults()
 	p := &supervised{
 		spec: spec, launch: launch, backoff: backoff.withDefaults(), limits: limits, log: log.With("partition", spec.Partition.GetId()),
 		stop: stop, ended: make(chan struct{}), onStop: onStop,
-		current: first, last: first.endpoint(), changed: make(chan struct{}), models: map[string]bool{}, hung: map[string]bool{}, failed: map[string]int{},
+		current: first, last: first.endpoint(), changed: make(chan struct{}), models: map[string]bool{}, adopted: map[string]bool{}, hung: map[string]bool{}, failed: map[string]int{},
 	}
 	go p.watch(life, first)
 	return p, nil
@@ -96,15 +108,13 @@ func (p *supervised) watch(ctx context.Context, s server) {
 	failures := 0
 	for {
 		born := time.Now()
-		select {
-		case <-ctx.Done():
+		reason, ended := p.await(ctx, s)
+		if !ended {
 			return
-		case <-s.done():
 		}
 		if time.Since(born) >= p.backoff.Stable {
 			failures = 0
 		}
-		reason := s.death()
 		p.set(nil)
 		p.log.Warn("the partition's server died", "reason", reason)
 		p.notify(false, reason, nil)
@@ -128,6 +138,25 @@ func (p *supervised) watch(ctx context.Context, s server) {
 				p.notify(true, reason, missing)
 			}
 		}
+	}
+}
+
+// await waits until a life is over or hangs, and says why; false when ctx ended
+// first.
+func (p *supervised) await(ctx context.Context, s server) (reason string, ended bool) {
+	probing, stop := context.WithCancel(ctx)
+	defer stop()
+	var hung <-chan string
+	if asked, ok := s.(prober); ok {
+		hung = p.limits.health.watch(probing, asked)
+	}
+	select {
+	case <-ctx.Done():
+		return "", false
+	case <-s.done():
+		return s.death(), true
+	case reason = <-hung:
+		return reason, true
 	}
 }
 
@@ -155,7 +184,11 @@ func (p *supervised) revive(ctx context.Context) (s server, missing []string, er
 		group.Go(func() error {
 			within, cancel := context.WithTimeout(loading, p.limits.load)
 			defer cancel()
-			err := s.load(within, model)
+			again, tries := s.load, maxReviveLoads
+			if present, ok := s.(keeper); ok && p.isAdopted(model) {
+				again, tries = present.ready, 1
+			}
+			err := again(within, model)
 			mu.Lock()
 			defer mu.Unlock()
 			p.mu.Lock()
@@ -167,11 +200,12 @@ func (p *supervised) revive(ctx context.Context) (s server, missing []string, er
 			if loading.Err() == nil {
 				p.failed[model]++
 			}
-			if p.failed[model] < maxReviveLoads {
+			if p.failed[model] < tries {
 				return fmt.Errorf("load model %q again: %w", model, err)
 			}
 			missing = append(missing, model)
 			delete(p.models, model)
+			delete(p.adopted, model)
 			return nil
 		})
 	}
@@ -239,6 +273,27 @@ func (p *supervised) living(ctx context.Context) (server, error) {
 	}
 }
 
+// Adopt takes a model that others loaded as one to serve.
+func (p *supervised) Adopt(model string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.models[model], p.adopted[model] = true, true
+}
+
+// Abandon is Adopt's opposite: the model stays where it is.
+func (p *supervised) Abandon(model string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.models, model)
+	delete(p.adopted, model)
+}
+
+func (p *supervised) isAdopted(model string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.adopted[model]
+}
+
 // Load loads a model, within the driver's time for a load.
 func (p *supervised) Load(ctx context.Context, model string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.limits.load)
@@ -250,7 +305,7 @@ func (p *supervised) Load(ctx context.Context, model string) error {
 	p.mu.Lock()
 	hung, had := p.hung[model], p.models[model]
 	p.mu.Unlock()
-	if hung {
+	if hung && !p.limits.foreign {
 		if s, err = p.recycle(ctx, s); err != nil {
 			return fmt.Errorf("partition %s: load %q: %w", p.spec.Partition.GetId(), model, err)
 		}
@@ -264,6 +319,9 @@ func (p *supervised) Load(ctx context.Context, model string) error {
 	defer release()
 	err = s.load(within, model)
 	if err == nil {
+		p.mu.Lock()
+		delete(p.adopted, model)
+		p.mu.Unlock()
 		return nil
 	}
 	// gRPC may notice the deadline before the context does.
@@ -313,6 +371,7 @@ func (p *supervised) Unload(ctx context.Context, model string) error {
 	p.mu.Lock()
 	s, stopped := p.current, p.stopped
 	delete(p.models, model)
+	delete(p.adopted, model)
 	hung := p.hung[model]
 	p.mu.Unlock()
 	if stopped {
@@ -360,7 +419,7 @@ func (p *supervised) Stop(ctx context.Context) error {
 		return nil
 	}
 	var unclean error
-	if !hangs { // a server that hangs in a load ignores SIGTERM
+	if !hangs && !p.limits.foreign { // a server that hangs in a load ignores SIGTERM
 		unclean = p.release(ctx, s, models)
 	}
 	return errors.Join(unclean, s.kill())
@@ -369,6 +428,9 @@ func (p *supervised) Stop(ctx context.Context) error {
 // Restart kills the server; the supervision starts it again and gives it its
 // models back. Of a server that is down nothing is asked.
 func (p *supervised) Restart(reason string) error {
+	if p.limits.foreign {
+		return fmt.Errorf("restart partition %s: %w; whoever runs it has to", p.spec.Partition.GetId(), ErrForeign)
+	}
 	p.mu.Lock()
 	s := p.current
 	p.mu.Unlock()

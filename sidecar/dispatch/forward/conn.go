@@ -35,9 +35,14 @@ type Options struct {
 // generated clients; Call and NewStream with *batch.Frame messages pass
 // messages on without decoding them.
 type Conn struct {
-	conns []*grpc.ClientConn
-	next  atomic.Uint32
-	close func() error
+	target  string
+	options []grpc.DialOption
+	count   int
+	next    atomic.Uint32
+
+	conns atomic.Pointer[[]*grpc.ClientConn]
+	mu    sync.Mutex // held to replace or close conns
+	ended bool
 }
 
 var _ grpc.ClientConnInterface = (*Conn)(nil)
@@ -83,27 +88,60 @@ func Dial(address string, o Options) (*Conn, error) {
 			MinConnectTimeout: 5 * time.Second,
 		}),
 	}, o.DialOptions...)
-	c := &Conn{}
-	c.close = sync.OnceValue(c.closeAll)
-	for range max(1, o.Connections) {
-		conn, err := grpc.NewClient(target, options...)
+	c := &Conn{target: target, options: options, count: max(1, o.Connections)}
+	conns, err := c.dial()
+	if err != nil {
+		return nil, fmt.Errorf("connection to partition at %q: %w", address, err)
+	}
+	c.conns.Store(&conns)
+	return c, nil
+}
+
+func (c *Conn) dial() ([]*grpc.ClientConn, error) {
+	var conns []*grpc.ClientConn
+	for range c.count {
+		conn, err := grpc.NewClient(c.target, c.options...)
 		if err != nil {
-			_ = c.Close()
-			return nil, fmt.Errorf("connection to partition at %q: %w", address, err)
+			_ = closeAll(conns)
+			return nil, err
 		}
 		conn.Connect()
-		c.conns = append(c.conns, conn)
+		conns = append(conns, conn)
 	}
-	return c, nil
+	return conns, nil
 }
 
 // Close ends all connections. Calls under way fail with an error for which Lost
 // is true. Further calls of Close do nothing.
-func (c *Conn) Close() error { return c.close() }
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return nil
+	}
+	c.ended = true
+	return closeAll(*c.conns.Load())
+}
 
-func (c *Conn) closeAll() error {
+// Drop ends the calls under way, with errors for which Lost is true, and begins
+// new connections: for a server that keeps its connections open and answers
+// nothing.
+func (c *Conn) Drop() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return nil
+	}
+	fresh, err := c.dial()
+	if err != nil {
+		return err
+	}
+	return closeAll(*c.conns.Swap(&fresh))
+}
+
+func closeAll(conns []*grpc.ClientConn) error {
 	var first error
-	for _, conn := range c.conns {
+	for _, conn := range conns {
 		if err := conn.Close(); err != nil && first == nil {
 			first = err
 		}
@@ -113,7 +151,7 @@ func (c *Conn) closeAll() error {
 
 // Reconnect tries to connect now where that waits for its next attempt.
 func (c *Conn) Reconnect() {
-	for _, conn := range c.conns {
+	for _, conn := range *c.conns.Load() {
 		conn.ResetConnectBackoff()
 		conn.Connect()
 	}
@@ -121,10 +159,11 @@ func (c *Conn) Reconnect() {
 
 // pick takes turns.
 func (c *Conn) pick() *grpc.ClientConn {
-	if len(c.conns) == 1 {
-		return c.conns[0]
+	conns := *c.conns.Load()
+	if len(conns) == 1 {
+		return conns[0]
 	}
-	return c.conns[int(c.next.Add(1))%len(c.conns)]
+	return conns[int(c.next.Add(1))%len(conns)]
 }
 
 // Invoke implements grpc.ClientConnInterface.

@@ -146,3 +146,23 @@ func TestCallConsumesTheRequest(t *testing.T) {
 	require.Error(t, err)
 	require.Zero(t, p.out)
 }
+
+// TestDropLosesWhatWaits: calls to a server that never answers end, and the next
+// one goes over a new connection.
+func TestDropLosesWhatWaits(t *testing.T) {
+	started, hold := make(chan struct{}, 2), true
+	c, _ := serve(t, func(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
+		if r.Id == "hangs" && hold {
+			started <- struct{}{}
+			<-ctx.Done()
+		}
+		return &tritonpb.ModelInferResponse{Id: r.Id}, nil
+	})
+	go func() { <-started; _ = c.Drop() }()
+	_, err := c.Call(t.Context(), method, frame(t, "hangs"))
+	require.True(t, forward.Lost(err), "%v", err)
+
+	a, err := c.Call(t.Context(), method, frame(t, "next"))
+	require.NoError(t, err)
+	a.Frame.Data.Free()
+}

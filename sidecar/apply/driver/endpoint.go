@@ -1,0 +1,216 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton"
+)
+
+// endpoint looks at one server: whether it answers, and what it serves.
+type endpoint struct {
+	at     AttachEndpoint
+	client *triton.Client
+	health Health
+	log    *slog.Logger
+
+	mu      sync.Mutex
+	tried   bool // it was looked at once
+	seen    bool // it has answered once
+	life    *lifetime
+	reason  string // why it is down
+	models  []Served
+	changed chan struct{} // closed and replaced whenever the above changes
+	// refusals are models whose takeover failed, in this life.
+	refusals map[string]bool
+}
+
+// lifetime is a server from one answer to the silence after it.
+type lifetime struct {
+	over   chan struct{}
+	reason string // written before over is closed
+}
+
+// watch looks at the server until ctx ends.
+func (e *endpoint) watch(ctx context.Context, changed func(string)) {
+	for {
+		e.look(ctx, changed)
+		if !sleep(ctx, e.health.Period) {
+			return
+		}
+	}
+}
+
+// look is one look.
+func (e *endpoint) look(ctx context.Context, changed func(string)) {
+	if err := e.live(ctx); err != nil {
+		if ctx.Err() == nil {
+			e.down(err.Error())
+		}
+		return
+	}
+	asking, cancel := context.WithTimeout(ctx, e.health.Deadline)
+	models, err := e.served(asking)
+	cancel()
+	if err != nil {
+		e.log.Debug("what the server serves could not be read", "error", err)
+		e.mu.Lock()
+		known := e.seen
+		models = e.models
+		if !known { // it answers, and not as Triton does, or not yet
+			e.tried, e.reason = true, err.Error()
+			e.tell()
+		}
+		e.mu.Unlock()
+		if !known {
+			return
+		}
+	}
+	if e.up(models) {
+		changed(fmt.Sprintf("what the server at %s serves has changed", e.at.GRPC))
+	}
+}
+
+// live asks for a sign of life. A refused connection says at once what a silent
+// one says after the deadline; either is asked once more, for a connection may
+// break, and conch itself may have been stopped meanwhile.
+func (e *endpoint) live(ctx context.Context) error {
+	err := e.ask(ctx, e.health.Deadline)
+	if err == nil || !sleep(ctx, min(100*time.Millisecond, e.health.Period)) {
+		return err
+	}
+	switch err := e.ask(ctx, min(e.health.Deadline, max(e.health.Period, time.Second))); {
+	case err == nil:
+		return nil
+	case status.Code(err) == codes.DeadlineExceeded:
+		return fmt.Errorf("the server at %s hangs: it did not answer a health probe within %s", e.at.GRPC, e.health.Deadline)
+	default:
+		return fmt.Errorf("the server at %s cannot be reached: %s", e.at.GRPC, status.Convert(err).Message())
+	}
+}
+
+func (e *endpoint) ask(ctx context.Context, deadline time.Duration) error {
+	within, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	return answers(within, e.client.Stub)
+}
+
+// served reads what the server has READY, sorted by name.
+func (e *endpoint) served(ctx context.Context) ([]Served, error) {
+	index, err := e.client.Index(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	versions := map[string][]int64{}
+	for _, m := range index {
+		if m.GetState() != triton.StateReady {
+			continue
+		}
+		// Triton's own versions are numbers; nothing else can be asked for.
+		if v, err := strconv.ParseInt(m.GetVersion(), 10, 64); err == nil {
+			versions[m.GetName()] = append(versions[m.GetName()], v)
+		}
+	}
+	var all []Served
+	for name, numbers := range versions {
+		config, err := e.client.ModelConfig(ctx, name, "")
+		if triton.IsNotFound(err) {
+			continue // unloaded meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		slices.Sort(numbers)
+		all = append(all, Served{Name: name, Config: config, Versions: numbers})
+	}
+	slices.SortFunc(all, func(a, b Served) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// up notes that the server answers, and reports whether it serves something else
+// than before.
+func (e *endpoint) up(models []Served) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	other := !e.seen || !sameServed(e.models, models)
+	e.tried, e.seen, e.models, e.reason = true, true, models, ""
+	if e.life == nil {
+		e.life = &lifetime{over: make(chan struct{})}
+		e.refusals = map[string]bool{}
+	}
+	e.tell()
+	return other
+}
+
+func (e *endpoint) down(reason string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tried, e.reason = true, reason
+	if e.life != nil {
+		e.log.Warn("a server went away", "reason", reason)
+		e.life.reason = reason
+		close(e.life.over)
+		e.life = nil
+	}
+	e.tell()
+}
+
+// tell wakes those who await. Guarded by mu.
+func (e *endpoint) tell() {
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// lifetime is the present one, or one that is over.
+func (e *endpoint) lifetime() *lifetime {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.life != nil {
+		return e.life
+	}
+	dead := &lifetime{over: make(chan struct{}), reason: e.reason}
+	close(dead.over)
+	return dead
+}
+
+// awaitUp waits until the server answers.
+func (e *endpoint) awaitUp(ctx context.Context) (*lifetime, error) {
+	var life *lifetime
+	err := e.await(ctx, func() bool { life = e.life; return life != nil })
+	return life, err
+}
+
+// await waits until a condition on what mu guards holds.
+func (e *endpoint) await(ctx context.Context, holds func() bool) error {
+	for {
+		e.mu.Lock()
+		done, changed := holds(), e.changed
+		e.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("server at %s: %w", e.at.GRPC, context.Cause(ctx))
+		case <-changed:
+		}
+	}
+}
+
+func (e *endpoint) state() EndpointState {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return EndpointState{AttachEndpoint: e.at, Seen: e.seen, Up: e.life != nil, Reason: e.reason, Models: slices.Clone(e.models)}
+}

@@ -1,0 +1,268 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// A server whose models come from its own repository batches by itself where
+// their configuration says dynamic_batching, and would hold back the batches that
+// conch forms. In explicit control mode its models can be loaded again with
+// another configuration in place of the file's (Triton's model repository
+// extension, parameter "config"). It has to be complete, so it is what the server
+// itself reported, less that field. Triton changes over without losing a request
+// and keeps the override until the model is unloaded or its files change. What it
+// reported before is kept on disk, so that it can be given back.
+
+// Handover is one model whose configuration was changed on its server, or would
+// be.
+type Handover struct {
+	GPU, Endpoint, Model string
+	// Change is what was done, in words.
+	Change string
+	// Err says why it was not.
+	Err error
+}
+
+// ErrNoControl: the server takes no loads, because it does not run with
+// --model-control-mode=explicit.
+var ErrNoControl = errors.New("the server does not take loads; start it with --model-control-mode=explicit to let conch form the batches alone")
+
+// TakeOver takes dynamic_batching out of the models, on every server that is up,
+// for which want is true. What it has done before it does not do again.
+func (d *Attached) TakeOver(ctx context.Context, want func(model string) bool) []Handover {
+	var all []Handover
+	for _, e := range d.endpoints {
+		state := e.state()
+		if !state.Up {
+			continue
+		}
+		for _, m := range state.Models {
+			if m.Config.GetDynamicBatching() == nil || !want(m.Name) {
+				continue
+			}
+			if e.refused(m.Name) {
+				continue
+			}
+			h := Handover{GPU: e.at.GPU, Endpoint: e.at.GRPC, Model: m.Name, Change: "dynamic_batching taken out"}
+			if h.Err = d.takeOver(ctx, e, m); h.Err != nil {
+				h.Change = ""
+				e.refuse(m.Name, h.Err)
+			}
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+func (d *Attached) takeOver(ctx context.Context, e *endpoint, m Served) error {
+	if !known(m.Config) {
+		return fmt.Errorf("model %q: its configuration has fields of a newer Triton, which an override would lose; its dynamic_batching stays", m.Name)
+	}
+	without := proto.CloneOf(m.Config)
+	without.SchedulingChoice = nil
+	if err := d.originals.keep(e.at.GRPC, m.Name, m.Config); err != nil {
+		return err
+	}
+	return d.override(ctx, e, m.Name, without)
+}
+
+// override loads a model with a configuration, and looks whether it is in force.
+func (d *Attached) override(ctx context.Context, e *endpoint, model string, config *tritonpb.ModelConfig) error {
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(config)
+	if err != nil {
+		return fmt.Errorf("model %q: %w", model, err)
+	}
+	within, cancel := context.WithTimeout(ctx, d.o.LoadTimeout)
+	defer cancel()
+	if err := e.client.LoadConfig(within, model, string(text)); err != nil {
+		if status.Code(err) == codes.Unavailable && within.Err() == nil {
+			return fmt.Errorf("%w: %w", ErrNoControl, err)
+		}
+		return err
+	}
+	now, err := e.client.ModelConfig(within, model, "")
+	if err != nil {
+		return err
+	}
+	if (now.GetDynamicBatching() == nil) != (config.GetDynamicBatching() == nil) {
+		return fmt.Errorf("model %q: the server took the configuration and does not show it", model)
+	}
+	e.learn(model, now)
+	return nil
+}
+
+// HandBack gives every model the configuration that its server reported before
+// TakeOver. With dry it only says what it would do. A model that others have
+// loaded anew meanwhile, or unloaded, has its own configuration again.
+func (d *Attached) HandBack(ctx context.Context, dry bool) []Handover {
+	var all []Handover
+	for _, e := range d.endpoints {
+		kept := d.originals.of(e.at.GRPC)
+		state := e.state()
+		for _, model := range slices.Sorted(maps.Keys(kept)) {
+			h := Handover{GPU: e.at.GPU, Endpoint: e.at.GRPC, Model: model, Change: "dynamic_batching given back as it was"}
+			if !state.Up {
+				h.Change, h.Err = "", fmt.Errorf("%w: %s; order it again once the server is back", ErrDown, state.Reason)
+				all = append(all, h)
+				continue
+			}
+			i := slices.IndexFunc(state.Models, func(m Served) bool { return m.Name == model })
+			if i < 0 || state.Models[i].Config.GetDynamicBatching() != nil {
+				if !dry {
+					if h.Err = d.originals.drop(e.at.GRPC, model); h.Err != nil {
+						all = append(all, h)
+					}
+				}
+				continue
+			}
+			if !dry {
+				if h.Err = d.override(ctx, e, model, kept[model]); h.Err == nil {
+					h.Err = d.originals.drop(e.at.GRPC, model)
+				}
+				if h.Err != nil {
+					h.Change = ""
+				}
+			}
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// known reports whether a message has no field that this build does not know.
+func known(c *tritonpb.ModelConfig) bool {
+	wire, err := proto.Marshal(c)
+	if err != nil {
+		return false
+	}
+	less := &tritonpb.ModelConfig{}
+	return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(wire, less) == nil && proto.Size(less) == len(wire)
+}
+
+// everyModel stands for all models of a server that takes no loads.
+const everyModel = ""
+
+// refused reports whether a takeover has failed already.
+func (e *endpoint) refused(model string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.refusals[everyModel] || e.refusals[model]
+}
+
+// refuse remembers a failed takeover until the server is another.
+func (e *endpoint) refuse(model string, err error) {
+	if errors.Is(err, ErrNoControl) {
+		model = everyModel
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.refusals[model] = true
+}
+
+// learn notes a configuration that conch itself has changed, so that the next
+// look finds nothing new.
+func (e *endpoint) learn(model string, c *tritonpb.ModelConfig) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.models = slices.Clone(e.models)
+	for i := range e.models {
+		if e.models[i].Name == model {
+			e.models[i].Config = c
+		}
+	}
+}
+
+// originals keeps, by endpoint and model, the configurations that were replaced.
+type originals struct {
+	path string
+
+	mu   sync.Mutex
+	kept map[string]map[string][]byte
+}
+
+func openOriginals(path string) (*originals, error) {
+	o := &originals{path: path, kept: map[string]map[string][]byte{}}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return o, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &o.kept)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("configurations to be given back: %w", err)
+	}
+	return o, nil
+}
+
+// keep writes down a configuration before it is replaced.
+func (o *originals) keep(endpoint, model string, c *tritonpb.ModelConfig) error {
+	wire, err := proto.Marshal(c)
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.kept[endpoint] == nil {
+		o.kept[endpoint] = map[string][]byte{}
+	}
+	o.kept[endpoint][model] = wire
+	return o.save()
+}
+
+func (o *originals) drop(endpoint, model string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.kept[endpoint], model)
+	return o.save()
+}
+
+func (o *originals) of(endpoint string) map[string]*tritonpb.ModelConfig {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := map[string]*tritonpb.ModelConfig{}
+	for model, wire := range o.kept[endpoint] {
+		c := &tritonpb.ModelConfig{}
+		if proto.Unmarshal(wire, c) == nil { // this program wrote it
+			all[model] = c
+		}
+	}
+	return all
+}
+
+// save replaces the file at once. Guarded by mu.
+func (o *originals) save() error {
+	text, err := json.Marshal(o.kept)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(o.path), 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(o.path+".new", text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(o.path+".new", o.path)
+	}
+	if err != nil {
+		return fmt.Errorf("configurations to be given back: %w", err)
+	}
+	return nil
+}

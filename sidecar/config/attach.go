@@ -1,0 +1,150 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// ParseEndpoints reads what --attach says: endpoints separated by commas, each
+// the host:port of a server's gRPC protocol, or spelt out as
+// grpc=host:port,http=host:port,metrics=host:port. Every grpc= begins another
+// endpoint.
+func ParseEndpoints(values []string) ([]Endpoint, error) {
+	var all []Endpoint
+	for _, item := range strings.Split(strings.Join(values, ","), ",") {
+		key, value, spelt := strings.Cut(strings.TrimSpace(item), "=")
+		switch {
+		case item == "":
+			return nil, fmt.Errorf("--attach: an address is empty in %q; write host:port,host:port", strings.Join(values, ","))
+		case !spelt:
+			all = append(all, Endpoint{GRPC: key})
+			continue
+		case key == "grpc":
+			all = append(all, Endpoint{GRPC: value})
+			continue
+		case len(all) == 0:
+			return nil, fmt.Errorf("--attach: %q comes before the endpoint that it belongs to; begin with grpc=host:port", item)
+		}
+		last := &all[len(all)-1]
+		switch key {
+		case "http":
+			last.HTTP = value
+		case "metrics":
+			last.Metrics = value
+		case "repository":
+			last.Repository = value
+		default:
+			return nil, fmt.Errorf("--attach: %q is not known%s", key, suggest(key, []string{"grpc", "http", "metrics", "repository"}))
+		}
+	}
+	return all, nil
+}
+
+// provisionAttach fills in what is different in front of servers that others
+// run: they are on Triton's ports already, and nothing of theirs is changed
+// unless the operator says so.
+func (c *Config) provisionAttach() {
+	if c.Driver.Kind != DriverAttach {
+		return
+	}
+	fill(&c.Mode, ModeObserve)
+	fill(&c.Listen.GRPC, ":8101")
+	fill(&c.Listen.HTTP, ":8100")
+	fill(&c.Listen.Metrics, ":8102")
+	for i := range c.Driver.Endpoints {
+		e := &c.Driver.Endpoints[i]
+		fill(&e.HTTP, beside(e.GRPC, -1))
+		fill(&e.Metrics, beside(e.GRPC, +1))
+	}
+}
+
+// beside is an address whose port is by so much another, as Triton's 8000, 8001
+// and 8002 are; empty where there is none.
+func beside(address string, by int) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return ""
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil || n+by < 1 || n+by > 65535 {
+		return ""
+	}
+	return net.JoinHostPort(host, strconv.Itoa(n+by))
+}
+
+func (v *validator) attach(c *Config) {
+	d := c.Driver
+	for path, said := range map[string]bool{
+		"driver.tritonserver": d.TritonServer != "", "driver.backendDirectory": d.BackendDirectory != "",
+		"driver.arguments": len(d.Arguments) > 0, "driver.environment": len(d.Environment) > 0,
+	} {
+		if said {
+			v.problem(path, "has no meaning for the attach driver, which starts no tritonserver")
+		}
+	}
+	if len(d.Endpoints) == 0 {
+		v.problem("driver.endpoints", "is missing; name the servers, for example [{grpc: localhost:8001}] (or use --attach)")
+	}
+	if !c.GPUs.Auto && len(c.GPUs.List) > 0 {
+		count := 0
+		for _, g := range c.GPUs.List {
+			count += g.Count
+		}
+		if count != len(d.Endpoints) {
+			v.problem("gpus", "names %d and there are %d endpoints; say one for each endpoint, in their order, or auto", count, len(d.Endpoints))
+		}
+	}
+	seen, writable := map[string]string{}, 0
+	for i, e := range d.Endpoints {
+		path := fmt.Sprintf("driver.endpoints[%d]", i)
+		v.server(path+".grpc", e.GRPC, false)
+		v.server(path+".http", e.HTTP, true)
+		v.server(path+".metrics", e.Metrics, true)
+		for _, a := range []struct{ key, address string }{{"grpc", e.GRPC}, {"repository", e.Repository}} {
+			if a.address == "" {
+				continue
+			}
+			if other, twice := seen[a.address]; twice {
+				v.problem(path+"."+a.key, "%s is that of %s too; every endpoint is a server of its own", a.address, other)
+			}
+			seen[a.address] = path
+		}
+		if e.Repository == "" {
+			continue
+		}
+		writable++
+		if !filepath.IsAbs(e.Repository) {
+			v.problem(path+".repository", "%q is not an absolute path", e.Repository)
+		}
+	}
+	switch {
+	case writable > 0 && writable < len(d.Endpoints):
+		v.problem("driver.endpoints", "%d of %d name a repository; conch places models on all of them or on none", writable, len(d.Endpoints))
+	case writable > 0 && c.Repository == "":
+		v.problem("repository", "is missing; conch stages its models into the repositories of driver.endpoints")
+	case writable == 0 && c.Repository != "":
+		v.problem("repository", "has no meaning while the servers keep their own models; name the repository of every endpoint that conch may write, or leave it out")
+	}
+}
+
+// server checks an address to call, which unlike one to listen on needs a host
+// and a port.
+func (v *validator) server(path, address string, optional bool) {
+	if optional && address == Off {
+		return
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" {
+		v.problem(path, "%q is not host:port", address)
+		return
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		v.problem(path, "port %q is not a number from 1 to 65535", port)
+	}
+}

@@ -1,0 +1,376 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/plan"
+)
+
+// Attached are servers that others run; an *attached.Catalogue is one. Which
+// model is where is given by them, and followed by mirror below, unless mode is
+// control and conch may write their repositories: then the policy decides as it
+// does for servers of conch's own.
+type Attached interface {
+	// Read makes a revision of what the servers serve now.
+	Read(ctx context.Context, by repo.Origin) (*repo.Revision, error)
+	// Partitions are those of the last Read, with the models that each server has.
+	Partitions() []*policy.Partition
+	// Remarks are what the operator should know of the last Read.
+	Remarks() []string
+	// Writable reports whether conch may place models on the servers.
+	Writable() bool
+	// TakeOver makes the servers leave batching to conch; HandBack undoes that and
+	// whatever conch staged. Delay is the max_queue_delay of a model that had no
+	// batching of its own.
+	TakeOver(ctx context.Context) []driver.Handover
+	HandBack(ctx context.Context, dry bool, delay func(model string) time.Duration) ([]driver.Handover, error)
+}
+
+// releaseDelay is the part of a model's SLO that Triton may spend on waiting for
+// a batch once conch is gone: the rest is for the batch before and its own.
+const releaseDelay = 10
+
+// ReleaseRequest gives attached servers back.
+type ReleaseRequest struct {
+	// DryRun changes nothing and says what would be.
+	DryRun bool
+	// Undo takes the servers again, in the mode of conch.yaml.
+	Undo           bool
+	Author, Reason string
+}
+
+// ReleaseResult is what was, or would be, given back.
+type ReleaseResult struct {
+	DryRun bool
+	// Mode is the mode afterwards.
+	Mode    string
+	Changes []Release
+}
+
+// Release is one model on one server.
+type Release struct {
+	Partition, Endpoint, Model, Change string
+	// Error says why it was not given back.
+	Error string
+}
+
+// ServersChanged tells that attached servers serve something else than before.
+func (c *Control) ServersChanged(reason string) {
+	c.mu.Lock()
+	c.moved = reason
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Given reports whether which model is where is up to other people's servers.
+func (c *Control) Given() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.attached != nil && !c.placing
+}
+
+// Mirror follows the servers now.
+func (c *Control) Mirror(ctx context.Context, reason string) error {
+	if err := c.acquire(ctx); err != nil {
+		return err
+	}
+	defer c.release()
+	return c.mirror(ctx, reason)
+}
+
+// beginAttached is begin for servers that others run: what they serve is served
+// at once, whatever the policy says of it.
+func (c *Control) beginAttached(ctx context.Context) error {
+	settings := c.settings()
+	c.event(Event{Kind: EventStarted, Message: fmt.Sprintf("conch %s started in mode %s with driver %s", c.version.Version, settings.Mode, settings.Driver.Kind)})
+	if c.released {
+		c.event(Event{Kind: EventReleased, Message: "the servers were released before the restart: mode is observe until conch.yaml is read again (SIGHUP) or tritonctl release --undo"})
+	}
+	if _, err := c.applier.Resume(ctx); err != nil && !errors.Is(err, repo.ErrNoRevision) {
+		return err
+	}
+	if _, err := c.policies.Use(ctx, c.reference(settings.Policy)); err != nil {
+		c.event(Event{Kind: EventPlanFailed, Message: fmt.Sprintf("policy %s could not be put in use: %v", settings.Policy.Name, err)})
+	}
+	c.setStarting("the servers are being asked what they serve")
+	if err := c.mirror(ctx, "start"); err != nil {
+		return c.undecided(err)
+	}
+	if settings.Mode == config.ModeControl {
+		c.alarm("start")
+	}
+	return nil
+}
+
+// keepUp follows the servers if they changed. It reports whether anything is
+// served.
+func (c *Control) keepUp(ctx context.Context) bool {
+	c.mu.Lock()
+	reason, serving := c.moved, c.serving.Revision > 0
+	c.moved = ""
+	c.mu.Unlock()
+	if reason == "" && serving {
+		return true
+	}
+	if err := c.acquire(ctx); err != nil {
+		return false
+	}
+	defer c.release()
+	if err := c.mirror(ctx, cmp.Or(reason, "start")); err != nil {
+		if !serving {
+			c.setStarting("no plan serves yet: " + err.Error())
+		}
+		// Tried again after a tick.
+		c.mu.Lock()
+		c.moved = cmp.Or(c.moved, reason, "start")
+		c.mu.Unlock()
+	}
+	return c.current().Revision > 0
+}
+
+// mirror makes what the servers serve what conch serves. It needs no policy and
+// is done in every mode. The caller holds the planning turn.
+func (c *Control) mirror(ctx context.Context, reason string) error {
+	settings := c.settings()
+	served, err := c.attached.Read(ctx, repo.Origin{Author: "servers", Reason: reason, Time: c.clock.Now()})
+	if err != nil {
+		return err
+	}
+	for _, remark := range c.attached.Remarks() {
+		c.say(remark)
+	}
+	if settings.Mode == config.ModeControl && c.attached.Writable() && c.current().Revision > 0 {
+		placing, err := c.place(ctx, served, settings)
+		if placing || err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	before := c.files
+	c.placing = false
+	c.mu.Unlock()
+	if before != served {
+		c.adopt(served, settings)
+		if before == nil {
+			c.remember()
+		} else {
+			c.event(Event{Kind: EventRepository, Author: "servers", Reason: reason, Message: "the servers' models: " + changes(served.Diff), Fields: map[string]string{"revision": served.ID}})
+		}
+	}
+	if err := c.follows(ctx, reason); err != nil {
+		return err
+	}
+	switch settings.Mode {
+	case config.ModeControl:
+		c.handovers(c.attached.TakeOver(ctx), "conch")
+	case config.ModeObserve:
+		// What an earlier mode changed is not left behind.
+		done, err := c.attached.HandBack(ctx, false, c.releaseDelay)
+		c.handovers(done, "conch")
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place leaves the placement to the policy, which wants a plan made of conch's
+// own repository. It reports false where that would take away a model that the
+// servers serve and the repository does not have.
+func (c *Control) place(ctx context.Context, served *repo.Revision, settings *config.Config) (bool, error) {
+	own, err := c.importFirst(ctx, settings.Repository)
+	if err != nil {
+		return false, err
+	}
+	var strays []string
+	for _, m := range served.Models {
+		if mine := own.Model(m.Name); mine == nil || mine.Err() != nil {
+			strays = append(strays, m.Name)
+		}
+	}
+	if len(strays) > 0 {
+		c.say(fmt.Sprintf("the servers serve %s, which repository %s does not have: models stay where they are until they are in it or unloaded", strings.Join(strays, ", "), settings.Repository))
+		return false, nil
+	}
+	c.mu.Lock()
+	already := c.placing
+	c.placing = true
+	c.mu.Unlock()
+	if !already {
+		c.adopt(own, settings)
+		c.remember()
+		c.alarm("conch places the models of " + settings.Repository)
+	}
+	return true, nil
+}
+
+// follows applies the plan that the servers give.
+func (c *Control) follows(ctx context.Context, reason string) error {
+	in := c.intent()
+	from := c.current()
+	in.passThrough = passThrough(in.config.Mode, from)
+	snapshot := c.observe(in)
+	disciplines := from.Plan.Plan
+	if from.passThrough != "" {
+		disciplines = nil // those were nobody's choice
+	}
+	next := c.asGiven(disciplines, snapshot, in)
+	if in.passThrough != "" {
+		for _, d := range next.GetDispatch() {
+			d.Discipline, d.DropPolicy, d.Parameters = "eager", "none", nil
+		}
+	}
+	diff := plan.Compute(from.Plan.Plan, next)
+	if from.Revision > 0 && diff.Empty() && sameSettings(from.snapshot, snapshot) && from.passThrough == in.passThrough && from.given {
+		return nil
+	}
+	return c.apply(ctx, order{author: "conch", reason: reason}, in, &Proposal{FromRevision: from.Revision, Snapshot: snapshot, Plan: next, Diff: diff})
+}
+
+// passThrough says why requests are not batched in front of servers that others
+// run: nobody's request waits for a scheduler on probation, and the servers batch
+// themselves.
+func passThrough(mode config.Mode, from serving) string {
+	switch {
+	case mode == config.ModeObserve:
+		return "mode is observe: every request is passed on at once, as it came"
+	case mode == config.ModeAdvise && (from.Revision == 0 || from.passThrough != ""):
+		return "mode is advise and no plan was applied yet: every request is passed on at once, as it came"
+	}
+	return ""
+}
+
+// asGiven is a plan with the servers' placement in place of the policy's, and the
+// policy's disciplines.
+func (c *Control) asGiven(p *policy.Plan, s *policy.Snapshot, in intent) *policy.Plan {
+	dispatch := map[string]*policy.Dispatch{}
+	for _, d := range p.GetDispatch() {
+		dispatch[d.GetModel()] = d
+	}
+	next := &policy.Plan{SnapshotRevision: s.GetRevision(), Policy: cmp.Or(p.GetPolicy(), "attach"), Partitions: c.attached.Partitions()}
+	for _, m := range s.GetModels() {
+		d := dispatch[m.GetName()]
+		if d == nil {
+			d = &policy.Dispatch{Model: m.GetName(), Discipline: "adaptive"}
+		}
+		next.Dispatch = append(next.Dispatch, proto.CloneOf(d))
+		next.Reasons = append(next.Reasons, &policy.Reason{Model: m.GetName(), Text: "where the servers have it loaded"})
+	}
+	return c.obey(next, in.config)
+}
+
+// Release gives attached servers back to those who run them: their configurations
+// are restored, what conch loaded stays loaded, and conch only observes from then
+// on, over restarts too. It does nothing that is done already.
+func (c *Control) Release(ctx context.Context, r ReleaseRequest) (ReleaseResult, error) {
+	if c.attached == nil {
+		return ReleaseResult{}, fmt.Errorf("%w: driver %s starts servers of conch's own, which end with it; the model repository was never written to: stop conch and start your tritonserver on it", ErrRefused, c.settings().Driver.Kind)
+	}
+	if err := c.acquire(ctx); err != nil {
+		return ReleaseResult{}, err
+	}
+	defer c.release()
+	author := cmp.Or(r.Author, "operator")
+	if r.Undo {
+		return c.retake(author, r)
+	}
+	done, err := c.attached.HandBack(ctx, r.DryRun, c.releaseDelay)
+	result := ReleaseResult{DryRun: r.DryRun, Mode: string(c.settings().Mode), Changes: releases(done)}
+	if r.DryRun || err != nil {
+		return result, err
+	}
+	c.handovers(done, author)
+	c.mu.Lock()
+	c.released = true
+	observing := *c.config
+	observing.Mode = config.ModeObserve
+	c.config, c.version.Mode = &observing, string(config.ModeObserve)
+	c.mu.Unlock()
+	c.save()
+	result.Mode = string(config.ModeObserve)
+	c.event(Event{Kind: EventReleased, Author: author, Reason: r.Reason, Message: "the servers were released: mode is observe until conch.yaml is read again (SIGHUP) or tritonctl release --undo"})
+	return result, c.mirror(ctx, "release")
+}
+
+// retake undoes a release; the caller holds the planning turn.
+func (c *Control) retake(author string, r ReleaseRequest) (ReleaseResult, error) {
+	c.mu.Lock()
+	released, said := c.released, c.said
+	mode := said.Mode
+	if released && !r.DryRun {
+		c.released, c.config, c.version.Mode = false, said, string(mode)
+	}
+	c.mu.Unlock()
+	if !released || r.DryRun {
+		return ReleaseResult{DryRun: r.DryRun, Mode: string(mode)}, nil
+	}
+	c.save()
+	c.event(Event{Kind: EventReleased, Author: author, Reason: r.Reason, Message: "the release was undone: mode is " + string(mode)})
+	c.ServersChanged("the release was undone")
+	c.alarm("the release was undone")
+	return ReleaseResult{Mode: string(mode)}, nil
+}
+
+func (c *Control) releaseDelay(model string) time.Duration {
+	in := c.intent()
+	if in.files != nil {
+		if m := in.files.Model(model); m != nil && m.Config != nil {
+			return slo(m, in.config) / releaseDelay
+		}
+	}
+	return in.config.Defaults.SLO.Std() / releaseDelay
+}
+
+func releases(done []driver.Handover) []Release {
+	all := make([]Release, len(done))
+	for i, h := range done {
+		all[i] = Release{Partition: h.GPU, Endpoint: h.Endpoint, Model: h.Model, Change: h.Change}
+		if h.Err != nil {
+			all[i].Error = h.Err.Error()
+		}
+	}
+	return all
+}
+
+// handovers writes down what was changed on the servers.
+func (c *Control) handovers(done []driver.Handover, author string) {
+	for _, h := range done {
+		fields := map[string]string{"model": h.Model, "partition": h.GPU, "endpoint": h.Endpoint}
+		if h.Err != nil {
+			c.say(fmt.Sprintf("model %s at %s is left as its server has it: %v", h.Model, h.Endpoint, h.Err))
+			continue
+		}
+		c.event(Event{Kind: EventHandover, Author: author, Message: fmt.Sprintf("model %s at %s: %s", h.Model, h.Endpoint, h.Change), Fields: fields})
+	}
+}
+
+// say writes a remark about the servers down, once.
+func (c *Control) say(remark string) {
+	c.mu.Lock()
+	known := c.remarks[remark]
+	c.remarks[remark] = true
+	if len(c.remarks) > 1000 {
+		clear(c.remarks)
+	}
+	c.mu.Unlock()
+	if !known {
+		c.event(Event{Kind: EventHandover, Message: remark})
+	}
+}
