@@ -412,36 +412,3 @@ func TestSplitRefusesAnswersWithoutRows(t *testing.T) {
 		})
 	}
 }
-
-// FuzzSplit: no answer, however wrong, makes Split fail otherwise than with an
-// error, and what it gives out adds up.
-func FuzzSplit(f *testing.F) {
-	good, _ := proto.Marshal(&tritonpb.ModelInferResponse{
-		Outputs:           []*tritonpb.ModelInferResponse_InferOutputTensor{{Name: "T", Datatype: "BYTES", Shape: []int64{3, 1}}, {Name: "G", Datatype: "FP32", Shape: []int64{3}}},
-		RawOutputContents: [][]byte{texts("a", "", "ccc"), make([]byte, 12)},
-	})
-	f.Add(good, uint8(1), uint8(2))
-	f.Add([]byte{0x2a, 0x00}, uint8(0), uint8(0))
-	f.Fuzz(func(t *testing.T, wire []byte, a, b uint8) {
-		p := &pool{}
-		resp, err := batch.ReadResponse(p.buffers(wire, len(wire)/2))
-		if err != nil {
-			return
-		}
-		reqs := []*batch.Request{
-			{Inputs: []batch.Tensor{{Shape: []int64{int64(a)}}}},
-			{Inputs: []batch.Tensor{{Shape: []int64{int64(b)}}}},
-		}
-		parts, err := batch.Split(resp, reqs)
-		if err == nil {
-			for i := range resp.Outputs {
-				require.Equal(t, resp.Outputs[i].Data.Len(), parts[0].Outputs[i].Data.Len()+parts[1].Outputs[i].Data.Len())
-			}
-			for _, part := range parts {
-				part.Free()
-			}
-		}
-		resp.Free()
-		require.Zero(t, p.out)
-	})
-}

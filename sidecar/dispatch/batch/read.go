@@ -354,9 +354,10 @@ func (d *reader) tensor(b []byte, t *Tensor, field string) error {
 			if err = validContents(value); err != nil {
 				break
 			}
-			// Encoded messages merge by concatenation.
+			// Encoded messages merge by concatenation. The first is a view without
+			// room, so that the second moves both to memory of their own.
 			if t.hasContents {
-				t.Contents = append(t.Contents[:len(t.Contents):len(t.Contents)], value...)
+				t.Contents = append(t.Contents, value...)
 			} else {
 				t.Contents, t.hasContents = value[:len(value):len(value)], true
 			}
@@ -397,16 +398,15 @@ func (d *reader) parameter(b []byte, into *[]Parameter) error {
 	if err != nil {
 		return err
 	}
+	// Entries count and not names: each is compared with all before it.
+	if d.parameters++; d.parameters > maxParameters {
+		return fmt.Errorf("%w: more than %d parameters", ErrTooMany, maxParameters)
+	}
 	for i := range *into {
 		if (*into)[i].Name == p.Name {
 			(*into)[i] = p
 			return nil
 		}
-		// A map with very many entries is hostile; its cost here is bounded by
-		// the limit below.
-	}
-	if d.parameters++; d.parameters > maxParameters {
-		return fmt.Errorf("%w: more than %d parameters", ErrTooMany, maxParameters)
 	}
 	*into = append(*into, p)
 	return nil

@@ -70,6 +70,9 @@ func splitOutput(out *Tensor, reqs []*Request, rooms []splitRoom, total int) err
 		return fmt.Errorf("%w: output %q has shape %v for %d rows", ErrUnsplittable, out.Name, out.Shape, total)
 	}
 	perRow, ok := elements(out.Shape[1:])
+	if _, fits := elements(out.Shape); !fits {
+		ok = false // rows times perRow overflows
+	}
 	size := elementSize(out.Datatype)
 	have := int64(out.Data.Len())
 	if !ok || size < 0 || (size > 0 && perRow > 0 && (have/int64(size)/perRow != int64(total) || have != int64(total)*perRow*int64(size))) || (perRow == 0 && have != 0) {

@@ -4,22 +4,24 @@
 package http_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	nethttp "net/http"
 	"net/http/httptest"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
 )
@@ -40,6 +42,7 @@ type accepted struct {
 	requests int
 	inputs   []batch.Tensor
 	data     [][]byte
+	binary   bool // the front does not compare the size of binary tensors with their shapes: that is the model's to say
 }
 
 func (a *accepted) Infer(_ context.Context, r *batch.Request) (*batch.Response, error) {
@@ -55,13 +58,38 @@ func newFront(i front.Inferer) *front.Handler {
 	return front.New(front.Options{Inferer: i, Catalog: catalog{}, Picker: nowhere{}, Endpoints: nowhere{}, Aggregator: aggregator{}})
 }
 
-// FuzzJSONRequest: whatever the body, the answer is JSON, and a tensor that gets through is as long as its shape says.
+// allocated is how many bytes f allocates, as far as the runtime's statistics
+// tell, which are exact only for what is large.
+func allocated(f func()) uint64 {
+	read := func() uint64 {
+		sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+		metrics.Read(sample)
+		return sample[0].Value.Uint64()
+	}
+	before := read()
+	f()
+	return read() - before
+}
+
+// mostMemory is what n bytes of a request may make the front allocate, answer included.
+func mostMemory(n int) uint64 { return 8<<20 + 64*uint64(n) }
+
+// elementSizes are the datatypes whose elements are all of one size.
+func elementSizes() map[string]int {
+	return map[string]int{"BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4,
+		"INT64": 8, "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8}
+}
+
+// FuzzJSONRequest: whatever the body, the answer is JSON, and the tensors that get through are those that encoding/json
+// reads out of the same text.
 func FuzzJSONRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"inputs":[{"name":"INPUT0","shape":[1,2],"datatype":"FP32","data":[1,2.5e3]}]}`,
 		`{"id":"é\u00e9","parameters":{"timeout":1,"a":-1.5},"inputs":[],"outputs":[{"name":"O","parameters":{"classification":1}}]}`,
 		`{"inputs":[{"name":"I","shape":[2],"datatype":"BYTES","data":["a\n",["\ud83d\ude00"]]}]}`,
 		`{"inputs":[{"name":"I","shape":[99999999999,99999999999],"datatype":"INT8","data":[NaN,-Infinity]}]}`,
+		`{"inputs":[{"name":"I","shape":[1,3],"datatype":"UINT16","data":[[65535],[0,70000]]},{"name":"J","shape":[2],"datatype":"BOOL","data":[true,false]}]}`,
+		`{"inputs":[{"name":"I","shape":[2],"datatype":"INT64","data":[-9223372036854775808,0]},{"name":"J","shape":[1],"datatype":"FP64","data":[1e308]}]}`,
 		`{"inputs":[{"parameters":{"binary_data_size":18446744073709551615}}]}`, `[[[[`, `{"`, `"\u`, `-`, ``,
 	} {
 		f.Add([]byte(seed))
@@ -71,26 +99,148 @@ func FuzzJSONRequest(f *testing.F) {
 	defer h.Close()
 	f.Fuzz(func(t *testing.T, body []byte) {
 		a.requests = 0
-		w := post(h, "/v2/models/nb_fp32/infer", len(body), body)
-		require.True(t, json.Valid(bytes.ToValidUTF8(w.Body.Bytes(), []byte("?"))), w.Body.String())
-		if w.Code != 200 {
-			require.Contains(t, w.Body.String(), `{"error":`)
-			require.Zero(t, a.requests)
-			return
+		var w *httptest.ResponseRecorder
+		used := allocated(func() { w = post(h, "/v2/models/nb_fp32/infer", len(body), body) })
+		require.LessOrEqual(t, used, mostMemory(len(body)))
+		requireAnswer(t, w, a)
+		if w.Code != 200 || len(body) == 0 || bytes.ContainsAny(body, "NI\x00") || !utf8.Valid(body) || bytes.Contains(body, []byte(`\`)) {
+			return // refused, or of a kind that encoding/json reads otherwise
 		}
-		sizes := map[string]int{"BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4,
-			"INT64": 8, "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8}
-		for i, in := range a.inputs {
-			if len(body) == 0 || in.Datatype == "BYTES" || len(in.Parameters) > 0 || bytes.Contains(body, []byte("binary_data_size")) {
-				continue
+		if hasDuplicates(body) {
+			return // the first counts here, the last there
+		}
+		var root map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal(body, &root), "accepted what is no JSON")
+		var want []map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal(root["inputs"], &want))
+		require.Len(t, a.inputs, len(want))
+		for i, in := range want {
+			var name, datatype string
+			require.NoError(t, json.Unmarshal(in["name"], &name))
+			require.NoError(t, json.Unmarshal(in["datatype"], &datatype))
+			require.Equal(t, name, a.inputs[i].Name)
+			require.Equal(t, datatype, a.inputs[i].Datatype)
+			var shape []json.Number
+			require.NoError(t, json.Unmarshal(in["shape"], &shape))
+			require.Len(t, a.inputs[i].Shape, len(shape))
+			count := int64(1)
+			for k, d := range shape {
+				require.Equal(t, strings.TrimPrefix(d.String(), "-"), strconv.FormatInt(a.inputs[i].Shape[k], 10))
+				count *= a.inputs[i].Shape[k]
 			}
-			n := sizes[in.Datatype]
-			for _, d := range in.Shape {
-				n *= int(d)
+			if data, ok := in["data"]; ok && count > 0 {
+				require.Equal(t, string(flatten(t, a.inputs[i].Datatype, data)), string(a.data[i]), "input %d", i)
 			}
-			require.Len(t, a.data[i], n)
 		}
 	})
+}
+
+// hasDuplicates reports whether any object has two members of one name.
+func hasDuplicates(text []byte) bool {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var objects []map[string]bool
+	isKey := []bool{}
+	for {
+		token, err := decoder.Token()
+		if err != nil {
+			return false
+		}
+		top := len(objects) - 1
+		if name, ok := token.(string); ok && top >= 0 && objects[top] != nil && isKey[top] {
+			if objects[top][name] {
+				return true
+			}
+			objects[top][name] = true
+			isKey[top] = false
+			continue
+		}
+		if token == json.Delim('}') || token == json.Delim(']') {
+			objects, isKey = objects[:top], isKey[:top]
+			continue
+		}
+		if top >= 0 {
+			isKey[top] = true // after a value comes a name
+		}
+		switch token {
+		case json.Delim('{'):
+			objects, isKey = append(objects, map[string]bool{}), append(isKey, true)
+		case json.Delim('['):
+			objects, isKey = append(objects, nil), append(isKey, false)
+		}
+	}
+}
+
+// flatten is the reference: the elements of nested arrays as raw bytes, by way of encoding/json and strconv.
+func flatten(t *testing.T, datatype string, data json.RawMessage) []byte {
+	var list []json.RawMessage
+	if json.Unmarshal(data, &list) == nil {
+		var out []byte
+		for _, element := range list {
+			out = append(out, flatten(t, datatype, element)...)
+		}
+		return out
+	}
+	text := string(data)
+	if text == "-0" {
+		text = "0" // an integer, as it is to Triton
+	}
+	le := binary.LittleEndian
+	switch datatype {
+	case "BYTES":
+		var s string
+		require.NoError(t, json.Unmarshal(data, &s))
+		return append(le.AppendUint32(nil, uint32(len(s))), s...)
+	case "BOOL":
+		var b bool
+		require.NoError(t, json.Unmarshal(data, &b))
+		return []byte{map[bool]byte{true: 1}[b]}
+	case "FP32":
+		v, err := strconv.ParseFloat(text, 64)
+		require.NoError(t, err)
+		return le.AppendUint32(nil, math.Float32bits(float32(v)))
+	case "FP64":
+		v, err := strconv.ParseFloat(text, 64)
+		require.NoError(t, err)
+		return le.AppendUint64(nil, math.Float64bits(v))
+	}
+	u, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		i, err := strconv.ParseInt(text, 10, 64)
+		require.NoError(t, err)
+		u = uint64(i)
+	}
+	return le.AppendUint64(nil, u)[:elementSizes()[datatype]]
+}
+
+// requireAnswer holds for every answer of an infer route: JSON, with an error or after exactly one request, whose
+// tensors are as long as their shapes say.
+func requireAnswer(t *testing.T, w *httptest.ResponseRecorder, a *accepted) {
+	if w.Code != 200 {
+		require.True(t, json.Valid(bytes.ToValidUTF8(w.Body.Bytes(), []byte("?"))), w.Body.String())
+		require.Contains(t, w.Body.String(), `{"error":`)
+		require.Zero(t, a.requests)
+		return
+	}
+	require.Equal(t, 1, a.requests)
+	for i, in := range a.inputs {
+		product := uint64(1)
+		for _, d := range in.Shape {
+			require.GreaterOrEqual(t, d, int64(0))
+			if d > 0 {
+				require.Less(t, product, uint64(math.MaxInt64)/uint64(d)+1, "a size that overflows: %v", in.Shape)
+				product *= uint64(d)
+			}
+		}
+		n, fixed := elementSizes()[in.Datatype]
+		if _, shared := batch.FindParameter(in.Parameters, batch.ParameterSharedMemoryRegion); !fixed || shared || a.binary {
+			continue
+		}
+		for _, d := range in.Shape {
+			n *= int(d)
+		}
+		require.Len(t, a.data[i], n)
+	}
 }
 
 // FuzzBinarySplit: binary tensors are exactly the bytes behind the JSON, in order, or the request is refused.
@@ -99,7 +249,7 @@ func FuzzBinarySplit(f *testing.F) {
 	f.Add(uint64(0), uint64(0), 0, []byte{})
 	f.Add(uint64(math.MaxUint64), uint64(1), 3, []byte("x"))
 	f.Add(uint64(3), uint64(1), -2, []byte("1234"))
-	a := &accepted{}
+	a := &accepted{binary: true}
 	h := newFront(a)
 	defer h.Close()
 	f.Fuzz(func(t *testing.T, first, second uint64, shift int, data []byte) {
@@ -121,134 +271,60 @@ func FuzzBinarySplit(f *testing.F) {
 	})
 }
 
-// What goes in as JSON must come out as the same raw bytes as what goes in as binary, and come back the same both ways.
-func TestJSONAndBinaryAgree(t *testing.T) {
-	var raw []byte
-	h := newFront(inferFunc(func(_ context.Context, r *batch.Request) (*batch.Response, error) {
-		raw = r.Inputs[0].Data.Materialize()
-		return compute(t, r), nil
-	}))
+// FuzzHTTPRequest gives the front whole requests as they come off a connection, request line and headers included.
+func FuzzHTTPRequest(f *testing.F) {
+	body := `{"inputs":[{"name":"INPUT0","shape":[1,1],"datatype":"FP32","parameters":{"binary_data_size":4}}]}`
+	post := func(path, headers, body string) []byte {
+		return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n%s", path, len(body), headers, body)
+	}
+	const infer = "/v2/models/id_fp32/infer"
+	for _, length := range []string{strconv.Itoa(len(body)), "-1", "+98", "99999999999999999999", "0", "", "0x10", "98 98"} {
+		f.Add(post(infer, "Inference-Header-Content-Length: "+length+"\r\n", body+"1234"))
+	}
+	f.Add(post(infer, "", `{"inputs":[{"name":"INPUT0","shape":[1,1],"datatype":"FP32","data":[1]}]}`))
+	f.Add(post(infer, "Content-Encoding: gzip\r\n", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\xaa\xae\x05\x04\x00\x00\xff\xff\x43\xbf\xa6\xa3\x02\x00\x00\x00"))
+	f.Add(post(infer, "Content-Encoding: deflate\r\nAccept-Encoding: gzip;q=0.1, deflate;q=nan\r\n", "\x78\x9c\xab\xae\x05\x00\x01\x75\x00\xf9"))
+	f.Add([]byte("POST " + infer + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"))
+	f.Add([]byte("GET /v2/models/id_fp32/versions/99999999999999999999/config HTTP/1.1\r\nHost: x\r\n\r\n"))
+	f.Add([]byte("GET http://h/v2/health/live?x HTTP/1.1\r\nHost: x\r\n\r\n"))
+	f.Add(post("/v2/repository/index", "", `{"ready":true}`))
+	f.Add(post("/v2/repository/models/m/load", "", `{"parameters":{"config":"{}"}}`))
+	f.Add(post("/v2/systemsharedmemory/region/r/register", "", `{"key":"/k","offset":18446744073709551615,"byte_size":1}`))
+	f.Add(post("/v2/models/id_fp32/generate", "", strings.Repeat("[", 100)))
+	a := &accepted{}
+	const limit = 64 << 10
+	h := front.New(front.Options{Inferer: a, Catalog: catalog{}, Picker: nowhere{}, Endpoints: nowhere{}, Aggregator: indexed{}, MaxBodyBytes: limit})
 	defer h.Close()
-	rapid.Check(t, func(t *rapid.T) {
-		le := binary.LittleEndian
-		var texts []string
-		var want []byte
-		number := func(bits int) {
-			v := rapid.Int64Range(-1<<(bits-1), 1<<(bits-1)-1).Draw(t, "int")
-			texts = append(texts, strconv.FormatInt(v, 10))
-			want = append(want, le.AppendUint64(nil, uint64(v))[:bits/8]...)
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		r, err := nethttp.ReadRequest(bufio.NewReader(bytes.NewReader(wire)))
+		if err != nil {
+			return // net/http answers it
 		}
-		datatype := rapid.SampledFrom([]string{"INT8", "INT16", "INT32", "INT64", "UINT64", "FP32", "FP64", "BOOL", "BYTES"}).Draw(t, "datatype")
-		n := rapid.IntRange(0, 20).Draw(t, "n")
-		for range n {
-			switch datatype {
-			case "INT8":
-				number(8)
-			case "INT16":
-				number(16)
-			case "INT32":
-				number(32)
-			case "INT64":
-				number(64)
-			case "UINT64":
-				v := rapid.Uint64().Draw(t, "uint")
-				texts, want = append(texts, strconv.FormatUint(v, 10)), le.AppendUint64(want, v)
-			case "FP32":
-				v := rapid.Float32().Draw(t, "float")
-				texts, want = append(texts, strconv.FormatFloat(float64(v), 'g', -1, 32)), le.AppendUint32(want, math.Float32bits(v))
-			case "FP64":
-				v := rapid.Float64().Draw(t, "double")
-				texts, want = append(texts, strconv.FormatFloat(v, 'e', -1, 64)), le.AppendUint64(want, math.Float64bits(v))
-			case "BOOL":
-				v := rapid.Bool().Draw(t, "bool")
-				texts = append(texts, strconv.FormatBool(v))
-				want = append(want, map[bool]byte{true: 1}[v])
-			case "BYTES":
-				v := rapid.String().Draw(t, "string")
-				text, _ := json.Marshal(v)
-				texts = append(texts, string(text))
-				want = append(le.AppendUint32(want, uint32(len(v))), v...)
-			}
-		}
-		for i, text := range texts { // -0 is the integer zero, as it is to Triton
-			if (datatype == "FP32" || datatype == "FP64") && text == "-0" {
-				texts[i] = "-0.0"
-			}
-		}
-		model := map[string]string{"BYTES": "id_string"}[datatype]
-		if model == "" {
-			model = "id_" + strings.ToLower(datatype)
-		}
-		path := "/v2/models/" + model + "/infer"
-		asJSON := post(h, path, -1, fmt.Appendf(nil, `{"inputs":[{"data":[%s],"datatype":%q,"shape":[1,%d],"name":"INPUT0"}]}`,
-			strings.Join(texts, " , "), datatype, n))
-		if asJSON.Code != 200 {
-			t.Fatal(asJSON.Body.String())
-		}
-		if string(raw) != string(want) {
-			t.Fatalf("JSON %v became %x, not %x", texts, raw, want)
-		}
-		head := fmt.Appendf(nil, `{"inputs":[{"name":"INPUT0","shape":[1,%d],"datatype":%q,"parameters":{"binary_data_size":%d}}]}`, n, datatype, len(want))
-		asBinary := post(h, path, len(head), append(head, want...))
-		if asBinary.Body.String() != asJSON.Body.String() {
-			t.Fatalf("%s and %s", asBinary.Body, asJSON.Body)
-		}
-		var answer struct {
-			Outputs []struct{ Data json.RawMessage }
-		}
-		if err := json.Unmarshal(asJSON.Body.Bytes(), &answer); err != nil {
-			t.Fatal(err)
-		}
-		again := post(h, path, -1, fmt.Appendf(nil, `{"inputs":[{"name":"INPUT0","shape":[1,%d],"datatype":%q,"data":%s}]}`, n, datatype, answer.Outputs[0].Data))
-		if string(raw) != string(want) || again.Body.String() != asJSON.Body.String() {
-			t.Fatalf("%s did not come back as it went", answer.Outputs[0].Data)
+		a.requests = 0
+		a.binary = bytes.Contains(wire, []byte("binary_data_size")) || len(r.Header["Inference-Header-Content-Length"]) > 0 || len(r.Header["Content-Encoding"]) > 0
+		w := httptest.NewRecorder()
+		used := allocated(func() { h.ServeHTTP(w, r) })
+		require.LessOrEqual(t, used, mostMemory(limit+len(wire)))
+		require.LessOrEqual(t, w.Body.Len(), 64*(limit+len(wire)))
+		switch {
+		case w.Code >= 400 && w.Body.Len() > 0:
+			require.True(t, json.Valid(bytes.ToValidUTF8(w.Body.Bytes(), []byte("?"))), w.Body.String())
+			require.Zero(t, a.requests)
+		case a.requests > 0:
+			requireAnswer(t, w, a)
+		default:
+			require.Contains(t, []int{200, 400}, w.Code)
 		}
 	})
 }
 
-// BenchmarkInfer is a request through the front without network and server.
-func BenchmarkInfer(b *testing.B) {
-	h := newFront(inferFunc(func(_ context.Context, r *batch.Request) (*batch.Response, error) {
-		in := r.Inputs[0]
-		in.Data.Ref()
-		return &batch.Response{Model: r.Model, Version: "1", Outputs: []batch.Tensor{{Name: "OUTPUT0", Datatype: in.Datatype, Shape: in.Shape, Data: in.Data}}}, nil
-	}))
-	defer h.Close()
-	for _, size := range []int{1 << 10, 600 << 10} {
-		values := make([]byte, 0, size)
-		texts := make([]string, size/4)
-		for i := range size / 4 {
-			v := float32(math.Sin(float64(i)))
-			values = binary.LittleEndian.AppendUint32(values, math.Float32bits(v))
-			texts[i] = strconv.FormatFloat(float64(v), 'g', -1, 32)
-		}
-		head := fmt.Appendf(nil, `{"inputs":[{"name":"INPUT0","shape":[1,%d],"datatype":"FP32","parameters":{"binary_data_size":%d}}],"outputs":[{"name":"OUTPUT0","parameters":{"binary_data":true}}]}`, size/4, size)
-		run := func(name string, length int, body []byte) {
-			b.Run(fmt.Sprintf("%s/%dKB", name, size>>10), func(b *testing.B) {
-				b.ReportAllocs()
-				b.SetBytes(int64(size))
-				for b.Loop() {
-					r := httptest.NewRequest(nethttp.MethodPost, "/v2/models/id_fp32/infer", bytes.NewReader(body))
-					r.Header.Set("Inference-Header-Content-Length", strconv.Itoa(length))
-					w := &sink{header: make(nethttp.Header)}
-					h.ServeHTTP(w, r)
-					if w.code != 200 {
-						b.Fatal(w.code)
-					}
-				}
-			})
-		}
-		run("binary", len(head), append(head, values...))
-		text := fmt.Appendf(nil, `{"inputs":[{"name":"INPUT0","shape":[1,%d],"datatype":"FP32","data":[%s]}]}`, size/4, strings.Join(texts, ","))
-		run("json", len(text), text)
-	}
+// indexed is an aggregator that has an empty index and unloads anything.
+type indexed struct{ aggregator }
+
+func (indexed) RepositoryIndex(context.Context, *tritonpb.RepositoryIndexRequest) (*tritonpb.RepositoryIndexResponse, error) {
+	return &tritonpb.RepositoryIndexResponse{}, nil
 }
 
-type sink struct {
-	header nethttp.Header
-	code   int
+func (indexed) RepositoryModelUnload(context.Context, *tritonpb.RepositoryModelUnloadRequest) (*tritonpb.RepositoryModelUnloadResponse, error) {
+	return &tritonpb.RepositoryModelUnloadResponse{}, nil
 }
-
-func (s *sink) Header() nethttp.Header      { return s.header }
-func (s *sink) WriteHeader(code int)        { s.code = code }
-func (s *sink) Write(b []byte) (int, error) { return io.Discard.Write(b) }
