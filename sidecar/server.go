@@ -332,7 +332,7 @@ func (s *server) run(ctx context.Context) error {
 			}
 		})
 	}
-	serve("grpc", s.grpc.Serve)
+	serve("grpc", func(l net.Listener) error { return s.grpc.Serve(ingressgrpc.Listen(l)) })
 	serve("http", s.http.Serve)
 	serve("metrics", s.operators[0].Serve)
 	serve("admin", s.operators[1].Serve)

@@ -285,6 +285,9 @@ func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 			o.Result = Late
 		}
 	}
+	if o.Result == Cancelled {
+		o.Reason = goneReason(c.ctx, now)
+	}
 	c.model.counts.add(&o, now)
 	d.o.Observer.Finished(o)
 	return a.resp, a.err

@@ -47,6 +47,10 @@ func (d *Dispatcher) execute(b *run) {
 		b.place.end(d)
 	}()
 	p := b.place.partition
+	if b.withoutGone(); len(b.calls) == 0 {
+		d.complete(b)
+		return
+	}
 	b.started = d.clock.Now()
 	b.shared = p.outside.Load() > 0
 
@@ -83,6 +87,22 @@ func (d *Dispatcher) execute(b *run) {
 	for i, c := range b.calls {
 		d.answer(c, b.answer(c, parts[i], nil))
 	}
+}
+
+// withoutGone leaves out the calls whose callers have gone since the batch was
+// decided: what nobody waits for is not executed while that can be avoided.
+func (b *run) withoutGone() {
+	kept := b.calls[:0]
+	for _, c := range b.calls {
+		if c.state.Load() == abandoned {
+			b.rows -= c.rows
+			c.req.Free()
+			continue
+		}
+		kept = append(kept, c)
+	}
+	clear(b.calls[len(kept):])
+	b.calls = kept
 }
 
 // assemble makes the message for Triton. A request that is alone goes as it

@@ -47,7 +47,8 @@ type Outcome struct {
 	PassedThrough bool
 	// Retried tells that a first attempt was lost with its partition.
 	Retried bool
-	// Reason says why, for Dropped and Rejected: a short metric label.
+	// Reason says why, for Dropped, Rejected and Cancelled: a short metric label.
+	// Of Cancelled it is one of the Gone reasons.
 	Reason string
 }
 

@@ -207,7 +207,7 @@ func (s *inferStream) forward(r *batch.Request) error {
 	}
 	up, err := s.hand(r, route, p)
 	if err != nil {
-		d.finishStreamed(p, Failed)
+		d.finishStreamed(p, Failed, "")
 		return err
 	}
 	f := batch.Frame{Data: r.Marshal()}
@@ -349,7 +349,7 @@ func (s *inferStream) seen(up *upstream, f *batch.Frame) {
 		result = Failed
 	}
 	up.pending[i].place.release(s.d)
-	s.d.finishStreamed(up.pending[i], result)
+	s.d.finishStreamed(up.pending[i], result, "")
 	up.pending = slices.Delete(up.pending, i, i+1)
 	s.change()
 }
@@ -360,14 +360,19 @@ func (s *inferStream) change() {
 	s.changed = make(chan struct{})
 }
 
-// abandon reports what never got its last answer.
+// abandon reports what never got its last answer: the caller has gone, or else
+// the server ended the call.
 func (s *inferStream) abandon() {
+	result, reason := Failed, ""
+	if s.down.Context().Err() != nil {
+		result, reason = Cancelled, goneReason(s.down.Context(), s.d.clock.Now())
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, up := range s.finished { // all of them: the relays have ended
 		for _, p := range up.pending {
 			p.place.release(s.d)
-			s.d.finishStreamed(p, Cancelled)
+			s.d.finishStreamed(p, result, reason)
 		}
 		up.pending = nil
 	}
@@ -392,9 +397,9 @@ func (s *inferStream) refuse(r *batch.Request, cause error) error {
 	})
 }
 
-func (d *Dispatcher) finishStreamed(p pendingAnswer, result Result) {
+func (d *Dispatcher) finishStreamed(p pendingAnswer, result Result, reason string) {
 	now := d.clock.Now()
-	o := Outcome{Model: p.model.name, Result: result, Latency: now.Sub(p.arrived), Rows: p.rows, Batch: p.rows, PassedThrough: true}
+	o := Outcome{Model: p.model.name, Result: result, Latency: now.Sub(p.arrived), Rows: p.rows, Batch: p.rows, PassedThrough: true, Reason: reason}
 	p.model.counts.add(&o, now)
 	d.o.Observer.Finished(o)
 }

@@ -20,6 +20,7 @@ type metrics struct {
 	executions *prometheus.HistogramVec
 	busy       *prometheus.CounterVec
 	drops      *prometheus.CounterVec
+	gone       *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	passed     *prometheus.CounterVec
 }
@@ -48,13 +49,14 @@ func newMetrics() *metrics {
 		executions: histogram("execution_duration_seconds", "One batch on one partition.", latencyBuckets(), "model", "partition"),
 		busy:       counter("partition_busy_seconds_total", "Time in which a partition ran a batch.", "partition"),
 		drops:      counter("dropped_requests_total", "Requests dropped or rejected, by reason.", "model", "reason"),
+		gone:       counter("cancelled_requests_total", "Requests whose caller had gone before the answer: its deadline passed, it cancelled, or its connection ended (deadline, cancel, disconnect).", "model", "reason"),
 		retries:    counter("retried_requests_total", "Requests whose first attempt was lost with its partition.", "model"),
 		passed:     counter("passed_through_requests_total", "Requests that ran outside the queue.", "model"),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.rows, m.duration, m.queued, m.batchRows, m.executions, m.busy, m.drops, m.retries, m.passed}
+	return []prometheus.Collector{m.requests, m.rows, m.duration, m.queued, m.batchRows, m.executions, m.busy, m.drops, m.gone, m.retries, m.passed}
 }
 
 func (m *metrics) register(registry prometheus.Registerer, r *Recorder) error {
@@ -77,6 +79,7 @@ func (m *metrics) forget(label, value string) {
 	m.executions.DeletePartialMatch(match)
 	m.busy.DeletePartialMatch(match)
 	m.drops.DeletePartialMatch(match)
+	m.gone.DeletePartialMatch(match)
 	m.retries.DeletePartialMatch(match)
 	m.passed.DeletePartialMatch(match)
 }
@@ -119,6 +122,8 @@ func (s *modelMetrics) finished(m *metrics, o Outcome) {
 		s.queued.Observe(o.Queued.Seconds())
 	case Dropped, Rejected:
 		m.drops.WithLabelValues(s.name, o.Reason).Inc()
+	case Cancelled:
+		m.gone.WithLabelValues(s.name, o.Reason).Inc()
 	}
 	if o.PassedThrough {
 		s.passed.Inc()

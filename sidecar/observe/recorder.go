@@ -52,7 +52,7 @@ type Outcome struct {
 	Rows, Batch     int
 	PassedThrough   bool
 	Retried         bool
-	// Reason of a drop or a rejection, a short metric label.
+	// Reason of a drop, a rejection or a cancellation, a short metric label.
 	Reason string
 	// At is when it was over.
 	At time.Time

@@ -21,9 +21,15 @@ var (
 	ErrTooMany = errors.New("too many parts in one message")
 )
 
+// Bounds on the parts of a request; the HTTP front keeps to them too.
 const (
-	maxTensors    = 4096  // inputs, outputs and raw contents, each
-	maxParameters = 4096  // per message, tensors included
+	MaxTensors    = 4096 // inputs, requested outputs and raw contents, each
+	MaxParameters = 4096 // tensors' and outputs' included
+)
+
+const (
+	maxTensors    = MaxTensors
+	maxParameters = MaxParameters
 	maxDimensions = 65536 // per message
 )
 

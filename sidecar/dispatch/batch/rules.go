@@ -159,6 +159,10 @@ func (u *Rules) Key(r *Request) (key uint64, rows int, ok bool, reason string) {
 		}
 		key += h.Sum64()
 	}
+	// Names may repeat; joining compares each with each.
+	if len(r.Outputs) > len(u.outputs) {
+		return 0, 0, false, "more requested outputs than the model has"
+	}
 	for i := range r.Outputs {
 		o := &r.Outputs[i]
 		if _, known := u.outputs[o.Name]; !known {
@@ -233,16 +237,24 @@ func exactly(have int, t *Tensor, count int64, size int) bool {
 // Refuse returns a gRPC status error for the requests that are known to kill a
 // Triton server (2.51): a shape whose byte size overflows, which Triton computes
 // as too small, and a classification of a BYTES output, which divides by the
-// size of its elements. It returns nil for all others.
+// size of its elements. So it does for a place in shared memory whose end
+// overflows, which older servers take for one inside the region. It
+// returns nil for all others.
 func (u *Rules) Refuse(r *Request) error {
 	for i := range r.Inputs {
 		t := &r.Inputs[i]
+		if err := r.refusePlace("input", t.Name, t.Parameters); err != nil {
+			return err
+		}
 		if overflows(t.Shape, elementSize(t.Datatype)) {
 			return status.Errorf(codes.InvalidArgument, "%sinvalid shape %v for input '%s' for model '%s': its byte size exceeds the maximum", requestPrefix(r.ID), t.Shape, t.Name, r.Model)
 		}
 	}
 	for i := range r.Outputs {
 		o := &r.Outputs[i]
+		if err := r.refusePlace("output", o.Name, o.Parameters); err != nil {
+			return err
+		}
 		if u.outputs[o.Name] != bytesDatatype {
 			continue
 		}
@@ -251,6 +263,26 @@ func (u *Rules) Refuse(r *Request) error {
 		}
 	}
 	return nil
+}
+
+// refusePlace refuses a place in shared memory that no region can have.
+func (r *Request) refusePlace(what, name string, parameters []Parameter) error {
+	if len(parameters) == 0 {
+		return nil
+	}
+	number := func(name string) int64 {
+		p, _ := FindParameter(parameters, name)
+		if v, ok := p.Uint64(); ok {
+			return int64(v) // what does not fit is negative
+		}
+		v, _ := p.Int64()
+		return v
+	}
+	offset, size := number(ParameterSharedMemoryOffset), number(ParameterSharedMemorySize)
+	if offset >= 0 && size >= 0 && offset <= math.MaxInt64-size {
+		return nil
+	}
+	return status.Errorf(codes.InvalidArgument, "%soffset %d and byte size %d of %s '%s' for model '%s' are outside what a region can have", requestPrefix(r.ID), offset, size, what, name, r.Model)
 }
 
 // requestPrefix is how Triton begins messages about one request.

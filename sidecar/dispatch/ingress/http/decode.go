@@ -10,6 +10,7 @@ import (
 	"math/bits"
 	nethttp "net/http"
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -26,6 +27,7 @@ type inference struct {
 	model, version string
 	maxDepth       int
 
+	id      string // the caller's
 	request batch.Request
 	// binary says how outputs that the caller did not name are returned, named how those that it did.
 	binary bool
@@ -50,7 +52,10 @@ func (in *inference) decode(body mem.Buffer, headerLength int) error {
 		if err != nil {
 			return decodeError(err, "Unable to parse 'id'")
 		}
-		in.request.ID = cString(text)
+		// Bytes that are no UTF-8 cannot go on to the server; the caller gets them back all the same.
+		if in.id = cString(text); utf8.ValidString(in.id) {
+			in.request.ID = in.id
+		}
 	}
 	if parameters, ok := root.Find("parameters"); ok {
 		if err := in.parameters(parameters); err != nil {
@@ -184,8 +189,25 @@ func (in *inference) parameter(name string, value tritonjson.Value) error {
 	if err != nil {
 		return decodeError(err, fmt.Sprintf("Unable to parse '%s'", name))
 	}
+	if !utf8.ValidString(p.Name) || !validText(p) {
+		// Over HTTP Triton takes it, but from here to the server it has to be a string of protobuf's.
+		return status.Errorf(codes.InvalidArgument, "parameter '%s' is not UTF-8", strings.ToValidUTF8(p.Name, "\uFFFD"))
+	}
+	if len(in.request.Parameters) == batch.MaxParameters {
+		return tooMany("parameters", batch.MaxParameters)
+	}
 	in.request.Parameters = append(in.request.Parameters, p)
 	return nil
+}
+
+func validText(p batch.Parameter) bool {
+	text, ok := p.Text()
+	return !ok || utf8.ValidString(text)
+}
+
+// tooMany refuses what costs many times its size, in numbers that no model needs.
+func tooMany(what string, most int) error {
+	return status.Errorf(codes.InvalidArgument, "too many parts in one request: more than %d %s", most, what)
 }
 
 func customParameter(name string, value tritonjson.Value) (batch.Parameter, error) {
@@ -287,6 +309,9 @@ func (in *inference) input(v tritonjson.Value, body mem.Buffer, at int) (int, er
 			return at, err
 		}
 		t.Data = mem.BufferSlice{mem.SliceBuffer(raw)}
+	}
+	if len(in.request.Inputs) == batch.MaxTensors {
+		return at, tooMany("inputs", batch.MaxTensors)
 	}
 	in.request.Inputs = append(in.request.Inputs, t)
 	return at, nil
@@ -439,6 +464,9 @@ func (in *inference) output(v tritonjson.Value) error {
 	}
 	if in.named == nil {
 		in.named = make(map[string]bool)
+	}
+	if len(in.request.Outputs) == batch.MaxTensors {
+		return tooMany("requested outputs", batch.MaxTensors)
 	}
 	in.named[out.Name] = binary
 	in.request.Outputs = append(in.request.Outputs, out)

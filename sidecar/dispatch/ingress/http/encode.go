@@ -82,8 +82,12 @@ func newCompressors() map[string]*sync.Pool {
 func (in *inference) render(response *batch.Response) (head []byte, binary mem.BufferSlice, err error) {
 	head = make([]byte, 0, 512)
 	head = append(head, '{')
-	if response.ID != "" {
-		head = append(tritonjson.AppendString(append(head, `"id":`...), response.ID), ',')
+	id := response.ID
+	if id == "" {
+		id = in.id
+	}
+	if id != "" {
+		head = append(tritonjson.AppendString(append(head, `"id":`...), id), ',')
 	}
 	head = tritonjson.AppendString(append(head, `"model_name":`...), response.Model)
 	head = tritonjson.AppendString(append(head, `,"model_version":`...), response.Version)

@@ -33,6 +33,10 @@ func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 		return
 	}
 	defer body.Free()
+	if err := guarded(requestPath(r), body.ReadOnlyData(), h.o.MaxDepth); err != nil {
+		failStatus(w, jsonType, err)
+		return
+	}
 	endpoints := h.o.Endpoints.HTTPEndpoints()
 	if len(endpoints) == 0 {
 		fail(w, nethttp.StatusServiceUnavailable, jsonType, "no Triton server is up")

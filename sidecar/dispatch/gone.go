@@ -1,0 +1,45 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	nethttp "net/http"
+	"time"
+
+	"google.golang.org/grpc/peer"
+)
+
+// Why a request was Cancelled: the reasons of such an Outcome.
+const (
+	// GoneDeadline: the caller's own deadline passed.
+	GoneDeadline = "deadline"
+	// GoneCancel: the caller cancelled its call.
+	GoneCancel = "cancel"
+	// GoneDisconnect: the caller's connection ended. Over HTTP there is no other
+	// way to cancel.
+	GoneDisconnect = "disconnect"
+)
+
+// deadlineSlack is how much sooner than its deadline a caller may seem to
+// cancel: a gRPC client's clock started earlier, and its cancel may win against
+// ours.
+const deadlineSlack = 10 * time.Millisecond
+
+// goneReason says why a caller whose context has ended is gone.
+func goneReason(ctx context.Context, now time.Time) string {
+	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < deadlineSlack {
+		return GoneDeadline
+	}
+	if ctx.Value(nethttp.ServerContextKey) != nil {
+		return GoneDisconnect
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		// The gRPC front's connections know (ingress/grpc, Listen).
+		if c, ok := p.Addr.(interface{ Disconnected() bool }); ok && c.Disconnected() {
+			return GoneDisconnect
+		}
+	}
+	return GoneCancel
+}

@@ -1,0 +1,48 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package grpc
+
+import (
+	"net"
+	"sync/atomic"
+)
+
+// Listen makes the connections of a listener say, through the peer address of
+// their calls, whether they have ended: a call's context tells a lost connection
+// and a cancel alike. The address has a method Disconnected() bool.
+func Listen(l net.Listener) net.Listener { return &listener{l} }
+
+type listener struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c, remote: &remote{Addr: c.RemoteAddr()}}, nil
+}
+
+// conn is closed by grpc-go before it cancels the calls that were on it.
+type conn struct {
+	net.Conn
+	remote *remote
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.remote.ended.Store(true)
+	return c.Conn.Close()
+}
+
+// RemoteAddr implements net.Conn.
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+type remote struct {
+	net.Addr
+	ended atomic.Bool
+}
+
+// Disconnected reports whether the connection has ended.
+func (r *remote) Disconnected() bool { return r.ended.Load() }
