@@ -97,11 +97,10 @@ func inferCases() []Case {
 			}
 		}},
 		{"infer/deadline", func(e *Env) {
-			ctx, cancel := context.WithTimeout(e.Context(), 40*time.Millisecond)
+			ctx, cancel := context.WithTimeout(e.Context(), 15*time.Millisecond)
 			defer cancel()
-			_, err := e.Client.Stub.ModelInfer(ctx, request("slow", input("INPUT0", "FP32", shape(1, 1), fp32(1))))
+			_, err := e.Client.Stub.ModelInfer(ctx, slowly(""))
 			require.Equal(e, codes.DeadlineExceeded, status.Code(err), "%v", err)
-			time.Sleep(200 * time.Millisecond) // the server goes on regardless; leave it idle for the next case
 		}},
 	}
 	return cases
@@ -117,16 +116,13 @@ func doubled(from int32) []byte {
 
 // sequenceCases are a sequence and the refusals of its batcher.
 func sequenceCases() []Case {
-	step := func(v int32, options ...option) *pb.ModelInferRequest {
-		return request("sequence", append([]option{input("INPUT", "INT32", shape(1, 1), i32(v))}, options...)...)
-	}
+	step := func(v int32, options ...option) *pb.ModelInferRequest { return step("sequence", v, options...) }
 	refusal := func(name string, r *pb.ModelInferRequest, message string) Case {
 		return Case{"sequence/" + name, func(e *Env) {
 			_, err := e.Client.Stub.ModelInfer(e.ctx(), r)
 			e.refused(err, codes.InvalidArgument, message)
 		}}
 	}
-	const start, end, seqID = "sequence_start", "sequence_end", "sequence_id"
 	noStart := "inference request for sequence 78 to model 'sequence' must specify the START flag on the first request of the sequence"
 	return []Case{
 		{"sequence/sums its requests", func(e *Env) {

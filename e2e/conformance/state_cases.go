@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
@@ -30,6 +31,18 @@ func (e *Env) statistics(model string) *pb.ModelStatistics {
 	return stats[0]
 }
 
+// quiet is the statistics of a model once they stand still: what earlier cases asked for may still come to be counted.
+func (e *Env) quiet(model string) *pb.ModelStatistics {
+	e.Helper()
+	last := e.statistics(model)
+	require.Eventually(e, func() bool {
+		before := last
+		last = e.statistics(model)
+		return proto.Equal(before, last)
+	}, 5*time.Second, 20*time.Millisecond)
+	return last
+}
+
 // settled waits until a model has counted n requests more than before: a real server counts after it has answered.
 func (e *Env) settled(before *pb.ModelStatistics, n uint64) *pb.ModelStatistics {
 	e.Helper()
@@ -41,14 +54,14 @@ func (e *Env) settled(before *pb.ModelStatistics, n uint64) *pb.ModelStatistics 
 		after = e.statistics(before.Name)
 		return counted(after) >= counted(before)+n
 	}, 5*time.Second, time.Millisecond)
-	return after
+	return e.quiet(before.Name) // requests, executions and rows are not counted at the same moment
 }
 
 // statisticsCases count what a model did. They compare with what was counted before, since other cases used the models too.
 func statisticsCases() []Case {
 	return []Case{
 		{"statistics/one request more", func(e *Env) {
-			before := e.statistics("identity")
+			before := e.quiet("identity")
 			e.infer(request("identity", input("INPUT0", "FP32", shape(3, 1), fp32(1, 2, 3))))
 			after := e.settled(before, 1)
 			require.Equal(e, "identity", after.Name)
@@ -64,7 +77,7 @@ func statisticsCases() []Case {
 			require.Equal(e, batchCount(before, 3)+1, batchCount(after, 3), "batch_stats are by total batch")
 		}},
 		{"statistics/a refused request is not counted", func(e *Env) {
-			before := e.statistics("identity")
+			before := e.quiet("identity")
 			_, err := e.Client.Stub.ModelInfer(e.ctx(), request("identity", input("INPUT0", "INT32", shape(1, 1), i32(1))))
 			require.Error(e, err)
 			after := e.statistics("identity")
@@ -72,7 +85,7 @@ func statisticsCases() []Case {
 			require.Equal(e, before.InferenceStats.Success.Count, after.InferenceStats.Success.Count)
 		}},
 		{"statistics/a model's error in its answer is a success, an exception a failure", func(e *Env) {
-			before := e.statistics("error")
+			before := e.quiet("error")
 			for _, v := range []float32{-1, -1000} {
 				_, err := e.Client.Stub.ModelInfer(e.ctx(), request("error", input("INPUT0", "FP32", shape(1, 1), fp32(v))))
 				require.Error(e, err)
@@ -83,6 +96,39 @@ func statisticsCases() []Case {
 			require.Equal(e, before.ExecutionCount+2, after.ExecutionCount)
 			require.Equal(e, before.InferenceCount+1, after.InferenceCount)
 			require.Equal(e, batchCount(before, 1)+2, batchCount(after, 1))
+		}},
+		{"statistics/of a stream of a decoupled model", func(e *Env) {
+			before := e.quiet("decoupled")
+			e.stream(repeat([]int32{1, 2}, []int32{0, 0}), repeat(nil, nil), repeat([]int32{3}, []int32{0}, parameter("triton_enable_empty_final_response", true)))
+			after := e.settled(before, 3)
+			require.Equal(e, before.InferenceStats.Success.Count+3, after.InferenceStats.Success.Count)
+			require.Equal(e, before.InferenceStats.Fail.Count, after.InferenceStats.Fail.Count)
+			require.Equal(e, before.ExecutionCount+3, after.ExecutionCount)
+		}},
+		{"statistics/of a stream over several models", func(e *Env) {
+			identity, half := e.quiet("identity"), e.quiet("half")
+			requests, _ := mixed(12)
+			e.stream(requests...)
+			require.Equal(e, identity.InferenceStats.Success.Count+3, e.settled(identity, 3).InferenceStats.Success.Count)
+			require.Equal(e, half.InferenceStats.Success.Count+3, e.settled(half, 3).InferenceStats.Success.Count)
+		}},
+		{"statistics/of many callers", func(e *Env) {
+			before := e.quiet("string")
+			e.eachItsOwn(30, func(i int) (*pb.ModelInferRequest, map[string]tensor) {
+				return request("string", input("INPUT0", "BYTES", shape(1, 1), bytesElements("A"))), map[string]tensor{"OUTPUT0": {"BYTES", shape(1, 1), bytesElements("A")}}
+			})
+			after := e.settled(before, 30)
+			require.Equal(e, before.InferenceStats.Success.Count+30, after.InferenceStats.Success.Count, "requests of clients, whatever ran together")
+			require.Equal(e, before.InferenceCount+30, after.InferenceCount)
+		}},
+		{"statistics/of sequences", func(e *Env) {
+			before := e.quiet("sequence")
+			for i := range 3 {
+				e.sum("sequence", parameter("sequence_id", 500+i), 1, 2, 3)
+			}
+			after := e.settled(before, 9)
+			require.Equal(e, before.InferenceStats.Success.Count+9, after.InferenceStats.Success.Count)
+			require.Equal(e, before.InferenceCount+9, after.InferenceCount)
 		}},
 		{"statistics/of all models", func(e *Env) {
 			stats, err := e.Client.Statistics(e.ctx(), "", "")
@@ -98,7 +144,7 @@ func statisticsCases() []Case {
 			}
 		}},
 		{"statistics/over HTTP", func(e *Env) {
-			before := e.statistics("add_sub")
+			before := e.quiet("add_sub")
 			e.infer(addSub())
 			want := e.settled(before, 1)
 			r := e.call("GET", "/v2/models/add_sub/stats", "")
@@ -138,7 +184,7 @@ func metricsCase(e *Env) {
 	if e.Target.Metrics == "" {
 		e.Skip("the target has no metrics address")
 	}
-	before := e.statistics("identity")
+	before := e.quiet("identity")
 	e.infer(identity())
 	stats := e.settled(before, 1)
 	parser := expfmt.NewTextParser(model.LegacyValidation)
@@ -212,14 +258,14 @@ func (e *Env) together(model string, rows ...int64) {
 func batchingCases() []Case {
 	return []Case{
 		{"batching/without dynamic_batching every request runs alone", func(e *Env) {
-			before := e.statistics("slow")
+			before := e.quiet("slow")
 			e.together("slow", 1, 1, 1)
 			after := e.settled(before, 3)
 			require.Equal(e, before.ExecutionCount+3, after.ExecutionCount)
 			require.Equal(e, batchCount(before, 1)+3, batchCount(after, 1))
 		}},
 		{"batching/what queues during an execution runs together", func(e *Env) {
-			before := e.statistics("batched")
+			before := e.quiet("batched")
 			e.together("batched", 1, 1, 1, 1, 1, 1, 1, 1)
 			after := e.settled(before, 8)
 			require.Equal(e, before.ExecutionCount+2, after.ExecutionCount)
@@ -228,7 +274,7 @@ func batchingCases() []Case {
 			require.Equal(e, batchCount(before, 7)+1, batchCount(after, 7), "the others behind it")
 		}},
 		{"batching/a request is never split", func(e *Env) {
-			before := e.statistics("batched")
+			before := e.quiet("batched")
 			e.together("batched", 3, 2, 8, 1)
 			after := e.settled(before, 4)
 			for size, n := range map[uint64]uint64{3: 1, 2: 1, 8: 1, 1: 1} {
@@ -236,7 +282,7 @@ func batchingCases() []Case {
 			}
 		}},
 		{"batching/a cancelled request still in the queue does not run", func(e *Env) {
-			before := e.statistics("batched")
+			before := e.quiet("batched")
 			first := make(chan error, 1)
 			ctx := e.ctx()
 			send := func(ctx context.Context) error {

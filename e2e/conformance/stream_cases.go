@@ -4,8 +4,6 @@
 package conformance
 
 import (
-	"errors"
-	"io"
 	"strings"
 
 	"github.com/stretchr/testify/require"
@@ -16,21 +14,9 @@ import (
 // stream sends requests on one stream, closes it and returns every message until its end, which must be OK.
 func (e *Env) stream(requests ...*pb.ModelInferRequest) []*pb.ModelStreamInferResponse {
 	e.Helper()
-	s, err := e.Client.Stub.ModelStreamInfer(e.ctx())
+	messages, err := e.exchange(e.ctx(), requests)
 	require.NoError(e, err)
-	for _, r := range requests {
-		require.NoError(e, s.Send(r))
-	}
-	require.NoError(e, s.CloseSend())
-	var out []*pb.ModelStreamInferResponse
-	for {
-		m, err := s.Recv()
-		if errors.Is(err, io.EOF) {
-			return out
-		}
-		require.NoError(e, err)
-		out = append(out, m)
-	}
+	return messages
 }
 
 // summary is a stream message in one line: error or id, final mark, and the first output's bytes.
@@ -45,7 +31,7 @@ func summary(m *pb.ModelStreamInferResponse) string {
 		parts = append(parts, final)
 	}
 	for _, raw := range r.GetRawOutputContents() {
-		parts = append(parts, strings.ToUpper(hexOf(raw)))
+		parts = append(parts, hex(raw))
 	}
 	if m.ErrorMessage != "" {
 		parts = append(parts, "error: "+m.ErrorMessage)
@@ -74,21 +60,16 @@ func streamCases() []Case {
 	const one = "0000803F00002040" // 1, 2.5
 	want := func(name string, requests []*pb.ModelInferRequest, lines ...string) Case {
 		return Case{"stream/" + name, func(e *Env) {
-			messages := e.stream(requests...)
-			got := make([]string, len(messages))
-			for i, m := range messages {
-				got[i] = summary(m)
-			}
-			require.Equal(e, append([]string{}, lines...), got)
+			require.Equal(e, append([]string{}, lines...), summaries(e.stream(requests...)))
 		}}
 	}
 	type list = []*pb.ModelInferRequest
 	final := parameter("triton_enable_empty_final_response", true)
-	slow := request("slow", input("INPUT0", "FP32", shape(1, 2), fp32(1, 2.5)), id("slow"))
+	slow := request("pause", input("INPUT0", "FP32", shape(1, 2), fp32(1, 2.5)), id("slow"))
 	return []Case{
 		want("empty", nil),
 		want("in order", list{identity(id("a")), identity(id("b"))}, "a|identity|1|final|"+one, "b|identity|1|final|"+one),
-		want("in order even when the first is slow", list{slow, identity(id("b"))}, "slow|slow|1|final|"+one, "b|identity|1|final|"+one),
+		want("in order even when the first is slow", list{slow, identity(id("b"))}, "slow|pause|1|final|"+one, "b|identity|1|final|"+one),
 		want("asking for a final response changes nothing for a model that answers once", list{identity(id("a"), final)}, "a|identity|1|final|"+one),
 		want("an error does not end it", list{request("nope", id("a")), identity(id("b"))}, "a|||error: "+noSuchModel, "b|identity|1|final|"+one),
 		want("a refused request", list{request("identity", input("INPUT0", "INT32", shape(1, 1), i32(1)), id("q"))},

@@ -57,12 +57,12 @@ const callTimeout = 20 * time.Second
 // sharedCases are those that neither change what others see nor count what others do: they run at the same time.
 func sharedCases() []Case {
 	return slices.Concat(serverCases(), inferCases(), refusedCases(), typedCases(), stringCases(), streamCases(), httpCases(), jsonCases(),
-		jsonRefusedCases(), binaryCases(), encodingCases())
+		jsonRefusedCases(), binaryCases(), encodingCases(), acrossCases())
 }
 
 // aloneCases run one after the other, when nothing else does.
 func aloneCases() []Case {
-	return slices.Concat(sequenceCases(), statisticsCases(), batchingCases(), repositoryCases(), memoryCases())
+	return slices.Concat(sequenceCases(), sequencesCases(), statisticsCases(), batchingCases(), repositoryCases(), memoryCases())
 }
 
 // Cases lists the suite.

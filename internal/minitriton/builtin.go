@@ -23,7 +23,7 @@ import (
 //	decoupled  one response per element of IN, after the milliseconds that DELAY says for it: OUT the element, IDX its index
 //	sequence   OUTPUT = the sum of INPUT over the sequence so far, TYPE_INT32 [1]
 //	slow       identity after conch_slow_ms milliseconds per execution
-//	error      identity, but a request whose first FP32 is negative fails, and one of -1000 or less fails the execution
+//	error      identity, but a request with a negative FP32 fails, and one with -1000 or less fails the execution
 //	crash      fails for ever from its first execution on, as a model whose python stub has died
 func newBuiltin(name string, c *pb.ModelConfig, p *place) (executor, error) {
 	fits := func(in, out []string, t pb.DataType) error {
@@ -170,11 +170,14 @@ func (f failing) execute(p *payload, responses []response) error {
 		if len(r.inputs[0].data) < 4 {
 			continue
 		}
-		first := math.Float32frombits(binary.LittleEndian.Uint32(r.inputs[0].data))
-		if first <= -1000 {
+		least := math.Inf(1)
+		for data := r.inputs[0].data; len(data) >= 4; data = data[4:] {
+			least = min(least, float64(math.Float32frombits(binary.LittleEndian.Uint32(data))))
+		}
+		if least <= -1000 {
 			return refuse(codes.Internal, "Failed to process the request(s) for model '%s', message: RuntimeError: the whole execution fails", f.instance)
 		}
-		if first < 0 {
+		if least < 0 {
 			responses[i] = response{err: refuse(codes.Internal, "negative input")}
 		}
 	}

@@ -55,11 +55,12 @@ func (d *Dispatcher) Stream(method string, downstream grpc.ServerStream) error {
 	}()
 	// The goroutine above ends at the latest when this handler has returned,
 	// because its RecvMsg then fails.
-	return relay(up, downstream, func(*batch.Frame) {})
+	return relay(up, downstream, func(*batch.Frame) bool { return true })
 }
 
-// relay copies upstream's messages down until upstream ends.
-func relay(up grpc.ClientStream, downstream grpc.ServerStream, seen func(*batch.Frame)) error {
+// relay copies those of upstream's messages down that pass says yes to, until
+// upstream ends.
+func relay(up grpc.ClientStream, downstream grpc.ServerStream, pass func(*batch.Frame) bool) error {
 	if h, err := up.Header(); err == nil {
 		if md := incoming(h); len(md) > 0 {
 			_ = downstream.SetHeader(md) // too late if another upstream was first
@@ -76,7 +77,10 @@ func relay(up grpc.ClientStream, downstream grpc.ServerStream, seen func(*batch.
 			}
 			return err
 		}
-		seen(&f)
+		if !pass(&f) {
+			f.Data.Free()
+			continue
+		}
 		if err := downstream.SendMsg(&f); err != nil {
 			f.Data.Free()
 			return err
@@ -97,12 +101,9 @@ type inferStream struct {
 	mu       sync.Mutex
 	ups      map[*partition]*upstream
 	finished []*upstream
-	last     *upstream
-	closed   bool // no further upstreams
+	last     *upstream // of the last request whose answer has a place in the order
+	closed   bool      // no further upstreams
 	changed  chan struct{}
-	// unordered is set by the first request of a decoupled model: from then on
-	// the stream's answers have no order to keep.
-	unordered bool
 }
 
 // upstream is the part of a call that is on one partition. It keeps the
@@ -118,15 +119,22 @@ type upstream struct {
 type pendingAnswer struct {
 	place   *placement // held until then
 	model   *model
+	id      string
 	arrived time.Time
 	rows    int
+	// decoupled answers have no place in the order of the stream's answers.
+	decoupled bool
+	// asked is whether the caller wants to see an empty last answer.
+	asked  bool
+	failed bool // an answer, though perhaps not the last, was an error
 }
 
 // InferStream serves ModelStreamInfer: every request of the stream goes to a
-// partition that serves its model. Answers of models that are not decoupled
-// keep the order of their requests, across partitions too: before a request
-// goes to another partition than the one before it, the answers that are owed
-// are waited for. Streams run outside the queue.
+// partition that serves its model. As in Triton, answers of models that are not
+// decoupled keep the order of their requests, and so do refusals; answers of
+// decoupled models come when they come. That holds across partitions too:
+// before a request goes to another partition than the one before it, the answers
+// that are owed in order are waited for. Streams run outside the queue.
 func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 	n := d.accepted.Add(1)
 	defer d.leave(0)
@@ -196,14 +204,20 @@ func (s *inferStream) forward(r *batch.Request) error {
 	d := s.d
 	route, err := d.route(r.Model)
 	if err != nil {
-		return s.refuse(r, err)
+		return s.refuse(r, err, false)
 	}
 	now := d.clock.Now()
-	p := pendingAnswer{model: route.model, arrived: now, rows: max(1, r.Rows())}
+	p := pendingAnswer{
+		model: route.model, id: r.ID, arrived: now, rows: max(1, r.Rows()),
+		decoupled: route.spec.Config.GetModelTransactionPolicy().GetDecoupled(),
+	}
+	wish, said := batch.FindParameter(r.Parameters, batch.ParameterEmptyFinalResponse)
+	asked, valid := wish.Bool()
+	p.asked = asked
 	d.o.Observer.Arrived(r.Model, p.rows, now)
 	if err := route.rules.Refuse(r); err != nil {
 		d.o.Observer.Finished(Outcome{Model: r.Model, Result: Rejected, Rows: p.rows, PassedThrough: true, Reason: "refused"})
-		return s.refuse(r, err)
+		return s.refuse(r, err, p.decoupled)
 	}
 	up, err := s.hand(r, route, p)
 	if err != nil {
@@ -211,6 +225,9 @@ func (s *inferStream) forward(r *batch.Request) error {
 		return err
 	}
 	f := batch.Frame{Data: r.Marshal()}
+	if p.decoupled && !asked && (valid || !said) { // what is not valid Triton refuses
+		f.Data = batch.AskForFinalResponse(f.Data)
+	}
 	if err := up.stream.SendMsg(&f); err != nil {
 		f.Data.Free() // unless it was handed over, which empties it
 	}
@@ -237,7 +254,7 @@ func (s *inferStream) hand(r *batch.Request, route *route, p pendingAnswer) (*up
 				return nil, err
 			}
 		}
-		if last != nil && last.partition != p.place.partition {
+		if last != nil && !p.decoupled && last.partition != p.place.partition {
 			if err := s.settled(last); err != nil {
 				p.place.release(s.d)
 				return nil, err
@@ -250,9 +267,10 @@ func (s *inferStream) hand(r *batch.Request, route *route, p pendingAnswer) (*up
 		}
 		s.mu.Lock()
 		if !up.ended {
-			s.unordered = s.unordered || route.spec.Config.GetModelTransactionPolicy().GetDecoupled()
 			up.pending = append(up.pending, p)
-			s.last = up
+			if !p.decoupled {
+				s.last = up
+			}
 			s.mu.Unlock()
 			return up, nil
 		}
@@ -288,12 +306,12 @@ func (s *inferStream) upstream(p *partition) (*upstream, error) {
 	return up, nil
 }
 
-// settled waits until an upstream owes no answers, unless order does not
-// matter.
+// settled waits until an upstream owes no answer that has a place in the order.
 func (s *inferStream) settled(up *upstream) error {
 	for {
 		s.mu.Lock()
-		done, changed := s.unordered || up.ended || len(up.pending) == 0, s.changed
+		owes := slices.ContainsFunc(up.pending, func(p pendingAnswer) bool { return !p.decoupled })
+		done, changed := up.ended || !owes, s.changed
 		s.mu.Unlock()
 		if done {
 			return nil
@@ -308,7 +326,7 @@ func (s *inferStream) settled(up *upstream) error {
 
 // relay copies an upstream's answers down.
 func (s *inferStream) relay(up *upstream) {
-	err := relay(up.stream, lockedStream{s.down, &s.send}, func(f *batch.Frame) { s.seen(up, f) })
+	err := relay(up.stream, lockedStream{s.down, &s.send}, func(f *batch.Frame) bool { return s.seen(up, f) })
 	s.mu.Lock()
 	up.ended = true
 	owes := len(up.pending) > 0
@@ -329,29 +347,42 @@ func (s *inferStream) relay(up *upstream) {
 	}
 }
 
-// seen takes note of an answer on its way down.
-func (s *inferStream) seen(up *upstream, f *batch.Frame) {
+// seen takes note of an answer on its way down. It reports whether the caller is
+// to see it: an empty last one only if it asked for that.
+func (s *inferStream) seen(up *upstream, f *batch.Frame) bool {
 	a, err := batch.ReadStreamAnswer(f.Data)
-	if err != nil || (!a.Final && !a.Failed) {
-		return
+	if err != nil {
+		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := 0
-	if a.Model != "" {
-		i = slices.IndexFunc(up.pending, func(p pendingAnswer) bool { return p.model.name == a.Model })
+	i := up.answered(a)
+	if i < 0 {
+		return true
 	}
-	if i < 0 || i >= len(up.pending) {
-		return
+	p := &up.pending[i]
+	p.failed = p.failed || a.Failed
+	if !a.Last {
+		return true
 	}
+	visible := !a.Empty || p.asked || !p.decoupled
 	result := OK
-	if a.Failed {
+	if p.failed {
 		result = Failed
 	}
-	up.pending[i].place.release(s.d)
-	s.d.finishStreamed(up.pending[i], result, "")
+	p.place.release(s.d)
+	s.d.finishStreamed(*p, result, "")
 	up.pending = slices.Delete(up.pending, i, i+1)
 	s.change()
+	return visible
+}
+
+// answered finds the request that an answer is to: the oldest one of its model
+// with its id. An error names no model.
+func (u *upstream) answered(a batch.StreamAnswer) int {
+	return slices.IndexFunc(u.pending, func(p pendingAnswer) bool {
+		return p.id == a.ID && (a.Model == "" || p.model.name == a.Model)
+	})
 }
 
 // change wakes settled. Guarded by s.mu.
@@ -386,9 +417,17 @@ func (s *inferStream) closeSend() {
 	}
 }
 
-// refuse answers one request of the stream with an error, as Triton does: the
-// stream goes on.
-func (s *inferStream) refuse(r *batch.Request, cause error) error {
+// refuse answers one request of the stream with an error, as Triton does: in its
+// place, and the stream goes on.
+func (s *inferStream) refuse(r *batch.Request, cause error, decoupled bool) error {
+	s.mu.Lock()
+	last := s.last
+	s.mu.Unlock()
+	if last != nil && !decoupled {
+		if err := s.settled(last); err != nil {
+			return err
+		}
+	}
 	s.send.Lock()
 	defer s.send.Unlock()
 	return s.down.SendMsg(&tritonpb.ModelStreamInferResponse{

@@ -16,8 +16,24 @@ type StreamAnswer struct {
 	Failed bool
 	// Model that answered; empty in an error.
 	Model string
-	// Final is triton_final_response: the request has no further answers.
-	Final bool
+	// ID of the request, in errors too.
+	ID string
+	// Last tells that the request has no further answers: triton_final_response
+	// is true, or it is an error without that parameter, which is how Triton
+	// refuses a request.
+	Last bool
+	// Empty tells that the message says no more than that: it has no outputs and
+	// no error, and no version, which Triton gives to every answer of a model.
+	Empty bool
+}
+
+// AskForFinalResponse adds to an encoded ModelInferRequest the parameter
+// triton_enable_empty_final_response, so that the last answer of a decoupled
+// model can be told. Parameters are a map: of two entries the later one counts.
+func AskForFinalResponse(wire mem.BufferSlice) mem.BufferSlice {
+	w := writer{}
+	w.parameters(fieldParameters, []Parameter{BoolParameter(ParameterEmptyFinalResponse, true)})
+	return append(wire, mem.SliceBuffer(w.head))
 }
 
 // Field numbers of ModelStreamInferResponse.
@@ -30,17 +46,20 @@ const (
 // taking references. It looks at nothing but the fields that it needs.
 func ReadStreamAnswer(wire mem.BufferSlice) (StreamAnswer, error) {
 	var a StreamAnswer
+	var final, marked, answered bool
 	c := newCursor(wire)
 	err := c.walk(0, func(num protowire.Number, n int) (bool, error) {
 		switch num {
 		case streamError:
 			a.Failed = a.Failed || n > 0
 		case streamResponse:
-			return true, c.walk(c.left-n, func(num protowire.Number, n int) (bool, error) {
+			return true, c.walk(c.left-n, func(num protowire.Number, n int) (_ bool, err error) {
 				switch num {
 				case fieldModel:
-					name, err := text(c.bytes(n), "model_name")
-					a.Model = name
+					a.Model, err = text(c.bytes(n), "model_name")
+					return true, err
+				case fieldID:
+					a.ID, err = text(c.bytes(n), "id")
 					return true, err
 				case fieldParameters:
 					d := reader{}
@@ -49,9 +68,11 @@ func ReadStreamAnswer(wire mem.BufferSlice) (StreamAnswer, error) {
 						return true, err
 					}
 					if list[0].Name == ParameterFinalResponse {
-						a.Final, _ = list[0].Bool()
+						final, marked = list[0].Bool()
 					}
 					return true, nil
+				case fieldVersion, responseOutputs:
+					answered = answered || n > 0
 				}
 				return false, nil
 			})
@@ -61,6 +82,8 @@ func ReadStreamAnswer(wire mem.BufferSlice) (StreamAnswer, error) {
 	if err != nil {
 		return StreamAnswer{}, fmt.Errorf("read ModelStreamInferResponse: %w", err)
 	}
+	a.Last = final || (a.Failed && !marked)
+	a.Empty = !answered && !a.Failed
 	return a, nil
 }
 

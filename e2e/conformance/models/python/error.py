@@ -1,6 +1,6 @@
 # Copyright The Conch Authors
 # SPDX-License-Identifier: Apache-2.0
-"""error: identity that answers a request with an error if its first element is negative, and fails the whole execution if it is -1000 or less."""
+"""error: identity that answers a request with an error if an element is negative, and fails the whole execution if one is -1000 or less."""
 
 import triton_python_backend_utils as pb
 
@@ -10,10 +10,10 @@ class TritonPythonModel:
         responses = []
         for request in requests:
             value = pb.get_input_tensor_by_name(request, "INPUT0").as_numpy()
-            first = value.flatten()[0]
-            if first <= -1000:
+            least = value.min()
+            if least <= -1000:
                 raise RuntimeError("the whole execution fails")
-            if first < 0:
+            if least < 0:
                 responses.append(
                     pb.InferenceResponse(error=pb.TritonError("negative input"))
                 )

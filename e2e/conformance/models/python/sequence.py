@@ -17,7 +17,7 @@ class TritonPythonModel:
             value = pb.get_input_tensor_by_name(request, "INPUT").as_numpy()
             start = pb.get_input_tensor_by_name(request, "START").as_numpy().flatten()[0]
             end = pb.get_input_tensor_by_name(request, "END").as_numpy().flatten()[0]
-            corr = pb.get_input_tensor_by_name(request, "CORRID").as_numpy().flatten()[0]
+            corr = request.correlation_id()
             total = value
             if ready:
                 total = value if start else self.sums[corr] + value

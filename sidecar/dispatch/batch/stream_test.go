@@ -1,0 +1,64 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package batch_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+)
+
+func TestReadStreamAnswer(t *testing.T) {
+	final := func(v bool) map[string]*tritonpb.InferParameter {
+		return map[string]*tritonpb.InferParameter{"triton_final_response": {ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: v}}}
+	}
+	for _, c := range []struct {
+		name   string
+		answer *tritonpb.ModelStreamInferResponse
+		want   batch.StreamAnswer
+	}{
+		{"one of several", &tritonpb.ModelStreamInferResponse{InferResponse: &tritonpb.ModelInferResponse{ModelName: "m", ModelVersion: "1", Id: "a", Parameters: final(false)}},
+			batch.StreamAnswer{Model: "m", ID: "a"}},
+		{"the last one", &tritonpb.ModelStreamInferResponse{InferResponse: &tritonpb.ModelInferResponse{ModelName: "m", ModelVersion: "1", Id: "a", Parameters: final(true)}},
+			batch.StreamAnswer{Model: "m", ID: "a", Last: true}},
+		{"the end of a decoupled model's", &tritonpb.ModelStreamInferResponse{InferResponse: &tritonpb.ModelInferResponse{ModelName: "m", Id: "a", Parameters: final(true)}},
+			batch.StreamAnswer{Model: "m", ID: "a", Last: true, Empty: true}},
+		{"refused by the server", &tritonpb.ModelStreamInferResponse{ErrorMessage: "no", InferResponse: &tritonpb.ModelInferResponse{Id: "a"}},
+			batch.StreamAnswer{ID: "a", Failed: true, Last: true}},
+		{"a decoupled model's error, and more to come", &tritonpb.ModelStreamInferResponse{ErrorMessage: "no", InferResponse: &tritonpb.ModelInferResponse{Id: "a", Parameters: final(false)}},
+			batch.StreamAnswer{ID: "a", Failed: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			wire, err := proto.Marshal(c.answer)
+			require.NoError(t, err)
+			have, err := batch.ReadStreamAnswer(mem.BufferSlice{mem.SliceBuffer(wire)})
+			require.NoError(t, err)
+			require.Equal(t, c.want, have)
+		})
+	}
+}
+
+func TestAskForFinalResponse(t *testing.T) {
+	for _, before := range []*tritonpb.ModelInferRequest{
+		{ModelName: "m"},
+		{ModelName: "m", Parameters: map[string]*tritonpb.InferParameter{
+			"triton_enable_empty_final_response": {ParameterChoice: &tritonpb.InferParameter_BoolParam{}}, "mine": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 7}}}},
+	} {
+		wire, err := proto.Marshal(before)
+		require.NoError(t, err)
+		asked := batch.AskForFinalResponse(mem.BufferSlice{mem.SliceBuffer(wire)})
+		after := &tritonpb.ModelInferRequest{}
+		require.NoError(t, proto.Unmarshal(asked.Materialize(), after))
+		require.True(t, after.Parameters["triton_enable_empty_final_response"].GetBoolParam())
+		delete(after.Parameters, "triton_enable_empty_final_response")
+		delete(before.Parameters, "triton_enable_empty_final_response")
+		require.Equal(t, len(before.Parameters), len(after.Parameters))
+		require.Equal(t, before.ModelName, after.ModelName)
+	}
+}
