@@ -33,7 +33,9 @@ var rules = []rule{
 	{"sidecar/apply", []string{"sidecar/apply/...", "sidecar/plan", "sidecar/dispatch", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
 	{"sidecar/apply/driver", []string{"sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
 	{"sidecar/apply/mps", []string{"plugins/policy"}, "it writes MPS's environment and files"},
-	{"sidecar/sim", []string{"sidecar/sim/...", "sidecar/dispatch/queue", "sidecar/plan", "plugins/...", "internal/..."}, "it drives the queue and the policies"},
+	{"sidecar/sim", []string{
+		"sidecar/sim/...", "sidecar/dispatch/queue", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",
+	}, "it drives the queue and the policies, those that are processes through the host that conch has"},
 	{"sidecar/observe", []string{"sidecar/observe/...", "plugins/policy", "internal/..."}, "observe, plan, policyhost and dispatch meet in control"},
 	{"sidecar/plan", []string{"plugins/policy"}, "it is pure"},
 	{"sidecar/policyhost", []string{"sidecar/policyhost/...", "plugins/policy"}, "observe, plan, policyhost and dispatch meet in control"},

@@ -101,7 +101,7 @@ func TestPublishedGoodput(t *testing.T) {
 	goodput := func(delays sim.Delays) float64 {
 		found, err := sim.Goodput(t.Context(), sim.Search{Seeds: []uint64{1, 2}, Guess: 5300, Run: func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
 			s := resnet50()
-			s.rate, s.seed = rate, seed
+			s.rate, s.seed, s.duration = rate, seed, 12*time.Second
 			w := s.world(t)
 			w.Delays = delays
 			return sim.Run(ctx, w)

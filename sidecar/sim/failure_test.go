@@ -66,7 +66,7 @@ func TestNobodyIsLeft(t *testing.T) {
 	w.Failures = []sim.Failure{{At: 0, GPU: "g000"}}
 	r := run(t, w)
 	require.EqualValues(t, 2, r.Total.Unanswered)
-	require.Equal(t, 2, r.Queue.QueuedRequests)
+	require.Equal(t, 2, r.Queue.Queued)
 	require.InDelta(t, 1., r.Total.BadRate, 0)
 }
 

@@ -79,7 +79,7 @@ func TestInvariants(t *testing.T) {
 			require.Equal(rt, m.Arrivals, m.Good+m.Late+m.Dropped+m.Failed+m.Refused+m.Unanswered)
 			require.LessOrEqual(rt, m.Latency.P50Us, m.Latency.P99Us)
 		}
-		require.EqualValues(rt, r.Total.Unanswered, r.Queue.QueuedRequests+r.Queue.LateRequests)
+		require.EqualValues(rt, r.Total.Unanswered, r.Queue.Queued)
 		require.Equal(rt, r.Queue.Enqueued, r.Total.Arrivals-r.Total.Refused)
 		require.Equal(rt, r.Queue.Requeued, r.Total.Requeued)
 		// A partition runs one batch at a time, while it is there and up.

@@ -19,10 +19,10 @@ type Result struct {
 	Version int    `json:"version"` // of this format: 1
 	Seed    uint64 `json:"seed"`
 	// Seconds of arrivals that count, and of virtual time that all took.
-	Seconds      float64 `json:"seconds"`
-	WarmupSecond float64 `json:"warmup_seconds"`
-	EndSeconds   float64 `json:"end_seconds"`
-	Total        Totals  `json:"total"`
+	Seconds       float64 `json:"seconds"`
+	WarmupSeconds float64 `json:"warmup_seconds"`
+	EndSeconds    float64 `json:"end_seconds"`
+	Total         Totals  `json:"total"`
 	// Models and Partitions are in the order of the snapshot and of when they were first in force.
 	Models     []ModelResult     `json:"models"`
 	Partitions []PartitionResult `json:"partitions"`
@@ -32,8 +32,8 @@ type Result struct {
 	// Events are plans, failures and the like; the first 1000.
 	Events   []Event       `json:"events"`
 	Timeline []BatchRecord `json:"timeline,omitempty"`
-	// Queue are the queue's own totals, warm-up included.
-	Queue queue.Stats `json:"queue"`
+	// Queue is the queue's own account, warm-up included.
+	Queue QueueResult `json:"queue"`
 	// Plans counts the plans that the policy made and that were good.
 	Plans int `json:"plans"`
 }
@@ -134,6 +134,27 @@ type BatchRecord struct {
 	Late      bool    `json:"late,omitempty"`
 }
 
+// QueueResult is the queue's own account of a run (queue.Stats).
+type QueueResult struct {
+	// Enqueued requests arrived while something served their model; Requeued ones lost their partition.
+	Enqueued uint64 `json:"enqueued"`
+	Requeued uint64 `json:"requeued"`
+	// Dispatched requests in Batches; LateBatches of them were of requests given up before, Hurried ones started before their time.
+	Dispatched  uint64 `json:"dispatched"`
+	Batches     uint64 `json:"batches"`
+	LateBatches uint64 `json:"late_batches"`
+	Hurried     uint64 `json:"hurried"`
+	// Queued requests were still waiting at the end.
+	Queued int `json:"queued"`
+}
+
+func queueResult(s queue.Stats) QueueResult {
+	return QueueResult{
+		Enqueued: s.Enqueued, Requeued: s.Requeued, Dispatched: s.Dispatched, Batches: s.Batches, LateBatches: s.LateBatches, Hurried: s.Hurried,
+		Queued: s.QueuedRequests + s.LateRequests,
+	}
+}
+
 // EventKind says what happened.
 type EventKind string
 
@@ -173,9 +194,9 @@ func micros(t queue.Time) float64  { return float64(t) / 1e3 }
 
 func (e *engine) result() *Result {
 	r := &Result{
-		Version: 1, Seed: e.w.Seed, Seconds: seconds(e.end - e.counted), WarmupSecond: seconds(e.counted), EndSeconds: seconds(max(e.now, e.end)),
+		Version: 1, Seed: e.w.Seed, Seconds: seconds(e.end - e.counted), WarmupSeconds: seconds(e.counted), EndSeconds: seconds(max(e.now, e.end)),
 		Models: make([]ModelResult, len(e.models)), Partitions: make([]PartitionResult, len(e.parts)), Events: e.collect.events,
-		Timeline: e.collect.timeline, Queue: e.sched.Stats(), Plans: e.plans.made,
+		Timeline: e.collect.timeline, Queue: queueResult(e.sched.Stats()), Plans: e.plans.made,
 	}
 	for i, m := range e.models {
 		r.Models[i] = m.result(r.Seconds)

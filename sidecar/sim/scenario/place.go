@@ -1,0 +1,171 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package scenario
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/builtin"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/policyhost"
+	"github.com/conch-serving/conch/sidecar/sim"
+)
+
+// place gives the world its plan or its policy.
+func (s *Scenario) place(w *sim.World, asked sim.Policy) error {
+	snapshot := w.Snapshot
+	if p := s.Policy; p != nil {
+		if asked == nil {
+			return fmt.Errorf("policy %s is not open: see Policy.Open", p.Name)
+		}
+		w.Policy, snapshot.Parameters = asked, maps.Clone(p.Parameters)
+		w.Replan = sim.Replan{
+			Every: p.Every.std(), RateUp: p.RateUp, RateUpBy: p.RateUpBy, RateDown: p.RateDown, BadRate: p.BadRate, OnFailure: p.OnFailure,
+			Hold: p.Hold.std(), Cooldown: p.Cooldown.std(), Takes: p.Takes.std(),
+		}
+		return nil
+	}
+	var err error
+	switch {
+	case s.Plan == nil && len(snapshot.GetCurrent().GetPartitions()) > 0:
+		w.Plan = proto.CloneOf(snapshot.GetCurrent())
+	case s.Plan != nil && len(s.Plan.Partitions) > 0:
+		w.Plan, err = s.Plan.given(snapshot)
+	default:
+		groups := 1
+		if s.Plan != nil {
+			groups = s.Plan.Subclusters
+		}
+		w.Plan = s.dealt(snapshot, groups)
+	}
+	if err != nil {
+		return err
+	}
+	if d := s.Dispatch; d.Discipline != "" || d.DropPolicy != "" || len(d.Parameters) > 0 {
+		w.Plan.Dispatch = nil
+		for _, m := range snapshot.GetModels() {
+			w.Plan.Dispatch = append(w.Plan.Dispatch, &policy.Dispatch{Model: m.GetName(), Discipline: d.Discipline, Parameters: d.Parameters, DropPolicy: d.DropPolicy})
+		}
+	}
+	return nil
+}
+
+// given are the partitions of the file.
+func (p *Plan) given(snapshot *policy.Snapshot) (*policy.Plan, error) {
+	x := policy.NewIndex(snapshot)
+	made := &policy.Plan{SnapshotRevision: snapshot.GetRevision(), Policy: "scenario"}
+	onGPU := map[string]int{}
+	for i, part := range p.Partitions {
+		at := slices.IndexFunc(x.GPUs(), func(g policy.NodeGPU) bool { return g.GetId() == part.GPU })
+		if at < 0 {
+			return nil, fmt.Errorf("plan: partitions[%d]: there is no GPU %q; the first is called gpu0", i, part.GPU)
+		}
+		one := &policy.Partition{
+			Id: fmt.Sprintf("%s.%d", part.GPU, onGPU[part.GPU]), Node: x.GPUs()[at].Node, Gpu: part.GPU,
+			ThreadPercentage: cmp.Or(part.Share, 100), Rank: uint32(i),
+		}
+		onGPU[part.GPU]++
+		for _, name := range part.Models {
+			if x.Model(name) == nil {
+				return nil, fmt.Errorf("plan: partitions[%d]: there is no model %q", i, name)
+			}
+			one.Instances = append(one.Instances, policy.ModelInstance(name, 0))
+		}
+		made.Partitions = append(made.Partitions, one)
+	}
+	return made, nil
+}
+
+// dealt puts model i and GPU i into sub-cluster i modulo their number, and within one every model on every partition.
+func (s *Scenario) dealt(snapshot *policy.Snapshot, groups int) *policy.Plan {
+	x := policy.NewIndex(snapshot)
+	var shares [][]uint32
+	for _, g := range s.GPUs {
+		for range max(1, g.Count) {
+			shares = append(shares, g.Shares)
+		}
+	}
+	made := &policy.Plan{SnapshotRevision: snapshot.GetRevision(), Policy: "scenario"}
+	for i, g := range x.GPUs() {
+		cut := []uint32{100}
+		if s.Snapshot == nil && len(shares[g.GetIndex()]) > 0 {
+			cut = shares[g.GetIndex()]
+		}
+		for k, share := range cut {
+			one := &policy.Partition{
+				Id: fmt.Sprintf("%s.%d", g.GetId(), k), Node: g.Node, Gpu: g.GetId(), ThreadPercentage: share, Rank: uint32(len(made.Partitions)),
+			}
+			for m := i % groups; m < len(snapshot.GetModels()); m += groups {
+				one.Instances = append(one.Instances, policy.ModelInstance(snapshot.GetModels()[m].GetName(), 0))
+			}
+			made.Partitions = append(made.Partitions, one)
+		}
+	}
+	return made
+}
+
+func sortPoints(points []*policy.ProfilePoint) {
+	slices.SortFunc(points, func(a, b *policy.ProfilePoint) int {
+		return cmp.Or(cmp.Compare(a.GetThreadPercentage(), b.GetThreadPercentage()), cmp.Compare(a.GetBatch(), b.GetBatch()))
+	})
+}
+
+// InProcess opens the policy in this process, if it is one that Conch brings. A nil policy of a scenario that names none is fine.
+func (p *Policy) InProcess(ctx context.Context) (sim.Policy, error) {
+	if p == nil {
+		return nil, nil
+	}
+	made, ok := builtin.New(p.Name)
+	if !ok {
+		return nil, fmt.Errorf("%w: there is no policy %q in this program; there are %v", ErrScenario, p.Name, builtin.Names())
+	}
+	d, err := made.Describe(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: policy %s: %w", ErrScenario, p.Name, err)
+	}
+	resolved, err := d.Resolve(p.Parameters)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrScenario, err)
+	}
+	return resolving{made, d, resolved}, nil
+}
+
+// resolving does what the host does around a policy: its needs and its parameters.
+type resolving struct {
+	policy.Policy
+	description *policy.Description
+	parameters  map[string]string
+}
+
+func (r resolving) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+	if unmet := r.description.Unmet(s); len(unmet) > 0 {
+		return nil, fmt.Errorf("policy %s needs %v, which the snapshot does not have", r.description.GetName(), unmet)
+	}
+	s = proto.CloneOf(s)
+	s.Parameters = r.parameters
+	plan, err := r.Policy.Plan(ctx, s)
+	if err == nil && plan.GetPolicy() == "" {
+		plan.Policy, plan.PolicyVersion = r.description.GetName(), r.description.GetVersion()
+	}
+	return plan, err
+}
+
+// InProcesses opens the policy as Conch does, as a process: a third party's executable, or one of conch-policies. Close the host afterwards.
+func (p *Policy) InProcesses(ctx context.Context, o policyhost.Options, executable *policyhost.Executable) (*policyhost.Host, error) {
+	if p == nil {
+		return nil, fmt.Errorf("%w: it names no policy", ErrScenario)
+	}
+	host := policyhost.New(o)
+	if _, err := host.Use(ctx, policyhost.Ref{Name: p.Name, Executable: executable, Parameters: p.Parameters}); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %w", ErrScenario, err), host.Close())
+	}
+	return host, nil
+}

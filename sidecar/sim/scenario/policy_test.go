@@ -1,0 +1,112 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package scenario_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/policyhost"
+	"github.com/conch-serving/conch/sidecar/sim/scenario"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// policies is bin/conch-policies, built where `make test` has not.
+func policies(t *testing.T) string {
+	t.Helper()
+	if bin := os.Getenv("CONCH_BIN"); bin != "" {
+		return filepath.Join(bin, "conch-policies")
+	}
+	program := filepath.Join(t.TempDir(), "conch-policies")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/conch-serving/conch/plugins").CombinedOutput()
+	require.NoError(t, err, string(out))
+	return program
+}
+
+// TestAProcessGivesTheSameResult: a policy in this process and conch-policies as Conch starts it, asked several times, byte for byte.
+func TestAProcessGivesTheSameResult(t *testing.T) {
+	s := load(t, "bursts.yaml")
+	inside, err := s.Policy.InProcess(t.Context())
+	require.NoError(t, err)
+	want := run(t, s, scenario.Options{Policy: inside})
+	require.Greater(t, want.Plans, 2)
+
+	// The budget is real time, and this machine may be busy.
+	host, err := s.Policy.InProcesses(t.Context(), policyhost.Options{Builtins: policies(t), Grace: time.Minute}, nil)
+	require.NoError(t, err)
+	got := run(t, s, scenario.Options{Policy: host})
+	require.NoError(t, host.Close())
+	require.Equal(t, encode(t, want), encode(t, got))
+
+	_, err = (&scenario.Policy{Name: "oracle"}).InProcesses(t.Context(), policyhost.Options{Builtins: policies(t)}, nil)
+	require.ErrorIs(t, err, scenario.ErrScenario)
+}
+
+// TestReplayOfALiveSystem: a snapshot and a recorded trace become a scenario that runs under the plan that served.
+func TestReplayOfALiveSystem(t *testing.T) {
+	w, err := load(t, "eight-on-four.yaml").World(scenario.Options{})
+	require.NoError(t, err)
+	live := proto.CloneOf(w.Snapshot)
+	live.Revision, live.Current = 42, w.Plan
+	live.Models = live.Models[:3]
+	for _, p := range live.Current.Partitions {
+		p.Instances = p.Instances[:3]
+	}
+	live.Current.Dispatch = nil
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(live)
+	require.NoError(t, err)
+
+	dir := t.TempDir()
+	file, err := os.Create(filepath.Join(dir, "live.trace"))
+	require.NoError(t, err)
+	recorded, err := workload.NewWriter(file, workload.Header{Start: time.Unix(1e9, 0)})
+	require.NoError(t, err)
+	for i := range 3 {
+		n, err := recorded.Model(workload.TraceModel{Name: live.Models[2-i].Name})
+		require.NoError(t, err)
+		for k := range 10 * (i + 1) {
+			require.NoError(t, recorded.Write(workload.Arrival{At: time.Duration(k) * 10 * time.Millisecond, Model: n, Rows: 1}))
+		}
+	}
+	require.NoError(t, recorded.Flush())
+	require.NoError(t, file.Close())
+
+	s, err := scenario.FromSnapshot(text, &scenario.Trace{File: "live.trace", Format: "conch"})
+	require.NoError(t, err)
+	text, err = s.Marshal()
+	require.NoError(t, err)
+	s, err = scenario.Parse("replay.json", text)
+	require.NoError(t, err)
+	require.Equal(t, "snapshot 42", s.Name)
+	world, err := s.World(scenario.Options{Dir: dir})
+	require.NoError(t, err)
+	require.True(t, proto.Equal(live.Current, world.Plan))
+	require.NoError(t, world.Close())
+
+	s.Models = []scenario.Model{{Name: live.Models[0].Name, SLO: scenario.Duration(time.Second), Late: "serve"}} // what if?
+	world, err = s.World(scenario.Options{Dir: dir})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, world.Close()) }()
+	require.EqualValues(t, 1e6, world.Snapshot.GetModels()[0].GetSloUs())
+	require.Equal(t, policy.LatePolicy_LATE_POLICY_DROP, world.Snapshot.GetModels()[1].GetLate())
+	var counts [3]int
+	for a := (workload.Arrival{}); world.Streams[0].Next(&a); {
+		counts[a.Model]++
+	}
+	require.Equal(t, [3]int{30, 20, 10}, counts)
+
+	_, err = scenario.FromSnapshot([]byte(`{"revision": "x"}`), nil)
+	require.ErrorIs(t, err, scenario.ErrScenario)
+}

@@ -1,0 +1,214 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package scenario_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/sidecar/sim"
+	"github.com/conch-serving/conch/sidecar/sim/scenario"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+func load(t testing.TB, file string) *scenario.Scenario {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", file))
+	require.NoError(t, err)
+	s, err := scenario.Parse(file, text)
+	require.NoError(t, err)
+	return s
+}
+
+func run(t testing.TB, s *scenario.Scenario, o scenario.Options) *sim.Result {
+	t.Helper()
+	o.Dir = "testdata"
+	w, err := s.World(o)
+	require.NoError(t, err)
+	r, err := sim.Run(t.Context(), w.World)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	return r
+}
+
+// TestExamples runs every example: it has load, and most of it is served. A scenario that was written as JSON gives the same result.
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			s := load(t, filepath.Base(file))
+			p, err := s.Policy.InProcess(t.Context())
+			require.NoError(t, err)
+			r := run(t, s, scenario.Options{Policy: p})
+			require.Positive(t, r.Total.Arrivals)
+			require.Less(t, r.Total.BadRate, .2)
+
+			text, err := s.Marshal()
+			require.NoError(t, err)
+			again, err := scenario.Parse("json", text)
+			require.NoError(t, err, string(text))
+			require.Equal(t, encode(t, r), encode(t, run(t, again, scenario.Options{Policy: p})))
+		})
+	}
+}
+
+func encode(t testing.TB, r *sim.Result) string {
+	t.Helper()
+	text, err := json.MarshalIndent(r, "", "  ")
+	require.NoError(t, err)
+	return string(text) + "\n"
+}
+
+// TestGoldenResult is a small run, whole: what the JSON of a result looks like.
+//
+//	partition gpu0.0 (a, at half the GPU twice as slow): 2 rows do not wait for each other under eager: 0-12 ms, 12-24 ms
+//	partition gpu0.1 (b): 4 rows 1-19 ms, 1 row 30-42 ms
+func TestGoldenResult(t *testing.T) {
+	got := encode(t, run(t, load(t, "list.yaml"), scenario.Options{}))
+	golden := filepath.Join("testdata", "list.golden.json")
+	if *update {
+		require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
+}
+
+// TestAzureLoad: the busiest functions, in order, a tenth of their invocations, in five seconds.
+func TestAzureLoad(t *testing.T) {
+	r := run(t, load(t, "azure.yaml"), scenario.Options{})
+	require.InDelta(t, 5, r.Seconds, 0)
+	require.EqualValues(t, 1860, r.Models[0].Arrivals)
+	require.EqualValues(t, 30, r.Models[1].Arrivals)
+}
+
+// TestRateAndSeed override the file.
+func TestRateAndSeed(t *testing.T) {
+	s := load(t, "eight-on-four.yaml")
+	usual := run(t, s, scenario.Options{})
+	require.InEpsilon(t, 1400, usual.Total.Rate, .05)
+	require.Equal(t, encode(t, usual), encode(t, run(t, s, scenario.Options{Seed: 1, Rate: 1400})))
+	half := run(t, s, scenario.Options{Rate: 700})
+	require.InEpsilon(t, 700, half.Total.Rate, .05)
+	require.NotEqual(t, usual.Total, run(t, s, scenario.Options{Seed: 2}).Total)
+}
+
+// TestAddingAModelLeavesTheOthersAlone: their arrivals stay, to the last one.
+func TestAddingAModelLeavesTheOthersAlone(t *testing.T) {
+	s := load(t, "eight-on-four.yaml")
+	s.Rate = 0
+	s.Models[0].Rate = 100
+	before := run(t, s, scenario.Options{})
+	s.Models = append([]scenario.Model{{Name: "another", Profile: s.Models[0].Profile, Rate: 50}}, s.Models...)
+	after := run(t, s, scenario.Options{})
+	for i, m := range before.Models {
+		require.Equal(t, m.Name, after.Models[i+1].Name)
+		require.Equal(t, m.Arrivals, after.Models[i+1].Arrivals)
+	}
+}
+
+func TestSubclusters(t *testing.T) {
+	s := load(t, "eight-on-four.yaml")
+	s.Plan = &scenario.Plan{Subclusters: 2}
+	w, err := s.World(scenario.Options{})
+	require.NoError(t, err)
+	require.Len(t, w.Plan.GetPartitions(), 4)
+	for i, p := range w.Plan.GetPartitions() {
+		require.Len(t, p.GetInstances(), 4)
+		for k, in := range p.GetInstances() {
+			require.Equal(t, w.Snapshot.GetModels()[i%2+2*k].GetName(), in.GetModel())
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	const head = "apiVersion: conch-sim/v1\nduration: 1s\ngpus: [{type: A100}]\n"
+	const models = "models: [{name: m, profile: {zoo: ResNet50}, rate: 1}]\n"
+	for text, want := range map[string]string{
+		"":                                 "the file is empty",
+		"apiVersion: v2":                   `apiVersion is "v2"`,
+		head + models + "polciy: x":        "[5:1] unknown field \"polciy\"",
+		head + models + "seed: 1\nseed: 2": "[6:1]",
+		head + models + "warmup: 5":        `"5" is no duration; write it like 25ms`,
+		head + models + "rate: many":       "[5:7]",
+		head + models + "---\na: 1":        "a second document",
+		head:                               "models: there are none",
+		head + models + "zipf: 1":          "zipf divides a rate",
+		head + models + "rate: .nan":       "rate NaN",
+		head + models + "plan: {}":         "give partitions, or a number of subclusters",
+		head + models + "plan: {subclusters: 2}\npolicy: {name: static}":   "policy and plan",
+		head + "models: [{name: m}]":                                       "models[0] m: give one profile",
+		head + "models: [{name: m, profile: {zoo: X}, late: never}]":       `late is "never"`,
+		head + "snapshot: {revision: 1}":                                   "come from the snapshot",
+		"apiVersion: conch-sim/v1\nduration: 1s\n" + models:                "gpus: there are none",
+		"apiVersion: conch-sim/v1\ngpus: [{type: A100}]\n" + models:        "duration: give one, or a trace",
+		head + models + "expectInterference: mean":                         "must be worst or none",
+		head + "models: [{name: m, count: 1000000000, profile: {zoo: X}}]": "count 1000000000",
+	} {
+		_, err := scenario.Parse("x.yaml", []byte(text))
+		require.ErrorIs(t, err, scenario.ErrScenario, text)
+		require.ErrorContains(t, err, want, text)
+	}
+	for text, want := range map[string]string{
+		head + "models: [{name: m, profile: {zoo: LeNet}}]":                                                           `no model "LeNet" for GPU type A100`,
+		head + "models: [{name: m, profile: {alpha: 1ms, zoo: ResNet50}}]":                                            "give a model of the zoo, alpha and beta, or points",
+		head + models + "policy: {name: static}":                                                                      "policy static is not open",
+		head + models + "plan: {partitions: [{gpu: gpu7, models: [m]}]}":                                              `there is no GPU "gpu7"`,
+		head + models + "plan: {partitions: [{gpu: gpu0, models: [x]}]}":                                              `there is no model "x"`,
+		head + models + "trace: {file: nowhere.csv, format: azure}":                                                   "nowhere.csv",
+		head + models + "trace: {file: azure.csv, format: xml}":                                                       `format "xml" is not azure`,
+		head + models + "trace: {file: azure.csv, format: conch}":                                                     "not a conch trace",
+		head + "models: [{name: m, count: 9, profile: {zoo: ResNet50}}]\ntrace: {file: azure.csv, format: azure}":     "3 functions for 9 models",
+		head + "models: [{name: m, profile: {zoo: ResNet50}}, {name: m, profile: {zoo: ResNet50}}]":                   "two models are called m",
+		"apiVersion: conch-sim/v1\ngpus: [{type: A100}]\n" + models + "trace: {file: arrivals.csv, format: arrivals}": `line 2: model "a" is not one of the scenario's`,
+	} {
+		s, err := scenario.Parse("x.yaml", []byte(text))
+		require.NoError(t, err, text)
+		_, err = s.World(scenario.Options{Dir: "testdata"})
+		require.ErrorIs(t, err, scenario.ErrScenario, text)
+		require.ErrorContains(t, err, want, text)
+	}
+	_, err := (&scenario.Policy{Name: "oracle"}).InProcess(t.Context())
+	require.ErrorContains(t, err, `no policy "oracle" in this program`)
+	_, err = (&scenario.Policy{Name: "static", Parameters: map[string]string{"x": "y"}}).InProcess(t.Context())
+	require.ErrorContains(t, err, `no parameter "x"`)
+}
+
+func FuzzParse(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.yaml")
+	require.NoError(f, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(f, err)
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s, err := scenario.Parse("x.yaml", text)
+		if err != nil {
+			require.ErrorIs(t, err, scenario.ErrScenario)
+			return
+		}
+		gpus, models := 0, 0
+		for _, g := range s.GPUs {
+			gpus += max(1, g.Count)
+		}
+		for _, m := range s.Models {
+			models += max(1, m.Count)
+		}
+		if gpus > 1000 || models > 1000 || s.Trace != nil {
+			return // large or of other files, not wrong
+		}
+		if _, err := s.World(scenario.Options{Dir: t.TempDir()}); err != nil {
+			require.ErrorIs(t, err, scenario.ErrScenario)
+		}
+	})
+}

@@ -1,0 +1,316 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package scenario
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/conch-serving/conch/internal/zoo"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/sim"
+)
+
+// Options of one run of a scenario.
+type Options struct {
+	// Dir is what the trace's file is relative to.
+	Dir string
+	// Seed instead of the scenario's; 0 means that one.
+	Seed uint64
+	// Rate is the total in requests per second instead of the scenario's; its parts stay in proportion. 0 means that one.
+	Rate float64
+	// Policy is asked for plans: see Policy.Open. Nil with a scenario that names one is an error.
+	Policy sim.Policy
+}
+
+// World makes the world of one run. Close it when the run is over.
+func (s *Scenario) World(o Options) (*World, error) {
+	w, err := s.world(o)
+	if err != nil {
+		return nil, fmt.Errorf("%w %s: %w", ErrScenario, s.Name, err)
+	}
+	return w, nil
+}
+
+// World is a sim.World and the files that it reads.
+type World struct {
+	sim.World
+	close func() error
+}
+
+// Close closes the trace.
+func (w *World) Close() error {
+	if w.close == nil {
+		return nil
+	}
+	return w.close()
+}
+
+func (s *Scenario) world(o Options) (*World, error) {
+	snapshot, err := s.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	loads, err := s.loads(snapshot)
+	if err != nil {
+		return nil, err
+	}
+	if o.Rate > 0 {
+		if s.Trace != nil {
+			return nil, errors.New("a rate is asked for, and a trace has its own")
+		}
+		if err := scale(loads, o.Rate); err != nil {
+			return nil, err
+		}
+	}
+	for i, l := range loads {
+		snapshot.Models[i].Rate = l.rate
+	}
+	w := &World{World: sim.World{
+		Snapshot: snapshot, Duration: s.Duration.std(), Warmup: s.Warmup.std(), Seed: s.Seed, Jitter: s.Jitter, Bins: s.Bins,
+		Delays: sim.Delays{Control: s.Delays.Control.std(), DataPerRow: s.Delays.DataPerRow.std(), Response: s.Delays.Response.std(), Jitter: s.Delays.Jitter.std()},
+	}}
+	if o.Seed != 0 {
+		w.Seed = o.Seed
+	}
+	w.Seed = max(1, w.Seed)
+	snapshot.Seed = w.Seed
+	if s.ExpectInterference == "none" {
+		w.Expect = sim.ExpectNone
+	}
+	for _, f := range s.Failures {
+		w.Failures = append(w.Failures, sim.Failure{At: f.At.std(), For: f.For.std(), GPU: f.GPU, Partition: f.Partition})
+	}
+	if b := s.Breakdowns; b != nil {
+		w.Breakdowns = sim.Breakdowns{Between: b.Between.std(), Repair: b.Repair.std()}
+	}
+	if t := s.Timeline; t != nil {
+		w.Timeline = sim.Timeline{From: t.From.std(), To: t.To.std(), Max: t.Max}
+	}
+	if err := s.place(&w.World, o.Policy); err != nil {
+		return nil, err
+	}
+	if s.Trace != nil {
+		return w, s.trace(w, o.Dir)
+	}
+	w.Streams, err = streams(loads, w.Duration, w.Seed)
+	return w, err
+}
+
+// snapshot is the scenario's world as policies see it.
+func (s *Scenario) snapshot() (*policy.Snapshot, error) {
+	if s.Snapshot != nil {
+		return s.given()
+	}
+	snapshot := &policy.Snapshot{
+		Revision: 1, Objective: policy.Objective_OBJECTIVE_MAX_GOODPUT, ChangeCost: s.ChangeCost.proto(),
+	}
+	types := map[string]bool{}
+	nodes := map[string]*policy.Node{}
+	n := 0
+	for _, g := range s.GPUs {
+		name := g.Node
+		if name == "" {
+			name = "sim"
+		}
+		node := nodes[name]
+		if node == nil {
+			node = &policy.Node{Name: name}
+			nodes[name] = node
+			snapshot.Nodes = append(snapshot.Nodes, node)
+		}
+		types[g.Type] = true
+		for range max(1, g.Count) {
+			node.Gpus = append(node.Gpus, &policy.GPU{
+				Id: fmt.Sprintf("gpu%d", n), Type: g.Type, MemoryBytes: g.MemoryBytes, CostPerHour: g.CostPerHour, Emulated: true, Index: uint32(n),
+			})
+			n++
+		}
+	}
+	for _, offer := range s.Offers {
+		types[offer.Type] = true
+		snapshot.Objective = policy.Objective_OBJECTIVE_MIN_COST
+		snapshot.Offers = append(snapshot.Offers, &policy.GPUOffer{
+			Type: offer.Type, MemoryBytes: offer.MemoryBytes, CostPerHour: offer.CostPerHour, MaxCount: offer.MaxCount, StartSeconds: offer.Start.std().Seconds(),
+		})
+	}
+	for _, i := range s.Interference {
+		snapshot.Interference = append(snapshot.Interference, &policy.Interference{
+			GpuType: i.GPUType, L2Self: i.L2Self, L2Other: i.L2Other, BandwidthSelf: i.BandwidthSelf, BandwidthOther: i.BandwidthOther, Constant: i.Constant,
+		})
+	}
+	known := map[string]bool{}
+	for _, m := range s.Models {
+		for _, name := range m.names() {
+			if known[name] {
+				return nil, fmt.Errorf("two models are called %s", name)
+			}
+			known[name] = true
+			if err := m.add(snapshot, name, types); err != nil {
+				return nil, fmt.Errorf("model %s: %w", name, err)
+			}
+		}
+	}
+	return snapshot, nil
+}
+
+func (c ChangeCost) proto() *policy.ChangeCost {
+	return &policy.ChangeCost{PartitionStartSeconds: c.Start.std().Seconds(), DefaultLoadSeconds: c.Load.std().Seconds()}
+}
+
+func (m Model) names() []string {
+	if m.Count <= 1 {
+		return []string{m.Name}
+	}
+	names := make([]string, m.Count)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s-%d", m.Name, i)
+	}
+	return names
+}
+
+func late(text string) policy.LatePolicy {
+	if text == "drop" {
+		return policy.LatePolicy_LATE_POLICY_DROP
+	}
+	return policy.LatePolicy_LATE_POLICY_SERVE
+}
+
+// add puts a model and its profiles into the snapshot.
+func (m Model) add(snapshot *policy.Snapshot, name string, types map[string]bool) error {
+	one := &policy.Model{
+		Name: name, SloUs: m.SLO.std().Microseconds(), Late: late(m.Late), MaxBatchSize: m.MaxBatch, Batchable: true, Burstiness: 1,
+		MemoryBytes: m.MemoryBytes, LoadSeconds: m.Load.std().Seconds(),
+	}
+	if one.MaxBatchSize == 0 {
+		one.MaxBatchSize = 64
+	}
+	if m.Arrivals != nil && m.Arrivals.Shape > 0 {
+		one.Burstiness = 1 / m.Arrivals.Shape
+	}
+	profiles := m.Profiles
+	if m.Profile != nil {
+		profiles = []Profile{*m.Profile}
+	}
+	for _, p := range profiles {
+		if p.GPUType == "" {
+			if len(types) != 1 {
+				return fmt.Errorf("a profile without gpuType, where GPUs are of %d types", len(types))
+			}
+			for t := range types {
+				p.GPUType = t
+			}
+		}
+		points, slo, err := p.points(one.MaxBatchSize)
+		if err != nil {
+			return fmt.Errorf("profile for %s: %w", p.GPUType, err)
+		}
+		if one.SloUs == 0 {
+			one.SloUs = slo.Microseconds()
+		}
+		snapshot.Profiles = append(snapshot.Profiles, &policy.Profile{
+			Model: name, GpuType: p.GPUType, Points: points, Usable: true, Source: policy.ProfileSource_PROFILE_SOURCE_DECLARED,
+		})
+	}
+	snapshot.Models = append(snapshot.Models, one)
+	return nil
+}
+
+// points of a profile up to a batch, and the published SLO where there is one.
+func (p Profile) points(maxBatch uint32) (points []*policy.ProfilePoint, slo time.Duration, err error) {
+	kinds := 0
+	for _, given := range []bool{p.Zoo != "", p.Alpha > 0 || p.Beta > 0, len(p.Points) > 0} {
+		if given {
+			kinds++
+		}
+	}
+	if kinds != 1 || p.Knee > 100 {
+		return nil, 0, fmt.Errorf("give a model of the zoo, alpha and beta, or points, and a knee up to 100")
+	}
+	point := func(batch, share uint32, latency, upper float64) *policy.ProfilePoint {
+		part := float64(share) / 100
+		estimate := func(v float64) *policy.Estimate { return &policy.Estimate{Value: v} }
+		return &policy.ProfilePoint{
+			Batch: batch, ThreadPercentage: share, LatencyUs: estimate(latency), LatencyUpperUs: upper,
+			Creq: estimate(min(part, p.Creq)), Mreq: estimate(p.Mreq), L2Utilization: estimate(part * p.L2), BandwidthUtilization: estimate(part * p.Bandwidth),
+		}
+	}
+	micros := func(d time.Duration) float64 { return float64(d) / 1e3 }
+	if len(p.Points) > 0 {
+		for i, q := range p.Points {
+			share := q.Share
+			if share == 0 {
+				share = 100
+			}
+			if q.Batch < 1 || share > 100 || q.Latency <= 0 {
+				return nil, 0, fmt.Errorf("points[%d]: batch %d at %d%% takes %v; all are above 0, the share up to 100", i, q.Batch, share, q.Latency.std())
+			}
+			points = append(points, point(q.Batch, share, micros(q.Latency.std()), micros(q.Upper.std())))
+		}
+		sortPoints(points)
+		return points, 0, nil
+	}
+	alpha, beta := p.Alpha.std(), p.Beta.std()
+	if p.Zoo != "" {
+		published, err := zoo.Lookup(p.GPUType, p.Zoo)
+		if err != nil {
+			return nil, 0, err
+		}
+		alpha, beta, slo = published.Alpha, published.Beta, published.SLO
+	}
+	knee := p.Knee
+	if knee == 0 {
+		knee = 100
+	}
+	// l(b, p) = (beta + alpha b) knee/min(p, knee): the contract's own interpolation is linear in b and in 1/p, so four points say it all.
+	for _, share := range []uint32{max(1, knee/2), knee, 100} {
+		if len(points) > 0 && points[len(points)-1].GetThreadPercentage() == share {
+			continue
+		}
+		for _, b := range []uint32{1, maxBatch + 1} {
+			us := micros(beta+time.Duration(b)*alpha) * float64(knee) / float64(min(share, knee))
+			points = append(points, point(b, share, us, us))
+		}
+	}
+	return points, slo, nil
+}
+
+// given is the snapshot of the file with what Models change.
+func (s *Scenario) given() (*policy.Snapshot, error) {
+	text, err := json.Marshal(s.Snapshot)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	snapshot := &policy.Snapshot{}
+	if err := protojson.Unmarshal(text, snapshot); err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	byName := map[string]*policy.Model{}
+	for _, m := range snapshot.GetModels() {
+		byName[m.GetName()] = m
+	}
+	for _, change := range s.Models {
+		m := byName[change.Name]
+		if m == nil {
+			return nil, fmt.Errorf("model %s is not in the snapshot", change.Name)
+		}
+		if change.SLO > 0 {
+			m.SloUs = change.SLO.std().Microseconds()
+		}
+		if change.Late != "" {
+			m.Late = late(change.Late)
+		}
+		if change.Load > 0 {
+			m.LoadSeconds = change.Load.std().Seconds()
+		}
+	}
+	if s.ChangeCost != (ChangeCost{}) {
+		snapshot.ChangeCost = s.ChangeCost.proto()
+	}
+	return snapshot, nil
+}
