@@ -6,13 +6,10 @@ package main
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/repo"
@@ -164,39 +161,4 @@ func code(ctx context.Context) codes.Code {
 		return status.FromContextError(err).Code()
 	}
 	return codes.Unavailable
-}
-
-// queues exports what waits, when it is asked.
-type queues struct {
-	dispatcher *dispatch.Dispatcher
-	requests   *prometheus.Desc
-}
-
-func newQueues(d *dispatch.Dispatcher) queues {
-	return queues{
-		dispatcher: d,
-		requests:   prometheus.NewDesc("conch_queue_requests", "Requests that wait for a partition.", []string{"model"}, nil),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (q queues) Describe(out chan<- *prometheus.Desc) {
-	out <- q.requests
-}
-
-// Collect implements prometheus.Collector.
-func (q queues) Collect(out chan<- prometheus.Metric) {
-	table := q.dispatcher.Routes()
-	if table == nil {
-		return
-	}
-	names := make([]string, 0, len(table.Models))
-	for name := range table.Models {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		counts, _ := q.dispatcher.Counts(name)
-		out <- prometheus.MustNewConstMetric(q.requests, prometheus.GaugeValue, float64(counts.Waiting), name)
-	}
 }

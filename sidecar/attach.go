@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -37,7 +38,7 @@ const unknownGPU = "unknown"
 
 // attach makes the servers of driver attach. GPUs stand for their devices, one
 // each, in their order.
-func attach(c *config.Config, node *policy.Node, store *repo.Store, log *slog.Logger) (*servers, error) {
+func attach(c *config.Config, node *policy.Node, store *repo.Store, how credentials.TransportCredentials, log *slog.Logger) (*servers, error) {
 	var endpoints []driver.AttachEndpoint
 	var dirs []string
 	for i, e := range c.Driver.Endpoints {
@@ -51,7 +52,7 @@ func attach(c *config.Config, node *policy.Node, store *repo.Store, log *slog.Lo
 		}
 	}
 	d, err := driver.NewAttached(driver.AttachOptions{
-		Endpoints: endpoints, Dir: filepath.Join(c.State, "attached"), Health: health(c), Logger: log.With("part", "driver"),
+		Endpoints: endpoints, Dir: filepath.Join(c.State, "attached"), Health: health(c), Credentials: how, Logger: log.With("part", "driver"),
 	})
 	if err != nil {
 		return nil, err

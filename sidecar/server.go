@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,20 +20,19 @@ import (
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
-	"github.com/conch-serving/conch/sidecar/admin"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
+	"github.com/conch-serving/conch/sidecar/apply/warmup"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/dispatch"
-	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
-	ingressgrpc "github.com/conch-serving/conch/sidecar/dispatch/ingress/grpc"
-	ingresshttp "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
-	"github.com/conch-serving/conch/sidecar/dispatch/ingress/metrics"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 )
@@ -67,14 +64,11 @@ type server struct {
 	dispatcher *dispatch.Dispatcher
 	applier    *apply.Applier
 	// servers are nil unless others run them.
-	servers   *servers
-	grpc      *grpc.Server
-	http      *http.Server
-	operators []*http.Server
+	servers *servers
+	// partitions are the credentials of Triton's gRPC; nil is in the clear.
+	partitions credentials.TransportCredentials
+	fronts
 
-	// listeners by the name of their key in conch.yaml; a door that is off has
-	// none.
-	listeners map[string]net.Listener
 	// undo releases what was opened, last first.
 	undo []func() error
 }
@@ -82,7 +76,8 @@ type server struct {
 // newServer opens everything and starts nothing. What it opened before a failure
 // is closed again.
 func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
-	s = &server{config: o.config, log: o.log, listeners: map[string]net.Listener{}}
+	s = &server{config: o.config, log: o.log}
+	s.listeners, s.gated, s.opened = map[string]net.Listener{}, map[string]*gate.Listener{}, make(chan struct{})
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.release())
@@ -111,16 +106,20 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	if err != nil {
 		return s, err
 	}
+	if s.partitions, err = partitionTLS(o.config.Driver.TLS, o.log.With("part", "tls")); err != nil {
+		return s, err
+	}
 	stubs := watchStubs(control.Observer(recorder, time.Now),
 		func(partition, reason string) error { return s.applier.Restart(partition, reason) }, o.log)
 	s.later(stubs.close)
 	s.dispatcher = dispatch.New(dispatch.Options{
 		Observer: stubs, Logger: o.log.With("part", "dispatch"),
 		MaxQueuedRequests: o.config.Limits.QueueRequests, MaxQueuedBytes: int64(o.config.Limits.QueueBytes),
+		DialOptions: s.dialOptions(),
 	})
 	s.later(s.dispatcher.Close)
 	for _, c := range []prometheus.Collector{
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newQueues(s.dispatcher),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	} {
 		if err := registry.Register(c); err != nil {
 			return s, err
@@ -157,6 +156,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 			s.applier, err = apply.New(apply.Options{
 				Dir: filepath.Join(o.config.State, "partitions"), DB: db, Driver: partitions, Repository: files, Router: s.dispatcher,
 				Recorder: control.Samples(recorder), MPS: daemon, Logger: o.log.With("part", "apply"), OnStep: h.StepDone,
+				WarmUp:      s.warmUp,
 				OnPartition: func(e driver.Event) { h.PartitionChanged(e.Partition, e.Up, changed(e)) },
 			})
 			return s.applier, err
@@ -202,7 +202,7 @@ func (s *server) newDriver(node *policy.Node, store *repo.Store, daemon mps.Daem
 	switch d.Kind {
 	case config.DriverAttach:
 		var err error
-		if s.servers, err = attach(s.config, node, store, s.log); err != nil {
+		if s.servers, err = attach(s.config, node, store, s.partitions, s.log); err != nil {
 			return nil, err
 		}
 		return s.servers.driver, nil
@@ -212,7 +212,22 @@ func (s *server) newDriver(node *policy.Node, store *repo.Store, daemon mps.Daem
 	return driver.NewProcesses(driver.ProcessOptions{
 		Server: d.TritonServer, BackendDir: d.BackendDirectory, Arguments: d.Arguments, Environment: d.Environment,
 		Dir: filepath.Join(s.config.State, "servers"), Stretch: d.Stretch, MPS: daemon, Health: health(s.config), Logger: log,
+		Credentials: s.partitions,
 	})
+}
+
+// dialOptions of connections to partitions.
+func (s *server) dialOptions() []grpc.DialOption {
+	if s.partitions == nil {
+		return nil
+	}
+	return []grpc.DialOption{grpc.WithTransportCredentials(s.partitions)}
+}
+
+// warmUp is warmup.Run with the credentials of partitions.
+func (s *server) warmUp(ctx context.Context, address string, c *tritonpb.ModelConfig, o warmup.Options) (warmup.Result, error) {
+	o.Credentials = s.partitions
+	return warmup.Run(ctx, address, c, o)
 }
 
 func (s *server) newHost(o serverOptions, h control.Hooks) *policyhost.Host {
@@ -227,79 +242,6 @@ func (s *server) newHost(o serverOptions, h control.Hooks) *policyhost.Host {
 	})
 	s.later(host.Close)
 	return host
-}
-
-// openFronts binds every address and makes the servers behind them.
-func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) error {
-	table := routes{s.dispatcher, s.control.Names}
-	orders := aggregate.Repository(loader{s.control})
-	if s.servers != nil {
-		orders = attachedLoader{orders, s.control, s.servers.driver}
-	}
-	one := aggregate.New(aggregate.Options{Partitions: table, Models: table, Counts: table, Repository: orders})
-	s.later(func() error { one.Close(); return nil })
-	limit := int(min(uint64(s.config.Limits.MessageBytes), math.MaxInt32))
-	s.grpc = ingressgrpc.New(ingressgrpc.Options{
-		Inferer: s.dispatcher, Aggregator: one,
-		ServerOptions: []grpc.ServerOption{grpc.MaxRecvMsgSize(limit), grpc.MaxSendMsgSize(math.MaxInt32)},
-	})
-	front := ingresshttp.New(ingresshttp.Options{
-		Inferer: lender{s.dispatcher}, Catalog: one, Picker: table, Endpoints: one, Aggregator: one,
-		MaxBodyBytes: int64(limit), Logger: s.log.With("part", "http"),
-	})
-	s.later(func() error { front.Close(); return nil })
-	s.http = s.newHTTP(context.WithoutCancel(ctx), front)
-
-	scrape, err := metrics.New(metrics.Options{Partitions: table, Own: registry, Registerer: registry, Logger: s.log.With("part", "metrics")})
-	if err != nil {
-		return err
-	}
-	s.later(func() error { scrape.Close(); return nil })
-	operators := admin.NewHandler(admin.Of(s.control), s.log.With("part", "admin"))
-	health := http.NewServeMux()
-	health.Handle("/metrics", scrape)
-	health.Handle("GET /livez", operators)
-	health.Handle("GET /readyz", operators)
-
-	for _, door := range []struct {
-		key, address string
-		listen       func(string) (net.Listener, error)
-	}{
-		{"grpc", s.config.Listen.GRPC, listenTCP}, {"http", s.config.Listen.HTTP, listenTCP},
-		{"metrics", s.config.Listen.Metrics, listenTCP}, {"admin", s.config.Listen.Admin, admin.Listen},
-	} {
-		if door.address == config.Off {
-			continue
-		}
-		l, err := door.listen(door.address)
-		if err != nil {
-			return fmt.Errorf("listen.%s: %w; choose another address, or off", door.key, err)
-		}
-		s.listeners[door.key] = l
-		s.later(func() error {
-			// The server behind it has closed it, unless nothing ever served.
-			if err := l.Close(); !errors.Is(err, net.ErrClosed) {
-				return err
-			}
-			return nil
-		})
-	}
-	s.operators = []*http.Server{s.newHTTP(ctx, health), s.newHTTP(ctx, operators)}
-	return nil
-}
-
-func listenTCP(address string) (net.Listener, error) {
-	var l net.ListenConfig
-	// Binding a socket does not wait, so there is nothing to cancel.
-	return l.Listen(context.Background(), "tcp", address)
-}
-
-// newHTTP makes a server whose requests end with base.
-func (s *server) newHTTP(base context.Context, h http.Handler) *http.Server {
-	return &http.Server{
-		Handler: h, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return base },
-		ErrorLog: slog.NewLogLogger(s.log.With("part", "http").Handler(), slog.LevelDebug),
-	}
 }
 
 // run serves until ctx ends or a part fails, then drains and stops everything.
@@ -321,21 +263,7 @@ func (s *server) run(ctx context.Context) error {
 			failed <- err
 		}
 	})
-	serve := func(key string, serve func(net.Listener) error) {
-		l := s.listeners[key]
-		if l == nil {
-			return
-		}
-		fronts.Go(func() {
-			if err := serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, grpc.ErrServerStopped) {
-				failed <- fmt.Errorf("listen.%s: %w", key, err)
-			}
-		})
-	}
-	serve("grpc", func(l net.Listener) error { return s.grpc.Serve(ingressgrpc.Listen(l)) })
-	serve("http", s.http.Serve)
-	serve("metrics", s.operators[0].Serve)
-	serve("admin", s.operators[1].Serve)
+	s.serveFronts(planning, failed, &fronts)
 
 	var cause error
 	select {
@@ -354,6 +282,9 @@ func (s *server) run(ctx context.Context) error {
 // answered, then the fronts close, then the Triton processes end.
 func (s *server) stop() {
 	drain, cancel := context.WithTimeout(context.Background(), s.config.Limits.Drain.Std())
+	if s.config.Listen.ReusePort {
+		s.handOver(drain)
+	}
 	if err := s.dispatcher.Drain(drain); err != nil {
 		s.log.Warn("not every accepted request was answered in time", "error", err)
 	}

@@ -58,6 +58,49 @@ type Listen struct {
 	Metrics string `yaml:"metrics"`
 	// Admin is unix:///path or host:port.
 	Admin string `yaml:"admin"`
+	// ReusePort lets another conch open the gRPC and HTTP addresses too, to take
+	// over from this one.
+	ReusePort bool      `yaml:"reusePort"`
+	TLS       ServerTLS `yaml:"tls"`
+}
+
+// ServerTLS is how clients reach conch. Without a certificate they do so in the
+// clear.
+type ServerTLS struct {
+	Certificate string `yaml:"certificate"`
+	Key         string `yaml:"key"`
+	// ClientCA holds the authorities of client certificates; ClientCertificates
+	// says whether one must be shown.
+	ClientCA           string `yaml:"clientCA"`
+	ClientCertificates string `yaml:"clientCertificates"`
+	MinVersion         string `yaml:"minVersion"`
+	// Metrics extends it to the metrics door.
+	Metrics bool `yaml:"metrics"`
+}
+
+// Enabled reports whether clients come over TLS.
+func (t ServerTLS) Enabled() bool { return t.Certificate != "" }
+
+// Whether clients must show a certificate.
+const (
+	ClientCertificatesRequired = "required"
+	ClientCertificatesOptional = "optional"
+)
+
+// ClientTLS is how conch reaches the gRPC door of Triton servers.
+type ClientTLS struct {
+	// CA holds the authorities of the servers' certificates.
+	CA          string `yaml:"ca"`
+	Certificate string `yaml:"certificate"`
+	Key         string `yaml:"key"`
+	// ServerName is the name in the servers' certificates.
+	ServerName string `yaml:"serverName"`
+	MinVersion string `yaml:"minVersion"`
+}
+
+// Enabled reports whether servers are reached over TLS.
+func (t ClientTLS) Enabled() bool {
+	return t != ClientTLS{} && t != ClientTLS{MinVersion: t.MinVersion}
 }
 
 // Off is the address of a front door that stays closed.
@@ -75,6 +118,7 @@ type Driver struct {
 	// Endpoints are the servers of the attach driver, one partition each.
 	Endpoints []Endpoint `yaml:"endpoints"`
 	Probe     Probe      `yaml:"probe"`
+	TLS       ClientTLS  `yaml:"tls"`
 }
 
 // The kinds of driver of this build.
@@ -178,10 +222,14 @@ type Triggers struct {
 
 // Limits bound what conch holds for its callers.
 type Limits struct {
-	QueueRequests int      `yaml:"queueRequests"`
-	QueueBytes    Size     `yaml:"queueBytes"`
-	MessageBytes  Size     `yaml:"messageBytes"`
-	Drain         Duration `yaml:"drain"`
+	QueueRequests int  `yaml:"queueRequests"`
+	QueueBytes    Size `yaml:"queueBytes"`
+	MessageBytes  Size `yaml:"messageBytes"`
+	// Connections bounds the open connections of clients; Stall is how long one may
+	// send nothing of a request that it began, or take nothing of its answer.
+	Connections int      `yaml:"connections"`
+	Stall       Duration `yaml:"stall"`
+	Drain       Duration `yaml:"drain"`
 }
 
 // Log says how conch logs.

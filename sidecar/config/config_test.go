@@ -94,7 +94,7 @@ func TestParseProblems(t *testing.T) {
 		{"unknown keys with suggestions", "repositry: /models\nmodels:\n  a: {slo: 1ms, laet: drop}\ndriver: {colour: red}\n", []config.Problem{
 			{Path: "repositry", Line: 1, Text: `unknown key "repositry"; did you mean "repository"?`},
 			{Path: "models.a.laet", Line: 3, Text: `unknown key "laet"; did you mean "late"?`},
-			{Path: "driver.colour", Line: 4, Text: `unknown key "colour"; known are arguments, backendDirectory, endpoints, environment, kind, probe, stretch, tritonserver`},
+			{Path: "driver.colour", Line: 4, Text: `unknown key "colour"; known are arguments, backendDirectory, endpoints, environment, kind, probe, stretch, tls, tritonserver`},
 		}},
 		{"wrong kinds", "defaults: {slo: 25}\nseed: -1\ngpus: 4\nmodels: [a]\nlimits: {queueBytes: many}\nrepository: [a]\n", []config.Problem{
 			{Path: "defaults.slo", Line: 1, Text: `"25" is not a duration; write a number with its unit, as in 25ms or 1.5s`},
@@ -167,6 +167,34 @@ log: {level: loud}
 		"models.a.profile", "triggers.badRate", "log.level",
 	}, paths)
 	require.ErrorContains(t, c.Validate(nobody), `line 3: mode: "contrl" is not known; did you mean "control"?`)
+}
+
+func TestTLSKeysBelongTogether(t *testing.T) {
+	for text, want := range map[string]string{
+		"listen: {tls: {certificate: /c}}":                                                "listen.tls.key: is missing; it is the file of the key of listen.tls.certificate",
+		"listen: {tls: {key: /k}}":                                                        "listen.tls.certificate: is missing",
+		"listen: {tls: {clientCA: /ca}}":                                                  "listen.tls.clientCA: has no meaning without listen.tls.certificate",
+		"listen: {tls: {metrics: true}}":                                                  "listen.tls.metrics: has no meaning without listen.tls.certificate",
+		"listen: {tls: {certificate: /c, key: /k, clientCertificates: required}}":         "wants listen.tls.clientCA",
+		"listen: {tls: {certificate: /c, key: /k, clientCA: /a, clientCertificates: no}}": `listen.tls.clientCertificates: "no" is not known`,
+		`listen: {tls: {certificate: /c, key: /k, minVersion: "1.1"}}`:                    `listen.tls.minVersion: "1.1" is not known`,
+		"listen: {reusePort: true, grpc: \":0\"}":                                         "listen.grpc: port 0 is a free one",
+		"driver: {tls: {certificate: /c}}":                                                "driver.tls.key: is missing",
+		`driver: {tls: {minVersion: "1.3"}}`:                                              "driver.tls.minVersion: has no meaning alone",
+		"driver: {kind: embedded, tls: {ca: /ca}}":                                        "driver.tls: has no meaning for the embedded driver",
+		"limits: {connections: -1}":                                                       "limits.connections: -1 is less than one",
+	} {
+		c, err := config.Parse("conch.yaml", []byte("repository: /m\n"+text))
+		require.NoError(t, err, text)
+		c.Provision(nobody)
+		require.ErrorContains(t, c.Validate(nobody), want, text)
+	}
+	c, err := config.Parse("conch.yaml", []byte("repository: /m\nlisten: {tls: {certificate: /c, key: /k, clientCA: /ca}}\ndriver: {tls: {ca: /ca}}"))
+	require.NoError(t, err)
+	c.Provision(nobody)
+	require.NoError(t, c.Validate(nobody))
+	require.Equal(t, config.ServerTLS{Certificate: "/c", Key: "/k", ClientCA: "/ca", ClientCertificates: "required", MinVersion: "1.2"}, c.Listen.TLS)
+	require.Equal(t, "1.2", c.Driver.TLS.MinVersion)
 }
 
 func TestReloadable(t *testing.T) {

@@ -37,6 +37,15 @@ func (c *Config) Provision(env Environment) {
 	fill(&c.Listen.HTTP, ":8000")
 	fill(&c.Listen.Metrics, ":8002")
 	fill(&c.Listen.Admin, "unix://"+filepath.Join(runtimeDirectory(env), "admin.sock"))
+	if c.Listen.TLS.ClientCA != "" {
+		fill(&c.Listen.TLS.ClientCertificates, ClientCertificatesRequired)
+	}
+	if c.Listen.TLS.Enabled() {
+		fill(&c.Listen.TLS.MinVersion, "1.2")
+	}
+	if c.Driver.TLS.Enabled() {
+		fill(&c.Driver.TLS.MinVersion, "1.2")
+	}
 	fill(&c.State, stateDirectory(env))
 	fill(&c.Driver.Kind, DriverProcess)
 	if c.Driver.Kind == DriverProcess {
@@ -61,6 +70,8 @@ func (c *Config) Provision(env Environment) {
 	fill(&c.Limits.QueueRequests, 100_000)
 	fill(&c.Limits.QueueBytes, 4<<30)
 	fill(&c.Limits.MessageBytes, 256<<20)
+	fill(&c.Limits.Connections, 16_384)
+	fill(&c.Limits.Stall, Duration(20*time.Second))
 	fill(&c.Limits.Drain, Duration(30*time.Second))
 	fill(&c.Log.Level, "info")
 	fill(&c.Log.Format, "auto")

@@ -22,6 +22,8 @@ func (c *Config) Validate(env Environment) error {
 	v.oneOf("apiVersion", c.APIVersion, APIVersion)
 	v.oneOf("mode", string(c.Mode), string(ModeObserve), string(ModeAdvise), string(ModeControl))
 	v.listen(c.Listen)
+	v.serverTLS(c.Listen.TLS)
+	v.clientTLS(c.Driver)
 	if c.Repository == "" && c.Driver.Kind != DriverAttach {
 		v.problem("repository", "is missing; name the directory of the model repository (or use --repository)")
 	}
@@ -54,6 +56,10 @@ func (c *Config) Validate(env Environment) error {
 	if c.Limits.MessageBytes > 1<<31-1 {
 		v.problem("limits.messageBytes", "is above 2147483647, the most that a gRPC message of Triton may have")
 	}
+	if c.Limits.Connections < 1 {
+		v.problem("limits.connections", "%d is less than one", c.Limits.Connections)
+	}
+	v.positive("limits.stall", c.Limits.Stall)
 	v.positive("limits.drain", c.Limits.Drain)
 	v.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	v.oneOf("log.format", c.Log.Format, "auto", "json", "text")
@@ -97,6 +103,12 @@ func (v *validator) fraction(path string, f, most float64) {
 func (v *validator) listen(l Listen) {
 	if l.GRPC == Off && l.HTTP == Off {
 		v.problem("listen", "grpc and http are both off: nobody could send a request")
+	}
+	if _, port, err := net.SplitHostPort(l.GRPC); l.ReusePort && err == nil && port == "0" {
+		v.problem("listen.grpc", "port 0 is a free one, and listen.reusePort is for one that another conch has too")
+	}
+	if _, port, err := net.SplitHostPort(l.HTTP); l.ReusePort && err == nil && port == "0" {
+		v.problem("listen.http", "port 0 is a free one, and listen.reusePort is for one that another conch has too")
 	}
 	seen := map[string]string{}
 	for _, a := range []struct{ path, address string }{

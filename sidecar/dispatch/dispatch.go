@@ -221,6 +221,10 @@ func (d *Dispatcher) accept(r *batch.Request) (size int64, reason string, err er
 	return 0, reason, err
 }
 
+// UnderWay is how many requests and streams are accepted and not finished, and
+// the bytes of those requests: what MaxQueuedRequests and MaxQueuedBytes bound.
+func (d *Dispatcher) UnderWay() (requests, bytes int64) { return d.accepted.Load(), d.bytes.Load() }
+
 // leave counts a request out.
 func (d *Dispatcher) leave(size int64) {
 	d.bytes.Add(-size)

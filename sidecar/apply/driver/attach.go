@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/triton"
@@ -33,6 +35,8 @@ type AttachEndpoint struct {
 // driver's defaults.
 type AttachOptions struct {
 	Endpoints []AttachEndpoint
+	// Credentials are how the servers' gRPC is reached; nil means in the clear.
+	Credentials credentials.TransportCredentials
 	// Dir keeps what is given back with HandBack.
 	Dir string
 	// Health says how often each server is looked at, and how long it may take to
@@ -79,8 +83,12 @@ func NewAttached(o AttachOptions) (*Attached, error) {
 	if d.originals, err = openOriginals(filepath.Join(o.Dir, "originals.json")); err != nil {
 		return nil, err
 	}
+	options := dialOptions()
+	if o.Credentials != nil {
+		options = append(options, grpc.WithTransportCredentials(o.Credentials))
+	}
 	for _, at := range o.Endpoints {
-		client, err := triton.Dial(at.GRPC, dialOptions()...)
+		client, err := triton.Dial(at.GRPC, options...)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("attach driver: %w", err), d.Close())
 		}

@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -110,7 +109,7 @@ func (l *life) start(ctx context.Context, at ports) (server, error) {
 	l.log.begin()
 	go s.copyLog(l.driver.o.Logger.With("partition", l.spec.Partition.GetId()))
 	go s.wait()
-	conn, err := grpc.NewClient("passthrough:///"+at.endpoint().GRPC, append(dialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient("passthrough:///"+at.endpoint().GRPC, append(dialOptions(), grpc.WithTransportCredentials(l.driver.o.Credentials))...)
 	if err != nil {
 		return nil, errors.Join(err, s.kill())
 	}

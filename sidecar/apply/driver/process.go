@@ -17,6 +17,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/conch-serving/conch/sidecar/apply/mps"
 )
 
@@ -27,6 +30,8 @@ type ProcessOptions struct {
 	// BackendDir is --backend-directory. Empty: the directory "backends" beside
 	// the server's own, where there is one, else whatever the server finds.
 	BackendDir string
+	// Credentials are how the servers' gRPC is reached; nil means in the clear.
+	Credentials credentials.TransportCredentials
 	// Arguments are added at the end of the server's command line, where they win.
 	Arguments []string
 	// Base is the environment that servers inherit; nil means this process's own.
@@ -71,6 +76,9 @@ type Processes struct {
 func NewProcesses(o ProcessOptions) (*Processes, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Credentials == nil {
+		o.Credentials = insecure.NewCredentials()
 	}
 	if o.Base == nil {
 		o.Base = os.Environ()

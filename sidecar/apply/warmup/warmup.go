@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -52,6 +53,8 @@ type Options struct {
 	Budget time.Duration
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
+	// Credentials are how the partition is reached; nil means in the clear.
+	Credentials credentials.TransportCredentials
 }
 
 // maxRequestBytes is the largest request that is made up for a warm-up.
@@ -73,7 +76,10 @@ func Run(ctx context.Context, address string, c *tritonpb.ModelConfig, o Options
 	if _, reason := Request(c, 1); reason != "" {
 		return Result{Skipped: reason}, nil
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+	if o.Credentials == nil {
+		o.Credentials = insecure.NewCredentials()
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(o.Credentials), grpc.WithNoProxy(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(2*maxRequestBytes), grpc.MaxCallSendMsgSize(2*maxRequestBytes)))
 	if err != nil {
 		return Result{}, fmt.Errorf("warm up %q: %w", c.GetName(), err)

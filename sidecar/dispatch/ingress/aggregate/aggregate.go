@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -73,6 +74,8 @@ type Options struct {
 	Models     Models
 	Counts     Counts     // nil: statistics are the partitions' sums
 	Repository Repository // nil: models cannot be loaded by clients
+	// Credentials are how partitions are reached over gRPC; nil means in the clear.
+	Credentials credentials.TransportCredentials
 	// Server is the answer about the server while no partition is up.
 	Server *tritonpb.ServerMetadataResponse
 	// Timeout bounds a call to a partition other than load and unload; zero means two seconds.
@@ -98,7 +101,7 @@ func New(o Options) *Aggregate {
 	if o.Server == nil {
 		o.Server = &tritonpb.ServerMetadataResponse{Name: "triton"}
 	}
-	return &Aggregate{o: o}
+	return &Aggregate{o: o, conns: connections{credentials: o.Credentials}}
 }
 
 // Close gives up the connections to partitions.

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -19,6 +20,8 @@ import (
 // connections are the gRPC connections for questions, apart from those that carry inference. They are made when first
 // used and dropped when their partition is no longer listed.
 type connections struct {
+	credentials credentials.TransportCredentials // nil: in the clear
+
 	mu     sync.Mutex
 	open   map[string]*grpc.ClientConn
 	closed bool
@@ -39,11 +42,15 @@ func (c *connections) client(p Partition) (tritonpb.GRPCInferenceServiceClient, 
 	if conn, ok := c.open[endpoint]; ok {
 		return tritonpb.NewGRPCInferenceServiceClient(conn), nil
 	}
+	transport := c.credentials
+	if transport == nil {
+		transport = insecure.NewCredentials()
+	}
 	target := endpoint
 	if !strings.HasPrefix(endpoint, "unix:") {
 		target = "passthrough:///" + endpoint
 	}
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(transport),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {
 		return nil, fmt.Errorf("partition at %s: %w", endpoint, err)

@@ -8,15 +8,9 @@ import (
 	"sync"
 
 	"github.com/klauspost/compress/zlib"
-	"google.golang.org/grpc/encoding"
 )
 
-// grpc-go knows gzip; official Triton clients also send "deflate", which in gRPC
-// means the zlib format.
-//
-//nolint:gochecknoinits // the only place where grpc-go allows it
-func init() { encoding.RegisterCompressor(&deflate{}) }
-
+// deflate is the zlib format.
 type deflate struct{ writers sync.Pool }
 
 // Name implements encoding.Compressor.

@@ -36,6 +36,9 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
+// NetConn is the connection below.
+func (c *conn) NetConn() net.Conn { return c.Conn }
+
 // RemoteAddr implements net.Conn.
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 

@@ -7,18 +7,19 @@ import (
 	"context"
 	"errors"
 	"math"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	_ "google.golang.org/grpc/encoding/gzip" // clients may compress
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 )
 
 // Inferer is the request path.
@@ -60,7 +61,11 @@ type Aggregator interface {
 type Options struct {
 	Inferer    Inferer
 	Aggregator Aggregator
-	// ServerOptions are added to the front's own, for example credentials.
+	// Credentials are how clients come in; nil means in the clear. The gate bounds
+	// what they make Conch hold where the listener is the gate's.
+	Credentials credentials.TransportCredentials
+	// ServerOptions are added to the front's own. Every method is a stream to
+	// grpc-go, so that interceptors are those of streams.
 	ServerOptions []grpc.ServerOption
 }
 
@@ -74,9 +79,24 @@ const (
 // quarter of the system calls, which saved a fifth of what Conch adds to it.
 const connectionBuffer = 128 << 10
 
+// Bounds of one connection that Triton does not have and nobody meets.
+const (
+	// maxStreams bounds the handlers that a client who opens and resets streams
+	// keeps busy; the limit on all requests counts for others.
+	maxStreams = 16 << 10
+	// pings more frequent than this are a flood. Triton lets clients ping as often
+	// as they like while calls are under way.
+	pingInterval = 10 * time.Millisecond
+	// handshake is how long a client may take to say that it speaks HTTP/2.
+	handshake = 20 * time.Second
+)
+
 // New makes the gRPC server: serve it with Serve(listener), end it with
 // GracefulStop.
 func New(o Options) *grpc.Server {
+	if o.Credentials == nil {
+		o.Credentials = insecure.NewCredentials()
+	}
 	s := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(batch.Codec{}),
 		grpc.MaxRecvMsgSize(math.MaxInt32),
@@ -86,33 +106,28 @@ func New(o Options) *grpc.Server {
 		grpc.MaxHeaderListSize(maxHeaderList),
 		grpc.ReadBufferSize(connectionBuffer),
 		grpc.WriteBufferSize(connectionBuffer),
-		// Official clients may ping as often as their users tell them to.
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.SharedWriteBuffer(true), // an idle connection has none
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ConnectionTimeout(handshake),
+		grpc.Creds(gate.Credentials(o.Credentials)),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingInterval, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 			method, ok := grpc.MethodFromServerStream(stream)
 			if !ok {
 				return status.Error(codes.Internal, "a call without a method")
 			}
-			return o.Inferer.Stream(method, stream)
+			return stage(stream, func(stream grpc.ServerStream) error { return o.Inferer.Stream(method, stream) })
 		}),
 	}, o.ServerOptions...)...)
 	f := &front{Aggregator: o.Aggregator, inferer: o.Inferer}
-	desc := tritonpb.GRPCInferenceService_ServiceDesc
-	desc.Methods = slices.Clone(desc.Methods)
-	for i := range desc.Methods {
-		if desc.Methods[i].MethodName == "ModelInfer" {
-			desc.Methods[i].Handler = modelInfer
-		}
-	}
-	desc.Streams = slices.Clone(desc.Streams)
-	for i := range desc.Streams {
-		if desc.Streams[i].StreamName == "ModelStreamInfer" {
-			desc.Streams[i].Handler = func(_ any, stream grpc.ServerStream) error { return o.Inferer.InferStream(stream) }
-		}
-	}
-	s.RegisterService(&desc, f)
-	healthpb.RegisterHealthServer(s, &health{aggregator: o.Aggregator})
+	infer := tritonpb.GRPCInferenceService_ServiceDesc
+	s.RegisterService(staged(&infer, map[string]grpc.StreamHandler{
+		"ModelInfer":       f.modelInfer,
+		"ModelStreamInfer": func(_ any, stream grpc.ServerStream) error { return stage(stream, o.Inferer.InferStream) },
+	}), f)
+	alive := healthpb.Health_ServiceDesc
+	s.RegisterService(staged(&alive, nil), &health{aggregator: o.Aggregator})
 	return s
 }
 
@@ -134,33 +149,6 @@ func (*front) ModelInfer(context.Context, *tritonpb.ModelInferRequest) (*tritonp
 // ModelStreamInfer is never called, like ModelInfer.
 func (*front) ModelStreamInfer(grpc.BidiStreamingServer[tritonpb.ModelInferRequest, tritonpb.ModelStreamInferResponse]) error {
 	return status.Error(codes.Internal, "ModelStreamInfer was called with decoded messages")
-}
-
-// modelInfer is the handler of ModelInfer on messages as they were received.
-//
-//nolint:revive // the signature is grpc-go's
-func modelInfer(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-	frame := new(batch.Frame)
-	if err := decode(frame); err != nil {
-		return nil, err
-	}
-	handle := func(ctx context.Context, req any) (any, error) {
-		r, err := batch.ReadRequest(req.(*batch.Frame).Data)
-		if err != nil {
-			return nil, unreadable(err)
-		}
-		resp, err := srv.(*front).inferer.Infer(ctx, r)
-		if err != nil {
-			return nil, err
-		}
-		defer resp.Free()
-		return &batch.Frame{Data: resp.Marshal()}, nil
-	}
-	if interceptor == nil {
-		return handle(ctx, frame)
-	}
-	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: tritonpb.GRPCInferenceService_ModelInfer_FullMethodName}
-	return interceptor(ctx, frame, info, handle)
 }
 
 // unreadable is the answer to bytes that are no request. They are not passed on:

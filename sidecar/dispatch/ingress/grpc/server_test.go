@@ -73,9 +73,9 @@ func serve(t *testing.T, p *path, c *control, o ...grpc.ServerOption) *grpc.Clie
 
 func TestModelInfer(t *testing.T) {
 	var seen []string
-	intercept := grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	intercept := grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		seen = append(seen, info.FullMethod)
-		return next(ctx, req)
+		return next(srv, stream)
 	})
 	p := &path{}
 	conn := serve(t, p, &control{}, intercept)

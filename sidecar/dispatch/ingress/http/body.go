@@ -11,12 +11,15 @@ import (
 	nethttp "net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zlib"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 )
 
 var errTooLarge = errors.New("body too large")
@@ -34,7 +37,7 @@ func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request) (m
 		fail(w, nethttp.StatusNotImplemented, plainType, "Unsupported compression type")
 		return nil, false
 	}
-	body, err := h.readBody(r)
+	body, err := h.readBody(w, r)
 	if err == nil && encoding != "identity" {
 		if body.Len() == 0 {
 			body.Free()
@@ -42,7 +45,9 @@ func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request) (m
 			return nil, false
 		}
 		compressed := body
+		h.inflating <- struct{}{}
 		body, err = decompress(compressed.ReadOnlyData(), h.o.MaxBodyBytes)
+		<-h.inflating
 		compressed.Free()
 	}
 	if err != nil {
@@ -53,32 +58,109 @@ func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request) (m
 }
 
 func (h *Handler) failBody(w nethttp.ResponseWriter, err error) {
+	w.Header().Set("Connection", "close")
+	if s, ok := status.FromError(err); ok {
+		fail(w, httpCode(s.Code()), plainType, s.Message())
+		return
+	}
 	message := "failed to read the request body: " + err.Error()
 	if errors.Is(err, errTooLarge) {
 		message = fmt.Sprintf("request body exceeds the maximum of %d bytes", h.o.MaxBodyBytes)
 	}
-	w.Header().Set("Connection", "close")
 	fail(w, nethttp.StatusBadRequest, plainType, message)
 }
 
-// readBody reads a whole body into one pooled buffer.
-func (h *Handler) readBody(r *nethttp.Request) (mem.Buffer, error) {
-	switch n := r.ContentLength; {
-	case n == 0:
+// Steps in which the buffer for a body grows: what is held for a client is in
+// proportion to what the client has sent, and little is copied twice.
+const (
+	firstRead = 64 << 10
+	growth    = 16
+)
+
+// readBody reads a whole body into one pooled buffer. Until it is whole, the gate counts it.
+func (h *Handler) readBody(w nethttp.ResponseWriter, r *nethttp.Request) (mem.Buffer, error) {
+	declared := r.ContentLength
+	switch {
+	case declared == 0:
 		return mem.SliceBuffer(nil), nil
-	case n > h.o.MaxBodyBytes:
+	case declared > h.o.MaxBodyBytes:
 		return nil, errTooLarge
-	case n > 0:
-		buf := h.o.Pool.Get(int(n))
-		if _, err := io.ReadFull(r.Body, *buf); err != nil {
-			h.o.Pool.Put(buf)
+	}
+	defer endReading(w)
+	conn := gate.ConnOf(r.Context())
+	limit := declared
+	if declared < 0 {
+		limit = h.o.MaxBodyBytes + 1 // one more tells that it is too large
+	}
+	var buf *[]byte
+	held, n := 0, 0
+	defer func() { conn.Release(held) }()
+	for size := min(limit, firstRead); ; size = min(limit, size*growth) {
+		if err := conn.Hold(int(size) - held); err != nil {
+			h.put(buf)
 			return nil, err
 		}
-		return mem.NewBuffer(buf, h.o.Pool), nil
+		held = int(size)
+		next := h.o.Pool.Get(held)
+		if buf != nil {
+			copy(*next, (*buf)[:n])
+			h.put(buf)
+		}
+		buf = next
+		err := h.fill(w, r, *buf, &n)
+		switch {
+		case err == io.EOF && declared < 0: //nolint:errorlint // readers return it unwrapped
+			*buf = (*buf)[:n]
+			return mem.NewBuffer(buf, h.o.Pool), nil
+		case err == io.EOF: //nolint:errorlint // as above
+			err = io.ErrUnexpectedEOF
+		}
+		if err == nil && int64(n) == limit && declared < 0 {
+			err = errTooLarge
+		}
+		if err != nil {
+			h.put(buf)
+			return nil, err
+		}
+		if int64(n) == declared {
+			return mem.NewBuffer(buf, h.o.Pool), nil
+		}
 	}
-	all, err := readLimited(r.Body, h.o.MaxBodyBytes)
-	return mem.SliceBuffer(all), err
 }
+
+func (h *Handler) put(buf *[]byte) {
+	if buf != nil {
+		h.o.Pool.Put(buf)
+	}
+}
+
+// fill reads until into is full from n on, with the patience for every part.
+func (h *Handler) fill(w nethttp.ResponseWriter, r *nethttp.Request, into []byte, n *int) error {
+	for *n < len(into) {
+		got, err := r.Body.Read(into[*n:min(len(into), *n+firstRead)])
+		*n += got
+		if *n == len(into) {
+			return nil // an end that comes with the last byte comes again
+		}
+		if err != nil {
+			return err
+		}
+		if h.o.Patience > 0 {
+			extendReading(w, time.Now().Add(h.o.Patience))
+		}
+	}
+	return nil
+}
+
+// extendReading sets the time until which the next part of a body must come.
+func extendReading(w nethttp.ResponseWriter, until time.Time) {
+	if d, ok := w.(interface{ SetReadDeadline(time.Time) error }); ok {
+		_ = d.SetReadDeadline(until) // a connection that has gone fails the next read
+	}
+}
+
+// endReading takes back the server's ReadTimeout: from here on the client waits for us.
+func endReading(w nethttp.ResponseWriter) { extendReading(w, time.Time{}) }
 
 func readLimited(r io.Reader, limit int64) ([]byte, error) {
 	var buf bytes.Buffer

@@ -142,7 +142,7 @@ func (h *Handler) repositoryIndex(w nethttp.ResponseWriter, r *nethttp.Request, 
 
 // jsonBody reads a small JSON body; none at all is an absent value. It answers itself if it cannot.
 func (h *Handler) jsonBody(w nethttp.ResponseWriter, r *nethttp.Request) (root tritonjson.Value, free func(), ok bool) {
-	body, err := h.readBody(r)
+	body, err := h.readBody(w, r)
 	if err != nil {
 		h.failBody(w, err)
 		return root, nil, false
@@ -239,7 +239,7 @@ func (h *Handler) modelUnload(w nethttp.ResponseWriter, r *nethttp.Request, rt r
 // harmless reads a body that is to pass through and makes sure that it cannot take a server down: JSON that nests
 // without end does. The returned buffer must be freed.
 func (h *Handler) harmless(w nethttp.ResponseWriter, r *nethttp.Request) (mem.Buffer, bool) {
-	body, err := h.readBody(r)
+	body, err := h.readBody(w, r)
 	if err != nil {
 		h.failBody(w, err)
 		return nil, false

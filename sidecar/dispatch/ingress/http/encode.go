@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
 
@@ -39,6 +40,9 @@ func (h *Handler) writeResponse(w nethttp.ResponseWriter, r *nethttp.Request, in
 	} else {
 		header["Content-Type"] = []string{jsonType}
 	}
+	conn := gate.ConnOf(r.Context())
+	conn.Owe(size)
+	defer conn.Release(size)
 	var out io.Writer = w
 	encoding := responseEncoding(r.Header)
 	if pool := h.compressors[encoding]; pool != nil {

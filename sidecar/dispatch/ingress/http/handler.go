@@ -7,8 +7,10 @@ import (
 	"context"
 	"log/slog"
 	nethttp "net/http"
+	"runtime"
 	"strconv"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
 
@@ -74,6 +77,12 @@ type Options struct {
 	MaxBodyBytes int64
 	// MaxDepth limits how deep JSON may nest; zero means tritonjson.DefaultMaxDepth.
 	MaxDepth int
+	// Patience is how long a client may send nothing of a body that it began; zero
+	// means for ever. It takes over from the server's ReadTimeout.
+	Patience time.Duration
+	// Leaving says that connections are to end with their next answer; nil means
+	// never.
+	Leaving func() bool
 	// Pool supplies buffers for bodies; nil means gRPC's default pool.
 	Pool mem.BufferPool
 	// Logger hears of failed pass-throughs; nil discards.
@@ -85,6 +94,7 @@ type Handler struct {
 	o           Options
 	proxy       *proxy
 	compressors map[string]*sync.Pool // of flateWriter, by content encoding
+	inflating   chan struct{}         // holds one for every compressed body that is being read
 }
 
 // New makes a front. Close it when the server has shut down.
@@ -101,7 +111,7 @@ func New(o Options) *Handler {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Handler{o: o, proxy: newProxy(o.Logger), compressors: newCompressors()}
+	return &Handler{o: o, proxy: newProxy(o.Logger), compressors: newCompressors(), inflating: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
 
 // CloseIdle closes connections to partitions that carry no request now. A Triton that is told to stop waits for every
@@ -114,6 +124,18 @@ func (h *Handler) Close() { h.CloseIdle() }
 // ServeHTTP answers one request.
 func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	w.Header()["Date"] = nil // Triton sends none
+	if h.o.Leaving != nil && h.o.Leaving() {
+		w.Header()["Connection"] = []string{"close"}
+	}
+	admitted, err := gate.ConnOf(r.Context()).Begin(nil)
+	if err != nil {
+		failStatus(w, plainType, err) // nothing of the body was read, or is
+		return
+	}
+	defer admitted.End()
+	if r.ContentLength == 0 {
+		endReading(w)
+	}
 	path := requestPath(r)
 	rt, ok := parseRoute(path)
 	if len(r.RequestURI) > maxTargetBytes {

@@ -15,6 +15,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 )
 
 // proxy passes requests to partitions as they are.
@@ -103,6 +105,9 @@ func (h *Handler) passTo(w nethttp.ResponseWriter, r *nethttp.Request, endpoint 
 	if !ok {
 		return
 	}
+	conn := gate.ConnOf(r.Context())
+	conn.Owe(body.Len())
+	defer conn.Release(body.Len())
 	// Not freed: the transport may read a body until after the answer has begun.
 	out := r.WithContext(context.WithValue(r.Context(), endpointKey{}, endpoint))
 	out.Body = io.NopCloser(bytes.NewReader(body.ReadOnlyData()))

@@ -1,0 +1,68 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import "crypto/tls"
+
+// TLSVersion is the crypto/tls number of a version as conch.yaml writes it; 0
+// if it is none.
+func TLSVersion(s string) uint16 {
+	switch s {
+	case "1.2":
+		return tls.VersionTLS12
+	case "1.3":
+		return tls.VersionTLS13
+	}
+	return 0
+}
+
+func (v *validator) serverTLS(t ServerTLS) {
+	const path = "listen.tls"
+	v.pair(path, t.Certificate, t.Key)
+	if !t.Enabled() {
+		for key, said := range map[string]bool{
+			".clientCA": t.ClientCA != "", ".minVersion": t.MinVersion != "", ".metrics": t.Metrics,
+		} {
+			if said {
+				v.problem(path+key, "has no meaning without listen.tls.certificate, which turns TLS on")
+			}
+		}
+	}
+	if t.ClientCertificates != "" {
+		v.oneOf(path+".clientCertificates", t.ClientCertificates, ClientCertificatesRequired, ClientCertificatesOptional)
+		if t.ClientCA == "" {
+			v.problem(path+".clientCertificates", "wants listen.tls.clientCA, the file of the authorities that issue them")
+		}
+	}
+	v.tlsVersion(path+".minVersion", t.MinVersion)
+}
+
+func (v *validator) clientTLS(d Driver) {
+	const path = "driver.tls"
+	if d.TLS != (ClientTLS{}) && d.Kind == DriverEmbedded {
+		v.problem(path, "has no meaning for the embedded driver, whose servers are inside conch")
+		return
+	}
+	v.pair(path, d.TLS.Certificate, d.TLS.Key)
+	v.tlsVersion(path+".minVersion", d.TLS.MinVersion)
+	if d.TLS.MinVersion != "" && !d.TLS.Enabled() {
+		v.problem(path+".minVersion", "has no meaning alone; driver.tls.ca, certificate or serverName turns TLS on")
+	}
+}
+
+// pair checks that a certificate and its key come together.
+func (v *validator) pair(path, certificate, key string) {
+	switch {
+	case certificate != "" && key == "":
+		v.problem(path+".key", "is missing; it is the file of the key of %s.certificate", path)
+	case certificate == "" && key != "":
+		v.problem(path+".certificate", "is missing; it is the file of the certificate of %s.key", path)
+	}
+}
+
+func (v *validator) tlsVersion(path, s string) {
+	if s != "" {
+		v.oneOf(path, s, "1.2", "1.3")
+	}
+}

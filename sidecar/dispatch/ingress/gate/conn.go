@@ -1,0 +1,264 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc/mem"
+)
+
+// Conn is a client's connection.
+type Conn struct {
+	net.Conn
+	gate     *Gate
+	listener *Listener
+	// counted says whether what is read counts as held until it belongs to a whole
+	// request: so for gRPC, which reads ahead of those who handle requests.
+	counted bool
+	read    readyRead
+
+	shaken   atomic.Bool // the protocol's own beginning was reached
+	received atomic.Int64
+	unsent   atomic.Int64 // bytes of answers that the transport holds
+	busy     atomic.Int32 // requests under way
+	since    atomic.Int64 // when busy last became or ceased to be 0, Unix nanoseconds
+	moved    atomic.Int64 // when the client last took part of an answer
+	armed    atomic.Int64 // when the write deadline was last set
+
+	mu        sync.Mutex
+	receiving map[*Request]struct{}
+	closed    bool
+}
+
+// Bounds of one write, and what of it counts as an answer: acknowledgements of a
+// client that floods with pings do not.
+const (
+	writeChunk = 64 << 10
+	answerSize = 1 << 10
+)
+
+// slack is taken off a connection's received bytes beside the size of a whole
+// message: its headers and the frames around it, generously.
+const slack = 4 << 10
+
+// Read implements net.Conn.
+func (c *Conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.got(n)
+	return n, err
+}
+
+// got counts what was read.
+func (c *Conn) got(n int) {
+	if !c.counted || n <= 0 {
+		return
+	}
+	c.received.Add(int64(n))
+	c.gate.bytes.Add(int64(n))
+	if c.gate.over() {
+		c.gate.relieve()
+	}
+}
+
+// ReadOnReady reads like Read, into a buffer that it takes from the pool once
+// there is something to read: an idle connection holds none. gRPC's transport
+// uses it where a connection has it.
+func (c *Conn) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
+	r := &c.read
+	if r.raw == nil {
+		buf := pool.Get(size)
+		n, err := c.Read(*buf)
+		if err != nil {
+			pool.Put(buf)
+			return nil, 0, err
+		}
+		return buf, n, nil
+	}
+	r.size, r.pool, r.buf, r.n, r.err = size, pool, nil, 0, nil
+	err := r.raw.Read(r.try)
+	buf := r.buf
+	r.pool, r.buf = nil, nil
+	switch {
+	case buf != nil:
+		c.got(r.n)
+		return buf, r.n, nil
+	case err != nil:
+	case r.err != nil:
+		err = &net.OpError{Op: "read", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: r.err}
+	default:
+		err = io.EOF
+	}
+	return nil, 0, err
+}
+
+// readyRead is the reading side of a socket without a buffer.
+type readyRead struct {
+	raw  syscall.RawConn // nil where there is none
+	try  func(fd uintptr) bool
+	size int
+	pool mem.BufferPool
+	buf  *[]byte // with what was read; nil if nothing was
+	n    int
+	err  error
+}
+
+func (r *readyRead) use(raw syscall.RawConn) {
+	r.raw = raw
+	r.try = func(fd uintptr) bool {
+		buf := r.pool.Get(r.size)
+		for {
+			if r.n, r.err = syscall.Read(int(fd), *buf); !errors.Is(r.err, syscall.EINTR) {
+				break
+			}
+		}
+		if r.err == nil && r.n > 0 {
+			r.buf = buf
+			return true
+		}
+		r.pool.Put(buf)
+		return !errors.Is(r.err, syscall.EAGAIN)
+	}
+}
+
+// Write implements net.Conn. Every part of p must be taken within about Stall.
+func (c *Conn) Write(p []byte) (written int, err error) {
+	for first := true; first || len(p) > 0; first = false {
+		now := time.Now()
+		// Setting a deadline costs more than asking whether the last one will do.
+		if armed := c.armed.Load(); now.UnixNano()-armed > int64(c.gate.o.Stall)/4 {
+			c.armed.Store(now.UnixNano())
+			if err := c.Conn.SetWriteDeadline(now.Add(c.gate.o.Stall + c.gate.o.Stall/4)); err != nil {
+				return written, err
+			}
+		}
+		n, err := c.Conn.Write(p[:min(len(p), writeChunk)])
+		written += n
+		if n > answerSize {
+			c.moved.Store(now.UnixNano())
+		}
+		if err != nil {
+			return written, err
+		}
+		p = p[n:]
+	}
+	return written, nil
+}
+
+// Close implements net.Conn.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	first := !c.closed
+	c.closed = true
+	if first {
+		// The transport may drop answers that wait without a word.
+		c.gate.bytes.Add(-c.unsent.Swap(0))
+	}
+	c.mu.Unlock()
+	if first {
+		c.forget()
+		c.gate.remove(c)
+	}
+	return c.Conn.Close()
+}
+
+// forget takes the bytes received so far as dealt with.
+func (c *Conn) forget() { c.gate.bytes.Add(-c.received.Swap(0)) }
+
+// explain takes a whole message of n bytes, and what came with it, off the bytes
+// received.
+func (c *Conn) explain(n int64) {
+	for {
+		had := c.received.Load()
+		left := max(0, had-n-n/64-slack)
+		if c.received.CompareAndSwap(had, left) {
+			c.gate.bytes.Add(left - had)
+			return
+		}
+	}
+}
+
+// evict refuses the requests that are being received. If there are none, what
+// was read were no requests, and nobody holds it.
+func (c *Conn) evict() {
+	c.mu.Lock()
+	victims := make([]*Request, 0, len(c.receiving))
+	for r := range c.receiving {
+		victims = append(victims, r)
+	}
+	clear(c.receiving)
+	c.mu.Unlock()
+	for _, r := range victims {
+		r.evict(c.gate.refuse(Evicted))
+	}
+	c.forget()
+}
+
+// owe counts n bytes of an answer; paid counts them out.
+func (c *Conn) owe(n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	if c.unsent.Add(n) == n {
+		c.moved.Store(time.Now().UnixNano())
+	}
+	c.gate.bytes.Add(n)
+}
+
+func (c *Conn) paid(n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.moved.Store(time.Now().UnixNano())
+	c.unsent.Add(-n)
+	c.gate.bytes.Add(-n)
+}
+
+// stalled reports whether answers wait and the client has taken nothing for too
+// long.
+func (c *Conn) stalled(now time.Time) bool {
+	return c.unsent.Load() > 0 && now.UnixNano()-c.moved.Load() > int64(c.gate.o.Stall)
+}
+
+// NetConn is the connection below.
+func (c *Conn) NetConn() net.Conn { return c.Conn }
+
+// Shaken says that the protocol on this connection has begun: whoever drains it
+// now will be understood.
+func (c *Conn) Shaken() { c.shaken.Store(true) }
+
+type connKey struct{}
+
+// WithConn is for net/http's ConnContext: requests on the connection carry it.
+func WithConn(ctx context.Context, conn net.Conn) context.Context {
+	for conn != nil {
+		if c, ok := conn.(*Conn); ok {
+			c.Shaken()
+			return context.WithValue(ctx, connKey{}, c)
+		}
+		below, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		conn = below.NetConn()
+	}
+	return ctx
+}
+
+// ConnOf is the connection that WithConn put there, or nil.
+func ConnOf(ctx context.Context) *Conn {
+	c, _ := ctx.Value(connKey{}).(*Conn)
+	return c
+}

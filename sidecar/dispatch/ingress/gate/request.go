@@ -1,0 +1,174 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package gate
+
+import (
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/mem"
+)
+
+// Request is one request or stream of a client. Its methods are called by one
+// goroutine, those of a nil Request do nothing.
+type Request struct {
+	c     *Conn
+	evict func(error)
+}
+
+// Begin lets a request of this connection in before anything of it is read, or
+// refuses it with UNAVAILABLE. Evict, called at most once and by another
+// goroutine, is to end it with the error given while it is not whole; nil if
+// that cannot be. A nil Conn, of a server without a gate, lets everything in.
+func (c *Conn) Begin(evict func(error)) (*Request, error) {
+	if c == nil {
+		return nil, nil //nolint:nilnil // a nil Request is usable
+	}
+	g := c.gate
+	if g.requests.Add(1) > int64(g.o.Requests) {
+		g.requests.Add(-1)
+		return nil, g.refuse(TooManyRequests)
+	}
+	if g.over() {
+		g.requests.Add(-1)
+		return nil, g.refuse(TooManyBytes)
+	}
+	if c.busy.Add(1) == 1 {
+		c.since.Store(time.Now().UnixNano())
+	}
+	return &Request{c: c, evict: evict}, nil
+}
+
+// Receive says that a message of the request is read from now on.
+func (r *Request) Receive() {
+	if r == nil {
+		return
+	}
+	r.c.mu.Lock()
+	if r.c.receiving == nil {
+		r.c.receiving = map[*Request]struct{}{}
+	}
+	r.c.receiving[r] = struct{}{}
+	r.c.mu.Unlock()
+}
+
+// Received says that the message is whole, of n bytes on the wire (0 if that is
+// not known), or that none came.
+func (r *Request) Received(n int) {
+	if r == nil {
+		return
+	}
+	r.c.mu.Lock()
+	delete(r.c.receiving, r)
+	none := len(r.c.receiving) == 0
+	r.c.mu.Unlock()
+	if none {
+		// Whatever was read belongs to whole requests.
+		r.c.forget()
+		return
+	}
+	r.c.explain(int64(n))
+}
+
+// End counts the request out.
+func (r *Request) End() {
+	if r == nil {
+		return
+	}
+	r.c.gate.requests.Add(-1)
+	if r.c.busy.Add(-1) == 0 {
+		r.c.since.Store(time.Now().UnixNano())
+	}
+}
+
+// Hold counts n bytes of a request in that nothing else counts. It fails, with
+// nothing counted, if that is too much. A nil Conn holds everything.
+func (c *Conn) Hold(n int) error {
+	if c == nil || n == 0 {
+		return nil
+	}
+	return c.gate.hold(int64(n))
+}
+
+// Owe counts n bytes in that cannot be refused, because their request was
+// accepted.
+func (c *Conn) Owe(n int) {
+	if c != nil {
+		c.gate.bytes.Add(int64(n))
+	}
+}
+
+// Release counts out what Hold or Owe counted in.
+func (c *Conn) Release(n int) {
+	if c != nil {
+		c.gate.bytes.Add(int64(-n))
+	}
+}
+
+// Sent counts an answer as held until gRPC's transport frees its buffers. It
+// consumes data and returns what to send in its place.
+func (r *Request) Sent(data mem.BufferSlice) mem.BufferSlice {
+	n := data.Len()
+	if r == nil || n == 0 {
+		return data
+	}
+	// One buffer stands for all: the transport frees an answer as a whole, give or
+	// take the part that it is just sending.
+	largest := 0
+	for i := range data {
+		if data[i].Len() > data[largest].Len() {
+			largest = i
+		}
+	}
+	r.c.owe(int64(n))
+	if !mem.IsBelowBufferPoolingThreshold(data[largest].Len()) {
+		under := data[largest]
+		bytes := under.ReadOnlyData()
+		data[largest] = mem.NewBuffer(&bytes, &owed{c: r.c, n: int64(n), under: under})
+		return data
+	}
+	// gRPC's small buffers cannot tell when they are freed, so that a small answer
+	// is copied into a larger one.
+	o := &owed{c: r.c, n: int64(n), small: true}
+	bytes := o.Get(n)
+	data.CopyTo(*bytes)
+	data.Free()
+	return mem.BufferSlice{mem.NewBuffer(bytes, o)}
+}
+
+// smallAnswer is the capacity of a pooled buffer for small answers: above what
+// gRPC refuses to pool.
+const smallAnswer = 4 << 10
+
+var smallAnswers = sync.Pool{New: func() any { b := make([]byte, smallAnswer); return &b }}
+
+// owed is the pool of one answer's buffer: what is put back was sent.
+type owed struct {
+	c     *Conn
+	n     int64
+	small bool
+	under mem.Buffer
+}
+
+// Get implements mem.BufferPool.
+func (*owed) Get(n int) *[]byte {
+	if n > smallAnswer {
+		b := make([]byte, n)
+		return &b
+	}
+	b := smallAnswers.Get().(*[]byte)
+	*b = (*b)[:n]
+	return b
+}
+
+// Put implements mem.BufferPool.
+func (o *owed) Put(b *[]byte) {
+	o.c.paid(o.n)
+	switch {
+	case !o.small:
+		o.under.Free()
+	case cap(*b) == smallAnswer:
+		smallAnswers.Put(b)
+	}
+}

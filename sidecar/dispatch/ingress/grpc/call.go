@@ -1,0 +1,178 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package grpc
+
+import (
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
+)
+
+// begin lets a call in, or refuses it, before anything of it is read.
+func begin(stream grpc.ServerStream) (*gate.Request, error) {
+	ctx := stream.Context()
+	return gate.Caller(ctx).Begin(func(cause error) {
+		// Only the transport can end a call whose handler waits for a message; its
+		// stream has the method, its interface in the public package has not. If it
+		// ever went away, a call would stay until its client gives up, uncounted.
+		type writer interface {
+			WriteStatus(*status.Status) error
+		}
+		if w, ok := grpc.ServerTransportStreamFromContext(ctx).(writer); ok {
+			_ = w.WriteStatus(status.Convert(cause)) // fails if the call has ended
+		}
+	})
+}
+
+// stage runs the handler of a call of many messages.
+func stage(stream grpc.ServerStream, handle func(grpc.ServerStream) error) error {
+	r, err := begin(stream)
+	if err != nil {
+		return err
+	}
+	defer r.End()
+	if r == nil {
+		return handle(stream)
+	}
+	return handle(bounded{stream, r, compressed(stream)})
+}
+
+// bounded counts the messages of a stream.
+type bounded struct {
+	grpc.ServerStream
+	r          *gate.Request
+	compressed bool
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (b bounded) RecvMsg(m any) error {
+	b.r.Receive()
+	err := b.ServerStream.RecvMsg(m)
+	n := 0
+	if f, ok := m.(*batch.Frame); ok && err == nil && !b.compressed {
+		n = f.Data.Len()
+	}
+	b.r.Received(n)
+	return err
+}
+
+// SendMsg implements grpc.ServerStream.
+func (b bounded) SendMsg(m any) error { return send(b.ServerStream, b.r, m) }
+
+// receive reads the one message of a unary call.
+func receive(stream grpc.ServerStream, r *gate.Request, into *batch.Frame) error {
+	b := bounded{stream, r, compressed(stream)}
+	err := b.RecvMsg(into)
+	if errors.Is(err, io.EOF) {
+		return status.Error(codes.Internal, "the call ended without a request")
+	}
+	return err
+}
+
+// send sends an answer, counted until the client has taken it.
+func send(stream grpc.ServerStream, r *gate.Request, m any) error {
+	data, err := (batch.Codec{}).Marshal(m)
+	if err != nil {
+		return err
+	}
+	f := batch.Frame{Data: r.Sent(data)}
+	if err := stream.SendMsg(&f); err != nil {
+		f.Data.Free() // unless it was handed over, which empties it
+		return err
+	}
+	return nil
+}
+
+// compressed reports whether the call's messages are shorter on the wire than
+// they will be here.
+func compressed(stream grpc.ServerStream) bool {
+	s, ok := grpc.ServerTransportStreamFromContext(stream.Context()).(interface{ RecvCompress() string })
+	if !ok {
+		return true // nothing is known: not even how much of what was read they are
+	}
+	encoding := s.RecvCompress()
+	return encoding != "" && encoding != "identity"
+}
+
+// staged makes a service of which every method is a stream to grpc-go, which
+// then asks the handler before it reads a message and not after. Handlers takes
+// the place of generated ones.
+func staged(service *grpc.ServiceDesc, handlers map[string]grpc.StreamHandler) *grpc.ServiceDesc {
+	all := &grpc.ServiceDesc{ServiceName: service.ServiceName, HandlerType: service.HandlerType, Metadata: service.Metadata}
+	for _, m := range service.Methods {
+		handler := handlers[m.MethodName]
+		if handler == nil {
+			handler = unary(m)
+		}
+		// Of a client that streams only the first message is waited for.
+		all.Streams = append(all.Streams, grpc.StreamDesc{StreamName: m.MethodName, ClientStreams: true, Handler: handler})
+	}
+	for _, m := range service.Streams {
+		if h := handlers[m.StreamName]; h != nil {
+			m.Handler = h
+		} else {
+			handle := m.Handler
+			m.Handler = func(srv any, stream grpc.ServerStream) error {
+				return stage(stream, func(stream grpc.ServerStream) error { return handle(srv, stream) })
+			}
+		}
+		all.Streams = append(all.Streams, m)
+	}
+	return all
+}
+
+// unary makes the handler of a generated unary method one of streams.
+func unary(m grpc.MethodDesc) grpc.StreamHandler {
+	return func(srv any, stream grpc.ServerStream) error {
+		r, err := begin(stream)
+		if err != nil {
+			return err
+		}
+		defer r.End()
+		answer, err := m.Handler(srv, stream.Context(), func(into any) error {
+			var f batch.Frame
+			if err := receive(stream, r, &f); err != nil {
+				return err
+			}
+			defer f.Data.Free()
+			if err := (batch.Codec{}).Unmarshal(f.Data, into); err != nil {
+				return status.Errorf(codes.Internal, "grpc: error unmarshalling request: %v", err)
+			}
+			return nil
+		}, nil)
+		if err != nil {
+			return err
+		}
+		return send(stream, r, answer)
+	}
+}
+
+// modelInfer is the handler of ModelInfer on messages as they were received.
+func (f *front) modelInfer(_ any, stream grpc.ServerStream) error {
+	r, err := begin(stream)
+	if err != nil {
+		return err
+	}
+	defer r.End()
+	var frame batch.Frame
+	if err := receive(stream, r, &frame); err != nil {
+		return err
+	}
+	request, err := batch.ReadRequest(frame.Data)
+	if err != nil {
+		return unreadable(err)
+	}
+	answer, err := f.inferer.Infer(stream.Context(), request)
+	if err != nil {
+		return err
+	}
+	defer answer.Free()
+	return send(stream, r, &batch.Frame{Data: answer.Marshal()})
+}

@@ -1,0 +1,143 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/conch-serving/conch/internal/reuseport"
+	"github.com/conch-serving/conch/sidecar/admin"
+	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
+)
+
+// Times of a hand-over to another conch on the same addresses.
+const (
+	// quiet is how long no connection must have come before a listener is closed.
+	// It covers the handshake of a slow network.
+	quiet = time.Second
+	// elsewhere is how long connections may still come after they were steered
+	// away, before it is tried the other way.
+	elsewhere = 100 * time.Millisecond
+	// idle is how long HTTP connections without a request are kept open, so that
+	// their next request is still answered and told to go elsewhere.
+	idle = 10 * time.Second
+	// poll is how often conditions are looked at that nobody reports.
+	poll = 20 * time.Millisecond
+)
+
+// doors adds to the conditions of readiness whether clients can come in.
+type doors struct {
+	admin.API
+	s *server
+}
+
+// Ready implements admin.API.
+func (d doors) Ready(ctx context.Context) (client.Health, error) {
+	h, err := d.API.Ready(ctx)
+	if err != nil || !d.s.config.Listen.ReusePort {
+		return h, err
+	}
+	c := client.Check{Name: "doors", OK: true}
+	select {
+	case <-d.s.opened:
+		if d.s.leaving.Load() {
+			c.OK, c.Reason = false, "draining: connections are handed over"
+		}
+	default:
+		c.OK, c.Reason = false, "shared addresses open once everything else is ready"
+	}
+	h.Checks, h.OK = append(h.Checks, c), h.OK && c.OK
+	return h, nil
+}
+
+// awaitReady returns true once conch is ready but for its shared doors.
+func (s *server) awaitReady(ctx context.Context) bool {
+	return await(ctx, func() bool {
+		for _, c := range s.control.Ready() {
+			if !c.OK {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// await polls until a condition holds, or reports false when ctx ends first.
+func await(ctx context.Context, holds func() bool) bool {
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for !holds() {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// handOver leaves the shared addresses to the conch that has them, too, within
+// ctx: new connections go there, those that came here are accepted to the last
+// one, then the listeners close. Every connection is told to end (GOAWAY,
+// Connection: close), and what is asked on it meanwhile is answered.
+func (s *server) handOver(ctx context.Context) {
+	s.leaving.Store(true)
+	var yielding sync.WaitGroup
+	s.mu.Lock()
+	for key, g := range s.gated {
+		if tcp, ok := s.listeners[key].(*net.TCPListener); ok {
+			yielding.Go(func() { s.yield(ctx, tcp, g) })
+		}
+	}
+	web := s.gated["http"]
+	s.mu.Unlock()
+	yielding.Wait()
+	streams := make(chan struct{})
+	go func() {
+		defer close(streams)
+		s.grpc.GracefulStop()
+	}()
+	if web != nil {
+		idling, cancel := context.WithTimeout(ctx, min(idle, s.config.Limits.Drain.Std()/2))
+		await(idling, func() bool { return web.Open() == 0 })
+		cancel()
+	}
+	select {
+	case <-streams:
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-streams
+	}
+}
+
+// yield steers connections away from a listener and closes it once none comes
+// any more. Which of two listeners is the other cannot be asked; what arrives
+// tells.
+func (s *server) yield(ctx context.Context, l *net.TCPListener, g *gate.Listener) {
+	other := uint32(1)
+	steered := time.Now()
+	steer := func() {
+		steered = time.Now()
+		if err := reuseport.Yield(l, other); err != nil {
+			s.log.Warn("new connections cannot be steered away; some may be lost", "error", err)
+		}
+	}
+	steer()
+	await(ctx, func() bool {
+		last := g.LastAccepted()
+		if last.Sub(steered) > elsewhere {
+			other = 1 - other
+			steer()
+			return false
+		}
+		return time.Since(steered) >= quiet && time.Since(last) >= quiet && g.Shaken()
+	})
+	if err := l.Close(); err != nil {
+		s.log.Debug("a listener did not close cleanly", "error", err)
+	}
+}

@@ -1,0 +1,37 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/tls"
+	"log/slog"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/conch-serving/conch/internal/certs"
+	"github.com/conch-serving/conch/sidecar/config"
+)
+
+// serverTLS is how clients come in with this protocol, or nil for in the clear.
+func serverTLS(t config.ServerTLS, log *slog.Logger, protocol string) (*tls.Config, error) {
+	if !t.Enabled() {
+		return nil, nil //nolint:nilnil // nil is a setting
+	}
+	return certs.NewServer(certs.Options{
+		Certificate: certs.File{Key: "listen.tls.certificate", Path: t.Certificate}, PrivateKey: certs.File{Key: "listen.tls.key", Path: t.Key},
+		Authorities: certs.File{Key: "listen.tls.clientCA", Path: t.ClientCA}, Optional: t.ClientCertificates == config.ClientCertificatesOptional,
+		MinVersion: config.TLSVersion(t.MinVersion), Protocols: []string{protocol}, Logger: log,
+	})
+}
+
+// partitionTLS is how Triton servers are reached, or nil for in the clear.
+func partitionTLS(t config.ClientTLS, log *slog.Logger) (credentials.TransportCredentials, error) {
+	if !t.Enabled() {
+		return nil, nil //nolint:nilnil // nil is a setting
+	}
+	return certs.NewClient(certs.Options{
+		Certificate: certs.File{Key: "driver.tls.certificate", Path: t.Certificate}, PrivateKey: certs.File{Key: "driver.tls.key", Path: t.Key},
+		Authorities: certs.File{Key: "driver.tls.ca", Path: t.CA}, ServerName: t.ServerName, MinVersion: config.TLSVersion(t.MinVersion), Logger: log,
+	})
+}
