@@ -41,12 +41,8 @@ func (s *Store) read(ctx context.Context, dir string, now time.Time) ([]*Model, 
 		if err != nil {
 			return nil, fmt.Errorf("model %q: %w", name, err)
 		}
-		if m.Config != nil {
-			text, err := os.ReadFile(s.files.path(m.Managed))
-			if err != nil {
-				return nil, fmt.Errorf("model %q: %w", name, err)
-			}
-			m.Problems = append(unknownSteps(name, text, names), m.Problems...)
+		if err := s.checkSteps(m, names); err != nil {
+			return nil, fmt.Errorf("model %q: %w", name, err)
 		}
 		models = append(models, m)
 	}
@@ -54,6 +50,34 @@ func (s *Store) read(ctx context.Context, dir string, now time.Time) ([]*Model, 
 		return nil, err
 	}
 	return models, nil
+}
+
+// checkSteps adds what is wrong with the steps of an ensemble.
+func (s *Store) checkSteps(m *Model, names []string) error {
+	if m.Config.GetEnsembleScheduling() == nil {
+		return nil
+	}
+	text, err := os.ReadFile(s.files.path(m.Managed))
+	if err != nil {
+		return err
+	}
+	m.Problems = append(unknownSteps(m.Name, text, names), m.Problems...)
+	return nil
+}
+
+// written reads the configuration as its author wrote it.
+func (s *Store) written(m *Model) error {
+	i := slices.IndexFunc(m.Files, func(f File) bool { return f.Path == ConfigFile })
+	if i < 0 || m.Files[i].Digest == m.Managed.Digest {
+		m.Written = m.Config
+		return nil
+	}
+	text, err := os.ReadFile(s.files.path(m.Files[i]))
+	if err != nil {
+		return err
+	}
+	m.Written, err = servedConfig(text, m.Name)
+	return err
 }
 
 // seen is what one import learns about files whose content was read.
@@ -65,12 +89,15 @@ type seen struct {
 func (s *Store) readModel(ctx context.Context, dir, name string, seen seen) (*Model, error) {
 	m := &Model{Name: name}
 	var versions []string
-	err := s.walk(ctx, filepath.Join(dir, name), "", 0, seen, func(f File) {
+	times := sha256.New()
+	err := s.walk(ctx, filepath.Join(dir, name), "", 0, seen, func(f File, changed time.Time) {
 		m.Files = append(m.Files, f)
+		fmt.Fprintf(times, "%q %d\n", f.Path, changed.UnixNano())
 	}, func(sub string) { versions = append(versions, sub) })
 	if err != nil {
 		return nil, err
 	}
+	m.Times = hex.EncodeToString(times.Sum(nil)[:8])
 	slices.SortFunc(m.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	m.Versions = versionNumbers(versions)
 	m.Digest = digest(m.Files)
@@ -95,12 +122,12 @@ func (s *Store) readModel(ctx context.Context, dir, name string, seen seen) (*Mo
 		return nil, err
 	}
 	m.Managed.Path = ConfigFile
-	return m, nil
+	return m, s.written(m)
 }
 
 // walk visits the files of a model directory, and its directories of the first
 // level. Links are followed: repositories are often made of them.
-func (s *Store) walk(ctx context.Context, dir, under string, depth int, seen seen, file func(File), directory func(string)) error {
+func (s *Store) walk(ctx context.Context, dir, under string, depth int, seen seen, file func(File, time.Time), directory func(string)) error {
 	if depth > maxDepth {
 		return fmt.Errorf("%s: more than %d directories deep; does a link point to a parent?", under, maxDepth)
 	}
@@ -134,7 +161,7 @@ func (s *Store) walk(ctx context.Context, dir, under string, depth int, seen see
 				return fmt.Errorf("%s: %w", inside, err)
 			}
 			f.Path = inside
-			file(f)
+			file(f, info.ModTime())
 		}
 	}
 	return nil
@@ -221,6 +248,12 @@ func compare(before, after []*Model) Diff {
 		case was.Digest != m.Digest || was.Managed.Digest != m.Managed.Digest:
 			d.Changed = append(d.Changed, compareFiles(was, m))
 		}
+		switch {
+		case m.Unloaded && (!ok || !was.Unloaded):
+			d.Unloaded = append(d.Unloaded, m.Name)
+		case ok && !m.Unloaded && (was.Unloaded || was.Generation != m.Generation):
+			d.Loaded = append(d.Loaded, m.Name)
+		}
 	}
 	for _, m := range before {
 		if _, gone := old[m.Name]; gone {
@@ -254,6 +287,9 @@ func compareFiles(before, after *Model) ModelChange {
 	return change
 }
 
-func sameProblems(a, b []*Model) bool {
-	return slices.EqualFunc(a, b, func(x, y *Model) bool { return slices.Equal(x.Problems, y.Problems) })
+// sameRemarks compares what a Diff does not show.
+func sameRemarks(a, b []*Model) bool {
+	return slices.EqualFunc(a, b, func(x, y *Model) bool {
+		return slices.Equal(x.Problems, y.Problems) && (x.Override == y.Override || x.Override != nil && y.Override != nil && *x.Override == *y.Override)
+	})
 }

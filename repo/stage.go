@@ -172,7 +172,7 @@ func (s staged) note(known map[string]string) error {
 	return os.Rename(s.notes()+".new", s.notes())
 }
 
-func stageDigest(m *Model) string { return m.Digest + "+" + m.Managed.Digest }
+func stageDigest(m *Model) string { return m.Revision() + "+" + m.Managed.Digest }
 
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -79,7 +79,9 @@ func (s *Store) Close() error { return s.db.Close() }
 
 // Import reads the model repository dir into a new revision, which becomes the
 // current one. Where nothing has changed, the current revision is returned and
-// none is made. A model with problems is part of the revision, and they of it:
+// none is made. What clients ordered stays: a model that was unloaded is
+// unloaded, and an override holds while the files that it stands for are the
+// same. A model with problems is part of the revision, and they of it:
 // one broken model does not hold up the others.
 func (s *Store) Import(ctx context.Context, dir string, by Origin) (*Revision, error) {
 	s.writing.Lock()
@@ -90,6 +92,13 @@ func (s *Store) Import(ctx context.Context, dir string, by Origin) (*Revision, e
 	}
 	models, err := s.read(ctx, dir, by.Time)
 	if err != nil {
+		return nil, fmt.Errorf("import %s: %w", dir, err)
+	}
+	before, err := s.Current()
+	switch {
+	case err == nil:
+		models = keepOrders(before.Models, models)
+	case !errors.Is(err, ErrNoRevision):
 		return nil, fmt.Errorf("import %s: %w", dir, err)
 	}
 	return s.commit(&Revision{Origin: by, Directory: dir, Models: models}, true)
@@ -118,7 +127,7 @@ func (s *Store) commit(r *Revision, unlessSame bool) (*Revision, error) {
 	default:
 		r.Parent = parent.ID
 		r.Diff = compare(parent.Models, r.Models)
-		if unlessSame && r.Diff.Empty() && parent.Directory == r.Directory && sameProblems(parent.Models, r.Models) {
+		if unlessSame && r.Diff.Empty() && parent.Directory == r.Directory && sameRemarks(parent.Models, r.Models) {
 			return parent, nil
 		}
 	}
@@ -226,6 +235,9 @@ func (s *Store) decode(text []byte) (*Revision, error) {
 			return nil, fmt.Errorf("revision %s, model %q: %w", r.ID, m.Name, err)
 		}
 		if m.Config, err = servedConfig(config, m.Name); err != nil {
+			return nil, fmt.Errorf("revision %s, model %q: %w", r.ID, m.Name, err)
+		}
+		if err := s.written(m); err != nil {
 			return nil, fmt.Errorf("revision %s, model %q: %w", r.ID, m.Name, err)
 		}
 	}

@@ -6,6 +6,7 @@ package repo
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -19,6 +20,8 @@ var (
 	ErrNoModel = errors.New("no such model in the repository revision")
 	// ErrInvalidModel: the model has problems that Triton would refuse it for.
 	ErrInvalidModel = errors.New("model cannot be loaded")
+	// ErrOverride: what a client sent in place of a model's files is no model.
+	ErrOverride = errors.New("override cannot be used")
 )
 
 // Origin says who changed the repository, why and when.
@@ -73,8 +76,51 @@ type Model struct {
 	// Config is the managed config, with the name that Triton fills in; nil where it
 	// cannot be read.
 	Config *tritonpb.ModelConfig `json:"-"`
+	// Written is the configuration as its author wrote it, with the name that
+	// Triton fills in: Config with dynamic_batching in its place. nil where it
+	// cannot be read.
+	Written *tritonpb.ModelConfig `json:"-"`
 	// Problems are what is wrong with the model, errors first.
 	Problems []Problem `json:"problems,omitempty"`
+
+	// Unloaded is set from a client's unload until somebody loads the model again.
+	Unloaded bool `json:"unloaded,omitempty"`
+	// Dependent is set on a model that was loaded because an ensemble calls it, and
+	// not by an order of its own: an unload of the ensemble may take it along.
+	Dependent bool `json:"dependent,omitempty"`
+	// Override says that a client's load put something in place of the operator's
+	// files; nil where Files are the operator's.
+	Override *Override `json:"override,omitempty"`
+	// Generation counts the loads that a client ordered after the times of the
+	// operator's files had changed: Triton loads a model again then, whether or not
+	// its content changed.
+	Generation uint64 `json:"generation,omitempty"`
+	// Times is a digest of the modification times of the operator's files.
+	Times string `json:"times,omitempty"`
+}
+
+// Override is what a client's load put in place of the operator's files.
+type Override struct {
+	// Base identifies the operator's files that were there then; empty where there
+	// were none. While they stay the same, a config that was given stays too.
+	Base string `json:"base,omitempty"`
+	// Directory is set where the whole directory was replaced, and not only its
+	// configuration.
+	Directory bool `json:"directory,omitempty"`
+}
+
+// Revision identifies what a server would load: it changes exactly when the
+// model has to be loaded again.
+func (m *Model) Revision() string {
+	if m.Generation == 0 {
+		return m.Digest
+	}
+	return m.Digest + "." + strconv.FormatUint(m.Generation, 10)
+}
+
+// Loads reports whether a server that has loaded m would have to load other.
+func (m *Model) Loads(other *Model) bool {
+	return m.Revision() != other.Revision() || m.Managed.Digest != other.Managed.Digest
 }
 
 // Err is nil for a model that Triton would load, else an error that wraps
@@ -118,10 +164,16 @@ type Diff struct {
 	Added   []string      `json:"added,omitempty"`
 	Removed []string      `json:"removed,omitempty"`
 	Changed []ModelChange `json:"changed,omitempty"`
+	// Loaded were unloaded, or are to be loaded again with the content that they
+	// have. Unloaded are no longer served.
+	Loaded   []string `json:"loaded,omitempty"`
+	Unloaded []string `json:"unloaded,omitempty"`
 }
 
 // Empty reports that nothing changed.
-func (d Diff) Empty() bool { return len(d.Added)+len(d.Removed)+len(d.Changed) == 0 }
+func (d Diff) Empty() bool {
+	return len(d.Added)+len(d.Removed)+len(d.Changed)+len(d.Loaded)+len(d.Unloaded) == 0
+}
 
 // ChangedModels are the names of the changed models.
 func (d Diff) ChangedModels() []string {

@@ -52,7 +52,7 @@ func (a *Applier) change(next *Target, d *plan.Diff) *change {
 		return c // a server whose models others load has changed over by itself
 	}
 	for _, m := range next.Revision.Models {
-		if was := c.old.Revision.Model(m.Name); was != nil && (was.Digest != m.Digest || was.Managed.Digest != m.Managed.Digest) {
+		if was := c.old.Revision.Model(m.Name); was != nil && was.Loads(m) {
 			c.reloads[m.Name] = true
 		}
 	}

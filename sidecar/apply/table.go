@@ -15,25 +15,31 @@ import (
 
 // table is the route table of a target whose partitions are served by the given
 // processes. Models that the snapshot knows and the plan does not place are in
-// it with no placement, so that they are refused and not unknown.
+// it with no placement, so that they are refused and not unknown. Models that
+// the snapshot leaves out although nothing is wrong with them are unloaded or
+// would not load.
 func table(t *Target, running map[string]*running) *dispatch.RouteTable {
-	routes := &dispatch.RouteTable{Revision: t.Plan.GetSnapshotRevision(), Models: map[string]*dispatch.Model{}}
+	routes := &dispatch.RouteTable{Revision: t.Plan.GetSnapshotRevision(), Models: map[string]*dispatch.Model{}, Absent: map[string][]string{}}
+	for _, m := range t.Revision.Models {
+		if m.Config != nil && m.Err() == nil {
+			routes.Absent[m.Name] = versions(m)
+		}
+	}
 	for _, m := range t.Snapshot.GetModels() {
 		files := t.Revision.Model(m.GetName())
 		if files == nil || files.Config == nil {
 			continue
 		}
 		route := &dispatch.Model{
-			Name: m.GetName(), Config: files.Config, SLO: time.Duration(m.GetSloUs()) * time.Microsecond, Late: m.GetLate(),
+			Name: m.GetName(), Config: files.Config, Written: files.Written, Revision: m.GetRevision(), SLO: time.Duration(m.GetSloUs()) * time.Microsecond, Late: m.GetLate(),
 		}
 		route.Batchable, route.PassThroughReason = repo.Batchable(files.Config)
 		if t.PassThrough != "" {
 			route.Batchable, route.PassThroughReason = false, t.PassThrough
 		}
-		for _, v := range repo.ServedVersions(files.Config, files.Versions) {
-			route.Versions = append(route.Versions, strconv.FormatInt(v, 10))
-		}
+		route.Versions = versions(files)
 		routes.Models[m.GetName()] = route
+		delete(routes.Absent, m.GetName())
 	}
 	for _, d := range t.Plan.GetDispatch() {
 		if m := routes.Models[d.GetModel()]; m != nil {
@@ -58,6 +64,15 @@ func table(t *Target, running map[string]*running) *dispatch.RouteTable {
 		}
 	}
 	return routes
+}
+
+// versions are those that are served of a model, ascending.
+func versions(m *repo.Model) []string {
+	var all []string
+	for _, v := range repo.ServedVersions(m.Config, m.Versions) {
+		all = append(all, strconv.FormatInt(v, 10))
+	}
+	return all
 }
 
 // narrow limits the batches of a serving table to what both the old files and

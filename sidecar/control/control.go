@@ -42,6 +42,9 @@ type Applier interface {
 // Repository keeps model files; a *repo.Store is one.
 type Repository interface {
 	Import(ctx context.Context, dir string, by repo.Origin) (*repo.Revision, error)
+	Load(ctx context.Context, onto, dir string, o repo.Order, by repo.Origin) (*repo.Revision, error)
+	Unload(ctx context.Context, onto string, models []string, by repo.Origin) (*repo.Revision, error)
+	Rollback(ctx context.Context, id string, by repo.Origin) (*repo.Revision, error)
 	Current() (*repo.Revision, error)
 	Log(limit int) ([]*repo.Revision, error)
 }
@@ -129,6 +132,8 @@ type Control struct {
 	planning chan struct{}
 	// wake tells the loop that something happened; its reasons are in alarms.
 	wake chan struct{}
+	// tails are orders that were answered before they ended.
+	tails sync.WaitGroup
 	// rejected is the plan that Check refused last, for the operator to look at;
 	// it belongs to whoever plans.
 	rejected *policy.Plan
@@ -140,8 +145,7 @@ type Control struct {
 	// before is the number of the last plan before this process.
 	before uint64
 	// revision of the repository that the next plan is for.
-	files    *repo.Revision
-	unloaded map[string]bool
+	files *repo.Revision
 	// failed are models whose present files would not load.
 	failed map[string]failure
 	// alarms are reasons to plan that need no threshold.
@@ -152,6 +156,9 @@ type Control struct {
 	starts float64
 	// rates are those that the last plan was made for.
 	rates map[string]float64
+	// swapped is closed when the apply under way has put its route table in force;
+	// nil if nobody waits for that.
+	swapped chan struct{}
 	// starting is why the loop has nothing to serve yet; empty once it has.
 	starting string
 	// failure and proposed are what was last written down about plans that did
@@ -193,7 +200,7 @@ func New(o Options) (*Control, error) {
 		nodes: o.Nodes, repository: o.Repository, attached: o.Attached, requests: o.Requests, recorder: o.Recorder, metrics: o.Metrics, db: o.DB,
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		unloaded: map[string]bool{}, failed: map[string]failure{}, loads: map[string]float64{}, starting: "not started yet",
+		failed: map[string]failure{}, loads: map[string]float64{}, starting: "not started yet",
 		said: o.Config, remarks: map[string]bool{},
 	}
 	if o.CheckDispatch != nil {
@@ -317,6 +324,11 @@ func (c *Control) StepDone(e apply.StepEvent) {
 		c.loads[e.Model] = e.Duration.Seconds()
 	case apply.StepStart:
 		c.starts = e.Duration.Seconds()
+	case apply.StepSwap:
+		if c.swapped != nil {
+			close(c.swapped)
+			c.swapped = nil
+		}
 	}
 }
 

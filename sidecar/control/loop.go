@@ -42,9 +42,9 @@ type order struct {
 	ifRevision uint64
 	// dry keeps a question of an operator out of the event log.
 	dry bool
-	// adjust changes what the snapshot is made of for this cycle; it is kept if
-	// the plan comes to serve.
-	adjust func(*intent)
+	// model is the one that the order is about: a plan without it is no answer, and
+	// if its server refuses to load it the order has failed.
+	model string
 }
 
 // cycle makes a plan and, if the order says so, applies it. The caller holds
@@ -58,9 +58,6 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 
 	// 1. observe
 	in := c.intent()
-	if o.adjust != nil {
-		o.adjust(&in)
-	}
 	snapshot := c.observe(in)
 	proposal := &Proposal{FromRevision: from.Revision, Snapshot: snapshot}
 
@@ -79,6 +76,9 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 	}
 	if proposal.Violations = c.judge(snapshot, proposal.Plan, in); len(proposal.Violations) > 0 {
 		return c.unanswered(proposal, o, proposal.Violations)
+	}
+	if o.model != "" && len(proposal.Plan.PartitionsOf(o.model)) == 0 {
+		return proposal, nil, fmt.Errorf("%w: the policy finds no place for %s: %s", ErrUnavailable, o.model, unplaced(proposal.Plan, o.model))
 	}
 
 	// 4. diff
@@ -111,7 +111,8 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 	// 5. apply
 	if err := c.apply(ctx, o, in, proposal); err != nil {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "apply_failed", proposal.Duration)
-		if !c.leaveOut(err, in, from) {
+		var refused *driver.LoadError
+		if errors.As(err, &refused) && refused.Model == o.model || !c.leaveOut(err, in, from) {
 			return proposal, nil, err
 		}
 		again := o
@@ -232,7 +233,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	}
 	c.mu.Lock()
 	next.Revision = max(c.serving.Revision, c.before) + 1
-	c.serving, c.unloaded, c.starting, c.proposed = next, in.unloaded, "", nil
+	c.serving, c.starting, c.proposed = next, "", nil
 	c.mu.Unlock()
 	c.save()
 	c.tidy(next)
@@ -278,15 +279,19 @@ func (c *Control) leaveOut(err error, in intent, from serving) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f, known := c.failed[m.Name]; known && f.digest == m.Digest {
+	if f, known := c.failed[m.Name]; known && f.revision == m.Revision() {
 		return false
 	}
-	c.failed[m.Name] = failure{m.Digest, refused.Error()}
+	c.failed[m.Name] = failure{m.Revision(), refused.Error(), refused.Err}
 	return true
 }
 
-// failure is why a model's files would not load.
-type failure struct{ digest, reason string }
+// failure is why a revision of a model would not load; cause is the server's own
+// error.
+type failure struct {
+	revision, reason string
+	cause            error
+}
 
 // steps sums the seconds of an apply up by kind of step.
 func steps(r *apply.Result) map[string]string {

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/config"
@@ -262,7 +260,7 @@ func changes(d repo.Diff) string {
 	for _, list := range []struct {
 		word  string
 		names []string
-	}{{"added", d.Added}, {"removed", d.Removed}, {"changed", d.ChangedModels()}} {
+	}{{"added", d.Added}, {"removed", d.Removed}, {"changed", d.ChangedModels()}, {"loaded", d.Loaded}, {"unloaded", d.Unloaded}} {
 		if len(list.names) > 0 {
 			parts = append(parts, list.word+" "+strings.Join(list.names, ", "))
 		}
@@ -271,96 +269,6 @@ func changes(d repo.Diff) string {
 		return "nothing changed"
 	}
 	return strings.Join(parts, "; ")
-}
-
-// Load reads the model's files again and makes a plan in which it has a place,
-// in whatever mode: it is Triton's order to load a model. It returns once the
-// model is served, or says why it cannot be.
-func (c *Control) Load(ctx context.Context, model, author string) error {
-	if err := c.ready(ctx); err != nil {
-		return err
-	}
-	defer c.release()
-	if _, err := c.importing(ctx, "", author, "load of "+model); err != nil {
-		return err
-	}
-	m := c.intent().files.Model(model)
-	if m == nil {
-		return fmt.Errorf("%w: no directory is called %s in the model repository", ErrNotFound, model)
-	}
-	if err := m.Err(); err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	c.mu.Lock()
-	delete(c.failed, model)
-	c.mu.Unlock()
-	_, result, err := c.cycle(ctx, order{author: author, reason: "load of " + model, apply: true, adjust: func(in *intent) { delete(in.unloaded, model) }})
-	if err != nil {
-		return err
-	}
-	if f, ok := c.intent().failed[model]; ok && f.digest == m.Digest {
-		return fmt.Errorf("%w: %s", ErrRefused, f.reason)
-	}
-	if len(result.Plan.PartitionsOf(model)) == 0 {
-		return fmt.Errorf("%w: the policy finds no place for %s: %s", ErrUnavailable, model, unplaced(result.Plan.Plan, model))
-	}
-	if result.Changed {
-		c.event(Event{Kind: EventModelLoaded, Author: author, Message: "model " + model + " is loaded", Fields: map[string]string{"model": model}})
-	}
-	return nil
-}
-
-// Unload takes a model out of service until it is loaded again, with the models
-// that it calls if dependents says so. It needs no policy: the plan that serves
-// goes on without them.
-func (c *Control) Unload(ctx context.Context, model, author string, dependents bool) error {
-	if err := c.ready(ctx); err != nil {
-		return err
-	}
-	defer c.release()
-	in := c.intent()
-	from := c.current()
-	next := proto.CloneOf(from.Plan.Plan)
-	gone := []string{model}
-	if m := in.files.Model(model); m != nil && dependents {
-		for _, step := range m.Config.GetEnsembleScheduling().GetStep() {
-			gone = append(gone, step.GetModelName())
-		}
-	}
-	changed := false
-	for _, name := range gone {
-		if in.files.Model(name) != nil && !in.unloaded[name] {
-			in.unloaded[name], changed = true, true
-			next = without(next, name)
-		}
-	}
-	if !changed {
-		return nil
-	}
-	snapshot := c.observe(in)
-	next.SnapshotRevision = snapshot.GetRevision()
-	o := order{author: author, reason: "unload of " + model}
-	if err := c.apply(ctx, o, in, &Proposal{FromRevision: from.Revision, Snapshot: snapshot, Plan: next, Diff: plan.Compute(from.Plan.Plan, next)}); err != nil {
-		return err
-	}
-	c.event(Event{Kind: EventModelUnloaded, Author: author, Message: "model " + model + " is unloaded", Fields: map[string]string{"model": model}})
-	return nil
-}
-
-// without is a plan that says nothing of a model.
-func without(p *policy.Plan, model string) *policy.Plan {
-	next := proto.CloneOf(p)
-	if next == nil {
-		next = &policy.Plan{}
-	}
-	for _, part := range next.GetPartitions() {
-		part.Instances = slices.DeleteFunc(part.Instances, func(i *policy.Instance) bool { return i.GetModel() == model })
-	}
-	next.Dispatch = slices.DeleteFunc(next.Dispatch, func(d *policy.Dispatch) bool { return d.GetModel() == model })
-	next.Predictions = slices.DeleteFunc(next.Predictions, func(d *policy.Prediction) bool { return d.GetModel() == model })
-	next.Reasons = slices.DeleteFunc(next.Reasons, func(d *policy.Reason) bool { return d.GetModel() == model })
-	next.Unplaced = slices.DeleteFunc(next.Unplaced, func(d *policy.Unplaced) bool { return d.GetModel() == model })
-	return next
 }
 
 // Reload puts another configuration into force, all of it or nothing.

@@ -25,6 +25,7 @@ func (c *Control) Run(ctx context.Context) error {
 		return err
 	}
 	c.loop(ctx)
+	c.tails.Wait()
 	c.learnt()
 	c.event(Event{Kind: EventStopping, Message: "conch is stopping"})
 	return nil

@@ -6,8 +6,6 @@ package control
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 
 	"go.etcd.io/bbolt"
 
@@ -20,16 +18,15 @@ const (
 )
 
 // state is what the loop itself keeps across restarts; plans are in the
-// journal of apply, profiles with observe.
+// journal of apply, profiles with observe, what clients loaded and unloaded is in
+// the repository's revisions.
 type state struct {
-	Plan     uint64   `json:"plan"`
-	Snapshot uint64   `json:"snapshot"`
-	Unloaded []string `json:"unloaded,omitempty"`
-	Released bool     `json:"released,omitempty"`
+	Plan     uint64 `json:"plan"`
+	Snapshot uint64 `json:"snapshot"`
+	Released bool   `json:"released,omitempty"`
 }
 
-// restore reads the state of an earlier conch, so that numbers go on and what
-// was unloaded stays so.
+// restore reads the state of an earlier conch, so that numbers go on.
 func (c *Control) restore() error {
 	return c.db.View(func(tx *bbolt.Tx) error {
 		b := tx.Bucket([]byte(stateBucket))
@@ -41,9 +38,6 @@ func (c *Control) restore() error {
 			return fmt.Errorf("state of the plan loop: %w; remove the state directory to start over", err)
 		}
 		c.before, c.snapshot = s.Plan, s.Snapshot
-		for _, name := range s.Unloaded {
-			c.unloaded[name] = true
-		}
 		if c.released = s.Released && c.attached != nil; c.released {
 			observing := *c.config
 			observing.Mode = config.ModeObserve
@@ -55,7 +49,7 @@ func (c *Control) restore() error {
 
 func (c *Control) save() {
 	c.mu.Lock()
-	s := state{Plan: c.serving.Revision, Snapshot: c.snapshot, Unloaded: slices.Sorted(maps.Keys(c.unloaded)), Released: c.released}
+	s := state{Plan: c.serving.Revision, Snapshot: c.snapshot, Released: c.released}
 	c.mu.Unlock()
 	text, err := json.Marshal(s)
 	if err == nil {

@@ -22,10 +22,9 @@ import (
 
 // intent is what a plan is to be made for, before anything is observed.
 type intent struct {
-	config   *config.Config
-	files    *repo.Revision
-	unloaded map[string]bool
-	failed   map[string]failure
+	config *config.Config
+	files  *repo.Revision
+	failed map[string]failure
 	// given and passThrough are the apply.Target's.
 	given       bool
 	passThrough string
@@ -36,11 +35,16 @@ func (in intent) out(m *repo.Model) (ModelState, string) {
 	if err := m.Err(); err != nil {
 		return ModelInvalid, err.Error()
 	}
-	if in.unloaded[m.Name] {
+	if m.Unloaded {
 		return ModelUnloaded, "unloaded by order; load it to serve it again"
 	}
-	if f, ok := in.failed[m.Name]; ok && f.digest == m.Digest {
+	if f, ok := in.failed[m.Name]; ok && f.revision == m.Revision() {
 		return ModelFailed, f.reason + "; change its files and import them, or load it again"
+	}
+	for _, step := range m.Config.GetEnsembleScheduling().GetStep() {
+		if member := in.files.Model(step.GetModelName()); member != nil && member.Unloaded {
+			return ModelUnloaded, "it calls " + member.Name + ", which is unloaded; load that to serve it again"
+		}
 	}
 	return "", ""
 }
@@ -49,7 +53,7 @@ func (c *Control) intent() intent {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return intent{
-		config: c.config, files: c.files, unloaded: maps.Clone(c.unloaded), failed: maps.Clone(c.failed),
+		config: c.config, files: c.files, failed: maps.Clone(c.failed),
 		given: c.attached != nil && !c.placing,
 	}
 }
@@ -94,7 +98,7 @@ func describe(m *repo.Model, settings *config.Config) *policy.Model {
 	own := settings.Models[m.Name]
 	batchable, reason := repo.Batchable(m.Config)
 	one := &policy.Model{
-		Name: m.Name, Revision: m.Digest, Versions: repo.ServedVersions(m.Config, m.Versions),
+		Name: m.Name, Revision: m.Revision(), Versions: repo.ServedVersions(m.Config, m.Versions),
 		SloUs: slo(m, settings).Microseconds(), Late: late(m.Name, settings), Priority: own.Priority,
 		MaxBatchSize: uint32(max(0, m.Config.GetMaxBatchSize())), Batchable: batchable, PassThroughReason: reason,
 		MemoryBytes: uint64(max(0, m.Size())), ActivationBytesPerRow: rowBytes(m.Config),

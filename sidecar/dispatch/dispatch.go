@@ -123,7 +123,7 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 	// 1. Which model? The table is immutable; a Swap meanwhile does not matter.
 	route, err := d.route(r.Model)
 	if err != nil {
-		return nil, err
+		return nil, d.unserved(r, err)
 	}
 	c := newCall(ctx, r, route, d.clock.Now())
 	key, rows, ok, _ := route.rules.Key(r)
@@ -188,14 +188,9 @@ func (d *Dispatcher) route(name string) (*route, error) {
 	}
 	r := t.models[name]
 	if r == nil {
-		return nil, unknownModel(name)
+		return nil, t.unknown(name, "")
 	}
 	return r, nil
-}
-
-// unknownModel is Triton's answer to a model that was never loaded.
-func unknownModel(name string) error {
-	return status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", name)
 }
 
 // accept counts a request in, or refuses it.

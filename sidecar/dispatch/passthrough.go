@@ -220,7 +220,7 @@ func (d *Dispatcher) pick(name, model string) (*placement, error) {
 				places = append(places, p.place(""))
 			}
 		case r == nil:
-			return nil, unknownModel(model)
+			return nil, t.unknown(model, "")
 		default:
 			places = r.places
 		}

@@ -204,7 +204,7 @@ func (s *inferStream) forward(r *batch.Request) error {
 	d := s.d
 	route, err := d.route(r.Model)
 	if err != nil {
-		return s.refuse(r, err, false)
+		return s.refuse(r, d.unserved(r, err), false)
 	}
 	now := d.clock.Now()
 	p := pendingAnswer{

@@ -17,6 +17,10 @@ type RouteTable struct {
 	Revision   uint64
 	Models     map[string]*Model
 	Partitions []*Partition
+	// Absent are models that the repository has and that are not served, unloaded or
+	// refused by their servers, with the versions that would be. They are answered
+	// otherwise than models that nobody ever loaded.
+	Absent map[string][]string
 }
 
 // Model is how requests of one model are dispatched.
@@ -24,6 +28,12 @@ type Model struct {
 	Name string
 	// Config is the configuration that Triton reports once the model is loaded.
 	Config *tritonpb.ModelConfig
+	// Written is the configuration as its author wrote it, with what Conch does
+	// itself still in it; nil is Config.
+	Written *tritonpb.ModelConfig
+	// Revision changes when the model is loaded anew: its statistics then begin
+	// anew, as Triton's do.
+	Revision string
 	// Versions that are served; requests for any other pass through.
 	Versions []string
 	// SLO is the target latency; zero means none, and then nothing is deferred.

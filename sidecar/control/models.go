@@ -1,0 +1,238 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/plan"
+)
+
+// Load carries out Triton's order to load a model, in whatever mode: a revision
+// of the repository, and a plan in which the model has a place. It returns once
+// the model serves everywhere it is placed, or says why it cannot: the error
+// wraps ErrNotFound where there is nothing of that name, repo.ErrOverride or
+// repo.ErrInvalidModel where it is no model, a *driver.LoadError where its server
+// refused it. What served before serves on then, and the revision is taken back.
+func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
+	if err := c.ready(ctx); err != nil {
+		return err
+	}
+	defer c.release()
+	before, settings := c.intent().files, c.settings()
+	reason := "load of " + o.Model
+	switch {
+	case len(o.Files) > 0:
+		reason += " with files"
+	case o.Config != nil:
+		reason += " with a config"
+	}
+	files, err := c.repository.Load(ctx, before.ID, settings.Repository, o, repo.Origin{Author: author, Reason: reason, Time: c.clock.Now()})
+	switch {
+	case errors.Is(err, repo.ErrNoModel):
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	case err != nil:
+		// The client hears what Triton says, which is less.
+		c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: "refused: " + err.Error(), Fields: map[string]string{"model": o.Model}})
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	serves := len(c.current().PartitionsOf(o.Model)) > 0
+	if files.ID == before.ID && serves {
+		return nil
+	}
+	c.take(files, author, reason)
+	c.mu.Lock()
+	delete(c.failed, o.Model)
+	c.mu.Unlock()
+	if _, _, err := c.cycle(ctx, order{author: author, reason: reason, apply: true, model: o.Model}); err != nil {
+		var refused *driver.LoadError
+		if m := files.Model(o.Model); !serves && errors.As(err, &refused) && refused.Model == o.Model {
+			c.mu.Lock()
+			c.failed[o.Model] = failure{m.Revision(), refused.Error(), refused.Err}
+			c.mu.Unlock()
+			return err
+		}
+		return errors.Join(err, c.takeBack(ctx, before, reason, err))
+	}
+	c.event(Event{Kind: EventModelLoaded, Author: author, Message: "model " + o.Model + " is loaded", Fields: map[string]string{"model": o.Model, "revision": files.ID}})
+	return nil
+}
+
+// Unload carries out Triton's order to unload a model: a revision of the
+// repository in which it is not served, until it is loaded again. Ensembles that
+// call it go with it; with dependents, the models that it calls go too, those
+// that were loaded only for its sake. It needs no policy: the plan that serves
+// goes on without them.
+//
+// As with Triton, it returns once no new request is let in; accepted ones are
+// answered after that.
+func (c *Control) Unload(ctx context.Context, model, author string, dependents bool) error {
+	if err := c.ready(ctx); err != nil {
+		return err
+	}
+	before := c.intent()
+	reason := "unload of " + model
+	files, err := c.repository.Unload(ctx, before.files.ID, leaving(before.files, model, dependents), repo.Origin{Author: author, Reason: reason, Time: c.clock.Now()})
+	if err != nil || files.ID == before.files.ID {
+		c.release()
+		return err
+	}
+	c.take(files, author, reason)
+	c.mu.Lock()
+	swapped := make(chan struct{})
+	c.swapped = swapped
+	c.mu.Unlock()
+	done := make(chan error, 1)
+	// The client's impatience must not stop an unload half-way.
+	whole := context.WithoutCancel(ctx)
+	c.tails.Go(func() {
+		defer c.release()
+		err := c.unload(whole, order{author: author, reason: reason})
+		if err != nil {
+			err = errors.Join(err, c.takeBack(whole, before.files, reason, err))
+		} else {
+			c.event(Event{Kind: EventModelUnloaded, Author: author, Message: "model " + model + " is unloaded", Fields: map[string]string{"model": model, "revision": files.ID}})
+		}
+		done <- err
+	})
+	select {
+	case <-swapped:
+		return nil
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// leaving are the models that an unload takes out of service.
+func leaving(files *repo.Revision, model string, dependents bool) []string {
+	gone := []string{model}
+	m := files.Model(model)
+	if m == nil || !dependents {
+		return gone
+	}
+	needed := map[string]bool{}
+	for _, other := range files.Models {
+		if other.Name != model && !other.Unloaded {
+			for _, step := range other.Config.GetEnsembleScheduling().GetStep() {
+				needed[step.GetModelName()] = true
+			}
+		}
+	}
+	for _, step := range m.Config.GetEnsembleScheduling().GetStep() {
+		if member := files.Model(step.GetModelName()); member != nil && member.Dependent && !needed[member.Name] {
+			gone = append(gone, member.Name)
+		}
+	}
+	return gone
+}
+
+// unload applies the plan that serves without the models that are out.
+func (c *Control) unload(ctx context.Context, o order) error {
+	in, from := c.intent(), c.current()
+	next := proto.CloneOf(from.Plan.Plan)
+	for _, m := range in.files.Models {
+		if state, _ := in.out(m); state == ModelUnloaded {
+			next = without(next, m.Name)
+		}
+	}
+	snapshot := c.observe(in)
+	next.SnapshotRevision = snapshot.GetRevision()
+	return c.apply(ctx, o, in, &Proposal{FromRevision: from.Revision, Snapshot: snapshot, Plan: next, Diff: plan.Compute(from.Plan.Plan, next)})
+}
+
+// take makes a client's revision the one to plan for.
+func (c *Control) take(files *repo.Revision, author, reason string) {
+	// If the new files turn out broken, what was learnt of the old ones is wanted.
+	c.learnt()
+	c.adopt(files, c.settings())
+	c.event(Event{Kind: EventRepository, Author: author, Reason: reason,
+		Message: fmt.Sprintf("repository revision %s: %s", files.ID, changes(files.Diff)), Fields: map[string]string{"revision": files.ID}})
+}
+
+// takeBack repeats the revision from before an order that failed.
+func (c *Control) takeBack(ctx context.Context, before *repo.Revision, reason string, cause error) error {
+	files, err := c.repository.Rollback(context.WithoutCancel(ctx), before.ID, repo.Origin{Author: "conch", Reason: reason + " failed", Time: c.clock.Now()})
+	if err != nil {
+		files = before // the store is amiss; what serves goes on all the same
+	}
+	c.adopt(files, c.settings())
+	c.remember()
+	c.event(Event{Kind: EventRepository, Reason: reason + " failed",
+		Message: fmt.Sprintf("repository revision %s is that of %s again: %v", files.ID, before.ID, cause), Fields: map[string]string{"revision": files.ID}})
+	return err
+}
+
+// without is a plan that says nothing of a model.
+func without(p *policy.Plan, model string) *policy.Plan {
+	next := proto.CloneOf(p)
+	if next == nil {
+		next = &policy.Plan{}
+	}
+	for _, part := range next.GetPartitions() {
+		part.Instances = slices.DeleteFunc(part.Instances, func(i *policy.Instance) bool { return i.GetModel() == model })
+	}
+	next.Dispatch = slices.DeleteFunc(next.Dispatch, func(d *policy.Dispatch) bool { return d.GetModel() == model })
+	next.Predictions = slices.DeleteFunc(next.Predictions, func(d *policy.Prediction) bool { return d.GetModel() == model })
+	next.Reasons = slices.DeleteFunc(next.Reasons, func(d *policy.Reason) bool { return d.GetModel() == model })
+	next.Unplaced = slices.DeleteFunc(next.Unplaced, func(d *policy.Unplaced) bool { return d.GetModel() == model })
+	return next
+}
+
+// Absence is why a model is not served, as Triton's repository index has it.
+type Absence struct {
+	// Versions are those that would be served, ascending.
+	Versions []string
+	Reason   string
+}
+
+// Absent lists the models of the repository that are unloaded or would not load.
+func (c *Control) Absent() map[string]Absence {
+	in := c.intent()
+	absent := map[string]Absence{}
+	if in.files == nil {
+		return absent
+	}
+	for _, m := range in.files.Models {
+		state, _ := in.out(m)
+		if state != ModelUnloaded && state != ModelFailed {
+			continue
+		}
+		a := Absence{Reason: "unloaded"}
+		for _, v := range repo.ServedVersions(m.Config, m.Versions) {
+			a.Versions = append(a.Versions, strconv.FormatInt(v, 10))
+		}
+		if state == ModelFailed {
+			a.Reason = loadReason(in.failed[m.Name])
+		}
+		absent[m.Name] = a
+	}
+	return absent
+}
+
+// loadReason is the part of a server's refusal that its index gives as reason.
+func loadReason(f failure) string {
+	var own interface{ GRPCStatus() *status.Status }
+	if !errors.As(f.cause, &own) {
+		return f.reason
+	}
+	text := own.GRPCStatus().Message()
+	if _, reason, found := strings.Cut(text, " is at UNAVAILABLE state: "); found {
+		text = strings.TrimSuffix(strings.TrimSpace(reason), ";")
+	}
+	return cmp.Or(text, f.reason)
+}
