@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"errors"
+	"path"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -26,7 +27,8 @@ import (
 // partitions as one server.
 type routes struct {
 	dispatcher *dispatch.Dispatcher
-	names      func() []string
+	control    *control.Control
+	applier    *apply.Applier
 }
 
 // Partitions implements aggregate.Partitions.
@@ -43,7 +45,10 @@ func (r routes) Partitions() []aggregate.Partition {
 	at := map[string]int{}
 	for _, p := range table.Partitions {
 		at[p.ID] = len(all)
-		all = append(all, aggregate.Partition{ID: p.ID, GRPC: p.Endpoint.GRPC, HTTP: p.Endpoint.HTTP, Up: up[p.ID]})
+		all = append(all, aggregate.Partition{
+			ID: p.ID, GRPC: p.Endpoint.GRPC, HTTP: p.Endpoint.HTTP, Up: up[p.ID],
+			WarmedUp: func(model string) []*tritonpb.ModelStatistics { return r.applier.WarmedUp(p.ID, model) },
+		})
 	}
 	for name, m := range table.Models {
 		for _, placement := range m.Partitions {
@@ -72,22 +77,46 @@ func (r routes) Lookup(name string) (aggregate.Model, bool) {
 	if table == nil {
 		return aggregate.Model{}, false
 	}
-	m := table.Models[name]
-	if m == nil {
-		return aggregate.Model{}, false
+	if m := table.Models[name]; m != nil {
+		return aggregate.Model{Config: m.Config, Written: m.Written, Versions: m.Versions}, true
 	}
-	return aggregate.Model{Config: m.Config, Versions: m.Versions}, true
+	if absent, ok := table.Absent[name]; ok {
+		return aggregate.Model{Absent: absent}, true
+	}
+	return aggregate.Model{}, false
 }
 
-// Names implements aggregate.Models.
-func (r routes) Names() []string { return r.names() }
+// Repository implements aggregate.Models.
+func (r routes) Repository() []aggregate.Entry {
+	absent := r.control.Absent()
+	var all []aggregate.Entry
+	for _, name := range r.control.Names() {
+		a := absent[name]
+		all = append(all, aggregate.Entry{Name: name, Versions: a.Versions, Reason: a.Reason})
+	}
+	return all
+}
 
 // Count implements aggregate.Counts.
-func (r routes) Count(model string) (aggregate.Count, bool) {
-	c, ok := r.dispatcher.Counts(model)
-	return aggregate.Count{
-		Success: c.Success, Fail: c.Failed, SuccessTime: c.SuccessTime, FailTime: c.FailedTime, QueueTime: c.QueueTime,
-	}, ok
+func (r routes) Count(model, version string) (aggregate.Count, bool) {
+	for _, c := range r.dispatcher.VersionCounts(model) {
+		if c.Version == version {
+			return aggregate.Count{
+				Success: c.Success, Fail: c.Failed, SuccessTime: c.SuccessTime, FailTime: c.FailTime, QueueTime: c.QueueTime, Ran: c.Ran, Executions: c.Executions,
+			}, true
+		}
+	}
+	return aggregate.Count{}, false
+}
+
+// MetricsRequests implements metrics.Requests.
+func (r routes) MetricsRequests() []metrics.Series {
+	all := r.dispatcher.Series()
+	series := make([]metrics.Series, len(all))
+	for i, one := range all {
+		series[i] = metrics.Series(one)
+	}
+	return series
 }
 
 // Pick implements http.Picker.
@@ -114,27 +143,54 @@ const byClient = "client"
 
 // Load implements aggregate.Repository.
 func (l loader) Load(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error {
+	order := repo.Order{Model: model}
 	for name, p := range parameters {
-		_, text := p.GetParameterChoice().(*tritonpb.ModelRepositoryParameter_StringParam)
+		file, isFile := strings.CutPrefix(name, "file:")
 		switch {
-		case name == "config" && !text:
-			return status.Error(codes.InvalidArgument, "invalid value type for load parameter 'config', expected string_param.")
-		case name == "config", strings.HasPrefix(name, "file:"):
-			return status.Errorf(codes.Unimplemented, "conch loads models from its repository: parameter '%s' is not taken; put the files there and load without it", name)
+		case name == "config":
+			text, ok := p.GetParameterChoice().(*tritonpb.ModelRepositoryParameter_StringParam)
+			if !ok {
+				return status.Error(codes.InvalidArgument, "invalid value type for load parameter 'config', expected string_param.")
+			}
+			order.Config = &text.StringParam
+		case isFile:
+			content, ok := p.GetParameterChoice().(*tritonpb.ModelRepositoryParameter_BytesParam)
+			if !ok {
+				return status.Errorf(codes.InvalidArgument, "invalid value type for load parameter '%s', expected bytes_param.", name)
+			}
+			if order.Files == nil {
+				order.Files = map[string][]byte{}
+			}
+			order.Files[file] = content.BytesParam
+		default:
+			return status.Errorf(codes.InvalidArgument, "unrecognized load parameter '%s'.", name)
 		}
-		return status.Errorf(codes.InvalidArgument, "unrecognized load parameter '%s'.", name)
 	}
-	err := l.control.Load(ctx, model, byClient)
-	var step *apply.StepError
+	return loadStatus(ctx, model, l.control.Load(ctx, order, byClient))
+}
+
+// loadStatus is Triton's answer to a load that came to err.
+func loadStatus(ctx context.Context, model string, err error) error {
 	var refused *driver.LoadError
+	var own interface{ GRPCStatus() *status.Status }
+	var problem repo.Problem
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, control.ErrNotFound):
+	case errors.As(err, &refused) && errors.As(refused.Err, &own) && !refused.Hung:
+		return own.GRPCStatus().Err()
+	case errors.As(err, &refused):
+		return status.Errorf(codes.InvalidArgument, "load failed for model '%s': %v", model, refused)
+	case errors.Is(err, repo.ErrInvalidModel) && errors.As(err, &problem) && problem.File == model:
+		return status.Errorf(codes.InvalidArgument, "load failed for model '%s': at least one version must be available under the version policy of model '%s'\n", model, model)
+	case errors.Is(err, repo.ErrInvalidModel) && errors.As(err, &problem) && path.Base(problem.File) != repo.ConfigFile:
+		// Triton would never answer; the text has the form of its answers.
+		return status.Errorf(codes.InvalidArgument, "load failed for model '%s': version %s is at UNAVAILABLE state: Internal: %v;\n", model, path.Base(problem.File), problem)
+	case errors.Is(err, control.ErrNotFound), errors.Is(err, repo.ErrOverride), errors.Is(err, repo.ErrInvalidModel):
 		return status.Errorf(codes.Internal, "failed to load '%s', failed to poll from model repository", model)
-	case errors.Is(err, repo.ErrInvalidModel), errors.As(err, &refused):
-		return status.Errorf(codes.InvalidArgument, "load failed for model '%s': %v", model, err)
-	case errors.As(err, &step):
+	}
+	var step *apply.StepError
+	if errors.As(err, &step) {
 		return status.Errorf(codes.Internal, "failed to load '%s': %v", model, err)
 	}
 	return status.Errorf(code(ctx), "failed to load '%s': %v", model, err)

@@ -76,7 +76,7 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 	if err := s.secure(); err != nil {
 		return err
 	}
-	table := routes{s.dispatcher, s.control.Names}
+	table := routes{s.dispatcher, s.control, s.applier}
 	orders := aggregate.Repository(loader{s.control})
 	if s.servers != nil {
 		orders = attachedLoader{orders, s.control, s.servers.driver}
@@ -102,7 +102,7 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 		ServerOptions: []grpc.ServerOption{grpc.MaxRecvMsgSize(limit), grpc.MaxSendMsgSize(math.MaxInt32)},
 	})
 
-	scrape, err := metrics.New(metrics.Options{Partitions: table, Own: registry, Registerer: registry, Logger: s.log.With("part", "metrics")})
+	scrape, err := metrics.New(metrics.Options{Partitions: table, Requests: table, Own: registry, Registerer: registry, Logger: s.log.With("part", "metrics")})
 	if err != nil {
 		return err
 	}

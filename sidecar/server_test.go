@@ -24,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -296,10 +297,26 @@ func TestModelControl(t *testing.T) {
 	_, err = c.client.Stub.RepositoryModelLoad(ctx, &tritonpb.RepositoryModelLoadRequest{ModelName: "nobody"})
 	require.Equal(t, codes.Internal, status.Code(err))
 	require.ErrorContains(t, err, "failed to load 'nobody', failed to poll from model repository")
-	_, err = c.client.Stub.RepositoryModelLoad(ctx, &tritonpb.RepositoryModelLoadRequest{ModelName: "alpha", Parameters: map[string]*tritonpb.ModelRepositoryParameter{
-		"config": {ParameterChoice: &tritonpb.ModelRepositoryParameter_StringParam{StringParam: "{}"}},
-	}})
-	require.Equal(t, codes.Unimplemented, status.Code(err))
+	config := func(text string) error {
+		_, err := c.client.Stub.RepositoryModelLoad(ctx, &tritonpb.RepositoryModelLoadRequest{ModelName: "alpha", Parameters: map[string]*tritonpb.ModelRepositoryParameter{
+			"config": {ParameterChoice: &tritonpb.ModelRepositoryParameter_StringParam{StringParam: text}},
+		}})
+		return err
+	}
+	require.ErrorContains(t, config(`{"name": "beta"}`), "failed to load 'alpha', failed to poll from model repository")
+	require.NoError(t, c.infer(ctx, "alpha", 1), "what served goes on serving")
+	written, err := c.client.ModelConfig(ctx, "alpha", "")
+	require.NoError(t, err)
+	written.MaxBatchSize = 2
+	text, err := protojson.Marshal(written)
+	require.NoError(t, err)
+	require.NoError(t, config(string(text)))
+	require.EqualValues(t, 2, c.dispatcher.Routes().Models["alpha"].Config.GetMaxBatchSize())
+	revisions, err := c.admin.Revisions(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "client", revisions[0].Author)
+	require.Equal(t, "load of alpha with a config", revisions[0].Reason)
+	require.Equal(t, []string{"alpha"}, revisions[0].Changed)
 }
 
 // TestRestartAndReload: state outlives the process; a reload is all or nothing.

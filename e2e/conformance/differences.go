@@ -38,37 +38,6 @@ func Differences() []Difference {
 			Reason: "Conch's discipline decides when a batch starts",
 			Docs:   "What waits during an execution runs together when the model's discipline says so, not always as one batch.",
 		},
-		{
-			Case: "http/config of a batching model", Shows: "unexpected end of JSON input",
-			Reason: "Triton's own batching is taken out of the configuration that Triton loads",
-			Docs:   "The configuration of a model shows no `dynamic_batching`: Conch batches in its place.",
-		},
-		{
-			Case: "statistics/a model's error in its answer is a success, an exception a failure", Shows: "Not equal",
-			Reason: "a request that its caller saw fail is a failure, whichever way the model said so",
-			Docs:   "A request that a model answers with an error counts under `fail` in the statistics. Triton counts it under `success` unless the model threw.",
-		},
-		// Not yet.
-		{
-			Case: "statistics/a refused request is not counted", Shows: "Not equal",
-			Reason: "a request that Triton refuses after Conch has queued it counts as failed",
-			Docs:   "A request that Triton refuses after Conch has queued it counts as failed.",
-		},
-		{
-			Case: "repository/unload and load", Shows: "has no available versions",
-			Reason: "a model that was unloaded is answered like one that was never loaded: NOT_FOUND, but without 'has no available versions'",
-			Docs:   "A model that was unloaded is answered like one that was never loaded.",
-		},
-		{
-			Case: "repository/load with a config that is no JSON", Shows: "",
-			Reason: "models come from the operator's repository: load takes no config",
-			Docs:   "Load takes no `config`: models come from the operator's repository.",
-		},
-		{
-			Case: "repository/load with another config", Shows: "",
-			Reason: "models come from the operator's repository: load takes no config",
-			Docs:   "Load takes no `config`: models come from the operator's repository.",
-		},
 	}
 }
 

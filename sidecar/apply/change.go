@@ -320,6 +320,7 @@ func (c *change) warmUp(r *running, l plan.Load, measure bool) step {
 			if ctx.Err() != nil {
 				return "", context.Cause(ctx)
 			}
+			c.a.warmedUp(r, model, result.Statistics)
 			if len(result.Samples) > 0 && c.a.o.Recorder != nil {
 				c.a.o.Recorder.Record(model, r.gpu.GetType(), l.Partition.GetThreadPercentage(), result.Samples)
 			}
@@ -367,6 +368,7 @@ func (c *change) reload(id, model string) step {
 		if err := c.a.o.Repository.Stage(ctx, revision, []string{model}, r.repository); err != nil {
 			return err
 		}
+		c.a.warmedUp(r, model, nil) // a reload begins its statistics anew
 		return r.process.Load(ctx, model)
 	}
 	back := func(ctx context.Context) error {

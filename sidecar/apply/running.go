@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 )
@@ -26,6 +27,31 @@ type running struct {
 	reason   string
 	restarts int
 	missing  []string
+	// warmed are the server's statistics of models after their warm-up, as long as
+	// the server has not begun anew.
+	warmed map[string][]*tritonpb.ModelStatistics
+}
+
+// WarmedUp is what the server of a partition had counted of a model before
+// clients were let in: its statistics hold that much too much.
+func (a *Applier) WarmedUp(partition, model string) []*tritonpb.ModelStatistics {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r := a.running[partition]; r != nil {
+		return r.warmed[model]
+	}
+	return nil
+}
+
+// warmedUp notes the statistics of a model after its warm-up; nil after a load
+// without one.
+func (a *Applier) warmedUp(r *running, model string, statistics []*tritonpb.ModelStatistics) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r.warmed == nil {
+		r.warmed = map[string][]*tritonpb.ModelStatistics{}
+	}
+	r.warmed[model] = statistics
 }
 
 // loaded are the models that the server has, sorted.
@@ -39,6 +65,9 @@ func (a *Applier) event(r *running, e driver.Event) {
 	serves := func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
+		if r.restarts != e.Restarts {
+			r.warmed = nil
+		}
 		r.up, r.reason, r.restarts = e.Up, e.Reason, e.Restarts
 		moved := false
 		if e.Up {

@@ -227,12 +227,12 @@ func TestLoadAndUnload(t *testing.T) {
 		pass(40 * time.Second)
 		require.Empty(t, r.CurrentPlan().PartitionsOf("a"), "and it stays away")
 
-		require.NoError(t, r.Load(t.Context(), "a", "client"))
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, "client"))
 		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
 		require.Equal(t, "model a is loaded", r.lastEvent(control.EventModelLoaded).Message)
-		require.NoError(t, r.Load(t.Context(), "a", "client"), "what is loaded is loaded")
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, "client"), "what is loaded is loaded")
 
-		require.ErrorIs(t, r.Load(t.Context(), "nobody", "client"), control.ErrNotFound)
+		require.ErrorIs(t, r.Load(t.Context(), repo.Order{Model: "nobody"}, "client"), control.ErrNotFound)
 		r.applier.fail(errBoom)
 		require.ErrorIs(t, r.Unload(t.Context(), "a", "client", false), errBoom)
 		m, err = r.Model("a")
@@ -242,7 +242,7 @@ func TestLoadAndUnload(t *testing.T) {
 		broken := model("c", "d1", 1)
 		broken.Problems = []repo.Problem{{Severity: repo.SeverityError, Text: "bad"}}
 		r.repository.hold(model("a", "d1", 8), broken)
-		require.ErrorIs(t, r.Load(t.Context(), "c", "client"), repo.ErrInvalidModel)
+		require.ErrorIs(t, r.Load(t.Context(), repo.Order{Model: "c"}, "client"), repo.ErrInvalidModel)
 	})
 }
 
@@ -265,7 +265,7 @@ func TestBrokenModelHoldsUpNobody(t *testing.T) {
 		pass(31 * time.Second)
 		require.Equal(t, calls+1, r.policies.calls())
 		require.Equal(t, 1, r.applier.count(), "it is not tried again by itself")
-		require.ErrorContains(t, r.Load(t.Context(), "b", "client"), "no module named torch")
+		require.ErrorContains(t, r.Load(t.Context(), repo.Order{Model: "b"}, "client"), "no module named torch")
 
 		r.repository.hold(model("a", "d1", 8), model("b", "d2", 0))
 		_, err = r.Import(t.Context(), control.ImportRequest{})

@@ -4,12 +4,14 @@
 package dispatch
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // ModelCounts are what clients asked of a model, where Triton's own statistics
-// count batches. Durations are sums over requests.
+// count batches. Durations are sums over requests. A request that its caller saw
+// fail has failed, whichever way its model said so.
 type ModelCounts struct {
 	// Requests that were answered with success, and that failed or were given up.
 	Success, Failed uint64
@@ -74,4 +76,215 @@ func (d *Dispatcher) Counts(model string) (ModelCounts, bool) {
 		m.Waiting, _ = d.sched.Queued(r.id)
 	}
 	return m, true
+}
+
+// VersionCounts are the requests of clients to one version of a model, counted
+// as Triton counts: a request that is refused at validation is not counted, and
+// one that a model of the python backend answers with an error is a success.
+// Durations are sums over requests.
+type VersionCounts struct {
+	Version               string
+	Success, Failed       uint64
+	SuccessTime, FailTime time.Duration
+	QueueTime             time.Duration
+	// Ran counts successful requests by the rows that ran together with them,
+	// their own included; 0 stands for more rows than a batch may have.
+	Ran map[int]uint64
+	// Executions are those that servers have answered; their own statistics show
+	// them a moment later. Streams are not in it.
+	Executions uint64
+}
+
+// tally is what VersionCounts are taken from. It begins with a load of the model.
+type tally struct {
+	version                          string
+	success, failed, executions      atomic.Uint64
+	successTime, failTime, queueTime atomic.Int64
+	ran                              []atomic.Uint64 // by rows
+}
+
+func newTally(version string, maxBatch int) *tally {
+	return &tally{version: version, ran: make([]atomic.Uint64, max(1, maxBatch)+1)}
+}
+
+// tallies are one for each served version of a route, and the last one for
+// requests of any other.
+func (m *model) setTallies(spec *Model) []*tally {
+	if m.tallies == nil || m.revision != spec.Revision {
+		m.tallies, m.revision = map[string]*tally{}, spec.Revision
+	}
+	all := make([]*tally, 0, len(spec.Versions)+1)
+	for _, version := range append(spec.Versions[:len(spec.Versions):len(spec.Versions)], "") {
+		t := m.tallies[version]
+		if t == nil {
+			t = newTally(version, int(spec.Config.GetMaxBatchSize()))
+			m.tallies[version] = t
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// tallyOf finds the counters of the version that a request asks for; the latest
+// is meant if it names none.
+func (r *route) tallyOf(version string) *tally {
+	others := len(r.tallies) - 1
+	if version == "" && others > 0 {
+		return r.tallies[others-1]
+	}
+	for _, t := range r.tallies[:others] {
+		if t.version == version {
+			return t
+		}
+	}
+	return r.tallies[others]
+}
+
+// count counts a request as Triton would. Place is where it ran last, nil if it
+// never did.
+func (m *model) count(t *tally, place *placement, o *Outcome, v verdict) {
+	s := &m.series
+	if place != nil {
+		s = &place.series
+	}
+	switch v {
+	case uncounted:
+		return
+	case succeeded:
+		t.success.Add(1)
+		t.successTime.Add(int64(o.Latency))
+		t.queueTime.Add(int64(o.Queued))
+		rows := o.Batch
+		if rows >= len(t.ran) {
+			rows = 0
+		}
+		t.ran[rows].Add(1)
+		one := s.of(t.version)
+		one.success.Add(1)
+		one.successTime.Add(int64(o.Latency))
+		one.queueTime.Add(int64(o.Queued))
+	default:
+		t.failed.Add(1)
+		t.failTime.Add(int64(o.Latency))
+		s.of(t.version).failed[v].Add(1)
+	}
+}
+
+// VersionCounts returns the counters of the served versions of a model, in their
+// order. They begin with the last load of the model.
+func (d *Dispatcher) VersionCounts(model string) []VersionCounts {
+	r, err := d.route(model)
+	if err != nil {
+		return nil
+	}
+	all := make([]VersionCounts, 0, len(r.tallies)-1)
+	for _, t := range r.tallies[:len(r.tallies)-1] {
+		one := VersionCounts{
+			Version: t.version, Success: t.success.Load(), Failed: t.failed.Load(),
+			SuccessTime: time.Duration(t.successTime.Load()), FailTime: time.Duration(t.failTime.Load()), QueueTime: time.Duration(t.queueTime.Load()),
+			Ran: map[int]uint64{}, Executions: t.executions.Load(),
+		}
+		for rows := range t.ran {
+			if n := t.ran[rows].Load(); n > 0 {
+				one.Ran[rows] = n
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// Series is what a partition did for clients with one version of a model since
+// it began to serve, in the units of Triton's metrics: it only grows. What never
+// came to a partition has no Partition.
+type Series struct {
+	Model, Version, Partition string
+	Success                   uint64
+	SuccessTime, QueueTime    time.Duration
+	// Failed is by Triton's reasons of nv_inference_request_failure.
+	Failed map[string]uint64
+	// Waiting counts requests that wait in Conch now; only without a Partition,
+	// and under the latest version.
+	Waiting int
+}
+
+type series struct {
+	version                string
+	success                atomic.Uint64
+	successTime, queueTime atomic.Int64
+	failed                 [verdicts]atomic.Uint64
+}
+
+// seriesSet holds series by version; it never shrinks.
+type seriesSet struct {
+	adding sync.Mutex
+	list   atomic.Pointer[[]*series]
+}
+
+func (s *seriesSet) of(version string) *series {
+	if one := s.find(version); one != nil {
+		return one
+	}
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	if one := s.find(version); one != nil {
+		return one
+	}
+	one := &series{version: version}
+	var all []*series
+	if old := s.list.Load(); old != nil {
+		all = append(all, *old...)
+	}
+	all = append(all, one)
+	s.list.Store(&all)
+	return one
+}
+
+func (s *seriesSet) find(version string) *series {
+	if all := s.list.Load(); all != nil {
+		for _, one := range *all {
+			if one.version == version {
+				return one
+			}
+		}
+	}
+	return nil
+}
+
+func (s *series) read(model, partition string) Series {
+	out := Series{
+		Model: model, Version: s.version, Partition: partition, Success: s.success.Load(),
+		SuccessTime: time.Duration(s.successTime.Load()), QueueTime: time.Duration(s.queueTime.Load()), Failed: map[string]uint64{},
+	}
+	for v := range verdicts {
+		if reason := v.reason(); reason != "" {
+			out.Failed[reason] += s.failed[v].Load()
+		}
+	}
+	return out
+}
+
+// Series lists the series of the table in force: one for every version of every
+// model on every partition that has it, and one without a partition for every
+// version that has anything to say there.
+func (d *Dispatcher) Series() []Series {
+	t := d.routes.Load()
+	if t == nil {
+		return nil
+	}
+	var all []Series
+	for name, r := range t.models {
+		for i, version := range r.spec.Versions {
+			for _, l := range r.places {
+				all = append(all, l.series.of(version).read(name, l.partition.spec.ID))
+			}
+			own := r.model.series.of(version).read(name, "")
+			if i == len(r.spec.Versions)-1 {
+				counts, _ := d.Counts(name)
+				own.Waiting = counts.Waiting
+			}
+			all = append(all, own)
+		}
+	}
+	return all
 }

@@ -83,6 +83,7 @@ type call struct {
 	ctx     context.Context
 	req     *batch.Request
 	model   *model
+	tally   *tally
 	arrived time.Time
 	due     time.Time // zero: no deadline
 	rows    int
@@ -90,6 +91,7 @@ type call struct {
 	state   atomic.Int32
 	stopped chan struct{} // the model's stop channel when it was queued
 	running bool          // dispatched, and not queued; guarded by Dispatcher.mu
+	left    bool          // its caller went away while it was running
 	retried bool          // a first attempt was lost; guarded by Dispatcher.mu until it runs again
 	batch   bool          // it could be batched, and says how many rows it has
 }
@@ -107,9 +109,10 @@ type answer struct {
 	err     error
 	result  Result // OK stands for "derive it"
 	reason  string
-	started time.Time // when the last execution began; zero: never
-	rows    int       // of that execution
-	passed  bool      // outside the queue
+	place   *placement // of the last execution; nil: none
+	started time.Time  // when the last execution began; zero: never
+	rows    int        // of that execution
+	passed  bool       // outside the queue
 	retried bool
 }
 
@@ -158,7 +161,7 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 }
 
 func newCall(ctx context.Context, r *batch.Request, route *route, now time.Time) *call {
-	return &call{ctx: ctx, req: r, model: route.model, arrived: now, done: make(chan answer, 1)}
+	return &call{ctx: ctx, req: r, model: route.model, tally: route.tallyOf(r.Version), arrived: now, done: make(chan answer, 1)}
 }
 
 // setDeadline takes the soonest of the model's SLO, the `timeout` parameter and
@@ -264,8 +267,19 @@ func (d *Dispatcher) await(c *call) answer {
 
 // finish reports the outcome and turns it into what Infer returns.
 func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
-	now := d.clock.Now()
-	o := Outcome{
+	o, now := d.outcome(c, a)
+	c.model.counts.add(&o, now)
+	if !c.left { // else it is counted when it ends
+		c.model.count(c.tally, a.place, &o, judge(&o, a.err, c.model.backend(), a.rows > 0))
+	}
+	d.o.Observer.Finished(o)
+	return a.resp, a.err
+}
+
+// outcome is what became of a call that has its answer.
+func (d *Dispatcher) outcome(c *call, a answer) (o Outcome, now time.Time) {
+	now = d.clock.Now()
+	o = Outcome{
 		Model: c.req.Model, Result: a.result, Latency: now.Sub(c.arrived), Rows: c.rows, Batch: a.rows,
 		PassedThrough: a.passed, Retried: a.retried, Reason: a.reason,
 	}
@@ -287,9 +301,7 @@ func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 	if o.Result == Cancelled {
 		o.Reason = goneReason(c.ctx, now)
 	}
-	c.model.counts.add(&o, now)
-	d.o.Observer.Finished(o)
-	return a.resp, a.err
+	return o, now
 }
 
 // Drain refuses new requests and waits until every accepted one has been

@@ -84,6 +84,7 @@ func (d *Dispatcher) execute(b *run) {
 		return
 	}
 	d.complete(b)
+	b.calls[0].tally.executions.Add(1) // equal keys: one version
 	for i, c := range b.calls {
 		d.answer(c, b.answer(c, parts[i], nil))
 	}
@@ -209,8 +210,9 @@ func (d *Dispatcher) separately(b *run, cause error) {
 			d.lost(b, b.calls[i:], err)
 			return
 		}
-		a := answer{err: err, started: started, rows: c.rows, retried: c.retried}
+		a := answer{err: err, place: b.place, started: started, rows: c.rows, retried: c.retried}
 		if err == nil {
+			c.tally.executions.Add(1)
 			if a.resp, err = batch.ReadResponse(got.Frame.Data); err != nil {
 				a.err = status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)
 			}

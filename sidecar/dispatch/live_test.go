@@ -138,11 +138,11 @@ func (r *rig) Lookup(name string) (aggregate.Model, bool) {
 	return aggregate.Model{Config: m.Config, Versions: m.Versions}, true
 }
 
-func (r *rig) Names() []string {
+func (r *rig) Repository() []aggregate.Entry {
 	models := r.d.Routes().Models
-	all := make([]string, 0, len(models))
+	all := make([]aggregate.Entry, 0, len(models))
 	for name := range models {
-		all = append(all, name)
+		all = append(all, aggregate.Entry{Name: name})
 	}
 	return all
 }

@@ -31,6 +31,7 @@ type route struct {
 	rules    *batch.Rules
 	maxBatch int
 	places   []*placement
+	tallies  []*tally
 }
 
 // model is what stays of a model while tables come and go.
@@ -38,6 +39,10 @@ type model struct {
 	name   string
 	id     queue.ModelID
 	counts counts
+	// series of requests that never came to a partition.
+	series seriesSet
+	// runs is the backend that the model runs in.
+	runs atomic.Pointer[string]
 	// unsplittable is set when an answer did not have the batch's rows.
 	unsplittable atomic.Bool
 
@@ -52,6 +57,15 @@ type model struct {
 	interrupted bool          // by an outage that lasts, a fault or Close
 	outage      *time.Timer   // runs while no partition is up
 	why         string        // what the last partition that went down died of
+	revision    string        // of the model's files
+	tallies     map[string]*tally
+}
+
+func (m *model) backend() string {
+	if b := m.runs.Load(); b != nil {
+		return *b
+	}
+	return ""
 }
 
 // interrupt makes everyone who waits for the model look up. Guarded by
@@ -111,6 +125,7 @@ type placement struct {
 	partition *partition
 	model     string
 	running   atomic.Int32 // executions and calls under way
+	series    seriesSet
 }
 
 func (p *partition) place(model string) *placement {

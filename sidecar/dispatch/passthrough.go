@@ -28,7 +28,7 @@ func (d *Dispatcher) passThrough(c *call, route *route) answer {
 		if err != nil {
 			return answer{err: err, passed: true, retried: avoid != nil}
 		}
-		a := answer{started: d.clock.Now(), rows: c.rows, passed: true, retried: avoid != nil}
+		a := answer{place: place, started: d.clock.Now(), rows: c.rows, passed: true, retried: avoid != nil}
 		var got *forward.Answer
 		frame := batch.Frame{Data: c.req.Marshal()}
 		begun := place.partition.alone()
@@ -49,6 +49,7 @@ func (d *Dispatcher) passThrough(c *call, route *route) answer {
 			return a
 		}
 		passBack(c.ctx, got)
+		c.tally.executions.Add(1)
 		if a.resp, err = batch.ReadResponse(got.Frame.Data); err != nil {
 			a.err = status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)
 		}

@@ -179,7 +179,9 @@ func (d *Dispatcher) setModel(now queue.Time, spec *Model, pl plan) *route {
 	}
 	m.spec = spec
 	m.unsplittable.Store(false)
-	r := &route{model: m, spec: spec, rules: m.rules, maxBatch: spec.maxBatch()}
+	backend := spec.Config.GetBackend()
+	m.runs.Store(&backend)
+	r := &route{model: m, spec: spec, rules: m.rules, maxBatch: spec.maxBatch(), tallies: m.setTallies(spec)}
 	for _, place := range spec.Partitions {
 		p := d.partitions[place.Partition]
 		r.places = append(r.places, p.place(spec.Name))

@@ -33,7 +33,8 @@ func (d *Dispatcher) enqueue(c *call) (a answer, ok bool) {
 		// Replaced between reading the table and here: the name may be back.
 		m = d.models[c.req.Model]
 		if m == nil {
-			return answer{err: unknownModel(c.req.Model), result: Failed}, false
+			_, err := d.route(c.req.Model)
+			return answer{err: d.unserved(c.req, err), result: Rejected, reason: "unloaded"}, false
 		}
 		c.model = m
 	}
@@ -59,6 +60,7 @@ func (d *Dispatcher) withdraw(c *call, insist bool) bool {
 	}
 	// Others may share the execution: it goes on, and this caller's part of the
 	// answer is thrown away.
+	c.left = c.running
 	return c.state.CompareAndSwap(waiting, abandoned)
 }
 
@@ -144,11 +146,19 @@ func (s sink) Drop(q *queue.Request, why queue.DropReason) {
 	}
 }
 
-// answer gives a call its answer. If the caller has gone the answer is freed.
+// answer gives a call its answer. If the caller has gone the answer is freed,
+// and counted as Triton counts it, which runs such a request to its end.
 func (d *Dispatcher) answer(c *call, a answer) {
 	if c.state.CompareAndSwap(waiting, answered) {
 		c.done <- a
 		return
+	}
+	if c.left {
+		o, _ := d.outcome(c, a)
+		if o.Result == Cancelled {
+			o.Result = Failed
+		}
+		c.model.count(c.tally, a.place, &o, judge(&o, a.err, c.model.backend(), a.rows > 0))
 	}
 	if a.resp != nil {
 		a.resp.Free()
@@ -157,5 +167,5 @@ func (d *Dispatcher) answer(c *call, a answer) {
 
 // answer is an answer that came from an execution.
 func (b *run) answer(c *call, resp *batch.Response, err error) answer {
-	return answer{resp: resp, err: err, started: b.started, rows: b.rows, retried: c.retried}
+	return answer{resp: resp, err: err, place: b.place, started: b.started, rows: b.rows, retried: c.retried}
 }

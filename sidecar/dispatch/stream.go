@@ -120,13 +120,15 @@ type pendingAnswer struct {
 	place   *placement // held until then
 	model   *model
 	id      string
+	tally   *tally
 	arrived time.Time
 	rows    int
 	// decoupled answers have no place in the order of the stream's answers.
 	decoupled bool
 	// asked is whether the caller wants to see an empty last answer.
 	asked  bool
-	failed bool // an answer, though perhaps not the last, was an error
+	failed bool   // an answer, though perhaps not the last, was an error
+	said   string // that error
 }
 
 // InferStream serves ModelStreamInfer: every request of the stream goes to a
@@ -208,7 +210,7 @@ func (s *inferStream) forward(r *batch.Request) error {
 	}
 	now := d.clock.Now()
 	p := pendingAnswer{
-		model: route.model, id: r.ID, arrived: now, rows: max(1, r.Rows()),
+		model: route.model, id: r.ID, tally: route.tallyOf(r.Version), arrived: now, rows: max(1, r.Rows()),
 		decoupled: route.spec.Config.GetModelTransactionPolicy().GetDecoupled(),
 	}
 	wish, said := batch.FindParameter(r.Parameters, batch.ParameterEmptyFinalResponse)
@@ -361,7 +363,9 @@ func (s *inferStream) seen(up *upstream, f *batch.Frame) bool {
 		return true
 	}
 	p := &up.pending[i]
-	p.failed = p.failed || a.Failed
+	if a.Failed && !p.failed {
+		p.failed, p.said = true, a.Error
+	}
 	if !a.Last {
 		return true
 	}
@@ -436,10 +440,19 @@ func (s *inferStream) refuse(r *batch.Request, cause error, decoupled bool) erro
 	})
 }
 
+// finishStreamed reports what became of a request of a stream, whose errors are
+// text without a code.
 func (d *Dispatcher) finishStreamed(p pendingAnswer, result Result, reason string) {
 	now := d.clock.Now()
 	o := Outcome{Model: p.model.name, Result: result, Latency: now.Sub(p.arrived), Rows: p.rows, Batch: p.rows, PassedThrough: true, Reason: reason}
 	p.model.counts.add(&o, now)
+	v := judge(&o, nil, "", false)
+	if result == Failed && p.said != "" {
+		if v = uncounted; !fromValidation(p.said) {
+			v = judgeError(status.Error(codes.Internal, p.said), p.model.backend())
+		}
+	}
+	p.model.count(p.tally, p.place, &o, v)
 	d.o.Observer.Finished(o)
 }
 

@@ -32,6 +32,9 @@ type Result struct {
 	// Skipped says why the model was not warmed up, or not measured; empty where
 	// it was.
 	Skipped string
+	// Statistics are the server's of the model after the warm-up: what clients did
+	// not ask for. There are none if no request was sent.
+	Statistics []*tritonpb.ModelStatistics
 }
 
 // Options of Run.
@@ -86,11 +89,14 @@ func Run(ctx context.Context, address string, c *tritonpb.ModelConfig, o Options
 	}
 	defer conn.Close()
 	w := warmer{o: o, client: tritonpb.NewGRPCInferenceServiceClient(conn), config: c, end: o.Now().Add(o.Budget)}
+	var r Result
 	if !o.Measure || c.GetMaxBatchSize() <= 0 {
-		_, err := w.execute(ctx, 1)
-		return Result{}, err
+		_, err = w.execute(ctx, 1)
+	} else {
+		r, err = w.measure(ctx)
 	}
-	return w.measure(ctx)
+	r.Statistics = w.statistics(ctx)
+	return r, err
 }
 
 type warmer struct {
@@ -98,9 +104,36 @@ type warmer struct {
 	client tritonpb.GRPCInferenceServiceClient
 	config *tritonpb.ModelConfig
 	end    time.Time
+	// answered counts requests that were.
+	answered uint64
 }
 
-func (w warmer) measure(ctx context.Context) (Result, error) {
+// statistics reads what the server counted of the warm-up. It counts a moment
+// after it has answered.
+func (w *warmer) statistics(ctx context.Context) []*tritonpb.ModelStatistics {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for {
+		r, err := w.client.ModelStatistics(ctx, &tritonpb.ModelStatisticsRequest{Name: w.config.GetName()})
+		if err != nil {
+			return nil // statistics that are off by a warm-up are no reason to fail
+		}
+		counted := uint64(0)
+		for _, s := range r.GetModelStats() {
+			counted += s.GetInferenceStats().GetSuccess().GetCount() + s.GetInferenceStats().GetFail().GetCount()
+		}
+		if counted >= w.answered {
+			return r.GetModelStats()
+		}
+		select {
+		case <-ctx.Done():
+			return r.GetModelStats()
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func (w *warmer) measure(ctx context.Context) (Result, error) {
 	limit := int(w.config.GetMaxBatchSize())
 	if w.o.MaxBatch > 0 {
 		limit = min(limit, w.o.MaxBatch)
@@ -133,12 +166,13 @@ func (w warmer) measure(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-func (w warmer) execute(ctx context.Context, rows int) (time.Duration, error) {
+func (w *warmer) execute(ctx context.Context, rows int) (time.Duration, error) {
 	request, _ := Request(w.config, rows)
 	begin := w.o.Now()
 	if _, err := w.client.ModelInfer(ctx, request); err != nil {
 		return 0, fmt.Errorf("warm up %q with %d rows of zeros: %w", w.config.GetName(), rows, err)
 	}
+	w.answered++
 	return w.o.Now().Sub(begin), nil
 }
 
@@ -156,6 +190,8 @@ func Sizes(limit int) []int {
 // configuration does not tell what such a request looks like.
 func Request(c *tritonpb.ModelConfig, rows int) (request *tritonpb.ModelInferRequest, reason string) {
 	switch {
+	case c.GetEnsembleScheduling() != nil:
+		return nil, "the models that an ensemble calls are warmed up themselves"
 	case c.GetSequenceBatching() != nil:
 		return nil, "requests of a sequence model belong to sequences"
 	case c.GetModelTransactionPolicy().GetDecoupled():

@@ -14,6 +14,8 @@ import (
 type StreamAnswer struct {
 	// Failed tells that the message carries an error.
 	Failed bool
+	// Error is its text.
+	Error string
 	// Model that answered; empty in an error.
 	Model string
 	// ID of the request, in errors too.
@@ -51,7 +53,9 @@ func ReadStreamAnswer(wire mem.BufferSlice) (StreamAnswer, error) {
 	err := c.walk(0, func(num protowire.Number, n int) (bool, error) {
 		switch num {
 		case streamError:
+			a.Error = string(c.bytes(n))
 			a.Failed = a.Failed || n > 0
+			return true, nil
 		case streamResponse:
 			return true, c.walk(c.left-n, func(num protowire.Number, n int) (_ bool, err error) {
 				switch num {

@@ -26,6 +26,9 @@ type Partition struct {
 	Up     bool
 	Models []string // names of the models that are served there
 
+	// WarmedUp is what its statistics of a model hold that no client asked for; nil means nothing.
+	WarmedUp func(model string) []*tritonpb.ModelStatistics
+
 	// Conn is a connection to the process that others own; nil makes Aggregate open one to GRPC.
 	Conn grpc.ClientConnInterface
 }
@@ -38,28 +41,42 @@ type Partitions interface {
 // Model is what the route table says of a model.
 type Model struct {
 	Config   *tritonpb.ModelConfig
-	Versions []string // served versions, ascending; none: the model is not loaded
+	Written  *tritonpb.ModelConfig // as its author wrote it; nil: like Config
+	Versions []string              // served versions, ascending; none: the model is not loaded
+	Absent   []string              // versions that are not served, though the model is known
+}
+
+// Entry is what the repository says of a model.
+type Entry struct {
+	Name string
+	// Versions that are not served for a Reason; none for a model that is served, or that nobody has tried to.
+	Versions []string
+	Reason   string
 }
 
 // Models is the route table. Both methods must be cheap: they are asked for every inference request over HTTP.
 type Models interface {
-	// Lookup finds a model that is served.
+	// Lookup finds a model that is served, or was.
 	Lookup(name string) (Model, bool)
-	// Names are the models of the repository, served or not.
-	Names() []string
+	// Repository lists the models of the repository, served or not, sorted by name.
+	Repository() []Entry
 }
 
-// Count is what clients have seen of a model since Conch started, or since the model was last loaded.
+// Count is what clients have seen of a version of a model since it was last loaded, counted as Triton counts.
 type Count struct {
 	Success, Fail         uint64        // requests
 	SuccessTime, FailTime time.Duration // sum over requests, from arrival to answer
-	QueueTime             time.Duration // sum over successful requests, waiting in Conch and in Triton
+	QueueTime             time.Duration // sum over successful requests, waiting in Conch
+	// Ran counts successful requests by the rows that ran together with them; 0 stands for more than a batch may have.
+	Ran map[int]uint64
+	// Executions that partitions have answered: so many their statistics will show.
+	Executions uint64
 }
 
 // Counts knows the requests of clients.
 type Counts interface {
-	// Count is false for a model of which nothing is known.
-	Count(model string) (Count, bool)
+	// Count is false for a version of which nothing is known.
+	Count(model, version string) (Count, bool)
 }
 
 // Repository loads and unloads models. Errors are gRPC status errors in Triton's words.
@@ -142,7 +159,9 @@ func (a *Aggregate) find(name, version string) (Model, error) {
 	switch {
 	case !ok:
 		return m, status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", name)
-	case len(m.Versions) == 0:
+	case len(m.Versions) == 0 && version != "" && slices.Contains(m.Absent, version):
+		return m, status.Errorf(codes.Unavailable, "Request for unknown model: '%s' version %s is not at ready state", name, version)
+	case len(m.Versions) == 0 && version == "":
 		return m, status.Errorf(codes.NotFound, "Request for unknown model: '%s' has no available versions", name)
 	case version != "" && !slices.Contains(m.Versions, version):
 		return m, status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", name, version)
@@ -225,7 +244,8 @@ func (a *Aggregate) ModelMetadata(ctx context.Context, r *tritonpb.ModelMetadata
 	return metadata(r.GetName(), version, m), nil
 }
 
-// ModelConfig is that of a partition that has the model, which has filled in Triton's defaults, or the file's.
+// ModelConfig is that of a partition that has the model, which has filled in Triton's defaults, or the file's. What Conch
+// took out of the file, because it does that itself, is in it as a server would say it.
 func (a *Aggregate) ModelConfig(ctx context.Context, r *tritonpb.ModelConfigRequest) (*tritonpb.ModelConfigResponse, error) {
 	version, err := canonicalVersion(r.GetVersion())
 	if err != nil {
@@ -238,8 +258,12 @@ func (a *Aggregate) ModelConfig(ctx context.Context, r *tritonpb.ModelConfigRequ
 	for _, p := range a.with(r.GetName()) {
 		answer, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.ModelConfig, r)
 		if err == nil {
+			answer.Config = asWritten(answer.GetConfig(), m.Written)
 			return answer, nil
 		}
+	}
+	if m.Written != nil {
+		return &tritonpb.ModelConfigResponse{Config: asWritten(m.Config, m.Written)}, nil
 	}
 	return &tritonpb.ModelConfigResponse{Config: m.Config}, nil
 }

@@ -90,8 +90,8 @@ func (s *triton) SystemSharedMemoryStatus(_ context.Context, r *tritonpb.SystemS
 type world struct {
 	servers []*triton
 	models  map[string]aggregate.Model
-	names   []string
-	counts  map[string]aggregate.Count
+	entries []aggregate.Entry
+	counts  map[string]aggregate.Count // by model/version
 }
 
 func (w *world) Partitions() []aggregate.Partition {
@@ -103,13 +103,16 @@ func (w *world) Partitions() []aggregate.Partition {
 }
 
 func (w *world) Lookup(name string) (aggregate.Model, bool) { m, ok := w.models[name]; return m, ok }
-func (w *world) Names() []string                            { return w.names }
-func (w *world) Count(name string) (aggregate.Count, bool)  { c, ok := w.counts[name]; return c, ok }
+func (w *world) Repository() []aggregate.Entry              { return w.entries }
+func (w *world) Count(name, version string) (aggregate.Count, bool) {
+	c, ok := w.counts[name+"/"+version]
+	return c, ok
+}
 
 // newWorld has partitions a and b, both up. Model m is on both, n on b, u is unloaded.
 func newWorld(t *testing.T) (*world, *aggregate.Aggregate) {
 	t.Helper()
-	w := &world{counts: map[string]aggregate.Count{}, names: []string{"m", "n", "u", "z"}}
+	w := &world{counts: map[string]aggregate.Count{}, entries: []aggregate.Entry{{Name: "m"}, {Name: "n"}, {Name: "u"}, {Name: "z"}}}
 	for name, models := range map[string][]string{"a": {"m"}, "b": {"m", "n"}} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
@@ -253,21 +256,23 @@ func TestStatistics(t *testing.T) {
 	w.servers[0].statistics = []*tritonpb.ModelStatistics{m(2, 16, 8)}
 	w.servers[1].statistics = []*tritonpb.ModelStatistics{{Name: "n", Version: "3", InferenceStats: &tritonpb.InferStatistics{Success: d(4)}},
 		{Name: "n", Version: "1", InferenceStats: &tritonpb.InferStatistics{Success: d(5)}}, m(3, 12, 4)}
-	w.counts["m"] = aggregate.Count{Success: 28, Fail: 2, SuccessTime: 7000, FailTime: 10, QueueTime: 3000}
-	w.counts["n"] = aggregate.Count{Success: 9}
+	w.counts["m/1"] = aggregate.Count{Success: 28, Fail: 2, SuccessTime: 70000, FailTime: 10, QueueTime: 3000, Ran: map[int]uint64{8: 16, 4: 12}}
+	w.counts["n/3"] = aggregate.Count{Success: 9}
 
 	r, err := a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{})
 	require.NoError(t, err)
 	require.Empty(t, cmp.Diff([]*tritonpb.ModelStatistics{
 		{Name: "m", Version: "1", LastInference: 16, InferenceCount: 28, ExecutionCount: 5,
-			InferenceStats: &tritonpb.InferStatistics{Success: &tritonpb.StatisticDuration{Count: 28, Ns: 7000}, Fail: &tritonpb.StatisticDuration{Count: 2, Ns: 10},
-				Queue: &tritonpb.StatisticDuration{Count: 28, Ns: 3000}, ComputeInfer: d(5),
-				ComputeInput: d(0), ComputeOutput: d(0), CacheHit: d(0), CacheMiss: d(0)},
+			InferenceStats: &tritonpb.InferStatistics{Success: &tritonpb.StatisticDuration{Count: 28, Ns: 70000}, Fail: &tritonpb.StatisticDuration{Count: 2, Ns: 10},
+				// The wait in Conch and the average wait in Triton; every request is charged with the time of its batch.
+				Queue: &tritonpb.StatisticDuration{Count: 28, Ns: 3000 + 28*100}, ComputeInfer: d(28),
+				ComputeInput: &tritonpb.StatisticDuration{Count: 28}, ComputeOutput: &tritonpb.StatisticDuration{Count: 28}, CacheHit: d(0), CacheMiss: d(0)},
 			BatchStats: []*tritonpb.InferBatchStatistics{{BatchSize: 1, ComputeInput: d(0), ComputeInfer: d(2), ComputeOutput: d(0)},
 				{BatchSize: 4, ComputeInfer: d(3)}, {BatchSize: 8, ComputeInfer: d(2)}},
 			ResponseStats: map[string]*tritonpb.InferResponseStatistics{"0": {Success: d(4), ComputeInfer: d(0), ComputeOutput: d(0), Fail: d(0), EmptyResponse: d(0), Cancel: d(0)}}},
 		{Name: "n", Version: "1", InferenceStats: &tritonpb.InferStatistics{Success: d(5)}},
-		{Name: "n", Version: "3", InferenceStats: &tritonpb.InferStatistics{Success: d(4)}},
+		{Name: "n", Version: "3", InferenceStats: &tritonpb.InferStatistics{Success: &tritonpb.StatisticDuration{Count: 9}, Fail: d(0), Queue: &tritonpb.StatisticDuration{Count: 9},
+			ComputeInput: d(0), ComputeInfer: d(0), ComputeOutput: d(0)}},
 	}, r.ModelStats, protocmp.Transform()))
 
 	_, err = a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "u"})

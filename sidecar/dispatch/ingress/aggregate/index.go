@@ -19,10 +19,18 @@ import (
 
 type modelIndex = tritonpb.RepositoryIndexResponse_ModelIndex
 
-const ready = "READY"
+// States of a version in an index.
+const (
+	ready       = "READY"
+	loading     = "LOADING"
+	unloading   = "UNLOADING"
+	unavailable = "UNAVAILABLE"
+)
 
-// RepositoryIndex is the union of all partitions' indexes. A version is READY if it is on any partition; otherwise the
-// state and reason are those of the first partition that has any. Models that are on no partition appear by name.
+// RepositoryIndex is what the repository and all partitions' indexes say. A version that is served is READY if it is on
+// any partition; otherwise the state and reason are those of the first partition that has any. A model that is not served
+// is UNAVAILABLE for the repository's reason, and UNLOADING while a partition still has it. Models that nobody tried to
+// load appear by name.
 func (a *Aggregate) RepositoryIndex(ctx context.Context, r *tritonpb.RepositoryIndexRequest) (*tritonpb.RepositoryIndexResponse, error) {
 	if r.GetRepositoryName() != "" {
 		return nil, status.Error(codes.Unimplemented, "'repository_name' specification is not supported")
@@ -32,30 +40,40 @@ func (a *Aggregate) RepositoryIndex(ctx context.Context, r *tritonpb.RepositoryI
 	for i, answer := range answers { // a partition that does not answer has nothing ready
 		indexes[i] = answer.GetModels()
 	}
-	return &tritonpb.RepositoryIndexResponse{Models: mergeIndexes(indexes, a.o.Models.Names(), r.GetReady())}, nil
+	return &tritonpb.RepositoryIndexResponse{Models: mergeIndexes(indexes, a.o.Models.Repository(), r.GetReady())}, nil
 }
 
-func mergeIndexes(indexes [][]*modelIndex, names []string, readyOnly bool) []*modelIndex {
-	type key struct{ name, version string }
-	merged := make(map[key]*modelIndex)
-	versioned := make(map[string]bool)
+type indexKey struct{ name, version string }
+
+func mergeIndexes(indexes [][]*modelIndex, repository []Entry, readyOnly bool) []*modelIndex {
+	merged := make(map[indexKey]*modelIndex)
 	for _, index := range indexes {
 		for _, m := range index {
-			k := key{m.GetName(), m.GetVersion()}
-			old, ok := merged[k]
-			switch {
-			case !ok || m.GetState() == ready:
-				merged[k] = m
-			case old.GetState() == "" && m.GetState() != "":
+			k := indexKey{m.GetName(), m.GetVersion()}
+			if old, ok := merged[k]; !ok || rank(m) > rank(old) {
 				merged[k] = m
 			}
-			versioned[k.name] = versioned[k.name] || k.version != ""
 		}
 	}
-	for _, name := range names {
-		if _, ok := merged[key{name: name}]; !ok && !versioned[name] {
-			merged[key{name: name}] = &modelIndex{Name: name}
+	for _, entry := range repository {
+		for _, version := range entry.Versions {
+			k := indexKey{entry.Name, version}
+			absent := &modelIndex{Name: entry.Name, Version: version, State: unavailable, Reason: entry.Reason}
+			switch merged[k].GetState() {
+			case ready, unloading:
+				absent.State, absent.Reason = unloading, ""
+			case loading:
+				continue
+			}
+			merged[k] = absent
 		}
+		if k := (indexKey{name: entry.Name}); merged[k] == nil {
+			merged[k] = &modelIndex{Name: entry.Name}
+		}
+	}
+	versioned := make(map[string]bool)
+	for k := range merged {
+		versioned[k.name] = versioned[k.name] || k.version != ""
 	}
 	list := make([]*modelIndex, 0, len(merged))
 	for k, m := range merged {
@@ -69,6 +87,17 @@ func mergeIndexes(indexes [][]*modelIndex, names []string, readyOnly bool) []*mo
 		return cmp.Or(strings.Compare(x.GetName(), y.GetName()), compareVersions(x.GetVersion(), y.GetVersion()))
 	})
 	return list
+}
+
+// rank orders what partitions say of one version: the first with a state counts, unless one has it ready.
+func rank(m *modelIndex) int {
+	switch m.GetState() {
+	case ready:
+		return 2
+	case "":
+		return 0
+	}
+	return 1
 }
 
 func compareVersions(x, y string) int {

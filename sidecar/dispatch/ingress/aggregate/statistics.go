@@ -8,6 +8,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -32,24 +33,59 @@ func (a *Aggregate) ModelStatistics(ctx context.Context, r *tritonpb.ModelStatis
 			return nil, status.Errorf(codes.InvalidArgument, "requested model version is not available for model '%s'", name)
 		}
 	}
-	answers, failures := askAll(ctx, a, partitions, tritonpb.GRPCInferenceServiceClient.ModelStatistics,
-		&tritonpb.ModelStatisticsRequest{Name: r.GetName(), Version: version})
-	var all []*tritonpb.ModelStatistics
-	answered := 0
-	for i, answer := range answers {
-		if failures[i] == nil {
-			answered++
-			all = append(all, answer.GetModelStats()...)
-		}
+	merged, err := a.gather(ctx, partitions, &tritonpb.ModelStatisticsRequest{Name: r.GetName(), Version: version})
+	if err != nil {
+		return nil, err
 	}
-	if answered == 0 && len(partitions) > 0 {
-		return nil, failures[0]
-	}
-	merged := mergeStatistics(all)
 	if a.o.Counts != nil {
 		applyCounts(merged, a.o.Counts)
 	}
 	return &tritonpb.ModelStatisticsResponse{ModelStats: merged}, nil
+}
+
+// A server counts a moment after it has answered. A client that counts its own answers must not see that, so partitions
+// are asked again until they show what they have answered, or for so long.
+const (
+	statisticsLag   = 25 * time.Millisecond
+	statisticsAgain = time.Millisecond
+)
+
+func (a *Aggregate) gather(ctx context.Context, partitions []Partition, r *tritonpb.ModelStatisticsRequest) ([]*tritonpb.ModelStatistics, error) {
+	for began := time.Now(); ; {
+		answers, failures := askAll(ctx, a, partitions, tritonpb.GRPCInferenceServiceClient.ModelStatistics, r)
+		var all []*tritonpb.ModelStatistics
+		answered := 0
+		for i, answer := range answers {
+			if failures[i] == nil {
+				answered++
+				for _, s := range answer.GetModelStats() {
+					all = append(all, ofClients(s, partitions[i]))
+				}
+			}
+		}
+		if answered == 0 && len(partitions) > 0 {
+			return nil, failures[0]
+		}
+		merged := mergeStatistics(all)
+		if a.o.Counts == nil || time.Since(began) > statisticsLag || !lagging(merged, a.o.Counts) {
+			return merged, nil
+		}
+		select {
+		case <-time.After(statisticsAgain):
+		case <-ctx.Done():
+			return merged, nil
+		}
+	}
+}
+
+// lagging reports that a server has not counted yet what it answered.
+func lagging(list []*tritonpb.ModelStatistics, counts Counts) bool {
+	for _, s := range list {
+		if c, ok := counts.Count(s.GetName(), s.GetVersion()); ok && s.GetExecutionCount() < c.Executions {
+			return true
+		}
+	}
+	return false
 }
 
 // mergeStatistics adds up the entries of one model and version; it takes over the messages.
@@ -130,23 +166,91 @@ func add(to **tritonpb.StatisticDuration, from *tritonpb.StatisticDuration) {
 	(*to).Ns += from.GetNs()
 }
 
-// applyCounts puts clients' requests in place of partitions'. Clients are counted by model, so a model of which several
-// versions are served keeps the sums.
-func applyCounts(list []*tritonpb.ModelStatistics, counts Counts) {
-	versions := make(map[string]int)
-	for _, s := range list {
-		versions[s.GetName()]++
+// ofClients takes out of a partition's statistics what its warm-up added. A server that has begun anew has no warm-up in
+// it; that shows where it counts less.
+func ofClients(s *tritonpb.ModelStatistics, p Partition) *tritonpb.ModelStatistics {
+	if p.WarmedUp == nil {
+		return s
 	}
+	for _, warm := range p.WarmedUp(s.GetName()) {
+		if warm.GetVersion() != s.GetVersion() || warm.GetExecutionCount() > s.GetExecutionCount() || warm.GetInferenceCount() > s.GetInferenceCount() {
+			continue
+		}
+		s.InferenceCount -= warm.GetInferenceCount()
+		s.ExecutionCount -= warm.GetExecutionCount()
+		if s.ExecutionCount == 0 {
+			s.LastInference = 0
+		}
+		of, less := s.GetInferenceStats(), warm.GetInferenceStats()
+		subtract(of.GetSuccess(), less.GetSuccess())
+		subtract(of.GetFail(), less.GetFail())
+		subtract(of.GetQueue(), less.GetQueue())
+		subtract(of.GetComputeInput(), less.GetComputeInput())
+		subtract(of.GetComputeInfer(), less.GetComputeInfer())
+		subtract(of.GetComputeOutput(), less.GetComputeOutput())
+		for _, b := range warm.GetBatchStats() {
+			if i := slices.IndexFunc(s.GetBatchStats(), func(have *tritonpb.InferBatchStatistics) bool { return have.GetBatchSize() == b.GetBatchSize() }); i >= 0 {
+				subtract(s.BatchStats[i].GetComputeInput(), b.GetComputeInput())
+				subtract(s.BatchStats[i].GetComputeInfer(), b.GetComputeInfer())
+				subtract(s.BatchStats[i].GetComputeOutput(), b.GetComputeOutput())
+			}
+		}
+		s.BatchStats = slices.DeleteFunc(s.BatchStats, func(b *tritonpb.InferBatchStatistics) bool { return b.GetComputeInfer().GetCount() == 0 })
+	}
+	return s
+}
+
+func subtract(from, less *tritonpb.StatisticDuration) {
+	if from != nil {
+		from.Count -= min(from.Count, less.GetCount())
+		from.Ns -= min(from.Ns, less.GetNs())
+	}
+}
+
+// applyCounts puts clients' requests in place of partitions'. A server charges every request of a batch with what the
+// batch took; a partition that got the batch as one request charges once, so each request is charged here with the average
+// of its batch's size.
+func applyCounts(list []*tritonpb.ModelStatistics, counts Counts) {
 	for _, s := range list {
-		c, ok := counts.Count(s.GetName())
-		if !ok || versions[s.GetName()] != 1 {
+		c, ok := counts.Count(s.GetName(), s.GetVersion())
+		if !ok {
 			continue
 		}
 		if s.InferenceStats == nil {
 			s.InferenceStats = &tritonpb.InferStatistics{}
 		}
-		s.InferenceStats.Success = &tritonpb.StatisticDuration{Count: c.Success, Ns: uint64(c.SuccessTime)}
-		s.InferenceStats.Fail = &tritonpb.StatisticDuration{Count: c.Fail, Ns: uint64(c.FailTime)}
-		s.InferenceStats.Queue = &tritonpb.StatisticDuration{Count: c.Success, Ns: uint64(c.QueueTime)}
+		of := s.InferenceStats
+		input := perRequest(c, s, of.GetComputeInput(), (*tritonpb.InferBatchStatistics).GetComputeInput)
+		infer := perRequest(c, s, of.GetComputeInfer(), (*tritonpb.InferBatchStatistics).GetComputeInfer)
+		output := perRequest(c, s, of.GetComputeOutput(), (*tritonpb.InferBatchStatistics).GetComputeOutput)
+		inServer := c.Success * average(of.GetQueue())
+		of.Success = &tritonpb.StatisticDuration{Count: c.Success, Ns: uint64(c.SuccessTime)}
+		of.Fail = &tritonpb.StatisticDuration{Count: c.Fail, Ns: uint64(c.FailTime)}
+		of.Queue = &tritonpb.StatisticDuration{Count: c.Success, Ns: uint64(c.QueueTime) + inServer}
+		of.ComputeInput, of.ComputeInfer, of.ComputeOutput = input, infer, output
 	}
+}
+
+// perRequest charges every request with the average of its batch's size, or of all where no such batch is known.
+func perRequest(c Count, s *tritonpb.ModelStatistics, total *tritonpb.StatisticDuration, of func(*tritonpb.InferBatchStatistics) *tritonpb.StatisticDuration) *tritonpb.StatisticDuration {
+	sum := &tritonpb.StatisticDuration{}
+	for rows, n := range c.Ran {
+		each := average(total)
+		for _, b := range s.GetBatchStats() {
+			if b.GetBatchSize() == uint64(rows) && of(b).GetCount() > 0 {
+				each = average(of(b))
+			}
+		}
+		sum.Count += n
+		sum.Ns += n * each
+	}
+	return sum
+}
+
+// average is in nanoseconds.
+func average(d *tritonpb.StatisticDuration) uint64 {
+	if d.GetCount() == 0 {
+		return 0
+	}
+	return d.GetNs() / d.GetCount()
 }

@@ -66,17 +66,21 @@ func (d dispatcher) Lookup(name string) (aggregate.Model, bool) {
 	return aggregate.Model{Config: m.Config, Versions: m.Versions}, true
 }
 
-func (d dispatcher) Names() []string {
-	var names []string
+func (d dispatcher) Repository() []aggregate.Entry {
+	var all []aggregate.Entry
 	for name := range d.Routes().Models {
-		names = append(names, name)
+		all = append(all, aggregate.Entry{Name: name})
 	}
-	return names
+	return all
 }
 
-func (d dispatcher) Count(name string) (aggregate.Count, bool) {
-	c, ok := d.Counts(name)
-	return aggregate.Count{Success: c.Success, Fail: c.Failed, SuccessTime: c.SuccessTime, FailTime: c.FailedTime, QueueTime: c.QueueTime}, ok
+func (d dispatcher) Count(name, version string) (aggregate.Count, bool) {
+	for _, c := range d.VersionCounts(name) {
+		if c.Version == version {
+			return aggregate.Count{Success: c.Success, Fail: c.Failed, SuccessTime: c.SuccessTime, FailTime: c.FailTime, QueueTime: c.QueueTime, Ran: c.Ran}, true
+		}
+	}
+	return aggregate.Count{}, false
 }
 
 func (d dispatcher) Pick(model string) (string, func(), error) {

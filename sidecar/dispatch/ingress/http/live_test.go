@@ -35,7 +35,7 @@ type live struct {
 }
 
 func (l live) Partitions() []aggregate.Partition {
-	return []aggregate.Partition{{ID: "p", GRPC: *liveGRPC, HTTP: *liveHTTP, Up: true, Models: l.Names()}}
+	return []aggregate.Partition{{ID: "p", GRPC: *liveGRPC, HTTP: *liveHTTP, Up: true, Models: l.names()}}
 }
 
 func (l live) Pick(string) (string, func(), error) { return *liveHTTP, func() {}, nil }
@@ -48,16 +48,24 @@ func (l live) Lookup(name string) (aggregate.Model, bool) {
 	return aggregate.Model{Config: c.Config, Versions: versions(name)}, true
 }
 
-func (l live) Names() []string {
+func (l live) names() []string {
+	var names []string
+	for _, e := range l.Repository() {
+		names = append(names, e.Name)
+	}
+	return names
+}
+
+func (l live) Repository() []aggregate.Entry {
 	index, err := l.client.RepositoryIndex(context.Background(), &tritonpb.RepositoryIndexRequest{})
 	if err != nil {
 		return nil
 	}
-	var names []string
+	all := make([]aggregate.Entry, 0, len(index.Models))
 	for _, m := range index.Models {
-		names = append(names, m.Name)
+		all = append(all, aggregate.Entry{Name: m.Name})
 	}
-	return names
+	return all
 }
 
 func (l live) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {

@@ -41,6 +41,8 @@ type Partitions interface {
 // Options are what a Handler needs.
 type Options struct {
 	Partitions Partitions
+	// Requests knows what clients asked for; nil leaves the partitions' own numbers, which count a batch as one request.
+	Requests Requests
 	// Own is our own registry; nil means none.
 	Own prometheus.Gatherer
 	// Registerer takes the counter of failed scrapes, conch_partition_scrape_failures_total; nil leaves it out.
@@ -146,11 +148,20 @@ func (h *Handler) Gather(ctx context.Context) ([]*dto.MetricFamily, error) {
 			merged[family.GetName()] = family
 		}
 	}
+	var series []Series
+	if h.o.Requests != nil {
+		series = h.o.Requests.MetricsRequests()
+	}
 	for i, families := range scraped {
-		for _, family := range families {
+		for name, family := range families {
+			if h.o.Requests != nil && counted(name) {
+				describe(merged, family)
+				continue
+			}
 			merge(merged, family, partitions[i].ID)
 		}
 	}
+	fill(merged, series)
 	list := make([]*dto.MetricFamily, 0, len(merged))
 	for _, family := range merged {
 		list = append(list, family)

@@ -1,0 +1,26 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package aggregate
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// asWritten puts the dynamic_batching that an author wrote back into a configuration that a partition reports, completed
+// as a server completes it: without preferred sizes, a full batch is preferred (model configuration, "Dynamic Batcher").
+func asWritten(reported, written *tritonpb.ModelConfig) *tritonpb.ModelConfig {
+	batching := written.GetDynamicBatching()
+	if batching == nil || reported.GetSchedulingChoice() != nil {
+		return reported
+	}
+	batching = proto.CloneOf(batching)
+	if len(batching.GetPreferredBatchSize()) == 0 && reported.GetMaxBatchSize() > 0 {
+		batching.PreferredBatchSize = []int32{reported.GetMaxBatchSize()}
+	}
+	whole := proto.CloneOf(reported)
+	whole.SchedulingChoice = &tritonpb.ModelConfig_DynamicBatching{DynamicBatching: batching}
+	return whole
+}

@@ -1,0 +1,97 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// Series is what clients asked of one version of a model, by the partition that their requests ran on; what never came to
+// one has no Partition. All but Waiting only grow.
+type Series struct {
+	Model, Version, Partition string
+	Success                   uint64
+	SuccessTime, QueueTime    time.Duration
+	Failed                    map[string]uint64 // by Triton's reason
+	// Waiting counts requests that wait in Conch; only without a Partition.
+	Waiting int
+}
+
+// Requests knows the requests of clients.
+type Requests interface {
+	MetricsRequests() []Series
+}
+
+// The families of Triton that count requests. A partition gets a batch of eight requests as one, so that its own numbers
+// would show a dashboard an eighth of the load: these are written anew, with the requests of clients.
+const (
+	familySuccess  = "nv_inference_request_success"
+	familyFailure  = "nv_inference_request_failure"
+	familyDuration = "nv_inference_request_duration_us"
+	familyQueue    = "nv_inference_queue_duration_us"
+	// familyPending is a partition's own queue; what waits in Conch is added as a series without a partition.
+	familyPending = "nv_inference_pending_request_count"
+)
+
+// counted reports that a partition's series of the family are replaced.
+func counted(family string) bool {
+	switch family {
+	case familySuccess, familyFailure, familyDuration, familyQueue:
+		return true
+	}
+	return false
+}
+
+// describe takes over a family's name, type and help.
+func describe(merged map[string]*dto.MetricFamily, family *dto.MetricFamily) {
+	if merged[family.GetName()] == nil {
+		merged[family.GetName()] = &dto.MetricFamily{Name: family.Name, Type: family.Type, Help: family.Help}
+	}
+}
+
+// fill writes the series into the families that a partition showed.
+func fill(merged map[string]*dto.MetricFamily, all []Series) {
+	counter := func(family string, s Series, value float64, more ...string) {
+		if f := merged[family]; f != nil && f.GetType() == dto.MetricType_COUNTER {
+			f.Metric = append(f.Metric, &dto.Metric{Label: labels(s, more...), Counter: &dto.Counter{Value: &value}})
+		}
+	}
+	for _, s := range all {
+		here := s.Partition != ""
+		if here {
+			counter(familySuccess, s, float64(s.Success))
+			counter(familyDuration, s, float64(s.SuccessTime.Microseconds()))
+			counter(familyQueue, s, float64(s.QueueTime.Microseconds()))
+		}
+		for _, reason := range slices.Sorted(maps.Keys(s.Failed)) {
+			if n := s.Failed[reason]; here || n > 0 {
+				counter(familyFailure, s, float64(n), "reason", reason)
+			}
+		}
+		if f := merged[familyPending]; !here && f != nil && f.GetType() == dto.MetricType_GAUGE {
+			waiting := float64(s.Waiting)
+			f.Metric = append(f.Metric, &dto.Metric{Label: labels(s), Gauge: &dto.Gauge{Value: &waiting}})
+		}
+	}
+	// A family that nobody has a series of is not shown.
+	maps.DeleteFunc(merged, func(name string, f *dto.MetricFamily) bool { return counted(name) && len(f.Metric) == 0 })
+}
+
+func labels(s Series, more ...string) []*dto.LabelPair {
+	pairs := append([]string{"model", s.Model, "version", s.Version}, more...)
+	if s.Partition != "" {
+		pairs = append(pairs, Label, s.Partition)
+	}
+	var list []*dto.LabelPair
+	for i := 0; i+1 < len(pairs); i += 2 {
+		list = append(list, &dto.LabelPair{Name: &pairs[i], Value: &pairs[i+1]})
+	}
+	slices.SortFunc(list, func(x, y *dto.LabelPair) int { return strings.Compare(x.GetName(), y.GetName()) })
+	return list
+}

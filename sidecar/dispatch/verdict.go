@@ -1,0 +1,109 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// verdict is how Triton's statistics take a request.
+type verdict uint8
+
+const (
+	// uncounted requests were refused before they reached a model.
+	uncounted verdict = iota
+	succeeded
+	// The others are failures, by the reasons of nv_inference_request_failure.
+	failedBackend
+	failedCanceled
+	failedRejected
+	failedOther
+
+	verdicts
+)
+
+// reason is the metric's label; empty for what is no failure.
+func (v verdict) reason() string {
+	switch v {
+	case failedBackend:
+		return "BACKEND"
+	case failedCanceled:
+		return "CANCELED"
+	case failedRejected:
+		return "REJECTED"
+	case failedOther:
+		return "OTHER"
+	}
+	return ""
+}
+
+// judge says how Triton would count a request with this outcome.
+func judge(o *Outcome, err error, backend string, ran bool) verdict {
+	switch o.Result {
+	case OK, Late:
+		return succeeded
+	case Dropped:
+		return failedRejected
+	case Cancelled:
+		return failedCanceled
+	case Rejected:
+		if strings.HasPrefix(o.Reason, "queue_") {
+			return failedRejected // Triton's own queue has a limit too, and counts so
+		}
+		return uncounted
+	}
+	if !ran {
+		return failedOther
+	}
+	return judgeError(err, backend)
+}
+
+// judgeError tells apart what a server's error says, by what Triton 2.51 was
+// seen to count. It does not say so itself: a request that it refuses and one
+// that a model fails both come back as a status.
+func judgeError(err error, backend string) verdict {
+	s := status.Convert(err)
+	text := s.Message()
+	switch s.Code() {
+	case codes.InvalidArgument, codes.NotFound, codes.Unimplemented, codes.AlreadyExists, codes.OutOfRange, codes.ResourceExhausted:
+		// A python model may choose these codes for its own errors. Their text is the
+		// model's; validation's is Triton's.
+		if backend == "python" && s.Code() != codes.ResourceExhausted && !fromValidation(text) {
+			return succeeded
+		}
+		return uncounted
+	case codes.Unavailable:
+		if strings.HasPrefix(text, "Request for unknown model: ") {
+			return uncounted
+		}
+		return failedOther
+	case codes.Canceled, codes.DeadlineExceeded:
+		return failedCanceled
+	}
+	switch {
+	case backend != "python",
+		strings.HasPrefix(text, "Failed to process the request(s) for model "),
+		strings.HasPrefix(text, "Stub process "):
+		return failedBackend
+	}
+	// A python model's own error, in its answer.
+	return succeeded
+}
+
+// fromValidation recognises what Triton's front and core say of requests that
+// they refuse.
+func fromValidation(text string) bool {
+	for _, start := range []string{
+		"[request id: ", "Request for unknown model: ", "input ", "inference ", "unexpected ", "unable to ", "expected ", "invalid ",
+		"Unable to ", "contents field ", "sequence ", "shape ", "'shared_memory", "ModelInfer RPC ", "model ", "failed to ", "parameter ", "Input ",
+	} {
+		if strings.HasPrefix(text, start) {
+			return true
+		}
+	}
+	return false
+}
