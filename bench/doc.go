@@ -1,7 +1,7 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command conch-bench measures the figures of docs/results.md: `core`, the queue alone; `proxy`, what a call through Conch costs over the
-// same call straight to the server behind it; `live`, goodput over Triton's own best batching on real tritonservers. `results` writes the
-// page from what the others kept in results/.
+// Command conch-bench measures the figures of docs/results.md: `core`, the queue alone; `sim`, how fast the simulator is; `proxy`, what
+// a call through Conch costs over the same call straight to the server behind it; `live`, goodput over Triton's own best batching on real
+// tritonservers. `results` writes the page from what the others kept in results/.
 package main

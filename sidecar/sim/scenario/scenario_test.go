@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -46,6 +47,9 @@ func TestExamples(t *testing.T) {
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			s := load(t, filepath.Base(file))
+			if s.Rate > 10_000 { // BenchmarkSim runs these
+				s.Rate, s.Duration, s.Warmup = s.Rate/1000, scenario.Duration(200*time.Millisecond), 0
+			}
 			p, err := s.Policy.InProcess(t.Context())
 			require.NoError(t, err)
 			r := run(t, s, scenario.Options{Policy: p})
