@@ -81,13 +81,13 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 	if s.servers != nil {
 		orders = attachedLoader{orders, s.control, s.servers.driver}
 	}
-	one := aggregate.New(aggregate.Options{
+	s.one = aggregate.New(aggregate.Options{
 		Partitions: table, Models: table, Counts: table, Repository: orders, Credentials: s.partitions,
 	})
-	s.later(func() error { one.Close(); return nil })
+	s.later(func() error { s.one.Close(); return nil })
 	limit := int(min(uint64(limits.MessageBytes), math.MaxInt32))
 	front := ingresshttp.New(ingresshttp.Options{
-		Inferer: lender{s.dispatcher}, Catalog: one, Picker: table, Endpoints: one, Aggregator: one,
+		Inferer: lender{s.dispatcher}, Catalog: s.one, Picker: table, Endpoints: s.one, Aggregator: s.one, Remember: s.one.Remember,
 		MaxBodyBytes: int64(limit), Patience: limits.Stall.Std(), Leaving: s.leaving.Load, Logger: s.log.With("part", "http"),
 	})
 	s.later(func() error { front.Close(); return nil })
@@ -98,7 +98,7 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 	s.http.ReadTimeout, s.http.IdleTimeout = limits.Stall.Std(), -1
 	s.http.ConnContext = gate.WithConn
 	s.grpc = ingressgrpc.New(ingressgrpc.Options{
-		Inferer: s.dispatcher, Aggregator: one, Credentials: grpcCredentials(s.tls["grpc"]),
+		Inferer: s.dispatcher, Aggregator: s.one, Credentials: grpcCredentials(s.tls["grpc"]),
 		ServerOptions: []grpc.ServerOption{grpc.MaxRecvMsgSize(limit), grpc.MaxSendMsgSize(math.MaxInt32)},
 	})
 

@@ -32,6 +32,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
@@ -67,6 +68,8 @@ type server struct {
 	servers *servers
 	// partitions are the credentials of Triton's gRPC; nil is in the clear.
 	partitions credentials.TransportCredentials
+	// one answers for all partitions.
+	one *aggregate.Aggregate
 	fronts
 
 	// undo releases what was opened, last first.
@@ -156,7 +159,9 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 			s.applier, err = apply.New(apply.Options{
 				Dir: filepath.Join(o.config.State, "partitions"), DB: db, Driver: partitions, Repository: files, Router: s.dispatcher,
 				Recorder: control.Samples(recorder), MPS: daemon, Logger: o.log.With("part", "apply"), OnStep: h.StepDone,
-				WarmUp:      s.warmUp,
+				WarmUp: s.warmUp,
+				// The fronts are open before the first plan is applied.
+				Settings:    func(ctx context.Context, at driver.Endpoint) error { return s.one.Replay(ctx, at.GRPC) },
 				OnPartition: func(e driver.Event) { h.PartitionChanged(e.Partition, e.Up, changed(e)) },
 			})
 			return s.applier, err

@@ -51,6 +51,7 @@ func New(o Options) (*Applier, error) {
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, 30*time.Second)
 	o.StopTimeout = cmp.Or(o.StopTimeout, 30*time.Second)
 	o.WarmUpBudget = cmp.Or(o.WarmUpBudget, 5*time.Second)
+	o.SettingsTimeout = cmp.Or(o.SettingsTimeout, 5*time.Second)
 	o.Parallel = cmp.Or(o.Parallel, 4)
 	j, err := newJournal(o.DB)
 	if err != nil {

@@ -76,7 +76,7 @@ func (c *change) make() []phase {
 		}
 	}
 	measured, once := c.warmUps()
-	phases := []phase{{steps: stages}, {steps: starts}, {steps: loads}, {steps: measured, serial: true}, {steps: once}}
+	phases := []phase{{steps: stages}, {steps: starts}, {steps: loads}, {steps: c.settings()}, {steps: measured, serial: true}, {steps: once}}
 	if len(reloads) > 0 {
 		phases = append(phases, phase{steps: []step{c.narrow()}}, phase{steps: reloads})
 	}
@@ -331,6 +331,42 @@ func (c *change) warmUp(r *running, l plan.Load, measure bool) step {
 			return result.Skipped, nil
 		},
 	}
+}
+
+// settings are for the servers that have something new: a process, or a model
+// with trace settings of its own.
+func (c *change) settings() []step {
+	if c.a.o.Settings == nil {
+		return nil
+	}
+	var steps []step
+	for _, p := range c.next.Plan.GetPartitions() {
+		id := p.GetId()
+		r := c.started[id]
+		if r == nil {
+			if !slices.ContainsFunc(c.diff.Loads, func(l plan.Load) bool { return l.Partition.GetId() == id }) {
+				continue
+			}
+			r = c.before[id]
+		}
+		steps = append(steps, step{
+			StepEvent: StepEvent{Kind: StepSettings, Partition: id},
+			do: func(ctx context.Context) (string, error) {
+				if err := c.a.tell(ctx, r.process.Endpoint()); err != nil {
+					return err.Error(), nil //nolint:nilerr // the server serves all the same
+				}
+				return "", nil
+			},
+		})
+	}
+	return steps
+}
+
+// tell gives a server the settings of clients.
+func (a *Applier) tell(ctx context.Context, at driver.Endpoint) error {
+	within, cancel := context.WithTimeout(ctx, a.o.SettingsTimeout)
+	defer cancel()
+	return a.o.Settings(within, at)
 }
 
 // narrow puts a table in force whose batches both the old files and the new

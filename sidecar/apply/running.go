@@ -62,6 +62,11 @@ func (r *running) loaded() []string {
 // event takes in that a server died or is back. If it serves, the request path
 // is told: first where it is now and what it has, then that it is there.
 func (a *Applier) event(r *running, e driver.Event) {
+	if e.Up && a.o.Settings != nil {
+		if err := a.tell(context.Background(), e.Endpoint); err != nil {
+			a.o.Logger.Warn("a server that is back did not take every setting of clients", "partition", e.Partition, "error", err)
+		}
+	}
 	serves := func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -72,6 +72,8 @@ const (
 	StepStart  StepKind = "start"
 	StepLoad   StepKind = "load"
 	StepWarmUp StepKind = "warm_up"
+	// StepSettings tells a server what clients have set on all of them before.
+	StepSettings StepKind = "settings"
 	// StepNarrow makes the old route table safe for both old and new files.
 	StepNarrow StepKind = "narrow"
 	StepReload StepKind = "reload"
@@ -151,7 +153,7 @@ func (e *StepError) Error() string { return fmt.Sprintf("step %q failed: %v", e.
 // Unwrap is the step's own error.
 func (e *StepError) Unwrap() error { return e.Err }
 
-// Options of New. Recorder, OnStep, OnPartition, WarmUp, Now and Logger may be
+// Options of New. Recorder, OnStep, OnPartition, Settings, WarmUp, Now and Logger may be
 // nil.
 type Options struct {
 	// Dir is where partitions have their repository directories. It is the
@@ -173,11 +175,16 @@ type Options struct {
 	// Neither may call the Applier's Apply or Close.
 	OnStep      func(StepEvent)
 	OnPartition func(driver.Event)
-	Now         func() time.Time
-	Logger      *slog.Logger
+	// Settings tells the server at an endpoint what clients have set before, once it
+	// has its models and before it gets requests; it may be nil.
+	Settings func(ctx context.Context, at driver.Endpoint) error
+	Now      func() time.Time
+	Logger   *slog.Logger
 	// DrainTimeout bounds the wait for requests in flight (0 means 30s), StopTimeout
 	// the end of one server (30s), WarmUpBudget the warm-up of one model (5s).
 	DrainTimeout, StopTimeout, WarmUpBudget time.Duration
+	// SettingsTimeout bounds Settings of one server; 0 means 5s.
+	SettingsTimeout time.Duration
 	// Parallel bounds the steps of one kind that run at a time; 0 means 4.
 	Parallel int
 }

@@ -298,6 +298,7 @@ func (c *Control) Release(ctx context.Context, r ReleaseRequest) (ReleaseResult,
 	}
 	c.handovers(done, author)
 	c.mu.Lock()
+	already := c.released
 	c.released = true
 	observing := *c.config
 	observing.Mode = config.ModeObserve
@@ -305,6 +306,9 @@ func (c *Control) Release(ctx context.Context, r ReleaseRequest) (ReleaseResult,
 	c.mu.Unlock()
 	c.save()
 	result.Mode = string(config.ModeObserve)
+	if already {
+		return result, nil
+	}
 	c.event(Event{Kind: EventReleased, Author: author, Reason: r.Reason, Message: "the servers were released: mode is observe until conch.yaml is read again (SIGHUP) or tritonctl release --undo"})
 	return result, c.mirror(ctx, "release")
 }

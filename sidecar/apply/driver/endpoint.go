@@ -33,6 +33,8 @@ type endpoint struct {
 	reason  string // why it is down
 	models  []Served
 	changed chan struct{} // closed and replaced whenever the above changes
+	// learnt counts what conch itself has changed: a look that began before is stale.
+	learnt int
 	// refusals are models whose takeover failed, in this life.
 	refusals map[string]bool
 }
@@ -61,6 +63,9 @@ func (e *endpoint) look(ctx context.Context, changed func(string)) {
 		}
 		return
 	}
+	e.mu.Lock()
+	learnt := e.learnt
+	e.mu.Unlock()
 	asking, cancel := context.WithTimeout(ctx, e.health.Deadline)
 	models, err := e.served(asking)
 	cancel()
@@ -78,7 +83,7 @@ func (e *endpoint) look(ctx context.Context, changed func(string)) {
 			return
 		}
 	}
-	if e.up(models) {
+	if e.up(models, learnt) {
 		changed(fmt.Sprintf("what the server at %s serves has changed", e.at.GRPC))
 	}
 }
@@ -91,7 +96,7 @@ func (e *endpoint) live(ctx context.Context) error {
 	if err == nil || !sleep(ctx, min(100*time.Millisecond, e.health.Period)) {
 		return err
 	}
-	switch err := e.ask(ctx, min(e.health.Deadline, max(e.health.Period, time.Second))); {
+	switch err := e.ask(ctx, e.health.again()); {
 	case err == nil:
 		return nil
 	case status.Code(err) == codes.DeadlineExceeded:
@@ -141,9 +146,12 @@ func (e *endpoint) served(ctx context.Context) ([]Served, error) {
 
 // up notes that the server answers, and reports whether it serves something else
 // than before.
-func (e *endpoint) up(models []Served) bool {
+func (e *endpoint) up(models []Served, learnt int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if learnt != e.learnt {
+		models = e.models // the next look sees what is so now
+	}
 	other := !e.seen || !sameServed(e.models, models)
 	e.tried, e.seen, e.models, e.reason = true, true, models, ""
 	if e.life == nil {

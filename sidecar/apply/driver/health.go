@@ -46,7 +46,7 @@ func (h Health) watch(ctx context.Context, p prober) <-chan string {
 		for sleep(ctx, h.Period) {
 			err := h.ask(ctx, p, h.Deadline)
 			if err != nil && ctx.Err() == nil {
-				err = h.ask(ctx, p, min(h.Period, h.Deadline))
+				err = h.ask(ctx, p, h.again())
 			}
 			if err != nil && ctx.Err() == nil {
 				hung <- fmt.Sprintf("the server hangs: it did not answer a health probe within %s: %v", h.Deadline, err)
@@ -56,6 +56,9 @@ func (h Health) watch(ctx context.Context, p prober) <-chan string {
 	}()
 	return hung
 }
+
+// again is the deadline of the second question.
+func (h Health) again() time.Duration { return min(h.Deadline, max(h.Period, time.Second)) }
 
 // answers is nil where a server says anything at all: even an error is a sign of
 // life.

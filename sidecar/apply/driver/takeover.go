@@ -183,6 +183,7 @@ func (e *endpoint) refuse(model string, err error) {
 func (e *endpoint) learn(model string, c *tritonpb.ModelConfig) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.learnt++
 	e.models = slices.Clone(e.models)
 	for i := range e.models {
 		if e.models[i].Name == model {

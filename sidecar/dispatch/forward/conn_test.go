@@ -150,9 +150,9 @@ func TestCallConsumesTheRequest(t *testing.T) {
 // TestDropLosesWhatWaits: calls to a server that never answers end, and the next
 // one goes over a new connection.
 func TestDropLosesWhatWaits(t *testing.T) {
-	started, hold := make(chan struct{}, 2), true
+	started := make(chan struct{}, 1)
 	c, _ := serve(t, func(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
-		if r.Id == "hangs" && hold {
+		if r.Id == "hangs" {
 			started <- struct{}{}
 			<-ctx.Done()
 		}

@@ -106,8 +106,9 @@ const DefaultTimeout = 2 * time.Second
 type Aggregate struct {
 	tritonpb.UnimplementedGRPCInferenceServiceServer
 
-	o     Options
-	conns connections
+	o      Options
+	conns  connections
+	memory *memory
 }
 
 // New makes an Aggregate; Close it.
@@ -118,7 +119,7 @@ func New(o Options) *Aggregate {
 	if o.Server == nil {
 		o.Server = &tritonpb.ServerMetadataResponse{Name: "triton"}
 	}
-	return &Aggregate{o: o, conns: connections{credentials: o.Credentials}}
+	return &Aggregate{o: o, conns: connections{credentials: o.Credentials}, memory: newMemory()}
 }
 
 // Close gives up the connections to partitions.

@@ -8,13 +8,14 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
 // everywhere gives an order to all partitions that are up. The answer is the first partition's, the error the first
-// there is. Partitions that start later begin with Triton's defaults.
-func everywhere[Q, A any](ctx context.Context, a *Aggregate, partitions []Partition, m method[Q, A], request Q) (A, error) {
+// there is. What all have accepted is remembered for partitions that start later.
+func everywhere[Q proto.Message, A any](ctx context.Context, a *Aggregate, partitions []Partition, m method[Q, A], request Q) (A, error) {
 	var none A
 	if len(partitions) == 0 {
 		return none, status.Error(codes.Unavailable, "no Triton server is up")
@@ -25,6 +26,7 @@ func everywhere[Q, A any](ctx context.Context, a *Aggregate, partitions []Partit
 			return none, err
 		}
 	}
+	a.memory.remember(request)
 	return answers[0], nil
 }
 

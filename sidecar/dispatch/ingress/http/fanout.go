@@ -26,7 +26,7 @@ type answer struct {
 // caller gets the first partition's answer, or the first refusal. A model's trace setting concerns only the partitions
 // that have the model, so there refusals count only if there is nothing else.
 //
-// Partitions that start later begin with Triton's defaults.
+// What they have accepted is remembered for partitions that start later.
 func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
 	body, ok := h.harmless(w, r)
 	if !ok {
@@ -69,6 +69,9 @@ func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 	}
 	if rt.model != "" && accepted != nil {
 		refused = nil
+	}
+	if accepted != nil && refused == nil && failure == nil && r.Method == nethttp.MethodPost && h.o.Remember != nil {
+		h.o.Remember(requestPath(r), body.ReadOnlyData())
 	}
 	switch {
 	case refused != nil:

@@ -72,6 +72,8 @@ type Options struct {
 	Picker     Picker
 	Endpoints  Endpoints
 	Aggregator Aggregator
+	// Remember is told of a setting that servers have accepted; it may be nil.
+	Remember func(path string, body []byte)
 
 	// MaxBodyBytes limits a request's body, after decompression too; zero means DefaultMaxBodyBytes.
 	MaxBodyBytes int64

@@ -1,0 +1,284 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/minitriton"
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// others is a server that others run.
+type others struct {
+	t          *testing.T
+	repository string
+	control    minitriton.Control
+	server     *minitriton.Server
+	at         Endpoint
+}
+
+func (o *others) start(load ...string) {
+	o.t.Helper()
+	s, err := minitriton.New(minitriton.Options{Repository: o.repository, Control: o.control, Load: load})
+	require.NoError(o.t, err)
+	listeners, err := listen(o.at)
+	require.NoError(o.t, err)
+	require.NoError(o.t, s.Start(context.WithoutCancel(o.t.Context()), listeners))
+	o.server, o.at = s, Endpoint(s.Endpoint())
+}
+
+func someone(t *testing.T, control minitriton.Control, load ...string) *others {
+	o := &others{t: t, repository: t.TempDir(), control: control}
+	for _, name := range []string{"a", "b"} {
+		emulated(t, o.repository, name)
+		config := filepath.Join(o.repository, name, "config.pbtxt")
+		text, err := os.ReadFile(config)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(config, append(text, "dynamic_batching { max_queue_delay_microseconds: 700 }\n"...), 0o644))
+	}
+	o.start(load...)
+	t.Cleanup(func() { require.NoError(t, o.server.Close()) })
+	return o
+}
+
+var quick = Health{Period: 10 * time.Millisecond, Deadline: 300 * time.Millisecond}
+
+// attachTo makes a driver in front of servers, and a channel that tells of changes.
+func attachTo(t *testing.T, dir string, all ...*others) (*Attached, chan string) {
+	var endpoints []AttachEndpoint
+	for i, o := range all {
+		endpoints = append(endpoints, AttachEndpoint{GPU: string(rune('A' + i)), Endpoint: o.at})
+	}
+	d, err := NewAttached(AttachOptions{Endpoints: endpoints, Dir: dir, Health: quick})
+	require.NoError(t, err)
+	changes := make(chan string, 100)
+	d.Watch(func(reason string) { changes <- reason })
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	return d, changes
+}
+
+func attachPartition(t *testing.T, d *Attached, gpu string) (Process, chan Event) {
+	events := make(chan Event, 100)
+	p, err := d.Start(t.Context(), Spec{
+		Partition: &policy.Partition{Id: gpu, Gpu: gpu, ThreadPercentage: 100}, GPU: &policy.GPU{Id: gpu}, Notify: func(e Event) { events <- e },
+	})
+	require.NoError(t, err)
+	return p, events
+}
+
+func names(s EndpointState) []string {
+	var all []string
+	for _, m := range s.Models {
+		all = append(all, m.Name)
+	}
+	return all
+}
+
+// What others load and unload is followed.
+func TestAttachFollowsTheIndex(t *testing.T) {
+	t.Parallel()
+	o := someone(t, minitriton.ControlExplicit, "a")
+	d, changes := attachTo(t, t.TempDir(), o)
+	states, err := d.States(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, names(states[0]))
+	require.EqualValues(t, 8, states[0].Models[0].Config.GetMaxBatchSize())
+	require.Equal(t, []int64{1}, states[0].Models[0].Versions)
+	<-changes
+
+	require.NoError(t, o.server.Load(t.Context(), "b"))
+	<-changes
+	require.NoError(t, o.server.Unload(t.Context(), "a"))
+	<-changes
+	require.Eventually(t, func() bool {
+		states, err = d.States(t.Context())
+		return err == nil && len(names(states[0])) == 1 && names(states[0])[0] == "b"
+	}, 10*time.Second, 5*time.Millisecond)
+}
+
+// A server that goes and comes back without a model is reported, with what is
+// missing; stopping the partition leaves the server as it is.
+func TestAttachReportsDeathReturnAndLoss(t *testing.T) {
+	t.Parallel()
+	o := someone(t, minitriton.ControlExplicit, "a", "b")
+	d, _ := attachTo(t, t.TempDir(), o)
+	_, err := d.States(t.Context())
+	require.NoError(t, err)
+	p, events := attachPartition(t, d, "A")
+	p.Adopt("a")
+	p.Adopt("b")
+
+	require.NoError(t, o.server.Close())
+	down := <-events
+	require.False(t, down.Up)
+	require.Contains(t, down.Reason, "cannot be reached")
+	o.start("a")
+	up := <-events
+	require.True(t, up.Up, up.Reason)
+	require.Equal(t, []string{"b"}, up.Missing)
+
+	require.ErrorIs(t, p.Restart("its stub died"), ErrForeign)
+	require.NoError(t, p.Stop(t.Context()))
+	got, err := answer(t.Context(), o.at, "a")
+	require.NoError(t, err, "the server goes on without the partition")
+	require.EqualValues(t, 7, got)
+}
+
+// A server that is not there yet is attached all the same, and reported when it
+// comes.
+func TestAttachWaitsForAServer(t *testing.T) {
+	t.Parallel()
+	o := someone(t, minitriton.ControlExplicit, "a")
+	require.NoError(t, o.server.Close())
+	d, changes := attachTo(t, t.TempDir(), o)
+	states, err := d.States(t.Context())
+	require.NoError(t, err)
+	require.False(t, states[0].Seen)
+	require.Contains(t, states[0].Reason, "cannot be reached")
+	_, events := attachPartition(t, d, "A")
+	require.False(t, (<-events).Up)
+	o.start("a")
+	require.True(t, (<-events).Up)
+	<-changes
+}
+
+// A server that accepts connections and answers nothing is down after the
+// deadline, and one that answers again is up.
+func TestAttachFindsAServerThatHangs(t *testing.T) {
+	t.Parallel()
+	o := someone(t, minitriton.ControlExplicit, "a")
+	gate := newGate(t, o.at.GRPC)
+	o.at.GRPC = gate.address
+	d, _ := attachTo(t, t.TempDir(), o)
+	_, err := d.States(t.Context())
+	require.NoError(t, err)
+	_, events := attachPartition(t, d, "A")
+
+	gate.shut()
+	e := <-events
+	require.False(t, e.Up)
+	require.Contains(t, e.Reason, "hangs: it did not answer a health probe within 300ms")
+	gate.open()
+	require.True(t, (<-events).Up)
+}
+
+// Batching is taken from models that are wanted, and given back as it was: by
+// another driver too, as after a restart of conch. Twice is once.
+func TestAttachTakesOverAndHandsBack(t *testing.T) {
+	t.Parallel()
+	o := someone(t, minitriton.ControlExplicit, "a", "b")
+	dir := t.TempDir()
+	d, _ := attachTo(t, dir, o)
+	before, err := d.States(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 700, before[0].Models[0].Config.GetDynamicBatching().GetMaxQueueDelayMicroseconds())
+
+	only := func(model string) bool { return model == "a" }
+	done := d.TakeOver(t.Context(), only)
+	require.Equal(t, []Handover{{GPU: "A", Endpoint: o.at.GRPC, Model: "a", Change: "dynamic_batching taken out"}}, done)
+	require.Empty(t, d.TakeOver(t.Context(), only))
+	now, err := d.States(t.Context())
+	require.NoError(t, err)
+	require.Nil(t, now[0].Models[0].Config.GetDynamicBatching())
+	require.NotNil(t, now[0].Models[1].Config.GetDynamicBatching(), "b was not wanted")
+
+	again, _ := attachTo(t, dir, o)
+	_, err = again.States(t.Context())
+	require.NoError(t, err)
+	require.Len(t, again.HandBack(t.Context(), true), 1)
+	again.Look(t.Context())
+	now, err = again.States(t.Context())
+	require.NoError(t, err)
+	require.Nil(t, now[0].Models[0].Config.GetDynamicBatching(), "a dry run changes nothing")
+	done = again.HandBack(t.Context(), false)
+	require.Len(t, done, 1)
+	require.NoError(t, done[0].Err)
+	again.Look(t.Context())
+	now, err = again.States(t.Context())
+	require.NoError(t, err)
+	require.True(t, proto.Equal(before[0].Models[0].Config, now[0].Models[0].Config))
+	require.Empty(t, again.HandBack(t.Context(), false))
+}
+
+// A server that takes no loads is left alone, and asked once.
+func TestAttachLeavesAServerWithoutControl(t *testing.T) {
+	t.Parallel()
+	o := someone(t, minitriton.ControlNone)
+	d, _ := attachTo(t, t.TempDir(), o)
+	_, err := d.States(t.Context())
+	require.NoError(t, err)
+	every := func(string) bool { return true }
+	done := d.TakeOver(t.Context(), every)
+	require.Len(t, done, 1)
+	require.ErrorIs(t, done[0].Err, ErrNoControl)
+	require.Empty(t, d.TakeOver(t.Context(), every))
+	require.Empty(t, d.HandBack(t.Context(), false))
+}
+
+// gate passes bytes on to a server while it is open.
+type gate struct {
+	address string
+	pass    chan struct{} // holds a token while open
+}
+
+func newGate(t *testing.T, to string) *gate {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	g := &gate{address: l.Addr().String(), pass: make(chan struct{}, 1)}
+	g.open()
+	ended := make(chan struct{})
+	accepting := make(chan struct{})
+	go func() {
+		defer close(accepting)
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := (&net.Dialer{}).DialContext(context.WithoutCancel(t.Context()), "tcp", to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			go g.copy(in, out, ended)
+			go g.copy(out, in, ended)
+		}
+	}()
+	t.Cleanup(func() { close(ended); _ = l.Close(); <-accepting })
+	return g
+}
+
+func (g *gate) shut() { <-g.pass }
+func (g *gate) open() { g.pass <- struct{}{} }
+
+func (g *gate) copy(from, to net.Conn, ended chan struct{}) {
+	defer from.Close()
+	defer to.Close()
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		select {
+		case <-g.pass:
+		case <-ended:
+			return
+		}
+		_, err = to.Write(buffer[:n])
+		g.pass <- struct{}{}
+		if err != nil {
+			return
+		}
+	}
+}
