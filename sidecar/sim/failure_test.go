@@ -81,7 +81,7 @@ func TestAModelWithoutAPartitionIsRefused(t *testing.T) {
 func TestBreakdowns(t *testing.T) {
 	s := small{
 		models: 1, gpus: 1, beta: time.Millisecond, slo: 2 * time.Millisecond, batch: 1, rate: 100, discipline: "eager", drop: "prefix",
-		late: policy.LatePolicy_LATE_POLICY_DROP, duration: 4000 * time.Second, seed: 3,
+		late: policy.LatePolicy_LATE_POLICY_DROP, duration: 2000 * time.Second, seed: 3,
 	}
 	w := s.world(t)
 	w.Breakdowns = sim.Breakdowns{Between: 3 * time.Second, Repair: time.Second}

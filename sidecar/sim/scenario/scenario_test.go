@@ -31,12 +31,24 @@ func load(t testing.TB, file string) *scenario.Scenario {
 func run(t testing.TB, s *scenario.Scenario, o scenario.Options) *sim.Result {
 	t.Helper()
 	o.Dir = "testdata"
-	w, err := s.World(o)
+	r, err := s.Run(t.Context(), o)
 	require.NoError(t, err)
-	r, err := sim.Run(t.Context(), w.World)
-	require.NoError(t, err)
-	require.NoError(t, w.Close())
 	return r
+}
+
+// TestGoodput: eight models on four GPUs, where deferring collapses and starting at once does not.
+func TestGoodput(t *testing.T) {
+	s := load(t, "eight-on-four.yaml")
+	s.Models[0].Profile = &scenario.Profile{Alpha: scenario.Duration(1053 * time.Microsecond), Beta: scenario.Duration(5072 * time.Microsecond)}
+	goodput := map[string]float64{}
+	for discipline, drop := range map[string]string{"eager": "window", "deferred": "window"} {
+		s.Dispatch = scenario.Dispatch{Discipline: discipline, DropPolicy: drop}
+		found, err := s.Goodput(t.Context(), scenario.Options{}, sim.Search{Guess: 1000})
+		require.NoError(t, err)
+		goodput[discipline] = found.Rate
+	}
+	require.InEpsilon(t, 1434, goodput["eager"], .05)
+	require.InEpsilon(t, 475, goodput["deferred"], .15)
 }
 
 // TestExamples runs every example: it has load, and most of it is served. A scenario that was written as JSON gives the same result.

@@ -4,6 +4,7 @@
 package scenario
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,6 +36,30 @@ func (s *Scenario) World(o Options) (*World, error) {
 		return nil, fmt.Errorf("%w %s: %w", ErrScenario, s.Name, err)
 	}
 	return w, nil
+}
+
+// Run simulates the scenario once.
+func (s *Scenario) Run(ctx context.Context, o Options) (*sim.Result, error) {
+	w, err := s.World(o)
+	if err != nil {
+		return nil, err
+	}
+	r, err := sim.Run(ctx, w.World)
+	return r, errors.Join(err, w.Close())
+}
+
+// Goodput searches for the highest total rate that the scenario holds, its models' parts in proportion. Search.Run is filled in; without
+// seeds the scenario's own is the only one.
+func (s *Scenario) Goodput(ctx context.Context, o Options, search sim.Search) (*sim.Found, error) {
+	if len(search.Seeds) == 0 {
+		search.Seeds = []uint64{max(1, s.Seed)}
+	}
+	search.Run = func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
+		at := o
+		at.Rate, at.Seed = rate, seed
+		return s.Run(ctx, at)
+	}
+	return sim.Goodput(ctx, search)
 }
 
 // World is a sim.World and the files that it reads.
