@@ -71,6 +71,8 @@ func command() *cobra.Command {
 	measure("proxy", "A call through conch against the same call straight to the server behind it", b.proxy)
 	measure("live", "Goodput over Triton's own best batching, real tritonservers on emulated GPUs", b.live)
 
+	root.AddCommand(peers()...)
+
 	var page string
 	results := &cobra.Command{Use: "results", Short: "Writes docs/results.md from results/*.json", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 		reports, err := figure.Read(b.results)

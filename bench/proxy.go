@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/loadgen"
 	"github.com/conch-serving/conch/internal/minitriton"
+	"github.com/conch-serving/conch/internal/pymodels"
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/sidecar/admin/client"
@@ -26,22 +28,42 @@ type payload struct {
 
 var payloads = []payload{{"1KB", 256}, {"600KB", 150 * 1024}}
 
-// proxy measures conch in front of a server that takes no time, against the same calls to that server itself.
+// trialTime is how long each way is measured before it is the next one's turn.
+const trialTime = time.Second
+
+// way is one way to the server.
+type way struct {
+	name, grpc, http string
+}
+
+// proxy measures a call straight to a server that takes no time, through a plain TCP forwarder, and through conch, in turns, each in a
+// process of its own.
 func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
-	r.Emulated = "the server: minitriton with a model that takes no time, embedded in conch; straight calls go to its own port"
-	repository, err := os.MkdirTemp("", "conch-bench-")
+	r.Emulated = "the server: minitriton with a model that takes no time, in a process of its own"
+	directory, err := os.MkdirTemp("", "conch-bench-")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(repository)) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	launcher, err := writeLauncher(directory, program)
+	if err != nil {
+		return err
+	}
+	repository := filepath.Join(directory, "models")
 	for _, p := range payloads {
-		model := zoo.Model{Name: p.name, Profile: zoo.Profile{Model: p.name, GPUType: zoo.A100, SLO: time.Second}, MaxBatchSize: 64, Dims: []int64{int64(p.elements)}}
+		model := zoo.Model{Name: p.name, Profile: zoo.Profile{Model: p.name, GPUType: zoo.A100, SLO: time.Second}, MaxBatchSize: 64, Dims: []int64{int64(p.elements)}, ModelPy: pymodels.Emulate}
 		if err := zoo.Write(repository, model); err != nil {
 			return err
 		}
 	}
-	conch, err := rig.StartConch(ctx, rig.ConchOptions{
-		Bin: b.bin, Repository: repository, GPUs: 1,
+	starting, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	conch, err := rig.StartConch(starting, rig.ConchOptions{
+		Bin: b.bin, Repository: repository, GPUs: 1, Server: launcher,
 		// A discipline that defers would have every caller wait for others: that is not the cost of the path.
 		Settings: map[string]any{"defaults": map[string]any{"discipline": "eager", "slo": "1s"}},
 	})
@@ -49,14 +71,26 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, conch.Close()) }()
-	straight, err := partition(ctx, conch)
+	server, err := partition(ctx, conch)
 	if err != nil {
 		return err
+	}
+	ways := [3]way{{"straight", server.GRPC, server.HTTP}, {name: "forwarder"}, {"conch", conch.GRPC, conch.HTTP}}
+	for _, f := range []struct {
+		target string
+		into   *string
+	}{{server.GRPC, &ways[1].grpc}, {server.HTTP, &ways[1].http}} {
+		forwarder, err := startForwarder(ctx, program, f.target)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, forwarder.Close()) }()
+		*f.into = forwarder.Address
 	}
 	for _, protocol := range []string{"grpc", "http"} {
 		for _, p := range payloads {
 			for _, callers := range []int{1, 64} {
-				if err := b.compare(ctx, r, conch, straight, protocol, p, callers); err != nil {
+				if err := b.compare(ctx, r, conch, ways, protocol, p, callers); err != nil {
 					return err
 				}
 			}
@@ -82,45 +116,72 @@ func partition(ctx context.Context, conch *rig.Conch) (client.Partition, error) 
 	return gpus[0].Partitions[0], nil
 }
 
-// compare measures one kind of call straight and through conch, in turns.
-func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch, straight client.Partition, protocol string, p payload, callers int) error {
-	through, closeThrough, err := b.caller(protocol, conch.GRPC, conch.HTTP, p, callers)
-	if err != nil {
-		return err
+// compare measures one kind of call on all ways, in turns.
+func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch, ways [3]way, protocol string, p payload, callers int) error {
+	var calls [3]loadgen.Caller
+	for i, w := range ways {
+		c, closeCaller, err := b.caller(protocol, w.grpc, w.http, p, callers)
+		if err != nil {
+			return err
+		}
+		defer closeCaller()
+		calls[i] = c
 	}
-	defer closeThrough()
-	direct, closeDirect, err := b.caller(protocol, straight.GRPC, straight.HTTP, p, callers)
-	if err != nil {
-		return err
-	}
-	defer closeDirect()
-
-	var added, ratios, straightP50, throughP50 []float64
+	const straight, forwarder, through = 0, 1, 2
+	var p50, perSecond [3][]float64
+	var cost spending
 	clock := minitriton.SystemClock()
 	length := 200 * time.Millisecond // the first round only warms up
 	for range b.roundsOr(7) + 1 {
-		s, err := loadgen.Closed(ctx, callers, length, direct, clock)
-		if err != nil {
-			return fmt.Errorf("straight: %w", err)
+		for i, w := range ways {
+			before, err := readRuntime(ctx, conch)
+			if err != nil {
+				return err
+			}
+			got, err := loadgen.Closed(ctx, callers, length, calls[i], clock)
+			if err != nil {
+				return fmt.Errorf("%s: %w", w.name, err)
+			}
+			if length != trialTime {
+				continue
+			}
+			p50[i] = append(p50[i], float64(got.Quantile(0.5))/float64(time.Microsecond))
+			perSecond[i] = append(perSecond[i], got.PerSecond())
+			if i == through {
+				after, err := readRuntime(ctx, conch)
+				if err != nil {
+					return err
+				}
+				cost.add(before, after, got.Calls)
+			}
 		}
-		c, err := loadgen.Closed(ctx, callers, length, through, clock)
-		if err != nil {
-			return fmt.Errorf("through conch: %w", err)
-		}
-		if length == time.Second {
-			us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-			straightP50, throughP50 = append(straightP50, us(s.Quantile(0.5))), append(throughP50, us(c.Quantile(0.5)))
-			added = append(added, us(c.Quantile(0.5)-s.Quantile(0.5)))
-			ratios = append(ratios, c.PerSecond()/s.PerSecond())
-		}
-		length = time.Second
+		length = trialTime
 	}
 	name := fmt.Sprintf("proxy.%s.%s.c%d", protocol, p.name, callers)
-	r.AddRuns(name+".added_p50_us", added, "us", "median latency through conch less straight, in turns")
-	r.AddRuns(name+".throughput_ratio", ratios, "ratio", "calls per second through conch over straight, in turns")
-	r.AddRuns(name+".straight_p50_us", straightP50, "us", "")
-	r.AddRuns(name+".through_p50_us", throughP50, "us", "")
-	b.say(fmt.Sprintf("%s: straight %.0f us, through conch %.0f us", name, straightP50[len(straightP50)/2], throughP50[len(throughP50)/2]))
+	var added, forwarderAdded, addedRatio, ratio, forwarderRatio, toForwarder []float64
+	for i := range p50[straight] {
+		added = append(added, p50[through][i]-p50[straight][i])
+		forwarderAdded = append(forwarderAdded, p50[forwarder][i]-p50[straight][i])
+		addedRatio = append(addedRatio, added[i]/forwarderAdded[i])
+		ratio = append(ratio, perSecond[through][i]/perSecond[straight][i])
+		forwarderRatio = append(forwarderRatio, perSecond[forwarder][i]/perSecond[straight][i])
+		toForwarder = append(toForwarder, perSecond[through][i]/perSecond[forwarder][i])
+	}
+	if callers == 1 {
+		r.AddRuns(name+".added_to_forwarder", addedRatio, "ratio", "median latency that conch adds over what the forwarder adds, in turns")
+		r.AddRuns(name+".added_p50_us", added, "us", "median latency through conch less straight")
+		r.AddRuns(name+".forwarder_added_p50_us", forwarderAdded, "us", "median latency through the forwarder less straight")
+		r.AddRuns(name+".straight_p50_us", p50[straight], "us", "")
+	} else {
+		r.AddRuns(name+".throughput_to_forwarder", toForwarder, "ratio", "calls per second through conch over through the forwarder, in turns")
+		r.AddRuns(name+".throughput_ratio", ratio, "ratio", "calls per second through conch over straight")
+		r.AddRuns(name+".forwarder_throughput_ratio", forwarderRatio, "ratio", "calls per second through the forwarder over straight")
+		r.AddRuns(name+".straight_per_second", perSecond[straight], "req/s", "")
+	}
+	cost.report(r, name)
+	mid := len(added) / 2
+	b.say(fmt.Sprintf("%s: p50 straight %.0f us, forwarder +%.0f, conch +%.0f; per second %.0f, %.0f, %.0f", name, p50[straight][mid], forwarderAdded[mid],
+		added[mid], perSecond[straight][mid], perSecond[forwarder][mid], perSecond[through][mid]))
 	return nil
 }
 

@@ -63,8 +63,14 @@ type Rules struct {
 	required  int
 	inputs    map[string]inputRule
 	outputs   map[string]string // datatype by name
+	produced  []outputRule
 	versions  map[string]bool
 	seed      maphash.Seed
+}
+
+type outputRule struct {
+	name, datatype string
+	rowBytes       int // of one row; 0 where that is not known
 }
 
 type inputRule struct {
@@ -98,7 +104,14 @@ func NewRules(config *tritonpb.ModelConfig, versions []string) *Rules {
 		u.batchable, u.reason = false, "more than 64 inputs"
 	}
 	for _, out := range config.GetOutput() {
-		u.outputs[out.GetName()] = datatypeOf(out.GetDataType())
+		rule := outputRule{name: out.GetName(), datatype: datatypeOf(out.GetDataType())}
+		u.outputs[rule.name] = rule.datatype
+		if size := elementSize(rule.datatype); size > 0 && out.GetReshape() == nil {
+			if n, ok := elements(out.GetDims()); ok && n <= maxRowBytes/int64(size) {
+				rule.rowBytes = int(n) * size
+			}
+		}
+		u.produced = append(u.produced, rule)
 	}
 	for _, v := range versions {
 		u.versions[v] = true

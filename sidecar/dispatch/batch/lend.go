@@ -1,0 +1,125 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package batch
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc/mem"
+)
+
+// maxRowBytes is the largest row of an output whose place is planned.
+const maxRowBytes = 1 << 30
+
+// placeAlignment of tensors in lent memory: what vector instructions like.
+const placeAlignment = 64
+
+// Lent is memory that the server can see: Data is at Offset of a region that is
+// registered with it (Triton's system shared memory extension).
+type Lent struct {
+	Region string
+	Offset int
+	Data   []byte
+}
+
+// Place is where an output belongs in lent memory.
+type Place struct {
+	Name string
+	// Offset in Lent.Data, and room in bytes. Room is 0 for an output whose size
+	// nobody knows before it is there; it comes in the message.
+	Offset, Size int
+}
+
+// DataSize is how many bytes of lent memory the inputs need.
+func (r *Request) DataSize() int {
+	n := 0
+	for i := range r.Inputs {
+		n = alignPlace(n) + r.Inputs[i].Data.Len()
+	}
+	return n
+}
+
+// Places plans the outputs of a request that may be batched (see Key), every one
+// of the model's if it names none, and returns how many bytes of lent memory
+// they need: 0 if there is nothing to gain.
+func (u *Rules) Places(r *Request, rows int) (places []Place, size int) {
+	for _, out := range u.produced {
+		if !wants(r, out.name) {
+			continue
+		}
+		p := Place{Name: out.name}
+		if out.rowBytes > 0 && rows <= maxRowBytes/out.rowBytes {
+			p.Offset, p.Size = alignPlace(size), out.rowBytes*rows
+			size = p.Offset + p.Size
+		}
+		places = append(places, p)
+	}
+	return places, size
+}
+
+func alignPlace(n int) int { return (n + placeAlignment - 1) &^ (placeAlignment - 1) }
+
+// MarshalLent copies the inputs' data into lent memory of DataSize bytes and
+// returns the encoded message that refers to it and asks for the outputs at
+// their places in out. All inputs must have data. This is the one time that
+// tensor bytes are copied.
+func (r *Request) MarshalLent(in, out Lent, places []Place) mem.BufferSlice {
+	lent := Request{Model: r.Model, Version: r.Version, ID: r.ID, Parameters: r.Parameters, Unknown: r.Unknown, Inputs: slices.Clone(r.Inputs)}
+	at := 0
+	for i := range lent.Inputs {
+		t := &lent.Inputs[i]
+		at = alignPlace(at)
+		n := t.Data.CopyTo(in.Data[at : at+t.Data.Len()])
+		t.Data, t.Contents, t.hasContents = nil, nil, false
+		t.Parameters = append(slices.Clip(t.Parameters), in.parameters(at, n)...)
+		at += n
+	}
+	for _, p := range places {
+		o := RequestedOutput{Name: p.Name}
+		if p.Size > 0 {
+			o.Parameters = out.parameters(p.Offset, p.Size)
+		}
+		lent.Outputs = append(lent.Outputs, o)
+	}
+	if len(places) == 0 {
+		lent.Outputs = r.Outputs
+	}
+	return lent.Marshal()
+}
+
+func (l Lent) parameters(offset, size int) []Parameter {
+	return []Parameter{
+		StringParameter(ParameterSharedMemoryRegion, l.Region),
+		Int64Parameter(ParameterSharedMemorySize, int64(size)),
+		Int64Parameter(ParameterSharedMemoryOffset, int64(l.Offset+offset)),
+	}
+}
+
+// Claim gives the outputs that the server wrote to their places their data, as
+// references to the lent memory, and makes the answer look as if they had come
+// in the message.
+func (r *Response) Claim(memory mem.Buffer, places []Place) error {
+	for i := range r.Outputs {
+		t := &r.Outputs[i]
+		k := slices.IndexFunc(places, func(p Place) bool { return p.Name == t.Name })
+		if k < 0 || places[k].Size == 0 || !t.SharedMemory() {
+			continue
+		}
+		n, ok := elements(t.Shape)
+		size := elementSize(t.Datatype)
+		if !ok || size <= 0 || n > int64(places[k].Size/size) {
+			return fmt.Errorf("%w: output %q of datatype %s and shape %v does not fit its %d bytes", ErrUnsplittable, t.Name, t.Datatype, t.Shape, places[k].Size)
+		}
+		t.Data.Free()
+		from := places[k].Offset
+		t.Data = mem.BufferSlice{memory.Slice(from, from+int(n)*size)}
+		t.Parameters = slices.DeleteFunc(slices.Clone(t.Parameters), func(p Parameter) bool {
+			return p.Name == ParameterSharedMemoryRegion || p.Name == ParameterSharedMemorySize || p.Name == ParameterSharedMemoryOffset
+		})
+	}
+	r.Wire.Free()
+	r.Wire = nil
+	return nil
+}

@@ -1,0 +1,185 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package shm
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+)
+
+// NamePrefix begins the names of all regions. They are Conch's own: clients
+// neither see them nor may they name them.
+const NamePrefix = "conch-lent-"
+
+// Reserved reports whether a region's name is one that only Conch uses.
+func Reserved(region string) bool { return strings.HasPrefix(region, NamePrefix) }
+
+// Registrar is the server's side of the system shared memory extension.
+type Registrar interface {
+	// Register makes size bytes of the shared memory object key known as region.
+	Register(ctx context.Context, region, key string, size int64) error
+	// Unregister makes the server let go of it.
+	Unregister(ctx context.Context, region string) error
+}
+
+// Options of New.
+type Options struct {
+	// Limit is the most bytes that the pool's slabs may have together.
+	Limit int64
+	// Logger hears why there is no shared memory; nil discards.
+	Logger *slog.Logger
+}
+
+const (
+	// smallestSlab keeps the number of slabs, and so of registrations, small.
+	smallestSlab = 8 << 20
+	// alignment of blocks: a cache line.
+	alignment = 64
+	// registration bounds the calls to the server.
+	registration = 5 * time.Second
+)
+
+// Pool is the shared memory of one server. It is safe for concurrent use.
+type Pool struct {
+	server     Registrar
+	limit      int64
+	log        *slog.Logger
+	background context.Context // ends with Close
+	cancel     context.CancelFunc
+	tasks      sync.WaitGroup
+
+	mu      sync.Mutex
+	slabs   []*slab
+	size    int64 // of slabs, and of those that are being made
+	growing bool
+	refused bool // by the server or the system, until the next Discard
+	epoch   int  // counts Discards: what is made across one is thrown away
+	closed  bool
+}
+
+// New makes a pool without memory. Close it.
+func New(server Registrar, o Options) *Pool {
+	p := &Pool{server: server, limit: o.Limit, log: o.Logger}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	p.background, p.cancel = context.WithCancel(context.Background())
+	return p
+}
+
+// Take lends n bytes, 0 < n. It never waits: false means that there is no room
+// now. The contents are whatever they were.
+func (p *Pool) Take(n int) (*Block, bool) {
+	if n <= 0 {
+		return nil, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.slabs {
+		if offset, ok := s.take(n); ok {
+			return &Block{pool: p, slab: s, offset: offset, Data: s.memory[offset : offset+n : offset+n]}, true
+		}
+	}
+	p.grow(n)
+	return nil, false
+}
+
+// grow makes a slab that n bytes fit into, unless one is on its way. Guarded by mu.
+func (p *Pool) grow(n int) {
+	size := int64(smallestSlab)
+	for size < int64(n) {
+		size *= 2
+	}
+	if p.growing || p.refused || p.closed || p.size+size > p.limit {
+		return
+	}
+	p.growing, p.size = true, p.size+size
+	epoch := p.epoch
+	p.tasks.Go(func() {
+		s, err := p.make(size)
+		p.mu.Lock()
+		p.growing = false
+		fits := err == nil && epoch == p.epoch && !p.closed
+		switch {
+		case fits:
+			p.slabs = append(p.slabs, s)
+		case epoch == p.epoch:
+			p.size -= size
+			p.refused = true
+		}
+		closed := p.closed
+		p.mu.Unlock()
+		if err != nil && !closed {
+			p.log.Info("tensors go through the socket: no shared memory with the server", "bytes", size, "error", err)
+		}
+		if err == nil && !fits {
+			p.letGo(s)
+		}
+	})
+}
+
+// make makes a slab that the server knows.
+func (p *Pool) make(size int64) (*slab, error) {
+	name := NamePrefix + strings.ToLower(rand.Text())
+	s, err := newSlab(name, size)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(p.background, registration)
+	defer cancel()
+	err = p.server.Register(ctx, name, "/"+name, size)
+	// The server has it open now, or will never have.
+	if unlinked := unlink(name); err == nil {
+		err = unlinked
+	}
+	if err != nil {
+		s.condemn()
+		return nil, fmt.Errorf("register %d bytes of shared memory: %w", size, err)
+	}
+	return s, nil
+}
+
+// letGo gives a slab up, and asks the server to.
+func (p *Pool) letGo(s *slab) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.background), registration)
+	defer cancel()
+	if err := p.server.Unregister(ctx, s.region); err != nil {
+		p.log.Debug("the server keeps a shared memory region until it ends", "region", s.region, "error", err)
+	}
+	s.condemn()
+}
+
+// Discard takes all memory out of use, because the server has lost it or may
+// still write to it after a call that was given up. Blocks that are lent stay
+// valid until they are freed. The pool grows again when it is used.
+func (p *Pool) Discard() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.epoch++
+	slabs := p.slabs
+	p.slabs, p.size, p.refused = nil, 0, false
+	if p.closed || len(slabs) == 0 {
+		return
+	}
+	p.tasks.Go(func() {
+		for _, s := range slabs {
+			p.letGo(s)
+		}
+	})
+}
+
+// Close gives all memory up and waits until the server has been told.
+func (p *Pool) Close() {
+	p.Discard()
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.cancel()
+	p.tasks.Wait()
+}
