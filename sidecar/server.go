@@ -118,7 +118,8 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	s.dispatcher = dispatch.New(dispatch.Options{
 		Observer: stubs, Logger: o.log.With("part", "dispatch"),
 		MaxQueuedRequests: o.config.Limits.QueueRequests, MaxQueuedBytes: int64(o.config.Limits.QueueBytes),
-		DialOptions: s.dialOptions(),
+		DialOptions:       s.dialOptions(),
+		SharedMemoryBytes: int64(*o.config.Limits.SharedMemory),
 	})
 	s.later(s.dispatcher.Close)
 	for _, c := range []prometheus.Collector{

@@ -229,7 +229,10 @@ type Limits struct {
 	// send nothing of a request that it began, or take nothing of its answer.
 	Connections int      `yaml:"connections"`
 	Stall       Duration `yaml:"stall"`
-	Drain       Duration `yaml:"drain"`
+	// SharedMemory is what a partition on this host may share with conch, so that
+	// large tensors cross no socket; 0 means none. It is never nil after Load.
+	SharedMemory *Size    `yaml:"sharedMemory"`
+	Drain        Duration `yaml:"drain"`
 }
 
 // Log says how conch logs.

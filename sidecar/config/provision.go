@@ -69,6 +69,9 @@ func (c *Config) Provision(env Environment) {
 	fill(&c.Triggers.Cooldown, Duration(10*time.Second))
 	fill(&c.Limits.QueueRequests, 100_000)
 	fill(&c.Limits.QueueBytes, 4<<30)
+	if c.Limits.SharedMemory == nil {
+		c.Limits.SharedMemory = new(Size(256 << 20))
+	}
 	fill(&c.Limits.MessageBytes, 256<<20)
 	fill(&c.Limits.Connections, 16_384)
 	fill(&c.Limits.Stall, Duration(20*time.Second))

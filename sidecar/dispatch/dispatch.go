@@ -343,8 +343,12 @@ func (d *Dispatcher) Close() error {
 	all = append(all, d.retired...)
 	d.mu.Unlock()
 	var err error
+	closed := make(chan error, len(all))
 	for _, p := range all {
-		err = errors.Join(err, p.conn.Close())
+		go func() { closed <- p.close() }()
+	}
+	for range all {
+		err = errors.Join(err, <-closed)
 	}
 	d.alarm.Stop()
 	d.tasks.Wait()

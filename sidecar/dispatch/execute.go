@@ -26,12 +26,14 @@ const methodInfer = tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
 // run is one batch on one partition.
 type run struct {
 	model   *model
+	rules   *batch.Rules // of the model when it was decided
 	place   *placement
 	calls   []*call
 	rows    int
 	decided queue.Time
 	started time.Time
-	shared  bool // something ran outside the queue when it started
+	loan    *loan // nil: none
+	shared  bool  // something ran outside the queue when it started
 }
 
 // execute runs a batch, answers its calls and frees the partition.
@@ -41,6 +43,7 @@ func (d *Dispatcher) execute(b *run) {
 		if fault := recover(); fault != nil {
 			d.rescue(b, fault)
 		}
+		b.loan.end()
 		for _, c := range b.calls {
 			c.req.Free()
 		}
@@ -54,7 +57,7 @@ func (d *Dispatcher) execute(b *run) {
 	b.started = d.clock.Now()
 	b.shared = p.outside.Load() > 0
 
-	frame, err := b.assemble()
+	joined, err := b.join()
 	if err != nil {
 		// Equal keys that do not fit: a collision of hashes.
 		d.separately(b, err)
@@ -62,7 +65,15 @@ func (d *Dispatcher) execute(b *run) {
 	}
 	// The caller's context is left behind: a cancelled call does not stop Triton,
 	// and the partition is busy until Triton has finished.
-	got, err := p.conn.Call(b.context(d.background), methodInfer, &frame)
+	ctx := b.context(d.background)
+	b.loan = d.lend(b, joined)
+	frame := batch.Frame{Data: b.loan.marshal(joined)}
+	got, err := p.conn.Call(ctx, methodInfer, &frame)
+	if b.loan.refused(d, b, err) {
+		frame = batch.Frame{Data: joined.Marshal()}
+		got, err = p.conn.Call(ctx, methodInfer, &frame)
+	}
+	joined.Free()
 	end := d.clock.Now()
 	d.observe(b, end, err)
 	switch {
@@ -106,24 +117,24 @@ func (b *run) withoutGone() {
 	b.calls = kept
 }
 
-// assemble makes the message for Triton. A request that is alone goes as it
-// came.
-func (b *run) assemble() (batch.Frame, error) {
+// join makes one request of the batch's. A request that is alone goes as it came.
+func (b *run) join() (*batch.Request, error) {
 	if len(b.calls) == 1 {
-		return batch.Frame{Data: b.calls[0].req.Marshal()}, nil
+		alone := b.calls[0].req
+		alone.Ref()
+		return alone, nil
 	}
-	joined, err := batch.Assemble(b.requests())
-	if err != nil {
-		return batch.Frame{}, err
-	}
-	defer joined.Free()
-	return batch.Frame{Data: joined.Marshal()}, nil
+	return batch.Assemble(b.requests())
 }
 
 // split consumes the answer's buffers.
 func (b *run) split(data mem.BufferSlice) ([]*batch.Response, error) {
 	resp, err := batch.ReadResponse(data)
 	if err != nil {
+		return nil, err
+	}
+	if err := b.loan.claim(resp); err != nil {
+		resp.Free()
 		return nil, err
 	}
 	if len(b.calls) == 1 {

@@ -81,6 +81,9 @@ func (d *Dispatcher) setDown(now queue.Time, p *partition, why string, byOrder b
 	p.up.Store(false)
 	p.reason = why
 	p.byOrder = byOrder
+	if p.memory != nil {
+		p.memory.Discard()
+	}
 	for _, m := range d.models {
 		if m.last != nil && m.serves(p) {
 			m.why = p.spec.ID + ": " + why

@@ -32,6 +32,9 @@ type Options struct {
 	OutageWait time.Duration
 	// Connections per partition. Zero means one, which measured best.
 	Connections int
+	// SharedMemoryBytes is the most memory that each partition on the same host
+	// may share with Conch; large tensors then cross no socket. Zero means none.
+	SharedMemoryBytes int64
 	// DialOptions are added to every connection to a partition.
 	DialOptions []grpc.DialOption
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
@@ -45,6 +46,8 @@ type model struct {
 	runs atomic.Pointer[string]
 	// unsplittable is set when an answer did not have the batch's rows.
 	unsplittable atomic.Bool
+	// unlendable is set when its tensors did not fit shared memory.
+	unlendable atomic.Bool
 
 	// Guarded by Dispatcher.mu.
 	classes     []class // indices are the queue's profile classes; never shrinks
@@ -104,6 +107,7 @@ type partition struct {
 	spec    *Partition // as it was first named; its rank may change
 	id      queue.PartitionID
 	conn    *forward.Conn
+	memory  *shm.Pool     // nil: none is shared with its server
 	running atomic.Int32  // executions and calls under way
 	outside atomic.Int32  // those that the queue does not know
 	begun   atomic.Uint32 // all that ever began
@@ -118,6 +122,14 @@ type partition struct {
 	byOrder bool       // SetPartitionState said so, and only it may say up
 	probing bool
 	removed bool
+}
+
+// close ends what Conch has with the partition's process.
+func (p *partition) close() error {
+	if p.memory != nil {
+		p.memory.Close()
+	}
+	return p.conn.Close()
 }
 
 // placement is a model on a partition, and what runs there.
@@ -169,9 +181,11 @@ func (d *Dispatcher) reapLocked() {
 		}
 		p.removed = true
 		delete(d.byQueueID, p.id)
-		if err := p.conn.Close(); err != nil {
-			d.o.Logger.Debug("closing the connection to a drained partition", "partition", p.spec.ID, "error", err)
-		}
+		d.tasks.Go(func() {
+			if err := p.close(); err != nil {
+				d.o.Logger.Debug("closing the connection to a drained partition", "partition", p.spec.ID, "error", err)
+			}
+		})
 	}
 	clear(d.retired[len(kept):])
 	d.retired = kept

@@ -128,11 +128,11 @@ func (d *Dispatcher) connect(t *RouteTable) (map[string]*partition, error) {
 		conn, err := forward.Dial(spec.Endpoint.GRPC, forward.Options{Connections: d.o.Connections, DialOptions: d.o.DialOptions})
 		if err != nil {
 			for _, p := range fresh {
-				_ = p.conn.Close()
+				_ = p.close()
 			}
 			return nil, fmt.Errorf("%w %d: partition %q: %w", ErrRouteTable, t.Revision, spec.ID, err)
 		}
-		p := &partition{spec: spec, conn: conn}
+		p := &partition{spec: spec, conn: conn, memory: d.newMemory(spec.Endpoint.GRPC, conn)}
 		p.up.Store(true)
 		fresh = append(fresh, p)
 		parts[spec.ID] = p
@@ -179,6 +179,7 @@ func (d *Dispatcher) setModel(now queue.Time, spec *Model, pl plan) *route {
 	}
 	m.spec = spec
 	m.unsplittable.Store(false)
+	m.unlendable.Store(false)
 	backend := spec.Config.GetBackend()
 	m.runs.Store(&backend)
 	r := &route{model: m, spec: spec, rules: m.rules, maxBatch: spec.maxBatch(), tallies: m.setTallies(spec)}

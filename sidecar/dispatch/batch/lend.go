@@ -119,6 +119,9 @@ func (r *Response) Claim(memory mem.Buffer, places []Place) error {
 			return p.Name == ParameterSharedMemoryRegion || p.Name == ParameterSharedMemorySize || p.Name == ParameterSharedMemoryOffset
 		})
 	}
+	for i := range r.Outputs {
+		r.Outputs[i].Contents = slices.Clone(r.Outputs[i].Contents) // it shares memory with Wire
+	}
 	r.Wire.Free()
 	r.Wire = nil
 	return nil

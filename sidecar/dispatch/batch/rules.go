@@ -106,7 +106,7 @@ func NewRules(config *tritonpb.ModelConfig, versions []string) *Rules {
 	for _, out := range config.GetOutput() {
 		rule := outputRule{name: out.GetName(), datatype: datatypeOf(out.GetDataType())}
 		u.outputs[rule.name] = rule.datatype
-		if size := elementSize(rule.datatype); size > 0 && out.GetReshape() == nil {
+		if size := elementSize(rule.datatype); size > 0 {
 			if n, ok := elements(out.GetDims()); ok && n <= maxRowBytes/int64(size) {
 				rule.rowBytes = int(n) * size
 			}

@@ -1,0 +1,147 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"net"
+	"strings"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
+)
+
+// lendFrom is the size of a batch's inputs, and of its outputs, from which they
+// go through shared memory where there is some: below it the socket is cheaper
+// (docs/performance.md).
+const lendFrom = 64 << 10
+
+// loan is what a batch has of the memory that it shares with its partition's
+// server. A nil loan is none: the tensors go through the socket.
+type loan struct {
+	in     *shm.Block
+	out    *shm.Block // nil: the outputs come through the socket
+	places []batch.Place
+}
+
+// lend takes shared memory for a batch that is worth it.
+func (d *Dispatcher) lend(b *run, joined *batch.Request) *loan {
+	pool := b.place.partition.memory
+	if pool == nil || b.rules == nil || b.model.unlendable.Load() {
+		return nil
+	}
+	size := joined.DataSize()
+	if size < lendFrom {
+		return nil
+	}
+	in, ok := pool.Take(size)
+	if !ok {
+		return nil
+	}
+	l := &loan{in: in}
+	if places, size := b.rules.Places(joined, b.rows); size >= lendFrom {
+		if out, ok := pool.Take(size); ok {
+			l.out, l.places = out, places
+		}
+	}
+	return l
+}
+
+func (l *loan) marshal(r *batch.Request) mem.BufferSlice {
+	if l == nil {
+		return r.Marshal()
+	}
+	in := batch.Lent{Region: l.in.Region(), Offset: l.in.Offset(), Data: l.in.Data}
+	if l.out == nil {
+		return r.MarshalLent(in, batch.Lent{}, nil)
+	}
+	return r.MarshalLent(in, batch.Lent{Region: l.out.Region(), Offset: l.out.Offset(), Data: l.out.Data}, l.places)
+}
+
+// refused reports that the server did not take the loan, which has ended then:
+// the batch is to be sent again, through the socket.
+func (l *loan) refused(d *Dispatcher, b *run, err error) bool {
+	if l == nil || err == nil || forward.Lost(err) || !strings.Contains(status.Convert(err).Message(), "shared memory") {
+		return false
+	}
+	if strings.Contains(err.Error(), l.in.Region()) {
+		// It does not know the region: a client had everything unregistered, or the
+		// server was started again.
+		b.place.partition.memory.Discard()
+	} else if !b.model.unlendable.Swap(true) {
+		d.o.Logger.Warn("the model's tensors go through the socket until its next route table", "model", b.model.name, "error", err)
+	}
+	l.end()
+	l.in, l.out = nil, nil
+	return true
+}
+
+// claim gives the answer the outputs that the server wrote to shared memory.
+func (l *loan) claim(resp *batch.Response) error {
+	if l == nil || l.out == nil {
+		return nil
+	}
+	memory := l.out.Buffer()
+	l.out = nil
+	defer memory.Free()
+	return resp.Claim(memory, l.places)
+}
+
+// end gives back what nobody refers to any more.
+func (l *loan) end() {
+	if l == nil {
+		return
+	}
+	if l.in != nil {
+		l.in.Free()
+	}
+	if l.out != nil {
+		l.out.Free()
+	}
+	l.in, l.out = nil, nil
+}
+
+// newMemory makes the shared memory of a partition, nil if its server is on
+// another host or none is wanted.
+func (d *Dispatcher) newMemory(endpoint string, conn *forward.Conn) *shm.Pool {
+	if d.o.SharedMemoryBytes <= 0 || !sameHost(endpoint) {
+		return nil
+	}
+	client := tritonpb.NewGRPCInferenceServiceClient(conn)
+	return shm.New(registrar{client}, shm.Options{Limit: d.o.SharedMemoryBytes, Logger: d.o.Logger})
+}
+
+// sameHost reports that an endpoint can only be on this host.
+func sameHost(endpoint string) bool {
+	if strings.HasPrefix(endpoint, "unix:") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return false
+	}
+	return host == "localhost" || net.ParseIP(host).IsLoopback()
+}
+
+// registrar is a server's side of the shared memory extension, over gRPC.
+type registrar struct {
+	client tritonpb.GRPCInferenceServiceClient
+}
+
+// Register implements shm.Registrar.
+func (r registrar) Register(ctx context.Context, region, key string, size int64) error {
+	_, err := r.client.SystemSharedMemoryRegister(ctx, &tritonpb.SystemSharedMemoryRegisterRequest{Name: region, Key: key, ByteSize: uint64(size)})
+	return err
+}
+
+// Unregister implements shm.Registrar.
+func (r registrar) Unregister(ctx context.Context, region string) error {
+	_, err := r.client.SystemSharedMemoryUnregister(ctx, &tritonpb.SystemSharedMemoryUnregisterRequest{Name: region})
+	return err
+}
