@@ -32,11 +32,11 @@ func main() {
 
 // bench is what all commands share.
 type bench struct {
-	bin, results, server string
-	seed                 uint64
-	rounds               int
-	out, progress        io.Writer
-	start                time.Time
+	bin, results, server, only string
+	seed                       uint64
+	rounds                     int
+	out, progress              io.Writer
+	start                      time.Time
 }
 
 func command() *cobra.Command {
@@ -51,6 +51,7 @@ func command() *cobra.Command {
 	flags.StringVar(&b.results, "results", "results", "directory of the reports")
 	flags.StringVar(&b.server, "tritonserver", os.Getenv("CONCH_TRITONSERVER"), "path of tritonserver, for live")
 	flags.Uint64Var(&b.seed, "seed", 1, "seed of arrivals")
+	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy)")
 	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")
 
 	measure := func(use, short string, run func(context.Context, *figure.Report) error) {

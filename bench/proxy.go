@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/conch-serving/conch/internal/figure"
@@ -118,6 +119,10 @@ func partition(ctx context.Context, conch *rig.Conch) (client.Partition, error) 
 
 // compare measures one kind of call on all ways, in turns.
 func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch, ways [3]way, protocol string, p payload, callers int) error {
+	name := fmt.Sprintf("proxy.%s.%s.c%d", protocol, p.name, callers)
+	if !strings.Contains(name, b.only) {
+		return nil
+	}
 	var calls [3]loadgen.Caller
 	for i, w := range ways {
 		c, closeCaller, err := b.caller(protocol, w.grpc, w.http, p, callers)
@@ -157,7 +162,6 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 		}
 		length = trialTime
 	}
-	name := fmt.Sprintf("proxy.%s.%s.c%d", protocol, p.name, callers)
 	var added, forwarderAdded, addedRatio, ratio, forwarderRatio, toForwarder []float64
 	for i := range p50[straight] {
 		added = append(added, p50[through][i]-p50[straight][i])

@@ -39,6 +39,8 @@ type Dispatcher struct {
 	background context.Context // ends with Close
 	cancel     context.CancelFunc
 	tasks      sync.WaitGroup
+	workers    chan *run    // to those who wait for one
+	idle       atomic.Int32 // workers that wait
 	sequences  sequences
 
 	mu         sync.Mutex // guards what follows
@@ -67,6 +69,7 @@ func New(o Options) *Dispatcher {
 		down:       make(map[string]string),
 		profiles:   make(map[profileKey]*policy.Profile),
 		changed:    make(chan struct{}),
+		workers:    make(chan *run),
 		armed:      queue.Never,
 	}
 	d.clock = d.o.Clock

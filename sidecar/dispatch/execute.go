@@ -176,7 +176,7 @@ func (d *Dispatcher) observe(b *run, end time.Time, err error) {
 	d.o.Observer.Executed(Execution{
 		Model: b.model.name, Partition: p.spec.ID, GPUType: p.spec.GPUType, ThreadPercentage: p.spec.ThreadPercentage,
 		Rows: b.rows, Requests: len(b.calls), Start: b.started, End: end, Err: err,
-		Shared: b.shared || p.outside.Load() > 0,
+		Lent: b.loan.size(), Shared: b.shared || p.outside.Load() > 0,
 	})
 	if err == nil {
 		b.model.counts.executed(end.Sub(b.started))

@@ -64,6 +64,17 @@ func (l *loan) marshal(r *batch.Request) mem.BufferSlice {
 	return r.MarshalLent(in, batch.Lent{Region: l.out.Region(), Offset: l.out.Offset(), Data: l.out.Data}, l.places)
 }
 
+// size is how many bytes of tensors are lent.
+func (l *loan) size() int {
+	switch {
+	case l == nil || l.in == nil:
+		return 0
+	case l.out == nil:
+		return len(l.in.Data)
+	}
+	return len(l.in.Data) + len(l.out.Data)
+}
+
 // refused reports that the server did not take the loan, which has ended then:
 // the batch is to be sent again, through the socket.
 func (l *loan) refused(d *Dispatcher, b *run, err error) bool {

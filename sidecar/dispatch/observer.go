@@ -29,6 +29,8 @@ type Execution struct {
 	// Err is nil when Triton answered the batch. An execution with an error is
 	// not to be learnt from.
 	Err error
+	// Lent is how many bytes of tensors went through shared memory, both ways.
+	Lent int
 	// Shared tells that requests outside the queue ran on the partition meanwhile.
 	Shared bool
 }

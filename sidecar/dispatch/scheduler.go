@@ -100,7 +100,40 @@ func (d *Dispatcher) unlock() {
 	d.tasks.Add(len(runs))
 	d.mu.Unlock()
 	for _, r := range runs {
-		go d.execute(r)
+		d.start(r)
+	}
+}
+
+// maxIdleWorkers is how many goroutines are kept for the next batch.
+const maxIdleWorkers = 64
+
+// start executes a batch on a goroutine that has just finished another one, if
+// there is one: a new goroutine would first have to grow its stack, which costs
+// as much as the rest of the way.
+func (d *Dispatcher) start(r *run) {
+	select {
+	case d.workers <- r:
+	default:
+		d.tasks.Add(1)
+		go d.work(r)
+	}
+}
+
+// work executes a batch, and then others for as long as they come.
+func (d *Dispatcher) work(r *run) {
+	defer d.tasks.Done()
+	for {
+		d.execute(r)
+		if d.idle.Add(1) > maxIdleWorkers {
+			d.idle.Add(-1)
+			return
+		}
+		select {
+		case r = <-d.workers:
+			d.idle.Add(-1)
+		case <-d.background.Done():
+			return
+		}
 	}
 }
 

@@ -23,6 +23,7 @@ type metrics struct {
 	gone       *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	passed     *prometheus.CounterVec
+	lent       *prometheus.CounterVec
 }
 
 // latencyBuckets run from 250 us to 65 s, two an octave where SLOs lie.
@@ -52,11 +53,12 @@ func newMetrics() *metrics {
 		gone:       counter("cancelled_requests_total", "Requests whose caller had gone before the answer: its deadline passed, it cancelled, or its connection ended (deadline, cancel, disconnect).", "model", "reason"),
 		retries:    counter("retried_requests_total", "Requests whose first attempt was lost with its partition.", "model"),
 		passed:     counter("passed_through_requests_total", "Requests that ran outside the queue.", "model"),
+		lent:       counter("shared_memory_bytes_total", "Tensor bytes of batches that went to and from a partition through shared memory.", "partition"),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.rows, m.duration, m.queued, m.batchRows, m.executions, m.busy, m.drops, m.gone, m.retries, m.passed}
+	return []prometheus.Collector{m.requests, m.rows, m.duration, m.queued, m.batchRows, m.executions, m.busy, m.drops, m.gone, m.retries, m.passed, m.lent}
 }
 
 func (m *metrics) register(registry prometheus.Registerer, r *Recorder) error {
@@ -82,6 +84,7 @@ func (m *metrics) forget(label, value string) {
 	m.gone.DeletePartialMatch(match)
 	m.retries.DeletePartialMatch(match)
 	m.passed.DeletePartialMatch(match)
+	m.lent.DeletePartialMatch(match)
 }
 
 // modelMetrics are the series of one model, looked up once instead of per

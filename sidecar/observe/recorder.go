@@ -39,6 +39,8 @@ type Execution struct {
 	Rows, Requests            int
 	Start, End                time.Time
 	Err                       error
+	// Lent is how many bytes of tensors went through shared memory.
+	Lent int
 	// Shared executions ran beside requests outside the queue; the partition was
 	// busy, and nothing is learnt about l(b).
 	Shared bool
@@ -175,6 +177,9 @@ func (r *Recorder) Executed(e Execution) {
 	slot.rows += uint32(e.Rows)
 	p.mu.Unlock()
 	r.metrics.busy.WithLabelValues(e.Partition).Add(max(0, took.Seconds()))
+	if e.Lent > 0 {
+		r.metrics.lent.WithLabelValues(e.Partition).Add(float64(e.Lent))
+	}
 
 	m.mu.Lock()
 	defer m.mu.Unlock()

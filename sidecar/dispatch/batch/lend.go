@@ -104,8 +104,8 @@ func (r *Response) Claim(memory mem.Buffer, places []Place) error {
 	for i := range r.Outputs {
 		t := &r.Outputs[i]
 		k := slices.IndexFunc(places, func(p Place) bool { return p.Name == t.Name })
-		if k < 0 || places[k].Size == 0 || !t.SharedMemory() {
-			continue
+		if k < 0 || places[k].Size == 0 || t.typed() || t.Data.Len() > 0 {
+			continue // it came in the message
 		}
 		n, ok := elements(t.Shape)
 		size := elementSize(t.Datatype)

@@ -91,6 +91,10 @@ const (
 	handshake = 20 * time.Second
 )
 
+// streamWorkers is how many goroutines are kept for calls. A call beyond them
+// gets a new one, which first has to grow its stack.
+const streamWorkers = 128
+
 // New makes the gRPC server: serve it with Serve(listener), end it with
 // GracefulStop.
 func New(o Options) *grpc.Server {
@@ -112,6 +116,7 @@ func New(o Options) *grpc.Server {
 		grpc.Creds(gate.Credentials(o.Credentials)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingInterval, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
+		grpc.NumStreamWorkers(streamWorkers),
 		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 			method, ok := grpc.MethodFromServerStream(stream)
 			if !ok {
