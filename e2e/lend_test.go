@@ -56,9 +56,9 @@ func TestLargeTensorsGoThroughSharedMemory(t *testing.T) {
 	grpc, err := loadgen.NewGRPC(c.Endpoints(), []loadgen.Model{{Name: "large"}}, tensor)
 	require.NoError(t, err)
 	defer grpc.Close()
-	http, err := loadgen.NewHTTP(c.HTTP, "large", tensor, 8)
+	web, err := loadgen.NewHTTP(c.HTTP, "large", tensor, 8)
 	require.NoError(t, err)
-	defer http.Close()
+	defer web.Close()
 	lent := func() float64 { return scrape(t, c).sum("conch_shared_memory_bytes_total") }
 	untilLent := func() {
 		require.Eventually(t, func() bool {
@@ -69,11 +69,14 @@ func TestLargeTensorsGoThroughSharedMemory(t *testing.T) {
 	}
 	untilLent()
 	crowd(t, grpc, 8, 8)
-	crowd(t, http, 8, 8)
+	crowd(t, web, 8, 8)
 
 	status, err := triton(t, c).SystemSharedMemoryStatus(t.Context(), &tritonpb.SystemSharedMemoryStatusRequest{})
 	require.NoError(t, err)
 	require.Empty(t, status.GetRegions(), "clients see only their own")
+	_, regions, err := get(t, "http://"+c.HTTP+"/v2/systemsharedmemory/status")
+	require.NoError(t, err)
+	require.Equal(t, "[]", regions)
 	left, err := filepath.Glob("/dev/shm/conch-lent-*")
 	require.NoError(t, err)
 	require.Empty(t, left, "a crash must leave nothing behind")

@@ -119,7 +119,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		Observer: stubs, Logger: o.log.With("part", "dispatch"),
 		MaxQueuedRequests: o.config.Limits.QueueRequests, MaxQueuedBytes: int64(o.config.Limits.QueueBytes),
 		DialOptions:       s.dialOptions(),
-		SharedMemoryBytes: int64(*o.config.Limits.SharedMemory),
+		SharedMemoryBytes: sharedMemory(o.config),
 	})
 	s.later(s.dispatcher.Close)
 	for _, c := range []prometheus.Collector{
@@ -175,6 +175,15 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		s.servers.driver.Watch(s.control.ServersChanged)
 	}
 	return s, s.openFronts(ctx, registry)
+}
+
+// sharedMemory is what each partition may share with conch. Servers that others
+// run are left as they are.
+func sharedMemory(c *config.Config) int64 {
+	if c.Driver.Kind == config.DriverAttach {
+		return 0
+	}
+	return int64(*c.Limits.SharedMemory)
 }
 
 // changed says why a partition's server is down, or what is amiss since it is

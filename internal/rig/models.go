@@ -41,6 +41,14 @@ func Copies(p zoo.Profile, n int, stretch float64, maxBatch int) Models {
 	return m
 }
 
+// Instant is one model that takes no time, with rows of so many FP32 elements.
+func Instant(name string, elements, maxBatch int) Models {
+	return Models{[]zoo.Model{{
+		Name: name, Profile: zoo.Profile{Model: name, GPUType: zoo.A100, SLO: time.Second}, MaxBatchSize: maxBatch, Dims: []int64{int64(elements)},
+		ModelPy: pymodels.Emulate,
+	}}}
+}
+
 // Names lists the models.
 func (m Models) Names() []string {
 	var names []string

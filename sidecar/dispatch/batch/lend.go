@@ -6,12 +6,20 @@ package batch
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/mem"
 )
 
 // maxRowBytes is the largest row of an output whose place is planned.
 const maxRowBytes = 1 << 30
+
+// LentPrefix begins the names of the regions that Conch shares with a server.
+// The rest of a name cannot be guessed, and clients are not told it.
+const LentPrefix = "conch-lent-"
+
+// LentRegion reports whether a region is Conch's own and not a client's.
+func LentRegion(name string) bool { return strings.HasPrefix(name, LentPrefix) }
 
 // placeAlignment of tensors in lent memory: what vector instructions like.
 const placeAlignment = 64

@@ -11,14 +11,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
-
-// NamePrefix begins the names of all regions. They are Conch's own: clients
-// neither see them nor may they name them.
-const NamePrefix = "conch-lent-"
-
-// Reserved reports whether a region's name is one that only Conch uses.
-func Reserved(region string) bool { return strings.HasPrefix(region, NamePrefix) }
 
 // Registrar is the server's side of the system shared memory extension.
 type Registrar interface {
@@ -126,7 +121,7 @@ func (p *Pool) grow(n int) {
 
 // make makes a slab that the server knows.
 func (p *Pool) make(size int64) (*slab, error) {
-	name := NamePrefix + strings.ToLower(rand.Text())
+	name := batch.LentPrefix + strings.ToLower(rand.Text())
 	s, err := newSlab(name, size)
 	if err != nil {
 		return nil, err

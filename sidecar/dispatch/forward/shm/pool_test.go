@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
 )
 
@@ -99,7 +100,7 @@ func TestTheServerReadsWhatWasWritten(t *testing.T) {
 	copy(b.Data, strings.Repeat("b", 5000))
 	require.Equal(t, strings.Repeat("a", 100), s.read(t, a))
 	require.Equal(t, strings.Repeat("b", 5000), s.read(t, b))
-	require.True(t, shm.Reserved(a.Region()))
+	require.True(t, batch.LentRegion(a.Region()))
 	leftovers, err := filepath.Glob("/dev/shm/" + a.Region())
 	require.NoError(t, err)
 	require.Empty(t, leftovers, "a crash must leave nothing behind")

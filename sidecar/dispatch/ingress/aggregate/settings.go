@@ -5,12 +5,14 @@ package aggregate
 
 import (
 	"context"
+	"maps"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
 // everywhere gives an order to all partitions that are up. The answer is the first partition's, the error the first
@@ -59,9 +61,16 @@ func (a *Aggregate) LogSettings(ctx context.Context, r *tritonpb.LogSettingsRequ
 	return everywhere(ctx, a, a.up(), tritonpb.GRPCInferenceServiceClient.LogSettings, r)
 }
 
-// SystemSharedMemoryStatus is the first partition's; all have the same regions.
+// SystemSharedMemoryStatus is the first partition's; all have the same regions of clients. What Conch shares with a
+// server is not theirs to see.
 func (a *Aggregate) SystemSharedMemoryStatus(ctx context.Context, r *tritonpb.SystemSharedMemoryStatusRequest) (*tritonpb.SystemSharedMemoryStatusResponse, error) {
-	return first(ctx, a, tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryStatus, r)
+	if batch.LentRegion(r.GetName()) {
+		// Asked for like any name that nobody registered.
+		r = &tritonpb.SystemSharedMemoryStatusRequest{Name: r.GetName() + " "}
+	}
+	status, err := first(ctx, a, tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryStatus, r)
+	maps.DeleteFunc(status.GetRegions(), func(name string, _ *tritonpb.SystemSharedMemoryStatusResponse_RegionStatus) bool { return batch.LentRegion(name) })
+	return status, err
 }
 
 // SystemSharedMemoryRegister registers a region with every partition.

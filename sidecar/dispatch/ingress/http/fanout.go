@@ -57,6 +57,9 @@ func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 				accepted = a
 			}
 			if r.Method == nethttp.MethodGet {
+				if statusOfRegions(requestPath(r)) {
+					a.body = withoutLent(a.body)
+				}
 				a.write(w)
 				return
 			}

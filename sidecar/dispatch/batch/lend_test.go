@@ -1,0 +1,107 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package batch_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+)
+
+// lendConfig has an output of known size, one of unknown size and one of strings.
+func lendConfig() *tritonpb.ModelConfig {
+	return &tritonpb.ModelConfig{
+		Name: "m", MaxBatchSize: 8,
+		Input: []*tritonpb.ModelInput{
+			{Name: "A", DataType: tritonpb.DataType_TYPE_INT32, Dims: []int64{2}}, {Name: "B", DataType: tritonpb.DataType_TYPE_UINT8, Dims: []int64{-1}},
+		},
+		Output: []*tritonpb.ModelOutput{
+			{Name: "FIXED", DataType: tritonpb.DataType_TYPE_INT32, Dims: []int64{3}},
+			{Name: "ANY", DataType: tritonpb.DataType_TYPE_INT32, Dims: []int64{-1}},
+			{Name: "TEXT", DataType: tritonpb.DataType_TYPE_STRING, Dims: []int64{1}},
+		},
+	}
+}
+
+func TestPlacesOfOutputs(t *testing.T) {
+	rules := batch.NewRules(lendConfig(), []string{"1"})
+	for _, c := range []struct {
+		name    string
+		outputs []batch.RequestedOutput
+		want    []batch.Place
+		size    int
+	}{
+		{"all, named so that the sizes can be", nil, []batch.Place{{Name: "FIXED", Size: 24}, {Name: "ANY"}, {Name: "TEXT"}}, 24},
+		{"only what is asked for", []batch.RequestedOutput{{Name: "ANY"}}, []batch.Place{{Name: "ANY"}}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			places, size := rules.Places(&batch.Request{Outputs: c.outputs}, 2)
+			require.Equal(t, c.want, places)
+			require.Equal(t, c.size, size)
+		})
+	}
+}
+
+func TestLentTensorsComeBackAsIfTheyHadBeenInTheMessage(t *testing.T) {
+	wire, err := proto.Marshal(&tritonpb.ModelInferRequest{
+		ModelName: "m", Id: "7",
+		Inputs: []*tritonpb.ModelInferRequest_InferInputTensor{
+			{Name: "A", Datatype: "INT32", Shape: []int64{1, 2}}, {Name: "B", Datatype: "UINT8", Shape: []int64{1, 3}},
+		},
+		RawInputContents: [][]byte{{1, 0, 0, 0, 2, 0, 0, 0}, {7, 8, 9}},
+	})
+	require.NoError(t, err)
+	r, err := batch.ReadRequest(mem.BufferSlice{mem.SliceBuffer(wire)})
+	require.NoError(t, err)
+	defer r.Free()
+	rules := batch.NewRules(lendConfig(), []string{"1"})
+	places, size := rules.Places(r, 1)
+	memory := make([]byte, 1000)
+	in := batch.Lent{Region: "in", Offset: 100, Data: memory[100 : 100+r.DataSize()]}
+	out := batch.Lent{Region: "out", Offset: 500, Data: memory[500 : 500+size]}
+
+	var sent tritonpb.ModelInferRequest
+	require.NoError(t, proto.Unmarshal(r.MarshalLent(in, out, places).Materialize(), &sent))
+	require.Empty(t, sent.RawInputContents)
+	require.Equal(t, "7", sent.Id)
+	at := func(p map[string]*tritonpb.InferParameter, region string) []byte {
+		require.Equal(t, region, p["shared_memory_region"].GetStringParam())
+		offset := p["shared_memory_offset"].GetInt64Param()
+		return memory[offset : offset+p["shared_memory_byte_size"].GetInt64Param()]
+	}
+	require.Equal(t, []byte{1, 0, 0, 0, 2, 0, 0, 0}, at(sent.Inputs[0].Parameters, "in"))
+	require.Equal(t, []byte{7, 8, 9}, at(sent.Inputs[1].Parameters, "in"))
+	require.Len(t, sent.Outputs, 3)
+	copy(at(sent.Outputs[0].Parameters, "out"), []byte{4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0})
+	require.Empty(t, sent.Outputs[1].Parameters, "its size is not known")
+
+	wire, err = proto.Marshal(&tritonpb.ModelInferResponse{
+		ModelName: "m", Id: "7",
+		Outputs: []*tritonpb.ModelInferResponse_InferOutputTensor{
+			{Name: "FIXED", Datatype: "INT32", Shape: []int64{1, 3}}, {Name: "ANY", Datatype: "INT32", Shape: []int64{1, 1}},
+		},
+		RawOutputContents: [][]byte{{}, {3, 0, 0, 0}},
+	})
+	require.NoError(t, err)
+	resp, err := batch.ReadResponse(mem.BufferSlice{mem.SliceBuffer(wire)})
+	require.NoError(t, err)
+	defer resp.Free()
+	require.NoError(t, resp.Claim(mem.SliceBuffer(out.Data), places))
+	var got tritonpb.ModelInferResponse
+	require.NoError(t, proto.Unmarshal(resp.Marshal().Materialize(), &got))
+	require.Equal(t, [][]byte{{4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0}, {3, 0, 0, 0}}, got.RawOutputContents)
+	require.Empty(t, got.Outputs[0].Parameters)
+	require.Equal(t, "7", got.Id)
+}
+
+func TestAnAnswerThatDoesNotFitItsPlaceIsRefused(t *testing.T) {
+	resp := &batch.Response{Outputs: []batch.Tensor{{Name: "FIXED", Datatype: "INT32", Shape: []int64{1, 4}}}}
+	err := resp.Claim(mem.SliceBuffer(make([]byte, 12)), []batch.Place{{Name: "FIXED", Size: 12}})
+	require.ErrorIs(t, err, batch.ErrUnsplittable)
+}
