@@ -16,6 +16,7 @@ import (
 
 	"github.com/conch-serving/conch/e2e/conformance"
 	"github.com/conch-serving/conch/internal/rig"
+	"github.com/conch-serving/conch/internal/triton"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,6 +33,8 @@ func targets() map[string]start {
 		"conch tritonserver 3": conch(tritonserver, 3),
 		"conch minitriton 1":   conch(embedded, 1),
 		"conch minitriton 3":   conch(embedded, 3),
+		"conch attach observe": attach("observe"),
+		"conch attach control": attach("control"),
 	}
 }
 
@@ -54,35 +57,77 @@ func setting(t *testing.T, name string) string {
 // server is a server without Conch: it has no differences.
 func server(path func(*testing.T) string) start {
 	return func(t *testing.T, repository string) conformance.Target {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		s, err := rig.StartServer(ctx, rig.ServerOptions{Server: path(t), Repository: repository})
-		require.NoError(t, err)
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Logf("the end of the server's log:\n%s", s.LogTail())
-			}
-			require.NoError(t, s.Close())
-		})
+		s := serve(t, path(t), repository)
 		return conformance.Target{GRPC: s.GRPC, HTTP: s.HTTP, Metrics: s.Metrics}
 	}
+}
+
+// serve starts a server that has loaded nothing.
+func serve(t *testing.T, path, repository string) *rig.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s, err := rig.StartServer(ctx, rig.ServerOptions{Server: path, Repository: repository})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of the server's log:\n%s", s.LogTail())
+		}
+		require.NoError(t, s.Close())
+	})
+	return s
 }
 
 // conch is Conch with partitions that each serve every model of the suite.
 func conch(path func(*testing.T) string, partitions int) start {
 	return func(t *testing.T, repository string) conformance.Target {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		c, err := rig.StartConch(ctx, rig.ConchOptions{Bin: setting(t, "CONCH_BIN"), Server: path(t), Repository: repository, GPUs: partitions})
-		require.NoError(t, err)
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Logf("the end of conch's log:\n%s", c.LogTail())
-			}
-			require.NoError(t, c.Close())
-		})
-		return conformance.Target{GRPC: c.GRPC, HTTP: c.HTTP, Differences: conformance.Differences()}
+		return front(t, rig.ConchOptions{Server: path(t), Repository: repository, GPUs: partitions})
 	}
+}
+
+// attach is Conch in front of one real server that others run: in mode observe it passes on what that serves, in mode control it decides
+// what that serves.
+func attach(mode string) start {
+	return func(t *testing.T, repository string) conformance.Target {
+		o := rig.ConchOptions{Mode: mode}
+		if mode == "observe" {
+			o.Attach = []*rig.Server{serve(t, tritonserver(t), repository)}
+			loadAll(t, o.Attach[0].GRPC)
+		} else {
+			o.Attach, o.Repository = []*rig.Server{serve(t, tritonserver(t), t.TempDir())}, repository
+		}
+		return front(t, o)
+	}
+}
+
+// loadAll loads the suite's models, as whoever runs a server without Conch does.
+func loadAll(t *testing.T, address string) {
+	t.Helper()
+	client, err := triton.Dial(address)
+	require.NoError(t, err)
+	defer client.Close()
+	names, err := conformance.ModelNames()
+	require.NoError(t, err)
+	for _, name := range names {
+		require.NoError(t, client.Load(t.Context(), name))
+	}
+}
+
+// front starts a Conch and ends it with the test.
+func front(t *testing.T, o rig.ConchOptions) conformance.Target {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	o.Bin = setting(t, "CONCH_BIN")
+	c, err := rig.StartConch(ctx, o)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of conch's log:\n%s", c.LogTail())
+		}
+		require.NoError(t, c.Close())
+	})
+	return conformance.Target{GRPC: c.GRPC, HTTP: c.HTTP}
 }
 
 // TestTargets runs the suite against every target. The real server holds the suite itself to the truth.
@@ -96,6 +141,9 @@ func TestTargets(t *testing.T) {
 			began := time.Now()
 			target := start(t, repository)
 			target.Name = name
+			if strings.HasPrefix(name, "conch ") {
+				target.Differences = conformance.Differences()
+			}
 			t.Logf("started in %v", time.Since(began).Round(time.Millisecond))
 			conformance.Run(t, target)
 		})

@@ -494,8 +494,8 @@ func memoryCases() []Case {
 			require.NoError(e, err)
 		}},
 		{"memory/register what is not there", func(e *Env) {
-			_, err := e.Client.Stub.SystemSharedMemoryRegister(e.ctx(), &pb.SystemSharedMemoryRegisterRequest{Name: "a", Key: "/conch-no-such-key", ByteSize: 8})
-			e.refused(err, codes.Internal, "Unable to open shared memory region: '/conch-no-such-key'")
+			_, err := e.Client.Stub.SystemSharedMemoryRegister(e.ctx(), &pb.SystemSharedMemoryRegisterRequest{Name: "a", Key: "/no-such-key-of-the-suite", ByteSize: 8})
+			e.refused(err, codes.Internal, "Unable to open shared memory region: '/no-such-key-of-the-suite'")
 		}},
 		{"memory/infer from an unknown region", func(e *Env) {
 			r := request("identity", declare("INPUT0", "FP32", shape(1, 2)))

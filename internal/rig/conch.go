@@ -31,6 +31,11 @@ type ConchOptions struct {
 	Repository string
 	GPUs       int
 	GPUType    string
+	// Attach are servers that others run, in front of which conch stands (driver attach). Without a Repository it only passes on what
+	// they serve; with one it serves that, through their own repositories.
+	Attach []*Server
+	// Mode is conch's mode; empty means conch's default.
+	Mode string
 	// Late is what becomes of a request that can no longer make its deadline, "serve" or "drop"; empty means conch's default.
 	Late string
 	// Settings are further keys of conch.yaml; they win.
@@ -68,12 +73,14 @@ func StartConch(ctx context.Context, o ConchOptions) (*Conch, error) {
 }
 
 func (c *Conch) start(ctx context.Context, o ConchOptions) error {
-	if o.Repository == "" {
+	switch {
+	case o.Repository == "" && len(o.Attach) > 0:
+	case o.Repository == "":
 		o.Repository = filepath.Join(c.dir, "models")
 		if err := o.Models.write(o.Repository, nil); err != nil {
 			return err
 		}
-	} else {
+	default:
 		entries, err := os.ReadDir(o.Repository)
 		if err != nil {
 			return fmt.Errorf("rig: %w", err)
@@ -122,6 +129,17 @@ func (c *Conch) configure(o ConchOptions) error {
 	if o.Server != "" {
 		driver = map[string]any{"kind": "process", "tritonserver": o.Server}
 	}
+	if len(o.Attach) > 0 {
+		var endpoints []map[string]any
+		for _, s := range o.Attach {
+			endpoint := map[string]any{"grpc": s.GRPC, "http": s.HTTP, "metrics": s.Metrics}
+			if o.Repository != "" {
+				endpoint["repository"] = s.repository
+			}
+			endpoints = append(endpoints, endpoint)
+		}
+		driver = map[string]any{"kind": "attach", "endpoints": endpoints}
+	}
 	gpuType := o.GPUType
 	if gpuType == "" {
 		gpuType = zoo.A100
@@ -133,6 +151,15 @@ func (c *Conch) configure(o ConchOptions) error {
 		"state":      c.State,
 		"driver":     driver,
 		"gpus":       []map[string]any{{"type": gpuType, "count": o.GPUs, "emulated": true}},
+	}
+	if len(o.Attach) > 0 {
+		delete(settings, "gpus") // one for each endpoint
+		if o.Repository == "" {
+			delete(settings, "repository")
+		}
+	}
+	if o.Mode != "" {
+		settings["mode"] = o.Mode
 	}
 	if o.Late != "" {
 		settings["defaults"] = map[string]any{"late": o.Late}

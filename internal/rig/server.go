@@ -31,9 +31,9 @@ type Server struct {
 	// GRPC, HTTP and Metrics are its addresses, host:port.
 	GRPC, HTTP, Metrics string
 
-	dir   string
-	mini  *minitriton.Server
-	child *child
+	dir, repository string
+	mini            *minitriton.Server
+	child           *child
 }
 
 // StartServer starts a server and returns once it is live. Close it.
@@ -42,7 +42,7 @@ func StartServer(ctx context.Context, o ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
 	}
-	s := &Server{dir: dir}
+	s := &Server{dir: dir, repository: o.Repository}
 	begin := s.startReal
 	if o.Server == "" {
 		begin = s.startMini

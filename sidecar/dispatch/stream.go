@@ -331,6 +331,9 @@ func (s *inferStream) relay(up *upstream) {
 	err := relay(up.stream, lockedStream{s.down, &s.send}, func(f *batch.Frame) bool { return s.seen(up, f) })
 	s.mu.Lock()
 	up.ended = true
+	if err == nil {
+		s.concluded(up)
+	}
 	owes := len(up.pending) > 0
 	delete(s.ups, up.partition)
 	s.finished = append(s.finished, up)
@@ -347,6 +350,24 @@ func (s *inferStream) relay(up *upstream) {
 		}
 		s.cancel(err)
 	}
+}
+
+// concluded settles what decoupled models owed when the server ended the call:
+// it ends a call when all its requests have been answered, so that only the mark
+// of their end can be missing. Guarded by s.mu.
+func (s *inferStream) concluded(up *upstream) {
+	up.pending = slices.DeleteFunc(up.pending, func(p pendingAnswer) bool {
+		if !p.decoupled {
+			return false
+		}
+		result := OK
+		if p.failed {
+			result = Failed
+		}
+		p.place.release(s.d)
+		s.d.finishStreamed(p, result, "")
+		return true
+	})
 }
 
 // seen takes note of an answer on its way down. It reports whether the caller is
