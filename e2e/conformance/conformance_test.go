@@ -127,7 +127,7 @@ func front(t *testing.T, o rig.ConchOptions) conformance.Target {
 		}
 		require.NoError(t, c.Close())
 	})
-	return conformance.Target{GRPC: c.GRPC, HTTP: c.HTTP}
+	return conformance.Target{GRPC: c.GRPC, HTTP: c.HTTP, Loaded: true}
 }
 
 // TestTargets runs the suite against every target. The real server holds the suite itself to the truth.

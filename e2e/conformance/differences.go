@@ -38,6 +38,11 @@ func Differences() []Difference {
 			Reason: "Conch's discipline decides when a batch starts",
 			Docs:   "What waits during an execution runs together when the model's discipline says so, not always as one batch.",
 		},
+		{
+			Case: "batching/in the order of arrival", Free: true,
+			Reason: "Conch's queue puts together what fits",
+			Docs:   "Requests of one model that wait may run in another order than they came, if that fills an execution.",
+		},
 	}
 }
 

@@ -30,7 +30,7 @@ const (
 // atOnce is how many cases that share a target run at the same time.
 const atOnce = 8
 
-// Run loads the suite's models on the target, runs every case, reports each as a subtest, and returns the verdicts by case.
+// Run loads the suite's models on the target unless they are, runs every case, reports each as a subtest, and returns the verdicts by case.
 func Run(t *testing.T, target Target) map[string]Verdict {
 	client, err := triton.Dial(target.GRPC)
 	require.NoError(t, err)
@@ -41,7 +41,9 @@ func Run(t *testing.T, target Target) map[string]Verdict {
 	if target.Unload == nil {
 		target.Unload = client.Unload
 	}
-	loadAll(t, target)
+	if !target.Loaded {
+		loadAll(t, target)
+	}
 	// A connection per call: a real server sends a body after HEAD, which spoils the connection for whoever comes next.
 	caller := &http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}, Timeout: callTimeout}
 	run := func(c Case) *attempt {

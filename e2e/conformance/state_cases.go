@@ -277,6 +277,13 @@ func batchingCases() []Case {
 			before := e.quiet("batched")
 			e.together("batched", 3, 2, 8, 1)
 			after := e.settled(before, 4)
+			require.Equal(e, before.InferenceCount+14, after.InferenceCount)
+			require.Equal(e, batchCount(before, 8)+1, batchCount(after, 8), "nothing fits beside eight rows")
+		}},
+		{"batching/in the order of arrival", func(e *Env) {
+			before := e.quiet("batched")
+			e.together("batched", 3, 2, 8, 1)
+			after := e.settled(before, 4)
 			for size, n := range map[uint64]uint64{3: 1, 2: 1, 8: 1, 1: 1} {
 				require.Equal(e, batchCount(before, size)+n, batchCount(after, size), "batches of %d", size)
 			}

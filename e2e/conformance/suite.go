@@ -30,6 +30,8 @@ type Target struct {
 	Name string
 	// GRPC, HTTP and Metrics are host:port. Without Metrics the metrics are not looked at.
 	GRPC, HTTP, Metrics string
+	// Loaded is whether the target serves the suite's models already.
+	Loaded bool
 	// Load and Unload change what is loaded; by the repository API unless given.
 	Load, Unload func(ctx context.Context, model string) error
 	// Differences are the cases in which the target may or must answer otherwise. Empty for whoever is to be Triton itself.

@@ -1,0 +1,154 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package clients_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/conch-serving/conch/e2e/conformance"
+	"github.com/conch-serving/conch/internal/rig"
+	"github.com/conch-serving/conch/internal/triton"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// setting is a variable that make sets. Without it there is nothing to test with.
+func setting(t *testing.T, name string) string {
+	t.Helper()
+	value := os.Getenv(name)
+	if value == "" {
+		t.Skipf("%s is not set; `make test` sets it", name)
+	}
+	return value
+}
+
+func repository(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, conformance.WriteModels(dir))
+	return dir
+}
+
+// straight is a real server that serves the suite's models.
+func straight(t *testing.T) *rig.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s, err := rig.StartServer(ctx, rig.ServerOptions{Server: setting(t, "CONCH_TRITONSERVER"), Repository: repository(t)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	client, err := triton.Dial(s.GRPC)
+	require.NoError(t, err)
+	defer client.Close()
+	names, err := conformance.ModelNames()
+	require.NoError(t, err)
+	for _, name := range names {
+		require.NoError(t, client.Load(ctx, name))
+	}
+	return s
+}
+
+// conch is Conch in front of two real servers that each serve the suite's models.
+func conch(t *testing.T) *rig.Conch {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c, err := rig.StartConch(ctx, rig.ConchOptions{Bin: setting(t, "CONCH_BIN"), Server: setting(t, "CONCH_TRITONSERVER"), Repository: repository(t), GPUs: 2})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of conch's log:\n%s", c.LogTail())
+		}
+		require.NoError(t, c.Close())
+		http.DefaultClient.CloseIdleConnections()
+	})
+	return c
+}
+
+// Every script prints the same in front of Conch as in front of a real server.
+func TestScripts(t *testing.T) {
+	python := setting(t, "CONCH_CLIENT_PYTHON")
+	server, conch := straight(t), conch(t)
+	scripts, err := filepath.Glob("*.py")
+	require.NoError(t, err)
+	require.Greater(t, len(scripts), 7)
+	for _, script := range scripts {
+		if script == "target.py" { // what they share
+			continue
+		}
+		t.Run(script, func(t *testing.T) {
+			want := run(t, python, script, "--grpc", server.GRPC, "--http", server.HTTP)
+			require.NotEmpty(t, want)
+			require.Equal(t, want, run(t, python, script, "--grpc", conch.GRPC, "--http", conch.HTTP))
+		})
+	}
+}
+
+// run runs a program and returns what it printed; one that fails fails the test with all that it said.
+func run(t *testing.T, program string, arguments ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	command := exec.CommandContext(ctx, program, arguments...)
+	command.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	out, err := command.Output()
+	var said []byte
+	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
+		said = failed.Stderr
+	}
+	require.NoError(t, err, "%v\n%s\n%s", arguments, out, said)
+	return string(out)
+}
+
+var (
+	throughput = regexp.MustCompile(`Throughput: ([0-9.]+) infer/sec`)
+	failures   = regexp.MustCompile(`(?i)(failed|error)`)
+)
+
+// perf_analyzer measures through Conch without an error, in every way that it has of sending requests.
+func TestPerfAnalyzer(t *testing.T) {
+	program := setting(t, "CONCH_PERF_ANALYZER")
+	c := conch(t)
+	for _, way := range []struct {
+		name      string
+		arguments []string
+	}{
+		{"closed loop, gRPC", []string{"-m", "identity", "-i", "grpc", "--shape", "INPUT0:16", "--concurrency-range", "4"}},
+		{"closed loop, HTTP", []string{"-m", "identity", "-i", "http", "--shape", "INPUT0:16", "--concurrency-range", "4"}},
+		{"batches of four, gRPC", []string{"-m", "add_sub", "-i", "grpc", "-b", "4", "--concurrency-range", "2"}},
+		{"poisson, gRPC", []string{"-m", "identity", "-i", "grpc", "--shape", "INPUT0:16", "--request-rate-range", "40", "--request-distribution", "poisson"}},
+		{"poisson, HTTP", []string{"-m", "identity", "-i", "http", "--shape", "INPUT0:16", "--request-rate-range", "40", "--request-distribution", "poisson"}},
+		{"streaming", []string{"-m", "identity", "-i", "grpc", "--streaming", "--shape", "INPUT0:16", "--concurrency-range", "2"}},
+		{"sequences", []string{"-m", "sequence", "-i", "grpc", "--streaming", "--concurrency-range", "2", "--sequence-length", "5"}},
+		{"shared memory, gRPC", []string{"-m", "add_sub", "-i", "grpc", "--shared-memory", "system", "--concurrency-range", "2"}},
+		{"shared memory, HTTP", []string{"-m", "add_sub", "-i", "http", "--shared-memory", "system", "--concurrency-range", "2"}},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			address := c.GRPC
+			if way.arguments[3] == "http" {
+				address = c.HTTP
+			}
+			// A number of requests, not a time: it must end on a busy machine too.
+			out := run(t, program, append(way.arguments, "-u", address, "--request-count", "60")...)
+			match := throughput.FindStringSubmatch(out)
+			require.NotNil(t, match, out)
+			rate, err := strconv.ParseFloat(match[1], 64)
+			require.NoError(t, err)
+			require.Positive(t, rate, out)
+			require.NotRegexp(t, failures, out)
+		})
+	}
+}
