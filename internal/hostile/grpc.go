@@ -141,9 +141,18 @@ func absurd() []Call {
 			m.ModelName = "string"
 			m.Inputs[0] = input("INPUT0", "BYTES", 1, 1)
 			m.RawInputContents = [][]byte{{1, 0, 0, 0, 'a'}}
-			m.Outputs = []*tritonpb.ModelInferRequest_InferRequestedOutputTensor{{Name: "OUTPUT0", Parameters: map[string]*tritonpb.InferParameter{"classification": number(1)}}}
+			m.Outputs = classified()
+		}),
+		infer("classification of nothing", measured+": SIGSEGV", codes.InvalidArgument, "classification is not supported", func(m *tritonpb.ModelInferRequest) {
+			m.Inputs[0] = input("INPUT0", "FP32", 1, 0)
+			m.RawInputContents = [][]byte{{}}
+			m.Outputs = classified()
 		}),
 	}
+}
+
+func classified() []*tritonpb.ModelInferRequest_InferRequestedOutputTensor {
+	return []*tritonpb.ModelInferRequest_InferRequestedOutputTensor{{Name: "OUTPUT0", Parameters: map[string]*tritonpb.InferParameter{"classification": number(1)}}}
 }
 
 func sharedMemory() []Call {

@@ -79,6 +79,9 @@ func HTTPRequests() []HTTPRequest {
 		{"classification of strings", measured + ": SIGFPE", Post(inferString, "",
 			`{"inputs":[{"name":"INPUT0","datatype":"BYTES","shape":[1,1],"data":["a"]}],"outputs":[{"name":"OUTPUT0","parameters":{"classification":1}}]}`),
 			400, "classification is not supported"},
+		{"classification of nothing", measured + ": SIGSEGV", Post(inferIdentity, "",
+			`{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,0],"data":[]}],"outputs":[{"name":"OUTPUT0","parameters":{"classification":1}}]}`),
+			400, "classification is not supported"},
 		{"5,000 inputs", bound, Post(inferIdentity, "", `{"inputs":[`+strings.Repeat(`{"name":"I","datatype":"FP32","shape":[0],"data":[]},`, 5000)+
 			`{"name":"I","datatype":"FP32","shape":[0],"data":[]}]}`), 400, "more than 4096 inputs"},
 		{"5,000 requested outputs", bound, Post(inferIdentity, "", valid+`,"outputs":[`+names(5000)+`]}`), 400, "more than 4096 requested outputs"},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -250,12 +251,15 @@ func exactly(have int, t *Tensor, count int64, size int) bool {
 // Refuse returns a gRPC status error for the requests that are known to kill a
 // Triton server (2.51): a shape whose byte size overflows, which Triton computes
 // as too small, and a classification of a BYTES output, which divides by the
-// size of its elements. So it does for a place in shared memory whose end
+// size of its elements, or of an answer without elements, of which it takes the
+// first. So it does for a place in shared memory whose end
 // overflows, which older servers take for one inside the region. It
 // returns nil for all others.
 func (u *Rules) Refuse(r *Request) error {
+	empty := false
 	for i := range r.Inputs {
 		t := &r.Inputs[i]
+		empty = empty || slices.Contains(t.Shape, 0)
 		if err := r.refusePlace("input", t.Name, t.Parameters); err != nil {
 			return err
 		}
@@ -268,10 +272,13 @@ func (u *Rules) Refuse(r *Request) error {
 		if err := r.refusePlace("output", o.Name, o.Parameters); err != nil {
 			return err
 		}
-		if u.outputs[o.Name] != bytesDatatype {
+		if _, ok := FindParameter(o.Parameters, ParameterClassification); !ok {
 			continue
 		}
-		if _, ok := FindParameter(o.Parameters, ParameterClassification); ok {
+		if empty {
+			return status.Errorf(codes.InvalidArgument, "%sclassification is not supported for output '%s' of an empty input for model '%s'", requestPrefix(r.ID), o.Name, r.Model)
+		}
+		if u.outputs[o.Name] == bytesDatatype {
 			return status.Errorf(codes.InvalidArgument, "%sclassification is not supported for output '%s' of datatype BYTES for model '%s'", requestPrefix(r.ID), o.Name, r.Model)
 		}
 	}
