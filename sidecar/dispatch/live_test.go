@@ -45,7 +45,9 @@ type rig struct {
 	client  tritonpb.GRPCInferenceServiceClient // through Conch
 	direct  tritonpb.GRPCInferenceServiceClient // to the first partition
 	conn    *grpc.ClientConn
+	agg     *aggregate.Aggregate
 	table   *dispatch.RouteTable
+	repo    string
 }
 
 var liveModels = map[string]string{
@@ -72,27 +74,11 @@ func newRig(t testing.TB, partitions int, models ...string) *rig {
 		config := liveModels[name] + fmt.Sprintf(` parameters { key: "conch_builtin" value { string_value: %q } }`, name)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.pbtxt"), []byte(config), 0o644))
 	}
-	r := &rig{seen: &recorder{}, table: &dispatch.RouteTable{Revision: 1, Models: make(map[string]*dispatch.Model)}}
+	r := &rig{seen: &recorder{}, repo: repo, table: &dispatch.RouteTable{Revision: 1, Models: make(map[string]*dispatch.Model)}}
 	for i := range partitions {
-		s, err := minitriton.New(minitriton.Options{Repository: repo, Control: minitriton.ControlNone, Partition: minitriton.Partition{ID: fmt.Sprint("p", i)}})
-		require.NoError(t, err)
-		l, err := minitriton.Loopback()
-		require.NoError(t, err)
-		require.NoError(t, s.Start(t.Context(), l))
-		t.Cleanup(func() { require.NoError(t, s.Close()) })
-		r.servers = append(r.servers, s)
-		r.table.Partitions = append(r.table.Partitions, &dispatch.Partition{
-			ID: fmt.Sprint("p", i), GPU: "g", GPUType: "T", ThreadPercentage: 100, Rank: i,
-			Endpoint: dispatch.Endpoint{GRPC: s.Endpoint().GRPC, HTTP: s.Endpoint().HTTP},
-		})
+		r.table.Partitions = append(r.table.Partitions, r.newPartition(t, fmt.Sprint("p", i), i))
 	}
-	dial := func(address string) *grpc.ClientConn {
-		c, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, c.Close()) })
-		return c
-	}
-	r.direct = tritonpb.NewGRPCInferenceServiceClient(dial(r.servers[0].Endpoint().GRPC))
+	r.direct = tritonpb.NewGRPCInferenceServiceClient(dialTo(t, r.servers[0].Endpoint().GRPC))
 	for _, name := range models {
 		c, err := r.direct.ModelConfig(t.Context(), &tritonpb.ModelConfigRequest{Name: name})
 		require.NoError(t, err)
@@ -109,15 +95,38 @@ func newRig(t testing.TB, partitions int, models ...string) *rig {
 
 	agg := aggregate.New(aggregate.Options{Partitions: r, Models: r})
 	t.Cleanup(agg.Close)
+	r.agg = agg
 	s := front.New(front.Options{Inferer: r.d, Aggregator: agg})
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }()
 	t.Cleanup(func() { s.Stop(); <-done })
-	r.conn = dial(l.Addr().String())
+	r.conn = dialTo(t, l.Addr().String())
 	r.client = tritonpb.NewGRPCInferenceServiceClient(r.conn)
 	return r
+}
+
+func dialTo(t testing.TB, address string) *grpc.ClientConn {
+	c, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// newPartition starts one more server on the repository.
+func (r *rig) newPartition(t testing.TB, id string, rank int) *dispatch.Partition {
+	s, err := minitriton.New(minitriton.Options{Repository: r.repo, Control: minitriton.ControlNone, Partition: minitriton.Partition{ID: id}})
+	require.NoError(t, err)
+	l, err := minitriton.Loopback()
+	require.NoError(t, err)
+	require.NoError(t, s.Start(t.Context(), l))
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	r.servers = append(r.servers, s)
+	return &dispatch.Partition{
+		ID: id, GPU: "g", GPUType: "T", ThreadPercentage: 100, Rank: rank,
+		Endpoint: dispatch.Endpoint{GRPC: s.Endpoint().GRPC, HTTP: s.Endpoint().HTTP},
+	}
 }
 
 // Partitions, Lookup and Names are what the aggregate needs.

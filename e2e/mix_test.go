@@ -1,0 +1,589 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	goflag "flag"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/pymodels"
+	"github.com/conch-serving/conch/internal/rig"
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+var (
+	mixSeed     = goflag.Uint64("mix.seed", 1, "seed of TestMix; its log and name say which it was")
+	mixRequests = goflag.Int("mix.requests", 20_000, "requests of TestMix")
+)
+
+// mixRepository has models whose answers Go can compute, and two that only a server can.
+func mixRepository(t *testing.T) string {
+	t.Helper()
+	dir := conformanceModels(t, "identity", "add_sub", "string")
+	for _, name := range []string{"cnn", "encoder"} {
+		copyFile(t, filepath.Join("models", name, "config.pbtxt"), filepath.Join(dir, name, "config.pbtxt"))
+		copyFile(t, graph(t, name), filepath.Join(dir, name, "1", "model.onnx"))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name, "1", "model.py"), pymodels.ONNX, 0o644))
+	}
+	return dir
+}
+
+// directly is a client of a partition's own tritonserver, around conch.
+func directly(t *testing.T, c *rig.Conch) tritonpb.GRPCInferenceServiceClient {
+	t.Helper()
+	all := partitions(t, admin(t, c))
+	require.NotEmpty(t, all)
+	conn, err := grpc.NewClient(all[0].GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	return tritonpb.NewGRPCInferenceServiceClient(conn)
+}
+
+// mixed is one request of the mix and what the model alone answers to it.
+type mixed struct {
+	request   *tritonpb.ModelInferRequest
+	want      map[string][]byte // outputs by name, as bytes
+	shape     []int64           // of every output
+	tolerance float64           // of FP32 outputs; zero compares bytes
+	bad       string            // key of mix.refusals: the server refuses it
+	protocol  int
+	patience  time.Duration // after which the caller goes; zero is never
+	cancel    bool          // it goes by cancelling, else by its deadline
+}
+
+const (
+	byGRPC = iota
+	byTypedGRPC
+	byJSON
+	byBinary
+	protocols
+)
+
+// mix makes requests and knows the answers.
+type mix struct {
+	seed     uint64
+	rows     map[string][][]byte // input rows of the graphs
+	answers  map[string][][]byte // and the server's own answers to each row alone
+	refusals map[string]error    // the server's own words for each bad request
+}
+
+// draw makes request number i: the same for the same seed, whatever ran before.
+func (m *mix) draw(i int) *mixed {
+	g := rand.New(rand.NewPCG(m.seed, uint64(i)))
+	q := &mixed{request: &tritonpb.ModelInferRequest{}, protocol: g.IntN(protocols)}
+	if g.IntN(4) > 0 {
+		q.request.Id = fmt.Sprintf("r%d", i)
+	}
+	rows := 1 + g.IntN(3)
+	switch kind := g.IntN(100); {
+	case kind < 45:
+		m.identity(g, q, rows)
+	case kind < 65:
+		m.addSub(g, q, rows)
+	case kind < 85:
+		m.text(g, q, rows)
+	case kind < 87:
+		m.graph(g, q, graphModels[0], 1)
+	case kind < 90:
+		m.graph(g, q, graphModels[1], 1+g.IntN(2))
+	default:
+		m.spoil(g, q)
+	}
+	parameters := map[string]*tritonpb.InferParameter{}
+	switch g.IntN(12) {
+	case 0:
+		parameters["temperature"] = &tritonpb.InferParameter{ParameterChoice: &tritonpb.InferParameter_StringParam{StringParam: strconv.Itoa(g.IntN(2))}}
+	case 1:
+		parameters["timeout"] = &tritonpb.InferParameter{ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 1 + g.Int64N(50_000)}}
+	}
+	if q.bad == "" {
+		q.request.Parameters = parameters
+		if g.IntN(12) == 0 {
+			q.patience, q.cancel = time.Duration(g.IntN(20_000))*time.Microsecond, g.IntN(2) == 0
+		}
+	}
+	return q
+}
+
+func (m *mix) identity(g *rand.Rand, q *mixed, rows int) {
+	width := 1 + g.IntN(2)
+	raw := make([]byte, 4*rows*width)
+	for i := range rows * width {
+		// Numbers that JSON and FP32 both hold exactly.
+		binary.LittleEndian.PutUint32(raw[4*i:], uint32(0x3f000000+g.IntN(1<<23)))
+	}
+	q.fill("identity", []int64{int64(rows), int64(width)}, map[string][]byte{"OUTPUT0": raw}, tensorOf{"INPUT0", "FP32", raw})
+}
+
+func (m *mix) addSub(g *rand.Rand, q *mixed, rows int) {
+	n := 16 * rows
+	a, b, sum, difference := make([]byte, 4*n), make([]byte, 4*n), make([]byte, 4*n), make([]byte, 4*n)
+	le := binary.LittleEndian
+	for i := 0; i < 4*n; i += 4 {
+		x, y := g.Uint32(), g.Uint32()
+		le.PutUint32(a[i:], x)
+		le.PutUint32(b[i:], y)
+		le.PutUint32(sum[i:], x+y)
+		le.PutUint32(difference[i:], x-y)
+	}
+	inputs := []tensorOf{{"INPUT0", "INT32", a}, {"INPUT1", "INT32", b}}
+	if g.IntN(2) == 0 {
+		inputs[0], inputs[1] = inputs[1], inputs[0]
+	}
+	want := map[string][]byte{"OUTPUT0": sum, "OUTPUT1": difference}
+	for _, drop := range [][]string{nil, nil, {"OUTPUT0"}, {"OUTPUT1"}}[g.IntN(4)] {
+		delete(want, drop)
+	}
+	q.fill("add_sub", []int64{int64(rows), 16}, want, inputs...)
+	if len(want) == 1 || g.IntN(2) == 0 {
+		for name := range want {
+			q.request.Outputs = append(q.request.Outputs, &tritonpb.ModelInferRequest_InferRequestedOutputTensor{Name: name})
+		}
+	}
+}
+
+func (m *mix) text(g *rand.Rand, q *mixed, rows int) {
+	width := 1 + g.IntN(2)
+	var raw, upper []byte
+	for range rows * width {
+		word := make([]byte, g.IntN(12))
+		for i := range word {
+			word[i] = "abcXYZ 019,\"\\"[g.IntN(13)]
+		}
+		raw = append(binary.LittleEndian.AppendUint32(raw, uint32(len(word))), word...)
+		upper = append(binary.LittleEndian.AppendUint32(upper, uint32(len(word))), bytes.ToUpper(word)...)
+	}
+	q.fill("string", []int64{int64(rows), int64(width)}, map[string][]byte{"OUTPUT0": upper}, tensorOf{"INPUT0", "BYTES", raw})
+}
+
+func (m *mix) graph(g *rand.Rand, q *mixed, of graphModel, rows int) {
+	var in, out []byte
+	for range rows {
+		k := g.IntN(len(m.rows[of.name]))
+		in, out = append(in, m.rows[of.name][k]...), append(out, m.answers[of.name][k]...)
+	}
+	q.fill(of.name, append([]int64{int64(rows)}, of.shape...), map[string][]byte{of.output: out}, tensorOf{of.input, of.datatype, in})
+	q.shape = nil // the graph's own
+	q.tolerance = tolerance
+	if q.protocol == byJSON {
+		q.protocol = byBinary // a picture as text says nothing new
+	}
+}
+
+type tensorOf struct {
+	name, datatype string
+	raw            []byte
+}
+
+func (q *mixed) fill(model string, shape []int64, want map[string][]byte, inputs ...tensorOf) {
+	q.request.ModelName, q.want, q.shape = model, want, shape
+	for _, in := range inputs {
+		q.request.Inputs = append(q.request.Inputs, rawInput(in.name, in.datatype, shape...))
+		q.request.RawInputContents = append(q.request.RawInputContents, in.raw)
+	}
+}
+
+// spoiled are requests that the server refuses, each for a reason of its own.
+func spoiled() map[string]func(*tritonpb.ModelInferRequest) {
+	return map[string]func(*tritonpb.ModelInferRequest){
+		"datatype": func(r *tritonpb.ModelInferRequest) { r.Inputs[0].Datatype = "FP32" },
+		"name":     func(r *tritonpb.ModelInferRequest) { r.Inputs[0].Name = "NOBODY" },
+		"rows": func(r *tritonpb.ModelInferRequest) {
+			r.Inputs[0].Shape = []int64{9, 16}
+			r.Inputs[1].Shape = []int64{9, 16}
+		},
+		"uneven rows": func(r *tritonpb.ModelInferRequest) {
+			r.Inputs[0].Shape = []int64{2, 16}
+			r.RawInputContents[0] = make([]byte, 128)
+		},
+		"shape": func(r *tritonpb.ModelInferRequest) { r.Inputs[0].Shape = []int64{1, 15} },
+		"short": func(r *tritonpb.ModelInferRequest) { r.RawInputContents[0] = r.RawInputContents[0][4:] },
+		"long":  func(r *tritonpb.ModelInferRequest) { r.RawInputContents[1] = make([]byte, 100) },
+		"output": func(r *tritonpb.ModelInferRequest) {
+			r.Outputs = []*tritonpb.ModelInferRequest_InferRequestedOutputTensor{{Name: "NOBODY"}}
+		},
+		"version":       func(r *tritonpb.ModelInferRequest) { r.ModelVersion = "7" },
+		"version, text": func(r *tritonpb.ModelInferRequest) { r.ModelVersion = "seven" },
+		"missing input": func(r *tritonpb.ModelInferRequest) {
+			r.Inputs, r.RawInputContents = r.Inputs[:1], r.RawInputContents[:1]
+		},
+		"missing data":   func(r *tritonpb.ModelInferRequest) { r.RawInputContents = r.RawInputContents[:1] },
+		"no rows":        func(r *tritonpb.ModelInferRequest) { r.Inputs[0].Shape[0] = 0; r.RawInputContents[0] = nil },
+		"negative shape": func(r *tritonpb.ModelInferRequest) { r.Inputs[0].Shape = []int64{-1, 16} },
+		"input twice":    func(r *tritonpb.ModelInferRequest) { r.Inputs[1].Name = "INPUT0" },
+	}
+}
+
+func spoil(kind string) *tritonpb.ModelInferRequest {
+	r := &tritonpb.ModelInferRequest{ModelName: "add_sub", Id: "bad",
+		Inputs:           []*tritonpb.ModelInferRequest_InferInputTensor{rawInput("INPUT0", "INT32", 1, 16), rawInput("INPUT1", "INT32", 1, 16)},
+		RawInputContents: [][]byte{make([]byte, 64), make([]byte, 64)}}
+	spoiled()[kind](r)
+	return r
+}
+
+func (m *mix) spoil(g *rand.Rand, q *mixed) {
+	kinds := slices.Sorted(maps.Keys(m.refusals)) // a map has no order, and a seed wants one
+	q.bad = kinds[g.IntN(len(kinds))]
+	q.request = spoil(q.bad)
+	q.protocol = byGRPC
+}
+
+// send asks conch by the request's protocol.
+func (q *mixed) send(ctx context.Context, client tritonpb.GRPCInferenceServiceClient, address string) (map[string][]byte, error) {
+	if q.patience > 0 {
+		var end context.CancelFunc
+		if q.cancel {
+			ctx, end = context.WithCancel(ctx)
+			defer time.AfterFunc(q.patience, end).Stop()
+		} else {
+			ctx, end = context.WithTimeout(ctx, q.patience)
+		}
+		defer end()
+	}
+	if q.protocol == byJSON || q.protocol == byBinary {
+		return q.overHTTP(ctx, address)
+	}
+	request := q.request
+	if q.protocol == byTypedGRPC && q.bad == "" {
+		request = typed(request)
+	}
+	r, err := client.ModelInfer(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	if r.Id != request.Id || r.ModelName != request.ModelName || len(r.Outputs) != len(r.RawOutputContents) {
+		return nil, fmt.Errorf("an answer of model %q with id %q and %d of %d outputs", r.ModelName, r.Id, len(r.RawOutputContents), len(r.Outputs))
+	}
+	out := map[string][]byte{}
+	for i, o := range r.Outputs {
+		if q.shape != nil && fmt.Sprint(o.Shape) != fmt.Sprint(q.shape) {
+			return nil, fmt.Errorf("output %s has shape %v", o.Name, o.Shape)
+		}
+		out[o.Name] = r.RawOutputContents[i]
+	}
+	return out, nil
+}
+
+// typed is the same request with typed contents in place of raw ones.
+func typed(r *tritonpb.ModelInferRequest) *tritonpb.ModelInferRequest {
+	t := &tritonpb.ModelInferRequest{ModelName: r.ModelName, Id: r.Id, Parameters: r.Parameters, Outputs: r.Outputs}
+	le := binary.LittleEndian
+	for i, in := range r.Inputs {
+		raw := r.RawInputContents[i]
+		c := &tritonpb.InferTensorContents{}
+		switch in.Datatype {
+		case "FP32":
+			c.Fp32Contents = floats(raw)
+		case "INT32":
+			for k := 0; k < len(raw); k += 4 {
+				c.IntContents = append(c.IntContents, int32(le.Uint32(raw[k:])))
+			}
+		case "INT64":
+			for k := 0; k < len(raw); k += 8 {
+				c.Int64Contents = append(c.Int64Contents, int64(le.Uint64(raw[k:])))
+			}
+		case "BYTES":
+			c.BytesContents = words(raw)
+		}
+		t.Inputs = append(t.Inputs, &tritonpb.ModelInferRequest_InferInputTensor{Name: in.Name, Datatype: in.Datatype, Shape: in.Shape, Contents: c})
+	}
+	return t
+}
+
+func words(raw []byte) (all [][]byte) {
+	for len(raw) > 0 {
+		n := binary.LittleEndian.Uint32(raw)
+		all = append(all, raw[4:4+n])
+		raw = raw[4+n:]
+	}
+	return all
+}
+
+func (q *mixed) overHTTP(ctx context.Context, address string) (map[string][]byte, error) {
+	var tail []byte
+	inputs := make([]map[string]any, 0, 2)
+	for i, in := range q.request.Inputs {
+		raw := q.request.RawInputContents[i]
+		one := map[string]any{"name": in.Name, "datatype": in.Datatype, "shape": in.Shape}
+		if q.protocol == byBinary {
+			one["parameters"] = map[string]any{"binary_data_size": len(raw)}
+			tail = append(tail, raw...)
+		} else {
+			one["data"] = asJSON(in.Datatype, raw)
+		}
+		inputs = append(inputs, one)
+	}
+	parameters := map[string]any{"binary_data_output": q.protocol == byBinary}
+	for name, p := range q.request.Parameters {
+		if s, ok := p.ParameterChoice.(*tritonpb.InferParameter_StringParam); ok {
+			parameters[name] = s.StringParam
+		} else {
+			parameters[name] = p.GetInt64Param()
+		}
+	}
+	message := map[string]any{"inputs": inputs, "parameters": parameters}
+	if q.request.Id != "" {
+		message["id"] = q.request.Id
+	}
+	outputs := make([]map[string]any, 0, 2)
+	for _, o := range q.request.Outputs {
+		outputs = append(outputs, map[string]any{"name": o.Name, "parameters": map[string]any{"binary_data": q.protocol == byBinary}})
+	}
+	if len(outputs) > 0 {
+		message["outputs"] = outputs
+	}
+	head, err := json.Marshal(message)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v2/models/"+q.request.ModelName+"/infer", bytes.NewReader(append(head, tail...)))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Inference-Header-Content-Length", strconv.Itoa(len(head)))
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", response.Status, body)
+	}
+	return q.parse(body, response.Header.Get("Inference-Header-Content-Length"))
+}
+
+func asJSON(datatype string, raw []byte) any {
+	switch datatype {
+	case "FP32":
+		return floats(raw)
+	case "BYTES":
+		texts := []string{}
+		for _, w := range words(raw) {
+			texts = append(texts, string(w))
+		}
+		return texts
+	}
+	numbers := []int32{}
+	for i := 0; i < len(raw); i += 4 {
+		numbers = append(numbers, int32(binary.LittleEndian.Uint32(raw[i:])))
+	}
+	return numbers
+}
+
+func (q *mixed) parse(body []byte, header string) (map[string][]byte, error) {
+	text, tail := body, []byte(nil)
+	if n, err := strconv.Atoi(header); err == nil && n <= len(body) {
+		text, tail = body[:n], body[n:]
+	}
+	var parsed struct {
+		ID        string
+		ModelName string `json:"model_name"`
+		Outputs   []struct {
+			Name, Datatype string
+			Shape          []int64
+			Parameters     struct {
+				Size *int `json:"binary_data_size"`
+			}
+			Data json.RawMessage
+		}
+	}
+	if err := json.Unmarshal(text, &parsed); err != nil {
+		return nil, err
+	}
+	if parsed.ID != q.request.Id || parsed.ModelName != q.request.ModelName {
+		return nil, fmt.Errorf("an answer of model %q with id %q", parsed.ModelName, parsed.ID)
+	}
+	out := map[string][]byte{}
+	for _, o := range parsed.Outputs {
+		if q.shape != nil && fmt.Sprint(o.Shape) != fmt.Sprint(q.shape) {
+			return nil, fmt.Errorf("output %s has shape %v", o.Name, o.Shape)
+		}
+		if size := o.Parameters.Size; size != nil && *size <= len(tail) {
+			out[o.Name], tail = tail[:*size], tail[*size:]
+			continue
+		}
+		raw, err := fromJSON(o.Datatype, o.Data)
+		if err != nil {
+			return nil, err
+		}
+		out[o.Name] = raw
+	}
+	if len(tail) > 0 {
+		return nil, fmt.Errorf("%d bytes too many", len(tail))
+	}
+	return out, nil
+}
+
+func fromJSON(datatype string, data json.RawMessage) ([]byte, error) {
+	var raw []byte
+	switch datatype {
+	case "FP32":
+		var values []float32
+		err := json.Unmarshal(data, &values)
+		for _, v := range values {
+			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
+		}
+		return raw, err
+	case "INT32":
+		var values []int32
+		err := json.Unmarshal(data, &values)
+		return int32s(values...), err
+	}
+	var values []string
+	err := json.Unmarshal(data, &values)
+	for _, v := range values {
+		raw = append(binary.LittleEndian.AppendUint32(raw, uint32(len(v))), v...)
+	}
+	return raw, err
+}
+
+// judge is nil if the answer is what the model alone would have given, or the caller had gone.
+func (m *mix) judge(q *mixed, out map[string][]byte, err error) error {
+	if q.bad != "" {
+		want := m.refusals[q.bad]
+		if status.Code(err) != status.Code(want) || status.Convert(err).Message() != status.Convert(want).Message() {
+			return fmt.Errorf("%s: %w in place of %w", q.bad, err, want)
+		}
+		return nil
+	}
+	if err != nil {
+		gone := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+			status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded
+		if q.patience > 0 && gone {
+			return nil
+		}
+		return err
+	}
+	if len(out) != len(q.want) {
+		return fmt.Errorf("%d outputs, want %d", len(out), len(q.want))
+	}
+	for name, want := range q.want {
+		if q.tolerance > 0 {
+			if d := distance(floats(want), floats(out[name])); d > q.tolerance {
+				return fmt.Errorf("output %s is off by %g", name, d)
+			}
+		} else if !bytes.Equal(want, out[name]) {
+			return fmt.Errorf("output %s is %x, want %x", name, out[name], want)
+		}
+	}
+	return nil
+}
+
+// prepare asks a server, around conch, what only it can know.
+func (m *mix) prepare(t *testing.T, direct tritonpb.GRPCInferenceServiceClient) {
+	t.Helper()
+	m.rows, m.answers, m.refusals = map[string][][]byte{}, map[string][][]byte{}, map[string]error{}
+	g := rand.New(rand.NewPCG(m.seed, 0))
+	for _, of := range graphModels {
+		for range 24 {
+			row := make([]byte, of.rowBytes)
+			of.fill(g, row)
+			r, err := direct.ModelInfer(t.Context(), &tritonpb.ModelInferRequest{
+				ModelName: of.name, RawInputContents: [][]byte{row},
+				Inputs: []*tritonpb.ModelInferRequest_InferInputTensor{rawInput(of.input, of.datatype, append([]int64{1}, of.shape...)...)},
+			})
+			require.NoError(t, err)
+			m.rows[of.name], m.answers[of.name] = append(m.rows[of.name], row), append(m.answers[of.name], r.RawOutputContents[0])
+		}
+	}
+	for kind := range spoiled() {
+		_, err := direct.ModelInfer(t.Context(), spoil(kind))
+		require.Error(t, err, kind)
+		m.refusals[kind] = err
+	}
+}
+
+// Twenty thousand requests of all kinds, good and bad, patient and not, over both protocols, share executions on three servers. Every
+// caller gets what the model alone would have answered: computed here where Go can, asked of a server directly where it cannot.
+func TestMix(t *testing.T) {
+	t.Run(fmt.Sprintf("seed=%d", *mixSeed), func(t *testing.T) {
+		c := serve(t, rig.ConchOptions{Repository: mixRepository(t), GPUs: 3})
+		m := &mix{seed: *mixSeed}
+		m.prepare(t, directly(t, c))
+		client := triton(t, c)
+		companions := []string{"identity", "add_sub", "string"}
+		shared := map[string]uint64{}
+		for _, name := range companions {
+			shared[name] = sharedExecutions(t, client, name)
+		}
+		before, err := c.Usage(t.Context())
+		require.NoError(t, err)
+		const callers = 160
+		began := time.Now()
+		var next, wrong, gone atomic.Int64
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				for {
+					i := int(next.Add(1)) - 1
+					if i >= *mixRequests || wrong.Load() > 20 {
+						return
+					}
+					q := m.draw(i)
+					out, err := q.send(t.Context(), client, c.HTTP)
+					if err != nil && q.bad == "" {
+						gone.Add(1)
+					}
+					if err := m.judge(q, out, err); err != nil {
+						wrong.Add(1)
+						t.Errorf("seed %d, request %d (%s, protocol %d): %v", m.seed, i, q.request.ModelName, q.protocol, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		took := time.Since(began)
+		after, err := c.Usage(t.Context())
+		require.NoError(t, err)
+		used := after.Since(before)
+		t.Logf("seed %d: %d requests in %v, %d callers went away; mean batch %.1f rows: %v", m.seed, *mixRequests, took.Round(time.Millisecond), gone.Load(), used.MeanBatch(), used)
+		require.Zero(t, wrong.Load())
+		require.Greater(t, used.MeanBatch(), 2.0, "without batches the test says nothing")
+		for _, name := range companions {
+			// A request has three rows at the most: four are those of two callers.
+			require.Greater(t, sharedExecutions(t, client, name)-shared[name], uint64(*mixRequests/100), "callers of %s shared executions", name)
+		}
+		metrics := scrape(t, c)
+		require.Positive(t, metrics.sum("conch_requests_total", "result=cancelled"))
+		require.Zero(t, metrics.sum("conch_requests_total", "result=dropped"))
+		requireAlive(t, c)
+	})
+}
+
+// requireAlive is: conch and its servers have not been harmed.
+func requireAlive(t *testing.T, c *rig.Conch) {
+	t.Helper()
+	for _, p := range partitions(t, admin(t, c)) {
+		require.True(t, p.Up, p.Reason)
+	}
+}
