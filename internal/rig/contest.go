@@ -158,19 +158,37 @@ func (c *Contest) highest(ctx context.Context, name string, s System, search loa
 	if err != nil || rate == 0 {
 		return nil, err
 	}
-	found := trials[rate]
-	for c.Confirm {
-		load := c.load(found.Rate)
+	if !c.Confirm {
+		return trials[rate], nil
+	}
+	return c.confirm(ctx, name, s, rate)
+}
+
+// confirmStep is between the rates of two confirming trials.
+const confirmStep = 1.03
+
+// confirm tries the rate that a search found with other arrivals for twice as long, and goes down until one holds or, if the first
+// holds, up until one does not: a search may have settled too low as well as too high. It returns the highest that held.
+func (c *Contest) confirm(ctx context.Context, name string, s System, rate float64) (*Trial, error) {
+	var held *Trial
+	for step := 1.0; ; rate *= step {
+		load := c.load(rate)
 		load.Seed, load.Measure = c.Seed+1_000_003, 2*c.Measure
-		if found, err = c.trial(ctx, name+", confirming", s, load); err != nil {
+		trial, err := c.trial(ctx, name+", confirming", s, load)
+		if err != nil {
 			return nil, err
 		}
-		if found.Bad() <= Limit {
-			break
+		switch holds := trial.Bad() <= Limit; {
+		case holds && step < 1:
+			return trial, nil
+		case holds:
+			held, step = trial, confirmStep
+		case held != nil:
+			return held, nil
+		default:
+			step = 1 / confirmStep
 		}
-		found.Rate *= 0.97
 	}
-	return found, nil
 }
 
 func (c *Contest) trial(ctx context.Context, name string, s System, l loadgen.Load) (*Trial, error) {
