@@ -104,6 +104,9 @@ func (s *Server) startReal(ctx context.Context, o ServerOptions) error {
 	})
 }
 
+// Pid is the process id of a tritonserver.
+func (s *Server) Pid() int { return s.child.cmd.Process.Pid }
+
 // LogTail is the end of a tritonserver's output.
 func (s *Server) LogTail() string {
 	if s.child == nil {

@@ -156,7 +156,8 @@ func (c *Control) mirror(ctx context.Context, reason string) error {
 	for _, remark := range c.attached.Remarks() {
 		c.say(remark)
 	}
-	if settings.Mode == config.ModeControl && c.attached.Writable() && c.current().Revision > 0 {
+	wants := settings.Mode == config.ModeControl && c.attached.Writable()
+	if wants && c.current().Revision > 0 {
 		placing, err := c.place(ctx, served, settings)
 		if placing || err != nil {
 			return err
@@ -176,6 +177,12 @@ func (c *Control) mirror(ctx context.Context, reason string) error {
 	}
 	if err := c.follows(ctx, reason); err != nil {
 		return err
+	}
+	if wants { // what is there is served by now, so that the policy may take its time
+		placing, err := c.place(ctx, served, settings)
+		if placing || err != nil {
+			return err
+		}
 	}
 	switch settings.Mode {
 	case config.ModeControl:
