@@ -3,7 +3,8 @@
 
 // Package driver is where Triton processes come from: Embedded runs minitriton
 // inside conch, on emulated GPUs; Processes runs one tritonserver per
-// partition. Both supervise what they start: a server that dies is reported at
-// once, started again with a growing delay, given its models back, and reported
-// up.
+// partition; Attached stands in front of servers that others run. The first two
+// supervise what they start: a server that dies or hangs is reported at once,
+// started again with a growing delay, given its models back, and reported up.
+// Attached reports the same of servers that it cannot start.
 package driver
