@@ -28,21 +28,35 @@ func Parse(name string, data []byte) (*Scenario, error) {
 	if len(data) > maxBytes {
 		return nil, wrong(fmt.Errorf("%d bytes; at most %d", len(data), maxBytes))
 	}
-	decoder := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
 	s := &Scenario{}
-	if err := decoder.Decode(s); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, wrong(errors.New("the file is empty"))
-		}
+	if err := decode(data, s); err != nil {
 		return nil, wrong(err)
-	}
-	if err := decoder.Decode(&Scenario{}); !errors.Is(err, io.EOF) {
-		return nil, wrong(errors.New("a second document; a scenario is one"))
 	}
 	if err := s.check(); err != nil {
 		return nil, wrong(err)
 	}
 	return s, nil
+}
+
+func decode(data []byte, into *Scenario) (err error) {
+	// The library's decoder panics on some malformed documents, for example on a list that is a tag without a value. Nothing of ours runs
+	// inside it but Duration.UnmarshalText.
+	defer func() {
+		if fault := recover(); fault != nil {
+			err = fmt.Errorf("malformed YAML: %v", fault)
+		}
+	}()
+	decoder := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict())
+	if err := decoder.Decode(into); err != nil {
+		if errors.Is(err, io.EOF) {
+			return errors.New("the file is empty")
+		}
+		return err
+	}
+	if err := decoder.Decode(&Scenario{}); !errors.Is(err, io.EOF) {
+		return errors.New("a second document; a scenario is one")
+	}
+	return nil
 }
 
 func (s *Scenario) check() error {

@@ -150,6 +150,7 @@ func TestRefusals(t *testing.T) {
 	const head = "apiVersion: conch-sim/v1\nduration: 1s\ngpus: [{type: A100}]\n"
 	const models = "models: [{name: m, profile: {zoo: ResNet50}, rate: 1}]\n"
 	for text, want := range map[string]string{
+		"gpus:\n  ! #\n0 #":                "malformed YAML", // the YAML library panics
 		"":                                 "the file is empty",
 		"apiVersion: v2":                   `apiVersion is "v2"`,
 		head + models + "polciy: x":        "[5:1] unknown field \"polciy\"",
@@ -207,6 +208,7 @@ func FuzzParse(f *testing.F) {
 		require.NoError(f, err)
 		f.Add(text)
 	}
+	f.Add([]byte("duration: 1s\ngpus:\n  ! #\n0 #")) // the YAML library panics
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := scenario.Parse("x.yaml", text)
 		if err != nil {
