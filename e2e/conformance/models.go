@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 )
 
 // models holds one directory per model with its config.pbtxt, and one python file per conch_builtin.
@@ -35,41 +37,78 @@ func ModelNames() ([]string, error) {
 }
 
 // WriteModels writes the suite's models into a repository directory. They run in Triton's python backend (numpy below 2) and, by their
-// conch_builtin parameter, in minitriton.
+// conch_builtin parameter, in minitriton. An ensemble has no code of its own.
 func WriteModels(dir string) error {
 	names, err := ModelNames()
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		config, err := models.ReadFile("models/" + name + "/config.pbtxt")
-		if err != nil {
-			return fmt.Errorf("conformance: %w", err)
-		}
-		m := builtinParameter.FindSubmatch(config)
-		if m == nil {
-			return fmt.Errorf("conformance: the config of model %q has no conch_builtin parameter", name)
-		}
-		py, err := models.ReadFile("models/python/" + string(m[1]) + ".py")
-		if err != nil {
+		if err := writeModel(dir, name); err != nil {
 			return fmt.Errorf("conformance: model %q: %w", name, err)
 		}
-		if err := WriteModel(dir, name, string(config), py); err != nil {
+	}
+	return nil
+}
+
+// versionsOf says how many versions of a model are on disk: 1 to the last.
+func versionsOf(model string) int {
+	if strings.HasPrefix(model, "versions_") {
+		return 3
+	}
+	return 1
+}
+
+// python is the code of a built-in model for Triton's python backend.
+func python(builtin string) ([]byte, error) {
+	return models.ReadFile("models/python/" + builtin + ".py")
+}
+
+func writeModel(dir, name string) error {
+	files, err := fs.ReadDir(models, "models/"+name)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+		return err
+	}
+	var py []byte
+	for _, f := range files {
+		content, err := models.ReadFile("models/" + name + "/" + f.Name())
+		if err != nil {
+			return err
+		}
+		if m := builtinParameter.FindSubmatch(content); f.Name() == "config.pbtxt" && m != nil {
+			if py, err = python(string(m[1])); err != nil {
+				return err
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, name, f.Name()), content, 0o644); err != nil {
+			return err
+		}
+	}
+	for v := range versionsOf(name) {
+		if err := writeVersion(filepath.Join(dir, name, strconv.Itoa(v+1)), py); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// writeVersion writes a version directory. Without python it stays empty.
+func writeVersion(dir string, py []byte) error {
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil && py != nil {
+		err = os.WriteFile(filepath.Join(dir, "model.py"), py, 0o644)
+	}
+	return err
+}
+
 // WriteModel writes one model with version 1. Without python the version directory stays empty.
 func WriteModel(dir, name, config string, py []byte) error {
-	version := filepath.Join(dir, name, "1")
-	err := os.MkdirAll(version, 0o755)
+	err := writeVersion(filepath.Join(dir, name, "1"), py)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, name, "config.pbtxt"), []byte(config), 0o644)
-	}
-	if err == nil && py != nil {
-		err = os.WriteFile(filepath.Join(version, "model.py"), py, 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("conformance: write model %q: %w", name, err)

@@ -59,12 +59,14 @@ const callTimeout = 20 * time.Second
 // sharedCases are those that neither change what others see nor count what others do: they run at the same time.
 func sharedCases() []Case {
 	return slices.Concat(serverCases(), inferCases(), refusedCases(), typedCases(), stringCases(), streamCases(), httpCases(), jsonCases(),
-		jsonRefusedCases(), binaryCases(), encodingCases(), acrossCases())
+		jsonRefusedCases(), binaryCases(), encodingCases(), acrossCases(),
+		classificationCases(), generateCases(), versionCases(), ensembleCases())
 }
 
 // aloneCases run one after the other, when nothing else does.
 func aloneCases() []Case {
-	return slices.Concat(sequenceCases(), sequencesCases(), statisticsCases(), batchingCases(), repositoryCases(), memoryCases())
+	return slices.Concat(sequenceCases(), sequencesCases(), controlCases(), statisticsCases(), batchingCases(), memoryTensorCases(), repositoryCases(), memoryCases(),
+		ensembleRepositoryCases())
 }
 
 // Cases lists the suite.

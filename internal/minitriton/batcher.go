@@ -28,7 +28,8 @@ type batcher struct {
 	preferred    []int // ascending
 	delay        time.Duration
 	instances    int
-	equalShapes  bool // the model has variable dimensions: only equal shapes may share a batch
+	equalShapes  bool            // the model has variable dimensions: only equal shapes may share a batch
+	ragged       map[string]bool // inputs whose shapes need not be equal
 	waiting      []*request
 	ready        []*payload
 	current      *payload
@@ -109,7 +110,7 @@ func (b *batcher) next(now time.Time) (int, time.Duration) {
 				full = true
 				break
 			}
-			if b.equalShapes && !sameShapes(b.firstOf(p), r) {
+			if b.equalShapes && !b.sameShapes(b.firstOf(p), r) {
 				p.closed, full = true, true
 				break
 			}
@@ -163,7 +164,7 @@ func (b *batcher) take(now time.Time) *payload {
 	for len(b.ready) > 0 && !p.closed {
 		q := b.ready[0]
 		if q.closed || now.Sub(q.oldest) <= b.delay || p.rows+q.rows > b.maxBatch ||
-			b.equalShapes && !sameShapes(p.requests[0], q.requests[0]) {
+			b.equalShapes && !b.sameShapes(p.requests[0], q.requests[0]) {
 			break
 		}
 		q.taken = true
@@ -183,13 +184,13 @@ func (b *batcher) pending() int {
 }
 
 // sameShapes says whether two requests may share a batch of a model with variable dimensions: same inputs, same shapes but for the rows.
-func sameShapes(a, b *request) bool {
-	if len(a.inputs) != len(b.inputs) {
+func (b *batcher) sameShapes(r, other *request) bool {
+	if len(r.inputs) != len(other.inputs) {
 		return false
 	}
-	for i := range a.inputs {
-		x, y := &a.inputs[i], b.input(a.inputs[i].name)
-		if y == nil || !slices.Equal(x.shape[1:], y.shape[1:]) {
+	for i := range r.inputs {
+		x, y := &r.inputs[i], other.input(r.inputs[i].name)
+		if y == nil || !b.ragged[x.name] && !slices.Equal(x.shape[1:], y.shape[1:]) {
 			return false
 		}
 	}

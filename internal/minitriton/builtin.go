@@ -24,8 +24,11 @@ import (
 //	sequence   OUTPUT = the sum of INPUT over the sequence so far, TYPE_INT32 [1]
 //	slow       identity after conch_slow_ms milliseconds per execution
 //	error      identity, but a request with a negative FP32 fails, and one with -1000 or less fails the execution
+//	version    OUTPUT0 = INPUT0 + 100 times the version that runs, TYPE_INT32
+//	rank       OUTPUT0 of every row is in how many dimensions INPUT0 comes to the model, the batch included, TYPE_INT32
+//	controls   OUTPUT is INPUT and the sequence controls START, END, READY and CORRID that came with it, TYPE_INT64 [5]
 //	crash      fails for ever from its first execution on, as a model whose python stub has died
-func newBuiltin(name string, c *pb.ModelConfig, p *place) (executor, error) {
+func newBuiltin(name string, c *pb.ModelConfig, version int64, p *place) (executor, error) {
 	fits := func(in, out []string, t pb.DataType) error {
 		if len(c.Input) != len(in) || len(c.Output) != len(out) {
 			return invalid("conch_builtin %q has %d inputs and %d outputs, the config %d and %d", name, len(in), len(out), len(c.Input), len(c.Output))
@@ -61,10 +64,16 @@ func newBuiltin(name string, c *pb.ModelConfig, p *place) (executor, error) {
 		return &slow{place: p, time: time.Duration(ms * float64(time.Millisecond))}, nil
 	case "error":
 		return failing{instance: c.InstanceGroup[0].Name + "_0"}, fits([]string{"INPUT0"}, []string{"OUTPUT0"}, pb.DataType_TYPE_FP32)
+	case "version":
+		return &versioned{offset: 100 * int32(version)}, fits([]string{"INPUT0"}, []string{"OUTPUT0"}, pb.DataType_TYPE_INT32)
+	case "rank":
+		return newRank(c), fits([]string{"INPUT0"}, []string{"OUTPUT0"}, 0)
+	case "controls":
+		return newControls(c), fits([]string{"INPUT"}, []string{"OUTPUT"}, pb.DataType_TYPE_INT32)
 	case "crash":
 		return crashed{instance: c.InstanceGroup[0].Name + "_0"}, nil
 	default:
-		return nil, invalid("conch_builtin %q is none of identity, add_sub, string, decoupled, sequence, slow, error, crash", name)
+		return nil, invalid("conch_builtin %q is none of identity, add_sub, string, decoupled, sequence, slow, error, version, rank, controls, crash", name)
 	}
 }
 

@@ -41,12 +41,15 @@ func normalise(model string, c *pb.ModelConfig) (*pb.ModelConfig, error) {
 	if c.Name != model {
 		return nil, fmt.Errorf("name %q does not match directory %q", c.Name, model)
 	}
-	if c.Backend == "" && c.Platform == "" {
-		c.Backend = "python" // what Triton infers from a version directory with model.py
-	}
 	if c.GetVersionPolicy().GetPolicyChoice() == nil {
 		c.VersionPolicy = &pb.ModelVersionPolicy{PolicyChoice: &pb.ModelVersionPolicy_Latest_{
 			Latest: &pb.ModelVersionPolicy_Latest{NumVersions: 1}}}
+	}
+	if c.GetEnsembleScheduling() != nil {
+		return normaliseEnsemble(c)
+	}
+	if c.Backend == "" && c.Platform == "" {
+		c.Backend = "python" // what Triton infers from a version directory with model.py
 	}
 	if err := checkTensors(c); err != nil {
 		return nil, err
@@ -55,6 +58,9 @@ func normalise(model string, c *pb.ModelConfig) (*pb.ModelConfig, error) {
 		if err := normaliseDynamic(c, d); err != nil {
 			return nil, err
 		}
+	}
+	if oldest := c.GetSequenceBatching().GetOldest(); oldest != nil && len(oldest.PreferredBatchSize) == 0 {
+		oldest.PreferredBatchSize = []int32{c.MaxBatchSize}
 	}
 	normaliseOptimization(c)
 	if len(c.InstanceGroup) == 0 {
@@ -78,6 +84,37 @@ func normalise(model string, c *pb.ModelConfig) (*pb.ModelConfig, error) {
 		c.DefaultModelFilename = "model.py"
 	}
 	return c, nil
+}
+
+// normaliseEnsemble checks an ensemble as far as that needs no other model.
+func normaliseEnsemble(c *pb.ModelConfig) (*pb.ModelConfig, error) {
+	if c.Platform != "ensemble" {
+		return nil, fmt.Errorf("ensemble scheduling cannot be set for model %q whose platform is not ensemble", c.Name)
+	}
+	steps := c.GetEnsembleScheduling().Step
+	if len(steps) == 0 {
+		return nil, fmt.Errorf("must specify 'step' for ensemble %q", c.Name)
+	}
+	used, made := map[string]bool{}, map[string]bool{}
+	for _, step := range steps {
+		for _, name := range step.InputMap {
+			used[name] = true
+		}
+		for _, name := range step.OutputMap {
+			made[name] = true
+		}
+	}
+	for _, in := range c.Input {
+		if !used[in.Name] {
+			return nil, fmt.Errorf("ensemble input %q for ensemble %s is not used", in.Name, c.Name)
+		}
+	}
+	for _, out := range c.Output {
+		if !made[out.Name] {
+			return nil, fmt.Errorf("ensemble output %q for ensemble %s is not used", out.Name, c.Name)
+		}
+	}
+	return c, checkTensors(c)
 }
 
 func normaliseOptimization(c *pb.ModelConfig) {
@@ -130,6 +167,43 @@ func checkTensors(c *pb.ModelConfig) error {
 		if err := check("output", out.Name, out.DataType, out.Dims); err != nil {
 			return err
 		}
+		if err := checkReshape("output", out.Name, out.Dims, out.Reshape); err != nil {
+			return err
+		}
+	}
+	return checkInputs(c)
+}
+
+// checkInputs checks what inputs alone can ask for.
+func checkInputs(c *pb.ModelConfig) error {
+	for _, in := range c.Input {
+		if in.IsShapeTensor {
+			return fmt.Errorf("input %q: shape tensors are only supported for TensorRT platform", in.Name)
+		}
+		if err := checkReshape("input", in.Name, in.Dims, in.Reshape); err != nil {
+			return err
+		}
+	}
+	for _, batch := range c.BatchInput {
+		for _, name := range batch.SourceInput {
+			if !slices.ContainsFunc(c.Input, func(in *pb.ModelInput) bool { return in.Name == name }) {
+				return fmt.Errorf("batch_input: unknown source input name %q", name)
+			}
+		}
+	}
+	return nil
+}
+
+// checkReshape wants as many elements after a reshape as before it.
+func checkReshape(kind, name string, dims []int64, reshape *pb.ModelTensorReshape) error {
+	if reshape == nil {
+		return nil
+	}
+	size := func(shape []int64) int64 {
+		return elements(slices.DeleteFunc(slices.Clone(shape), func(d int64) bool { return d == -1 }))
+	}
+	if size(dims) != size(reshape.Shape) {
+		return fmt.Errorf("%s %q has different size for dims and reshape", kind, name)
 	}
 	return nil
 }
@@ -148,18 +222,6 @@ func unsupported(c *pb.ModelConfig) error {
 	add(d.GetPreserveOrdering(), "dynamic_batching.preserve_ordering")
 	add(d.GetDefaultQueuePolicy() != nil && !proto.Equal(d.DefaultQueuePolicy, &pb.ModelQueuePolicy{}), "dynamic_batching.default_queue_policy")
 	add(len(d.GetPriorityQueuePolicy()) != 0, "dynamic_batching.priority_queue_policy")
-	add(c.GetEnsembleScheduling() != nil, "ensemble_scheduling")
-	add(c.GetSequenceBatching().GetOldest() != nil, "sequence_batching.oldest")
-	add(c.GetResponseCache().GetEnable(), "response_cache")
-	add(len(c.BatchInput) != 0, "batch_input")
-	for _, in := range c.Input {
-		add(in.AllowRaggedBatch, "allow_ragged_batch of input "+in.Name)
-		add(in.IsShapeTensor, "is_shape_tensor of input "+in.Name)
-		add(in.Reshape != nil, "reshape of input "+in.Name)
-	}
-	for _, out := range c.Output {
-		add(out.Reshape != nil, "reshape of output "+out.Name)
-	}
 	if len(what) == 0 {
 		return nil
 	}

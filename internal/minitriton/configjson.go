@@ -9,6 +9,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
+// sinceThen is the field that the protocol has gained since the version that minitriton answers as.
+const sinceThen = "inference.ModelEnsembling.max_inflight_requests"
+
 // appendProtoJSON writes a message as Triton's HTTP front does: fields in the order of the .proto by their own names, every scalar,
 // list and map even when empty, messages only when set, and 64-bit integers as numbers (protojson writes strings).
 func appendProtoJSON(b []byte, m protoreflect.Message) []byte {
@@ -17,7 +20,7 @@ func appendProtoJSON(b []byte, m protoreflect.Message) []byte {
 	first := true
 	for i := range fields.Len() {
 		f := fields.Get(i)
-		if f.HasPresence() && !m.Has(f) {
+		if f.HasPresence() && !m.Has(f) || f.FullName() == sinceThen {
 			continue
 		}
 		if !first {

@@ -131,7 +131,7 @@ func affine(data []byte) []byte {
 }
 
 // newExecutor chooses how a model runs: emulated, built in, or not at all, which is said in Triton's words for a missing backend.
-func newExecutor(c *pb.ModelConfig, p *place) (executor, error) {
+func newExecutor(c *pb.ModelConfig, version int64, p *place) (executor, error) {
 	e, ok, err := parseEmulation(c)
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func newExecutor(c *pb.ModelConfig, p *place) (executor, error) {
 		return newEmulated(c, e, p)
 	}
 	if name := parameter(c, "conch_builtin"); name != "" {
-		return newBuiltin(name, c, p)
+		return newBuiltin(name, c, version, p)
 	}
 	return nil, invalid("unable to find backend library for backend '%s', try specifying runtime on the model configuration.", c.Backend)
 }

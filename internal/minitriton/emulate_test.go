@@ -201,7 +201,7 @@ func TestEmulationParameters(t *testing.T) {
 	} {
 		config, err := parseConfig("m", []byte(`name: "m" backend: "python" max_batch_size: 1 input [{ name: "I" data_type: TYPE_FP32 dims: [1] }] output [{ name: "O" data_type: TYPE_FP32 dims: [1] }] `+c.parameters))
 		require.NoError(t, err, name)
-		_, err = newExecutor(config, nil)
+		_, err = newExecutor(config, 1, nil)
 		require.EqualError(t, err, c.want, name)
 	}
 }

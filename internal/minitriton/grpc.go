@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -165,22 +166,33 @@ func (f *grpcFront) RepositoryModelLoad(ctx context.Context, r *pb.RepositoryMod
 	if r.RepositoryName != "" {
 		return nil, errRepositoryName
 	}
-	override := ""
+	var l loadRequest
 	for k, v := range r.Parameters {
-		switch {
-		case k == "config":
-			p, ok := v.ParameterChoice.(*pb.ModelRepositoryParameter_StringParam)
-			if !ok {
+		var value []byte
+		switch p := v.ParameterChoice.(type) {
+		case *pb.ModelRepositoryParameter_StringParam:
+			if strings.HasPrefix(k, filePrefix) {
+				return nil, invalid("invalid value type for load parameter '%s', expected bytes_param.", k)
+			}
+			value = []byte(p.StringParam)
+		case *pb.ModelRepositoryParameter_BytesParam:
+			if k == "config" {
 				return nil, invalid("invalid value type for load parameter 'config', expected string_param.")
 			}
-			override = p.StringParam
-		case len(k) > 5 && k[:5] == "file:":
-			return nil, refuse(codes.Unimplemented, "minitriton does not load models from 'file:' parameters ('%s')", k)
+			value = p.BytesParam
 		default:
-			return nil, invalid("unrecognized load parameter '%s'.", k)
+			if k == "config" {
+				return nil, invalid("invalid value type for load parameter 'config', expected string_param.")
+			}
+			if strings.HasPrefix(k, filePrefix) {
+				return nil, invalid("invalid value type for load parameter '%s', expected bytes_param.", k)
+			}
+		}
+		if err := l.set(k, value); err != nil {
+			return nil, err
 		}
 	}
-	if err := f.server.repo.load(ctx, r.ModelName, override); err != nil {
+	if err := f.server.repo.load(ctx, r.ModelName, l); err != nil {
 		return nil, err
 	}
 	return &pb.RepositoryModelLoadResponse{}, nil
@@ -190,12 +202,15 @@ func (f *grpcFront) RepositoryModelUnload(ctx context.Context, r *pb.RepositoryM
 	if r.RepositoryName != "" {
 		return nil, errRepositoryName
 	}
+	dependents := false
 	if p, ok := r.Parameters["unload_dependents"]; ok {
-		if _, ok := p.ParameterChoice.(*pb.ModelRepositoryParameter_BoolParam); !ok {
+		v, ok := p.ParameterChoice.(*pb.ModelRepositoryParameter_BoolParam)
+		if !ok {
 			return nil, invalid("invalid value type for 'unload_dependents' parameter, expected bool_param.")
 		}
+		dependents = v.BoolParam
 	}
-	if err := f.server.repo.unload(ctx, r.ModelName); err != nil {
+	if err := f.server.repo.unload(ctx, r.ModelName, dependents); err != nil {
 		return nil, err
 	}
 	return &pb.RepositoryModelUnloadResponse{}, nil
@@ -217,7 +232,9 @@ func (f *grpcFront) SystemSharedMemoryRegister(_ context.Context, r *pb.SystemSh
 }
 
 func (f *grpcFront) SystemSharedMemoryUnregister(_ context.Context, r *pb.SystemSharedMemoryUnregisterRequest) (*pb.SystemSharedMemoryUnregisterResponse, error) {
-	f.server.regions.unregister(r.Name)
+	if err := f.server.regions.unregister(r.Name); err != nil {
+		return nil, err
+	}
 	return &pb.SystemSharedMemoryUnregisterResponse{}, nil
 }
 

@@ -26,12 +26,16 @@ func (f *grpcFront) ModelInfer(ctx context.Context, in *pb.ModelInferRequest) (*
 		return nil, refuse(codes.Unimplemented, "ModelInfer RPC doesn't support models with decoupled transaction policy")
 	}
 	r := &request{ctx: ctx, id: in.Id}
+	defer r.release()
 	if err := f.read(in, m, r); err != nil {
 		return nil, err
 	}
 	resp, err := f.server.infer(m, in.ModelName, in.ModelVersion, r)
 	if err != nil {
 		return nil, grpcError(err)
+	}
+	if resp.err == nil {
+		resp.err = m.finish(r, resp)
 	}
 	if resp.err != nil {
 		return nil, resp.err
@@ -47,7 +51,24 @@ func encodeResponse(m *model, id string, resp *response) *pb.ModelInferResponse 
 		out.Outputs[i] = &pb.ModelInferResponse_InferOutputTensor{Name: t.name, Datatype: datatypeName(t.dtype), Shape: t.shape}
 		out.RawOutputContents[i] = t.data
 	}
+	for _, p := range resp.parameters {
+		if out.Parameters == nil {
+			out.Parameters = map[string]*pb.InferParameter{}
+		}
+		out.Parameters[p.name] = p.proto()
+	}
 	return out
+}
+
+func (p responseParameter) proto() *pb.InferParameter {
+	switch v := p.value.(type) {
+	case bool:
+		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: v}}
+	case int64:
+		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: v}}
+	default:
+		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_StringParam{StringParam: v.(string)}}
+	}
 }
 
 // read takes a gRPC request apart, in the order in which Triton's front does.
@@ -58,30 +79,37 @@ func (f *grpcFront) read(in *pb.ModelInferRequest, m *model, r *request) *Error 
 		}
 	}
 	for _, o := range in.Outputs {
-		if _, ok := o.Parameters["classification"]; ok {
-			return refuse(codes.Unimplemented, "minitriton does not classify outputs ('%s')", o.Name)
+		want, err := f.readOutput(o)
+		if err != nil {
+			return err
 		}
-		if p, ok := o.Parameters["shared_memory_region"]; ok {
-			_, sized := o.Parameters["shared_memory_byte_size"]
-			return f.server.regions.use(p.GetStringParam(), o.Name, sized)
+		r.hold(want.place)
+		if same := r.requested(want.name); same == nil {
+			r.outputs = append(r.outputs, want)
+		} else if want.classes > 0 || want.place != nil { // listed twice: a form counts before none
+			*same = want
 		}
-		r.outputs = append(r.outputs, o.Name)
 	}
 	r.inputs = make([]tensor, len(in.Inputs))
+	given := in.RawInputContents // of the inputs that are not in shared memory
 	for i, t := range in.Inputs {
 		to := &r.inputs[i]
 		*to = tensor{name: t.Name, dtype: datatypeByName(t.Datatype), shape: t.Shape}
-		if p, ok := t.Parameters["shared_memory_region"]; ok {
-			_, sized := t.Parameters["shared_memory_byte_size"]
-			return f.server.regions.use(p.GetStringParam(), t.Name, sized)
+		place, err := f.place(t.Parameters, t.Name)
+		if err != nil {
+			return err
 		}
+		r.hold(place)
 		switch {
+		case place != nil && t.Contents != nil:
+			return invalid("unexpected 'contents' field for input tensor '%s' for model '%s' as it is in shared memory", t.Name, in.ModelName)
+		case place != nil:
+			to.data = place.read()
 		case len(in.RawInputContents) > 0 && t.Contents != nil:
 			return invalid("contents field must not be specified when using raw_input_contents for '%s' for model '%s'", t.Name, in.ModelName)
-		case i < len(in.RawInputContents):
-			to.data = in.RawInputContents[i]
+		case len(given) > 0:
+			to.data, given = given[0], given[1:]
 		case t.Contents != nil && len(in.RawInputContents) == 0:
-			var err *Error
 			if to.data, err = typedContents(t, in.ModelName); err != nil {
 				return err
 			}
@@ -90,6 +118,65 @@ func (f *grpcFront) read(in *pb.ModelInferRequest, m *model, r *request) *Error 
 		}
 	}
 	return nil
+}
+
+// readOutput reads what a request says about one of its outputs.
+func (f *grpcFront) readOutput(o *pb.ModelInferRequest_InferRequestedOutputTensor) (requestedOutput, *Error) {
+	want := requestedOutput{name: o.Name}
+	if p, ok := o.Parameters["classification"]; ok {
+		v, ok := p.ParameterChoice.(*pb.InferParameter_Int64Param)
+		if !ok {
+			return want, invalid("invalid value type for 'classification' parameter, expected int64_param")
+		}
+		if v.Int64Param <= 0 {
+			return want, invalid("invalid value for 'classification' parameter, expected >= 0")
+		}
+		want.classes = uint32(v.Int64Param)
+	}
+	if o.Parameters["shared_memory_region"] != nil && want.classes > 0 {
+		return want, invalid("output can't set both 'shared_memory_region' and 'classification'")
+	}
+	var err *Error
+	want.place, err = f.place(o.Parameters, o.Name)
+	return want, err
+}
+
+// place reads where in shared memory a tensor is; nil for one that is not.
+func (f *grpcFront) place(parameters map[string]*pb.InferParameter, tensor string) (*placement, *Error) {
+	wrong := func(name, expected string) *Error {
+		return invalid("invalid value type for '%s' parameter for tensor '%s', expected %s.", name, tensor, expected)
+	}
+	region, ok := parameters["shared_memory_region"]
+	if !ok {
+		return nil, nil
+	}
+	name, ok := region.ParameterChoice.(*pb.InferParameter_StringParam)
+	if !ok {
+		return nil, wrong("shared_memory_region", "string_param")
+	}
+	number := func(name string) (uint64, *Error) {
+		p, ok := parameters[name]
+		if !ok {
+			return 0, nil
+		}
+		v, ok := p.ParameterChoice.(*pb.InferParameter_Int64Param)
+		if !ok {
+			return 0, wrong(name, "int64_param")
+		}
+		return uint64(v.Int64Param), nil
+	}
+	offset, err := number("shared_memory_offset")
+	if err != nil {
+		return nil, err
+	}
+	if parameters["shared_memory_byte_size"] == nil {
+		return nil, invalid("'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '%s'", tensor)
+	}
+	size, err := number("shared_memory_byte_size")
+	if err != nil {
+		return nil, err
+	}
+	return f.server.regions.place(name.StringParam, offset, size)
 }
 
 func readParameter(r *request, key string, p *pb.InferParameter) *Error {
@@ -102,7 +189,7 @@ func readParameter(r *request, key string, p *pb.InferParameter) *Error {
 		case *pb.InferParameter_Int64Param:
 			r.sequence.setNumber(uint64(v.Int64Param))
 		case *pb.InferParameter_StringParam:
-			r.sequence.id = v.StringParam
+			return r.sequence.setText(v.StringParam)
 		default:
 			return wrong("int64_param or string_param")
 		}
@@ -122,14 +209,18 @@ func readParameter(r *request, key string, p *pb.InferParameter) *Error {
 			if v.Int64Param < 0 {
 				return invalid("invalid value for 'priority', expected value >= 0.")
 			}
+			r.priority = uint64(v.Int64Param)
 		case *pb.InferParameter_Uint64Param:
+			r.priority = v.Uint64Param
 		default:
 			return wrong("int64_param or uint64_param")
 		}
 	case "timeout":
-		if _, ok := p.ParameterChoice.(*pb.InferParameter_Int64Param); !ok {
+		v, ok := p.ParameterChoice.(*pb.InferParameter_Int64Param)
+		if !ok {
 			return wrong("int64_param")
 		}
+		r.timeout = microseconds(uint64(v.Int64Param))
 	case wantFinal:
 		if _, ok := p.ParameterChoice.(*pb.InferParameter_BoolParam); !ok {
 			return wrong("bool_param")
@@ -148,10 +239,20 @@ func readParameter(r *request, key string, p *pb.InferParameter) *Error {
 
 // setNumber makes a sequence id of a number; zero is none.
 func (s *sequence) setNumber(n uint64) {
-	s.id = ""
+	s.id, s.text = "", false
 	if n != 0 {
 		s.id = strconv.FormatUint(n, 10)
 	}
+}
+
+// setText makes a sequence id of a text.
+func (s *sequence) setText(id string) *Error {
+	const longest = 128
+	if len(id) > longest {
+		return refuse(codes.Unimplemented, "string correlation ID cannot be longer than %d characters", longest)
+	}
+	s.id, s.text = id, true
+	return nil
 }
 
 // typedContents turns a tensor's typed elements into raw bytes. Elements of the wrong type are refused.

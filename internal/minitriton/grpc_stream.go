@@ -6,6 +6,7 @@ package minitriton
 import (
 	"errors"
 	"io"
+	"maps"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -40,10 +41,19 @@ func (f *grpcFront) streamOne(stream grpc.BidiStreamingServer[pb.ModelInferReque
 	slot := out.open(refusal == nil && m.decoupled)
 	if refusal == nil {
 		empty := in.Parameters[wantFinal].GetBoolParam()
-		r.respond = func(resp *response, final bool) { out.put(slot, streamAnswer(m, in.Id, resp, final, empty), final) }
-		refusal = f.server.submit(m, in.ModelName, in.ModelVersion, r)
+		r.respond = func(resp *response, final bool) {
+			if resp != nil && resp.err == nil {
+				resp.err = m.finish(r, resp)
+			}
+			if final {
+				r.release()
+			}
+			out.put(slot, streamAnswer(m, in.Id, resp, final, empty), final)
+		}
+		refusal = f.server.repo.submit(m, in.ModelName, in.ModelVersion, r)
 	}
 	if refusal != nil {
+		r.release()
 		out.put(slot, &pb.ModelStreamInferResponse{ErrorMessage: refusal.Message, InferResponse: &pb.ModelInferResponse{Id: in.Id}}, true)
 	}
 }
@@ -61,7 +71,10 @@ func streamAnswer(m *model, id string, resp *response, final, wantEmpty bool) *p
 			InferResponse: &pb.ModelInferResponse{ModelName: m.name, Id: id, Parameters: mark}}
 	}
 	answer := encodeResponse(m, id, resp)
-	answer.Parameters = mark
+	if answer.Parameters == nil {
+		answer.Parameters = mark
+	}
+	maps.Copy(answer.Parameters, mark)
 	return &pb.ModelStreamInferResponse{InferResponse: answer}
 }
 

@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 
-	"google.golang.org/grpc/codes"
-
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -82,7 +80,7 @@ func (h *httpFront) model(w http.ResponseWriter, r *http.Request, name, version,
 		}
 		plain(w, http.StatusOK, nil)
 	case "generate", "generate_stream":
-		plainError(w, refuse(codes.Unimplemented, "minitriton does not serve %s", action))
+		h.generate(w, r, name, version, action == "generate_stream")
 	case "config":
 		h.get(w, r, func() ([]byte, error) {
 			m, err := h.server.repo.find(name, version)

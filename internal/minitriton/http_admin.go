@@ -4,11 +4,14 @@
 package minitriton
 
 import (
+	"encoding/base64"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 
@@ -19,6 +22,14 @@ import (
 func optionalJSON(w http.ResponseWriter, r *http.Request) (jsonValue, error) {
 	b, err := body(w, r)
 	if err != nil || len(b) == 0 {
+		return jsonValue{}, err
+	}
+	return parseJSON(b)
+}
+
+func requiredJSON(w http.ResponseWriter, r *http.Request) (jsonValue, error) {
+	b, err := body(w, r)
+	if err != nil {
 		return jsonValue{}, err
 	}
 	return parseJSON(b)
@@ -42,7 +53,8 @@ func (h *httpFront) repository(w http.ResponseWriter, r *http.Request, repositor
 	case action == "load":
 		err = h.load(r, model, doc)
 	default:
-		if refusal := h.server.repo.unload(r.Context(), model); refusal != nil {
+		dependents := doc.get("parameters").get("unload_dependents")
+		if refusal := h.server.repo.unload(r.Context(), model, dependents.kind == jsonBool && dependents.bits != 0); refusal != nil {
 			err = refusal
 		}
 	}
@@ -83,26 +95,31 @@ func (h *httpFront) index(w http.ResponseWriter, doc jsonValue) error {
 }
 
 func (h *httpFront) load(r *http.Request, model string, doc jsonValue) error {
-	override := ""
+	var l loadRequest
 	p := doc.get("parameters")
 	for i, k := range p.names {
 		text, err := p.items[i].asString()
 		if err != nil {
 			return err
 		}
-		switch {
-		case k == "config":
-			override = text
-		case len(k) > 5 && k[:5] == "file:":
-			return refuse(codes.Unimplemented, "minitriton does not load models from 'file:' parameters ('%s')", k)
-		default:
-			return invalid("unrecognized load parameter '%s'.", k)
+		value := []byte(text)
+		if strings.HasPrefix(k, filePrefix) {
+			value = lenientBase64(text)
+		}
+		if refusal := l.set(k, value); refusal != nil {
+			return refusal
 		}
 	}
-	if refusal := h.server.repo.load(r.Context(), model, override); refusal != nil {
+	if refusal := h.server.repo.load(r.Context(), model, l); refusal != nil {
 		return refusal
 	}
 	return nil
+}
+
+// lenientBase64 decodes as far as the text is base64, as Triton does.
+func lenientBase64(text string) []byte {
+	data, _ := io.ReadAll(base64.NewDecoder(base64.StdEncoding, strings.NewReader(text)))
+	return data
 }
 
 // settings serves a document that GET reads and POST changes.
@@ -194,13 +211,20 @@ func (h *httpFront) memory(w http.ResponseWriter, r *http.Request, kind, region,
 		b, err = h.memoryStatus(kind, region)
 	case action == "unregister":
 		if kind == "system" {
-			h.server.regions.unregister(region)
+			if refusal := h.server.regions.unregister(region); refusal != nil {
+				err = refusal
+			}
 		}
-	case kind == "cuda":
-		err = invalid("failed to register shared memory region: invalid args")
+	case region == "":
+		err = invalid("'region name' is necessary to register %s shared memory region", kind)
 	default:
 		var doc jsonValue
-		if doc, err = optionalJSON(w, r); err == nil {
+		if doc, err = requiredJSON(w, r); err != nil {
+			break
+		}
+		if kind == "cuda" {
+			err = cudaRegister(doc)
+		} else {
 			err = h.memoryRegister(region, doc)
 		}
 	}
@@ -237,6 +261,32 @@ func (h *httpFront) memoryRegister(region string, doc jsonValue) error {
 		return refusal
 	}
 	return nil
+}
+
+// cudaRegister checks a registration as Triton does, down to the handle, which nothing without a GPU can open.
+func cudaRegister(doc jsonValue) error {
+	handle := doc.get("raw_handle")
+	if !handle.present {
+		return invalid("Shared memory register request has no 'raw_handle' field")
+	}
+	v, err := handle.member("b64")
+	if err != nil {
+		return err
+	}
+	text, err := v.asString()
+	if err != nil {
+		return err
+	}
+	for _, name := range [...]string{"byte_size", "device_id"} {
+		if _, err := doc.member(name); err != nil {
+			return err
+		}
+	}
+	const handleSize = 64 // of a cudaIpcMemHandle_t
+	if raw, err := base64.StdEncoding.DecodeString(text); err != nil || len(raw) != handleSize {
+		return invalid("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+	}
+	return invalid("failed to register shared memory region: invalid args")
 }
 
 func (h *httpFront) memoryStatus(kind, region string) ([]byte, error) {

@@ -49,6 +49,7 @@ func (h *httpFront) infer(w http.ResponseWriter, r *http.Request, name, version 
 		return
 	}
 	req := &request{ctx: r.Context()}
+	defer req.release()
 	wanted := outputForm{all: raw}
 	if raw {
 		req.raw, req.inputs = true, []tensor{{data: tensors}}
@@ -57,6 +58,9 @@ func (h *httpFront) infer(w http.ResponseWriter, r *http.Request, name, version 
 		return
 	}
 	resp, err := h.server.infer(m, name, version, req)
+	if err == nil && resp.err == nil {
+		resp.err = m.finish(req, resp)
+	}
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // nobody is there to read an answer
 	case err != nil:
@@ -165,7 +169,7 @@ func (h *httpFront) readJSON(header, tensors []byte, m *model, r *request, form 
 	}
 	r.inputs = make([]tensor, len(inputs))
 	for i, in := range inputs {
-		if tensors, err = h.readInput(in, tensors, m, &r.inputs[i]); err != nil {
+		if tensors, err = h.readInput(in, tensors, m, r, &r.inputs[i]); err != nil {
 			return err
 		}
 	}
@@ -207,14 +211,23 @@ func readJSONParameters(p jsonValue, r *request, form *outputForm) error {
 			if n, numErr := v.asUint(); numErr == nil {
 				r.sequence.setNumber(n)
 			} else {
-				r.sequence.id, err = v.asString()
+				var id string
+				if id, err = v.asString(); err == nil {
+					if refusal := r.sequence.setText(id); refusal != nil {
+						return refusal
+					}
+				}
 			}
 		case "sequence_start":
 			r.sequence.start, err = v.asBool()
 		case "sequence_end":
 			r.sequence.end, err = v.asBool()
-		case "priority", "timeout":
-			_, err = v.asUint()
+		case "priority":
+			r.priority, err = v.asUint()
+		case "timeout":
+			var us uint64
+			us, err = v.asUint()
+			r.timeout = microseconds(us)
 		case "binary_data_output":
 			form.all, err = v.asBool()
 		default:
@@ -253,25 +266,72 @@ func (h *httpFront) readOutputs(outputs []jsonValue, r *request, form *outputFor
 		if err != nil {
 			return err
 		}
-		p := o.get("parameters")
-		if region := p.get("shared_memory_region"); region.present {
-			return h.server.regions.use(region.str, name, p.get("shared_memory_byte_size").present)
+		want, binary, err := h.readOutput(o.get("parameters"), name)
+		if err != nil {
+			return err
 		}
-		if p.get("classification").present {
-			return refuse(codes.Unimplemented, "minitriton does not classify outputs ('%s')", name)
-		}
-		r.outputs = append(r.outputs, name)
-		if v := p.get("binary_data"); v.present {
-			binary, err := v.asBool()
-			if err != nil {
-				return unreadable("binary_data", err)
-			}
-			if binary {
-				form.binary = append(form.binary, name)
-			}
+		r.hold(want.place)
+		r.outputs = append(r.outputs, want)
+		if binary {
+			form.binary = append(form.binary, name)
 		}
 	}
 	return nil
+}
+
+// readOutput reads what a request says about one of its outputs: where or in what form it goes.
+func (h *httpFront) readOutput(p jsonValue, name string) (want requestedOutput, binary bool, err error) {
+	want.name = name
+	if v := p.get("binary_data"); v.present {
+		if binary, err = v.asBool(); err != nil {
+			return want, false, unreadable("binary_data", err)
+		}
+	}
+	classes := p.get("classification")
+	if p.get("shared_memory_region").present {
+		for _, other := range [...]struct {
+			name string
+			set  bool
+		}{{"classification", classes.present}, {"binary_data", p.get("binary_data").present}} {
+			if other.set {
+				return want, false, invalid("Output can't set both 'shared_memory_region' and '%s'", other.name)
+			}
+		}
+		want.place, err = h.place(p)
+		return want, false, err
+	}
+	if classes.present {
+		n, err := classes.asUint()
+		if err != nil {
+			return want, false, refuse(codes.Internal, "Unable to set 'classification': %v", err)
+		}
+		want.classes = uint32(n)
+	}
+	return want, binary, nil
+}
+
+// place reads where in shared memory a tensor is. A size that is left out is zero bytes, which no region has.
+func (h *httpFront) place(p jsonValue) (*placement, error) {
+	region, err := p.get("shared_memory_region").asString()
+	if err != nil {
+		return nil, unreadable("shared_memory_region", err)
+	}
+	var offset, size uint64
+	for _, f := range [...]struct {
+		name string
+		into *uint64
+	}{{"shared_memory_offset", &offset}, {"shared_memory_byte_size", &size}} {
+		if v := p.get(f.name); v.present {
+			if *f.into, err = v.asUint(); err != nil {
+				return nil, unreadable(f.name, err)
+			}
+		}
+	}
+	place, refusal := h.server.regions.place(region, offset, size)
+	if refusal != nil {
+		return nil, refusal
+	}
+	return place, nil
 }
 
 // answer writes a response: JSON, with the outputs that were asked for in binary behind it.
@@ -282,6 +342,16 @@ func (h *httpFront) answer(w http.ResponseWriter, r *http.Request, m *model, id 
 	}
 	b = appendString(append(b, `"model_name":`...), m.name)
 	b = appendString(append(b, `,"model_version":`...), m.versionString())
+	if len(resp.parameters) > 0 {
+		b = append(b, `,"parameters":{`...)
+		for i, p := range resp.parameters {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = p.appendJSON(append(appendString(b, p.name), ':'))
+		}
+		b = append(b, '}')
+	}
 	b = append(b, `,"outputs":[`...)
 	parts, size := make([][]byte, 1, 1+len(resp.outputs)), 0
 	for i, t := range resp.outputs {
@@ -291,6 +361,10 @@ func (h *httpFront) answer(w http.ResponseWriter, r *http.Request, m *model, id 
 		b = appendString(append(b, `{"name":`...), t.name)
 		b = appendString(append(b, `,"datatype":`...), datatypeName(t.dtype))
 		b = append(append(b, `,"shape":`...), formatShape(t.shape)...)
+		if t.placed {
+			b = append(b, '}')
+			continue
+		}
 		if form.isBinary(t.name) {
 			b = fmt.Appendf(b, `,"parameters":{"binary_data_size":%d}}`, len(t.data))
 			parts, size = append(parts, t.data), size+len(t.data)
@@ -314,6 +388,17 @@ func (h *httpFront) answer(w http.ResponseWriter, r *http.Request, m *model, id 
 	}
 	write(w, http.StatusOK, contentType, parts...)
 	return nil
+}
+
+func (p responseParameter) appendJSON(b []byte) []byte {
+	switch v := p.value.(type) {
+	case bool:
+		return strconv.AppendBool(b, v)
+	case int64:
+		return strconv.AppendInt(b, v, 10)
+	default:
+		return appendString(b, v.(string))
+	}
 }
 
 func acceptedEncoding(accept string) string {

@@ -16,7 +16,7 @@ import (
 )
 
 // readInput reads one input: its data stand in the JSON, or are the next bytes behind it. It returns the bytes that are left.
-func (h *httpFront) readInput(in jsonValue, rest []byte, m *model, t *tensor) ([]byte, error) {
+func (h *httpFront) readInput(in jsonValue, rest []byte, m *model, r *request, t *tensor) ([]byte, error) {
 	var err error
 	if t.name, err = textMember(in, "name"); err != nil {
 		return nil, err
@@ -40,10 +40,10 @@ func (h *httpFront) readInput(in jsonValue, rest []byte, m *model, t *tensor) ([
 		}
 		t.shape[i] = int64(n)
 	}
-	return h.readData(in, rest, m, t)
+	return h.readData(in, rest, m, r, t)
 }
 
-func (h *httpFront) readData(in jsonValue, rest []byte, m *model, t *tensor) ([]byte, error) {
+func (h *httpFront) readData(in jsonValue, rest []byte, m *model, r *request, t *tensor) ([]byte, error) {
 	p := in.get("parameters")
 	data, size, region := in.get("data"), p.get("binary_data_size"), p.get("shared_memory_region")
 	var set []string
@@ -74,7 +74,13 @@ func (h *httpFront) readData(in jsonValue, rest []byte, m *model, t *tensor) ([]
 		t.data = rest[:n:n]
 		return rest[n:], nil
 	case region.present:
-		return nil, h.server.regions.use(region.str, t.name, p.get("shared_memory_byte_size").present)
+		place, err := h.place(p)
+		if err != nil {
+			return nil, err
+		}
+		r.hold(place)
+		t.data = place.read()
+		return rest, nil
 	case t.dtype == pb.DataType_TYPE_FP16 || t.dtype == pb.DataType_TYPE_BF16:
 		return nil, invalid("receiving %s data via JSON is not supported. Please use the binary data format for input %s", datatypeName(t.dtype), t.name)
 	case t.dtype == pb.DataType_TYPE_STRING:

@@ -17,8 +17,9 @@ import (
 
 // loadVersions builds the versions that the config selects and puts them in place of those that serve. When one fails, what served
 // before goes on serving. The entry's token is held.
-func (r *repository) loadVersions(name string, e *entry, config *pb.ModelConfig) *Error {
-	versions, err := r.onDisk(name, config)
+func (r *repository) loadVersions(dir string, e *entry, config *pb.ModelConfig) *Error {
+	name := config.Name
+	versions, err := onDisk(dir, config)
 	if err != nil {
 		return r.notPolled(name, err)
 	}
@@ -29,7 +30,7 @@ func (r *repository) loadVersions(name string, e *entry, config *pb.ModelConfig)
 	fresh := make(map[int64]*model, len(versions))
 	failures, text := map[int64]string{}, strings.Builder{}
 	for _, v := range versions {
-		m, err := r.build(config, v)
+		m, err := r.build(dir, config, v)
 		if err != nil {
 			refusal := asError(err)
 			failures[v] = codeName(refusal.Code) + ": " + refusal.Message
@@ -43,7 +44,11 @@ func (r *repository) loadVersions(name string, e *entry, config *pb.ModelConfig)
 		r.log.Error("load failed", "model", name, "reason", text.String())
 		return invalid("load failed for model '%s': %s", name, text.String())
 	}
-	if refusal := r.swap(e, fresh); refusal != nil {
+	var members []string
+	for _, step := range config.GetEnsembleScheduling().GetStep() {
+		members = append(members, step.ModelName)
+	}
+	if refusal := r.swap(e, fresh, members); refusal != nil {
 		return refusal
 	}
 	r.log.Info("loaded", "model", name, "versions", versions)
@@ -76,7 +81,7 @@ func (r *repository) abandon(e *entry, fresh map[int64]*model, failures map[int6
 
 // swap puts fresh versions in place at once and drains what they replace in the background. Where only instance_group changed the
 // statistics carry on.
-func (r *repository) swap(e *entry, fresh map[int64]*model) *Error {
+func (r *repository) swap(e *entry, fresh map[int64]*model, members []string) *Error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.exiting {
@@ -85,6 +90,7 @@ func (r *repository) swap(e *entry, fresh map[int64]*model) *Error {
 		}
 		return errExiting()
 	}
+	e.members = members
 	for v, s := range e.versions {
 		if fresh[v] == nil && s.model != nil {
 			r.retireLocked(e, v, s.model)
@@ -149,11 +155,32 @@ func (r *repository) drained(e *entry, v int64, m *model) {
 	}
 }
 
-// unload takes all versions of a model out of service and returns at once. A model that is not loaded is none to unload, which is well.
-func (r *repository) unload(ctx context.Context, name string) *Error {
+// unload takes all versions of a model out of service and returns at once, and with it the ensembles that call it. With dependents go the
+// models that it calls and that nobody else needs. A model that is not loaded is none to unload, which is well.
+func (r *repository) unload(ctx context.Context, name string, dependents bool) *Error {
 	if !r.explicit {
 		return refuse(codes.Unavailable, "explicit model load / unload is not allowed if polling is enabled")
 	}
+	if dependents {
+		for _, member := range r.orphans(name) {
+			if err := r.unload(ctx, member, true); err != nil {
+				return err
+			}
+		}
+	}
+	if err := r.retire(ctx, name, true); err != nil {
+		return err
+	}
+	for _, ensemble := range r.ensemblesOf(name) {
+		if err := r.retire(ctx, ensemble, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// retire takes all versions of a model out of service. Unless it is for good, the model comes back with what it calls.
+func (r *repository) retire(ctx context.Context, name string, forGood bool) *Error {
 	r.mu.RLock()
 	e := r.entries[name]
 	r.mu.RUnlock()
@@ -166,7 +193,11 @@ func (r *repository) unload(ctx context.Context, name string) *Error {
 	defer e.unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.seen, e.override = "", nil
+	e.seen = ""
+	if forGood {
+		e.override, e.explicit, e.members = nil, false, nil
+		e.discard()
+	}
 	for v, s := range e.versions {
 		if s.model != nil {
 			r.retireLocked(e, v, s.model)
@@ -182,6 +213,7 @@ func (r *repository) exit() {
 	defer r.mu.Unlock()
 	r.exiting = true
 	for _, e := range r.entries {
+		e.discard()
 		for v, s := range e.versions {
 			if s.model != nil {
 				r.retireLocked(e, v, s.model)

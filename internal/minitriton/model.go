@@ -26,6 +26,7 @@ type model struct {
 	version        int64
 	config         *pb.ModelConfig
 	inputs         map[string]*pb.ModelInput
+	labels         map[string][]string // of the classes, by output
 	requiredInputs int
 	decoupled      bool
 	executor       executor
@@ -33,6 +34,7 @@ type model struct {
 	stats          statistics
 	carried        *model     // whose counters stats began with
 	sequences      *sequences // nil unless the model has sequence_batching
+	ensemble       *ensemble  // nil unless the model is one
 
 	mu        sync.Mutex
 	work      sync.Cond // a payload is ready, or stopping
@@ -53,20 +55,22 @@ func newModel(config *pb.ModelConfig, version int64, exec executor, clock Clock)
 		idle:      make(chan struct{}),
 	}
 	m.work.L = &m.mu
-	variable := false
+	variable, ragged := false, map[string]bool{}
 	for _, in := range config.Input {
 		m.inputs[in.Name] = in
 		if !in.Optional {
 			m.requiredInputs++
 		}
 		variable = variable || in.Optional || slices.Contains(in.Dims, -1)
+		ragged[in.Name] = in.AllowRaggedBatch
 	}
-	m.queue = batcher{maxBatch: int(config.MaxBatchSize), equalShapes: variable, dropCanceled: m.dropCanceled}
+	m.queue = batcher{maxBatch: int(config.MaxBatchSize), equalShapes: variable, ragged: ragged, dropCanceled: m.dropCanceled}
 	for _, g := range config.InstanceGroup {
 		m.queue.instances += int(g.Count)
 	}
-	if sb := config.GetSequenceBatching(); sb != nil {
-		m.sequences = newSequences(sb)
+	if config.GetSequenceBatching() != nil {
+		m.sequences = newSequences(config, m.queue.instances)
+		m.sequences.alarm = clock.NewAlarm(m.reap)
 		m.queue.instances = 1 // keeps the order of every sequence
 	}
 	if d := config.GetDynamicBatching(); d != nil && config.MaxBatchSize > 0 {
@@ -97,16 +101,42 @@ func (m *model) submit(r *request) *Error {
 	}
 	r.enqueued = m.clock.Now()
 	if m.sequences != nil {
-		if err := m.sequences.admit(m.name, r); err != nil {
-			m.mu.Unlock()
-			return err
+		ready, err := m.sequences.admit(m.name, r)
+		if err == nil {
+			m.inFlight++
 		}
+		m.queueLocked(ready, r.enqueued)
+		m.mu.Unlock()
+		return err
 	}
 	m.inFlight++
+	if m.ensemble != nil {
+		m.mu.Unlock()
+		m.ensemble.start(r)
+		return nil
+	}
 	m.queue.add(r)
 	m.formLocked(r.enqueued)
 	m.mu.Unlock()
 	return nil
+}
+
+// queueLocked queues accepted requests.
+func (m *model) queueLocked(requests []*request, now time.Time) {
+	for _, r := range requests {
+		m.queue.add(r)
+	}
+	if len(requests) > 0 {
+		m.formLocked(now)
+	}
+}
+
+// reap lets sequences go on that wait for the slot of one that has been idle for too long.
+func (m *model) reap() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.clock.Now()
+	m.queueLocked(m.sequences.reap(now), now)
 }
 
 // formLocked lets the batcher make payloads and wakes as many instances as there are.
@@ -163,6 +193,9 @@ func (m *model) stop() {
 	if m.alarm != nil {
 		m.alarm.Close()
 	}
+	if m.sequences != nil {
+		m.sequences.alarm.Close()
+	}
 }
 
 // serve is one instance: it takes payloads until the model has stopped.
@@ -184,6 +217,12 @@ func (m *model) serve() {
 		m.mu.Unlock()
 		m.run(p, now)
 		m.mu.Lock()
+		for _, r := range p.requests {
+			if m.sequences != nil && r.sequence.end {
+				now = m.clock.Now()
+				m.queueLocked(m.sequences.ended(now), now)
+			}
+		}
 		m.finishedLocked(len(p.requests))
 		m.mu.Unlock()
 	}

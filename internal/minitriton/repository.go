@@ -4,9 +4,6 @@
 package minitriton
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -17,7 +14,6 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
@@ -52,7 +48,10 @@ type entry struct {
 	loading  chan struct{} // holds a token during a load or unload
 	versions map[int64]*versionState
 	override *pb.ModelConfig
-	seen     string // fingerprint of the files the loaded versions came from; empty when nothing is loaded
+	seen     string   // fingerprint of the files the loaded versions came from; empty when nothing is loaded
+	files    string   // directory of a load request's own files; empty when the repository's serve
+	explicit bool     // loaded for its own sake, not only for an ensemble's
+	members  []string // models that it calls, if it is an ensemble
 	metrics  map[int64]*metricBase
 }
 
@@ -116,6 +115,27 @@ func (r *repository) find(name, version string) (*model, *Error) {
 		return nil, refuse(codes.Unavailable, "Request for unknown model: '%s' version %d is not at ready state", name, v)
 	}
 	return s.model, nil
+}
+
+// submit checks a request against its model and queues it. A model replaced between find and submit is looked up again.
+func (r *repository) submit(m *model, name, version string, req *request) *Error {
+	for {
+		if err := m.prepare(req); err != nil {
+			return err
+		}
+		err := m.submit(req)
+		if err == nil || err.Code != codes.NotFound {
+			return err
+		}
+		next, findErr := r.find(name, version)
+		if findErr != nil {
+			return findErr
+		}
+		if next == m {
+			return err
+		}
+		m = next
+	}
 }
 
 // parseVersion reads a version as C++'s stol does: leading space and trailing text are let through. Empty is -1, no particular version.
@@ -209,133 +229,4 @@ func (r *repository) names() ([]string, error) {
 		}
 	}
 	return out, nil
-}
-
-// lock waits until no other load or unload of the model runs.
-func (e *entry) lock(ctx context.Context) error {
-	select {
-	case e.loading <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (e *entry) unlock() { <-e.loading }
-
-var errNotPolled = errors.New("failed to poll from model repository")
-
-// load loads or reloads a model and returns once it serves or has failed. override is the JSON of a config that replaces config.pbtxt
-// and stays until the files change.
-func (r *repository) load(ctx context.Context, name, override string) *Error {
-	if !r.explicit {
-		return refuse(codes.Unavailable, "explicit model load / unload is not allowed if polling is enabled")
-	}
-	return r.loadAny(ctx, name, override)
-}
-
-func (r *repository) loadAny(ctx context.Context, name, override string) *Error {
-	if name == "" || name != filepath.Base(name) || name == ".." || name == "." {
-		return refuse(codes.Internal, "failed to load '%s', failed to poll from model repository", name)
-	}
-	if info, err := os.Stat(filepath.Join(r.dir, name)); err != nil || !info.IsDir() {
-		r.log.Error("load: no such model", "model", name, "repository", r.dir)
-		return refuse(codes.Internal, "failed to load '%s', failed to poll from model repository", name)
-	}
-	e := r.entry(name)
-	if err := e.lock(ctx); err != nil {
-		return refuse(codes.Canceled, "load of '%s': %v", name, err)
-	}
-	defer e.unlock()
-	seen, err := fingerprint(filepath.Join(r.dir, name))
-	if err != nil {
-		return r.notPolled(name, err)
-	}
-	if override == "" && seen == e.seen {
-		return nil // Triton too loads nothing when no file has changed
-	}
-	config := e.override
-	switch {
-	case override != "":
-		config, err = parseOverride(name, override)
-	case config == nil || seen != e.seen && e.seen != "":
-		config, err = r.readConfig(name)
-		e.override = nil
-	}
-	if err != nil {
-		return r.notPolled(name, err)
-	}
-	if refusal := r.loadVersions(name, e, config); refusal != nil {
-		return refusal
-	}
-	e.seen = seen
-	if override != "" {
-		e.override = config
-	}
-	return nil
-}
-
-func (r *repository) notPolled(name string, err error) *Error {
-	r.log.Error("load: the model cannot be polled", "model", name, "error", err)
-	return refuse(codes.Internal, "failed to load '%s', %v", name, errNotPolled)
-}
-
-func (r *repository) readConfig(name string) (*pb.ModelConfig, error) {
-	text, err := os.ReadFile(filepath.Join(r.dir, name, "config.pbtxt"))
-	if err != nil {
-		return nil, err
-	}
-	return parseConfig(name, text)
-}
-
-// fingerprint is the names, sizes and times of a model's files: a change of any of them makes Triton reload.
-func fingerprint(dir string) (string, error) {
-	var b strings.Builder
-	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
-		if err == nil {
-			fmt.Fprintln(&b, path, info.Size(), info.ModTime().UnixNano())
-		}
-		return err
-	})
-	return b.String(), err
-}
-
-// onDisk lists the version directories that the version policy selects.
-func (r *repository) onDisk(name string, config *pb.ModelConfig) ([]int64, error) {
-	dirs, err := os.ReadDir(filepath.Join(r.dir, name))
-	if err != nil {
-		return nil, err
-	}
-	var all []int64
-	for _, d := range dirs {
-		if v, err := strconv.ParseInt(d.Name(), 10, 64); err == nil && v > 0 && d.Name()[0] != '0' {
-			all = append(all, v)
-		}
-	}
-	slices.Sort(all)
-	switch p := config.GetVersionPolicy().GetPolicyChoice().(type) {
-	case *pb.ModelVersionPolicy_All_:
-		return all, nil
-	case *pb.ModelVersionPolicy_Specific_:
-		return slices.DeleteFunc(all, func(v int64) bool { return !slices.Contains(p.Specific.Versions, v) }), nil
-	default:
-		n := int(config.GetVersionPolicy().GetLatest().GetNumVersions())
-		return all[max(0, len(all)-n):], nil
-	}
-}
-
-// build makes one version ready to serve.
-func (r *repository) build(config *pb.ModelConfig, version int64) (*model, error) {
-	config = proto.Clone(config).(*pb.ModelConfig)
-	if err := checkKind(config); err != nil {
-		return nil, err
-	}
-	if err := unsupported(config); err != nil {
-		return nil, err
-	}
-	exec, err := newExecutor(config, r.place)
-	if err != nil {
-		return nil, err
-	}
-	return newModel(config, version, exec, r.place.clock), nil
 }

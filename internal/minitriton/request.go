@@ -21,11 +21,15 @@ type request struct {
 	ctx     context.Context
 	id      string
 	inputs  []tensor
-	outputs []string // requested; empty asks for all
-	rows    int      // batch size; 1 for a model without batch dimension
-	raw     bool     // the only input came without name and shape
+	outputs []requestedOutput // empty asks for all
+	rows    int               // batch size; 1 for a model without batch dimension
+	raw     bool              // the only input came without name and shape
+
+	places []*placement // held until release
 
 	sequence sequence
+	priority uint64        // 1 is highest; 0 takes the model's default
+	timeout  time.Duration // how long the caller would have it queued at most; 0 leaves it to the model
 
 	// respond is called with every response and, in the last call or on its own, final. It must not block for long.
 	respond func(r *response, final bool)
@@ -36,17 +40,48 @@ type request struct {
 // sequence says to which sequence a request belongs. A zero id is none.
 type sequence struct {
 	id         string
+	text       bool // the id was given as text
 	start, end bool
 }
 
 // response is one answer, or the refusal of one request.
 type response struct {
-	outputs []tensor
-	err     *Error
+	outputs    []tensor
+	parameters []responseParameter
+	err        *Error
 }
 
-func (r *request) wants(output string) bool {
-	return len(r.outputs) == 0 || slices.Contains(r.outputs, output)
+// responseParameter is a parameter of an answer: a string, an int64 or a bool.
+type responseParameter struct {
+	name  string
+	value any
+}
+
+func (r *request) wants(output string) bool { return len(r.outputs) == 0 || r.requested(output) != nil }
+
+// requested finds what a request says about an output. Of an output listed twice the first counts.
+func (r *request) requested(output string) *requestedOutput {
+	for i := range r.outputs {
+		if r.outputs[i].name == output {
+			return &r.outputs[i]
+		}
+	}
+	return nil
+}
+
+// hold takes the place of a tensor of the request into account; nil is none.
+func (r *request) hold(p *placement) {
+	if p != nil {
+		r.places = append(r.places, p)
+	}
+}
+
+// release lets go of the shared memory of a request that is over.
+func (r *request) release() {
+	for _, p := range r.places {
+		p.region.users.Add(-1)
+	}
+	r.places = nil
 }
 
 func (r *request) input(name string) *tensor {
@@ -68,9 +103,9 @@ func formatShape(dims []int64) string {
 
 // prepare checks a request against the model's config in Triton's order, with Triton's words, and sets its rows.
 func (m *model) prepare(r *request) *Error {
-	for _, name := range r.outputs {
-		if !slices.ContainsFunc(m.config.Output, func(o *pb.ModelOutput) bool { return o.Name == name }) {
-			return invalid("unexpected inference output '%s' for model '%s'", name, m.name)
+	for _, want := range r.outputs {
+		if !slices.ContainsFunc(m.config.Output, func(o *pb.ModelOutput) bool { return o.Name == want.name }) {
+			return invalid("unexpected inference output '%s' for model '%s'", want.name, m.name)
 		}
 	}
 	if r.raw {
@@ -166,11 +201,11 @@ func (m *model) wrongInputs(r *request) *Error {
 	if len(missing) > 0 {
 		need = "[" + strings.Join(missing, ",") + "]"
 	}
-	expected := strconv.Itoa(len(m.config.Input))
+	expected := fmt.Sprintf("%d inputs", len(m.config.Input))
 	if m.requiredInputs != len(m.config.Input) {
-		expected = fmt.Sprintf("between %d and %d", m.requiredInputs, len(m.config.Input))
+		expected = fmt.Sprintf("number of inputs between %d and %d", m.requiredInputs, len(m.config.Input))
 	}
-	return requestError(r.id, "expected %s inputs but got %d inputs for model '%s'. Got input(s) [%s], but missing required input(s) %s. Please provide all required input(s).",
+	return requestError(r.id, "expected %s but got %d inputs for model '%s'. Got input(s) [%s], but missing required input(s) %s. Please provide all required input(s).",
 		expected, len(r.inputs), m.name, strings.Join(got, ","), need)
 }
 
@@ -250,12 +285,12 @@ func (m *model) checkStrings(r *request, in *tensor, expected int64) *Error {
 	n := int64(0)
 	var cut *Error
 	for data := in.data; len(data) > 0 && cut == nil; n++ {
-		if n == expected {
-			return requestError(r.id, "unexpected number of string elements %d for inference input '%s' for model '%s', expecting %d", n+1, in.name, m.name, expected)
-		}
 		if len(data) < 4 {
 			return requestError(r.id, "incomplete string length indicator for inference input '%s' for model '%s', expecting 4 bytes but only %d bytes available. "+
 				"Please make sure the string length indicator is in one buffer.", in.name, m.name, len(data))
+		}
+		if n == expected {
+			return requestError(r.id, "unexpected number of string elements %d for inference input '%s' for model '%s', expecting %d", n+1, in.name, m.name, expected)
 		}
 		size := uint64(binary.LittleEndian.Uint32(data))
 		if uint64(len(data)-4) < size {
@@ -271,4 +306,12 @@ func (m *model) checkStrings(r *request, in *tensor, expected int64) *Error {
 		m.stats.refused(failBackend, 0)
 	}
 	return cut
+}
+
+// microseconds is a number of microseconds as a duration, the longest there is for a number beyond it.
+func microseconds(n uint64) time.Duration {
+	if n > math.MaxInt64/1000 {
+		return math.MaxInt64
+	}
+	return time.Duration(n) * time.Microsecond
 }

@@ -10,43 +10,106 @@ import (
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// sequences is what Triton's sequence batcher checks before it queues a request. Sequences never wait for a slot here: there are as many
-// as clients start.
+// sequences is Triton's sequence batcher as far as clients see it: what it checks before it queues a request, and its slots. A sequence
+// holds a slot from its first request until its last one has been answered or it has been idle for too long; when all are taken the next
+// one waits whole. The model's lock guards it.
 type sequences struct {
-	idle time.Duration
-	last map[string]time.Time // by sequence id
+	idle    time.Duration
+	slots   int
+	used    int
+	running map[string]*runningSequence
+	backlog []*waitingSequence // oldest first
+	alarm   Alarm              // rings when a running sequence may have been idle for too long while another waits
 }
 
-func newSequences(sb *pb.ModelSequenceBatching) *sequences {
+// runningSequence is one that holds a slot and has not ended.
+type runningSequence struct{ last time.Time }
+
+// waitingSequence is one without a slot, with its requests so far.
+type waitingSequence struct {
+	id       string
+	requests []*request
+}
+
+func newSequences(c *pb.ModelConfig, instances int) *sequences {
+	sb := c.GetSequenceBatching()
 	idle := time.Duration(sb.MaxSequenceIdleMicroseconds) * time.Microsecond
 	if idle == 0 {
 		idle = time.Second // Triton's default
 	}
-	return &sequences{idle: idle, last: map[string]time.Time{}}
+	slots := max(1, int(c.MaxBatchSize))
+	if oldest := sb.GetOldest(); oldest != nil {
+		slots = int(max(1, oldest.MaxCandidateSequences))
+	}
+	return &sequences{idle: idle, slots: slots * instances, running: map[string]*runningSequence{}}
 }
 
-// admit checks one request of a sequence and notes it. The model's lock is held.
-func (s *sequences) admit(model string, r *request) *Error {
+// admit checks one request of a sequence and returns what may be queued now: the request, unless its sequence has to wait, and before it
+// what waited for the slots of sequences that have been idle for too long. What is returned with an error may be queued all the same.
+func (s *sequences) admit(model string, r *request) ([]*request, *Error) {
 	if r.rows > 1 {
-		return invalid("inference request to model '%s' must specify batch-size 1 due to requirements of sequence batcher", model)
+		return nil, invalid("inference request to model '%s' must specify batch-size 1 due to requirements of sequence batcher", model)
 	}
 	id := r.sequence.id
 	if id == "" {
-		return invalid("inference request to model '%s' must specify a non-zero or non-empty correlation ID", model)
+		return nil, invalid("inference request to model '%s' must specify a non-zero or non-empty correlation ID", model)
 	}
-	for other, at := range s.last {
-		if r.enqueued.Sub(at) > s.idle {
-			delete(s.last, other)
+	ready := s.reap(r.enqueued)
+	if run := s.running[id]; run != nil {
+		run.last = r.enqueued
+		if r.sequence.end {
+			delete(s.running, id)
+		}
+		return append(ready, r), nil
+	}
+	for _, w := range s.backlog {
+		if w.id == id && !w.requests[len(w.requests)-1].sequence.end {
+			w.requests = append(w.requests, r)
+			return ready, nil
 		}
 	}
-	if _, running := s.last[id]; !running && !r.sequence.start {
-		return invalid("inference request for sequence %s to model '%s' must specify the START flag on the first request of the sequence", id, model)
+	if !r.sequence.start {
+		return ready, invalid("inference request for sequence %s to model '%s' must specify the START flag on the first request of the sequence", id, model)
 	}
-	s.last[id] = r.enqueued
-	if r.sequence.end {
-		delete(s.last, id)
+	s.backlog = append(s.backlog, &waitingSequence{id: id, requests: []*request{r}})
+	return append(ready, s.promote(r.enqueued)...), nil
+}
+
+// ended gives up the slot of a sequence whose last request has been answered, and returns what may be queued for it.
+func (s *sequences) ended(now time.Time) []*request {
+	s.used--
+	return s.promote(now)
+}
+
+// reap ends the sequences that have been idle for too long and returns what may be queued for them.
+func (s *sequences) reap(now time.Time) []*request {
+	for id, run := range s.running {
+		if now.Sub(run.last) > s.idle {
+			delete(s.running, id)
+			s.used--
+		}
 	}
-	return nil
+	return s.promote(now)
+}
+
+// promote gives free slots to waiting sequences and returns their requests.
+func (s *sequences) promote(now time.Time) []*request {
+	var ready []*request
+	for s.used < s.slots && len(s.backlog) > 0 {
+		w := s.backlog[0]
+		s.backlog = s.backlog[1:]
+		s.used++
+		if !w.requests[len(w.requests)-1].sequence.end {
+			s.running[w.id] = &runningSequence{last: now}
+		}
+		ready = append(ready, w.requests...)
+	}
+	if len(s.backlog) > 0 {
+		for _, run := range s.running {
+			s.alarm.Set(max(time.Millisecond, s.idle-now.Sub(run.last)+time.Millisecond))
+		}
+	}
+	return ready
 }
 
 // accumulate answers with the sum of a sequence's inputs so far.

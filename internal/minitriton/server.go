@@ -15,7 +15,6 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 )
 
 // Name and Version are what the server metadata say: minitriton answers as this version of Triton.
@@ -114,7 +113,7 @@ func (s *Server) Start(ctx context.Context, l Listeners) error {
 		names = all
 	}
 	for _, name := range names {
-		if err := s.repo.loadAny(ctx, name, ""); err != nil {
+		if err := s.repo.loadNamed(ctx, name, loadRequest{}); err != nil {
 			s.opts.Logger.Error("load at start", "model", name, "error", err)
 		}
 	}
@@ -156,7 +155,7 @@ func (s *Server) Endpoint() Endpoint {
 
 // Load loads or reloads a model as the repository API does, and returns once it is ready or has failed. The error is an *Error.
 func (s *Server) Load(ctx context.Context, model string) error {
-	if err := s.repo.load(ctx, model, ""); err != nil {
+	if err := s.repo.load(ctx, model, loadRequest{}); err != nil {
 		return err
 	}
 	return nil
@@ -164,7 +163,7 @@ func (s *Server) Load(ctx context.Context, model string) error {
 
 // Unload unloads a model as the repository API does: it returns at once and requests already accepted are still answered.
 func (s *Server) Unload(ctx context.Context, model string) error {
-	if err := s.repo.unload(ctx, model); err != nil {
+	if err := s.repo.unload(ctx, model, false); err != nil {
 		return err
 	}
 	return nil
@@ -219,6 +218,7 @@ func (s *Server) Close() error {
 		s.repo.exit()
 		s.repo.wait()
 		s.serving.Wait()
+		s.regions.drop()
 		close(s.done)
 	})
 	<-s.done
@@ -228,33 +228,12 @@ func (s *Server) Close() error {
 // Done is closed when the server has stopped.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// submit checks a request against its model and queues it. A model replaced between find and submit is looked up again.
-func (s *Server) submit(m *model, name, version string, r *request) *Error {
-	for {
-		if err := m.prepare(r); err != nil {
-			return err
-		}
-		err := m.submit(r)
-		if err == nil || err.Code != codes.NotFound {
-			return err
-		}
-		next, findErr := s.repo.find(name, version)
-		if findErr != nil {
-			return findErr
-		}
-		if next == m {
-			return err
-		}
-		m = next
-	}
-}
-
 // infer runs one request of a model that answers once, and waits for the answer or for the caller to go. The error is a refusal before
 // the model ran, or the end of the caller's context; the model's own error is in the response.
 func (s *Server) infer(m *model, name, version string, r *request) (*response, error) {
 	answer := make(chan *response, 1)
 	r.respond = func(resp *response, _ bool) { answer <- resp }
-	if err := s.submit(m, name, version, r); err != nil {
+	if err := s.repo.submit(m, name, version, r); err != nil {
 		return nil, err
 	}
 	select {

@@ -5,12 +5,7 @@ package minitriton
 
 import (
 	"maps"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
-
-	"google.golang.org/grpc/codes"
 
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
@@ -76,68 +71,4 @@ func (s *settings) setLog(set map[string]*pb.LogSettingsRequest_SettingValue) (m
 		s.log[k] = v
 	}
 	return maps.Clone(s.log), nil
-}
-
-// regions are the registered system shared memory regions. They can be registered, listed and dropped; tensors in them are refused.
-type regions struct {
-	mu sync.Mutex
-	m  map[string]*pb.SystemSharedMemoryStatusResponse_RegionStatus
-}
-
-func (r *regions) register(name, key string, offset, size uint64) *Error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.m[name] != nil {
-		return refuse(codes.AlreadyExists, "shared memory region '%s' already in manager", name)
-	}
-	base := strings.TrimPrefix(key, "/")
-	info, err := os.Stat(filepath.Join("/dev/shm", base))
-	if base == "" || base != filepath.Base(base) || base == ".." || err != nil {
-		return refuse(codes.Internal, "Unable to open shared memory region: '%s'", key)
-	}
-	if have := uint64(info.Size()); offset > have || size > have-offset {
-		return refuse(codes.Internal, "Invalid shared memory region: '%s'", key)
-	}
-	if r.m == nil {
-		r.m = map[string]*pb.SystemSharedMemoryStatusResponse_RegionStatus{}
-	}
-	r.m[name] = &pb.SystemSharedMemoryStatusResponse_RegionStatus{Name: name, Key: key, Offset: offset, ByteSize: size}
-	return nil
-}
-
-// unregister drops a region, or all of them for an empty name. A region that is not there is none to drop.
-func (r *regions) unregister(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if name == "" {
-		clear(r.m)
-		return
-	}
-	delete(r.m, name)
-}
-
-func (r *regions) status(name string) (map[string]*pb.SystemSharedMemoryStatusResponse_RegionStatus, *Error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if name == "" {
-		return maps.Clone(r.m), nil
-	}
-	region := r.m[name]
-	if region == nil {
-		return nil, refuse(codes.NotFound, "Unable to find system shared memory region: '%s'", name)
-	}
-	return map[string]*pb.SystemSharedMemoryStatusResponse_RegionStatus{name: region}, nil
-}
-
-// use says why a tensor cannot be in a region.
-func (r *regions) use(region, tensor string, hasSize bool) *Error {
-	if !hasSize {
-		return invalid("'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '%s'", tensor)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.m[region] == nil {
-		return refuse(codes.NotFound, "Unable to find shared memory region: '%s'", region)
-	}
-	return refuse(codes.Unimplemented, "minitriton does not read or write tensors in shared memory (tensor '%s', region '%s')", tensor, region)
 }

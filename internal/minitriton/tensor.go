@@ -16,6 +16,8 @@ type tensor struct {
 	dtype pb.DataType
 	shape []int64
 	data  []byte
+	// placed: the data lie in a shared memory region of the caller's and are not part of the answer.
+	placed bool
 }
 
 // datatypeName is the protocol's name of a type: the config's without TYPE_, and BYTES for strings.
