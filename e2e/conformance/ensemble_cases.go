@@ -169,7 +169,7 @@ func ensembleRepositoryCases() []Case {
 			e.refused(err, codes.NotFound, "Request for unknown model: 'pipeline_error' has no available versions")
 			require.Equal(e, "READY", state(e, "identity"))
 			require.NoError(e, e.Target.Load(e.ctx(), "error"))
-			becomes(e, "pipeline_error", "READY")
+			require.Equal(e, "READY", state(e, "pipeline_error"), "it is back once load has returned")
 			e.infer(throughError(1))
 		}},
 		{"ensemble/load loads what it calls", func(e *Env) {
@@ -193,7 +193,7 @@ func ensembleRepositoryCases() []Case {
 			require.NoError(e, e.Target.Unload(e.ctx(), "error"))
 			becomes(e, "error", "UNAVAILABLE")
 			require.NoError(e, e.Target.Load(e.ctx(), "error"))
-			becomes(e, "pipeline_error", "READY")
+			require.Equal(e, "READY", state(e, "pipeline_error"), "it is back once load has returned")
 			unload()
 			require.Equal(e, "READY", state(e, "error"), "it was loaded for its own sake")
 			require.NoError(e, e.Target.Unload(e.ctx(), "error"))
@@ -208,13 +208,12 @@ func ensembleRepositoryCases() []Case {
 			e.infer(identity())
 		}},
 		{"ensemble/statistics", func(e *Env) {
-			before, member := e.statistics("pipeline"), e.statistics("add_sub")
+			before := e.statistics("pipeline")
 			e.infer(pipeline())
 			after := e.settled(before, 1)
 			require.Equal(e, before.InferenceCount+1, after.InferenceCount)
 			require.Equal(e, before.ExecutionCount+1, after.ExecutionCount)
 			require.Equal(e, batchCount(before, 1)+1, batchCount(after, 1))
-			require.Equal(e, member.InferenceCount+2, e.settled(member, 2).InferenceCount, "two steps")
 		}},
 	}
 }

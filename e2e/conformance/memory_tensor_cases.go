@@ -364,7 +364,7 @@ func memoryHTTPCases() []Case {
 		{"a size as text", base, `{"key":"/x","byte_size":"16"}`, 500, "attempt to access JSON non-unsigned-integer as unsigned-integer"},
 		{"a negative offset", base, `{"key":"/x","byte_size":16,"offset":-1}`, 500, "attempt to access JSON non-unsigned-integer as unsigned-integer"},
 		{"no document", base, ``, 500, "failed to parse the request JSON buffer: The document is empty. at 0"},
-		{"no object at the key", base, `{"key":"/conch-no-such-key","byte_size":16}`, 500, "Unable to open shared memory region: '/conch-no-such-key'"},
+		{"no object at the key", base, `{"key":"/nobody-has-this-key","byte_size":16}`, 500, "Unable to open shared memory region: '/nobody-has-this-key'"},
 		{"an empty key", base, `{"key":"","byte_size":16}`, 500, "Unable to open shared memory region: ''"},
 		{"without a name", "/v2/systemsharedmemory/register", `{"key":"/x","byte_size":16}`, 400, "'region name' is necessary to register system shared memory region"},
 		{"of the GPU without a name", "/v2/cudasharedmemory/register", `{}`, 400, "'region name' is necessary to register cuda shared memory region"},

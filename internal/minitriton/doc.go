@@ -8,9 +8,10 @@
 // partitions of one GPU slow each other) or is one of a few small built-in models (parameter conch_builtin). Requests are scheduled
 // by Triton's own rules, so that minitriton is also the honest baseline that Conch is measured against.
 //
-// What it leaves out it refuses in clear words, at load where a config asks for it: classification of outputs, tensors in shared memory,
-// /generate, models from file: parameters, ensembles, priorities and queue policies, the oldest-sequence batcher, ragged batches, shape
-// tensors and reshapes. Sequences never wait for a slot.
+// What it leaves out it refuses in clear words, at load where a config asks for it: priorities and queue policies of dynamic_batching, and
+// preserve_ordering. A reshape is looked at by the built-in model that tells of it alone, and batch_input by none. The direct strategy of
+// the sequence batcher runs one request at a time: which sequences share an execution is not for a client to see. A region of shared memory
+// begins at its offset; the real 2.51 adds the offset once more and reads what lies there.
 //
 // The suite in e2e/conformance holds minitriton and a real tritonserver to the same answers: where they differ, minitriton is wrong.
 package minitriton

@@ -96,7 +96,7 @@ func TestFailedLoads(t *testing.T) {
 		{"no backend", strings.Replace(identity, "conch_builtin", "x", 1), codes.InvalidArgument, unavailable("unable to find backend library for backend 'python', try specifying runtime on the model configuration.")},
 		{"GPU instance", identity + "instance_group [ { kind: KIND_GPU } ]", codes.InvalidArgument, unavailable("instance group m_0 of model m has kind KIND_GPU but no GPUs are available")},
 		{"what minitriton lacks", identity + "dynamic_batching { priority_levels: 2 default_priority_level: 1 }", codes.InvalidArgument, unavailable("minitriton does not support dynamic_batching.priority_levels")},
-		{"unknown built-in", builtin("nosuch"), codes.InvalidArgument, unavailable(`conch_builtin "nosuch" is none of identity, add_sub, string, decoupled, sequence, slow, error, crash`)},
+		{"unknown built-in", builtin("nosuch"), codes.InvalidArgument, unavailable(`conch_builtin "nosuch" is none of identity, add_sub, string, decoupled, sequence, slow, error, version, rank, controls, crash`)},
 	} {
 		write(t, repo, "m", f.config)
 		err := c.Load(t.Context(), "m")
