@@ -174,13 +174,17 @@ func (p *fakeProcess) Endpoint() driver.Endpoint {
 func (p *fakeProcess) Adopt(model string) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
-	p.adopted[model] = true
+	p.adopted[model], p.models[model] = true, "others'"
 }
 
 func (p *fakeProcess) Abandon(model string) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
+	if p.w.names(p.endpoint.GRPC, model) {
+		p.w.t.Fatalf("%s is abandoned on %s while the table in force names it", model, p.spec.Partition.GetId())
+	}
 	delete(p.adopted, model)
+	delete(p.models, model)
 }
 
 func (p *fakeProcess) Load(_ context.Context, model string) error {
