@@ -40,6 +40,8 @@ type ConchOptions struct {
 	Late string
 	// Settings are further keys of conch.yaml; they win.
 	Settings map[string]any
+	// Listen are further keys of listen.
+	Listen map[string]any
 	// Ports of the gRPC, HTTP and metrics doors; 0 takes a free one.
 	Ports [3]int
 }
@@ -163,6 +165,9 @@ func (c *Conch) configure(o ConchOptions) error {
 	}
 	if o.Late != "" {
 		settings["defaults"] = map[string]any{"late": o.Late}
+	}
+	for key, value := range o.Listen {
+		settings["listen"].(map[string]any)[key] = value
 	}
 	for key, value := range o.Settings {
 		settings[key] = value
