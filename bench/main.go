@@ -71,6 +71,7 @@ func command() *cobra.Command {
 	measure("sim", "How many requests a second the simulator simulates, on one core", b.sim)
 	measure("proxy", "A call through conch against the same call straight to the server behind it", b.proxy)
 	measure("instant", "Calls per second through conch over those of the server alone, a real tritonserver whose model takes no time", b.instant)
+	measure("overload", "Goodput and memory of conch at multiples of what it can do", b.overload)
 	measure("live", "Goodput over Triton's own best batching, real tritonservers on emulated GPUs", b.live)
 
 	root.AddCommand(peers()...)

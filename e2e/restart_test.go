@@ -147,7 +147,7 @@ func streamCall(stub tritonpb.GRPCInferenceServiceClient, sequence int) error {
 		return err
 	}
 	for i := range 4 {
-		if err := stream.Send(tensor(quickModel, float32(sequence%1000 + i))); err != nil {
+		if err := stream.Send(tensor(quickModel, float32(sequence%1000+i))); err != nil {
 			_, cause := stream.Recv()
 			return fmt.Errorf("send %d: %w: %w", i, err, cause)
 		}

@@ -120,7 +120,7 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 func (s *server) maxConnections() int {
 	n := s.config.Limits.Connections
 	if most := int(maxDescriptors * float64(descriptors())); n > most {
-		s.log.Warn("fewer connections than limits.connections: the process may not open as many files", "connections", most, "limit", n)
+		s.log.Info("fewer connections than limits.connections: the process may not open as many files", "connections", most, "limit", n)
 		return most
 	}
 	return n

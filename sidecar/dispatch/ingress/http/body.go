@@ -79,6 +79,15 @@ const (
 
 // readBody reads a whole body into one pooled buffer. Until it is whole, the gate counts it.
 func (h *Handler) readBody(w nethttp.ResponseWriter, r *nethttp.Request) (mem.Buffer, error) {
+	body, err := h.receive(w, r)
+	if err == nil {
+		// Not after a failure: net/http reads on, for a client that may send nothing.
+		endReading(w)
+	}
+	return body, err
+}
+
+func (h *Handler) receive(w nethttp.ResponseWriter, r *nethttp.Request) (mem.Buffer, error) {
 	declared := r.ContentLength
 	switch {
 	case declared == 0:
@@ -86,7 +95,6 @@ func (h *Handler) readBody(w nethttp.ResponseWriter, r *nethttp.Request) (mem.Bu
 	case declared > h.o.MaxBodyBytes:
 		return nil, errTooLarge
 	}
-	defer endReading(w)
 	conn := gate.ConnOf(r.Context())
 	limit := declared
 	if declared < 0 {
