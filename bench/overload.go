@@ -33,45 +33,43 @@ func (b *bench) overload(ctx context.Context, r *figure.Report) (err error) {
 	defer func() { err = errors.Join(err, conch.Close()) }()
 
 	const length, warm = 5 * time.Second, 2 * time.Second
-	measure := func(rate float64) (goodput float64, resident int, err error) {
-		trial, err := rig.Measure(ctx, conch, loadgen.Load{Models: models.Load(), Rate: rate, Warmup: warm, Measure: length, Patience: 2 * time.Second, Seed: b.seed})
+	measure := func(rate float64) (trial *rig.Trial, resident int, err error) {
+		trial, err = rig.Measure(ctx, conch, loadgen.Load{Models: models.Load(), Rate: rate, Warmup: warm, Measure: length, Patience: 2 * time.Second, Seed: b.seed})
 		if err != nil {
-			return 0, 0, err
+			return nil, 0, err
 		}
 		if _, wrong, first := trial.Faults(); wrong > 0 {
-			return 0, 0, fmt.Errorf("%d wrong answers, the first: %w", wrong, first)
+			return nil, 0, fmt.Errorf("%d wrong answers, the first: %w", wrong, first)
 		}
 		if resident, err = residentBytes(conch.Pid()); err != nil {
-			return 0, 0, err
+			return nil, 0, err
 		}
 		late := float64(trial.Models[0].Late) / length.Seconds()
 		b.say(fmt.Sprintf("%.0f req/s offered: goodput %.0f req/s, %.0f late, mean batch %.1f, GPU busy %.0f%%, %d MiB resident",
 			rate, trial.Goodput(), late, trial.MeanBatch, 100*trial.BusyShare, resident>>20))
-		return trial.Goodput(), resident, nil
+		return trial, resident, nil
 	}
 	// A batch of 16 rows takes 180 ms: 89 a second are the most.
 	const ceiling = 16 / 0.180
 	peak, resident := 0.0, 0
 	var sustained float64
 	for _, of := range []float64{0.6, 0.8, 0.9, 1, 1.2} {
-		goodput, bytes, err := measure(of * ceiling)
+		trial, bytes, err := measure(of * ceiling)
 		if err != nil {
 			return err
 		}
-		if goodput > peak {
-			peak = goodput
-		}
-		if goodput >= 0.99*of*ceiling || sustained == 0 {
+		peak = max(peak, trial.Goodput())
+		if trial.Bad() <= rig.Limit || sustained == 0 {
 			sustained, resident = of*ceiling, bytes
 		}
 	}
 	var threefold []float64
 	for range b.roundsOr(3) {
-		goodput, _, err := measure(3 * peak)
+		trial, _, err := measure(3 * peak)
 		if err != nil {
 			return err
 		}
-		threefold = append(threefold, goodput/peak)
+		threefold = append(threefold, trial.Goodput()/peak)
 	}
 	_, tenfold, err := measure(10 * sustained)
 	if err != nil {
@@ -84,7 +82,7 @@ func (b *bench) overload(ctx context.Context, r *figure.Report) (err error) {
 	r.AddRuns("overload.peak_goodput", []float64{peak}, "req/s", "the best of offered loads from 0.6 to 1.2 of what the GPU can do")
 	r.AddRuns("overload.goodput_ratio_3x", threefold, "ratio", "goodput at three times the peak over the peak")
 	r.AddRuns("overload.rss_ratio_10x", []float64{float64(tenfold) / float64(resident)}, "ratio", "resident memory at ten times the highest rate that was sustained over that at this rate")
-	r.AddRuns("overload.recovered_ratio", []float64{after / (0.6 * ceiling)}, "ratio", "goodput over the offered load at 0.6 of what the GPU can do, right after")
+	r.AddRuns("overload.recovered_ratio", []float64{after.Goodput() / after.Offered()}, "ratio", "goodput over the offered load at 0.6 of what the GPU can do, right after")
 	return nil
 }
 

@@ -93,6 +93,7 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 	s.later(func() error { front.Close(); return nil })
 	s.http = s.newHTTP(context.WithoutCancel(ctx), front)
 	s.http.MaxHeaderBytes = maxHeader
+	s.http.ReadHeaderTimeout = min(headerTimeout, limits.Stall.Std())
 	// Triton ends no idle connection; the gate ends the idlest where there are too
 	// many.
 	s.http.ReadTimeout, s.http.IdleTimeout = limits.Stall.Std(), -1

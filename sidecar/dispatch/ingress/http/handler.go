@@ -126,7 +126,10 @@ func (h *Handler) Close() { h.CloseIdle() }
 // ServeHTTP answers one request.
 func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	w.Header()["Date"] = nil // Triton sends none
-	if h.o.Leaving != nil && h.o.Leaving() {
+	// Of a chunked request nobody can tell any more whether it had a Content-Length
+	// too, which net/http ignores and something before Conch might not: what comes
+	// after it on the connection is not read. Triton's clients send lengths.
+	if len(r.TransferEncoding) > 0 || h.o.Leaving != nil && h.o.Leaving() {
 		w.Header()["Connection"] = []string{"close"}
 	}
 	admitted, err := gate.ConnOf(r.Context()).Begin(nil)
