@@ -272,7 +272,7 @@ func unfinished(t *testing.T, address string, n int, part []byte) {
 	raw := dialTCP(t, address)
 	defer raw.Close()
 	require.NoError(t, raw.SetDeadline(time.Now().Add(20*time.Second)))
-	f := newHostile(t, raw)
+	f := newRawHTTP2(t, raw)
 	refused := make(chan int, 1)
 	var mu sync.Mutex
 	go func() { // window updates are ignored: the windows of conch are large, and ours are not asked for
@@ -313,25 +313,25 @@ func unfinished(t *testing.T, address string, n int, part []byte) {
 	require.Positive(t, <-refused, "calls of this connection are refused or evicted")
 }
 
-// hostile speaks HTTP/2 as it likes.
-type hostile struct {
+// rawHTTP2 speaks HTTP/2 as it likes.
+type rawHTTP2 struct {
 	*http2.Framer
 	t      *testing.T
 	header bytes.Buffer
 	encode *hpack.Encoder
 }
 
-func newHostile(t *testing.T, c net.Conn) *hostile {
+func newRawHTTP2(t *testing.T, c net.Conn) *rawHTTP2 {
 	_, err := io.WriteString(c, http2.ClientPreface)
 	require.NoError(t, err)
-	h := &hostile{Framer: http2.NewFramer(c, c), t: t}
+	h := &rawHTTP2{Framer: http2.NewFramer(c, c), t: t}
 	h.encode = hpack.NewEncoder(&h.header)
 	require.NoError(t, h.WriteSettings())
 	return h
 }
 
 // open begins a ModelInfer call.
-func (h *hostile) open(id uint32) {
+func (h *rawHTTP2) open(id uint32) {
 	h.header.Reset()
 	for _, f := range [][2]string{
 		{":method", "POST"}, {":scheme", "http"}, {":path", tritonpb.GRPCInferenceService_ModelInfer_FullMethodName}, {":authority", "c"},
@@ -349,7 +349,7 @@ func TestFloodsOverHTTP2(t *testing.T) {
 	peak := watchRSS(t, c.Pid())
 	p99 := whileGood(t, c, func() {
 		raw := dialTCP(t, c.GRPC)
-		f := newHostile(t, raw)
+		f := newRawHTTP2(t, raw)
 		go func() { _, _ = io.Copy(io.Discard, raw) }()
 		for i := range uint32(20_000) {
 			f.open(2*i + 1)
@@ -360,7 +360,7 @@ func TestFloodsOverHTTP2(t *testing.T) {
 		require.NoError(t, raw.Close())
 
 		pings := dialTCP(t, c.GRPC)
-		f = newHostile(t, pings)
+		f = newRawHTTP2(t, pings)
 		gone := make(chan struct{})
 		go func() {
 			defer close(gone)
@@ -386,7 +386,7 @@ func TestFloodsOverHTTP2(t *testing.T) {
 func TestAnswersThatNobodyTakes(t *testing.T) {
 	c := fortress(t)
 	raw := dialTCP(t, c.GRPC)
-	f := newHostile(t, raw)
+	f := newRawHTTP2(t, raw)
 	require.NoError(t, f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
 	data := make(chan int, 1)
 	go func() {
