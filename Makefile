@@ -49,11 +49,27 @@ build: ## the programs, into bin/
 	done; echo "-- built in $$((SECONDS - started)) s" >&2
 
 .PHONY: test
-test: build triton clients race ## everything CI runs: build, vet, unit, property and fuzz-seed tests, then end to end on a real tritonserver
+test: build triton clients race ## everything CI runs: build, vet, unit, property and fuzz tests, then end to end on a real tritonserver
 	@echo '-- go vet' >&2; $(GO) vet ./...
 	@echo "-- unit, property, golden and conformance tests$(RACE_SAYS)" >&2
 	@$(GO) test $(RACE) -timeout 10m $$($(GO) list ./... | grep -v '^$(MODULE)/e2e$$')
+	@$(MAKE) fuzz
 	@$(E2E)
+
+# What reads bytes of strangers, as PACKAGE:TARGET. More targets are in those packages; their corpora run as tests.
+FUZZ := sidecar/dispatch/batch:FuzzReadRequest sidecar/dispatch/ingress/http:FuzzHTTPRequest \
+	sidecar/dispatch/batch:FuzzAssemble sidecar/dispatch/ingress/http:FuzzJSONRequest
+FUZZ_SECONDS ?= 10
+
+.PHONY: fuzz
+fuzz: ## fuzzing, two targets at a time (FUZZ="PACKAGE:TARGET ...", FUZZ_SECONDS=10 each)
+	@mkdir -p .cache/fuzz
+	@for d in $(sort $(foreach f,$(FUZZ),$(firstword $(subst :, ,$(f))))); do \
+	  $(GO) test -c -fuzz=^Fuzz -o ".cache/fuzz/$${d//\//-}.test" "./$$d"; done
+	@echo '-- fuzzing for $(FUZZ_SECONDS) s each: $(foreach f,$(FUZZ),$(lastword $(subst :, ,$(f))))' >&2
+	@printf '%s\n' $(FUZZ) | xargs -P 2 -I{} bash -c 'd=$${1%:*} f=$${1#*:}; cd "$$d"; out=$$("$(CURDIR)/.cache/fuzz/$${d//\//-}.test" -test.run "^$$" -test.fuzz "^$$f$$" \
+	  -test.fuzztime $(FUZZ_SECONDS)s -test.fuzzminimizetime 1s -test.parallel 1 -test.fuzzcachedir "$(CURDIR)/.cache/fuzz/corpus" 2>&1) || { echo "$$out"; exit 1; }; \
+	  echo "$$out" | sed -nE "s/^fuzz: elapsed: [^,]*, execs: ([0-9]+).*/-- $$f: \1 executions/p" | tail -1 >&2' - {}
 
 .PHONY: e2e
 e2e: build triton clients race ## end-to-end tests alone, on a real tritonserver

@@ -191,6 +191,23 @@ func TestTimeoutParameterAndIDs(t *testing.T) {
 	require.Len(t, got.Parameters, 5)
 }
 
+// An id that is no UTF-8 cannot be sent on by gRPC; the caller gets it back all the same, as from Triton.
+func TestIDThatIsNoUTF8(t *testing.T) {
+	var sent string
+	address := serve(t, front.Options{Inferer: inferFunc(func(_ context.Context, r *batch.Request) (*batch.Response, error) {
+		sent = r.ID
+		return compute(t, r), nil
+	})})
+	tensor := `"inputs":[{"name":"INPUT0","shape":[1,1],"datatype":"FP32","data":[1]}]}`
+	a := send(t, address, request{Method: "POST", Path: "/v2/models/id_fp32/infer", Body: "{\"id\":\"\xff\xfe\"," + tensor})
+	require.Equal(t, 200, a.Code, a.text())
+	require.Contains(t, a.text(), "\"id\":\"\xff\xfe\"")
+	require.Empty(t, sent)
+	a = send(t, address, request{Method: "POST", Path: "/v2/models/id_fp32/infer", Body: "{\"parameters\":{\"a\":\"\xff\"}," + tensor})
+	require.Equal(t, 400, a.Code)
+	require.Equal(t, "parameter 'a' is not UTF-8", errorOf(t, a))
+}
+
 func TestDisconnectCancels(t *testing.T) {
 	entered, cancelled := make(chan struct{}), make(chan struct{})
 	address := serve(t, front.Options{Inferer: inferFunc(func(ctx context.Context, _ *batch.Request) (*batch.Response, error) {

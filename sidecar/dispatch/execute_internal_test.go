@@ -1,0 +1,36 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/mem"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+)
+
+// freed counts the buffers that were given back.
+type freed struct{ n int }
+
+func (f *freed) Get(n int) *[]byte { b := make([]byte, n, 4096); return &b }
+func (f *freed) Put(*[]byte)       { f.n++ }
+
+// The moment between the decision to run a batch and the run itself is too short
+// for a test from outside.
+func TestWhoLeftSinceTheDecisionIsLeftOut(t *testing.T) {
+	f := &freed{}
+	one := func(rows int, state int32) *call {
+		c := &call{rows: rows, req: &batch.Request{Wire: mem.BufferSlice{mem.NewBuffer(f.Get(4096), f)}}}
+		c.state.Store(state)
+		return c
+	}
+	stays, also := one(1, waiting), one(2, waiting)
+	b := &run{rows: 10, calls: []*call{one(3, abandoned), stays, one(4, abandoned), also}}
+	b.withoutGone()
+	require.Equal(t, []*call{stays, also}, b.calls)
+	require.Equal(t, 3, b.rows)
+	require.Equal(t, 2, f.n, "the run's references to what has gone are given back")
+}

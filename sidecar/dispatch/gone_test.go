@@ -1,0 +1,103 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/conch-serving/conch/internal/hostile"
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
+	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/grpc"
+)
+
+// fronts puts both fronts before a dispatcher.
+func fronts(t *testing.T, d *dispatch.Dispatcher, table *dispatch.RouteTable) (grpcAddress, httpAddress string) {
+	r := &rig{d: d, table: table}
+	agg := aggregate.New(aggregate.Options{Partitions: r, Models: r})
+	t.Cleanup(agg.Close)
+	s := front.New(front.Options{Inferer: d, Aggregator: agg})
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Serve(front.Listen(l)) }()
+	t.Cleanup(func() { s.Stop(); <-done })
+	return l.Addr().String(), serveHTTP(t, d, agg)
+}
+
+// TestWhyCallersAreGone: a deadline, a cancel and a lost connection are told
+// apart, over both protocols, and none of the requests runs.
+func TestWhyCallersAreGone(t *testing.T) {
+	p := newTriton(t)
+	p.hold, p.started = make(chan struct{}), make(chan string, 10)
+	routes := table(1, nil, p)
+	d, seen := newDispatcher(t, dispatch.Options{}, routes)
+	grpcAddress, httpAddress := fronts(t, d, routes)
+	conn := dialTo(t, grpcAddress)
+	client := tritonpb.NewGRPCInferenceServiceClient(conn)
+	first := make(chan error, 1)
+	go func() {
+		_, err := client.ModelInfer(t.Context(), message("first", 1, 1))
+		first <- err
+	}()
+	<-p.started
+	waiting := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == n }, 5*time.Second, time.Millisecond)
+	}
+	reasons := func() map[string]int {
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		n := map[string]int{}
+		for _, o := range seen.outcomes {
+			if o.Result == dispatch.Cancelled {
+				n[o.Reason]++
+			}
+		}
+		return n
+	}
+	body := `{"inputs":[{"name":"IN","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}`
+	web, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", httpAddress)
+	require.NoError(t, err)
+	_, err = web.Write(hostile.Post("/v2/models/m/infer", "", body))
+	require.NoError(t, err)
+	lost, err := grpc.NewClient(grpcAddress, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	results := make(chan error, 3)
+	send := func(ctx context.Context, client tritonpb.GRPCInferenceServiceClient) {
+		go func() {
+			_, err := client.ModelInfer(ctx, message("gone", 1, 2))
+			results <- err
+		}()
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	send(cancelled, client)
+	send(t.Context(), tritonpb.NewGRPCInferenceServiceClient(lost))
+	waiting(3)
+	cancel()
+	requireCode(t, codes.Canceled, <-results)
+	require.NoError(t, web.Close())
+	require.NoError(t, lost.Close())
+	require.Error(t, <-results)
+	waiting(0)
+	short, end := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer end()
+	send(short, client)
+	requireCode(t, codes.DeadlineExceeded, <-results)
+	require.Eventually(t, func() bool { return len(reasons()) == 3 }, 5*time.Second, time.Millisecond)
+	require.Equal(t, map[string]int{dispatch.GoneCancel: 1, dispatch.GoneDisconnect: 2, dispatch.GoneDeadline: 1}, reasons())
+	close(p.hold)
+	require.NoError(t, <-first)
+	require.Len(t, p.executions(), 1, "nobody who had gone was served")
+}
