@@ -30,9 +30,9 @@ func TestReadStreamAnswer(t *testing.T) {
 		{"the end of a decoupled model's", &tritonpb.ModelStreamInferResponse{InferResponse: &tritonpb.ModelInferResponse{ModelName: "m", Id: "a", Parameters: final(true)}},
 			batch.StreamAnswer{Model: "m", ID: "a", Last: true, Empty: true}},
 		{"refused by the server", &tritonpb.ModelStreamInferResponse{ErrorMessage: "no", InferResponse: &tritonpb.ModelInferResponse{Id: "a"}},
-			batch.StreamAnswer{ID: "a", Failed: true, Last: true}},
+			batch.StreamAnswer{ID: "a", Failed: true, Error: "no", Last: true}},
 		{"a decoupled model's error, and more to come", &tritonpb.ModelStreamInferResponse{ErrorMessage: "no", InferResponse: &tritonpb.ModelInferResponse{Id: "a", Parameters: final(false)}},
-			batch.StreamAnswer{ID: "a", Failed: true}},
+			batch.StreamAnswer{ID: "a", Failed: true, Error: "no"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			wire, err := proto.Marshal(c.answer)
