@@ -7,6 +7,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -109,6 +110,8 @@ type Aggregate struct {
 	o      Options
 	conns  connections
 	memory *memory
+	// telling is held while partitions are told something that may have to be taken back.
+	telling sync.Mutex
 }
 
 // New makes an Aggregate; Close it.

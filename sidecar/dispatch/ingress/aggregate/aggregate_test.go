@@ -6,7 +6,6 @@ package aggregate_test
 import (
 	"context"
 	"net"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -30,11 +28,10 @@ type triton struct {
 	tritonpb.UnimplementedGRPCInferenceServiceServer
 	aggregate.Partition
 
-	mu         sync.Mutex
 	name       string
 	index      []*tritonpb.RepositoryIndexResponse_ModelIndex
 	statistics []*tritonpb.ModelStatistics
-	orders     []proto.Message
+	settings   settings
 	refuse     error
 	hang       bool
 }
@@ -61,29 +58,6 @@ func (s *triton) RepositoryIndex(context.Context, *tritonpb.RepositoryIndexReque
 
 func (s *triton) ModelStatistics(context.Context, *tritonpb.ModelStatisticsRequest) (*tritonpb.ModelStatisticsResponse, error) {
 	return &tritonpb.ModelStatisticsResponse{ModelStats: s.statistics}, s.refuse
-}
-
-func (s *triton) order(m proto.Message) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.orders = append(s.orders, m)
-	return s.refuse
-}
-
-func (s *triton) LogSettings(_ context.Context, r *tritonpb.LogSettingsRequest) (*tritonpb.LogSettingsResponse, error) {
-	return &tritonpb.LogSettingsResponse{Settings: map[string]*tritonpb.LogSettingsResponse_SettingValue{s.name: {}}}, s.order(r)
-}
-
-func (s *triton) TraceSetting(_ context.Context, r *tritonpb.TraceSettingRequest) (*tritonpb.TraceSettingResponse, error) {
-	return &tritonpb.TraceSettingResponse{}, s.order(r)
-}
-
-func (s *triton) SystemSharedMemoryRegister(_ context.Context, r *tritonpb.SystemSharedMemoryRegisterRequest) (*tritonpb.SystemSharedMemoryRegisterResponse, error) {
-	return &tritonpb.SystemSharedMemoryRegisterResponse{}, s.order(r)
-}
-
-func (s *triton) SystemSharedMemoryStatus(_ context.Context, r *tritonpb.SystemSharedMemoryStatusRequest) (*tritonpb.SystemSharedMemoryStatusResponse, error) {
-	return &tritonpb.SystemSharedMemoryStatusResponse{}, s.order(r)
 }
 
 // world is some partitions, a route table, and counts.
@@ -116,7 +90,7 @@ func newWorld(t *testing.T) (*world, *aggregate.Aggregate) {
 	for name, models := range map[string][]string{"a": {"m"}, "b": {"m", "n"}} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
-		s := &triton{name: name, Partition: aggregate.Partition{ID: name, GRPC: listener.Addr().String(), HTTP: name + ":8000", Up: true, Models: models}}
+		s := &triton{name: name, settings: newSettings(), Partition: aggregate.Partition{ID: name, GRPC: listener.Addr().String(), HTTP: name + ":8000", Up: true, Models: models}}
 		server := grpc.NewServer()
 		tritonpb.RegisterGRPCInferenceServiceServer(server, s)
 		go server.Serve(listener) //nolint:errcheck // ends with the test
@@ -221,6 +195,49 @@ func TestMetadataAndConfig(t *testing.T) {
 		Outputs: []*tritonpb.ModelMetadataResponse_TensorMetadata{{Name: "O", Datatype: "FP32", Shape: []int64{-1, -1}}}}, m, protocmp.Transform()))
 }
 
+// What Conch does itself is in the configuration that a client reads, as a server would complete it.
+func TestConfigIsAsItWasWritten(t *testing.T) {
+	w, a := newWorld(t)
+	batching := func(preferred ...int32) *tritonpb.ModelConfig {
+		return &tritonpb.ModelConfig{Name: "m", MaxBatchSize: 4, SchedulingChoice: &tritonpb.ModelConfig_DynamicBatching{
+			DynamicBatching: &tritonpb.ModelDynamicBatching{MaxQueueDelayMicroseconds: 7, PreferredBatchSize: preferred}}}
+	}
+	for _, c := range []struct {
+		written *tritonpb.ModelConfig
+		up      bool
+		want    *tritonpb.ModelConfig
+	}{
+		{batching(), false, batching(4)},
+		{batching(2), false, batching(2)},
+		{&tritonpb.ModelConfig{Name: "m", MaxBatchSize: 4}, false, &tritonpb.ModelConfig{Name: "m", MaxBatchSize: 4}},
+		// The partition's own word is kept: its fake reports no maximum.
+		{batching(), true, func() *tritonpb.ModelConfig {
+			c := batching()
+			c.MaxBatchSize, c.DefaultModelFilename = 0, "a"
+			return c
+		}()},
+	} {
+		w.models["m"] = aggregate.Model{Config: &tritonpb.ModelConfig{Name: "m", MaxBatchSize: 4}, Written: c.written, Versions: []string{"1"}}
+		w.servers[0].Up, w.servers[1].Up = c.up, c.up
+		got, err := a.ModelConfig(t.Context(), &tritonpb.ModelConfigRequest{Name: "m"})
+		require.NoError(t, err)
+		require.Empty(t, cmp.Diff(c.want, got.Config, protocmp.Transform()))
+	}
+}
+
+func TestAVersionThatIsNotReady(t *testing.T) {
+	w, a := newWorld(t)
+	w.models["u"] = aggregate.Model{Absent: []string{"1", "5"}}
+	for version, want := range map[string]error{
+		"":   status.Error(codes.NotFound, "Request for unknown model: 'u' has no available versions"),
+		"05": status.Error(codes.Unavailable, "Request for unknown model: 'u' version 5 is not at ready state"),
+		"2":  status.Error(codes.NotFound, "Request for unknown model: 'u' version 2 is not found"),
+	} {
+		_, err := a.ModelMetadata(t.Context(), &tritonpb.ModelMetadataRequest{Name: "u", Version: version})
+		requireStatus(t, err, status.Code(want), status.Convert(want).Message())
+	}
+}
+
 func TestRepositoryIndex(t *testing.T) {
 	w, a := newWorld(t)
 	type entry = tritonpb.RepositoryIndexResponse_ModelIndex
@@ -237,6 +254,16 @@ func TestRepositoryIndex(t *testing.T) {
 		{Name: "u", Version: "9", State: "UNAVAILABLE", Reason: "broken"}, {Name: "u", Version: "10", State: "UNAVAILABLE", Reason: "unloaded"},
 		{Name: "z"}}, index(false), protocmp.Transform()))
 	require.Empty(t, cmp.Diff([]*entry{{Name: "m", Version: "1", State: "READY"}, {Name: "n", Version: "1", State: "READY"}}, index(true), protocmp.Transform()))
+
+	// What the repository says of a model that is not served counts, whatever a partition still has.
+	w.entries = []aggregate.Entry{{Name: "m", Versions: []string{"1"}, Reason: "unloaded"}, {Name: "n", Versions: []string{"3"}, Reason: "broken"},
+		{Name: "w", Versions: []string{"2", "10"}, Reason: "unloaded"}}
+	require.Empty(t, cmp.Diff([]*entry{
+		{Name: "m", Version: "1", State: "UNLOADING"}, {Name: "n", Version: "1", State: "READY"}, {Name: "n", Version: "3", State: "LOADING"},
+		{Name: "u", Version: "9", State: "UNAVAILABLE", Reason: "broken"}, {Name: "u", Version: "10", State: "UNAVAILABLE", Reason: "unloaded"},
+		{Name: "w", Version: "2", State: "UNAVAILABLE", Reason: "unloaded"}, {Name: "w", Version: "10", State: "UNAVAILABLE", Reason: "unloaded"}},
+		index(false), protocmp.Transform()))
+	w.entries = nil
 
 	w.servers[0].refuse = status.Error(codes.Internal, "no")
 	require.Empty(t, cmp.Diff([]*entry{{Name: "n", Version: "1", State: "READY"}}, index(true), protocmp.Transform()))
@@ -275,6 +302,21 @@ func TestStatistics(t *testing.T) {
 			ComputeInput: d(0), ComputeInfer: d(0), ComputeOutput: d(0)}},
 	}, r.ModelStats, protocmp.Transform()))
 
+	// A warm-up is not the clients' doing; one from before a restart is in no statistics.
+	w.servers[1].Partition.WarmedUp = func(model string) []*tritonpb.ModelStatistics {
+		if model == "n" {
+			return []*tritonpb.ModelStatistics{{Name: "n", Version: "1", InferenceCount: 99, ExecutionCount: 99}}
+		}
+		return []*tritonpb.ModelStatistics{{Name: "m", Version: "1", InferenceCount: 4, ExecutionCount: 2,
+			BatchStats: []*tritonpb.InferBatchStatistics{{BatchSize: 1, ComputeInfer: d(1)}, {BatchSize: 4, ComputeInfer: d(1)}}}}
+	}
+	r, err = a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{})
+	require.NoError(t, err)
+	require.EqualValues(t, []uint64{24, 3}, []uint64{r.ModelStats[0].InferenceCount, r.ModelStats[0].ExecutionCount})
+	require.Empty(t, cmp.Diff([]*tritonpb.InferBatchStatistics{{BatchSize: 1, ComputeInfer: d(1)}, {BatchSize: 4, ComputeInfer: d(2)},
+		{BatchSize: 8, ComputeInfer: d(2)}}, r.ModelStats[0].BatchStats, protocmp.Transform()))
+	w.servers[1].Partition.WarmedUp = nil
+
 	_, err = a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "u"})
 	requireStatus(t, err, codes.InvalidArgument, "requested model 'u' is not available")
 	_, err = a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "m", Version: "7"})
@@ -286,33 +328,6 @@ func TestStatistics(t *testing.T) {
 	w.servers[0].refuse = status.Error(codes.Internal, "no")
 	_, err = a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "m"})
 	requireStatus(t, err, codes.Internal, "no")
-}
-
-func TestSettingsReachEveryPartition(t *testing.T) {
-	w, a := newWorld(t)
-	ctx := t.Context()
-	r, err := a.LogSettings(ctx, &tritonpb.LogSettingsRequest{})
-	require.NoError(t, err)
-	require.Contains(t, r.Settings, "a", "the first partition's answer")
-	_, err = a.SystemSharedMemoryRegister(ctx, &tritonpb.SystemSharedMemoryRegisterRequest{Name: "r"})
-	require.NoError(t, err)
-	_, err = a.TraceSetting(ctx, &tritonpb.TraceSettingRequest{ModelName: "n"})
-	require.NoError(t, err)
-	_, err = a.SystemSharedMemoryStatus(ctx, &tritonpb.SystemSharedMemoryStatusRequest{})
-	require.NoError(t, err)
-	require.Len(t, w.servers[0].orders, 3, "log, region, status")
-	require.Len(t, w.servers[1].orders, 3, "log, region, trace of n")
-	_, err = a.TraceSetting(ctx, &tritonpb.TraceSettingRequest{ModelName: "x"})
-	requireStatus(t, err, codes.InvalidArgument, "Request for unknown model : x")
-
-	w.servers[1].refuse = status.Error(codes.InvalidArgument, "no such key")
-	_, err = a.SystemSharedMemoryRegister(ctx, &tritonpb.SystemSharedMemoryRegisterRequest{Name: "r"})
-	requireStatus(t, err, codes.InvalidArgument, "no such key")
-	w.servers[0].Up, w.servers[1].Up = false, false
-	_, err = a.LogSettings(ctx, &tritonpb.LogSettingsRequest{})
-	require.Equal(t, codes.Unavailable, status.Code(err))
-	_, err = a.SystemSharedMemoryStatus(ctx, &tritonpb.SystemSharedMemoryStatusRequest{})
-	require.Equal(t, codes.Unavailable, status.Code(err))
 }
 
 type repository struct{ calls []string }

@@ -18,7 +18,7 @@ import (
 func late(t *testing.T) (*triton, string) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := &triton{}
+	s := &triton{settings: newSettings()}
 	server := grpc.NewServer()
 	tritonpb.RegisterGRPCInferenceServiceServer(server, s)
 	done := make(chan struct{})
@@ -76,7 +76,7 @@ func TestSettingsAreReplayed(t *testing.T) {
 		&tritonpb.SystemSharedMemoryRegisterRequest{Name: "kept", Key: "/kept", ByteSize: 8},
 		&tritonpb.SystemSharedMemoryRegisterRequest{Name: "web", Key: "/web", Offset: 4, ByteSize: 16},
 	}
-	got := s.orders
+	got := s.settings.orders
 	require.Len(t, got, len(want))
 	for i := range want {
 		require.True(t, proto.Equal(want[i], got[i]), "%v is not %v", got[i], want[i])

@@ -15,28 +15,52 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// everywhere gives an order to all partitions that are up. The answer is the first partition's, the error the first
-// there is. What all have accepted is remembered for partitions that start later.
-func everywhere[Q proto.Message, A any](ctx context.Context, a *Aggregate, partitions []Partition, m method[Q, A], request Q) (A, error) {
+func errNoneUp() error { return status.Error(codes.Unavailable, "no Triton server is up") }
+
+// tell gives an order to partitions, all or nothing: what one of them refuses is taken back from the others, and from
+// itself, since Triton does half of an order before it finds the other half wrong. The answer is the first partition's.
+// The error is Triton's own where all refuse alike, and names the partition where only one does. What all have accepted is
+// remembered for partitions that start later.
+func tell[Q proto.Message, A any](ctx context.Context, a *Aggregate, partitions []Partition, model string, m method[Q, A], request Q) (A, error) {
 	var none A
 	if len(partitions) == 0 {
-		return none, status.Error(codes.Unavailable, "no Triton server is up")
+		return none, errNoneUp()
+	}
+	a.telling.Lock()
+	defer a.telling.Unlock()
+	restore, err := a.Checkpoint(ctx, model)
+	if err != nil {
+		return none, status.Errorf(codes.Unavailable, "nothing was changed: %v", err)
 	}
 	answers, failures := askAll(ctx, a, partitions, m, request)
-	for _, err := range failures {
-		if err != nil {
-			return none, err
+	var refused error
+	unanimous := true
+	for i, err := range failures {
+		switch {
+		case err == nil:
+			unanimous = false
+		case refused == nil:
+			refused = status.Errorf(status.Code(err), "partition %s: %s; nothing was changed", partitions[i].ID, status.Convert(err).Message())
 		}
 	}
-	a.memory.remember(request)
-	return answers[0], nil
+	switch {
+	case refused == nil:
+		a.memory.remember(request)
+		return answers[0], nil
+	case unanimous:
+		refused = failures[0]
+	}
+	if err := restore(context.WithoutCancel(ctx)); err != nil {
+		return none, status.Errorf(status.Code(refused), "%s; and not everything could be set back: %v", status.Convert(refused).Message(), err)
+	}
+	return none, refused
 }
 
 // first asks partitions in turn until one answers; a refusal is an answer.
-func first[Q, A any](ctx context.Context, a *Aggregate, m method[Q, A], request Q) (A, error) {
+func first[Q, A any](ctx context.Context, a *Aggregate, partitions []Partition, m method[Q, A], request Q) (A, error) {
 	var answer A
-	err := status.Error(codes.Unavailable, "no Triton server is up")
-	for _, p := range a.up() {
+	err := errNoneUp()
+	for _, p := range partitions {
 		if answer, err = ask(ctx, a, p, m, request); status.Code(err) != codes.Unavailable {
 			break
 		}
@@ -53,47 +77,101 @@ func (a *Aggregate) TraceSetting(ctx context.Context, r *tritonpb.TraceSettingRe
 			return nil, status.Errorf(codes.InvalidArgument, "Request for unknown model : %s", name)
 		}
 	}
-	return everywhere(ctx, a, partitions, tritonpb.GRPCInferenceServiceClient.TraceSetting, r)
+	if len(r.GetSettings()) == 0 {
+		return first(ctx, a, partitions, tritonpb.GRPCInferenceServiceClient.TraceSetting, r)
+	}
+	return tell(ctx, a, partitions, r.GetModelName(), tritonpb.GRPCInferenceServiceClient.TraceSetting, r)
 }
 
 // LogSettings changes the log settings of all partitions, or reads the first one's.
 func (a *Aggregate) LogSettings(ctx context.Context, r *tritonpb.LogSettingsRequest) (*tritonpb.LogSettingsResponse, error) {
-	return everywhere(ctx, a, a.up(), tritonpb.GRPCInferenceServiceClient.LogSettings, r)
+	if len(r.GetSettings()) == 0 {
+		return first(ctx, a, a.up(), tritonpb.GRPCInferenceServiceClient.LogSettings, r)
+	}
+	return tell(ctx, a, a.up(), "", tritonpb.GRPCInferenceServiceClient.LogSettings, r)
 }
 
-// SystemSharedMemoryStatus is the first partition's; all have the same regions of clients. What Conch shares with a
-// server is not theirs to see.
+// SystemSharedMemoryStatus lists the regions that every partition that is up has: a region that one of them has lost
+// with a restart cannot be used until it is registered again. What Conch shares with a server is not theirs to see.
 func (a *Aggregate) SystemSharedMemoryStatus(ctx context.Context, r *tritonpb.SystemSharedMemoryStatusRequest) (*tritonpb.SystemSharedMemoryStatusResponse, error) {
 	if batch.LentRegion(r.GetName()) {
 		// Asked for like any name that nobody registered.
 		r = &tritonpb.SystemSharedMemoryStatusRequest{Name: r.GetName() + " "}
 	}
-	status, err := first(ctx, a, tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryStatus, r)
-	maps.DeleteFunc(status.GetRegions(), func(name string, _ *tritonpb.SystemSharedMemoryStatusResponse_RegionStatus) bool { return batch.LentRegion(name) })
-	return status, err
+	answers, err := fromAll(ctx, a, tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryStatus, r)
+	if err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(answers[0].Regions, func(name string, _ *region) bool { return batch.LentRegion(name) })
+	for _, other := range answers[1:] {
+		maps.DeleteFunc(answers[0].Regions, func(name string, mine *region) bool { return !proto.Equal(mine, other.GetRegions()[name]) })
+	}
+	return answers[0], nil
 }
 
-// SystemSharedMemoryRegister registers a region with every partition.
+// SystemSharedMemoryRegister registers a region with every partition that does not have it.
 func (a *Aggregate) SystemSharedMemoryRegister(ctx context.Context, r *tritonpb.SystemSharedMemoryRegisterRequest) (*tritonpb.SystemSharedMemoryRegisterResponse, error) {
-	return everywhere(ctx, a, a.up(), tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryRegister, r)
+	want := &region{Name: r.GetName(), Key: r.GetKey(), Offset: r.GetOffset(), ByteSize: r.GetByteSize()}
+	var lacking []Partition
+	partitions := a.up()
+	answers, failures := askAll(ctx, a, partitions, tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryStatus, &tritonpb.SystemSharedMemoryStatusRequest{})
+	for i, p := range partitions {
+		if failures[i] != nil || !proto.Equal(want, answers[i].GetRegions()[r.GetName()]) {
+			lacking = append(lacking, p)
+		}
+	}
+	if len(lacking) == 0 {
+		lacking = partitions // Triton says that it has it
+	}
+	return tell(ctx, a, lacking, "", tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryRegister, r)
 }
 
 // SystemSharedMemoryUnregister removes a region from every partition.
 func (a *Aggregate) SystemSharedMemoryUnregister(ctx context.Context, r *tritonpb.SystemSharedMemoryUnregisterRequest) (*tritonpb.SystemSharedMemoryUnregisterResponse, error) {
-	return everywhere(ctx, a, a.up(), tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryUnregister, r)
+	return tell(ctx, a, a.up(), "", tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryUnregister, r)
 }
 
-// CudaSharedMemoryStatus is the first partition's; all have the same regions.
+// CudaSharedMemoryStatus lists the regions that every partition that is up has.
 func (a *Aggregate) CudaSharedMemoryStatus(ctx context.Context, r *tritonpb.CudaSharedMemoryStatusRequest) (*tritonpb.CudaSharedMemoryStatusResponse, error) {
-	return first(ctx, a, tritonpb.GRPCInferenceServiceClient.CudaSharedMemoryStatus, r)
+	answers, err := fromAll(ctx, a, tritonpb.GRPCInferenceServiceClient.CudaSharedMemoryStatus, r)
+	if err != nil {
+		return nil, err
+	}
+	for _, other := range answers[1:] {
+		maps.DeleteFunc(answers[0].Regions, func(name string, mine *cudaRegion) bool { return !proto.Equal(mine, other.GetRegions()[name]) })
+	}
+	return answers[0], nil
 }
 
-// CudaSharedMemoryRegister registers a region with every partition.
+// CudaSharedMemoryRegister registers a region with every partition. One whose process does not see the GPU that the
+// memory is on refuses, and then no partition has it.
 func (a *Aggregate) CudaSharedMemoryRegister(ctx context.Context, r *tritonpb.CudaSharedMemoryRegisterRequest) (*tritonpb.CudaSharedMemoryRegisterResponse, error) {
-	return everywhere(ctx, a, a.up(), tritonpb.GRPCInferenceServiceClient.CudaSharedMemoryRegister, r)
+	return tell(ctx, a, a.up(), "", tritonpb.GRPCInferenceServiceClient.CudaSharedMemoryRegister, r)
 }
 
 // CudaSharedMemoryUnregister removes a region from every partition.
 func (a *Aggregate) CudaSharedMemoryUnregister(ctx context.Context, r *tritonpb.CudaSharedMemoryUnregisterRequest) (*tritonpb.CudaSharedMemoryUnregisterResponse, error) {
-	return everywhere(ctx, a, a.up(), tritonpb.GRPCInferenceServiceClient.CudaSharedMemoryUnregister, r)
+	return tell(ctx, a, a.up(), "", tritonpb.GRPCInferenceServiceClient.CudaSharedMemoryUnregister, r)
+}
+
+// fromAll asks every partition that is up; those that cannot be reached have nothing to say. The first refusal is the
+// error: what one of them does not have is not there.
+func fromAll[Q, A any](ctx context.Context, a *Aggregate, m method[Q, A], request Q) ([]A, error) {
+	var list []A
+	failure := errNoneUp()
+	answers, failures := askAll(ctx, a, a.up(), m, request)
+	for i, err := range failures {
+		switch status.Code(err) {
+		case codes.OK:
+			list = append(list, answers[i])
+		case codes.Unavailable, codes.DeadlineExceeded:
+			failure = err
+		default:
+			return nil, err
+		}
+	}
+	if len(list) == 0 {
+		return nil, failure
+	}
+	return list, nil
 }

@@ -23,8 +23,9 @@ type answer struct {
 
 // settings is everything that all partitions have to be told alike and that any of them can be asked for: log and
 // trace settings and shared-memory regions. A question goes to the first partition. An order goes to each in turn; the
-// caller gets the first partition's answer, or the first refusal. A model's trace setting concerns only the partitions
-// that have the model, so there refusals count only if there is nothing else.
+// caller gets the first partition's answer, or the first refusal, and then the order is taken back where it was carried
+// out. A model's trace setting concerns only the partitions that have the model, so there refusals count only if there is
+// nothing else.
 //
 // What they have accepted is remembered for partitions that start later.
 func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
@@ -44,6 +45,14 @@ func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 	}
 	if r.Method == nethttp.MethodGet && rt.model == "" {
 		endpoints = endpoints[:1]
+	}
+	restore := func(context.Context) error { return nil }
+	if c, ok := h.o.Endpoints.(Checkpointer); ok && len(endpoints) > 1 && r.Method != nethttp.MethodGet {
+		var err error
+		if restore, err = c.Checkpoint(r.Context(), rt.model); err != nil {
+			fail(w, nethttp.StatusServiceUnavailable, jsonType, "nothing was changed: "+err.Error())
+			return
+		}
 	}
 	var accepted, refused *answer
 	var failure error
@@ -76,14 +85,25 @@ func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 	if accepted != nil && refused == nil && failure == nil && r.Method == nethttp.MethodPost && h.o.Remember != nil {
 		h.o.Remember(requestPath(r), body.ReadOnlyData())
 	}
+	if refused != nil || failure != nil {
+		if err := restore(context.WithoutCancel(r.Context())); err != nil {
+			h.o.Logger.Warn("a setting could not be taken back from every partition", "path", requestPath(r), "error", err)
+		}
+	}
 	switch {
 	case refused != nil:
 		refused.write(w)
+	case failure != nil:
+		fail(w, nethttp.StatusServiceUnavailable, jsonType, "nothing was changed: failed to reach a Triton server: "+failure.Error())
 	case accepted != nil:
 		accepted.write(w)
-	default:
-		fail(w, nethttp.StatusServiceUnavailable, jsonType, "failed to reach a Triton server: "+failure.Error())
 	}
+}
+
+// Checkpointer notes what all partitions have been told; restore sets them back to that. Endpoints that are one have their
+// settings changed all or nothing.
+type Checkpointer interface {
+	Checkpoint(ctx context.Context, model string) (restore func(context.Context) error, err error)
 }
 
 func (a *answer) write(w nethttp.ResponseWriter) {
