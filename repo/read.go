@@ -290,6 +290,6 @@ func compareFiles(before, after *Model) ModelChange {
 // sameRemarks compares what a Diff does not show.
 func sameRemarks(a, b []*Model) bool {
 	return slices.EqualFunc(a, b, func(x, y *Model) bool {
-		return slices.Equal(x.Problems, y.Problems) && (x.Override == y.Override || x.Override != nil && y.Override != nil && *x.Override == *y.Override)
+		return x.Dependent == y.Dependent && slices.Equal(x.Problems, y.Problems) && (x.Override == y.Override || x.Override != nil && y.Override != nil && *x.Override == *y.Override)
 	})
 }

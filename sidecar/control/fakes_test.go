@@ -139,6 +139,8 @@ type applier struct {
 	err     error
 	resume  *apply.Resumed
 	down    map[string]bool
+	// draining is how long an apply goes on after its swap.
+	draining time.Duration
 	// refuse are models that fail to load, by the digest of their files.
 	refuse map[string]string
 }
@@ -172,6 +174,12 @@ func (a *applier) Apply(_ context.Context, t apply.Target, d *plan.Diff) (*apply
 		return &apply.Result{Steps: []apply.StepEvent{step}}, a.err
 	}
 	a.applied, a.diffs = append(a.applied, t), append(a.diffs, d)
+	if length := a.draining; length > 0 {
+		a.hooks.StepDone(apply.StepEvent{Kind: apply.StepSwap})
+		a.mu.Unlock()
+		time.Sleep(length)
+		a.mu.Lock()
+	}
 	return &apply.Result{Steps: []apply.StepEvent{step}}, nil
 }
 

@@ -1,0 +1,129 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/control"
+)
+
+// TestAFailedReloadIsTakenBack: what served serves on, the caller hears why, and
+// the repository is what it was.
+func TestAFailedReloadIsTakenBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		r.applier.refuse = map[string]string{"a": "d2"}
+		stop := r.start()
+		defer stop()
+		config := "d2"
+		err := r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client")
+		var refused *driver.LoadError
+		require.ErrorAs(t, err, &refused)
+		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
+		require.Equal(t, 1, r.applier.count(), "nothing was applied")
+		current, err := r.repository.Current()
+		require.NoError(t, err)
+		require.Equal(t, "d1", current.Model("a").Digest)
+		require.Equal(t, "load of a with a config failed", current.Reason)
+		m, err := r.Model("a")
+		require.NoError(t, err)
+		require.Equal(t, control.ModelReady, m.State)
+
+		config = "d3"
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client"))
+		require.Equal(t, "d3", r.applier.last().Revision.Model("a").Digest)
+		require.Equal(t, "client", r.applier.last().Revision.Author)
+		applied := r.applier.count()
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client"))
+		require.Equal(t, applied, r.applier.count(), "what is loaded is loaded")
+
+		// A plan without the model is no answer to its load.
+		config = "d4"
+		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) {
+			return &policy.Plan{Unplaced: []*policy.Unplaced{{Model: "a", Text: "0/2 partitions: 2 memory"}, {Model: "b", Text: "0/2 partitions: 2 memory"}}}, nil
+		})
+		err = r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client")
+		require.ErrorIs(t, err, control.ErrUnavailable)
+		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
+		r.policies.set(nil)
+	})
+}
+
+// TestAFirstLoadThatFailsIsShown: the model is known then, and why it is absent.
+func TestAFirstLoadThatFailsIsShown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		r.applier.refuse = map[string]string{"c": "d1"}
+		stop := r.start()
+		defer stop()
+		r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), model("c", "d1", 1))
+		require.ErrorContains(t, r.Load(t.Context(), repo.Order{Model: "c"}, "client"), "no module named torch")
+		require.Equal(t, []string{"1"}, r.Absent()["c"].Versions)
+		require.Contains(t, r.Absent()["c"].Reason, "no module named torch")
+		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
+	})
+}
+
+// TestUnloadReturnsOnceNothingIsLetIn: accepted requests are finished after that,
+// and the next order waits for it.
+func TestUnloadReturnsOnceNothingIsLetIn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		r.applier.draining = 20 * time.Second
+		began := time.Now()
+		require.NoError(t, r.Unload(t.Context(), "a", "client", false))
+		require.Zero(t, time.Since(began))
+		require.Equal(t, []string{"1"}, r.Absent()["a"].Versions)
+		require.Equal(t, "unloaded", r.Absent()["a"].Reason)
+		require.NoError(t, r.Unload(t.Context(), "b", "client", false))
+		require.Equal(t, 20*time.Second, time.Since(began))
+		pass(time.Minute)
+		require.Empty(t, r.CurrentPlan().PartitionsOf("a"))
+		require.Empty(t, r.CurrentPlan().PartitionsOf("b"))
+	})
+}
+
+// TestEnsemblesGoWithTheirMembers: by Triton's rules about dependents.
+func TestEnsemblesGoWithTheirMembers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		e := model("e", "d1", 0)
+		e.Config.SchedulingChoice = &tritonpb.ModelConfig_EnsembleScheduling{EnsembleScheduling: &tritonpb.ModelEnsembling{
+			Step: []*tritonpb.ModelEnsembling_Step{{ModelName: "a"}, {ModelName: "b"}}}}
+		b := model("b", "d1", 0)
+		b.Dependent = true
+		r.repository.hold(model("a", "d1", 8), b, e)
+		stop := r.start()
+		defer stop()
+		unloaded := func() (names []string) {
+			for _, m := range r.Models() {
+				if m.State == control.ModelUnloaded {
+					names = append(names, m.Name)
+				}
+			}
+			return names
+		}
+		require.NoError(t, r.Unload(t.Context(), "a", "client", false))
+		synctest.Wait()
+		require.Equal(t, []string{"a", "e"}, unloaded(), "what calls it cannot serve")
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, "client"))
+		require.Empty(t, unloaded())
+		require.Len(t, r.CurrentPlan().PartitionsOf("e"), 2, "it serves again")
+		require.NoError(t, r.Unload(t.Context(), "e", "client", true))
+		synctest.Wait()
+		require.Equal(t, []string{"b", "e"}, unloaded(), "a was loaded for its own sake")
+	})
+}
