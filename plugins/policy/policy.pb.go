@@ -2667,7 +2667,7 @@ type Dispatch struct {
 	// "earliest-latest", "flex", "target" or "segment".
 	Discipline string            `protobuf:"bytes,2,opt,name=discipline,proto3" json:"discipline,omitempty"`
 	Parameters map[string]string `protobuf:"bytes,3,rep,name=parameters,proto3" json:"parameters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// "window", "thrift", "prefix" or "none"; empty: the discipline's own.
+	// "reserve", "window", "thrift", "prefix" or "none"; empty: the discipline's own.
 	DropPolicy    string `protobuf:"bytes,4,opt,name=drop_policy,json=dropPolicy,proto3" json:"drop_policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -28,7 +28,7 @@ const (
 	defaultDiscipline = "adaptive"
 )
 
-func dropPolicies() []string { return []string{"window", "prefix", "thrift", "none"} }
+func dropPolicies() []string { return []string{"window", "prefix", "thrift", "reserve", "none"} }
 
 func disciplines() []string { return []string{"adaptive", "deferred", "eager", "timeout"} }
 
@@ -57,7 +57,7 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 			{Name: paramDisciplines, Type: policy.TypeString,
 				Documentation: "Dispatch discipline of some models: \"resnet50 = deferred; bert = timeout\"."},
 			{Name: paramDropPolicy, Type: policy.TypeString,
-				Documentation: "Drop policy of every model: window, prefix, thrift or none. Empty: the discipline's own."},
+				Documentation: "Drop policy of every model: window, prefix, thrift, reserve or none. Empty: the discipline's own."},
 			{Name: paramDispatch, Type: policy.TypeString,
 				Documentation: "Parameters of the disciplines: \"timeout.max_queue_delay = 500us; NAME = VALUE\"; a name without a discipline is passed to all of them."},
 		},

@@ -81,7 +81,7 @@ func TestBadParameters(t *testing.T) {
 		{"discipline", "lazy", "adaptive, deferred, eager, timeout"},
 		{"disciplines", "resnet50 = lazy", "not a dispatch discipline"},
 		{"disciplines", "resnet50 = eager, adaptive", "one value is wanted"},
-		{"drop_policy", "all", "window, prefix, thrift, none"},
+		{"drop_policy", "all", "window, prefix, thrift, reserve, none"},
 		{"partitions", "gpu0 = 50, 60", "add up to 110"},
 		{"partitions", "gpu0 = 0", "from 1 to 100"},
 		{"partitions", "gpu0 = half", "from 1 to 100"},

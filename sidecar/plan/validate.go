@@ -17,7 +17,7 @@ import (
 func Disciplines() []string { return []string{"adaptive", "deferred", "eager", "timeout"} }
 
 // DropPolicies are the drop policies that the request path runs.
-func DropPolicies() []string { return []string{"window", "prefix", "thrift", "none"} }
+func DropPolicies() []string { return []string{"window", "prefix", "thrift", "reserve", "none"} }
 
 // DispatchCheck says why the request path would refuse a dispatch entry, its
 // parameters included; nil where it would not.

@@ -8,37 +8,42 @@ import (
 	"strconv"
 )
 
-// adaptive is ours: it defers only while that pays. Alone, a candidate waits as
-// under deferred. But after every event, while a partition is free, the most
-// urgent lane (the nearest latest) starts at once if either
+// adaptive is ours: deferred batching that starts earlier by as much as that is
+// worth. Alone, a candidate waits as under deferred, until a further row could
+// not join it. It starts earlier
 //
-//   - more than the share `idle` of the usable partitions is free, or
-//   - more lanes wait than partitions are free, and the waiting lanes are at
-//     least half as many as all usable partitions.
+//   - at once, if it runs nearly as efficiently as the largest batch within
+//     reach, or if there is a single partition, which has no other to stagger
+//     with;
+//   - by l(reach) x (1/2 - the mean share of a batch that partitions have left).
+//     Partitions that run evenly staggered are half-way through on average. By
+//     as much as they are further, time is to spare that would be lost: then
+//     smaller batches cost nothing, and the requests to come find the queue
+//     shorter;
+//   - by 2 l(reach) x (3/2 - n), if the model keeps fewer than n = 3/2
+//     partitions busy. Staggering is between a model's own batches. A model with
+//     less than about one partition to itself competes with the others for every
+//     partition that becomes free; its batches grow while it waits for its turn,
+//     and if it waited on purpose, its turn would come too late. Where the
+//     models ask for more partitions than there are, each counts with its share.
 //
-// The first rule is for low load: while most partitions idle, nobody needs the
-// larger batches that waiting would bring, and a caller need not wait for them.
-// At the loads that decide about goodput most partitions are busy, and the rule
-// is silent: with idle at one half, no row of README.md's table changes by more
-// than its noise. With idle at 1 the rule is off, and the load takes as few
-// partitions as it can (Symphony, section 3.5).
-//
-// The second rule is for many models. More lanes than free partitions means
-// that somebody will have to queue for a partition that now idles. How many
-// lanes there are tells why: if they are few against partitions, each lane
-// keeps several partitions busy, its batches only grow while it waits, and
-// idling for a moment costs less than a small batch. If they are many, a lane's
-// batch grows anyway until its turn comes, and an idle partition is lost.
-//
-// A single partition never defers: there is no other one to stagger with.
-//
-// Deferring alone collapses once more models are busy than there are
-// partitions, and starting at once wastes partitions on small batches while
-// there are plenty of them; README.md has both measured.
+// Under low load, while more than the share idle of the partitions is free,
+// there is no queue to shorten. Then a candidate starts at once while fewer
+// partitions are busy than the load needs, and one at least, and else waits as
+// under deferred: a lone request does not wait for company, and the load still
+// takes about as few partitions as it can (Symphony, section 3.5).
 type adaptive struct {
 	deferred
 	idle float64
 }
+
+const (
+	// evenly is the share of a batch that staggered partitions have left.
+	evenly = .5
+	// crowded is the number of partitions below which a model does not stagger,
+	// haste by how many times l(reach) it starts earlier per partition below.
+	crowded, haste = 1.5, 2
+)
 
 // defaultIdle is the parameter `idle` unless told otherwise.
 const defaultIdle = 0.5
@@ -47,11 +52,11 @@ func adaptiveKind() disciplineKind {
 	return disciplineKind{
 		Description: Description{
 			Name:        "adaptive",
-			Help:        "defer only while that pays: serve at once while most partitions idle, and the most urgent first when many models wait for few partitions",
-			DefaultDrop: "thrift",
+			Help:        "defer, but start earlier by as much as partitions would idle, and at once where models compete for few partitions",
+			DefaultDrop: "reserve",
 			Parameters: []Parameter{{
 				Name: "idle", Default: strconv.FormatFloat(defaultIdle, 'g', -1, 64),
-				Help: "serve at once while more than this share of the partitions is free; 1 defers at low load too, so that the load takes as few partitions as it can",
+				Help: "load is low while more than this share of the partitions is free: then batches start at once only while fewer are busy than the load needs, so that the others stay idle",
 			}},
 		},
 		make: func(params map[string]string) (Discipline, error) {
@@ -69,10 +74,25 @@ func adaptiveKind() disciplineKind {
 }
 
 func (adaptive) Name() string        { return "adaptive" }
-func (adaptive) DefaultDrop() string { return "thrift" }
+func (adaptive) DefaultDrop() string { return "reserve" }
 
-func (a adaptive) Hurry(p Pressure) bool {
-	return p.Usable == 1 ||
-		float64(p.Free) > a.idle*float64(p.Usable) ||
-		p.Waiting > p.Free && 2*p.Waiting >= p.Usable
+func (a adaptive) Hurry(now Time, c *Candidate, p Pressure) Time {
+	usable := float64(p.Usable)
+	if float64(p.Free) > a.idle*usable {
+		if float64(p.Usable-p.Free) < max(1, p.AllNeed) {
+			return now
+		}
+		return Never
+	}
+	if p.Usable == 1 || c.Rows >= p.Worth {
+		return now
+	}
+	reach, need := float64(p.Reach), p.Need*min(1, usable/p.AllNeed)
+	early := reach * (evenly - p.Left/usable + haste*max(0, crowded-need))
+	wait := float64(c.Frontrun-now) - early
+	if wait <= 0 {
+		return now
+	}
+	// Left falls until then, so the moment comes before the wait is over.
+	return now + 1 + Time(wait/(1+reach*p.Ebb/usable))
 }

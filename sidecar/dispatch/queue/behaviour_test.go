@@ -234,46 +234,6 @@ func uniq(all []queue.DropReason) (once []queue.DropReason) {
 	return once
 }
 
-// TestAdaptiveHurries: nobody waits for company while most partitions idle, and
-// when a third lane begins to wait for two partitions, the most urgent lanes do
-// not wait for their exec.
-func TestAdaptiveHurries(t *testing.T) {
-	never := map[string]string{"idle": "1"}
-	for _, c := range []struct {
-		discipline string
-		params     map[string]string
-		partitions int
-		batches    int
-	}{
-		{"deferred", nil, 2, 0},
-		{"adaptive", never, 2, 2},
-		{"adaptive", never, 3, 0},
-		{"adaptive", never, 1, 1},
-		{"adaptive", nil, 1, 1},
-		{"adaptive", nil, 3, 2}, // the third finds one of three free
-		{"adaptive", nil, 6, 3},
-		{"adaptive", map[string]string{"idle": "0.8"}, 6, 2},
-		{"adaptive", map[string]string{"idle": "0"}, 3, 3},
-	} {
-		f := newFixture(t)
-		models := []queue.ModelID{}
-		for range 3 {
-			models = append(models, f.modelWith(c.discipline, c.params, "thrift", queue.LateDrop, linear))
-		}
-		for i := range int32(c.partitions) {
-			f.partition(i, 0, models...)
-		}
-		for i, m := range models {
-			f.enqueue(queue.Time(i), m, 1)
-		}
-		require.Len(t, f.batches, c.batches, "%s %v on %d", c.discipline, c.params, c.partitions)
-		if c.batches > 0 {
-			require.True(t, f.batches[0].Hurried)
-			require.Equal(t, models[0], f.batches[0].Model)
-		}
-	}
-}
-
 // TestHopelessModelStillBatches: where no request can meet the SLO, rows still
 // share executions.
 func TestHopelessModelStillBatches(t *testing.T) {
@@ -287,7 +247,7 @@ func TestHopelessModelStillBatches(t *testing.T) {
 		{"one row takes less", queue.Linear(1, 3, 8), 5},                 // 2 l(1) = 8
 	} {
 		f := newFixture(t)
-		m := f.model("adaptive", "thrift", queue.LateServe, c.table)
+		m := f.model("adaptive", "reserve", queue.LateServe, c.table)
 		p := f.partition(0, 0, m)
 		f.enqueue(0, m, 9)
 		f.Complete(100, p) // by now all that waited is late

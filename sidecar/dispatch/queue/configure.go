@@ -234,10 +234,10 @@ func (s *Scheduler) change(now Time, p *partition, alter func()) {
 	g := p.group
 	switch is := p.usable(); {
 	case is && !was:
-		g.count(1)
+		g.count(p, 1)
 		s.idle(p, now)
 	case was && !is:
-		g.count(-1)
+		g.count(p, -1)
 		s.setFree(p, false)
 		s.reconsider(g, now)
 	}

@@ -30,7 +30,6 @@ func deferredKind() disciplineKind {
 
 func (deferred) Name() string        { return "deferred" }
 func (deferred) DefaultDrop() string { return "window" }
-func (deferred) Hurry(Pressure) bool { return false }
 
 func (deferred) Exec(now Time, c *Candidate) Time {
 	if c.Full || c.Deadline == Never {

@@ -30,12 +30,28 @@ type Candidate struct {
 	Latest Time
 }
 
-// Pressure is the contention around a lane: over all partitions that it, or a
-// lane it competes with, can use.
+// Pressure is what goes on around a candidate: how much its model asks for on
+// this profile class, and how busy the partitions are that its lane, or a lane
+// that it competes with, can use.
 type Pressure struct {
-	// Waiting counts lanes with requests that can still make it, Free the idle
-	// partitions, Usable those that are idle or busy.
-	Waiting, Free, Usable int
+	// Reach is l(b) of the largest batch that can be gathered at the model's
+	// present rate and then run within its SLO (see reach in rate.go).
+	Reach Time
+	// Worth is the smallest batch, in rows, that runs nearly as efficiently
+	// (see nearly in rate.go).
+	Worth int
+	// Need is how many partitions the model keeps busy with batches of that
+	// reach (Symphony's n), zero while its rate is not known yet.
+	Need float64
+
+	// Free counts the idle partitions, Usable those that are idle or busy.
+	Free, Usable int
+	// AllNeed is the sum of Need over the models that share the partitions.
+	AllNeed float64
+	// Left is the work in flight, in batches: each batch that runs counts with
+	// the time that it has left as a share of its model's Reach. Ebb is by how
+	// much Left falls per nanosecond while nothing else happens.
+	Left, Ebb float64
 }
 
 // Discipline chooses when a candidate may start. It holds no state, so one
@@ -46,12 +62,19 @@ type Discipline interface {
 	// Exec returns the moment from which the candidate may start; now or
 	// earlier means at once. It is called whenever the candidate changes.
 	Exec(now Time, c *Candidate) Time
-	// Hurry reports whether a candidate whose exec has not come is to start at
-	// once. It is called while Free is above zero; the most urgent candidate
-	// goes first.
-	Hurry(p Pressure) bool
 	// DefaultDrop names the drop policy that suits the discipline.
 	DefaultDrop() string
+}
+
+// Hurrier is a Discipline that may start candidates before their exec.
+type Hurrier interface {
+	Discipline
+	// Hurry returns the moment from which a candidate whose exec has not come
+	// may start nevertheless, as things stand; now or earlier means at once. It
+	// is called after every event for the most urgent such candidate while a
+	// partition is free, and again when the moment that it returned has come.
+	// Nobody overtakes that candidate before its own exec has come.
+	Hurry(now Time, c *Candidate, p Pressure) Time
 }
 
 // ErrUnknown is wrapped by errors about names that do not exist.

@@ -18,11 +18,14 @@ type DropPolicy interface {
 	// request, and that requests that cannot make it alone are given up.
 	bounded() bool
 	// hold returns the batch size, in rows, that is worth giving up requests
-	// for, given the largest that is within reach (see reach in rate.go).
-	hold(t Table, reach int) int
+	// for, given the largest that is within reach and the smallest that runs
+	// nearly as efficiently (see rate.go).
+	hold(t Table, reach, worth int) int
 }
 
-func dropPolicies() []DropPolicy { return []DropPolicy{thrift{}, window{}, prefix{}, none{}} }
+func dropPolicies() []DropPolicy {
+	return []DropPolicy{reserve{}, thrift{}, window{}, prefix{}, none{}}
+}
 
 // DropPolicyNames lists the drop policies.
 func DropPolicyNames() []string {
@@ -36,6 +39,7 @@ func DropPolicyNames() []string {
 // DescribeDropPolicies documents every drop policy.
 func DescribeDropPolicies() []Description {
 	return []Description{
+		{Name: reserve{}.Name(), Help: "as window, but leave a reserve: hold on only to 85% of the size that the rate asks for, and to less where that runs nearly as efficiently"},
 		{Name: thrift{}.Name(), Help: "as window, but hold on only to a size that runs nearly as efficiently as the one that the rate asks for"},
 		{Name: window{}.Name(), Help: "give up requests that stand in the way of a batch of the size that the rate asks for (Symphony, Nexus)"},
 		{Name: prefix{}.Name(), Help: "give up only requests that could not make it even alone"},

@@ -15,18 +15,12 @@ const thriftLoss = .1
 //
 // For a profile without much of a fixed cost that is a batch of a few rows, and
 // thrift comes close to prefix; with a large fixed cost it comes close to
-// window. It is at least as good as either in nearly every row of the table in
-// README.md.
+// window. README.md has it beside the others.
 type thrift struct{}
 
 func (thrift) Name() string  { return "thrift" }
 func (thrift) bounded() bool { return true }
 
-func (thrift) hold(t Table, reach int) int {
-	enough := (1 + thriftLoss) * float64(t.At(reach)) / float64(reach)
-	b := reach
-	for b > 1 && float64(t.At(b-1))/float64(b-1) <= enough {
-		b--
-	}
-	return b
+func (thrift) hold(t Table, reach, _ int) int {
+	return nearly(t, reach, thriftLoss)
 }

@@ -22,5 +22,4 @@ func eagerKind() disciplineKind {
 
 func (eager) Name() string                     { return "eager" }
 func (eager) DefaultDrop() string              { return "window" }
-func (eager) Hurry(Pressure) bool              { return false }
 func (eager) Exec(now Time, _ *Candidate) Time { return now }

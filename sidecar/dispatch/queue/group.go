@@ -19,6 +19,7 @@ type partition struct {
 	draining bool
 	busy     bool // from Dispatch to Complete
 	free     bool // in the group's set of free partitions
+	work     work // what its batch adds to its pool's
 	batch    Batch
 }
 
@@ -51,9 +52,12 @@ type group struct {
 type pool struct {
 	groups  []*group
 	free    int // idle usable partitions
+	work    work
+	need    float64 // how many partitions the models keep busy, at their present rates
 	usable  int
 	waiting int      // lanes with requests that can still make it
 	late    laneList // lanes with requests that were given up
+	timer   slot     // when the most urgent candidate may start before its exec
 }
 
 // service is a group as one model sees it.
@@ -62,10 +66,12 @@ type service struct {
 	table   Table // nil without a usable profile
 	limit   int   // rows per batch
 	bounded bool  // batches are kept within deadlines
-	reach   int   // see reach in rate.go, as of epoch of the model's rate
-	hold    int   // what the drop policy holds on to, as of epoch
-	epoch   uint32
-	late    int // rows per batch of requests that were given up
+	late    int   // rows per batch of requests that were given up
+
+	// As of the model's epoch: see reach and nearly in rate.go, what the drop
+	// policy holds on to, and how many partitions the model keeps busy.
+	reach, worth, hold int
+	need               float64
 }
 
 // groupKey renders a list of services, sorted by model, as a map key.
@@ -96,7 +102,7 @@ func (s *Scheduler) join(p *partition, spec PartitionSpec) {
 	i, _ := slices.BinarySearchFunc(g.members, p, before)
 	g.members = slices.Insert(g.members, i, p)
 	if p.usable() {
-		g.count(1)
+		g.count(p, 1)
 	}
 	g.renumber()
 }
@@ -106,7 +112,7 @@ func (s *Scheduler) part(p *partition) {
 	g := p.group
 	s.setFree(p, false)
 	if p.usable() {
-		g.count(-1)
+		g.count(p, -1)
 	}
 	g.members = slices.Delete(g.members, p.pos, p.pos+1)
 	g.renumber()
@@ -118,11 +124,13 @@ func (s *Scheduler) part(p *partition) {
 	}
 }
 
-// count adjusts the number of usable partitions.
-func (g *group) count(d int) {
+// count adjusts the number of usable partitions, and what runs on them, when p
+// becomes or ceases to be one.
+func (g *group) count(p *partition, d int) {
 	g.usable += d
 	if g.pool != nil {
 		g.pool.usable += d
+		g.pool.work.add(p.work, d)
 	}
 }
 
@@ -178,12 +186,16 @@ func (s *Scheduler) repool() {
 			}
 		}
 	}
+	for _, pl := range s.pools {
+		s.timers.remove(&pl.timer)
+	}
 	s.pools = s.pools[:0]
 	of := make(map[int]*pool)
 	for i, g := range s.groups {
 		pl := of[find(i)]
 		if pl == nil {
 			pl = &pool{}
+			pl.timer.pool = pl
 			of[find(i)] = pl
 			s.pools = append(s.pools, pl)
 		}
@@ -191,5 +203,10 @@ func (s *Scheduler) repool() {
 		pl.groups = append(pl.groups, g)
 		pl.free += g.nfree
 		pl.usable += g.usable
+		for _, p := range g.members {
+			if p.usable() {
+				pl.work.add(p.work, 1)
+			}
+		}
 	}
 }

@@ -9,6 +9,7 @@ type slot struct {
 	pos  int32 // index in the heap plus one; zero while in none
 	lane *lane
 	cand *candidate
+	pool *pool
 }
 
 type entry struct {

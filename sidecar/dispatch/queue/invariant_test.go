@@ -201,7 +201,7 @@ func (w *world) checkOrder(before []*mirrorRequest, b *queue.Batch, m *mirrorMod
 				faster = faster || m.table(svc).At(int(r.Rows)) < here
 			}
 		}
-		passed := int(r.Rows) > limit || bounded && (w.now+here > r.Deadline || faster && (m.drop == "window" || m.drop == "thrift"))
+		passed := int(r.Rows) > limit || bounded && (w.now+here > r.Deadline || faster && (m.drop == "window" || m.drop == "thrift" || m.drop == "reserve"))
 		require.True(w.t, passed, "request %d was overtaken", r.id)
 	}
 	for _, r := range before[i:] {
@@ -244,7 +244,7 @@ func (w *world) Drop(r *queue.Request, why queue.DropReason) {
 	if why == queue.DropLate {
 		require.Greater(w.t, w.now+alone, r.Deadline, "dropped although it could make it alone")
 	} else {
-		require.Contains(w.t, []string{"window", "thrift"}, m.drop)
+		require.Contains(w.t, []string{"window", "thrift", "reserve"}, m.drop)
 	}
 }
 

@@ -65,6 +65,19 @@ func execOf(c *candidate, now Time) Time {
 	return c.lane.m.spec.Discipline.Exec(now, &c.Candidate)
 }
 
+// hurryOf asks the discipline from when a candidate may start before its exec.
+func hurryOf(c *candidate, now Time) Time {
+	svc, m := c.svc, c.lane.m
+	pl := svc.group.pool
+	m.aimed(now)
+	p := Pressure{
+		Reach: svc.table.At(svc.reach), Worth: svc.worth, Need: svc.need,
+		Free: pl.free, Usable: pl.usable, AllNeed: pl.need,
+	}
+	p.Left, p.Ebb = pl.work.left(now)
+	return m.hurrier.Hurry(now, &c.Candidate, p)
+}
+
 // freeFor returns the idle partition of the smallest rank that a lane may use.
 func freeFor(l *lane, svc *service) *partition {
 	g := svc.group
@@ -109,7 +122,7 @@ func (s *Scheduler) park(l *lane, now Time) {
 			c.park(&c.svc.group.ready)
 		default:
 			due = min(due, c.exec)
-			if l.m.hurries {
+			if l.m.hurrier != nil {
 				c.park(&c.svc.group.pending)
 			} else {
 				c.park(nil)
@@ -145,13 +158,14 @@ func (s *Scheduler) rest(l *lane) {
 func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 	l, svc := c.lane, c.svc
 	if svc.bounded {
+		l.m.aimed(now)
 		if now > c.Latest {
 			c.gather(now, l.waiting.head)
 			if c.Requests == 0 || !hurried && execOf(c, now) > now {
 				return
 			}
 		}
-		least := leastRows(now, l, c.first, svc.table, l.m.aimed(svc, now).hold)
+		least := leastRows(now, l, c.first, svc.table, svc.hold)
 		gaveUp := s.clear(c, now, least)
 		if c.Requests == 0 || !hurried && execOf(c, now) > now {
 			if gaveUp {
@@ -206,6 +220,8 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 	b.Late, b.Hurried = late, hurried
 	s.setFree(p, false)
 	p.busy = true
+	p.work = workOf(b.Finish, svc.table.At(svc.reach))
+	p.group.pool.work.add(p.work, 1)
 	s.stats.dispatched(b)
 	s.sink.Dispatch(b)
 }
@@ -230,7 +246,7 @@ func (s *Scheduler) freed(p *partition, now Time) {
 		}
 		hurried := false
 		if len(g.pending) > 0 && g.pending[0].key < c.Latest {
-			if o := g.pending[0].s.cand; g.pool.hurries(o) {
+			if o := g.pending[0].s.cand; hurryOf(o, now) <= now {
 				c, hurried = o, true
 			}
 		}
@@ -246,11 +262,6 @@ func (s *Scheduler) retime(l *lane, now Time) {
 			c.exec = execOf(c, now)
 		}
 	}
-}
-
-// hurries asks the discipline whether a candidate may start before its exec.
-func (pl *pool) hurries(c *candidate) bool {
-	return c.lane.m.spec.Discipline.Hurry(Pressure{Waiting: pl.waiting, Free: pl.free, Usable: pl.usable})
 }
 
 // mostUrgent returns the candidate of the nearest latest that may use p now.
@@ -273,19 +284,29 @@ func (g *group) mostUrgent(p *partition) *candidate {
 }
 
 // settle does what depends on a whole pool, after every event: first the
-// disciplines that start candidates early under pressure, then, on partitions
-// that nobody waits for, requests that were given up.
+// candidates that may start before their exec, the most urgent first, then, on
+// partitions that nobody waits for, requests that were given up.
 func (s *Scheduler) settle(pl *pool, now Time) {
 	if pl == nil {
 		return
 	}
+	next := Never
 	for pl.free > 0 && pl.waiting > 0 {
 		c := pl.mostUrgent()
-		if c == nil || !pl.hurries(c) {
+		if c == nil {
 			break
 		}
+		if next = hurryOf(c, now); next > now {
+			break
+		}
+		next = Never
 		s.grant(c, freeFor(c.lane, c.svc), now, true)
 		s.place(c.lane, now)
+	}
+	if next == Never {
+		s.timers.remove(&pl.timer)
+	} else {
+		s.timers.set(&pl.timer, next)
 	}
 	for pl.late.n > 0 && pl.free > pl.waiting {
 		if !s.serveLate(pl, now) {

@@ -7,7 +7,7 @@ package queue
 type model struct {
 	id       ModelID
 	spec     ModelSpec
-	hurries  bool // the discipline may start candidates before their exec
+	hurrier  Hurrier // the discipline, if it may start candidates before their exec
 	services []*service
 	pool     *pool
 	maxRows  int // the largest request that some service can run
@@ -24,6 +24,9 @@ type model struct {
 
 	requests, rows, late, lateRows int
 	rate                           rate
+
+	epoch uint32  // of the rate that the services were last aimed with
+	need  float64 // the mean of what its services say; its part of its pool's
 }
 
 // setSpec normalises and stores a specification.
@@ -35,11 +38,15 @@ func (m *model) setSpec(spec ModelSpec) {
 		spec.Drop, _ = NewDropPolicy(spec.Discipline.DefaultDrop())
 	}
 	if spec.Drop == nil {
-		spec.Drop = thrift{}
+		spec.Drop = reserve{}
 	}
 	spec.MaxBatch = max(spec.MaxBatch, 1)
 	m.spec = spec
-	m.hurries = spec.Discipline.Hurry(Pressure{Waiting: 1 << 30, Free: 1, Usable: 1})
+	m.hurrier, _ = spec.Discipline.(Hurrier)
+	m.rate.bin = m.rate.width
+	if spec.SLO > 0 {
+		m.rate.bin = min(m.rate.bin, spec.SLO)
+	}
 }
 
 // table returns the latency table of a profile class, nil if there is none.
@@ -101,7 +108,6 @@ func (m *model) serve(groups []*group) {
 				svc.limit = min(svc.limit, sv.MaxBatch)
 			}
 			svc.bounded = m.spec.Drop.bounded() && svc.table != nil
-			m.aim(svc)
 			svc.late = lateLimit(svc.table, svc.limit, m.spec.SLO)
 			profiled = profiled && svc.table != nil
 			m.services = append(m.services, svc)
@@ -109,6 +115,8 @@ func (m *model) serve(groups []*group) {
 			m.maxRows = max(m.maxRows, svc.limit)
 		}
 	}
+	m.need = 0 // its pool is new
+	m.aim()
 	m.fastest = nil
 	if m.services == nil {
 		m.maxRows = m.spec.MaxBatch
@@ -156,18 +164,38 @@ func lateLimit(t Table, limit int, slo Time) int {
 	return b
 }
 
-// aim renews the batch sizes that depend on the rate.
-func (m *model) aim(svc *service) {
-	svc.epoch = m.rate.epoch
-	svc.reach = reach(svc.table, svc.limit, m.spec.SLO, &m.rate)
-	svc.hold = m.spec.Drop.hold(svc.table, svc.reach)
+// aimed makes sure that what depends on the rate is up to date; it reports
+// whether it was not.
+func (m *model) aimed(now Time) bool {
+	m.rate.roll(now)
+	if m.epoch == m.rate.epoch {
+		return false
+	}
+	m.aim()
+	return true
 }
 
-// aimed returns a service whose batch sizes are up to date.
-func (m *model) aimed(svc *service, now Time) *service {
-	m.rate.roll(now)
-	if svc.epoch != m.rate.epoch {
-		m.aim(svc)
+// aim renews what depends on the rate: the batch sizes, and how many partitions
+// the model keeps busy.
+func (m *model) aim() {
+	m.epoch = m.rate.epoch
+	perSecond, _ := m.rate.perSecond()
+	loss := min(nearMost, nearLoss*m.rate.dispersion())
+	sum := 0.0
+	for _, svc := range m.services {
+		if svc.table == nil {
+			continue
+		}
+		svc.reach = reach(svc.table, svc.limit, m.spec.SLO, &m.rate)
+		svc.worth = nearly(svc.table, svc.reach, loss)
+		svc.hold = m.spec.Drop.hold(svc.table, svc.reach, svc.worth)
+		svc.need = perSecond / 1e9 * float64(svc.table.At(svc.reach)) / float64(svc.reach)
+		sum += svc.need
 	}
-	return svc
+	if m.pool == nil {
+		return
+	}
+	need := sum / float64(len(m.services))
+	m.pool.need = max(0, m.pool.need+need-m.need)
+	m.need = need
 }

@@ -17,13 +17,25 @@ type rate struct {
 	buckets [rateBuckets]int64
 	i       int
 	epoch   uint32 // changes whenever perSecond does
+
+	// The same counts in bins of the length of the SLO, for dispersion.
+	bin     Time
+	binEnd  Time
+	inBin   int64
+	squares [rateBuckets + 1]int64 // sums of squares per bucket; the last is the current one's
 }
 
 func (r *rate) add(now Time, rows int32) {
 	if now >= r.end {
 		r.roll(now)
 	}
+	if now >= r.binEnd {
+		r.squares[rateBuckets] += r.inBin * r.inBin
+		r.inBin = 0
+		r.binEnd += (1 + (now-r.binEnd)/r.bin) * r.bin
+	}
 	r.cur += int64(rows)
+	r.inBin += int64(rows)
 }
 
 // roll completes the buckets that ended before now.
@@ -43,6 +55,8 @@ func (r *rate) roll(now Time) {
 		}
 		r.sum += r.cur - r.buckets[r.i]
 		r.buckets[r.i] = r.cur
+		r.squares[r.i] = r.squares[rateBuckets]
+		r.squares[rateBuckets] = 0
 		r.i = (r.i + 1) % rateBuckets
 		r.filled = min(r.filled+1, rateBuckets)
 		r.cur = 0
@@ -56,6 +70,22 @@ func (r *rate) perSecond() (float64, bool) {
 		return 0, false
 	}
 	return float64(r.sum) / (float64(r.filled) * float64(r.width) / 1e9), true
+}
+
+// dispersion is the variance of the rows that arrive within one SLO over their
+// mean: 1 for Poisson arrivals and less for regular ones, both of which count as
+// 1, and more where requests come in bursts.
+func (r *rate) dispersion() float64 {
+	bins := float64(r.filled) * float64(r.width) / float64(r.bin)
+	mean := float64(r.sum) / bins
+	if !(mean > 0) {
+		return 1
+	}
+	squares := 0.0
+	for _, q := range r.squares[:rateBuckets] {
+		squares += float64(q)
+	}
+	return max(1, (squares/bins-mean*mean)/mean)
 }
 
 // reach is the largest batch that can be gathered at the present rate and then
@@ -83,4 +113,20 @@ func reach(t Table, limit int, slo Time, r *rate) int {
 		best = b
 	}
 	return best
+}
+
+// nearLoss is the part of its time by which a batch may take longer per row and
+// still count as nearly as efficient, while arrivals are Poisson. It grows with
+// their dispersion, up to nearMost: after a burst there is silence, and what a
+// small batch wastes is not missed.
+const nearLoss, nearMost = .02, .1
+
+// nearly is the smallest batch that runs nearly as efficiently as one of b rows:
+// l(x)/x <= (1+loss) l(b)/b.
+func nearly(t Table, b int, loss float64) int {
+	enough := (1 + loss) * float64(t.At(b)) / float64(b)
+	for b > 1 && float64(t.At(b-1))/float64(b-1) <= enough {
+		b--
+	}
+	return b
 }

@@ -25,8 +25,9 @@ type Scheduler struct {
 	groups     []*group
 	byKey      map[string]*group
 	pools      []*pool
-	timers     heap // lanes, by the moment at which something is due
+	timers     heap // lanes and pools, by the moment at which something is due
 	free       int
+	turn       int // the model that renew looked at last
 	stats      Stats
 
 	held  int  // open Reconfigure calls
@@ -55,6 +56,7 @@ func (s *Scheduler) Enqueue(now Time, id ModelID, r *Request) {
 		return
 	}
 	m.rate.add(now, r.Rows)
+	s.renew(m, now)
 	s.admit(m, r, now)
 	s.end(m.pool, now)
 }
@@ -73,6 +75,18 @@ func (s *Scheduler) Requeue(now Time, id ModelID, r *Request) {
 	}
 	s.admit(m, r, now)
 	s.end(m.pool, now)
+}
+
+// renew brings up to date what depends on a model's rate, and that of another
+// model in turn, whose requests may have stopped coming.
+func (s *Scheduler) renew(m *model, now Time) {
+	if !m.aimed(now) {
+		return
+	}
+	s.turn = (s.turn + 1) % len(s.models)
+	if o := s.models[s.turn]; o != nil {
+		o.aimed(now)
+	}
 }
 
 // prepare resolves the model and the request's defaults; it returns nil if the
@@ -172,6 +186,10 @@ func (s *Scheduler) Complete(now Time, id PartitionID) {
 		return
 	}
 	p.busy = false
+	if p.usable() {
+		p.group.pool.work.add(p.work, -1)
+	}
+	p.work = work{}
 	clear(p.batch.Requests)
 	s.idle(p, now)
 	s.end(p.group.pool, now)
@@ -200,9 +218,13 @@ func (s *Scheduler) begin(now Time) Time {
 	s.now = max(s.now, now)
 	if s.held == 0 {
 		for len(s.timers) > 0 && s.timers[0].key <= s.now {
-			l := s.timers[0].s.lane
-			s.place(l, s.now)
-			s.settle(l.m.pool, s.now)
+			due := s.timers[0].s
+			pl := due.pool
+			if l := due.lane; l != nil {
+				s.place(l, s.now)
+				pl = l.m.pool
+			}
+			s.settle(pl, s.now)
 		}
 	}
 	return s.now

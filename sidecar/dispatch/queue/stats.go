@@ -64,10 +64,10 @@ func (s *Scheduler) ModelStats(id ModelID) ModelStats {
 		return ModelStats{}
 	}
 	st := ModelStats{Requests: m.requests, Rows: m.rows, Late: m.late}
-	m.rate.roll(s.now)
+	m.aimed(s.now)
 	st.Rate, _ = m.rate.perSecond()
 	for _, svc := range m.services {
-		st.Hold = append(st.Hold, m.aimed(svc, s.now).hold)
+		st.Hold = append(st.Hold, svc.hold)
 	}
 	return st
 }

@@ -33,7 +33,6 @@ func timeoutKind() disciplineKind {
 
 func (timeout) Name() string        { return "timeout" }
 func (timeout) DefaultDrop() string { return "none" }
-func (timeout) Hurry(Pressure) bool { return false }
 
 func (t timeout) Exec(now Time, c *Candidate) Time {
 	if c.Full {

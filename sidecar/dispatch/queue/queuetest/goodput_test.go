@@ -74,9 +74,9 @@ func TestPublishedGoodput(t *testing.T) {
 	}{
 		{"ResNet50", resnet50, rule{"deferred", "window"}, 5264, 5400},
 		{"ResNet50", resnet50, rule{"eager", "window"}, 3740, 4000},
-		{"ResNet50", resnet50, rule{"adaptive", "thrift"}, 5400, 5600},
+		{"ResNet50", resnet50, rule{"adaptive", "reserve"}, 5450, 5700},
 		{"InceptionResNetV2", inceptionResNetV2, rule{"deferred", "window"}, 926, 970},
-		{"InceptionResNetV2", inceptionResNetV2, rule{"adaptive", "thrift"}, 930, 1000},
+		{"InceptionResNetV2", inceptionResNetV2, rule{"adaptive", "reserve"}, 960, 1010},
 	} {
 		t.Run(fmt.Sprintf("%s/%v", c.name, c.rule), func(t *testing.T) {
 			got := queuetest.Goodput(workload(c.model(t, c.rule), 1, 8, 20), (c.low+c.top)/2)
@@ -97,7 +97,7 @@ func TestAdaptiveIsNeverFarFromTheBest(t *testing.T) {
 		goodput := func(r rule) float64 {
 			return queuetest.Goodput(workload(resnet50(t, r), c.models, c.partitions, enough(c.partitions)), 400*float64(c.partitions))
 		}
-		adaptive := goodput(rule{"adaptive", "thrift"})
+		adaptive := goodput(rule{"adaptive", "reserve"})
 		best := max(goodput(rule{"deferred", "window"}), goodput(rule{"eager", "window"}))
 		t.Logf("%d on %d: adaptive %.0f, best other %.0f", c.models, c.partitions, adaptive, best)
 		require.GreaterOrEqual(t, adaptive, .95*best, "%d models on %d partitions", c.models, c.partitions)
@@ -108,7 +108,7 @@ func TestAdaptiveIsNeverFarFromTheBest(t *testing.T) {
 // hurt nobody.
 func TestServingLateCostsLittle(t *testing.T) {
 	for _, c := range []struct{ models, partitions int }{{1, 1}, {1, 8}, {8, 4}, {4, 4}} {
-		model := resnet50(t, rule{"adaptive", "thrift"})
+		model := resnet50(t, rule{"adaptive", "reserve"})
 		dropping := queuetest.Goodput(workload(model, c.models, c.partitions, enough(c.partitions)), 400*float64(c.partitions))
 		model.Late = queue.LateServe
 		serving := queuetest.Goodput(workload(model, c.models, c.partitions, enough(c.partitions)), dropping)
@@ -120,7 +120,7 @@ func TestServingLateCostsLittle(t *testing.T) {
 // time (Symphony, section 3.5), even while late requests are kept.
 func TestOverloadIsFlat(t *testing.T) {
 	for _, late := range []queue.Late{queue.LateDrop, queue.LateServe} {
-		for _, r := range []rule{{"deferred", "window"}, {"adaptive", "thrift"}} {
+		for _, r := range []rule{{"deferred", "window"}, {"adaptive", "reserve"}} {
 			model := resnet50(t, r)
 			model.Late = late
 			for _, rate := range []float64{6000, 10000, 20000} {
@@ -144,7 +144,7 @@ func BenchmarkGoodput(b *testing.B) {
 	}
 	rules := []rule{
 		{"deferred", "window"}, {"deferred", "thrift"}, {"eager", "window"}, {"eager", "prefix"},
-		{"eager", "thrift"}, {"adaptive", "window"}, {"adaptive", "thrift"},
+		{"eager", "thrift"}, {"eager", "reserve"}, {"adaptive", "thrift"}, {"adaptive", "reserve"},
 	}
 	for _, c := range table() {
 		for _, r := range rules {

@@ -25,6 +25,14 @@ type Workload struct {
 	// Seconds is how long requests arrive; the first Warmup of them do not count.
 	Seconds, Warmup float64
 	Seed            uint64
+	// Shape makes each model's arrivals a Gamma renewal process of that shape:
+	// below 1 they come in bursts. Zero means Poisson, which is shape 1.
+	Shape float64
+	// Delay is how long a batch travels, and Jitter the relative standard
+	// deviation of its time on the partition. The tables of Models allow for
+	// both: they are Inflated times the mean time on the partition, plus Delay.
+	Delay            queue.Time
+	Jitter, Inflated float64
 }
 
 // Equal returns n partitions of profile class 0.
@@ -45,7 +53,11 @@ type Result struct {
 	Sent, Bad []int
 	// MeanBatch is rows per batch, Busy the busy share of all partitions.
 	MeanBatch, Busy float64
-	Stats           queue.Stats
+	// MeanLatency is that of all requests that were answered, in seconds, and
+	// Used how many partitions ran anything after the warm-up.
+	MeanLatency float64
+	Used        int
+	Stats       queue.Stats
 }
 
 // WorstBad is the bad share of the model that fares worst.
@@ -63,13 +75,12 @@ func (r Result) WorstBad() float64 {
 func Run(w Workload, rate float64) Result {
 	rng := rand.New(rand.NewPCG(w.Seed, 0x636f6e6368))
 	s := &sim{
-		counted: queue.Time(w.Warmup * 1e9),
-		result:  Result{Sent: make([]int, len(w.Models)), Bad: make([]int, len(w.Models))},
-		models:  make(map[queue.ModelID]int),
+		counted: queue.Time(w.Warmup * 1e9), rng: rng, delay: w.Delay, jitter: w.Jitter, inflated: max(1, w.Inflated),
+		result: Result{Sent: make([]int, len(w.Models)), Bad: make([]int, len(w.Models))},
+		models: make(map[queue.ModelID]int), used: make(map[queue.PartitionID]bool),
 	}
 	s.queue = queue.New(s, queue.Options{})
 	ids := make([]queue.ModelID, len(w.Models))
-	cumulative := make([]float64, len(w.Models))
 	total := 0.0
 	for i, spec := range w.Models {
 		ids[i] = s.queue.AddModel(0, spec)
@@ -79,7 +90,6 @@ func Run(w Workload, rate float64) Result {
 			share = w.Shares[i]
 		}
 		total += share
-		cumulative[i] = total
 	}
 	s.queue.Reconfigure(0, func() {
 		for rank, class := range w.Partitions {
@@ -91,7 +101,8 @@ func Run(w Workload, rate float64) Result {
 		}
 	})
 	end := queue.Time(w.Seconds * 1e9)
-	arrival := queue.Time(rng.ExpFloat64() / rate * 1e9)
+	arrivals := newArrivals(w, rng, rate/total)
+	arrival, model := arrivals.next()
 	for {
 		if arrival >= end {
 			arrival = queue.Never
@@ -108,18 +119,14 @@ func Run(w Workload, rate float64) Result {
 			s.finish()
 			s.queue.Complete(due, id)
 		case arrival:
-			x := rng.Float64() * total
-			i := 0
-			for cumulative[i] <= x && i < len(ids)-1 {
-				i++
-			}
+			i := model
 			if due >= s.counted {
 				s.result.Sent[i]++
 			}
 			r := s.request()
 			*r = queue.Request{Arrival: due, Deadline: due + w.Models[i].SLO, Rows: 1, Owner: &ids[i]}
 			s.queue.Enqueue(due, ids[i], r)
-			arrival = due + queue.Time(rng.ExpFloat64()/rate*1e9)
+			arrival, model = arrivals.next()
 		default:
 			s.queue.Advance(due)
 		}
@@ -128,6 +135,10 @@ func Run(w Workload, rate float64) Result {
 	if n := s.result.Stats.Batches; n > 0 {
 		s.result.MeanBatch = float64(s.rows) / float64(n)
 	}
+	if s.answered > 0 {
+		s.result.MeanLatency = s.latency / float64(s.answered)
+	}
+	s.result.Used = len(s.used)
 	s.result.Busy = float64(s.busy) / float64(s.now) / float64(len(w.Partitions))
 	return s.result
 }
@@ -162,15 +173,21 @@ func Goodput(w Workload, guess float64) float64 {
 
 // sim is the world around the queue: partitions that take their time.
 type sim struct {
-	queue   *queue.Scheduler
-	now     queue.Time
-	counted queue.Time
-	models  map[queue.ModelID]int
-	running []run // a heap by end
-	free    []*queue.Request
-	rows    int
-	busy    queue.Time
-	result  Result
+	queue            *queue.Scheduler
+	now              queue.Time
+	counted          queue.Time
+	models           map[queue.ModelID]int
+	running          []run // a heap by end
+	free             []*queue.Request
+	rows             int
+	busy             queue.Time
+	result           Result
+	rng              *rand.Rand
+	delay            queue.Time
+	jitter, inflated float64
+	used             map[queue.PartitionID]bool
+	latency          float64 // the sum, in seconds
+	answered         int
 }
 
 type run struct {
@@ -192,7 +209,15 @@ func (s *sim) request() *queue.Request {
 func (s *sim) Dispatch(b *queue.Batch) {
 	s.rows += b.Rows
 	s.busy += b.Finish - b.Start
-	s.running = append(s.running, run{b.Finish, b.Partition, b})
+	if b.Start >= s.counted {
+		s.used[b.Partition] = true
+	}
+	end := b.Finish
+	if s.jitter > 0 {
+		mean := float64(b.Finish-b.Start-s.delay) / s.inflated
+		end = b.Start + s.delay + queue.Time(mean*max(.5, 1+s.jitter*s.rng.NormFloat64()))
+	}
+	s.running = append(s.running, run{end, b.Partition, b})
 	for i := len(s.running) - 1; i > 0 && s.running[i].end < s.running[(i-1)/2].end; i = (i - 1) / 2 {
 		s.running[i], s.running[(i-1)/2] = s.running[(i-1)/2], s.running[i]
 	}
@@ -219,6 +244,8 @@ func (s *sim) nextDone() queue.Time {
 func (s *sim) finish() {
 	h := s.running
 	for _, r := range h[0].batch.Requests {
+		s.latency += float64(h[0].end-r.Arrival) / 1e9
+		s.answered++
 		s.answer(r, h[0].end > r.Deadline)
 	}
 	last := len(h) - 1

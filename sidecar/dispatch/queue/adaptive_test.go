@@ -1,0 +1,89 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+)
+
+// TestAdaptiveRule checks the rule on its own: at 50, for a batch of 3 rows that
+// would start at 100 under deferred, on 8 partitions, with l(reach) = 20.
+func TestAdaptiveRule(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		idle string
+		p    queue.Pressure
+		want queue.Time
+	}{
+		{"evenly staggered: as deferred", "", queue.Pressure{Need: 8, AllNeed: 8, Left: 4}, 101},
+		{"partitions are ahead by a quarter of a batch", "", queue.Pressure{Need: 8, AllNeed: 8, Left: 2}, 96},
+		{"nothing runs", "", queue.Pressure{Need: 8, AllNeed: 8}, 91},
+		{"partitions are behind: the exec comes first", "", queue.Pressure{Need: 8, AllNeed: 8, Left: 8}, 111},
+		{"they go on while it waits", "", queue.Pressure{Need: 8, AllNeed: 8, Left: 4, Ebb: .4}, 76},
+		{"a model without two partitions to itself", "", queue.Pressure{Need: 1, AllNeed: 8, Left: 4}, 81},
+		{"nor with its share of them", "", queue.Pressure{Need: 2, AllNeed: 16, Left: 4}, 81},
+		{"large enough", "", queue.Pressure{Need: 8, AllNeed: 8, Left: 4, Worth: 3}, 50},
+		{"nobody to stagger with", "", queue.Pressure{Need: 8, AllNeed: 8, Left: .5, Usable: 1}, 50},
+		{"low load that asks for a fourth partition", "", queue.Pressure{Need: 3.2, AllNeed: 3.2, Left: 4, Free: 5}, 50},
+		{"low load that does not", "", queue.Pressure{Need: 3, AllNeed: 3, Free: 5}, queue.Never},
+		{"a lone request", "", queue.Pressure{Free: 8}, 50},
+		{"load is never low", "1", queue.Pressure{Need: 3, AllNeed: 3, Left: 4, Free: 5}, 101},
+		{"load is low while one is free", "0", queue.Pressure{Need: 8, AllNeed: 7, Worth: 3}, queue.Never},
+	} {
+		if c.p.Usable == 0 {
+			c.p.Usable = 8
+		}
+		if c.p.Free == 0 {
+			c.p.Free = 1
+		}
+		if c.p.Worth == 0 {
+			c.p.Worth = 4
+		}
+		c.p.Reach = 20
+		var params map[string]string
+		if c.idle != "" {
+			params = map[string]string{"idle": c.idle}
+		}
+		d, err := queue.NewDiscipline("adaptive", params)
+		require.NoError(t, err)
+		got := d.(queue.Hurrier).Hurry(50, &queue.Candidate{Rows: 3, Frontrun: 100, Latest: 101}, c.p)
+		require.Equal(t, c.want, got, c.name)
+	}
+}
+
+// TestLowLoadStaysOnOnePartition: a lone request does not wait, and the next
+// one does not take a second partition as long as it can wait for the first.
+func TestLowLoadStaysOnOnePartition(t *testing.T) {
+	f := newFixture(t)
+	m := f.model("adaptive", "reserve", queue.LateDrop, linear)
+	low := f.partition(0, 0, m)
+	f.partition(1, 0, m)
+	f.partition(2, 0, m)
+	f.enqueue(0, m, 1) // so that the rate is known
+	f.Complete(6, low)
+	now := queue.Time(100)
+	for range 10 {
+		f.enqueue(now, m, 1)
+		require.Equal(t, now, f.last().Start, "at once")
+		f.enqueue(now+4, m, 1)
+		require.Equal(t, now, f.last().Start, "the second waits")
+		f.Complete(now+6, low)
+		require.Equal(t, now+6, f.last().Start, "for the first")
+		require.True(t, f.last().Hurried)
+		require.Equal(t, low, f.last().Partition)
+		f.Complete(now+12, low)
+		now += 100
+	}
+	f.enqueue(now, m, 1)
+	f.enqueue(now+1, m, 1)
+	require.Equal(t, now, f.last().Start)
+	f.Advance(now + 13 - 7) // it does not end in time
+	require.Equal(t, now+6, f.last().Start, "d - l(2): the second partition is opened for the deadline")
+	require.NotEqual(t, low, f.last().Partition)
+	require.Empty(t, f.dropped)
+}
