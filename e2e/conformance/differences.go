@@ -20,10 +20,20 @@ type Difference struct {
 	Shows string
 	// Free cases may pass or not: they say what runs together in a server on its own, which is not for a client to see.
 	Free bool
+	// Only are the targets that it holds for; none means every Conch.
+	Only []string
 }
 
 // shownBy reports whether a failure is the one that is listed.
 func (d *Difference) shownBy(output string) bool { return strings.Contains(output, d.Shows) }
+
+// DifferencesOf are those of one target; a target without Conch has none.
+func DifferencesOf(target string) []Difference {
+	if !strings.HasPrefix(target, "conch ") {
+		return nil
+	}
+	return slices.DeleteFunc(Differences(), func(d Difference) bool { return len(d.Only) > 0 && !slices.Contains(d.Only, target) })
+}
 
 // Differences are Conch's. Everything else of the suite it answers as Triton does, whatever stands behind it.
 func Differences() []Difference {
@@ -42,6 +52,11 @@ func Differences() []Difference {
 			Case: "batching/in the order of arrival", Free: true,
 			Reason: "Conch's queue puts together what fits",
 			Docs:   "Requests of one model that wait may run in another order than they came, if that fills an execution.",
+		},
+		{
+			Case: "repository/unload and load", Shows: "'string' is not found", Only: []string{"conch attach observe"},
+			Reason: "Conch knows only what the server serves now, and not what it served before",
+			Docs:   "Where Conch only observes, a request to a model that was unloaded is answered as if it had never been loaded: the same status, other words.",
 		},
 	}
 	return append(list, notYet()...)

@@ -111,7 +111,7 @@ func (in *inference) render(response *batch.Response) (head []byte, binary mem.B
 		head = tritonjson.AppendShape(append(head, `,"shape":`...), output.Shape)
 		asBinary, named := in.named[output.Name]
 		switch {
-		case output.SharedMemory():
+		case output.SharedMemory() || in.inMemory(output.Name): // Triton's gRPC answer need not say so
 		case asBinary || (!named && in.binary):
 			head = strconv.AppendInt(append(head, `,"parameters":{"binary_data_size":`...), int64(output.Data.Len()), 10)
 			head = append(head, '}')
@@ -129,6 +129,17 @@ func (in *inference) render(response *batch.Response) (head []byte, binary mem.B
 		head = append(head, '}')
 	}
 	return append(head, "]}"...), binary, nil
+}
+
+// inMemory reports whether the caller wants an output in a shared memory region.
+func (in *inference) inMemory(output string) bool {
+	for i := range in.request.Outputs {
+		if o := &in.request.Outputs[i]; o.Name == output {
+			_, ok := batch.FindParameter(o.Parameters, batch.ParameterSharedMemoryRegion)
+			return ok
+		}
+	}
+	return false
 }
 
 func appendParameters(dst []byte, list []batch.Parameter) ([]byte, error) {
