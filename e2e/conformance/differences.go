@@ -68,9 +68,6 @@ func notYet() []Difference {
 	add := func(name, shows, docs string) {
 		list = append(list, Difference{Case: name, Shows: shows, Reason: "not yet as Triton does it", Docs: docs})
 	}
-	const placed = "Outputs in shared memory can be asked for over gRPC, not over HTTP."
-	add("memory/over HTTP: output", "output tensor shape does not match size of output", placed)
-	add("memory/over HTTP: output into too large a place", "output tensor shape does not match size of output", placed)
 	const form = "Some refusals over HTTP are `text/plain` where Triton's are `application/json`, and have the words of its gRPC side."
 	for _, name := range []string{
 		"memory/over HTTP: input without a size", "memory/over HTTP: output without a size", "memory/over HTTP: output beyond the end",
