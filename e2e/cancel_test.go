@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func slowly(t *testing.T, takes time.Duration) *rig.Conch {
 	file := filepath.Join(dir, "slow", "config.pbtxt")
 	config, err := os.ReadFile(file)
 	require.NoError(t, err)
-	changed := strings.Replace(string(config), `string_value: "200"`, fmt.Sprintf("string_value: %q", fmt.Sprint(takes.Milliseconds())), 1)
+	changed := strings.Replace(string(config), `string_value: "200"`, fmt.Sprintf("string_value: %q", strconv.FormatInt(takes.Milliseconds(), 10)), 1)
 	require.NotEqual(t, string(config), changed)
 	require.NoError(t, os.WriteFile(file, []byte(changed), 0o644))
 	return serve(t, rig.ConchOptions{Repository: dir, GPUs: 1})

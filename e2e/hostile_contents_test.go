@@ -45,7 +45,7 @@ func exchange(t *testing.T, address string, wire []byte) (status int, body strin
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // the exchange is over
+	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 	go func() { _, _ = conn.Write(wire) }() // whoever refuses a body need not read it
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)

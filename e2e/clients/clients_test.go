@@ -52,7 +52,7 @@ func straight(t *testing.T) *rig.Server {
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	client, err := triton.Dial(s.GRPC)
 	require.NoError(t, err)
-	defer client.Close()
+	defer func() { require.NoError(t, client.Close()) }()
 	names, err := conformance.ModelNames()
 	require.NoError(t, err)
 	for _, name := range names {

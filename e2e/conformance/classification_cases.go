@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/stretchr/testify/require"
@@ -165,7 +166,7 @@ func classificationHTTPCases() []Case {
 			head, found := strings.CutSuffix(r.body, data)
 			require.True(e, found, "%q", r.body)
 			require.JSONEq(e, start+fmt.Sprintf(`"parameters":{"binary_data_size":%d}}]}`, len(data)), head)
-			require.Equal(e, fmt.Sprint(len(head)), r.header.Get(headerLength))
+			require.Equal(e, strconv.Itoa(len(head)), r.header.Get(headerLength))
 		}},
 		Case{"classification/over HTTP, of BOOL", func(e *Env) {
 			e.wantHTTP(e.call("POST", inferPath("types"), everyJSON(`{"name":"OUTPUT_BOOL","parameters":{"classification":1}}`)), 400, textPlain,

@@ -106,7 +106,7 @@ func loadAll(t *testing.T, address string) {
 	t.Helper()
 	client, err := triton.Dial(address)
 	require.NoError(t, err)
-	defer client.Close()
+	defer func() { require.NoError(t, client.Close()) }()
 	names, err := conformance.ModelNames()
 	require.NoError(t, err)
 	for _, name := range names {

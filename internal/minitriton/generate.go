@@ -48,9 +48,9 @@ func (h *httpFront) generate(w http.ResponseWriter, r *http.Request, name, versi
 		return
 	}
 	if stream {
-		streamAnswers(w, r.Context(), answers)
+		streamAnswers(r.Context(), w, answers)
 	} else {
-		oneAnswer(w, r.Context(), answers)
+		oneAnswer(r.Context(), w, answers)
 	}
 }
 
@@ -251,7 +251,7 @@ func generatedStatus(first []generated) int {
 }
 
 // oneAnswer waits for the end and writes the answer, if there was exactly one.
-func oneAnswer(w http.ResponseWriter, ctx context.Context, q *answerQueue) {
+func oneAnswer(ctx context.Context, w http.ResponseWriter, q *answerQueue) {
 	var all []generated
 	for {
 		answers, last, ok := q.next(ctx)
@@ -273,7 +273,7 @@ func oneAnswer(w http.ResponseWriter, ctx context.Context, q *answerQueue) {
 }
 
 // streamAnswers writes every answer as an event as it comes.
-func streamAnswers(w http.ResponseWriter, ctx context.Context, q *answerQueue) {
+func streamAnswers(ctx context.Context, w http.ResponseWriter, q *answerQueue) {
 	flush := http.NewResponseController(w)
 	started := false
 	for {

@@ -91,7 +91,7 @@ func (s *Server) startReal(ctx context.Context, o ServerOptions) error {
 	if err != nil {
 		return fmt.Errorf("rig: %w", err)
 	}
-	defer client.Close()
+	defer client.Close() //nolint:errcheck // it has done its work
 	return s.child.await(ctx, func(ctx context.Context) error {
 		live, err := client.Live(ctx)
 		if err == nil && !live {

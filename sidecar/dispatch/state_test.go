@@ -181,7 +181,7 @@ func (w *world) post(ctx context.Context, address string, m *tritonpb.ModelInfer
 	if err != nil {
 		return outcome{err: err}
 	}
-	defer response.Body.Close() //nolint:errcheck // read to its end
+	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	return outcome{code: response.StatusCode, body: string(body), err: err}
 }

@@ -5,6 +5,7 @@ package sim_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -117,7 +118,7 @@ func TestNoMemoryForBoth(t *testing.T) {
 // TestABadPlanChangesNothing.
 func TestABadPlanChangesNothing(t *testing.T) {
 	for want, second := range map[string]func(*policy.Snapshot) (*policy.Plan, error){
-		"out of ideas": func(*policy.Snapshot) (*policy.Plan, error) { return nil, fmt.Errorf("out of ideas") },
+		"out of ideas": func(*policy.Snapshot) (*policy.Plan, error) { return nil, errors.New("out of ideas") },
 		"g009":         func(s *policy.Snapshot) (*policy.Plan, error) { return on(s, "g009"), nil },
 		"answers snapshot": func(s *policy.Snapshot) (*policy.Plan, error) {
 			p := on(s, "g000")
@@ -160,7 +161,7 @@ func TestTriggers(t *testing.T) {
 	require.Empty(t, run(t, w).Events, "a constant rate")
 	require.Len(t, p.snapshots, 1)
 
-	w, p = changing(t, everywhere)
+	w, _ = changing(t, everywhere)
 	w.Duration = 60 * time.Second
 	curve, err := workload.Steps(workload.Step{Rate: 400}, workload.Step{From: 20 * time.Second, Rate: 700}, workload.Step{From: 40 * time.Second, Rate: 100})
 	require.NoError(t, err)

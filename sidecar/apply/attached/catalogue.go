@@ -29,7 +29,7 @@ type Servers interface {
 	HandBack(ctx context.Context, dry bool) []driver.Handover
 }
 
-// ErrNobody: no server has answered yet.
+// ErrNobody means that no server has answered yet.
 var ErrNobody = errors.New("no server has answered yet")
 
 // Catalogue is what attached servers serve.

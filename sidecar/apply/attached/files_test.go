@@ -45,7 +45,7 @@ func TestFilesPutAsideAndBack(t *testing.T) {
 	write(t, dir, "bystander", "")
 	store, err := repo.Open(t.TempDir(), repo.Options{})
 	require.NoError(t, err)
-	defer store.Close()
+	defer func() { require.NoError(t, store.Close()) }()
 	revision, err := store.Import(t.Context(), source, repo.Origin{})
 	require.NoError(t, err)
 
@@ -97,7 +97,7 @@ func TestFilesOfAServerThatIsDownWait(t *testing.T) {
 	write(t, source, "m", "")
 	store, err := repo.Open(t.TempDir(), repo.Options{})
 	require.NoError(t, err)
-	defer store.Close()
+	defer func() { require.NoError(t, store.Close()) }()
 	revision, err := store.Import(t.Context(), source, repo.Origin{})
 	require.NoError(t, err)
 	files := attached.NewFiles(store, []string{dir}, nil)

@@ -63,7 +63,7 @@ type Attached struct {
 	closed  bool
 }
 
-// ErrForeign: the server is not conch's to start or stop.
+// ErrForeign means that the server is not conch's to start or stop.
 var ErrForeign = errors.New("the server is run by others")
 
 // NewAttached makes the driver. It calls nobody before Watch.

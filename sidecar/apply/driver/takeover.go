@@ -42,7 +42,7 @@ type Handover struct {
 	Err error
 }
 
-// ErrNoControl: the server takes no loads, because it does not run with
+// ErrNoControl means that the server takes no loads, because it does not run with
 // --model-control-mode=explicit.
 var ErrNoControl = errors.New("the server does not take loads; start it with --model-control-mode=explicit to let conch form the batches alone")
 

@@ -255,7 +255,7 @@ func (p Profile) points(maxBatch uint32) (points []*policy.ProfilePoint, slo tim
 		}
 	}
 	if kinds != 1 || p.Knee > 100 {
-		return nil, 0, fmt.Errorf("give a model of the zoo, alpha and beta, or points, and a knee up to 100")
+		return nil, 0, errors.New("give a model of the zoo, alpha and beta, or points, and a knee up to 100")
 	}
 	point := func(batch, share uint32, latency, upper float64) *policy.ProfilePoint {
 		part := float64(share) / 100

@@ -32,7 +32,7 @@ func ReadAzure(r io.Reader) ([]Counts, error) {
 	header, err := lines.Read()
 	if err != nil {
 		if errors.Is(err, io.EOF) {
-			return nil, errors.New("azure trace: the file is empty; its first line is HashOwner,HashApp,HashFunction,Trigger,1,2,...")
+			return nil, errors.New("azure trace: the file is empty; its first line is HashOwner,HashApp,HashFunction,Trigger and the minutes from 1")
 		}
 		return nil, fmt.Errorf("azure trace: %w", err)
 	}

@@ -4,6 +4,7 @@
 package workload
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -154,7 +155,7 @@ func (c Curve) Mean(until time.Duration) float64 {
 
 func (c Curve) check() error {
 	if len(c.pieces) == 0 {
-		return fmt.Errorf("workload: a curve without a rate; use Constant, Steps or Diurnal")
+		return errors.New("workload: a curve without a rate; use Constant, Steps or Diurnal")
 	}
 	for _, p := range c.pieces {
 		if !(p.rate >= 0) || math.IsInf(p.rate, 0) {

@@ -136,7 +136,7 @@ func (c *Conn) Write(p []byte) (written int, err error) {
 		// Setting a deadline costs more than asking whether the last one will do.
 		if armed := c.armed.Load(); now.UnixNano()-armed > int64(c.gate.o.Stall)/4 {
 			c.armed.Store(now.UnixNano())
-			if err := c.Conn.SetWriteDeadline(now.Add(c.gate.o.Stall + c.gate.o.Stall/4)); err != nil {
+			if err := c.SetWriteDeadline(now.Add(c.gate.o.Stall + c.gate.o.Stall/4)); err != nil {
 				return written, err
 			}
 		}

@@ -110,7 +110,6 @@ func New(o Options) *grpc.Server {
 		grpc.MaxHeaderListSize(maxHeaderList),
 		grpc.ReadBufferSize(connectionBuffer),
 		grpc.WriteBufferSize(connectionBuffer),
-		grpc.SharedWriteBuffer(true), // an idle connection has none
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshake),
 		grpc.Creds(gate.Credentials(o.Credentials)),

@@ -18,7 +18,7 @@ func guarded(path string, body []byte, maxDepth int) error {
 	}
 	doc, err := tritonjson.Parse(body, maxDepth)
 	if err != nil {
-		return nil //nolint:nilerr // no JSON: the server says so in its own words
+		return nil // the server says in its own words that it is no JSON
 	}
 	refuse := guard.LogSetting
 	switch {
