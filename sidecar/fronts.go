@@ -108,7 +108,7 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 		return err
 	}
 	s.later(func() error { scrape.Close(); return nil })
-	operators := admin.NewHandler(doors{admin.Of(s.control), s}, s.log.With("part", "admin"))
+	operators := admin.NewHandler(doors{admin.Of(s.control, s.traces), s}, s.log.With("part", "admin"))
 	health := http.NewServeMux()
 	health.Handle("/metrics", scrape)
 	health.Handle("GET /livez", operators)

@@ -36,6 +36,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
+	"github.com/conch-serving/conch/sidecar/record"
 )
 
 // Bounds of a stop, after the drain that conch.yaml bounds.
@@ -64,6 +65,8 @@ type server struct {
 
 	dispatcher *dispatch.Dispatcher
 	applier    *apply.Applier
+	// traces are recorded from the request path while somebody asks for one.
+	traces *record.Recorder
 	// servers are nil unless others run them.
 	servers *servers
 	// partitions are the credentials of Triton's gRPC; nil is in the clear.
@@ -115,8 +118,11 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	stubs := watchStubs(control.Observer(recorder, time.Now),
 		func(partition, reason string) error { return s.applier.Restart(partition, reason) }, o.log)
 	s.later(stubs.close)
+	hint := pointAtAdvice(stubs, func() bool { return s.control.Version().Mode == string(config.ModeObserve) }, s.config.Listen.Admin, o.log)
+	s.later(hint.close)
+	s.traces = record.New(time.Now)
 	s.dispatcher = dispatch.New(dispatch.Options{
-		Observer: stubs, Logger: o.log.With("part", "dispatch"),
+		Observer: hint, Recorder: s.traces, Logger: o.log.With("part", "dispatch"),
 		MaxQueuedRequests: o.config.Limits.QueueRequests, MaxQueuedBytes: int64(o.config.Limits.QueueBytes),
 		DialOptions:       s.dialOptions(),
 		SharedMemoryBytes: sharedMemory(o.config),

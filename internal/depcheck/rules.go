@@ -24,12 +24,13 @@ var rules = []rule{
 
 	{"sidecar", []string{"..."}, "main wires everything"},
 	{"sidecar/config", []string{"plugins/policy", "repo", "internal/..."}, "configuration knows nothing that it configures"},
-	{"sidecar/admin", []string{"sidecar/admin/...", "sidecar/control", "sidecar/apply/...", "sidecar/plan", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
+	{"sidecar/admin", []string{"sidecar/admin/...", "sidecar/control", "sidecar/record", "sidecar/apply/...", "sidecar/plan", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
 	{"sidecar/admin/client", []string{"plugins/policy"}, "tritonctl and other people's programs import it"},
 	{"sidecar/control", []string{
 		"sidecar/control/...", "sidecar/config", "sidecar/apply/...", "sidecar/observe/...", "sidecar/plan/...", "sidecar/policyhost/...", "sidecar/dispatch",
 		"plugins/...", "repo", "internal/...",
 	}, "it ties observe, policyhost, plan and apply together"},
+	{"sidecar/record", []string{"sidecar/dispatch", "sidecar/sim/workload"}, "it writes what arrives as a trace that the simulator reads"},
 	{"sidecar/apply", []string{"sidecar/apply/...", "sidecar/plan", "sidecar/dispatch", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
 	{"sidecar/apply/driver", []string{"sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
 	{"sidecar/apply/mps", []string{"plugins/policy"}, "it writes MPS's environment and files"},

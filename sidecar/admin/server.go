@@ -37,6 +37,12 @@ type API interface {
 	Revisions(ctx context.Context) ([]client.RepositoryRevision, error)
 	Import(ctx context.Context, r client.ImportRequest) (client.RepositoryRevision, error)
 	Release(ctx context.Context, r client.ReleaseRequest) (client.ReleaseResult, error)
+	// Snapshot is what a policy would see now: a policy.Snapshot as JSON with the
+	// names of policy.proto.
+	Snapshot(ctx context.Context) (json.RawMessage, error)
+	// Record writes a trace of what arrives until ctx ends (nil) or w fails.
+	// Nothing is written before an error that is a *client.Error.
+	Record(ctx context.Context, w io.Writer) (client.Recorded, error)
 	// Events gives the events after since, oldest first.
 	Events(ctx context.Context, since uint64) ([]client.Event, error)
 	// Follow yields them and then every new one until ctx ends or yield fails.
@@ -72,6 +78,8 @@ func NewHandler(api API, logger *slog.Logger) http.Handler {
 	}))
 	mux.HandleFunc("POST /v1/repository/import", order(s, api.Import))
 	mux.HandleFunc("POST /v1/release", order(s, api.Release))
+	mux.HandleFunc("GET /v1/snapshot", answer(s, func(r *http.Request) (json.RawMessage, error) { return api.Snapshot(r.Context()) }))
+	mux.HandleFunc("GET /v1/trace", s.trace)
 	mux.HandleFunc("GET /v1/events", s.events)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, &client.Error{Code: client.CodeNotFound, Message: fmt.Sprintf("the admin API has no %s %s", r.Method, r.URL.Path)})

@@ -54,6 +54,11 @@ func (s *stub) Follow(ctx context.Context, _ uint64, yield func(client.Event) er
 
 func serve(t *testing.T, s *stub) *client.Client {
 	t.Helper()
+	return serveAPI(t, s)
+}
+
+func serveAPI(t *testing.T, s admin.API) *client.Client {
+	t.Helper()
 	server := httptest.NewServer(admin.NewHandler(s, slog.New(slog.DiscardHandler)))
 	t.Cleanup(server.Close)
 	c, err := client.New(server.URL)

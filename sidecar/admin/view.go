@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 
 	"google.golang.org/protobuf/encoding/protojson"
 
@@ -17,10 +18,19 @@ import (
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
-// Of gives the admin API's view of a control loop.
-func Of(c control.API) API { return view{c} }
+// Recorder writes what arrives as a trace; a *record.Recorder is one.
+type Recorder interface {
+	Stream(ctx context.Context, w io.Writer, source string) (requests, lost uint64, err error)
+}
 
-type view struct{ control control.API }
+// Of gives the admin API's view of a control loop and of the recorder of the
+// request path.
+func Of(c control.API, r Recorder) API { return view{c, r} }
+
+type view struct {
+	control  control.API
+	recorder Recorder
+}
 
 func (v view) Version(context.Context) (client.Version, error) {
 	return client.Version(v.control.Version()), nil
@@ -149,6 +159,7 @@ func model(m control.Model) client.Model {
 		State: string(m.State), StateReason: m.StateReason, Backend: m.Backend,
 		SLOSeconds: m.SLO.Seconds(), Late: late(m.Late),
 		MaxBatchSize: m.MaxBatchSize, Batchable: m.Batchable, PassThroughReason: m.PassThroughReason,
+		DynamicBatching: m.DynamicBatching, MaxQueueDelaySeconds: m.MaxQueueDelay.Seconds(),
 		Discipline: m.Discipline, Partitions: m.Partitions,
 		Rate: m.Rate, Burstiness: m.Burstiness,
 		Goodput: m.Statistics.GetGoodput(), BadRate: m.Statistics.GetBadRate(), MeanBatch: m.Statistics.GetMeanBatch(),

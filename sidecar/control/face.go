@@ -69,8 +69,12 @@ type Model struct {
 	MaxBatchSize      int
 	Batchable         bool
 	PassThroughReason string
-	Discipline        string
-	DropPolicy        string
+	// DynamicBatching and MaxQueueDelay are what the operator's own config.pbtxt
+	// says: how Triton would batch without Conch.
+	DynamicBatching bool
+	MaxQueueDelay   time.Duration
+	Discipline      string
+	DropPolicy      string
 	// Partitions are the ids of those that serve it, by rank.
 	Partitions []string
 	// Rate is requests per second, RowRate rows per second.

@@ -133,6 +133,8 @@ func (v view) model(m *repo.Model) Model {
 	out.Backend, out.Late, out.MaxBatchSize = d.GetBackend(), d.GetLate(), int(d.GetMaxBatchSize())
 	out.SLO = time.Duration(d.GetSloUs()) * time.Microsecond
 	out.Batchable, out.PassThroughReason = d.GetBatchable(), d.GetPassThroughReason()
+	out.DynamicBatching = m.Config.GetDynamicBatching() != nil
+	out.MaxQueueDelay = time.Duration(m.Config.GetDynamicBatching().GetMaxQueueDelayMicroseconds()) * time.Microsecond
 	if v.serving.passThrough != "" {
 		out.Batchable, out.PassThroughReason = false, v.serving.passThrough
 	}

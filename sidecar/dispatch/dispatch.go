@@ -135,6 +135,9 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 	key, rows, ok, _ := route.rules.Key(r)
 	c.rows, c.batch = max(1, rows), ok
 	d.o.Observer.Arrived(r.Model, c.rows, c.arrived)
+	if d.o.Recorder.Recording() {
+		d.record(ctx, r, route, c.rows, c.arrived)
+	}
 
 	// 2. May it come in? Nothing that would kill a server, nothing beyond the
 	// limits, nothing new while draining.
@@ -184,6 +187,27 @@ func (c *call) setDeadline(d *Dispatcher, route *route) {
 		c.due = deadline
 	}
 	c.queued.Deadline = max(1, d.queueTime(c.due.Add(-d.o.ResponseBudget)))
+}
+
+// record tells the recorder of a request, with the deadline that setDeadline
+// would give it.
+func (d *Dispatcher) record(ctx context.Context, r *batch.Request, route *route, rows int, at time.Time) {
+	a := Arrival{Model: r.Model, At: at, Rows: rows, SLO: max(0, route.spec.SLO)}
+	for i := range r.Inputs {
+		a.Bytes += int64(r.Inputs[i].Data.Len())
+	}
+	sooner := func(limit time.Duration) {
+		if a.SLO > 0 && limit < a.SLO && (a.Deadline == 0 || limit < a.Deadline) {
+			a.Deadline = max(time.Microsecond, limit)
+		}
+	}
+	if limit, ok := r.Timeout(); ok {
+		sooner(limit)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		sooner(deadline.Sub(at))
+	}
+	d.o.Recorder.Record(a)
 }
 
 // route finds a model in the table in force.

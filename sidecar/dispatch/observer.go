@@ -18,6 +18,26 @@ type Observer interface {
 	Finished(Outcome)
 }
 
+// Recorder is told of every request that arrives for a model that is served, refused ones
+// included, while it records. Its methods are called as those of Observer are.
+type Recorder interface {
+	// Recording is asked for every request: it must be no more than a load.
+	Recording() bool
+	Record(Arrival)
+}
+
+// Arrival is a request as a trace needs it.
+type Arrival struct {
+	Model string
+	At    time.Time
+	Rows  int
+	// Bytes of its tensors.
+	Bytes int64
+	// SLO of the model; 0 means none. Deadline is how long after At the caller wants
+	// the answer where that is sooner than the SLO, else 0.
+	SLO, Deadline time.Duration
+}
+
 // Execution is one batch on one partition.
 type Execution struct {
 	Model, Partition, GPUType string

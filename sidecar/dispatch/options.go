@@ -16,6 +16,8 @@ type Options struct {
 	Clock Clock
 	// Observer may be nil.
 	Observer Observer
+	// Recorder may be nil.
+	Recorder Recorder
 	Logger   *slog.Logger
 
 	// MaxQueuedRequests and MaxQueuedBytes bound what waits and runs, over all
@@ -46,6 +48,9 @@ func (o Options) withDefaults() Options {
 	if o.Observer == nil {
 		o.Observer = nobody{}
 	}
+	if o.Recorder == nil {
+		o.Recorder = nobody{}
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -64,9 +69,11 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// nobody observes nothing.
+// nobody observes and records nothing.
 type nobody struct{}
 
 func (nobody) Arrived(string, int, time.Time) {}
 func (nobody) Executed(Execution)             {}
 func (nobody) Finished(Outcome)               {}
+func (nobody) Recording() bool                { return false }
+func (nobody) Record(Arrival)                 {}

@@ -217,6 +217,9 @@ func (s *inferStream) forward(r *batch.Request) error {
 	asked, valid := wish.Bool()
 	p.asked = asked
 	d.o.Observer.Arrived(r.Model, p.rows, now)
+	if d.o.Recorder.Recording() {
+		d.record(s.ctx, r, route, p.rows, now)
+	}
 	if err := route.rules.Refuse(r); err != nil {
 		d.o.Observer.Finished(Outcome{Model: r.Model, Result: Rejected, Rows: p.rows, PassedThrough: true, Reason: "refused"})
 		return s.refuse(r, err, p.decoupled)

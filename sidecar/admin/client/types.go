@@ -34,28 +34,31 @@ type Check struct {
 // Model is a model as conch serves it. Durations are seconds, rates are
 // requests per second over the statistics window.
 type Model struct {
-	Name              string    `json:"name"`
-	Versions          []string  `json:"versions"`
-	Revision          string    `json:"revision,omitempty"`
-	State             string    `json:"state"`
-	StateReason       string    `json:"state_reason,omitempty"`
-	Backend           string    `json:"backend,omitempty"`
-	SLOSeconds        float64   `json:"slo_seconds"`
-	Late              string    `json:"late"`
-	MaxBatchSize      int       `json:"max_batch_size"`
-	Batchable         bool      `json:"batchable"`
-	PassThroughReason string    `json:"pass_through_reason,omitempty"`
-	Discipline        string    `json:"discipline"`
-	Partitions        []string  `json:"partitions"`
-	Rate              float64   `json:"rate"`
-	Burstiness        float64   `json:"burstiness"`
-	Goodput           float64   `json:"goodput"`
-	BadRate           float64   `json:"bad_rate"`
-	MeanBatch         float64   `json:"mean_batch"`
-	LatencyP50Seconds float64   `json:"latency_p50_seconds"`
-	LatencyP99Seconds float64   `json:"latency_p99_seconds"`
-	Queued            int       `json:"queued"`
-	Profiles          []Profile `json:"profiles,omitempty"`
+	Name              string   `json:"name"`
+	Versions          []string `json:"versions"`
+	Revision          string   `json:"revision,omitempty"`
+	State             string   `json:"state"`
+	StateReason       string   `json:"state_reason,omitempty"`
+	Backend           string   `json:"backend,omitempty"`
+	SLOSeconds        float64  `json:"slo_seconds"`
+	Late              string   `json:"late"`
+	MaxBatchSize      int      `json:"max_batch_size"`
+	Batchable         bool     `json:"batchable"`
+	PassThroughReason string   `json:"pass_through_reason,omitempty"`
+	// DynamicBatching and its delay are what the operator's own config.pbtxt says.
+	DynamicBatching      bool      `json:"dynamic_batching"`
+	MaxQueueDelaySeconds float64   `json:"max_queue_delay_seconds"`
+	Discipline           string    `json:"discipline"`
+	Partitions           []string  `json:"partitions"`
+	Rate                 float64   `json:"rate"`
+	Burstiness           float64   `json:"burstiness"`
+	Goodput              float64   `json:"goodput"`
+	BadRate              float64   `json:"bad_rate"`
+	MeanBatch            float64   `json:"mean_batch"`
+	LatencyP50Seconds    float64   `json:"latency_p50_seconds"`
+	LatencyP99Seconds    float64   `json:"latency_p99_seconds"`
+	Queued               int       `json:"queued"`
+	Profiles             []Profile `json:"profiles,omitempty"`
 }
 
 // Profile is l(b, p) of a model on one GPU type.

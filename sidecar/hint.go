@@ -1,0 +1,72 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/dispatch"
+)
+
+// enoughTraffic is how long conch observes before it points at what it could say.
+const enoughTraffic = time.Minute
+
+// hint says once, after a while of traffic in mode observe, where to read what
+// conch would gain: who tries conch for the first time does not know yet that the
+// question can be asked.
+type hint struct {
+	dispatch.Observer
+	observing func() bool
+	admin     string
+	log       *slog.Logger
+
+	traffic atomic.Bool
+	mu      sync.Mutex
+	timer   *time.Timer
+	closed  bool
+}
+
+// pointAtAdvice wraps the listener of the request path. Observing says, when the
+// time comes, whether conch still only observes.
+func pointAtAdvice(next dispatch.Observer, observing func() bool, admin string, log *slog.Logger) *hint {
+	return &hint{Observer: next, observing: observing, admin: admin, log: log}
+}
+
+// Arrived implements dispatch.Observer.
+func (h *hint) Arrived(model string, rows int, at time.Time) {
+	if !h.traffic.Load() && h.traffic.CompareAndSwap(false, true) {
+		h.start()
+	}
+	h.Observer.Arrived(model, rows, at)
+}
+
+func (h *hint) start() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.timer = time.AfterFunc(enoughTraffic, h.say)
+	}
+}
+
+func (h *hint) say() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed && h.observing() {
+		h.log.Info("a minute of traffic was observed: `tritonctl advise` says what Conch would gain with it", "admin", h.admin)
+	}
+}
+
+// close waits until nothing is being said.
+func (h *hint) close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	return nil
+}
