@@ -88,7 +88,10 @@ func (a adaptive) Hurry(now Time, c *Candidate, p Pressure) Time {
 		return now
 	}
 	reach, need := float64(p.Reach), p.Need*min(1, usable/p.AllNeed)
-	early := reach * (evenly - p.Left/usable + haste*max(0, crowded-need))
+	early := reach * (evenly - p.Left/usable)
+	if need > 0 {
+		early += reach * haste * max(0, crowded-need)
+	}
 	wait := float64(c.Frontrun-now) - early
 	if wait <= 0 {
 		return now

@@ -27,6 +27,7 @@ func TestAdaptiveRule(t *testing.T) {
 		{"they go on while it waits", "", queue.Pressure{Need: 8, AllNeed: 8, Left: 4, Ebb: .4}, 76},
 		{"a model without two partitions to itself", "", queue.Pressure{Need: 1, AllNeed: 8, Left: 4}, 81},
 		{"nor with its share of them", "", queue.Pressure{Need: 2, AllNeed: 16, Left: 4}, 81},
+		{"its rate is not known yet", "", queue.Pressure{AllNeed: 8, Left: 4}, 101},
 		{"large enough", "", queue.Pressure{Need: 8, AllNeed: 8, Left: 4, Worth: 3}, 50},
 		{"nobody to stagger with", "", queue.Pressure{Need: 8, AllNeed: 8, Left: .5, Usable: 1}, 50},
 		{"low load that asks for a fourth partition", "", queue.Pressure{Need: 3.2, AllNeed: 3.2, Left: 4, Free: 5}, 50},

@@ -38,7 +38,7 @@ type Pressure struct {
 	// present rate and then run within its SLO (see reach in rate.go).
 	Reach Time
 	// Worth is the smallest batch, in rows, that runs nearly as efficiently
-	// (see nearly in rate.go).
+	// (see nearly in rate.go); the row limit while the rate is not known yet.
 	Worth int
 	// Need is how many partitions the model keeps busy with batches of that
 	// reach (Symphony's n), zero while its rate is not known yet.

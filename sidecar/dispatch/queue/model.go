@@ -179,7 +179,7 @@ func (m *model) aimed(now Time) bool {
 // the model keeps busy.
 func (m *model) aim() {
 	m.epoch = m.rate.epoch
-	perSecond, _ := m.rate.perSecond()
+	perSecond, known := m.rate.perSecond()
 	loss := min(nearMost, nearLoss*m.rate.dispersion())
 	sum := 0.0
 	for _, svc := range m.services {
@@ -189,6 +189,9 @@ func (m *model) aim() {
 		svc.reach = reach(svc.table, svc.limit, m.spec.SLO, &m.rate)
 		svc.worth = nearly(svc.table, svc.reach, loss)
 		svc.hold = m.spec.Drop.hold(svc.table, svc.reach, svc.worth)
+		if !known {
+			svc.worth = svc.limit // reach is a guess: no reason to stop waiting
+		}
 		svc.need = perSecond / 1e9 * float64(svc.table.At(svc.reach)) / float64(svc.reach)
 		sum += svc.need
 	}

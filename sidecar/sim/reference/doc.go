@@ -11,8 +11,10 @@
 //     mark that cannot be reached; it is itself a little below the optimum,
 //     which the beam may miss.
 //   - Horizon knows what a dispatcher knows. Whenever a GPU is free it searches
-//     over the queue and the arrivals that it expects, one per 1/rate, takes the
-//     first step of the best schedule, and searches again.
+//     over the queue and the arrivals that it expects, one per 1/rate, starts the
+//     first batch of the best schedule if that is due, and searches again. It
+//     plans for a single future, so it is no bound: a rule that leaves room for
+//     chance may do better.
 //
 // Times are virtual, and there are no delays besides l(b). Everything is a
 // function of its arguments.

@@ -10,7 +10,8 @@ import (
 // Horizon serves requests with the given arrivals, in order, of which it sees
 // those that have come. It expects further ones at the given rate in requests
 // per second, evenly spaced. After every arrival and every completion, while a
-// GPU is free, it searches anew and takes the first step, if that is due.
+// GPU is free, it searches anew and starts the best schedule's first batch, if
+// that is due.
 func Horizon(m Model, s Search, rate float64, arrivals []queue.Time) (Result, error) {
 	if err := m.check(); err != nil {
 		return Result{}, err
@@ -73,14 +74,14 @@ func (h *horizon) decide() {
 		for k := range h.ahead {
 			h.plan = append(h.plan, h.now+queue.Time(k+1)*h.gap)
 		}
-		switch first := h.search(h.now, h.free, h.plan).first; {
-		case first.drop:
-			h.drop()
-		case first.start > h.now || first.rows > len(h.queue):
-			return
-		default:
-			h.run(first.rows)
+		first := h.search(h.now, h.free, h.plan).first
+		if first.rows == 0 || first.start > h.now || first.drops+first.rows > len(h.queue) {
+			return // nothing is dropped before a batch gains by it
 		}
+		for range first.drops {
+			h.drop()
+		}
+		h.run(first.rows)
 	}
 }
 

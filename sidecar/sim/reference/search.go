@@ -18,12 +18,11 @@ type state struct {
 	first step
 }
 
-// step is a schedule's first decision: to drop the first request, or to start it
-// with others.
+// step is a schedule's first batch, with the requests that it drops before. No
+// rows: it has none.
 type step struct {
-	drop  bool
-	rows  int
-	start queue.Time
+	drops, rows int
+	start       queue.Time
 }
 
 // searcher holds the states of a search, one list per next request, for as many
@@ -71,8 +70,8 @@ func (f *searcher) search(now queue.Time, free [MaxGPUs]queue.Time, arrivals []q
 func (f *searcher) extend(st state, now queue.Time, i int, arrivals []queue.Time) {
 	next := st
 	next.drops++
-	if i == 0 {
-		next.first = step{drop: true}
+	if next.first.rows == 0 {
+		next.first.drops++
 	}
 	f.add(i+1, next)
 	deadline := arrivals[i] + f.m.SLO
@@ -88,8 +87,8 @@ func (f *searcher) extend(st state, now queue.Time, i int, arrivals []queue.Time
 			next.free[k] = next.free[k+1]
 		}
 		next.free[k] = end
-		if i == 0 {
-			next.first = step{rows: b, start: start}
+		if next.first.rows == 0 {
+			next.first.rows, next.first.start = b, start
 		}
 		f.add(i+b, next)
 	}

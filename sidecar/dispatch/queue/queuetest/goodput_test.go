@@ -5,10 +5,12 @@ package queuetest_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/queuetest"
 )
@@ -132,6 +134,17 @@ func TestOverloadIsFlat(t *testing.T) {
 	}
 }
 
+// TestStartsWellAtFullLoad: before rates are known, adaptive does no worse than
+// deferring.
+func TestStartsWellAtFullLoad(t *testing.T) {
+	start := func(r rule) float64 {
+		w := workload(resnet50(t, r), 1, 8, .5)
+		w.Warmup = 0
+		return queuetest.Run(w, 5300).WorstBad()
+	}
+	require.LessOrEqual(t, start(rule{"adaptive", "reserve"}), start(rule{"deferred", "thrift"})+.005)
+}
+
 // BenchmarkGoodput measures the table of README.md; run it with
 //
 //	go test -bench Goodput -benchtime 1x ./sidecar/dispatch/queue/queuetest
@@ -157,5 +170,50 @@ func BenchmarkGoodput(b *testing.B) {
 		b.Run(fmt.Sprintf("InceptionResNetV2/1x8/%v", r), func(b *testing.B) {
 			measure(b, workload(inceptionResNetV2(b, r), 1, 8, 100), 900)
 		})
+	}
+}
+
+// BenchmarkMixes measures the second table of README.md, one seed of it; run it
+// with
+//
+//	go test -bench Mixes -benchtime 1x ./sidecar/dispatch/queue/queuetest
+func BenchmarkMixes(b *testing.B) {
+	mix := func(r rule, gpuType string, least, most float64) (all []queue.ModelSpec) {
+		profiles, err := zoo.Profiles(gpuType)
+		require.NoError(b, err)
+		for _, p := range profiles {
+			if ratio := float64(p.Beta) / float64(p.Alpha); ratio >= least && ratio < most {
+				all = append(all, spec(b, r, queue.Linear(queue.Time(p.Alpha), queue.Time(p.Beta), 64), queue.Time(p.SLO)))
+			}
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name, gpuType string
+		least, most   float64 // of beta/alpha
+		gpus          int
+		guess         float64
+	}{
+		{"A100", zoo.A100, 0, 1e9, 64, 17000}, {"A100", zoo.A100, 0, 1e9, 16, 2500},
+		{"1080Ti", zoo.GTX1080Ti, 0, 1e9, 64, 7000}, {"1080Ti", zoo.GTX1080Ti, 0, 1e9, 16, 1300},
+		{"A100-strong", zoo.A100, 13, 1e9, 16, 10000}, {"A100-weak", zoo.A100, 0, 2, 16, 1500},
+	} {
+		for _, zipf := range []float64{0, .9} {
+			for _, r := range []rule{{"deferred", "window"}, {"deferred", "thrift"}, {"eager", "window"}, {"eager", "prefix"}, {"eager", "thrift"}, {"adaptive", "reserve"}} {
+				b.Run(fmt.Sprintf("%s/%d/zipf%g/%v", c.name, c.gpus, zipf, r), func(b *testing.B) {
+					w := queuetest.Workload{
+						Models: mix(r, c.gpuType, c.least, c.most), Partitions: queuetest.Equal(c.gpus),
+						Seconds: 120000 / c.guess, Warmup: 1, Seed: 1,
+					}
+					for i := range w.Models {
+						w.Shares = append(w.Shares, math.Pow(float64(i+1), -zipf))
+					}
+					for b.Loop() {
+						b.ReportMetric(queuetest.Goodput(w, c.guess), "goodput-req/s")
+					}
+					b.ReportMetric(0, "ns/op")
+				})
+			}
+		}
 	}
 }
