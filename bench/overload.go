@@ -45,8 +45,8 @@ func (b *bench) overload(ctx context.Context, r *figure.Report) (err error) {
 			return nil, 0, err
 		}
 		late := float64(trial.Models[0].Late) / length.Seconds()
-		b.say(fmt.Sprintf("%.0f req/s offered: goodput %.0f req/s, %.0f late, mean batch %.1f, GPU busy %.0f%%, %d MiB resident",
-			rate, trial.Goodput(), late, trial.MeanBatch, 100*trial.BusyShare, resident>>20))
+		b.say(fmt.Sprintf("%.0f req/s offered: goodput %.0f req/s, %.0f late, mean batch %.1f, GPU busy %.0f%%, %d MiB resident; sleeps of this process end up to %v late",
+			rate, trial.Goodput(), late, trial.MeanBatch, 100*trial.BusyShare, resident>>20, trial.Lateness.Round(100*time.Microsecond)))
 		return trial, resident, nil
 	}
 	// A batch of 16 rows takes 180 ms: 89 a second are the most.

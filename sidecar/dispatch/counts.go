@@ -24,6 +24,9 @@ type ModelCounts struct {
 	LastInference time.Time
 	// Waiting counts requests that wait for a partition now.
 	Waiting int
+	// Margin is by how much answers come later than predicted, and what is kept
+	// back from deadlines for it, where they are far enough.
+	Margin time.Duration
 }
 
 type counts struct {
@@ -65,7 +68,7 @@ func (d *Dispatcher) Counts(model string) (ModelCounts, bool) {
 	m := ModelCounts{
 		Success: c.success.Load(), Failed: c.failed.Load(), Rows: c.rows.Load(), Executions: c.executions.Load(),
 		SuccessTime: time.Duration(c.successTime.Load()), FailedTime: time.Duration(c.failedTime.Load()),
-		QueueTime: time.Duration(c.queue.Load()), ExecutionTime: time.Duration(c.execution.Load()),
+		QueueTime: time.Duration(c.queue.Load()), ExecutionTime: time.Duration(c.execution.Load()), Margin: time.Duration(r.margin.held.Load()),
 	}
 	if ns := c.last.Load(); ns != 0 {
 		m.LastInference = time.Unix(0, ns)

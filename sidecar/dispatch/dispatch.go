@@ -117,6 +117,9 @@ type answer struct {
 	rows    int        // of that execution
 	passed  bool       // outside the queue
 	retried bool
+	// promised is when the queue predicted the batch's end, of its last answer
+	// where there was a prediction.
+	promised queue.Time
 }
 
 // Infer answers one request. It takes over one reference to r. Errors are gRPC
@@ -186,7 +189,8 @@ func (c *call) setDeadline(d *Dispatcher, route *route) {
 	if deadline, ok := c.ctx.Deadline(); ok && deadline.Before(c.due) {
 		c.due = deadline
 	}
-	c.queued.Deadline = max(1, d.queueTime(c.due.Add(-d.o.ResponseBudget)))
+	back := d.o.ResponseBudget + route.margin.of(c.due.Sub(c.arrived)-d.o.ResponseBudget)
+	c.queued.Deadline = max(1, d.queueTime(c.due.Add(-back)))
 }
 
 // record tells the recorder of a request, with the deadline that setDeadline
@@ -295,6 +299,7 @@ func (d *Dispatcher) await(c *call) answer {
 // finish reports the outcome and turns it into what Infer returns.
 func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 	o, now := d.outcome(c, a)
+	d.overdue(c, &a, now)
 	c.model.counts.add(&o, now)
 	if !c.left { // else it is counted when it ends
 		c.model.count(c.tally, a.place, &o, judge(&o, a.err, c.model.backend(), a.rows > 0))

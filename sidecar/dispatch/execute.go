@@ -31,6 +31,7 @@ type run struct {
 	calls   []*call
 	rows    int
 	decided queue.Time
+	finish  queue.Time // as predicted; decided: there is no prediction
 	started time.Time
 	loan    *loan // nil: none
 	shared  bool  // something ran outside the queue when it started
@@ -97,7 +98,11 @@ func (d *Dispatcher) execute(b *run) {
 	d.complete(b)
 	b.calls[0].tally.executions.Add(1) // equal keys: one version
 	for i, c := range b.calls {
-		d.answer(c, b.answer(c, parts[i], nil))
+		a := b.answer(c, parts[i], nil)
+		if i == len(b.calls)-1 && b.finish > b.decided {
+			a.promised = b.finish
+		}
+		d.answer(c, a)
 	}
 }
 

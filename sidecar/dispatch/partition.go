@@ -40,6 +40,7 @@ type model struct {
 	name   string
 	id     queue.ModelID
 	counts counts
+	margin margin
 	// series of requests that never came to a partition.
 	series seriesSet
 	// runs is the backend that the model runs in.

@@ -82,6 +82,7 @@ func (d *Dispatcher) tables(m *model) []queue.Table {
 			tables[i] = table(p, c.share, n, queue.Time(d.budget.current()))
 		}
 	}
+	m.margin.sets(tables)
 	return tables
 }
 

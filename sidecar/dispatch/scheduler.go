@@ -145,7 +145,7 @@ func (s sink) Dispatch(b *queue.Batch) {
 	d := s.d
 	m := d.byID[b.Model]
 	place := d.byQueueID[b.Partition].place(m.name)
-	r := &run{model: m, rules: m.rules, place: place, rows: b.Rows, decided: b.Start, calls: make([]*call, len(b.Requests))}
+	r := &run{model: m, rules: m.rules, place: place, rows: b.Rows, decided: b.Start, finish: b.Finish, calls: make([]*call, len(b.Requests))}
 	for i, q := range b.Requests {
 		c := q.Owner.(*call)
 		c.running = true

@@ -1,0 +1,116 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+)
+
+// margin is how much later than predicted a model's answers come: what is kept
+// back from the deadlines of its requests, so that the answer is in time even
+// so. The profile's upper quantile is about one deviation above the mean; a
+// queue that is never empty starts every batch at the very edge of its first
+// deadline, so that all that is above it would be late, and the work on it lost.
+// Then the margin costs nothing: an older request is given up for a younger one.
+//
+// The lateness of a batch is when its last answer was given, less what the
+// queue predicted. The margin is its upper quantile over the recent past.
+type margin struct {
+	held  atomic.Int64 // nanoseconds
+	alone atomic.Int64 // l(1) on the fastest partition, nanoseconds; 0: unknown
+
+	mu     sync.Mutex
+	counts [marginBuckets]float32 // of batches, by lateness; decaying
+	total  float32
+	since  time.Time // when counts were last halved
+}
+
+const (
+	// marginQuantile of all batches are answered within the margin.
+	marginQuantile = .95
+	// marginAfter is how many batches must have been seen.
+	marginAfter = 20
+	// marginMemory is how many batches are remembered, and marginLife for how long,
+	// until each counts half.
+	marginMemory = 256
+	marginLife   = 30 * time.Second
+	// marginShare bounds the margin to this part of the time that a request has.
+	marginShare = 5
+
+	// Latenesses are told apart by a quarter, from marginUnit to about 3 s.
+	marginBuckets = 48
+	marginUnit    = 100 * time.Microsecond
+	marginFactor  = 1.25
+)
+
+// add counts the lateness of one batch.
+func (m *margin) add(lateness time.Duration, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, bound := 0, marginUnit
+	for ; i < marginBuckets-1 && lateness > bound; i++ {
+		bound = longer(bound)
+	}
+	m.counts[i]++
+	m.total++
+	if m.since.IsZero() {
+		m.since = now
+	}
+	if m.total >= marginMemory || now.Sub(m.since) >= marginLife {
+		m.since, m.total = now, 0
+		for i := range m.counts {
+			m.counts[i] /= 2
+			m.total += m.counts[i]
+		}
+	}
+	m.held.Store(int64(m.quantile()))
+}
+
+func longer(bound time.Duration) time.Duration { return time.Duration(marginFactor * float64(bound)) }
+
+// quantile is the bound of the bucket that marginQuantile lies in; 0 for the
+// first one.
+func (m *margin) quantile() time.Duration {
+	if m.total < marginAfter || m.counts[0] >= marginQuantile*m.total {
+		return 0
+	}
+	bound, seen := marginUnit, m.counts[0]
+	for _, n := range m.counts[1:] {
+		bound = longer(bound)
+		if seen += n; seen >= marginQuantile*m.total {
+			break
+		}
+	}
+	return bound
+}
+
+// of is the margin of a request that has this much time: no more than a fifth of
+// it, and no more than half of what is left when it runs alone, so that nobody
+// is given up who could be served.
+func (m *margin) of(left time.Duration) time.Duration {
+	return max(0, min(time.Duration(m.held.Load()), left/marginShare, (left-time.Duration(m.alone.Load()))/2))
+}
+
+// sets tells what a row takes alone, by the queue's tables.
+func (m *margin) sets(tables []queue.Table) {
+	alone := queue.Time(0)
+	for _, t := range tables {
+		if len(t) > 1 && (alone == 0 || t[1] < alone) {
+			alone = t[1]
+		}
+	}
+	m.alone.Store(int64(alone))
+}
+
+// overdue counts how much later than predicted the last answer of a batch is
+// given.
+func (d *Dispatcher) overdue(c *call, a *answer, now time.Time) {
+	if a.promised > 0 {
+		c.model.margin.add((d.queueTime(now)-a.promised).Duration()-d.o.ResponseBudget, now)
+	}
+}
