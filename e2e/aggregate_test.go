@@ -144,7 +144,7 @@ func TestVersionsOverPartitions(t *testing.T) {
 	require.EqualValues(t, 24, m.sum("nv_inference_request_success", "model=times", "version=5"))
 	require.EqualValues(t, 1, m.sum("nv_inference_request_failure", "model=times", "reason=BACKEND"))
 	require.Len(t, m.labelled("nv_inference_request_success", "model=times"), 6, "two versions on three partitions")
-	require.EqualValues(t, 3, m.sum("conch_requests_total", "model=times", "result=failed"), "what a caller saw fail has failed")
+	require.EqualValues(t, 4, m.sum("conch_requests_total", "model=times", "result=failed"), "what a caller saw fail has failed, refused or not")
 	code, config, err := get(t, "http://"+c.HTTP+"/v2/models/times/config")
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, code)

@@ -105,7 +105,7 @@ func newWorld(t *testing.T) (*world, *aggregate.Aggregate) {
 		Output: []*tritonpb.ModelOutput{{Name: "O", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{-1}}}}
 	w.models = map[string]aggregate.Model{"m": {Config: config, Versions: []string{"1"}},
 		"n": {Config: &tritonpb.ModelConfig{Name: "n"}, Versions: []string{"1", "3"}}, "u": {Config: &tritonpb.ModelConfig{Name: "u"}}}
-	a := aggregate.New(aggregate.Options{Partitions: w, Models: w, Counts: w, Timeout: 300 * time.Millisecond})
+	a := aggregate.New(aggregate.Options{Partitions: w, Models: w, Counts: w, Timeout: 2 * time.Second})
 	t.Cleanup(a.Close)
 	return w, a
 }
