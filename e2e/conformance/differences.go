@@ -37,7 +37,7 @@ func DifferencesOf(target string) []Difference {
 
 // Differences are Conch's. Everything else of the suite it answers as Triton does, whatever stands behind it.
 func Differences() []Difference {
-	list := []Difference{
+	return []Difference{
 		{
 			Case: "batching/without dynamic_batching every request runs alone", Free: true,
 			Reason: "Conch batches requests of every model whose max_batch_size allows it",
@@ -59,31 +59,6 @@ func Differences() []Difference {
 			Docs:   "Where Conch only observes, a request to a model that was unloaded is answered as if it had never been loaded: the same status, other words.",
 		},
 	}
-	return append(list, notYet()...)
-}
-
-// notYet are the differences that are faults of Conch's.
-func notYet() []Difference {
-	var list []Difference
-	add := func(name, shows, docs string) {
-		list = append(list, Difference{Case: name, Shows: shows, Reason: "not yet as Triton does it", Docs: docs})
-	}
-	const form = "Some refusals over HTTP are `text/plain` where Triton's are `application/json`, and have the words of its gRPC side."
-	for _, name := range []string{
-		"memory/over HTTP: input without a size", "memory/over HTTP: output without a size", "memory/over HTTP: output beyond the end",
-		"memory/over HTTP: output at an offset beyond the end", "sequence/a correlation id that is too long",
-	} {
-		add(name, "text/plain", form)
-	}
-	add("ensemble/config", "max_inflight_requests", "The configuration of an ensemble shows `max_inflight_requests`, a field of a newer Triton.")
-	const members = "Unloading a model leaves the ensembles that call it loaded, or loading it does not bring them back."
-	for _, name := range []string{
-		"ensemble/unload of a member takes it along, load brings it back", "ensemble/load loads what it calls", "ensemble/unload with dependents",
-	} {
-		list = append(list, Difference{Case: name, Free: true, Docs: members,
-			Reason: "not yet as Triton does it: whether the ensemble follows depends on when the plan is made"})
-	}
-	return list
 }
 
 func find(list []Difference, name string) *Difference {

@@ -240,13 +240,14 @@ func sharedMemory(parameters tritonjson.Value, list []batch.Parameter) ([]batch.
 		list = append(list, batch.StringParameter(batch.ParameterSharedMemoryRegion, cString(text)))
 	}
 	for _, name := range []string{batch.ParameterSharedMemoryOffset, batch.ParameterSharedMemorySize} {
-		v, found := parameters.Find(name)
-		if !found {
+		var u uint64 // over HTTP, unlike gRPC, a size that is missing is zero
+		if v, found := parameters.Find(name); found {
+			var err error
+			if u, err = v.AsUint(); err != nil {
+				return nil, decodeError(err, fmt.Sprintf("Unable to parse '%s'", name))
+			}
+		} else if name == batch.ParameterSharedMemoryOffset {
 			continue
-		}
-		u, err := v.AsUint()
-		if err != nil {
-			return nil, decodeError(err, fmt.Sprintf("Unable to parse '%s'", name))
 		}
 		if ok {
 			list = append(list, batch.Int64Parameter(name, int64(u)))

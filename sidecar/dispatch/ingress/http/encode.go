@@ -198,7 +198,8 @@ func appendData(dst []byte, output *batch.Tensor) ([]byte, error) {
 func failInfer(w nethttp.ResponseWriter, err error) {
 	contentType := plainType
 	message := status.Convert(err).Message()
-	for _, refusal := range []string{"[request id: ", "unexpected inference ", "inference request ", "Unable to find ", "Exceeds maximum queue size"} {
+	for _, refusal := range []string{"[request id: ", "unexpected inference ", "inference request ", "Unable to find ", "Invalid offset ",
+		"string correlation ID ", "Exceeds maximum queue size"} {
 		if strings.HasPrefix(message, refusal) || strings.Contains(message, "] "+refusal) {
 			contentType = jsonType
 		}

@@ -156,6 +156,9 @@ var printOrder = map[protoreflect.FullName][]protoreflect.Name{
 	"inference.ModelSequenceBatching":         {"direct", "oldest", "max_sequence_idle_microseconds", "control_input", "state"},
 }
 
+// newer is a field that servers of version 2.51 do not have. A server whose field says nothing may be one of them.
+const newer = "inference.ModelEnsembling.max_inflight_requests"
+
 // fieldsOf are a message's fields in the order in which they are printed; what the order does not name comes last.
 func fieldsOf(d protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
 	order := printOrder[d.FullName()]
@@ -177,7 +180,7 @@ func appendMessage(b []byte, m protoreflect.Message) []byte {
 	b = append(b, '{')
 	n := 0
 	for _, f := range fieldsOf(m.Descriptor()) {
-		if f.HasPresence() && !m.Has(f) {
+		if (f.HasPresence() || f.FullName() == newer) && !m.Has(f) {
 			continue
 		}
 		b = appendName(appendComma(b, n), string(f.Name()))
