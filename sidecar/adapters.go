@@ -102,7 +102,7 @@ func (r routes) Count(model, version string) (aggregate.Count, bool) {
 	for _, c := range r.dispatcher.VersionCounts(model) {
 		if c.Version == version {
 			return aggregate.Count{
-				Success: c.Success, Fail: c.Failed, SuccessTime: c.SuccessTime, FailTime: c.FailTime, QueueTime: c.QueueTime, Ran: c.Ran, Executions: c.Executions,
+				Success: c.Success, Fail: c.Failed, SuccessTime: c.SuccessTime, FailTime: c.FailTime, QueueTime: c.QueueTime, Ran: c.Ran, Executions: c.Executions, Asked: c.Asked,
 			}, true
 		}
 	}

@@ -208,12 +208,16 @@ func ensembleRepositoryCases() []Case {
 			e.infer(identity())
 		}},
 		{"ensemble/statistics", func(e *Env) {
-			before := e.statistics("pipeline")
+			before, member := e.statistics("pipeline"), e.statistics("add_sub")
 			e.infer(pipeline())
 			after := e.settled(before, 1)
 			require.Equal(e, before.InferenceCount+1, after.InferenceCount)
 			require.Equal(e, before.ExecutionCount+1, after.ExecutionCount)
 			require.Equal(e, batchCount(before, 1)+1, batchCount(after, 1))
+			steps := e.settled(member, 2)
+			require.Equal(e, member.InferenceCount+2, steps.InferenceCount, "two steps")
+			require.Equal(e, member.InferenceStats.Success.Count+2, steps.InferenceStats.Success.Count)
+			require.Equal(e, member.InferenceStats.ComputeInfer.Count+2, steps.InferenceStats.ComputeInfer.Count)
 		}},
 	}
 }

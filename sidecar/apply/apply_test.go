@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,6 +104,40 @@ func TestTheStepsOfAPlan(t *testing.T) {
 	require.NotNil(t, w.table.Models["b"])
 	require.Empty(t, w.table.Models["b"].Partitions)
 	require.Len(t, w.processes, 1)
+}
+
+// A server asked for an ensemble loads what that calls, and finds no files where they are not staged yet.
+func TestWhatAnEnsembleCallsIsLoadedFirst(t *testing.T) {
+	w, a := setUp(t)
+	w.calls = map[string][]string{"a_outer": {"b_inner", "d"}, "b_inner": {"c", "d"}}
+	w.loadsFor = map[string]time.Duration{"b_inner": 10 * time.Millisecond, "c": 20 * time.Millisecond, "d": 10 * time.Millisecond}
+	models := []string{"a_outer", "b_inner", "c", "d", "e"}
+	first := w.revision("r1", map[string]int{"e": 8, "d": 8, "c": 8, "b_inner": 8, "a_outer": 8})
+	_, err := to(a, 1, first, partition("p0", "g0", 100, "e"))
+	require.NoError(t, err)
+	_, err = to(a, 2, first, partition("p0", "g0", 100, models...), partition("p1", "g1", 100, models...))
+	require.NoError(t, err)
+	_, err = to(a, 3, w.revision("r2", map[string]int{"e": 8, "d": 4, "c": 4, "b_inner": 4, "a_outer": 4}), partition("p0", "g0", 100, models...), partition("p1", "g1", 100, models...))
+	require.NoError(t, err)
+	var reloads []string
+	for _, op := range w.ops {
+		if name, ok := strings.CutPrefix(op, "load "); ok && strings.HasSuffix(name, " on p0") {
+			reloads = append(reloads, strings.TrimSuffix(name, " on p0"))
+		}
+	}
+	reloads = reloads[len(reloads)-4:]
+	require.ElementsMatch(t, []string{"c", "d"}, reloads[:2])
+	require.Equal(t, []string{"b_inner", "a_outer"}, reloads[2:])
+}
+
+// Ensembles that call each other are written by mistake: a server refuses them, and nothing may run for ever on the way there.
+func TestEnsemblesThatCallEachOtherAreLeftToTheServer(t *testing.T) {
+	w, a := setUp(t)
+	w.calls = map[string][]string{"a": {"b", "a"}, "b": {"a", "a"}}
+	r := w.revision("r1", map[string]int{"a": 8, "b": 8})
+	w.calls = nil
+	_, err := to(a, 1, r, partition("p0", "g0", 100, "a", "b"))
+	require.NoError(t, err)
 }
 
 func TestChangedFilesAreLoadedAgainBetweenSafeTables(t *testing.T) {

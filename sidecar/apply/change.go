@@ -32,6 +32,7 @@ type change struct {
 	before  map[string]*running // what served
 	started map[string]*running // the new processes, by partition; entries are made up front and filled by start steps
 	reloads map[string]bool     // models whose files changed
+	depths  map[string]int      // by model, as far as known
 }
 
 func (a *Applier) change(next *Target, d *plan.Diff) *change {
@@ -39,7 +40,7 @@ func (a *Applier) change(next *Target, d *plan.Diff) *change {
 	defer a.mu.Unlock()
 	c := &change{
 		a: a, old: a.serving, next: next, diff: d, gpus: gpusOf(next.Snapshot), before: maps.Clone(a.running),
-		started: map[string]*running{}, reloads: map[string]bool{},
+		started: map[string]*running{}, reloads: map[string]bool{}, depths: map[string]int{},
 	}
 	fresh := slices.Clone(d.Start)
 	for _, r := range d.Replace {
@@ -61,24 +62,32 @@ func (a *Applier) change(next *Target, d *plan.Diff) *change {
 
 // make is everything up to and including the swap. Each step can be undone.
 func (c *change) make() []phase {
-	var stages, starts, loads, reloads []step
+	var stages, starts []step
+	var loads, reloads [][]step // by depth
 	for _, p := range c.fresh() {
 		stages, starts = append(stages, c.stage(p)), append(starts, c.start(p))
 	}
 	for _, l := range c.diff.Loads {
-		loads = append(loads, c.load(l))
+		loads = c.atDepth(loads, l.Instance.GetModel(), c.load(l))
 	}
 	for _, k := range c.diff.Keep {
 		for _, in := range k.Old.GetInstances() {
 			if c.reloads[in.GetModel()] && slices.ContainsFunc(k.New.GetInstances(), func(n *policy.Instance) bool { return n.Key() == in.Key() }) {
-				reloads = append(reloads, c.reload(k.New.GetId(), in.GetModel()))
+				reloads = c.atDepth(reloads, in.GetModel(), c.reload(k.New.GetId(), in.GetModel()))
 			}
 		}
 	}
 	measured, once := c.warmUps()
-	phases := []phase{{steps: stages}, {steps: starts}, {steps: loads}, {steps: c.settings()}, {steps: measured, serial: true}, {steps: once}}
+	phases := []phase{{steps: stages}, {steps: starts}}
+	for _, steps := range loads {
+		phases = append(phases, phase{steps: steps})
+	}
+	phases = append(phases, phase{steps: c.settings()}, phase{steps: measured, serial: true}, phase{steps: once})
 	if len(reloads) > 0 {
-		phases = append(phases, phase{steps: []step{c.narrow()}}, phase{steps: reloads})
+		phases = append(phases, phase{steps: []step{c.narrow()}})
+	}
+	for _, steps := range reloads {
+		phases = append(phases, phase{steps: steps})
 	}
 	return append(phases, phase{steps: []step{c.swap()}})
 }
@@ -209,62 +218,6 @@ func (c *change) start(p *policy.Partition) step {
 	}
 }
 
-func (c *change) load(l plan.Load) step {
-	id, model := l.Partition.GetId(), l.Instance.GetModel()
-	take := func(ctx context.Context, r *running) error {
-		if c.next.Given {
-			r.process.Abandon(model)
-			c.a.mu.Lock()
-			delete(r.models, model)
-			c.a.mu.Unlock()
-			return nil
-		}
-		err := r.process.Unload(ctx, model)
-		c.a.mu.Lock()
-		delete(r.models, model)
-		c.a.mu.Unlock()
-		return errors.Join(err, c.a.o.Repository.Unstage(ctx, r.repository, model))
-	}
-	r, isNew := c.started[id]
-	if !isNew {
-		r = c.before[id]
-	}
-	s := step{
-		StepEvent: StepEvent{Kind: StepLoad, Partition: id, Model: model},
-		do: func(ctx context.Context) (string, error) {
-			if c.next.Given {
-				r.process.Adopt(model)
-				c.a.mu.Lock()
-				r.models[model] = true
-				c.a.mu.Unlock()
-				return "it is there already", nil
-			}
-			if !isNew {
-				if err := c.a.o.Repository.Stage(ctx, c.next.Revision.ID, []string{model}, r.repository); err != nil {
-					return "", err
-				}
-			}
-			err := r.process.Load(ctx, model)
-			if err == nil {
-				c.a.mu.Lock()
-				r.models[model] = true
-				c.a.mu.Unlock()
-				return "", nil
-			}
-			if !isNew { // a load that was cut off may still come to its end
-				within, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.a.o.DrainTimeout)
-				defer cancel()
-				err = errors.Join(err, take(within, r))
-			}
-			return "", err
-		},
-	}
-	if !isNew { // a new process ends as a whole
-		s.undo = func(ctx context.Context) error { return take(ctx, r) }
-	}
-	return s
-}
-
 // warmUps are the first requests of what was loaded. On a new partition that is
 // the first of its GPU type and share, a model without a measured profile is
 // measured, one after the other, for they would disturb each other's times.
@@ -393,38 +346,6 @@ func (c *change) narrow() step {
 			defer c.a.mu.Unlock()
 			return c.a.o.Router.Swap(ctx, table(c.old, c.a.running))
 		},
-	}
-}
-
-// reload gives a running model its new files. Triton itself changes over at
-// once, and keeps the old version if the new one does not load.
-func (c *change) reload(id, model string) step {
-	r := c.before[id]
-	to := func(ctx context.Context, revision string) error {
-		if err := c.a.o.Repository.Stage(ctx, revision, []string{model}, r.repository); err != nil {
-			return err
-		}
-		c.a.warmedUp(r, model, nil) // a reload begins its statistics anew
-		return r.process.Load(ctx, model)
-	}
-	back := func(ctx context.Context) error {
-		if c.old.Given { // its own files are put back in their place
-			return errors.Join(c.a.o.Repository.Unstage(ctx, r.repository, model), r.process.Load(ctx, model))
-		}
-		return to(ctx, c.old.Revision.ID)
-	}
-	return step{
-		StepEvent: StepEvent{Kind: StepReload, Partition: id, Model: model},
-		do: func(ctx context.Context) (string, error) {
-			err := to(ctx, c.next.Revision.ID)
-			if err != nil {
-				within, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.a.o.DrainTimeout)
-				defer cancel()
-				err = errors.Join(err, back(within))
-			}
-			return "", err
-		},
-		undo: back,
 	}
 }
 

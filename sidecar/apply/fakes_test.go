@@ -55,6 +55,8 @@ type world struct {
 	events    []driver.Event
 	own       map[string]string
 	lasting   bool
+	calls     map[string][]string      // by ensemble
+	loadsFor  map[string]time.Duration // how long loads take, where they do
 }
 
 func newWorld(t fatal) *world {
@@ -188,6 +190,7 @@ func (p *fakeProcess) Abandon(model string) {
 }
 
 func (p *fakeProcess) Load(_ context.Context, model string) error {
+	time.Sleep(p.w.loadsFor[model])
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	if err := p.w.op("load %s on %s", model, p.spec.Partition.GetId()); err != nil {
@@ -196,6 +199,11 @@ func (p *fakeProcess) Load(_ context.Context, model string) error {
 	digest, ok := p.w.staged[p.spec.RepositoryDir][model]
 	if !ok {
 		p.w.t.Fatalf("load of %s, which is not staged", model)
+	}
+	for _, step := range p.w.calls[model] {
+		if p.models[step] == "" {
+			p.w.t.Fatalf("load of %s, which calls %s, which is not loaded", model, step)
+		}
 	}
 	p.models[model] = digest
 	return nil
@@ -339,6 +347,13 @@ func (w *world) revision(id string, versions map[string]int) *repo.Revision {
 			Name: name, Digest: digest, Managed: repo.File{Digest: digest}, Versions: []int64{1},
 			Config: &tritonpb.ModelConfig{Name: name, MaxBatchSize: int32(versions[name])},
 		})
+		if steps := w.calls[name]; len(steps) > 0 {
+			ensemble := &tritonpb.ModelEnsembling{}
+			for _, step := range steps {
+				ensemble.Step = append(ensemble.Step, &tritonpb.ModelEnsembling_Step{ModelName: step})
+			}
+			r.Models[len(r.Models)-1].Config.SchedulingChoice = &tritonpb.ModelConfig_EnsembleScheduling{EnsembleScheduling: ensemble}
+		}
 	}
 	w.revisions[id] = r
 	return r

@@ -7,6 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // ModelCounts are what clients asked of a model, where Triton's own statistics
@@ -96,14 +99,29 @@ type VersionCounts struct {
 	// Executions are those that servers have answered; their own statistics show
 	// them a moment later. Streams are not in it.
 	Executions uint64
+	// Asked are the requests that Conch sent to servers, and that those count as
+	// successes. What they count beyond, other models asked for.
+	Asked uint64
 }
 
 // tally is what VersionCounts are taken from. It begins with a load of the model.
 type tally struct {
 	version                          string
-	success, failed, executions      atomic.Uint64
+	success, failed                  atomic.Uint64
+	executions, asked                atomic.Uint64
 	successTime, failTime, queueTime atomic.Int64
 	ran                              []atomic.Uint64 // by rows
+}
+
+// answered counts what a server said to one request of Conch's. A server whose
+// caller has gone goes on, and counts a success in the end.
+func (t *tally) answered(err error, backend string) {
+	if err == nil {
+		t.executions.Add(1)
+	}
+	if err == nil || status.Code(err) == codes.Canceled || judgeError(err, backend) == succeeded {
+		t.asked.Add(1)
+	}
 }
 
 func newTally(version string, maxBatch int) *tally {
@@ -185,7 +203,7 @@ func (d *Dispatcher) VersionCounts(model string) []VersionCounts {
 		one := VersionCounts{
 			Version: t.version, Success: t.success.Load(), Failed: t.failed.Load(),
 			SuccessTime: time.Duration(t.successTime.Load()), FailTime: time.Duration(t.failTime.Load()), QueueTime: time.Duration(t.queueTime.Load()),
-			Ran: map[int]uint64{}, Executions: t.executions.Load(),
+			Ran: map[int]uint64{}, Executions: t.executions.Load(), Asked: t.asked.Load(),
 		}
 		for rows := range t.ran {
 			if n := t.ran[rows].Load(); n > 0 {

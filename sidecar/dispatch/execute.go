@@ -81,6 +81,9 @@ func (d *Dispatcher) execute(b *run) {
 	case forward.Lost(err):
 		d.lost(b, b.calls, err)
 		return
+	}
+	b.calls[0].tally.answered(err, b.model.backend()) // equal keys: one version
+	switch {
 	case err != nil && len(b.calls) > 1:
 		// Somebody's request is bad, and Triton refused all: each on its own.
 		d.separately(b, err)
@@ -96,7 +99,6 @@ func (d *Dispatcher) execute(b *run) {
 		return
 	}
 	d.complete(b)
-	b.calls[0].tally.executions.Add(1) // equal keys: one version
 	for i, c := range b.calls {
 		a := b.answer(c, parts[i], nil)
 		if i == len(b.calls)-1 && b.finish > b.decided {
@@ -226,9 +228,9 @@ func (d *Dispatcher) separately(b *run, cause error) {
 			d.lost(b, b.calls[i:], err)
 			return
 		}
+		c.tally.answered(err, b.model.backend())
 		a := answer{err: err, place: b.place, started: started, rows: c.rows, retried: c.retried}
 		if err == nil {
-			c.tally.executions.Add(1)
 			if a.resp, err = batch.ReadResponse(got.Frame.Data); err != nil {
 				a.err = status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)
 			}

@@ -44,12 +44,12 @@ func (d *Dispatcher) passThrough(c *call, route *route) answer {
 				continue
 			}
 		}
+		c.tally.answered(a.err, c.model.backend())
 		if a.err != nil {
 			a.err = answerStatus(a.err)
 			return a
 		}
 		passBack(c.ctx, got)
-		c.tally.executions.Add(1)
 		if a.resp, err = batch.ReadResponse(got.Frame.Data); err != nil {
 			a.err = status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)
 		}

@@ -477,6 +477,9 @@ func (d *Dispatcher) finishStreamed(p pendingAnswer, result Result, reason strin
 		}
 	}
 	p.model.count(p.tally, p.place, &o, v)
+	if v == succeeded || v == failedCanceled {
+		p.tally.asked.Add(1)
+	}
 	d.o.Observer.Finished(o)
 }
 

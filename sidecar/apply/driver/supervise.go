@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // server is one life of a partition's server.
@@ -46,9 +44,6 @@ type launcher func(ctx context.Context) (server, error)
 // before the server comes up without it.
 const maxReviveLoads = 3
 
-// parallelLoads bounds the models that a restarted server loads at a time.
-const parallelLoads = 4
-
 // limits bound what a server may take: load one load, drain the end of the
 // requests that it has accepted, health the answer that it lives. A foreign
 // server is not ours to end.
@@ -65,6 +60,7 @@ type supervised struct {
 	backoff Backoff
 	limits  limits
 	log     *slog.Logger
+	loading chan struct{} // holds one for every load that is under way
 
 	stop   context.CancelFunc // ends the supervision
 	ended  chan struct{}      // closed when it has ended
@@ -95,7 +91,7 @@ func supervise(ctx context.Context, spec Spec, launch launcher, backoff Backoff,
 	limits.health = limits.health.withDefaults()
 	p := &supervised{
 		spec: spec, launch: launch, backoff: backoff.withDefaults(), limits: limits, log: log.With("partition", spec.Partition.GetId()),
-		stop: stop, ended: make(chan struct{}), onStop: onStop,
+		loading: make(chan struct{}, parallelLoads), stop: stop, ended: make(chan struct{}), onStop: onStop,
 		current: first, last: first.endpoint(), changed: make(chan struct{}), models: map[string]bool{}, adopted: map[string]bool{}, hung: map[string]bool{}, failed: map[string]int{},
 	}
 	go p.watch(life, first)
@@ -292,78 +288,6 @@ func (p *supervised) isAdopted(model string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.adopted[model]
-}
-
-// Load loads a model, within the driver's time for a load.
-func (p *supervised) Load(ctx context.Context, model string) error {
-	ctx, cancel := context.WithTimeout(ctx, p.limits.load)
-	defer cancel()
-	s, err := p.living(ctx)
-	if err != nil {
-		return fmt.Errorf("partition %s: load %q: %w", p.spec.Partition.GetId(), model, err)
-	}
-	p.mu.Lock()
-	hung, had := p.hung[model], p.models[model]
-	p.mu.Unlock()
-	if hung && !p.limits.foreign {
-		if s, err = p.recycle(ctx, s); err != nil {
-			return fmt.Errorf("partition %s: load %q: %w", p.spec.Partition.GetId(), model, err)
-		}
-	}
-	// Wanted before it is there: if the server dies just after the load, the next
-	// life must have the model.
-	p.mu.Lock()
-	p.models[model] = true
-	p.mu.Unlock()
-	within, release := whileAlive(ctx, s)
-	defer release()
-	err = s.load(within, model)
-	if err == nil {
-		p.mu.Lock()
-		delete(p.adopted, model)
-		p.mu.Unlock()
-		return nil
-	}
-	// gRPC may notice the deadline before the context does.
-	timedOut := errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
-	p.mu.Lock()
-	if !had {
-		delete(p.models, model)
-	}
-	if timedOut {
-		p.hung[model] = true
-	}
-	p.mu.Unlock()
-	return fmt.Errorf("partition %s: %w", p.spec.Partition.GetId(), &LoadError{Model: model, Hung: timedOut, Err: err})
-}
-
-// recycle kills a life that will never finish a load and waits for the next.
-func (p *supervised) recycle(ctx context.Context, s server) (server, error) {
-	p.log.Warn("restarting the partition's server: a load in it hangs")
-	if err := s.kill(); err != nil {
-		p.log.Warn("a killed server left something behind", "error", err)
-	}
-	for {
-		next, err := p.living(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if next != s {
-			return next, nil
-		}
-		// Dead, and the supervision has not noticed yet.
-		p.mu.Lock()
-		changed, same := p.changed, p.current == s
-		p.mu.Unlock()
-		if !same {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ErrDown, context.Cause(ctx))
-		case <-changed:
-		}
-	}
 }
 
 // Unload unloads a model. In a server that is down there is nothing to unload.

@@ -72,6 +72,8 @@ type Count struct {
 	Ran map[int]uint64
 	// Executions that partitions have answered: so many their statistics will show.
 	Executions uint64
+	// Asked are the requests to partitions that those count as successes: what they count beyond, ensembles asked for.
+	Asked uint64
 }
 
 // Counts knows the requests of clients.

@@ -330,6 +330,37 @@ func TestStatistics(t *testing.T) {
 	requireStatus(t, err, codes.Internal, "no")
 }
 
+// The steps of an ensemble are requests of the models that it calls, though no client sent them.
+func TestStatisticsCountTheStepsOfEnsembles(t *testing.T) {
+	w, a := newWorld(t)
+	d := func(n uint64) *tritonpb.StatisticDuration { return &tritonpb.StatisticDuration{Count: n, Ns: 100 * n} }
+	w.servers[0].statistics = []*tritonpb.ModelStatistics{{Name: "m", Version: "1", InferenceCount: 15, ExecutionCount: 9,
+		InferenceStats: &tritonpb.InferStatistics{Success: d(9), Queue: d(9), ComputeInfer: d(9)}}}
+	count := aggregate.Count{Success: 8, SuccessTime: 5000, QueueTime: 7, Ran: map[int]uint64{4: 8}, Executions: 2, Asked: 2}
+	w.counts["m/1"] = count
+	ask := func() (success, queue, infer *tritonpb.StatisticDuration) {
+		r, err := a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "m"})
+		require.NoError(t, err)
+		of := r.GetModelStats()[0].GetInferenceStats()
+		return of.GetSuccess(), of.GetQueue(), of.GetComputeInfer()
+	}
+	success, _, infer := ask()
+	require.EqualValues(t, []uint64{8, 8}, []uint64{success.GetCount(), infer.GetCount()}, "nothing calls m: the rest is somebody else's")
+
+	w.models["n"] = aggregate.Model{Versions: []string{"1"}, Config: &tritonpb.ModelConfig{Name: "n", SchedulingChoice: &tritonpb.ModelConfig_EnsembleScheduling{
+		EnsembleScheduling: &tritonpb.ModelEnsembling{Step: []*tritonpb.ModelEnsembling_Step{{ModelName: "m"}}}}}}
+	success, queue, infer := ask()
+	require.Empty(t, cmp.Diff(&tritonpb.StatisticDuration{Count: 8 + 7, Ns: 5000 + 7*100}, success, protocmp.Transform()))
+	require.Empty(t, cmp.Diff(&tritonpb.StatisticDuration{Count: 8 + 7, Ns: 7 + 8*100 + 7*100}, queue, protocmp.Transform()))
+	require.EqualValues(t, 8+7, infer.GetCount())
+
+	// A server that began anew counts from zero, and Conch goes on.
+	count.Asked = 50
+	w.counts["m/1"] = count
+	success, _, _ = ask()
+	require.EqualValues(t, 8, success.GetCount())
+}
+
 type repository struct{ calls []string }
 
 func (r *repository) Load(_ context.Context, model string, _ map[string]*tritonpb.ModelRepositoryParameter) error {

@@ -38,7 +38,7 @@ func (a *Aggregate) ModelStatistics(ctx context.Context, r *tritonpb.ModelStatis
 		return nil, err
 	}
 	if a.o.Counts != nil {
-		applyCounts(merged, a.o.Counts)
+		applyCounts(merged, a.o.Counts, a.called())
 	}
 	return &tritonpb.ModelStatisticsResponse{ModelStats: merged}, nil
 }
@@ -207,10 +207,22 @@ func subtract(from, less *tritonpb.StatisticDuration) {
 	}
 }
 
+// called are the models that ensembles call.
+func (a *Aggregate) called() map[string]bool {
+	called := map[string]bool{}
+	for _, e := range a.o.Models.Repository() {
+		m, _ := a.o.Models.Lookup(e.Name)
+		for _, step := range m.Config.GetEnsembleScheduling().GetStep() {
+			called[step.GetModelName()] = true
+		}
+	}
+	return called
+}
+
 // applyCounts puts clients' requests in place of partitions'. A server charges every request of a batch with what the
 // batch took; a partition that got the batch as one request charges once, so each request is charged here with the average
-// of its batch's size.
-func applyCounts(list []*tritonpb.ModelStatistics, counts Counts) {
+// of its batch's size. What ensembles asked of a model comes on top: Triton counts their steps as requests of the model.
+func applyCounts(list []*tritonpb.ModelStatistics, counts Counts, called map[string]bool) {
 	for _, s := range list {
 		c, ok := counts.Count(s.GetName(), s.GetVersion())
 		if !ok {
@@ -224,9 +236,20 @@ func applyCounts(list []*tritonpb.ModelStatistics, counts Counts) {
 		infer := perRequest(c, s, of.GetComputeInfer(), (*tritonpb.InferBatchStatistics).GetComputeInfer)
 		output := perRequest(c, s, of.GetComputeOutput(), (*tritonpb.InferBatchStatistics).GetComputeOutput)
 		inServer := c.Success * average(of.GetQueue())
-		of.Success = &tritonpb.StatisticDuration{Count: c.Success, Ns: uint64(c.SuccessTime)}
+		served, asked := of.GetSuccess(), uint64(0)
+		if called[s.GetName()] && served.GetCount() > c.Asked {
+			asked = served.GetCount() - c.Asked
+		}
+		steps := func(sum, each *tritonpb.StatisticDuration) *tritonpb.StatisticDuration {
+			sum.Count += asked
+			sum.Ns += asked * average(each)
+			return sum
+		}
+		input, infer, output = steps(input, of.GetComputeInput()), steps(infer, of.GetComputeInfer()), steps(output, of.GetComputeOutput())
+		queue := steps(&tritonpb.StatisticDuration{Count: c.Success, Ns: uint64(c.QueueTime) + inServer}, of.GetQueue())
+		of.Success = steps(&tritonpb.StatisticDuration{Count: c.Success, Ns: uint64(c.SuccessTime)}, served)
 		of.Fail = &tritonpb.StatisticDuration{Count: c.Fail, Ns: uint64(c.FailTime)}
-		of.Queue = &tritonpb.StatisticDuration{Count: c.Success, Ns: uint64(c.QueueTime) + inServer}
+		of.Queue = queue
 		of.ComputeInput, of.ComputeInfer, of.ComputeOutput = input, infer, output
 	}
 }
