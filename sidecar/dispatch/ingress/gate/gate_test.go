@@ -1,0 +1,272 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package gate_test
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"pgregory.net/rapid"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// door is a gate before a listener, as a front has it.
+type door struct {
+	*gate.Gate
+	t testing.TB
+	l *gate.Listener
+}
+
+func open(t testing.TB, o gate.Options) *door {
+	o.Requests, o.Connections = max(o.Requests, 1), max(o.Connections, 1)
+	if o.Bytes == 0 {
+		o.Bytes = 1 << 20
+	}
+	if o.Stall == 0 {
+		o.Stall = time.Minute
+	}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	g := gate.New(o)
+	d := &door{Gate: g, t: t, l: g.Listener(l, true)}
+	t.Cleanup(func() {
+		g.Close()
+		require.NoError(t, l.Close())
+	})
+	return d
+}
+
+// dial is a new client.
+func (d *door) dial() net.Conn {
+	client, err := (&net.Dialer{}).DialContext(d.t.Context(), "tcp", d.l.Addr().String())
+	require.NoError(d.t, err)
+	d.t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// enter is a new client and its connection as the front sees it.
+func (d *door) enter() (client net.Conn, conn *gate.Conn) {
+	client = d.dial()
+	accepted, err := d.l.Accept()
+	require.NoError(d.t, err)
+	conn = accepted.(*gate.Conn)
+	d.t.Cleanup(func() { _ = conn.Close() })
+	return client, conn
+}
+
+// gone requires that a client's connection is closed.
+func (d *door) gone(client net.Conn) {
+	require.NoError(d.t, client.SetReadDeadline(time.Now().Add(10*time.Second)))
+	_, err := client.Read(make([]byte, 1))
+	require.Error(d.t, err)
+	timeout, ok := err.(net.Error) //nolint:errorlint // net.Conn gives it bare
+	require.False(d.t, ok && timeout.Timeout(), "the connection is still open")
+}
+
+func never(error) {}
+
+func unavailable(t require.TestingT, err error) {
+	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+}
+
+// TestTheIdlestGoes: one connection too many closes that which was without a request for longest, and never one that has a request.
+func TestTheIdlestGoes(t *testing.T) {
+	d := open(t, gate.Options{Connections: 2, Requests: 10})
+	_, a := d.enter()
+	first, _ := d.enter()
+	busy, err := a.Begin(never)
+	require.NoError(t, err)
+	_, c := d.enter()
+	d.gone(first)
+	require.Equal(t, uint64(1), d.Stats().Refused[gate.Displaced])
+	require.Equal(t, 2, d.Stats().Connections)
+
+	_, err = c.Begin(never)
+	require.NoError(t, err)
+	refused := d.dial()
+	accepted := make(chan struct{})
+	go func() { // refuses it and waits for the next one
+		defer close(accepted)
+		conn, err := d.l.Accept()
+		if err == nil {
+			_ = conn.Close()
+		}
+	}()
+	d.gone(refused)
+	require.Equal(t, uint64(1), d.Stats().Refused[gate.TooManyConnections])
+	busy.End()
+	d.dial() // takes the place of a, whose request has ended
+	<-accepted
+	require.Equal(t, uint64(2), d.Stats().Refused[gate.Displaced])
+}
+
+// TestRefusedBeforeItIsRead: beyond a bound the answer is UNAVAILABLE, and nothing is counted.
+func TestRefusedBeforeItIsRead(t *testing.T) {
+	held := int64(0)
+	d := open(t, gate.Options{Requests: 1, Bytes: 100, Held: func() int64 { return held }})
+	_, c := d.enter()
+	r, err := c.Begin(never)
+	require.NoError(t, err)
+	_, err = c.Begin(never)
+	unavailable(t, err)
+	r.End()
+	held = 101 // by the dispatcher
+	_, err = c.Begin(never)
+	unavailable(t, err)
+	held = 0
+	r, err = c.Begin(never)
+	require.NoError(t, err)
+	r.End()
+	s := d.Stats()
+	require.Zero(t, s.Requests)
+	require.Zero(t, s.Bytes)
+	require.Equal(t, uint64(1), s.Refused[gate.TooManyRequests])
+	require.Equal(t, uint64(1), s.Refused[gate.TooManyBytes])
+}
+
+// TestUnfinishedBodiesAreEvicted: those of the connection that holds most, when more comes than may be held; then nothing is held.
+func TestUnfinishedBodiesAreEvicted(t *testing.T) {
+	const bound = 64 << 10
+	d := open(t, gate.Options{Requests: 10, Connections: 2, Bytes: bound})
+	modest, small := d.enter()
+	greedy, large := d.enter()
+	evicted := make(chan error, 2)
+	for _, c := range []*gate.Conn{small, large} {
+		r, err := c.Begin(func(err error) {
+			if c == large {
+				evicted <- err
+			} else {
+				evicted <- nil
+			}
+		})
+		require.NoError(t, err)
+		r.Receive()
+		defer r.End()
+	}
+	_, err := modest.Write(make([]byte, 1000))
+	require.NoError(t, err)
+	_, err = io.ReadFull(small, make([]byte, 1000))
+	require.NoError(t, err)
+	go func() { _, _ = greedy.Write(make([]byte, bound)) }()
+	_, err = io.ReadFull(large, make([]byte, bound))
+	require.NoError(t, err)
+	unavailable(t, <-evicted)
+	require.Empty(t, evicted, "the other one is left alone")
+	require.NoError(t, small.Close())
+	require.NoError(t, large.Close())
+	require.Zero(t, d.Stats().Bytes)
+	require.Zero(t, d.Stats().Connections)
+}
+
+// TestWhoTakesNoAnswerIsClosed after the time Stall, and what it held is not held any more.
+func TestWhoTakesNoAnswerIsClosed(t *testing.T) {
+	d := open(t, gate.Options{Stall: 40 * time.Millisecond})
+	client, c := d.enter()
+	r, err := c.Begin(never)
+	require.NoError(t, err)
+	answer := r.Sent(mem.BufferSlice{mem.SliceBuffer(make([]byte, 5000))})
+	require.Equal(t, int64(5000), d.Stats().Bytes)
+	d.gone(client)
+	require.Equal(t, uint64(1), d.Stats().Refused[gate.Stalled])
+	require.Zero(t, d.Stats().Bytes)
+	answer.Free() // by the transport, later
+	require.Zero(t, d.Stats().Bytes, "it is not counted out twice")
+	r.End()
+	require.Zero(t, d.Stats().Requests)
+}
+
+// TestWhatIsHeldIsBounded: whatever is held, answered and given back, in whatever order, the bound holds for what may be refused, and in the
+// end nothing is counted.
+func TestWhatIsHeldIsBounded(t *testing.T) {
+	const bound = 10_000
+	d := open(t, gate.Options{Requests: 1000, Bytes: bound})
+	_, c := d.enter()
+	rapid.Check(t, func(t *rapid.T) {
+		var held []int
+		var requests []*gate.Request
+		var answers []mem.BufferSlice
+		total := int64(0)
+		size := rapid.IntRange(1, bound/2)
+		t.Repeat(map[string]func(*rapid.T){
+			"hold": func(t *rapid.T) {
+				n := size.Draw(t, "n")
+				if err := c.Hold(n); err != nil {
+					unavailable(t, err)
+					require.Greater(t, total+int64(n), int64(bound), "there was room")
+					return
+				}
+				held, total = append(held, n), total+int64(n)
+				require.LessOrEqual(t, total, int64(bound))
+			},
+			"release": func(t *rapid.T) {
+				if len(held) > 0 {
+					c.Release(held[0])
+					total -= int64(held[0])
+					held = held[1:]
+				}
+			},
+			"answer": func(t *rapid.T) {
+				r, err := c.Begin(never)
+				if err != nil {
+					unavailable(t, err)
+					require.Greater(t, total, int64(bound))
+					return
+				}
+				n := size.Draw(t, "answer")
+				answers, requests = append(answers, r.Sent(mem.BufferSlice{mem.SliceBuffer(make([]byte, n))})), append(requests, r)
+				total += int64(n)
+			},
+			"taken": func(t *rapid.T) {
+				if len(answers) > 0 {
+					total -= int64(answers[0].Len())
+					answers[0].Free()
+					requests[0].End()
+					answers, requests = answers[1:], requests[1:]
+				}
+			},
+			"": func(t *rapid.T) {
+				require.Equal(t, total, d.Stats().Bytes)
+				require.Equal(t, int64(len(requests)), d.Stats().Requests)
+			},
+		})
+		for _, n := range held {
+			c.Release(n)
+		}
+		for i, a := range answers {
+			a.Free()
+			requests[i].End()
+		}
+		require.Zero(t, d.Stats().Bytes)
+		require.Zero(t, d.Stats().Requests)
+	})
+}
+
+// BenchmarkRequest is what a gRPC call costs at the gate beside its reading and writing.
+func BenchmarkRequest(b *testing.B) {
+	d := open(b, gate.Options{Requests: 10})
+	_, c := d.enter()
+	data := make([]byte, 1<<10)
+	b.ReportAllocs()
+	for b.Loop() {
+		r, err := c.Begin(never)
+		if err != nil {
+			b.Fatal(err)
+		}
+		r.Receive()
+		r.Received(len(data))
+		answer := r.Sent(mem.BufferSlice{mem.SliceBuffer(data)})
+		answer.Free()
+		r.End()
+	}
+}
