@@ -19,13 +19,9 @@ import (
 func begin(stream grpc.ServerStream) (*gate.Request, error) {
 	ctx := stream.Context()
 	return gate.Caller(ctx).Begin(func(cause error) {
-		// Only the transport can end a call whose handler waits for a message; its
-		// stream has the method, its interface in the public package has not. If it
-		// ever went away, a call would stay until its client gives up, uncounted.
-		type writer interface {
-			WriteStatus(*status.Status) error
-		}
-		if w, ok := grpc.ServerTransportStreamFromContext(ctx).(writer); ok {
+		// Only the transport can end a call whose handler waits for a message. If it
+		// ever could not, a call would stay until its client gives up, uncounted.
+		if w, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter); ok {
 			_ = w.WriteStatus(status.Convert(cause)) // fails if the call has ended
 		}
 	})

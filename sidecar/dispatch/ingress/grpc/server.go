@@ -115,6 +115,7 @@ func New(o Options) *grpc.Server {
 		grpc.Creds(gate.Credentials(o.Credentials)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingInterval, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
+		grpc.ChainStreamInterceptor(exceeded),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 			method, ok := grpc.MethodFromServerStream(stream)

@@ -59,7 +59,7 @@ func (c *control) ServerReady(context.Context, *tritonpb.ServerReadyRequest) (*t
 	return &tritonpb.ServerReadyResponse{Ready: c.ready}, c.fail
 }
 
-func serve(t *testing.T, p *path, c *control, o ...grpc.ServerOption) *grpc.ClientConn {
+func serve(t *testing.T, p front.Inferer, c *control, o ...grpc.ServerOption) *grpc.ClientConn {
 	s := front.New(front.Options{Inferer: p, Aggregator: c, ServerOptions: o})
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -1,0 +1,39 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package grpc_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+)
+
+// slowPath answers nobody before he has gone.
+type slowPath struct{ path }
+
+func (p *slowPath) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
+	defer r.Free()
+	<-ctx.Done()
+	return nil, status.FromContextError(ctx.Err()).Err()
+}
+
+// TestDeadlinesAreAnswered: a call whose deadline passes is answered in Triton's words, before the transport resets it. The client's own
+// timer may come first, which is no fault, but not always.
+func TestDeadlinesAreAnswered(t *testing.T) {
+	client := tritonpb.NewGRPCInferenceServiceClient(serve(t, &slowPath{}, &control{}))
+	require.Eventually(t, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+		defer cancel()
+		_, err := client.ModelInfer(ctx, &tritonpb.ModelInferRequest{ModelName: "m"})
+		require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
+		return status.Convert(err).Message() == "Deadline Exceeded"
+	}, 20*time.Second, time.Millisecond)
+}
