@@ -13,13 +13,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/tritonctl/cmd/advise"
 	"github.com/conch-serving/conch/tritonctl/cmd/events"
 	"github.com/conch-serving/conch/tritonctl/cmd/gpu"
 	"github.com/conch-serving/conch/tritonctl/cmd/model"
 	"github.com/conch-serving/conch/tritonctl/cmd/plan"
 	"github.com/conch-serving/conch/tritonctl/cmd/policy"
+	"github.com/conch-serving/conch/tritonctl/cmd/record"
 	"github.com/conch-serving/conch/tritonctl/cmd/release"
+	"github.com/conch-serving/conch/tritonctl/cmd/replay"
 	"github.com/conch-serving/conch/tritonctl/cmd/repo"
+	"github.com/conch-serving/conch/tritonctl/cmd/simulate"
 	"github.com/conch-serving/conch/tritonctl/cmd/version"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -62,7 +66,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
 	root.PersistentFlags().StringVarP(&f.Format, "output", "o", "table", "output format: table, json or yaml")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats(), cobra.ShellCompDirectiveNoFileComp))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
-	root.AddCommand(repo.New(f), model.New(f), plan.New(f), policy.New(f), gpu.New(f), release.New(f), events.New(f), version.New(f))
+	root.AddCommand(repo.New(f), model.New(f), plan.New(f), policy.New(f), gpu.New(f), release.New(f), events.New(f), version.New(f),
+		simulate.New(f), record.New(f), replay.New(f), advise.New(f))
 	root.SetIn(f.In)
 	root.SetOut(f.Out)
 	root.SetErr(f.Err)

@@ -5,7 +5,10 @@ package cmd_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -17,6 +20,7 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/admin"
 	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
 	"github.com/conch-serving/conch/tritonctl/cmd"
 	"github.com/conch-serving/conch/tritonctl/factory"
 )
@@ -26,6 +30,10 @@ func TestMain(m *testing.M) {
 		"tritonctl": func() {
 			f := factory.New()
 			f.Author = "ada"
+			f.Open = func(path string) error {
+				_, err := fmt.Println("opened", path)
+				return err
+			}
 			os.Exit(cmd.Run(context.Background(), f, os.Args[1:]))
 		},
 	})
@@ -164,6 +172,33 @@ func (w *world) Events(_ context.Context, since uint64) ([]client.Event, error) 
 		{ID: 2, Time: at(2), Kind: "plan_applied", Author: "ada", Reason: "more load", Message: "plan 7 serves", Seconds: 1.25},
 	}
 	return events[min(since, 2):], nil
+}
+
+// Snapshot is counter alone, with a measured profile, at rate requests per second.
+func (w *world) Snapshot(context.Context) (json.RawMessage, error) {
+	return json.RawMessage(`{"revision":"3","models":[{"name":"counter","slo_us":"25000","max_batch_size":32,"batchable":true,"rate":300,"row_rate":300,"burstiness":1}],
+"nodes":[{"name":"n","gpus":[{"id":"gpu0","type":"A100"},{"id":"gpu1","type":"A100","index":1}]}],
+"profiles":[{"model":"counter","gpu_type":"A100","usable":true,"source":"PROFILE_SOURCE_CALIBRATED","points":[
+{"batch":1,"thread_percentage":100,"latency_us":{"value":6000},"latency_upper_us":6000},{"batch":32,"thread_percentage":100,"latency_us":{"value":37000},"latency_upper_us":37000}]}],
+"current":{"partitions":[{"id":"gpu0","node":"n","gpu":"gpu0","thread_percentage":100,"instances":[{"model":"counter"}]},{"id":"gpu1","node":"n","gpu":"gpu1","thread_percentage":100,"instances":[{"model":"counter"}]}]}}`), nil
+}
+
+// Record is a request every 4 ms for two seconds, whatever was asked.
+func (w *world) Record(_ context.Context, out io.Writer) (client.Recorded, error) {
+	t, err := workload.NewWriter(out, workload.Header{Start: at(1), Source: "a test"})
+	if err != nil {
+		return client.Recorded{}, err
+	}
+	m, err := t.Model(workload.TraceModel{Name: "counter", SLO: 25 * time.Millisecond})
+	if err != nil {
+		return client.Recorded{}, err
+	}
+	for i := range 500 {
+		if err := t.Write(workload.Arrival{At: time.Duration(i) * 4 * time.Millisecond, Model: m, Rows: 1, Bytes: 600}); err != nil {
+			return client.Recorded{}, err
+		}
+	}
+	return client.Recorded{Requests: 500, Lost: 3}, t.Flush()
 }
 
 func (w *world) Follow(ctx context.Context, since uint64, yield func(client.Event) error) error {

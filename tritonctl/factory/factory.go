@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -32,6 +33,8 @@ type Factory struct {
 	OutTerminal, ErrTerminal bool
 	// Getenv reads the environment.
 	Getenv func(string) string
+	// Open shows a file to the person, in their browser.
+	Open func(path string) error
 	// Author is who orders changes, for the event log.
 	Author string
 
@@ -52,6 +55,7 @@ func New() *Factory {
 		OutTerminal: term.IsTerminal(int(os.Stdout.Fd())),
 		ErrTerminal: term.IsTerminal(int(os.Stderr.Fd())),
 		Getenv:      os.Getenv,
+		Open:        func(path string) error { return exec.Command("xdg-open", path).Run() },
 		Author:      author,
 	}
 }

@@ -25,6 +25,9 @@ type Options struct {
 	Seed uint64
 	// Rate is the total in requests per second instead of the scenario's; its parts stay in proportion. 0 means that one.
 	Rate float64
+	// GPUs instead of those there are: the first ones, or copies of the last one besides. The plan, the scenario's or the snapshot's, is left
+	// out then: without a policy every model is on every GPU. 0 means those there are.
+	GPUs int
 	// Policy is asked for plans: see Policy.Open. Nil with a scenario that names one is an error.
 	Policy sim.Policy
 }
@@ -80,6 +83,14 @@ func (s *Scenario) world(o Options) (*World, error) {
 	snapshot, err := s.snapshot()
 	if err != nil {
 		return nil, err
+	}
+	if o.GPUs != 0 {
+		if err := resize(snapshot, o.GPUs); err != nil {
+			return nil, err
+		}
+		other := *s
+		other.Plan = nil
+		s = &other
 	}
 	loads, err := s.loads(snapshot)
 	if err != nil {

@@ -1,0 +1,88 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package advise_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/sim/advise"
+)
+
+// world is some models, each on every one of some GPUs, at a rate each.
+func world(gpus int, rate float64, models ...string) *policy.Snapshot {
+	s := &policy.Snapshot{Revision: 1, Nodes: []*policy.Node{{Name: "n"}}, Current: &policy.Plan{}}
+	for i := range gpus {
+		id := "gpu" + string(rune('0'+i))
+		s.Nodes[0].Gpus = append(s.Nodes[0].Gpus, &policy.GPU{Id: id, Type: "T", Index: uint32(i)})
+		p := &policy.Partition{Id: id, Node: "n", Gpu: id, ThreadPercentage: 100, Rank: uint32(i)}
+		for _, m := range models {
+			p.Instances = append(p.Instances, policy.ModelInstance(m, 0))
+		}
+		s.Current.Partitions = append(s.Current.Partitions, p)
+	}
+	for _, m := range models {
+		s.Models = append(s.Models, &policy.Model{Name: m, SloUs: 50000, MaxBatchSize: 32, Batchable: true, Rate: rate, RowRate: rate, Burstiness: 1})
+		p := &policy.Profile{Model: m, GpuType: "T", Usable: true, Source: policy.ProfileSource_PROFILE_SOURCE_CALIBRATED}
+		for _, b := range []uint32{1, 32} {
+			us := 8000 + 500*float64(b)
+			p.Points = append(p.Points, &policy.ProfilePoint{Batch: b, ThreadPercentage: 100, LatencyUs: &policy.Estimate{Value: us}, LatencyUpperUs: us})
+		}
+		s.Profiles = append(s.Profiles, p)
+	}
+	return s
+}
+
+func TestWhoRunsRequestsAloneGainsBatches(t *testing.T) {
+	s := world(3, 60, "a", "b")
+	before := proto.CloneOf(s)
+	in := advise.Input{Snapshot: s, Seeds: []uint64{1, 2}}
+	a, err := advise.Make(t.Context(), in)
+	require.NoError(t, err)
+	require.True(t, a.Enough, a.Text)
+	// Three GPUs run at most 3/8.5ms = 353 requests per second one by one.
+	require.Less(t, a.Triton.Rate, 353.0)
+	require.Greater(t, a.Low, 2.0)
+	require.LessOrEqual(t, a.Low, a.Ratio)
+	require.LessOrEqual(t, a.Ratio, a.High)
+	require.Less(t, a.Needed, 3)
+	require.Positive(t, a.Needed)
+	text := strings.Join(a.Text, "\n")
+	require.Contains(t, text, "x the traffic at the same SLO")
+	require.Contains(t, text, "of your 3 GPUs")
+	require.True(t, proto.Equal(before, s), "the snapshot is not changed")
+
+	again, err := advise.Make(t.Context(), in)
+	require.NoError(t, err)
+	require.Equal(t, a, again)
+}
+
+func TestThinDataGiveNoFigure(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*policy.Snapshot)
+		want   string
+	}{
+		{"nothing arrived", func(s *policy.Snapshot) { s.Models[0].Rate = 0 }, "No requests were seen"},
+		{"little arrived", func(s *policy.Snapshot) { s.Models[0].Rate = 3 }, "30 requests; 200 are the least"},
+		{"no profile", func(s *policy.Snapshot) { s.Profiles[0].Usable = false }, "not known well enough"},
+		{"no SLO", func(s *policy.Snapshot) { s.Models[0].SloUs = 0 }, "no SLO"},
+		{"nowhere", func(s *policy.Snapshot) { s.Current = nil }, "on no GPU"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := world(1, 100, "a")
+			c.change(s)
+			a, err := advise.Make(t.Context(), advise.Input{Snapshot: s, Seeds: []uint64{1}, Batching: map[string]advise.Batching{"a": {Dynamic: true, Delay: time.Millisecond}}})
+			require.NoError(t, err)
+			require.False(t, a.Enough)
+			require.Nil(t, a.Conch)
+			require.Contains(t, strings.Join(a.Text, "\n"), c.want)
+		})
+	}
+}

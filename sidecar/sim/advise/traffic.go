@@ -1,0 +1,252 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package advise
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
+)
+
+const (
+	// trial is how long one simulated trial is.
+	trial = 20 * time.Second
+	// fewestRequests is below which a model's traffic says nothing of 1% bad.
+	fewestRequests = 200
+	// short is the recording below which a note is due.
+	short = 30 * time.Second
+	// liveWindow is what the rates of a snapshot cover.
+	liveWindow = 10 * time.Second
+)
+
+// Traffic is a recorded trace in memory.
+type Traffic struct {
+	Header   workload.Header
+	Models   []workload.TraceModel
+	Arrivals []workload.Arrival // in order of time
+	Length   time.Duration
+}
+
+// ReadTraffic reads a trace to its end.
+func ReadTraffic(r io.Reader) (*Traffic, error) {
+	t, err := workload.NewReader(r)
+	if err != nil {
+		return nil, err
+	}
+	out := &Traffic{Header: t.Header}
+	var a workload.Arrival
+	for t.Next(&a) {
+		out.Arrivals = append(out.Arrivals, a)
+		out.Length = max(out.Length, a.At+1)
+	}
+	if err := t.Err(); err != nil {
+		return nil, err
+	}
+	out.Models = t.Models()
+	slices.SortStableFunc(out.Arrivals, func(a, b workload.Arrival) int { return int(a.At - b.At) })
+	return out, nil
+}
+
+// world is what every trial has in common.
+type world struct {
+	in       Input
+	snapshot []byte // without models that have no traffic or cannot be simulated
+	rate     float64
+	largest  map[string]uint32 // rows of one request, by model
+}
+
+// look finds out what can be simulated, and what is missing.
+func (a *Advice) look(in Input) (*world, error) {
+	s := proto.CloneOf(in.Snapshot)
+	w := &world{in: in, largest: map[string]uint32{}}
+	counts := map[string]float64{}
+	if in.Traffic != nil {
+		for _, one := range in.Traffic.Arrivals {
+			name := in.Traffic.Models[one.Model].Name
+			counts[name]++
+			w.largest[name] = max(w.largest[name], uint32(one.Rows))
+		}
+		if in.Traffic.Length < short {
+			a.Notes = append(a.Notes, fmt.Sprintf("how the traffic varies beyond the %v that were recorded.", in.Traffic.Length.Round(time.Millisecond)))
+		}
+	} else {
+		for _, m := range s.GetModels() {
+			counts[m.GetName()] = m.GetRate() * liveWindow.Seconds()
+		}
+		a.Notes = append(a.Notes, "how the traffic varies beyond the last seconds: `tritonctl record --for 5m -o trace`, then `tritonctl advise trace` know more.")
+	}
+	x := policy.NewIndex(s)
+	a.GPUs = len(x.GPUs())
+	total := 0.0
+	keep := map[string]bool{}
+	for _, m := range s.GetModels() {
+		n := counts[m.GetName()]
+		if n == 0 {
+			continue
+		}
+		delete(counts, m.GetName())
+		if !m.GetBatchable() {
+			a.Notes = append(a.Notes, fmt.Sprintf("what %s costs the others: its requests pass through (%s), and are left out here.", m.GetName(), m.GetPassThroughReason()))
+			continue
+		}
+		placed := len(s.GetCurrent().PartitionsOf(m.GetName())) > 0
+		switch {
+		case n < fewestRequests:
+			a.Missing = append(a.Missing, fmt.Sprintf("%s: %.0f requests; %d are the least. Record for longer: tritonctl record --for 5m -o trace", m.GetName(), n, fewestRequests))
+		case !placed:
+			a.Missing = append(a.Missing, m.GetName()+": it is on no GPU.")
+		case !a.profiled(x, s, m):
+			a.Missing = append(a.Missing, m.GetName()+": how long its batches take is not known well enough: at least two batch sizes must be seen often. Send batches of several rows, or declare alpha and beta under models in conch.yaml.")
+		case m.GetSloUs() == 0:
+			a.Missing = append(a.Missing, m.GetName()+": it has no SLO; give it one in conch.yaml.")
+		default:
+			keep[m.GetName()] = true
+			total += n
+		}
+	}
+	for _, name := range sorted(counts) {
+		if counts[name] > 0 {
+			a.Missing = append(a.Missing, name+": it is in the trace and not in the snapshot.")
+		}
+	}
+	if len(keep) == 0 && len(a.Missing) == 0 {
+		a.Missing = append(a.Missing, "No requests were seen. Send some of your clients to conch, then ask again.")
+	}
+	length := liveWindow
+	if in.Traffic != nil {
+		length = max(time.Millisecond, in.Traffic.Length)
+	}
+	w.rate = total / length.Seconds()
+	a.Rate = w.rate
+	only(s, keep)
+	a.Notes = append(a.Notes,
+		"how requests queue in each Triton server: one queue before all GPUs is simulated for both sides, which favours Triton where a model is on several.",
+		"what other callers of the servers do, and the microseconds that Conch itself adds.")
+	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("advise: snapshot: %w", err)
+	}
+	w.snapshot = encoded
+	return w, nil
+}
+
+func sorted(m map[string]float64) []string {
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// profiled reports whether the model's latency is known on every type of GPU, and notes how it is known.
+func (a *Advice) profiled(x *policy.Index, s *policy.Snapshot, m *policy.Model) bool {
+	seen := map[string]bool{}
+	for _, g := range x.GPUs() {
+		if seen[g.GetType()] {
+			continue
+		}
+		seen[g.GetType()] = true
+		p := x.UsableProfile(m.GetName(), g.GetType())
+		if p == nil {
+			return false
+		}
+		switch p.GetSource() {
+		case policy.ProfileSource_PROFILE_SOURCE_ESTIMATED, policy.ProfileSource_PROFILE_SOURCE_DECLARED:
+			a.Notes = append(a.Notes, fmt.Sprintf("whether %s is as fast on %s as its profile says, which is not measured.", m.GetName(), g.GetType()))
+		case policy.ProfileSource_PROFILE_SOURCE_OBSERVED:
+			largest := uint32(0)
+			for _, q := range p.GetPoints() {
+				if q.GetObservations() > 0 {
+					largest = max(largest, q.GetBatch())
+				}
+			}
+			if largest < m.GetMaxBatchSize() {
+				a.Notes = append(a.Notes, fmt.Sprintf("how long batches of %s above %d rows take on %s: they were not seen, and are reckoned from the smaller ones.", m.GetName(), largest, g.GetType()))
+			}
+		}
+	}
+	return true
+}
+
+// streams are a trial's arrivals at a rate: pieces of what was recorded in random order, faster or slower, or generated.
+func (w *world) streams(s *policy.Snapshot, rate float64, seed uint64) ([]workload.Stream, error) {
+	if w.in.Traffic == nil {
+		var all []workload.Stream
+		for i, m := range s.GetModels() {
+			one, err := workload.Renewal{
+				Model: int32(i), Rows: int32(max(1, m.GetRowRate()/max(1e-9, m.GetRate())+.5)), Shape: 1 / max(.05, m.GetBurstiness()),
+				Curve: workload.Constant(m.GetRate() * rate / w.rate), Random: workload.Seed(seed, "arrivals", m.GetName()),
+			}.Stream()
+			if err != nil {
+				return nil, fmt.Errorf("advise: model %s: %w", m.GetName(), err)
+			}
+			all = append(all, one)
+		}
+		return all, nil
+	}
+	return []workload.Stream{w.resampled(s, rate/w.rate, seed)}, nil
+}
+
+// resampled is a block bootstrap: pieces of about a second, drawn with replacement, keep the bursts within models and across them, and the
+// spread over seeds then is that of the traffic too.
+func (w *world) resampled(s *policy.Snapshot, faster float64, seed uint64) workload.Stream {
+	t := w.in.Traffic
+	index := map[string]int32{}
+	for i, m := range s.GetModels() {
+		index[m.GetName()] = int32(i)
+	}
+	pieces := max(1, min(int(t.Length/time.Second), 1000))
+	length := t.Length / time.Duration(pieces)
+	random := workload.Seed(seed, "pieces", "")
+	var all []workload.Arrival
+	need := time.Duration(float64(trial) * faster)
+	for at := time.Duration(0); at < need; at += length {
+		from := time.Duration(random.IntN(pieces)) * length
+		i, _ := slices.BinarySearchFunc(t.Arrivals, from, func(a workload.Arrival, v time.Duration) int { return int(a.At - v) })
+		for ; i < len(t.Arrivals) && t.Arrivals[i].At < from+length; i++ {
+			one := t.Arrivals[i]
+			model, ok := index[t.Models[one.Model].Name]
+			if !ok {
+				continue
+			}
+			one.Model = model
+			one.At = time.Duration(float64(at+one.At-from) / faster)
+			all = append(all, one)
+		}
+	}
+	return workload.Slice(all...)
+}
+
+// Only leaves the named models of a snapshot (JSON with the names of policy.proto), in its plan too: a model without traffic needs no
+// profile to be simulated.
+func Only(snapshot []byte, names map[string]bool) ([]byte, error) {
+	var s policy.Snapshot
+	if err := protojson.Unmarshal(snapshot, &s); err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	only(&s, names)
+	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(&s)
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	return encoded, nil
+}
+
+func only(s *policy.Snapshot, names map[string]bool) {
+	s.Models = slices.DeleteFunc(s.GetModels(), func(m *policy.Model) bool { return !names[m.GetName()] })
+	for _, p := range s.GetCurrent().GetPartitions() {
+		p.Instances = slices.DeleteFunc(p.GetInstances(), func(i *policy.Instance) bool { return !names[i.GetModel()] })
+	}
+	if s.GetCurrent() != nil {
+		s.Current.Dispatch = slices.DeleteFunc(s.GetCurrent().GetDispatch(), func(d *policy.Dispatch) bool { return !names[d.GetModel()] })
+	}
+}

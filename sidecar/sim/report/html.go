@@ -1,0 +1,91 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+
+	"github.com/conch-serving/conch/sidecar/sim"
+)
+
+//go:embed page.html
+var page string
+
+// maxTableBatches bounds the timeline's table, which is there for those who cannot see the drawing.
+const maxTableBatches = 200
+
+// HTML writes one page with everything in it: it loads nothing, and shows its tables and charts without JavaScript; the timeline's drawing
+// needs it.
+func (r *Report) HTML(w io.Writer) error {
+	t, err := template.New("report").Funcs(template.FuncMap{"ms": ms, "percent": percent, "busy": busy, "f": func(v float64) string { return fmt.Sprintf("%.1f", v) },
+		"us": func(us int64) string { return ms(float64(us)) }, "mod": func(i int) int { return i % 8 }}).Parse(page)
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	v := struct {
+		*Report
+		Charts    []chart
+		Timelines []timeline
+	}{Report: r}
+	perSecond := func(n uint64, width float64) float64 { return float64(n) / width }
+	v.Charts = []chart{
+		lines("Goodput over time", "seconds", "good req/s", history(r.Runs, func(h sim.Interval, w float64) float64 { return perSecond(h.Good, w) })),
+		lines("Bad requests over time", "seconds", "bad req/s", history(r.Runs, func(h sim.Interval, w float64) float64 { return perSecond(h.Bad, w) })),
+		lines("GPUs that execute over time", "seconds", "GPUs", history(r.Runs, func(h sim.Interval, _ float64) float64 { return h.Busy })),
+		lines("Batch sizes", "rows of an execution", "% of executions", batches(r.Runs)),
+	}
+	for i, run := range r.Runs {
+		if run.Result != nil && len(run.Result.Timeline) > 0 {
+			v.Timelines = append(v.Timelines, timelineOf(i, run))
+		}
+	}
+	if err := t.Execute(w, v); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
+
+// chart is a drawing under its caption.
+type chart struct {
+	Title string
+	SVG   template.HTML
+}
+
+// timeline is what the page's drawing needs.
+type timeline struct {
+	Index      int
+	Name       string
+	Models     []string
+	Partitions []string
+	// Batches are partition, model, rows, start and end in ms, late.
+	Batches [][6]float64
+	More    int
+}
+
+func (t timeline) First() [][6]float64 { return t.Batches[:min(len(t.Batches), maxTableBatches)] }
+
+// At is a name by an index that a batch holds.
+func (t timeline) At(names []string, i float64) string { return names[int(i)] }
+
+func timelineOf(i int, run Run) timeline {
+	t := timeline{Index: i, Name: run.Name}
+	for _, m := range run.Result.Models {
+		t.Models = append(t.Models, m.Name)
+	}
+	for _, p := range run.Result.Partitions {
+		t.Partitions = append(t.Partitions, p.ID)
+	}
+	for _, b := range run.Result.Timeline {
+		late := 0.0
+		if b.Late {
+			late = 1
+		}
+		t.Batches = append(t.Batches, [6]float64{float64(b.Partition), float64(b.Model), float64(b.Rows), b.Start / 1e3, b.End / 1e3, late})
+	}
+	t.More = max(0, len(t.Batches)-maxTableBatches)
+	return t
+}
