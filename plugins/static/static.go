@@ -7,6 +7,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/conch-serving/conch/plugins/policy"
 )
@@ -30,7 +31,9 @@ const (
 
 func dropPolicies() []string { return []string{"window", "prefix", "thrift", "reserve", "none"} }
 
-func disciplines() []string { return []string{"adaptive", "deferred", "eager", "timeout"} }
+func disciplines() []string {
+	return []string{"adaptive", "deferred", "eager", "timeout", "duty-cycle", "earliest-latest", "flex", "target"}
+}
 
 // Policy is the static policy; it has no state.
 type Policy struct{}
@@ -53,7 +56,7 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 			{Name: paramPartitions, Type: policy.TypeString,
 				Documentation: "Thread percentages of the partitions of a GPU: \"gpu0 = 50, 50; * = 100\", * being every GPU not named. One partition of 100 where nothing is said. The partitions of gpu0 = 50, 50 are gpu0.0 and gpu0.1; a single one is called like its GPU."},
 			{Name: paramDiscipline, Type: policy.TypeString, DefaultValue: defaultDiscipline,
-				Documentation: "Dispatch discipline of every model: adaptive, deferred, eager or timeout."},
+				Documentation: "Dispatch discipline of every model: " + strings.Join(disciplines(), ", ") + "."},
 			{Name: paramDisciplines, Type: policy.TypeString,
 				Documentation: "Dispatch discipline of some models: \"resnet50 = deferred; bert = timeout\"."},
 			{Name: paramDropPolicy, Type: policy.TypeString,

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -37,7 +38,7 @@ func (d *Dispatcher) Swap(ctx context.Context, t *RouteTable) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	plans, err := compile(t)
+	plans, err := d.compile(t)
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ type plan struct {
 	rules      *batch.Rules
 }
 
-func compile(t *RouteTable) (map[string]plan, error) {
+func (d *Dispatcher) compile(t *RouteTable) (map[string]plan, error) {
 	known := make(map[string]bool, len(t.Partitions))
 	for _, p := range t.Partitions {
 		if p.ID == "" || known[p.ID] {
@@ -110,6 +111,9 @@ func compile(t *RouteTable) (map[string]plan, error) {
 			if p.drop, err = queue.NewDropPolicy(m.DropPolicy); err != nil {
 				return nil, fmt.Errorf("%w %d: model %q: %w", ErrRouteTable, t.Revision, name, err)
 			}
+		}
+		if q, ok := p.discipline.(queue.Preempter); ok && q.Preempts(math.MaxInt32, 1) {
+			d.o.Logger.Info("Triton cannot abort an execution: the discipline orders batches by size and preempts none", "model", name, "discipline", m.Discipline)
 		}
 		plans[name] = p
 	}

@@ -14,7 +14,9 @@ import (
 
 // Disciplines are the dispatch disciplines that the request path runs, a subset
 // of those that the contract names.
-func Disciplines() []string { return []string{"adaptive", "deferred", "eager", "timeout"} }
+func Disciplines() []string {
+	return []string{"adaptive", "deferred", "eager", "timeout", "duty-cycle", "earliest-latest", "flex", "target"}
+}
 
 // DropPolicies are the drop policies that the request path runs.
 func DropPolicies() []string { return []string{"window", "prefix", "thrift", "reserve", "none"} }

@@ -152,7 +152,7 @@ func TestValidate(t *testing.T) {
 			p.Partitions[1].Instances = p.Partitions[1].Instances[1:]
 		}, []plan.Code{plan.CodeDependency}},
 		{"ensemble whose step is gone", func(s *policy.Snapshot, _ *policy.Plan) { s.Models[3].DependsOn = []string{"z"} }, []plan.Code{plan.CodeDependency}},
-		{"discipline of the contract that is not run yet", func(_ *policy.Snapshot, p *policy.Plan) { p.Dispatch[0].Discipline = "flex" }, []plan.Code{plan.CodeDispatch}},
+		{"discipline of the contract that is not run yet", func(_ *policy.Snapshot, p *policy.Plan) { p.Dispatch[0].Discipline = "segment" }, []plan.Code{plan.CodeDispatch}},
 		{"unknown drop policy", func(_ *policy.Snapshot, p *policy.Plan) { p.Dispatch[0].DropPolicy = "all" }, []plan.Code{plan.CodeDispatch}},
 		{"discipline of nobody", func(_ *policy.Snapshot, p *policy.Plan) { p.Dispatch[0].Model = "z" }, []plan.Code{plan.CodeUnknown}},
 		{"two disciplines", func(_ *policy.Snapshot, p *policy.Plan) { p.Dispatch[0].Model = "b" }, []plan.Code{plan.CodeDuplicate}},
@@ -281,7 +281,7 @@ func segments(p *policy.Plan, placed ...string) {
 
 func TestDispatchChecks(t *testing.T) {
 	p := answer()
-	p.Dispatch[0].Discipline = "flex"
+	p.Dispatch[0].Discipline = "segment"
 	found := plan.Validate(world(), p, func(d *policy.Dispatch) error {
 		return fmt.Errorf("%s takes no parameters", d.GetDiscipline())
 	})

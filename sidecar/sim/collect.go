@@ -32,6 +32,7 @@ type counts struct {
 type partitionCounts struct {
 	added, removed queue.Time
 	busy           queue.Time
+	wasted         queue.Time // the part of busy that was preempted
 	total          queue.Time // busy since it was added
 	looked         queue.Time // total at the last snapshot, lookedAt
 	lookedAt       queue.Time
@@ -141,6 +142,11 @@ func (c *collector) executed(e *engine, p *partition) {
 			Start: micros(from), End: micros(to), Late: p.batch.Late,
 		})
 	}
+}
+
+// wasted counts an execution that a larger batch cuts off now.
+func (c *collector) wasted(e *engine, p *partition) {
+	p.counts.wasted += max(0, min(e.now, e.end)-max(p.start, e.counted))
 }
 
 func (c *collector) event(e *engine, kind EventKind, text string) {

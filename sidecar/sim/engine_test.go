@@ -195,3 +195,42 @@ func TestAnEndedContextEndsTheRun(t *testing.T) {
 	_, err := sim.Run(ctx, resnet50().world(t))
 	require.ErrorIs(t, err, context.Canceled)
 }
+
+// TestPreemption: under flex a batch three times as large takes a running one's place. What ran until then is wasted and counted, its end never
+// comes, and its requests are served or dropped later, once.
+func TestPreemption(t *testing.T) {
+	s := small{
+		models: 2, gpus: 1, alpha: time.Millisecond, beta: 20 * time.Millisecond, slo: 200 * time.Millisecond, batch: 32, rate: 200,
+		discipline: "flex", late: policy.LatePolicy_LATE_POLICY_DROP, duration: 20 * time.Second, seed: 1,
+	}
+	w := s.world(t)
+	w.Timeline.Max = 1 << 20
+	w.Delays.Control = 100 * time.Microsecond
+	r := run(t, w)
+	require.Positive(t, r.Queue.Preempted)
+	require.Positive(t, r.Partitions[0].WastedShare)
+	require.Less(t, r.Partitions[0].WastedShare, r.Partitions[0].BusyShare)
+	require.Equal(t, r.Total.Arrivals, r.Total.Good+r.Total.Late+r.Total.Dropped)
+	require.Zero(t, r.Total.Late, "the queue knew what it did")
+	// Each dispatch of a request was its last, or was preempted.
+	require.Equal(t, r.Queue.Dispatched, r.Total.Good+r.Queue.PreemptedRequests)
+	var cut, wasted float64
+	for i, b := range r.Timeline {
+		if whole := 20e3 + 1e3*float64(b.Rows); b.End-b.Start < whole-1 {
+			next := r.Timeline[i+1]
+			require.InDelta(t, b.End+100, next.Start, 1, "the larger one sets out at once")
+			require.GreaterOrEqual(t, next.Rows, 3*b.Rows)
+			cut++
+			wasted += (b.End - b.Start) / 1e6
+		}
+	}
+	require.Positive(t, cut)
+	require.LessOrEqual(t, cut, float64(r.Queue.Preempted), "some are preempted on their way")
+	require.InDelta(t, wasted/20, r.Partitions[0].WastedShare, 1e-6)
+
+	w = s.world(t)
+	for _, d := range w.Plan.Dispatch {
+		d.Parameters = map[string]string{"preempt": "0"}
+	}
+	require.Zero(t, run(t, w).Queue.Preempted)
+}

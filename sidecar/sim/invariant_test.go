@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/sim"
 )
 
@@ -28,7 +29,7 @@ func TestInvariants(t *testing.T) {
 			models: rapid.IntRange(1, 4).Draw(rt, "models"), gpus: rapid.IntRange(1, 4).Draw(rt, "gpus"),
 			alpha: time.Millisecond, beta: 5 * time.Millisecond, slo: 15*time.Millisecond + duration("slo", 100*time.Millisecond),
 			batch: rapid.Uint32Range(1, 32).Draw(rt, "batch"), rate: rapid.Float64Range(1, 3000).Draw(rt, "rate"),
-			discipline: rapid.SampledFrom([]string{"adaptive", "deferred", "eager", "timeout"}).Draw(rt, "discipline"),
+			discipline: rapid.SampledFrom(queue.Names()).Draw(rt, "discipline"),
 			late:       rapid.SampledFrom([]policy.LatePolicy{policy.LatePolicy_LATE_POLICY_DROP, policy.LatePolicy_LATE_POLICY_SERVE}).Draw(rt, "late"),
 			shares:     rapid.SampledFrom([][]uint32{{100}, {50, 50}, {20, 30, 50}}).Draw(rt, "shares"),
 			duration:   2 * time.Second, seed: rapid.Uint64().Draw(rt, "seed"),

@@ -164,6 +164,21 @@ func (e *engine) abort(p *partition) {
 	})
 }
 
+// Preempt implements queue.Preemptor: the batch ends unfinished, and its requests are the queue's again.
+func (e *engine) Preempt(b *queue.Batch) {
+	p := e.byQID[b.Partition]
+	if p.batch != b {
+		e.err = fmt.Errorf("sim: the queue preempts a batch that partition %s does not run", p.spec.GetId())
+		return
+	}
+	if p.stage == executing {
+		p.gpu.leave(e, p)
+		e.collect.executed(e, p)
+		e.collect.wasted(e, p)
+	}
+	e.vacate(p)
+}
+
 // remove takes a retired partition out once it is idle.
 func (e *engine) remove(p *partition) {
 	if !p.retired || p.gone || p.stage != idle {

@@ -96,6 +96,8 @@ type PartitionResult struct {
 	BusyShare float64 `json:"busy_share"`
 	Batches   uint64  `json:"batches"`
 	Rows      uint64  `json:"rows"`
+	// WastedShare is the part of the same time that went into executions which were preempted; BusyShare, Batches and Rows have them too.
+	WastedShare float64 `json:"wasted_share,omitempty"`
 }
 
 // GPUResult is one GPU.
@@ -144,6 +146,9 @@ type QueueResult struct {
 	Batches     uint64 `json:"batches"`
 	LateBatches uint64 `json:"late_batches"`
 	Hurried     uint64 `json:"hurried"`
+	// Preempted batches gave way to larger ones; PreemptedRequests were queued again.
+	Preempted         uint64 `json:"preempted,omitempty"`
+	PreemptedRequests uint64 `json:"preempted_requests,omitempty"`
 	// Queued requests were still waiting at the end.
 	Queued int `json:"queued"`
 }
@@ -151,7 +156,7 @@ type QueueResult struct {
 func queueResult(s queue.Stats) QueueResult {
 	return QueueResult{
 		Enqueued: s.Enqueued, Requeued: s.Requeued, Dispatched: s.Dispatched, Batches: s.Batches, LateBatches: s.LateBatches, Hurried: s.Hurried,
-		Queued: s.QueuedRequests + s.LateRequests,
+		Preempted: s.Preempted, PreemptedRequests: s.PreemptedRequests, Queued: s.QueuedRequests + s.LateRequests,
 	}
 }
 
@@ -289,6 +294,7 @@ func (e *engine) partitionResult(p *partition) PartitionResult {
 	}
 	if d := min(until, e.end) - max(p.counts.added, e.counted); d > 0 {
 		r.BusyShare = float64(p.counts.busy) / float64(d)
+		r.WastedShare = float64(p.counts.wasted) / float64(d)
 	}
 	return r
 }

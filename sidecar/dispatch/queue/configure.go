@@ -104,6 +104,12 @@ func (s *Scheduler) rewire() {
 				m.pool.waiting++
 			}
 		}
+		if m.pool != nil && m.preempter != nil && s.preemptor != nil {
+			m.pool.preempt = true
+		}
+	}
+	for _, g := range s.groups {
+		s.order(g)
 	}
 }
 

@@ -28,6 +28,9 @@ type Candidate struct {
 	Frontrun Time
 	// Latest is d - l(|B|): a later start misses the deadline.
 	Latest Time
+	// Target is the largest batch, in rows, that is within reach at the model's
+	// present rate (see reach in rate.go).
+	Target int
 }
 
 // Pressure is what goes on around a candidate: how much its model asks for on
@@ -98,7 +101,10 @@ type disciplineKind struct {
 }
 
 func disciplineKinds() []disciplineKind {
-	return []disciplineKind{adaptiveKind(), deferredKind(), eagerKind(), timeoutKind()}
+	return []disciplineKind{
+		adaptiveKind(), deferredKind(), eagerKind(), timeoutKind(),
+		dutyCycleKind(), earliestLatestKind(), flexKind(), targetKind(),
+	}
 }
 
 // Names lists the disciplines, the default first.

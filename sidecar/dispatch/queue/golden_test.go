@@ -6,8 +6,6 @@ package queue_test
 import (
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -109,17 +107,12 @@ func TestSymphonyExample(t *testing.T) {
 		{"deferred", "deferred", "window", unit * 3 / 4, nil, false},
 		{"deferred-missing", "deferred", "window", unit * 3 / 4, missing, false},
 		{"eager-missing", "eager", "prefix", unit * 3 / 4, missing, true},
+		{"target", "target", "window", unit * 3 / 4, nil, false},
 		{"adaptive-missing", "adaptive", "reserve", unit * 4 / 5, missing, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := trace(t, c.discipline, c.drop, c.interval, 60, c.skip)
-			path := filepath.Join("testdata", c.name+".golden")
-			if *update {
-				require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
-			}
-			want, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.Equal(t, string(want), got)
+			golden(t, c.name, got)
 			require.Equal(t, c.drops, strings.Contains(got, "drop"))
 			switch c.discipline {
 			case "deferred":

@@ -21,6 +21,7 @@ type partition struct {
 	free     bool // in the group's set of free partitions
 	work     work // what its batch adds to its pool's
 	batch    Batch
+	turn     int // in group.cycle: whose turn it was last
 }
 
 // usable tells whether the partition may be given batches when it is idle.
@@ -41,6 +42,7 @@ type group struct {
 	nfree   int
 	usable  int // members that are up and not draining
 	pool    *pool
+	cycle   []*model // who take turns; empty where not all do
 
 	// Candidates that want a partition of this group, by latest: those whose
 	// exec has come, and those whose discipline may let them start before it.
@@ -56,6 +58,7 @@ type pool struct {
 	need    float64 // how many partitions the models keep busy, at their present rates
 	usable  int
 	waiting int      // lanes with requests that can still make it
+	preempt bool     // a discipline may preempt, and the sink can
 	late    laneList // lanes with requests that were given up
 	timer   slot     // when the most urgent candidate may start before its exec
 }
@@ -65,6 +68,7 @@ type service struct {
 	group   *group
 	table   Table // nil without a usable profile
 	limit   int   // rows per batch
+	most    int   // limit, or less if the discipline wants that, as of epoch
 	bounded bool  // batches are kept within deadlines
 	late    int   // rows per batch of requests that were given up
 

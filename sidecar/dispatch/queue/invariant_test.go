@@ -26,6 +26,7 @@ type world struct {
 	partitions map[queue.PartitionID]*mirrorPartition
 	added      int // partitions so far
 	seq        int // of Enqueue and Requeue calls
+	front      int // of requests that a preempted batch gave back, downwards
 	requests   []*mirrorRequest
 	changing   bool // within Reconfigure: nothing may be decided
 }
@@ -40,6 +41,7 @@ type mirrorPartition struct {
 	spec         queue.PartitionSpec
 	up, draining bool
 	batch        *queue.Batch
+	preempted    int // rows of the batch that just gave way
 }
 
 type state int
@@ -57,6 +59,7 @@ type mirrorRequest struct {
 	model   queue.ModelID
 	state   state
 	answers int
+	gaveWay bool // in this moment, to a larger batch, which may be of the same lane
 }
 
 func (w *world) of(r *queue.Request) *mirrorRequest { return r.Owner.(*mirrorRequest) }
@@ -144,7 +147,15 @@ func (w *world) Dispatch(b *queue.Batch) {
 	require.Equal(t, rows, b.Rows)
 	require.LessOrEqual(t, rows, limit, "more rows than the limit")
 	require.Equal(t, w.now+table.At(rows), b.Finish)
+	if p.preempted > 0 {
+		require.Equal(t, "flex", m.discipline)
+		require.GreaterOrEqual(t, rows, 3*p.preempted, "too small to preempt")
+		p.preempted = 0
+	}
 
+	if m.discipline == "earliest-latest" && table != nil && !b.Late && rows == len(b.Requests) {
+		require.Contains(t, []int{1, 2, 4, 8}, rows, "no size of the list")
+	}
 	before := w.lane(first)
 	for _, r := range b.Requests {
 		w.of(r).state = running
@@ -159,6 +170,9 @@ func (w *world) Dispatch(b *queue.Batch) {
 		require.LessOrEqual(t, b.Finish, earliest, "started after latest")
 	}
 	rest := w.checkOrder(before, b, m, table, limit, bounded)
+	for _, r := range w.requests {
+		r.gaveWay = false
+	}
 	if table == nil || first.Avoid != queue.NoPartition || b.Hurried {
 		require.True(t, !b.Hurried || m.discipline == "adaptive")
 		return
@@ -174,6 +188,23 @@ func (w *world) Dispatch(b *queue.Batch) {
 		require.True(t, earliest == queue.Never || w.now >= earliest-table.At(rows+1), "started before exec")
 	case m.discipline == "timeout":
 		require.GreaterOrEqual(t, w.now, oldest+m.delay, "started before exec")
+	}
+}
+
+// Preempt implements queue.Preemptor: the requests are queued again.
+func (w *world) Preempt(b *queue.Batch) {
+	w.log = append(w.log, fmt.Sprintf("%d preempt model %d on %d", w.now, b.Model, b.Partition))
+	require.False(w.t, w.changing, "a decision in the middle of a reconfiguration")
+	p := w.partitions[b.Partition]
+	require.Same(w.t, p.batch, b, "it does not run")
+	require.True(w.t, p.up && !p.draining)
+	require.Equal(w.t, "flex", w.models[b.Model].discipline)
+	p.preempted, p.batch = b.Rows, nil
+	for i := len(b.Requests) - 1; i >= 0; i-- {
+		r := w.of(b.Requests[i])
+		require.Equal(w.t, running, r.state)
+		w.front--
+		r.state, r.seq, r.gaveWay = queued, w.front, true
 	}
 }
 
@@ -201,7 +232,7 @@ func (w *world) checkOrder(before []*mirrorRequest, b *queue.Batch, m *mirrorMod
 				faster = faster || m.table(svc).At(int(r.Rows)) < here
 			}
 		}
-		passed := int(r.Rows) > limit || bounded && (w.now+here > r.Deadline || faster && (m.drop == "window" || m.drop == "thrift" || m.drop == "reserve"))
+		passed := r.gaveWay || int(r.Rows) > limit || bounded && (w.now+here > r.Deadline || faster && (m.drop == "window" || m.drop == "thrift" || m.drop == "reserve"))
 		require.True(w.t, passed, "request %d was overtaken", r.id)
 	}
 	for _, r := range before[i:] {
@@ -301,7 +332,7 @@ func (w *world) checkWorkConserving(stats queue.Stats) {
 			}
 			table := m.table(svc)
 			inTime := m.drop == "none" || w.now+table.At(int(r.Rows)) <= r.Deadline
-			if table == nil || m.discipline == "eager" && inTime {
+			if table == nil || slices.Contains([]string{"eager", "duty-cycle", "earliest-latest", "flex"}, m.discipline) && inTime {
 				require.Fail(w.t, "idle", "request %d of model %d waits beside idle partition %d", r.id, r.model, id)
 			}
 		}

@@ -146,13 +146,33 @@ func (c *candidate) gather(now Time, from *Request) {
 	for !c.Full && c.last.next != nil {
 		c.take(now, c.last.next)
 	}
+	if s := c.lane.m.sizer; s != nil && svc.table != nil {
+		c.trim(s.Size(c.Rows))
+	}
 	c.mark()
+}
+
+// trim takes requests off the end of B until it has at most so many rows.
+func (c *candidate) trim(rows int) {
+	if c.Rows <= rows {
+		return
+	}
+	for c.Requests > 1 && c.Rows > rows {
+		c.Rows -= int(c.last.Rows)
+		c.Requests--
+		c.last = c.last.prev
+		c.Full = true
+	}
+	c.Arrival = c.first.Arrival
+	for r := c.first; r != c.last; r = r.next {
+		c.Arrival = min(c.Arrival, r.next.Arrival)
+	}
 }
 
 // take adds the next request to B if it fits, and otherwise closes B.
 func (c *candidate) take(now Time, r *Request) {
 	rows := c.Rows + int(r.Rows)
-	if rows > c.svc.limit || c.svc.bounded && now+c.svc.table.At(rows) > c.Deadline {
+	if rows > c.svc.most || c.svc.bounded && now+c.svc.table.At(rows) > c.Deadline {
 		c.Full = true
 		return
 	}
@@ -165,7 +185,8 @@ func (c *candidate) take(now Time, r *Request) {
 // mark derives what depends on |B|.
 func (c *candidate) mark() {
 	t := c.svc.table
-	c.Full = c.Full || c.Rows >= c.svc.limit
+	c.Full = c.Full || c.Rows >= c.svc.most
+	c.Target = c.svc.reach
 	c.Latest = c.Deadline - t.At(c.Rows)
 	c.Frontrun = c.Deadline - t.At(c.Rows+1)
 }
@@ -179,6 +200,10 @@ func (c *candidate) park(h *heap) {
 		c.in = h
 	}
 	if h != nil {
-		h.set(&c.order, c.Latest)
+		key := c.Latest
+		if r := c.lane.m.ranker; r != nil {
+			key = r.Rank(&c.Candidate)
+		}
+		h.set(&c.order, key)
 	}
 }

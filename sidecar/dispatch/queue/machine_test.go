@@ -51,6 +51,9 @@ func drawModel(t *rapid.T) mirrorModel {
 		m.delay = queue.Time(rapid.IntRange(0, 30).Draw(t, "delay"))
 		params["max_queue_delay"] = time.Duration(m.delay).String()
 	}
+	if m.discipline == "duty-cycle" && rapid.Bool().Draw(t, "cycle") {
+		params["cycle"] = "30ns"
+	}
 	var err error
 	m.spec.Discipline, err = queue.NewDiscipline(m.discipline, params)
 	require.NoError(t, err)

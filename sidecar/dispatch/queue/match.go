@@ -222,6 +222,9 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 	p.busy = true
 	p.work = workOf(b.Finish, svc.table.At(svc.reach))
 	p.group.pool.work.add(p.work, 1)
+	if len(p.group.cycle) > 0 && !late {
+		p.group.took(p, l.m)
+	}
 	s.stats.dispatched(b)
 	s.sink.Dispatch(b)
 }
@@ -269,6 +272,9 @@ func (g *group) mostUrgent(p *partition) *candidate {
 	if len(g.ready) == 0 {
 		return nil
 	}
+	if len(g.cycle) > 0 {
+		return g.inTurn(p)
+	}
 	c := g.ready[0].s.cand
 	if c.lane.avoid != p.id || !c.lane.m.hasOther(p.id) {
 		return c
@@ -289,6 +295,9 @@ func (g *group) mostUrgent(p *partition) *candidate {
 func (s *Scheduler) settle(pl *pool, now Time) {
 	if pl == nil {
 		return
+	}
+	if pl.preempt {
+		s.preempt(pl, now)
 	}
 	next := Never
 	for pl.free > 0 && pl.waiting > 0 {

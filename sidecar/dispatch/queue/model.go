@@ -5,12 +5,16 @@ package queue
 
 // model is one model's queue: its lanes, and the groups that serve it.
 type model struct {
-	id       ModelID
-	spec     ModelSpec
-	hurrier  Hurrier // the discipline, if it may start candidates before their exec
-	services []*service
-	pool     *pool
-	maxRows  int // the largest request that some service can run
+	id        ModelID
+	spec      ModelSpec
+	hurrier   Hurrier   // the discipline, if it may start candidates before their exec
+	sizer     Sizer     // likewise, one of these
+	ranker    Ranker    // likewise
+	preempter Preempter // likewise
+	cycles    bool      // likewise, a Cycler
+	services  []*service
+	pool      *pool
+	maxRows   int // the largest request that some service can run
 	// fastest is the pointwise minimum over the profile classes in use: whoever
 	// cannot make it on that cannot make it at all. Nil while some class has no
 	// usable profile, or where nothing is dropped.
@@ -47,6 +51,10 @@ func (m *model) setSpec(spec ModelSpec) {
 	if spec.SLO > 0 {
 		m.rate.bin = min(m.rate.bin, spec.SLO)
 	}
+	m.sizer, _ = spec.Discipline.(Sizer)
+	m.ranker, _ = spec.Discipline.(Ranker)
+	m.preempter, _ = spec.Discipline.(Preempter)
+	_, m.cycles = spec.Discipline.(Cycler)
 }
 
 // table returns the latency table of a profile class, nil if there is none.
@@ -183,12 +191,14 @@ func (m *model) aim() {
 	loss := min(nearMost, nearLoss*m.rate.dispersion())
 	sum := 0.0
 	for _, svc := range m.services {
+		svc.most = svc.limit
 		if svc.table == nil {
 			continue
 		}
 		svc.reach = reach(svc.table, svc.limit, m.spec.SLO, &m.rate)
 		svc.worth = nearly(svc.table, svc.reach, loss)
 		svc.hold = m.spec.Drop.hold(svc.table, svc.reach, svc.worth)
+		m.size(svc)
 		if !known {
 			svc.worth = svc.limit // reach is a guess: no reason to stop waiting
 		}
@@ -201,4 +211,18 @@ func (m *model) aim() {
 	need := sum / float64(len(m.services))
 	m.pool.need = max(0, m.pool.need+need-m.need)
 	m.need = need
+}
+
+// size asks a discipline with batch sizes of its own.
+func (m *model) size(svc *service) {
+	if m.sizer == nil {
+		return
+	}
+	d := Demand{Table: svc.table, MaxBatch: svc.limit, SLO: m.spec.SLO}
+	d.Rate, _ = m.rate.perSecond()
+	for _, o := range m.services {
+		d.Partitions += o.group.usable
+	}
+	svc.most = min(svc.limit, max(1, m.sizer.Most(d)))
+	svc.hold = min(svc.hold, svc.most)
 }

@@ -16,9 +16,10 @@ type Options struct {
 // Every call first does what was due until then, so that calling late delays
 // decisions but loses none.
 type Scheduler struct {
-	sink   Sink
-	window Time
-	now    Time
+	sink      Sink
+	preemptor Preemptor // the sink, if it is one
+	window    Time
+	now       Time
 
 	models     []*model     // by identifier; nil where removed
 	partitions []*partition // by identifier; nil where removed
@@ -30,6 +31,8 @@ type Scheduler struct {
 	turn       int // the model that renew looked at last
 	stats      Stats
 
+	lost []*Request // scratch of takeOver
+
 	held  int  // open Reconfigure calls
 	dirty bool // groups or specifications have changed
 }
@@ -39,8 +42,9 @@ func New(sink Sink, o Options) *Scheduler {
 	if o.RateWindow <= 0 {
 		o.RateWindow = 5e9
 	}
+	preemptor, _ := sink.(Preemptor)
 	return &Scheduler{
-		sink: sink, window: o.RateWindow, byKey: make(map[string]*group),
+		sink: sink, preemptor: preemptor, window: o.RateWindow, byKey: make(map[string]*group),
 		models: make([]*model, 1), partitions: make([]*partition, 1),
 	}
 }
@@ -116,20 +120,26 @@ func (s *Scheduler) prepare(id ModelID, r *Request) *model {
 
 func (s *Scheduler) admit(m *model, r *Request, now Time) {
 	l := m.laneFor(laneKey{r.Key, r.Avoid})
-	if l.on == &m.idle {
-		l.leave()
-	}
-	r.lane, r.place = l, placeWaiting
-	l.waiting.insert(r, false)
-	s.count(l, 1, int(r.Rows))
+	s.insert(l, r, false)
 	if s.held > 0 {
 		return // placed by the end of Reconfigure
 	}
-	if r.next == nil && r.prev != nil {
+	if r.next == nil && r.prev != nil && m.sizer == nil {
 		s.extend(l, r, now)
 	} else {
 		s.place(l, now)
 	}
+}
+
+// insert puts a request into its lane; first among equal deadlines if it had been
+// there before.
+func (s *Scheduler) insert(l *lane, r *Request, first bool) {
+	if l.on == &l.m.idle {
+		l.leave()
+	}
+	r.lane, r.place = l, placeWaiting
+	l.waiting.insert(r, first)
+	s.count(l, 1, int(r.Rows))
 }
 
 // extend is place for the usual case, a request that arrives at the end of the

@@ -13,6 +13,9 @@ type Stats struct {
 	LateDispatched, LateBatches uint64
 	// Hurried counts batches that started before their exec.
 	Hurried uint64
+	// Preempted counts batches that gave way to larger ones, PreemptedRequests
+	// their requests. Dispatched and Batches count them too.
+	Preempted, PreemptedRequests uint64
 	// Dropped counts Sink.Drop calls, GivenUp requests that were kept to be
 	// served late, both by DropReason.
 	Dropped, GivenUp [dropReasons]uint64

@@ -7,8 +7,10 @@
 package queuetest
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
@@ -266,4 +268,13 @@ func (s *sim) finish() {
 		i = c
 	}
 	s.running = h
+}
+
+// Preempt implements queue.Preemptor: the batch never ends.
+func (s *sim) Preempt(b *queue.Batch) {
+	s.rows -= b.Rows
+	s.busy -= b.Finish - s.now
+	i := slices.IndexFunc(s.running, func(r run) bool { return r.batch == b })
+	s.running = slices.Delete(s.running, i, i+1)
+	slices.SortFunc(s.running, func(x, y run) int { return cmp.Compare(x.end, y.end) }) // sorted is a heap
 }

@@ -38,6 +38,7 @@ func New(f *factory.Factory) *cobra.Command {
 		},
 	}
 	c.Flags().StringArrayVarP(&o.set, "set", "s", nil, "a parameter of the policy, NAME=VALUE (repeatable)")
+	_ = c.RegisterFlagCompletionFunc("set", factory.PolicyParameters(f))
 	c.Flags().StringVar(&o.reason, "reason", "", "why, for the event log")
 	return c
 }

@@ -1,0 +1,35 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/plugins/static"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/plan"
+)
+
+// TestDisciplinesHaveTheSameNamesEverywhere: packages that may not import the queue have lists of their own, and documents name them all.
+func TestDisciplinesHaveTheSameNamesEverywhere(t *testing.T) {
+	require.Equal(t, queue.Names(), plan.Disciplines())
+	d, err := static.New().Describe(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, queue.Names(), d.GetDisciplines())
+	for _, file := range []string{"../docs/configuration.md", "dispatch/queue/README.md", "../plugins/static/README.md", "../ARCHITECTURE.md"} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, one := range queue.DescribeDisciplines() {
+			require.Contains(t, string(text), "`"+one.Name+"`", file)
+			if file == "dispatch/queue/README.md" {
+				for _, p := range one.Parameters {
+					require.Contains(t, string(text), "`"+p.Name+"`, default `"+p.Default+"`", one.Name)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,66 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// earliestLatest is Clockwork's scheduler (Clockwork, section 5.3). A model has a
+// strategy per batch size b that it was compiled for: run the b most urgent
+// requests together, at the latest at d - l(b). A partition that becomes free
+// takes, of all models' strategies that are still feasible, the one with the
+// earliest such moment. Of one model that is the largest feasible size, because
+// l grows with b, so a candidate stands for all of its model's strategies.
+// Requests that cannot make it even alone are dropped.
+//
+// It is eager with prefix drop and a list of sizes: with partitions to spare it
+// runs small batches.
+type earliestLatest struct{ sizes []int }
+
+func earliestLatestKind() disciplineKind {
+	const sizes, usual = "sizes", "1,2,4,8,16"
+	return disciplineKind{
+		Description: Description{
+			Name:        "earliest-latest",
+			Help:        "a free partition takes the batch, of the sizes that there are, that has to start first (Clockwork)",
+			DefaultDrop: "prefix",
+			Parameters:  []Parameter{{Name: sizes, Default: usual, Help: "batch sizes in rising order, the first 1, such as 1,2,4"}},
+		},
+		make: func(params map[string]string) (Discipline, error) {
+			text, ok := params[sizes]
+			if !ok {
+				text = usual
+			}
+			var list []int
+			for field := range strings.SplitSeq(text, ",") {
+				b, err := strconv.Atoi(strings.TrimSpace(field))
+				if err != nil || len(list) == 0 && b != 1 || len(list) > 0 && b <= list[len(list)-1] {
+					return nil, fmt.Errorf("parameter %s=%q is not a list of rising numbers that begins with 1", sizes, text)
+				}
+				list = append(list, b)
+			}
+			return &earliestLatest{sizes: list}, nil
+		},
+	}
+}
+
+func (*earliestLatest) Name() string                     { return "earliest-latest" }
+func (*earliestLatest) DefaultDrop() string              { return "prefix" }
+func (*earliestLatest) Exec(now Time, _ *Candidate) Time { return now }
+
+func (e *earliestLatest) Most(d Demand) int { return min(d.MaxBatch, e.sizes[len(e.sizes)-1]) }
+
+func (e *earliestLatest) Size(rows int) int {
+	size := 1
+	for _, b := range e.sizes {
+		if b > rows {
+			break
+		}
+		size = b
+	}
+	return size
+}

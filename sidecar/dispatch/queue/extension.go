@@ -1,0 +1,66 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+// What a Discipline may do beside choosing exec. Each is found by a type
+// assertion when a model is specified, so that the others pay nothing.
+
+// Demand is what one model asks of the partitions of one profile class.
+type Demand struct {
+	Table    Table
+	MaxBatch int
+	SLO      Time
+	// Rate is in rows per second, zero while it is not known.
+	Rate float64
+	// Partitions counts those that serve the model and are up.
+	Partitions int
+}
+
+// Sizer is a Discipline with batch sizes of its own. A request that alone has
+// more rows than they allow runs alone.
+type Sizer interface {
+	Discipline
+	// Most returns the largest number of rows in a batch. It is called when the
+	// rate is renewed.
+	Most(d Demand) int
+	// Size returns how many rows a batch has, at most, for which so many are
+	// there.
+	Size(rows int) int
+}
+
+// Ranker is a Discipline that has its own order of candidates which wait for
+// the same partitions: the smallest rank goes first. Others are ordered by
+// Latest. Where models under a Ranker and others share partitions, both numbers
+// are compared as they are.
+type Ranker interface {
+	Discipline
+	Rank(c *Candidate) Time
+}
+
+// Cycler is a Discipline under which the models of a partition take turns on it.
+// Where other models share the partition, candidates are ordered by Latest.
+type Cycler interface {
+	Discipline
+	cycles()
+}
+
+// Preempter is a Discipline whose batches may take a running batch's place, if
+// that is under a Preempter too and the Sink is a Preemptor.
+type Preempter interface {
+	Discipline
+	// Preempts reports whether a batch of so many waiting rows takes the place
+	// of one of so many running rows. It must be false unless more rows wait
+	// than run.
+	Preempts(waiting, running int) bool
+}
+
+// Preemptor is a Sink that can end a batch before it is complete. Triton cannot
+// abort an execution, so a live sink is none; a simulator can be.
+type Preemptor interface {
+	Sink
+	// Preempt ends a running batch; its work is lost. Its requests are queued
+	// again when the call returns, and the next Dispatch is for its partition:
+	// Complete must not be called for the batch that ended.
+	Preempt(*Batch)
+}

@@ -1,0 +1,57 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// flex is Shepherd's online scheduler (Shepherd, section 5, Flex). A partition
+// that becomes free takes the largest feasible batch of all models. A batch that
+// waits and is at least three times as large as one that runs takes its place:
+// what ran is lost, and its requests are queued again. The factor is what the
+// paper's bound on the loss against a clairvoyant scheduler rests on.
+//
+// A feasible batch is the longest run from the head of a queue that still meets
+// the head's deadline.
+//
+// Triton cannot abort an execution. Where the Sink is no Preemptor, flex only
+// chooses by size.
+type flex struct{ factor float64 }
+
+func flexKind() disciplineKind {
+	const preempt, usual = "preempt", 3.
+	return disciplineKind{
+		Description: Description{
+			Name:        "flex",
+			Help:        "largest batch first, and in simulations one that is much larger preempts a running one (Shepherd); Triton cannot preempt",
+			DefaultDrop: "prefix",
+			Parameters: []Parameter{{
+				Name: preempt, Default: strconv.FormatFloat(usual, 'g', -1, 64),
+				Help: "how many times as large as a running batch one must be to preempt it, above 1; 0: never",
+			}},
+		},
+		make: func(params map[string]string) (Discipline, error) {
+			text, ok := params[preempt]
+			if !ok {
+				return flex{factor: usual}, nil
+			}
+			factor, err := strconv.ParseFloat(text, 64)
+			if err != nil || !(factor > 1 || factor == 0) {
+				return nil, fmt.Errorf("parameter %s=%q is not a number above 1, or 0", preempt, text)
+			}
+			return flex{factor: factor}, nil
+		},
+	}
+}
+
+func (flex) Name() string                     { return "flex" }
+func (flex) DefaultDrop() string              { return "prefix" }
+func (flex) Exec(now Time, _ *Candidate) Time { return now }
+func (flex) Rank(c *Candidate) Time           { return Time(-c.Rows) }
+
+func (f flex) Preempts(waiting, running int) bool {
+	return f.factor > 0 && float64(waiting) >= f.factor*float64(running)
+}

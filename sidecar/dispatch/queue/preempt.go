@@ -1,0 +1,74 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+// preempt lets batches that wait take the place of running ones, where the
+// discipline says so and the sink can end a batch. It ends: with every turn more
+// rows run than before.
+func (s *Scheduler) preempt(pl *pool, now Time) {
+	for _, g := range pl.groups {
+		for g.nfree == 0 && len(g.ready) > 0 {
+			c := g.ready[0].s.cand
+			if c.lane.m.preempter == nil || c.svc.table == nil {
+				break
+			}
+			if c.svc.bounded && c.Latest < now {
+				s.refresh(c.lane, now)
+				s.retime(c.lane, now)
+				s.park(c.lane, now)
+				continue
+			}
+			p := s.victim(c)
+			if p == nil {
+				break
+			}
+			s.takeOver(c, p, now)
+		}
+	}
+}
+
+// victim returns the partition whose batch c preempts: the smallest, of equal
+// ones the one that started last. Nil if there is none.
+func (s *Scheduler) victim(c *candidate) *partition {
+	var best *partition
+	for _, p := range c.svc.group.members {
+		if !p.busy || !p.usable() || p.id == c.lane.avoid {
+			continue
+		}
+		m := s.model(p.batch.Model)
+		if m == nil || m.preempter == nil || !c.lane.m.preempter.Preempts(c.Rows, p.batch.Rows) {
+			continue
+		}
+		if best == nil || p.batch.Rows < best.batch.Rows || p.batch.Rows == best.batch.Rows && p.batch.Start > best.batch.Start {
+			best = p
+		}
+	}
+	return best
+}
+
+// takeOver ends the batch on p, starts c there and queues the requests of the
+// first again, behind what c takes with it.
+func (s *Scheduler) takeOver(c *candidate, p *partition, now Time) {
+	l, lost := c.lane, s.model(p.batch.Model)
+	s.lost = append(s.lost[:0], p.batch.Requests...)
+	s.stats.Preempted++
+	s.stats.PreemptedRequests += uint64(len(s.lost))
+	s.preemptor.Preempt(&p.batch)
+	p.busy = false
+	p.group.pool.work.add(p.work, -1)
+	clear(p.batch.Requests)
+	l.waiting.cut(c.first, c.last)
+	s.count(l, -c.Requests, -c.Rows)
+	s.dispatch(p, l, c.svc, c.first, now, false, false)
+
+	back := lost.laneFor(laneKey{s.lost[0].Key, s.lost[0].Avoid})
+	for i := len(s.lost) - 1; i >= 0; i-- { // backwards: each goes ahead of equal deadlines
+		s.insert(back, s.lost[i], true)
+	}
+	clear(s.lost)
+	s.place(back, now)
+	if l != back {
+		s.place(l, now)
+	}
+}

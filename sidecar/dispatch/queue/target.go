@@ -1,0 +1,35 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+// target is deferred batching with a goal instead of patience: Symphony's
+// scheduler has it as another way to choose exec. A batch starts as soon as it
+// has the size b within reach, the largest with l(b)(1+1/n) <= SLO, where n is the
+// number of partitions that the model keeps busy at its present rate (Symphony,
+// equation 1; see reach in rate.go). One that does not get there starts as under
+// deferred, when no further row could join it.
+//
+// It follows the rate of the last seconds and knows nothing of other models: when
+// requests come faster than before, it starts batches smaller than they could be.
+type target struct{ deferred }
+
+func targetKind() disciplineKind {
+	return disciplineKind{
+		Description: Description{
+			Name:        "target",
+			Help:        "wait for the batch size that rate and SLO allow, no longer than deferred (Symphony's target batch size)",
+			DefaultDrop: "window",
+		},
+		make: func(map[string]string) (Discipline, error) { return target{}, nil },
+	}
+}
+
+func (target) Name() string { return "target" }
+
+func (t target) Exec(now Time, c *Candidate) Time {
+	if c.Rows >= c.Target {
+		return now
+	}
+	return t.deferred.Exec(now, c)
+}

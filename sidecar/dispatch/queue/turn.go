@@ -1,0 +1,53 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+// inTurn returns the candidate of the next model, in the order of the models,
+// that has one for p: those that have none are skipped.
+func (g *group) inTurn(p *partition) *candidate {
+	n := len(g.cycle)
+	for k := 1; k <= n; k++ {
+		var best *candidate
+		for _, l := range g.cycle[(p.turn+k)%n].lanes {
+			if l.n == 0 || l.avoid == p.id && l.m.hasOther(p.id) {
+				continue
+			}
+			for i := range l.cands {
+				if c := &l.cands[i]; c.in == &g.ready && (best == nil || c.Latest < best.Latest) {
+					best = c
+				}
+			}
+		}
+		if best != nil {
+			return best
+		}
+	}
+	return nil
+}
+
+// took notes that it was a model's turn on p.
+func (g *group) took(p *partition, m *model) {
+	for i, o := range g.cycle {
+		if o == m {
+			p.turn = i
+			return
+		}
+	}
+}
+
+// order finds out whether all models of a group take turns.
+func (s *Scheduler) order(g *group) {
+	g.cycle = g.cycle[:0]
+	for _, sv := range g.serves {
+		m := s.model(sv.Model)
+		switch {
+		case m == nil:
+		case m.cycles:
+			g.cycle = append(g.cycle, m)
+		default:
+			g.cycle = nil
+			return
+		}
+	}
+}

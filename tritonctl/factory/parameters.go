@@ -1,0 +1,42 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package factory
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// PolicyParameters completes NAME=VALUE for the policy that is the command's
+// argument: the names of its parameters, and the disciplines that it knows as
+// values of the parameter `discipline`.
+func PolicyParameters(f *Factory) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		api, err := f.Client()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		p, err := api.Policy(c.Context(), args[0])
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var offers []cobra.Completion
+		if name, _, valued := strings.Cut(text, "="); valued {
+			if name == "discipline" {
+				for _, discipline := range p.Disciplines {
+					offers = append(offers, name+"="+discipline)
+				}
+			}
+			return offers, cobra.ShellCompDirectiveNoFileComp
+		}
+		for _, parameter := range p.Parameters {
+			offers = append(offers, parameter.Name+"=")
+		}
+		return offers, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+}
