@@ -102,6 +102,16 @@ bench: ## the figures of docs/results.md (BENCH="core sim proxy overload live" c
 	@case '$(BENCH)' in *live*) $(MAKE) triton;; esac
 	@for b in $(BENCH); do bin/conch-bench "$$b"; done
 
+.PHONY: reproduce
+reproduce: ## what Symphony's paper and scheduler say that needs no GPU, against the simulator
+	@$(MAKE) build PROGRAMS=conch-bench=bench
+	@bin/conch-bench reproduce
+
+.PHONY: compare
+compare: ## goodput of every discipline under a matrix of simulated loads (about half an hour)
+	@$(MAKE) build PROGRAMS=conch-bench=bench
+	@bin/conch-bench compare
+
 .PHONY: results
 results: ## docs/results.md from results/*.json
 	@$(MAKE) build PROGRAMS=conch-bench=bench

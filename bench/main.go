@@ -35,6 +35,7 @@ type bench struct {
 	bin, results, server, only string
 	seed                       uint64
 	rounds                     int
+	quick                      bool
 	out, progress              io.Writer
 	start                      time.Time
 }
@@ -54,11 +55,13 @@ func command() *cobra.Command {
 	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy)")
 	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")
 
+	flags.BoolVar(&b.quick, "quick", false, "simulate a twentieth of the time: to see that it works, not to cite (reproduce, compare)")
+
 	measure := func(use, short string, run func(context.Context, *figure.Report) error) {
 		root.AddCommand(&cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			r := &figure.Report{
-				Command: "make bench BENCH=" + use, File: use, When: b.start, Commit: figure.Commit(ctx, "."), Seed: b.seed,
+				Command: target(use), File: use, When: b.start, Commit: figure.Commit(ctx, "."), Seed: b.seed,
 				Machine: figure.ThisMachine(), Versions: map[string]string{"go": runtime.Version()},
 			}
 			if err := run(ctx, r); err != nil {
@@ -73,6 +76,9 @@ func command() *cobra.Command {
 	measure("instant", "Calls per second through conch over those of the server alone, a real tritonserver whose model takes no time", b.instant)
 	measure("overload", "Goodput and memory of conch at multiples of what it can do", b.overload)
 	measure("live", "Goodput over Triton's own best batching, real tritonservers on emulated GPUs", b.live)
+
+	measure("reproduce", "What Symphony's paper and its published scheduler say against the simulator", b.reproduce)
+	measure("compare", "Goodput of every discipline under a matrix of simulated loads; --only NAME for a part of it", b.matrix)
 
 	root.AddCommand(peers()...)
 
@@ -104,4 +110,12 @@ func (b *bench) roundsOr(n int) int {
 		return b.rounds
 	}
 	return n
+}
+
+// target is how a user runs a command.
+func target(use string) string {
+	if use == "reproduce" || use == "compare" {
+		return "make " + use
+	}
+	return "make bench BENCH=" + use
 }

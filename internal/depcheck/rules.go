@@ -55,7 +55,7 @@ var rules = []rule{
 	}, "it speaks to conch over the admin API"},
 	{"internal", []string{"internal/..."}, "internal packages are leaves"},
 	{"demo", []string{"internal/..."}, "it runs the programs that a user runs"},
-	{"bench", []string{"internal/...", "sidecar/admin/client"}, "it runs the programs that a user runs"},
+	{"bench", []string{"internal/...", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue"}, "it runs the programs that a user runs, and the simulator with every discipline of the queue"},
 	{"e2e", []string{"e2e/...", "internal/...", "sidecar/admin/client", "plugins/..."}, "it tests from outside"},
 }
 

@@ -1,0 +1,89 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/sim"
+	"github.com/conch-serving/conch/sidecar/sim/scenario"
+)
+
+// cell is one goodput to search for.
+type cell struct {
+	name     string
+	scenario *scenario.Scenario
+	guess    float64
+	overall  bool // all requests together decide, not the worst model
+	found    *sim.Found
+}
+
+// gpuType of simulated GPUs; only profiles need it, and they name none.
+const gpuType = "A100"
+
+// world is a scenario in which every model is on every GPU, requests that are given up are dropped and nothing has delays.
+func world(gpus int, seconds float64, rule scenario.Dispatch, models ...scenario.Model) *scenario.Scenario {
+	return &scenario.Scenario{
+		APIVersion: scenario.APIVersion, Name: "bench", Duration: duration(seconds), Warmup: duration(min(1, seconds/4)),
+		GPUs: []scenario.GPUs{{Type: gpuType, Count: gpus}}, Models: models, Dispatch: rule, Rate: 1,
+	}
+}
+
+func duration(seconds float64) scenario.Duration {
+	return scenario.Duration(seconds * float64(time.Second))
+}
+
+// search finds the goodput of every cell, on all cores: the median over the seeds, with the spread. Bad requests of the worst model are at most 1%.
+func (b *bench) search(ctx context.Context, cells []*cell, seeds int) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	work := make(chan *cell)
+	failures := make([]error, runtime.GOMAXPROCS(0))
+	var group sync.WaitGroup
+	var mutex sync.Mutex
+	done := 0
+	for i := range failures {
+		group.Go(func() {
+			for c := range work {
+				s := sim.Search{Guess: c.guess, Overall: c.overall}
+				for k := range seeds {
+					s.Seeds = append(s.Seeds, b.seed+uint64(k))
+				}
+				found, err := c.scenario.Goodput(ctx, scenario.Options{}, s)
+				if err != nil {
+					failures[i] = fmt.Errorf("%s: %w", c.name, err)
+					cancel()
+					return
+				}
+				c.found = found
+				mutex.Lock()
+				done++
+				b.say(fmt.Sprintf("%d/%d %s: %.0f req/s (%.0f to %.0f)", done, len(cells), c.name, found.Rate, found.Low, found.High))
+				mutex.Unlock()
+			}
+		})
+	}
+	for _, c := range cells {
+		select {
+		case work <- c:
+		case <-ctx.Done():
+		}
+	}
+	close(work)
+	group.Wait()
+	return errors.Join(append(failures, ctx.Err())...)
+}
+
+// rates are what a search found with each seed.
+func rates(f *sim.Found) (all []float64) {
+	for _, h := range f.All {
+		all = append(all, h.Rate)
+	}
+	return all
+}
