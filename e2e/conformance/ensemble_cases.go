@@ -162,6 +162,7 @@ func ensembleRepositoryCases() []Case {
 	}
 	return []Case{
 		{"ensemble/unload of a member takes it along, load brings it back", func(e *Env) {
+			defer func() { require.NoError(e, e.Target.Load(e.ctx(), "error")) }() // wherever the case ends
 			require.NoError(e, e.Target.Unload(e.ctx(), "error"))
 			becomes(e, "pipeline_error", "UNAVAILABLE")
 			becomes(e, "error", "UNAVAILABLE")
