@@ -112,15 +112,14 @@ func record(ctx context.Context, api *client.Client, length time.Duration, into 
 	s, err := entries(from, into)
 	from.CloseWithError(err)
 	ended := <-done
-	stopped := ctx.Err() != nil
-	if ended != nil && !stopped {
-		return s, ended
+	s.Lost = got.Lost
+	if ctx.Err() != nil {
+		return s, nil //nolint:nilerr // the person ended it, which is what ended the two parts
 	}
-	if err != nil && !stopped {
+	if err := errors.Join(ended, err); err != nil {
 		return s, err
 	}
-	s.Lost = got.Lost
-	if !stopped && got.Requests != s.Requests {
+	if got.Requests != s.Requests {
 		return s, fmt.Errorf("conch sent %d requests, and %d arrived", got.Requests, s.Requests)
 	}
 	return s, nil
@@ -133,6 +132,10 @@ func entries(from io.Reader, into io.Writer) (s summary, err error) {
 	}
 	w, err := workload.NewWriter(into, r.Header)
 	if err != nil {
+		return s, err
+	}
+	// The file says from the beginning that a recording is under way.
+	if err := w.Flush(); err != nil {
 		return s, err
 	}
 	var a workload.Arrival
