@@ -4,6 +4,7 @@
 package e2e_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -206,18 +208,24 @@ func httpCaller(t *testing.T, address string, alone bool) func(int) error {
 	}
 }
 
-// One conch after another takes over the same addresses, and callers of every
-// kind notice nothing.
-func TestRollingRestart(t *testing.T) {
-	shared := map[string]any{"reusePort": true}
-	running := embedded(t, rig.ConchOptions{Listen: shared})
-	var ports [3]int
-	for i, address := range []string{running.GRPC, running.HTTP} {
+// portsOf are the gRPC and HTTP ports of a conch, for another one.
+func portsOf(t *testing.T, c *rig.Conch) (ports [3]int) {
+	t.Helper()
+	for i, address := range []string{c.GRPC, c.HTTP} {
 		_, port, err := net.SplitHostPort(address)
 		require.NoError(t, err)
 		ports[i], err = strconv.Atoi(port)
 		require.NoError(t, err)
 	}
+	return ports
+}
+
+// One conch after another takes over the same addresses, and callers of every
+// kind notice nothing.
+func TestRollingRestart(t *testing.T) {
+	shared := map[string]any{"reusePort": true}
+	running := embedded(t, rig.ConchOptions{Listen: shared})
+	ports := portsOf(t, running)
 	load := startTraffic(t, running.GRPC, running.HTTP)
 	load.flows()
 	for range 5 {
@@ -233,6 +241,63 @@ func TestRollingRestart(t *testing.T) {
 		running = next
 	}
 	load.end()
+}
+
+// Connections that the kernel has made and the old conch has not accepted when it closes its listeners are served, too: it gets the processor
+// in short turns while they come, so that some always wait.
+func TestRestartLosesNoConnectionThatWaits(t *testing.T) {
+	shared := map[string]any{"reusePort": true}
+	old := embedded(t, rig.ConchOptions{Listen: shared})
+	next := embedded(t, rig.ConchOptions{Listen: shared, Ports: portsOf(t, old)})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var callers sync.WaitGroup
+	var served atomic.Int64
+	for range 64 {
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				if err := alive(old.HTTP); err != nil {
+					t.Errorf("after %d connections: %v", served.Load(), err)
+					return
+				}
+				served.Add(1)
+			}
+		})
+	}
+	require.Eventually(t, func() bool { return served.Load() > 200 || t.Failed() }, 20*time.Second, time.Millisecond)
+	require.NoError(t, syscall.Kill(old.Pid(), syscall.SIGTERM))
+	for end := time.Now().Add(time.Second); time.Now().Before(end); {
+		for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+			if syscall.Kill(old.Pid(), s) != nil {
+				break // it has ended
+			}
+			time.Sleep(3 * time.Millisecond)
+		}
+	}
+	require.NoError(t, old.Close(), "the old one ends by itself")
+	cancel()
+	callers.Wait()
+	require.NoError(t, httpCaller(t, next.HTTP, true)(1))
+}
+
+// alive asks whether a server is live, on a connection of its own.
+func alive(address string) error {
+	c, err := net.DialTimeout("tcp", address, 20*time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(c, "GET /v2/health/live HTTP/1.1\r\nHost: c\r\nConnection: close\r\n\r\n"); err != nil {
+		return err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
 }
 
 // A second conch needs leave to share an address.
