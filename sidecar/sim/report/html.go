@@ -29,8 +29,9 @@ func (r *Report) HTML(w io.Writer) error {
 	v := struct {
 		*Report
 		Charts    []chart
+		Rows      []row
 		Timelines []timeline
-	}{Report: r}
+	}{Report: r, Rows: rows(r.Runs)}
 	perSecond := func(n uint64, width float64) float64 { return float64(n) / width }
 	v.Charts = []chart{
 		lines("Goodput over time", "seconds", "good req/s", history(r.Runs, func(h sim.Interval, w float64) float64 { return perSecond(h.Good, w) })),
@@ -47,6 +48,37 @@ func (r *Report) HTML(w io.Writer) error {
 		return fmt.Errorf("report: %w", err)
 	}
 	return nil
+}
+
+// row is one model in one run.
+type row struct {
+	Run string
+	*sim.ModelResult
+}
+
+// rows put the runs of a model below each other, models in the order in which they first appear.
+func rows(runs []Run) (all []row) {
+	at := map[string]int{}
+	var grouped [][]row
+	for _, run := range runs {
+		if run.Result == nil {
+			continue
+		}
+		for i := range run.Result.Models {
+			m := &run.Result.Models[i]
+			k, known := at[m.Name]
+			if !known {
+				k = len(grouped)
+				at[m.Name] = k
+				grouped = append(grouped, nil)
+			}
+			grouped[k] = append(grouped[k], row{run.Name, m})
+		}
+	}
+	for _, g := range grouped {
+		all = append(all, g...)
+	}
+	return all
 }
 
 // chart is a drawing under its caption.
