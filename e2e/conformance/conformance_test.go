@@ -171,7 +171,7 @@ func versionOf(t *testing.T, address string) string {
 	t.Helper()
 	client, err := triton.Dial(address)
 	require.NoError(t, err)
-	defer client.Close()
+	defer func() { require.NoError(t, client.Close()) }()
 	metadata, err := client.Metadata(t.Context())
 	require.NoError(t, err)
 	return metadata.Version

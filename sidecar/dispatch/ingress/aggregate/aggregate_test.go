@@ -303,7 +303,7 @@ func TestStatistics(t *testing.T) {
 	}, r.ModelStats, protocmp.Transform()))
 
 	// A warm-up is not the clients' doing; one from before a restart is in no statistics.
-	w.servers[1].Partition.WarmedUp = func(model string) []*tritonpb.ModelStatistics {
+	w.servers[1].WarmedUp = func(model string) []*tritonpb.ModelStatistics {
 		if model == "n" {
 			return []*tritonpb.ModelStatistics{{Name: "n", Version: "1", InferenceCount: 99, ExecutionCount: 99}}
 		}
@@ -315,7 +315,7 @@ func TestStatistics(t *testing.T) {
 	require.EqualValues(t, []uint64{24, 3}, []uint64{r.ModelStats[0].InferenceCount, r.ModelStats[0].ExecutionCount})
 	require.Empty(t, cmp.Diff([]*tritonpb.InferBatchStatistics{{BatchSize: 1, ComputeInfer: d(1)}, {BatchSize: 4, ComputeInfer: d(2)},
 		{BatchSize: 8, ComputeInfer: d(2)}}, r.ModelStats[0].BatchStats, protocmp.Transform()))
-	w.servers[1].Partition.WarmedUp = nil
+	w.servers[1].WarmedUp = nil
 
 	_, err = a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "u"})
 	requireStatus(t, err, codes.InvalidArgument, "requested model 'u' is not available")
