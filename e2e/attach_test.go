@@ -143,6 +143,10 @@ func TestAttachObserves(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, m.Profiles)
 	require.NotEmpty(t, m.Profiles[0].Points)
+	// What Conch would gain cannot be said of one batch size, and is not.
+	out, code := tritonctl(t, c, "advise")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "There is too little to say what Conch would gain:\nemulated: ")
 }
 
 // A server that dies takes no request with it.
