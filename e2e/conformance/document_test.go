@@ -17,10 +17,10 @@ import (
 	"github.com/conch-serving/conch/e2e/conformance"
 )
 
-var update = flag.Bool("update", false, "write results/compatibility.json and docs/compatibility.md")
+var update = flag.Bool("update", false, "write testdata/compatibility.json and docs/compatibility.md")
 
 const (
-	resultsFile  = "../../results/compatibility.json"
+	resultsFile  = "testdata/compatibility.json"
 	documentFile = "../../docs/compatibility.md"
 )
 
