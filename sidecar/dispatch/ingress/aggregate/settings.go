@@ -19,7 +19,7 @@ func errNoneUp() error { return status.Error(codes.Unavailable, "no Triton serve
 
 // tell gives an order to partitions, all or nothing: what one of them refuses is taken back from the others, and from
 // itself, since Triton does half of an order before it finds the other half wrong. The answer is the first partition's.
-// The error is Triton's own where all refuse alike, and names the partition where only one does. What all have accepted is
+// A refusal is passed on in Triton's own words; a partition that did not answer is named. What all have accepted is
 // remembered for partitions that start later.
 func tell[Q proto.Message, A any](ctx context.Context, a *Aggregate, partitions []Partition, model string, m method[Q, A], request Q) (A, error) {
 	var none A
@@ -34,21 +34,20 @@ func tell[Q proto.Message, A any](ctx context.Context, a *Aggregate, partitions 
 	}
 	answers, failures := askAll(ctx, a, partitions, m, request)
 	var refused error
-	unanimous := true
 	for i, err := range failures {
-		switch {
-		case err == nil:
-			unanimous = false
-		case refused == nil:
-			refused = status.Errorf(status.Code(err), "partition %s: %s; nothing was changed", partitions[i].ID, status.Convert(err).Message())
+		switch status.Code(err) {
+		case codes.OK:
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+			if refused == nil {
+				refused = status.Errorf(status.Code(err), "partition %s: %s; nothing was changed", partitions[i].ID, status.Convert(err).Message())
+			}
+		default:
+			refused = err
 		}
 	}
-	switch {
-	case refused == nil:
+	if refused == nil {
 		a.memory.remember(request)
 		return answers[0], nil
-	case unanimous:
-		refused = failures[0]
 	}
 	if err := restore(context.WithoutCancel(ctx)); err != nil {
 		return none, status.Errorf(status.Code(refused), "%s; and not everything could be set back: %v", status.Convert(refused).Message(), err)
