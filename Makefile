@@ -96,7 +96,7 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 	@scripts/setup/golangci.sh; touch $@
 
 .PHONY: bench
-BENCH ?= core sim proxy overload live
+BENCH ?= core sim proxy instant overload live
 bench: ## the figures of docs/results.md (BENCH="core sim proxy overload live" chooses)
 	@$(MAKE) build
 	@case '$(BENCH)' in *live*) $(MAKE) triton;; esac
