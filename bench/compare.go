@@ -178,6 +178,7 @@ func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 		fmt.Fprintln(w)
 	}
 	r.Emulated = "everything: simulated time, no delays, every model on every GPU; at most 1% bad of all requests together"
+	r.Matrix = true
 	return errors.Join(w.Flush())
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,4 +91,15 @@ func TestNumberKeepsFourDigits(t *testing.T) {
 func TestThisMachine(t *testing.T) {
 	require.Positive(t, figure.ThisMachine().Cores)
 	require.Equal(t, "unknown", figure.Commit(t.Context(), t.TempDir()))
+}
+
+func TestMatrix(t *testing.T) {
+	r := &figure.Report{Command: "make m", File: "m", Matrix: true, Figures: []figure.Figure{
+		{Name: "m.one.a.goodput", Value: 99, Unit: "req/s"}, {Name: "m.one.b.goodput", Value: 100, Unit: "req/s"},
+		{Name: "m.two.x.a.goodput", Value: 10, Unit: "req/s"}, {Name: "m.two.x.b.goodput", Value: 7, Unit: "req/s"},
+	}}
+	var page strings.Builder
+	require.NoError(t, figure.Render(&page, []*figure.Report{r}))
+	require.Contains(t, page.String(), "| `one` | ▓ 99 | █ 100 |\n| `two.x` | █ 10 | ░ 7 |\n")
+	require.Contains(t, page.String(), "| █ a at least 0.995 | 1 of 2 |\n| ▓ a at least 0.95 | 1 of 2 |\n")
 }

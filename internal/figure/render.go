@@ -21,13 +21,10 @@ func Render(w io.Writer, reports []*Report) error {
 		if r.Emulated != "" {
 			fmt.Fprintf(&b, "**Emulated:** %s\n\n", r.Emulated)
 		}
-		b.WriteString("| figure | value | unit | spread | |\n|---|---:|---|---|---|\n")
-		for _, f := range r.Figures {
-			spread := ""
-			if f.Runs > 0 {
-				spread = fmt.Sprintf("%s to %s, %d runs", Number(f.Low), Number(f.High), f.Runs)
-			}
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", f.Name, Number(f.Value), f.Unit, spread, strings.ReplaceAll(f.Note, "|", "\\|"))
+		if r.Matrix && len(r.Figures) > 0 {
+			r.matrix(&b)
+		} else {
+			r.table(&b)
 		}
 		var versions []string
 		for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
@@ -40,4 +37,16 @@ func Render(w io.Writer, reports []*Report) error {
 		return fmt.Errorf("results page: %w", err)
 	}
 	return nil
+}
+
+// table renders one figure a row.
+func (r *Report) table(b *strings.Builder) {
+	b.WriteString("| figure | value | unit | spread | |\n|---|---:|---|---|---|\n")
+	for _, f := range r.Figures {
+		spread := ""
+		if f.Runs > 0 {
+			spread = fmt.Sprintf("%s to %s, %d runs", Number(f.Low), Number(f.High), f.Runs)
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", f.Name, Number(f.Value), f.Unit, spread, strings.ReplaceAll(f.Note, "|", "\\|"))
+	}
 }

@@ -165,7 +165,11 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 				return
 			}
 		}
-		least := leastRows(now, l, c.first, svc.table, svc.hold)
+		hold := svc.hold
+		if hold > 1 && svc.group.pool.overloaded() {
+			hold = min(svc.most, max(hold, svc.worth))
+		}
+		least := leastRows(now, l, c.first, svc.table, hold)
 		gaveUp := s.clear(c, now, least)
 		if c.Requests == 0 || !hurried && execOf(c, now) > now {
 			if gaveUp {
@@ -178,6 +182,16 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 	s.count(l, -c.Requests, -c.Rows)
 	s.dispatch(p, l, svc, c.first, now, false, hurried && execOf(c, now) > now)
 }
+
+// overload is by how much the partitions that the models would keep busy exceed
+// those that there are before a pool counts as overloaded: more than a rate's
+// own fluctuation.
+const overload = 1.1
+
+// overloaded tells that requests have to be given up in any case. Then nothing
+// is gained by a batch that runs less efficiently than it could: the drop policy
+// may hold on to one that runs nearly as efficiently as the largest within reach.
+func (pl *pool) overloaded() bool { return pl.need > overload*float64(pl.usable) }
 
 // clear makes room for a batch of at least `least` rows: it gives up the
 // requests at the front that cannot finish in one. A request that some other
