@@ -278,6 +278,27 @@ func TestWhatDoesNotValidateIsTritonsToRefuse(t *testing.T) {
 	require.True(t, seen.outcomes[0].PassedThrough)
 }
 
+// A model that others have unloaded from one of two servers, which the table does
+// not know yet, is asked for at the other; where no server has it, Triton says so.
+func TestWhatAServerDoesNotHaveIsAskedForElsewhere(t *testing.T) {
+	unloaded := func(*tritonpb.ModelInferRequest) error {
+		return status.Error(codes.NotFound, "Request for unknown model: 'm' has no available versions")
+	}
+	without, with := newTriton(t), newTriton(t)
+	without.refuse = unloaded
+	d, seen := newDispatcher(t, dispatch.Options{}, table(1, func(m *dispatch.Model) { m.Batchable = false }, without, with))
+	for i := range 4 {
+		require.NoError(t, infer(t.Context(), t, d, uint32(i), 1, nil))
+	}
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 4}, seen.count(t))
+	require.NotEmpty(t, without.executions(), "it was asked")
+
+	with.set(func() { with.refuse = unloaded })
+	err := infer(t.Context(), t, d, 9, 1, nil)
+	requireCode(t, codes.NotFound, err)
+	require.Equal(t, "Request for unknown model: 'm' has no available versions", status.Convert(err).Message())
+}
+
 func TestRequestsThatKillAreRefused(t *testing.T) {
 	p := newTriton(t)
 	d, seen := newDispatcher(t, dispatch.Options{}, table(1, nil, p))

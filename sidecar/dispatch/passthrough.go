@@ -6,6 +6,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -44,6 +45,10 @@ func (d *Dispatcher) passThrough(c *call, route *route) answer {
 				continue
 			}
 		}
+		if avoid == nil && sequence == nil && len(route.places) > 1 && c.ctx.Err() == nil && unloadedThere(a.err, c.req.Model) {
+			avoid = place.partition
+			continue
+		}
 		c.tally.answered(a.err, c.model.backend())
 		if a.err != nil {
 			a.err = answerStatus(a.err)
@@ -55,6 +60,17 @@ func (d *Dispatcher) passThrough(c *call, route *route) answer {
 		}
 		return a
 	}
+}
+
+// unloadedThere tells that a partition does not have the model, which others may
+// have unloaded before the route table knows: who has it is asked instead.
+func unloadedThere(err error, model string) bool {
+	if err == nil {
+		return false
+	}
+	s := status.Convert(answerStatus(err))
+	rest, ok := strings.CutPrefix(s.Message(), "Request for unknown model: '"+model+"' ")
+	return ok && s.Code() == codes.NotFound && (rest == "has no available versions" || rest == "is not found")
 }
 
 // alone is not 0 while one call only is under way on the partition, and another
