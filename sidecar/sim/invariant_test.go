@@ -73,6 +73,7 @@ func TestInvariants(t *testing.T) {
 			w.Replan = sim.Replan{Every: 700 * time.Millisecond, OnFailure: true}
 		}
 		w.Timeline.Max = 1 << 20
+		w.Drain = time.Hour // nothing executes when it ends
 		r := run(t, w)
 
 		// Every request has one outcome, or still waits.
