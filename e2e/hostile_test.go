@@ -82,7 +82,9 @@ func watchRSS(t *testing.T, pid int) (peak func() int) {
 			}
 		}
 	}()
-	return sync.OnceValue(func() int { close(stop); return <-done })
+	peak = sync.OnceValue(func() int { close(stop); return <-done })
+	t.Cleanup(func() { peak() }) // before the process ends, whatever fails
+	return peak
 }
 
 // bound is the formula of docs/operations.md.

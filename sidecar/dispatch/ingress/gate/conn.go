@@ -64,7 +64,7 @@ func (c *Conn) got(n int) {
 	}
 	c.received.Add(int64(n))
 	c.gate.bytes.Add(int64(n))
-	if c.gate.over() {
+	if c.gate.crowded() {
 		c.gate.relieve()
 	}
 }

@@ -121,9 +121,20 @@ func (g *Gate) refuse(r Reason) error {
 // over reports whether more is held than may be.
 func (g *Gate) over() bool { return g.bytes.Load()+g.o.Held() > g.o.Bytes }
 
+// small is a piece of a body that may use the last eighth of what may be held:
+// large bodies that never end must not shut everybody out.
+const small = 64 << 10
+
+// crowded reports whether only the room for small pieces is left.
+func (g *Gate) crowded() bool { return g.bytes.Load()+g.o.Held() > g.o.Bytes-g.o.Bytes/8 }
+
 // hold counts n bytes in. It fails, with nothing counted, if that is too much.
 func (g *Gate) hold(n int64) error {
-	if g.bytes.Add(n)+g.o.Held() > g.o.Bytes {
+	limit := g.o.Bytes
+	if n > small {
+		limit -= limit / 8
+	}
+	if g.bytes.Add(n)+g.o.Held() > limit {
 		g.bytes.Add(-n)
 		return g.refuse(TooManyBytes)
 	}
