@@ -58,7 +58,7 @@ func (r *Report) matrix(b *strings.Builder) {
 		b.WriteByte('\n')
 	}
 	b.WriteString("\n| part of the best of all others | rows |\n|---|---:|\n")
-	r.summary(b, columns, func(yield func(map[string]float64)) {
+	summary(b, columns, func(yield func(map[string]float64)) {
 		for _, row := range rows {
 			yield(row.cells)
 		}
@@ -66,7 +66,7 @@ func (r *Report) matrix(b *strings.Builder) {
 }
 
 // summary counts in how many rows the first column is how near to the best of the others.
-func (r *Report) summary(b *strings.Builder, columns []string, rows func(func(map[string]float64))) {
+func summary(b *strings.Builder, columns []string, rows func(func(map[string]float64))) {
 	counts := make([]int, len(shades))
 	all := 0
 	rows(func(cells map[string]float64) {
