@@ -370,6 +370,56 @@ func TestSwapUnderLoad(t *testing.T) {
 	require.Equal(t, int(sent.Load()), counts[dispatch.OK]+counts[dispatch.Late])
 }
 
+// TestUnbatchedModelServesWhatItAccepted: requests that were queued when the
+// model stopped being batched are passed on, and so are those that found it
+// batched in a table that was replaced before they were queued.
+func TestUnbatchedModelServesWhatItAccepted(t *testing.T) {
+	p := newTriton(t)
+	p.hold, p.started = make(chan struct{}), make(chan string, 10)
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, nil, p))
+	results := make(chan error, 2)
+	go func() { results <- infer(t.Context(), t, d, 1, 1, nil) }()
+	<-p.started
+	go func() { results <- infer(t.Context(), t, d, 2, 1, nil) }()
+	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 1 }, time.Second, time.Millisecond)
+	require.NoError(t, d.Swap(t.Context(), table(2, func(m *dispatch.Model) { m.Batchable = false }, p)))
+	<-p.started
+	close(p.hold)
+	require.NoError(t, <-results)
+	require.NoError(t, <-results)
+}
+
+// TestBatchingTurnedOnAndOffUnderLoad: whichever table a request was routed by, it
+// is answered.
+func TestBatchingTurnedOnAndOffUnderLoad(t *testing.T) {
+	p := newTriton(t)
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, nil, p))
+	d.SetProfile(linear(200*time.Microsecond, 2*time.Millisecond))
+	var stop atomic.Bool
+	var load sync.WaitGroup
+	var sent atomic.Uint32
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range 8 {
+		load.Go(func() {
+			for !stop.Load() {
+				if err := infer(ctx, t, d, sent.Add(1), 1, nil); err != nil {
+					t.Errorf("request failed: %v", err)
+					return
+				}
+			}
+		})
+	}
+	for i := range 200 {
+		require.NoError(t, d.Swap(t.Context(), table(uint64(i+2), func(m *dispatch.Model) { m.Batchable = i%2 == 1 }, p)))
+		for before := sent.Load(); sent.Load() < before+10 && ctx.Err() == nil; {
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+	stop.Store(true)
+	load.Wait()
+}
+
 // TestRemovedModelServesWhatItAccepted: requests that were queued when the model
 // left the table are served where it was.
 func TestRemovedModelServesWhatItAccepted(t *testing.T) {

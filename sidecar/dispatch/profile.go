@@ -67,7 +67,10 @@ func (d *Dispatcher) refresh(m *model) {
 func (d *Dispatcher) modelSpec(m *model) queue.ModelSpec {
 	return queue.ModelSpec{
 		Name: m.name, Classes: d.tables(m), MaxBatch: max(1, m.spec.maxBatch()),
-		SLO: queue.Time(m.spec.SLO), Late: late(m.spec.Late),
+		// A request that was queued under the table before must not wait for a batch
+		// that nobody makes any more.
+		Closed: m.spec.maxBatch() == 0,
+		SLO:    queue.Time(m.spec.SLO), Late: late(m.spec.Late),
 	}
 }
 

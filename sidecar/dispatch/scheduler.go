@@ -161,7 +161,7 @@ func (s sink) Drop(q *queue.Request, why queue.DropReason) {
 	d := s.d
 	c := q.Owner.(*call)
 	switch why {
-	case queue.DropModelRemoved, queue.DropTooLarge:
+	case queue.DropModelRemoved, queue.DropClosed, queue.DropTooLarge:
 		// It was accepted: it is served, where the model was.
 		c.running = true
 		c.req.Ref()

@@ -215,10 +215,12 @@ func TestDropReasons(t *testing.T) {
 	f.enqueue(9, m, 7)
 	f.Complete(14, p) // the first has 6 left: alone it would make it
 	require.Equal(t, 2, f.last().Rows)
+	require.NoError(t, f.SetModel(14, m, queue.ModelSpec{Closed: true}))
+	f.Enqueue(14, m, &queue.Request{})
 	require.NoError(t, f.RemoveModel(14, m))
 	f.Enqueue(15, m, &queue.Request{})
 	require.Equal(t, []queue.DropReason{
-		queue.DropTooLarge, queue.DropLate, queue.DropWindow, queue.DropModelRemoved,
+		queue.DropTooLarge, queue.DropLate, queue.DropWindow, queue.DropClosed, queue.DropModelRemoved,
 	}, uniq(f.dropped))
 	for _, why := range queue.DropReasons() {
 		require.NotContains(t, why.String(), "reason_")

@@ -134,7 +134,11 @@ func (s *Scheduler) SetModel(now Time, id ModelID, spec ModelSpec) error {
 	}
 	now = s.hold(now)
 	m.setSpec(spec)
-	s.reopen(m)
+	if spec.Closed {
+		s.empty(m, DropClosed)
+	} else {
+		s.reopen(m)
+	}
 	s.dirty = true
 	s.release(now)
 	return nil
@@ -165,13 +169,8 @@ func (s *Scheduler) RemoveModel(now Time, id ModelID) error {
 		return fmt.Errorf("remove model %d: %w", id, ErrUnknownModel)
 	}
 	now = s.hold(now)
+	s.empty(m, DropModelRemoved)
 	for _, l := range m.lanes {
-		for _, q := range []*list{&l.waiting, &l.late} {
-			for r := q.head; r != nil; r = q.head {
-				s.take(l, r)
-				s.drop(r, DropModelRemoved)
-			}
-		}
 		s.rest(l)
 		l.leave()
 	}
@@ -179,6 +178,18 @@ func (s *Scheduler) RemoveModel(now Time, id ModelID) error {
 	s.dirty = true
 	s.release(now)
 	return nil
+}
+
+// empty drops all that is queued for a model.
+func (s *Scheduler) empty(m *model, why DropReason) {
+	for _, l := range m.lanes {
+		for _, q := range []*list{&l.waiting, &l.late} {
+			for r := q.head; r != nil; r = q.head {
+				s.take(l, r)
+				s.drop(r, why)
+			}
+		}
+	}
 }
 
 // AddPartition adds a partition that is up.

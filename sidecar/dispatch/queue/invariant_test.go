@@ -253,6 +253,9 @@ func (w *world) Drop(r *queue.Request, why queue.DropReason) {
 	case queue.DropModelRemoved:
 		require.Nil(w.t, m)
 		return
+	case queue.DropClosed:
+		require.True(w.t, m.spec.Closed)
+		return
 	case queue.DropTooLarge:
 		return
 	}
@@ -296,8 +299,11 @@ func (w *world) check() {
 	}
 	stats := w.s.Stats()
 	all := 0
-	for id := range w.models {
+	for id, m := range w.models {
 		n, rows := w.s.Queued(id)
+		if m.spec.Closed {
+			require.Zero(w.t, n, "a closed queue holds requests")
+		}
 		require.Equal(w.t, perModel[id], n, "queued requests of model %d", id)
 		require.GreaterOrEqual(w.t, rows, n)
 		all += n

@@ -60,6 +60,7 @@ func drawModel(t *rapid.T) mirrorModel {
 	m.spec.Drop, err = queue.NewDropPolicy(m.drop)
 	require.NoError(t, err)
 	m.spec.MaxBatch = rapid.IntRange(1, 8).Draw(t, "max batch")
+	m.spec.Closed = rapid.IntRange(0, 7).Draw(t, "closed") == 0
 	m.spec.SLO = queue.Time(rapid.IntRange(10, 60).Draw(t, "slo"))
 	m.spec.Late = rapid.SampledFrom([]queue.Late{queue.LateDrop, queue.LateServe}).Draw(t, "late")
 	for range rapid.IntRange(0, 2).Draw(t, "classes") {

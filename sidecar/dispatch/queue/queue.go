@@ -129,6 +129,9 @@ type ModelSpec struct {
 	Classes []Table
 	// MaxBatch is the largest number of rows in a batch; below 1 counts as 1.
 	MaxBatch int
+	// Closed says that nothing of this model is to be queued any more: what waits
+	// and what comes is dropped with DropClosed.
+	Closed bool
 	// SLO is the target latency: the default deadline, and the length that the
 	// window drop's target batch is derived from.
 	SLO Time
@@ -191,6 +194,8 @@ const (
 	DropTooLarge
 	// DropModelRemoved says that its model was removed.
 	DropModelRemoved
+	// DropClosed says that its model's queue was closed.
+	DropClosed
 
 	dropReasons = iota
 )
@@ -205,6 +210,8 @@ func (r DropReason) String() string {
 		return "too_large"
 	case DropModelRemoved:
 		return "model_removed"
+	case DropClosed:
+		return "closed"
 	}
 	return fmt.Sprintf("reason_%d", uint8(r))
 }

@@ -105,6 +105,10 @@ func (s *Scheduler) prepare(id ModelID, r *Request) *model {
 		s.drop(r, DropModelRemoved)
 		return nil
 	}
+	if m.spec.Closed {
+		s.drop(r, DropClosed)
+		return nil
+	}
 	if r.Deadline == 0 {
 		r.Deadline = Never
 		if m.spec.SLO > 0 {
