@@ -35,7 +35,7 @@ var rules = []rule{
 	{"sidecar/apply/driver", []string{"sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
 	{"sidecar/apply/mps", []string{"plugins/policy"}, "it writes MPS's environment and files"},
 	{"sidecar/sim", []string{
-		"sidecar/sim/...", "sidecar/dispatch/queue", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",
+		"sidecar/sim/...", "sidecar/dispatch/queue", "sidecar/dispatch/forecast", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",
 	}, "it drives the queue and the policies, those that are processes through the host that conch has"},
 	{"sidecar/observe", []string{"sidecar/observe/...", "plugins/policy", "internal/..."}, "observe, plan, policyhost and dispatch meet in control"},
 	{"sidecar/plan", []string{"plugins/policy"}, "it is pure"},
@@ -43,6 +43,7 @@ var rules = []rule{
 
 	{"sidecar/dispatch", []string{"sidecar/dispatch/...", "plugins/policy", "internal/..."}, "observe, plan, policyhost and dispatch meet in control"},
 	{"sidecar/dispatch/queue", []string{"sidecar/dispatch/queue/...", "plugins/policy"}, "it is pure; the simulator runs it too"},
+	{"sidecar/dispatch/forecast", []string{"sidecar/dispatch/queue", "plugins/policy"}, "it is pure; the simulator runs it too"},
 	{"sidecar/dispatch/batch", []string{"internal/..."}, "it knows Triton's messages and nothing else"},
 	{"sidecar/dispatch/forward", []string{"sidecar/dispatch/batch", "internal/..."}, "it knows how to reach a partition"},
 	{"sidecar/dispatch/ingress", []string{"sidecar/dispatch/ingress/...", "sidecar/dispatch/batch", "internal/..."}, "a front declares the interfaces that it needs"},

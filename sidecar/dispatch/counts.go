@@ -71,7 +71,7 @@ func (d *Dispatcher) Counts(model string) (ModelCounts, bool) {
 	m := ModelCounts{
 		Success: c.success.Load(), Failed: c.failed.Load(), Rows: c.rows.Load(), Executions: c.executions.Load(),
 		SuccessTime: time.Duration(c.successTime.Load()), FailedTime: time.Duration(c.failedTime.Load()),
-		QueueTime: time.Duration(c.queue.Load()), ExecutionTime: time.Duration(c.execution.Load()), Margin: time.Duration(r.margin.held.Load()),
+		QueueTime: time.Duration(c.queue.Load()), ExecutionTime: time.Duration(c.execution.Load()), Margin: r.margin.Held(),
 	}
 	if ns := c.last.Load(); ns != 0 {
 		m.LastInference = time.Unix(0, ns)

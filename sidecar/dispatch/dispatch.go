@@ -15,6 +15,7 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
@@ -25,7 +26,7 @@ type Dispatcher struct {
 	clock  Clock
 	origin time.Time // zero of queue.Time
 	alarm  Alarm
-	budget budget
+	budget forecast.Budget
 
 	routes   atomic.Pointer[routes]
 	draining atomic.Bool
@@ -189,7 +190,7 @@ func (c *call) setDeadline(d *Dispatcher, route *route) {
 	if deadline, ok := c.ctx.Deadline(); ok && deadline.Before(c.due) {
 		c.due = deadline
 	}
-	back := d.o.ResponseBudget + route.margin.of(c.due.Sub(c.arrived)-d.o.ResponseBudget)
+	back := d.o.ResponseBudget + route.margin.Of(c.due.Sub(c.arrived)-d.o.ResponseBudget)
 	c.queued.Deadline = max(1, d.queueTime(c.due.Add(-back)))
 }
 

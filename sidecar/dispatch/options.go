@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 )
 
 // Options of New. The zero value is usable.
@@ -27,7 +29,7 @@ type Options struct {
 	MaxQueuedBytes    int64
 
 	// ResponseBudget is kept back from every deadline for the way from the
-	// answer to the caller. Zero means 300 microseconds.
+	// answer to the caller. Zero means forecast.ResponseBudget.
 	ResponseBudget time.Duration
 	// OutageWait is how long an accepted request may wait for a model none of
 	// whose partitions is up. Zero means 30 seconds.
@@ -61,7 +63,7 @@ func (o Options) withDefaults() Options {
 		o.MaxQueuedBytes = 4 << 30
 	}
 	if o.ResponseBudget <= 0 {
-		o.ResponseBudget = 300 * time.Microsecond
+		o.ResponseBudget = forecast.ResponseBudget
 	}
 	if o.OutageWait <= 0 {
 		o.OutageWait = 30 * time.Second

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
@@ -40,7 +41,7 @@ type model struct {
 	name   string
 	id     queue.ModelID
 	counts counts
-	margin margin
+	margin forecast.Margin
 	// series of requests that never came to a partition.
 	series seriesSet
 	// runs is the backend that the model runs in.

@@ -80,11 +80,11 @@ func (c *collector) bin(e *engine) *bin {
 	return &c.bins[c.now]
 }
 
-func (c *collector) arrived(e *engine, m *model) {
+func (c *collector) arrived(e *engine, r *request) {
 	c.bin(e).arrivals++
-	if e.now >= e.counted {
-		m.counts.arrivals++
-		m.counts.waiting++
+	if r.sent >= e.counted {
+		r.model.counts.arrivals++
+		r.model.counts.waiting++
 	}
 }
 
@@ -99,18 +99,18 @@ func (c *collector) answered(e *engine, r *request, o outcome) {
 	if e.plans.watch {
 		m.observed.answered(e.now, o)
 	}
-	if r.Arrival < e.counted {
+	if r.sent < e.counted {
 		return
 	}
 	m.counts.outcomes[o]++
 	m.counts.waiting--
 	if o <= tooLate {
-		m.counts.latency.Add((e.now - r.Arrival).Duration())
+		m.counts.latency.Add((e.now + queue.Time(e.w.Delays.Reply) - r.sent).Duration())
 	}
 }
 
 func (c *collector) requeued(e *engine, r *request) {
-	if r.Arrival >= e.counted {
+	if r.sent >= e.counted {
 		r.model.counts.requeued++
 	}
 }

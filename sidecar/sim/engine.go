@@ -4,12 +4,14 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
@@ -55,6 +57,9 @@ type engine struct {
 	ordered map[string]uint32 // GPUs that were rented and have not arrived, by type
 	rentals int
 
+	// budget is what the queue has learnt of Delays.Control (LearnDelays).
+	budget forecast.Budget
+
 	plans   planning
 	collect collector
 	lost    []*request // scratch
@@ -74,6 +79,7 @@ type model struct {
 	serving int
 	// jitter and delay draw for this model alone, so that others do not disturb it.
 	jitter, delay *rand.Rand
+	margin        forecast.Margin
 	observed      observed
 	counts        counts
 }
@@ -82,6 +88,8 @@ type model struct {
 type request struct {
 	queue.Request
 	model *model
+	// sent is when the caller sent it, due when the caller wants the answer.
+	sent, due queue.Time
 	// retried tells that a partition was lost under it once already.
 	retried bool
 }
@@ -170,14 +178,18 @@ func (e *engine) run() error {
 	if drain == 0 {
 		drain = time.Minute
 	}
-	last := e.end + queue.Time(drain)
+	request := queue.Time(e.w.Delays.Request)
+	last := e.end + request + queue.Time(drain)
 	for step := 0; e.err == nil; step++ {
 		if step%checkEvery == 0 && e.ctx.Err() != nil {
 			return e.ctx.Err()
 		}
 		arrival, event, due := e.arrivals.next(), e.timers.next(), e.sched.Next()
+		if arrival != queue.Never {
+			arrival += request
+		}
 		next := min(arrival, event, due)
-		if next > last || next >= e.end && e.inFlight == 0 {
+		if next > last || next >= e.end+request && e.inFlight == 0 {
 			break
 		}
 		e.now = next
@@ -220,23 +232,30 @@ func (e *engine) arrive(a *workload.Arrival) {
 	if e.plans.watch {
 		m.observed.arrived(e.now, a.Rows)
 	}
-	e.collect.arrived(e, m)
 	r := e.request(m)
-	r.Arrival, r.Deadline, r.Rows, r.Avoid = e.now, 0, a.Rows, queue.NoPartition
-	switch {
-	case a.Deadline > 0:
-		r.Deadline = e.now + queue.Time(a.Deadline)
-	case m.slo > 0:
-		r.Deadline = e.now + m.slo
-	default:
-		r.Deadline = queue.Never
+	r.sent = e.now - queue.Time(e.w.Delays.Request)
+	r.Arrival, r.Rows, r.Avoid = e.now, a.Rows, queue.NoPartition
+	r.due, r.Deadline = queue.Never, queue.Never
+	if limit := cmp.Or(queue.Time(a.Deadline), m.slo); limit > 0 {
+		r.due = r.sent + limit
+		r.Deadline = e.deadline(m, limit, r.due)
 	}
+	e.collect.arrived(e, r)
 	e.inFlight++
 	if m.serving == 0 {
 		e.answer(r, refused)
 		return
 	}
 	e.sched.Enqueue(e.now, m.id, &r.Request)
+}
+
+// deadline is what the queue plans with for a request that arrives now and that its caller wants answered at due, limit after it was sent.
+func (e *engine) deadline(m *model, limit, due queue.Time) queue.Time {
+	if e.w.Knowledge == KnowDelays {
+		return due - queue.Time(e.w.Delays.Reply)
+	}
+	back := forecast.ResponseBudget + m.margin.Of(limit.Duration()-forecast.ResponseBudget)
+	return max(1, e.now+limit-queue.Time(back))
 }
 
 // slab is how many requests are allocated at once.

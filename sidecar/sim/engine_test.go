@@ -132,6 +132,42 @@ func TestDelaysAddUp(t *testing.T) {
 	require.EqualValues(t, 1, r.Total.Good)
 }
 
+// TestTheCallersDelays: they are part of a request's latency and of what its SLO allows, and hold no partition up.
+func TestTheCallersDelays(t *testing.T) {
+	for _, knows := range []sim.Knowledge{sim.KnowDelays, sim.LearnDelays} {
+		s := resnet50()
+		s.gpus, s.discipline, s.duration, s.warmup, s.slo, s.batch = 1, "eager", time.Second, 0, 20*time.Millisecond, 1
+		w := s.world(t)
+		w.Streams = []workload.Stream{workload.Slice(
+			workload.Arrival{At: 10 * time.Millisecond}, workload.Arrival{At: 10 * time.Millisecond}, // runs after the first, and is in time
+			workload.Arrival{At: 999 * time.Millisecond}, // still counts, though Conch has it after the end
+		)}
+		w.Delays = sim.Delays{Request: 2 * time.Millisecond, Reply: 3 * time.Millisecond}
+		w.Knowledge, w.Timeline.Max = knows, 10
+		r := run(t, w)
+		require.EqualValues(t, 3, r.Total.Good)
+		require.InDelta(t, 2000+2*6125+3000, r.Latency.MaxUs, 1)
+		require.Equal(t, r.Models[0].Latency.MeanUs, r.Latency.MeanUs)
+		require.InDelta(t, 12000+6125, r.Timeline[1].Start, .01, "the partition does not wait for the reply")
+	}
+}
+
+// TestKnowledge: a queue that knows when the reply must leave drops what would be late; one that learns thinks it has the time.
+func TestKnowledge(t *testing.T) {
+	outcome := func(knows sim.Knowledge, reply time.Duration) sim.Totals {
+		s := resnet50()
+		s.gpus, s.discipline, s.duration, s.warmup, s.slo = 1, "eager", time.Second, 0, 10*time.Millisecond
+		w := s.world(t)
+		w.Streams = []workload.Stream{workload.Slice(workload.Arrival{At: 10 * time.Millisecond})}
+		w.Delays.Reply, w.Knowledge = reply, knows
+		return run(t, w).Total
+	}
+	require.EqualValues(t, 1, outcome(sim.KnowDelays, 3*time.Millisecond).Good)
+	require.EqualValues(t, 1, outcome(sim.KnowDelays, 5*time.Millisecond).Dropped)
+	require.EqualValues(t, 1, outcome(sim.LearnDelays, 3*time.Millisecond).Good)
+	require.EqualValues(t, 1, outcome(sim.LearnDelays, 5*time.Millisecond).Late)
+}
+
 // TestDeadlineOfARequest overrides the SLO.
 func TestDeadlineOfARequest(t *testing.T) {
 	s := resnet50()
@@ -179,6 +215,8 @@ func TestWorldsThatMakeNoSense(t *testing.T) {
 		"no model of the snapshot":              func(w *sim.World) { w.Plan.Partitions[0].Instances[0] = policy.ModelInstance("x", 0) },
 		"unknown name":                          func(w *sim.World) { w.Plan.Dispatch[0].Discipline = "x" },
 		"merge groups":                          func(w *sim.World) { w.Plan.MergeGroups = []*policy.MergeGroup{{}} },
+		"no knowledge 2":                        func(w *sim.World) { w.Knowledge = sim.LearnDelays + 1 },
+		"a delay is below 0":                    func(w *sim.World) { w.Delays.Request = -1 },
 		"a request of model 7":                  func(w *sim.World) { w.Streams = []workload.Stream{workload.Slice(workload.Arrival{Model: 7})} },
 	} {
 		w := resnet50().world(t)

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
@@ -96,10 +97,28 @@ func (e *engine) execute(p *partition) {
 	p.gpu.enter(e, p)
 }
 
+// learn counts what a batch took from the decision to the call, and makes the queue's profiles anew once that is worth it.
+func (e *engine) learn(delay queue.Time) {
+	if e.w.Knowledge != LearnDelays || !e.budget.Add(delay.Duration()) {
+		return
+	}
+	for _, m := range e.models {
+		m.queue.Classes = make([]queue.Table, len(m.classes))
+		for i, c := range m.classes {
+			m.queue.Classes[i] = c.table(e)
+		}
+		m.margin.Sets(m.queue.Classes)
+		if err := e.sched.SetModel(e.now, m.id, m.queue); err != nil {
+			e.err = fmt.Errorf("sim: model %s: %w", m.spec.GetName(), err)
+		}
+	}
+}
+
 // advance takes a partition's batch to its next stage.
 func (e *engine) advance(p *partition) {
 	switch p.stage {
 	case sending:
+		e.learn(e.now - p.batch.Start - queue.Time(p.batch.Rows)*queue.Time(e.w.Delays.DataPerRow))
 		e.execute(p)
 	case executing:
 		p.gpu.leave(e, p)
@@ -117,12 +136,15 @@ func (e *engine) advance(p *partition) {
 
 // complete answers a batch's requests and makes the partition available.
 func (e *engine) complete(p *partition) {
-	for _, r := range p.batch.Requests {
-		o := good
-		if e.now > r.Deadline {
+	if b := p.batch; e.w.Knowledge == LearnDelays && b.Finish > b.Start {
+		e.byID[b.Model].margin.Add((e.now - b.Finish - queue.Time(forecast.ResponseBudget)).Duration(), e.now)
+	}
+	for _, q := range p.batch.Requests {
+		r, o := q.Owner.(*request), good
+		if e.now+queue.Time(e.w.Delays.Reply) > r.due {
 			o = tooLate
 		}
-		e.answer(r.Owner.(*request), o)
+		e.answer(r, o)
 	}
 	e.vacate(p)
 	e.sched.Complete(e.now, p.id)

@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
@@ -32,17 +33,17 @@ func kernelOf(x *policy.Index, m *policy.Model, gpuType string, share uint32) (*
 	}
 	rows := int(max(1, m.GetMaxBatchSize())) + 1
 	k := &kernel{gpuType: gpuType, share: share}
-	for _, list := range []*[]float64{&k.mean, &k.upper, &k.creq, &k.mreq} {
+	k.upper = forecast.Upper(p, share, rows)
+	for _, list := range []*[]float64{&k.mean, &k.creq, &k.mreq} {
 		*list = make([]float64, rows+1)
 	}
 	k.load = make([]load, rows+1)
 	for b := 1; b <= rows; b++ {
 		mean, ok := p.Latency(uint32(b), share)
-		upper, _ := p.Upper(uint32(b), share)
-		if !ok || !(mean >= 0) || math.IsInf(upper, 0) || math.IsNaN(upper) {
+		if !ok || !(mean >= 0) || math.IsInf(mean, 0) || k.upper == nil {
 			return nil, fmt.Errorf("%w: the profile of model %s on %s gives %g us for %d rows at %d%%", ErrWorld, m.GetName(), gpuType, mean, b, share)
 		}
-		k.mean[b], k.upper[b] = max(1, 1e3*mean), max(1, 1e3*upper, k.upper[b-1])
+		k.mean[b] = max(1, 1e3*mean)
 		k.creq[b] = need(p, b, share, (*policy.ProfilePoint).GetCreq)
 		k.mreq[b] = need(p, b, share, (*policy.ProfilePoint).GetMreq)
 		k.load[b] = load{need(p, b, share, (*policy.ProfilePoint).GetL2Utilization), need(p, b, share, (*policy.ProfilePoint).GetBandwidthUtilization)}
@@ -92,10 +93,17 @@ type class struct {
 	slowdown float64
 }
 
-// table is what the queue plans with: the upper latency under the expected slowdown, and the delays.
-func (c class) table(d Delays) queue.Table {
-	t := make(queue.Table, len(c.upper))
+// table is what the queue plans with: the upper latency under the expected slowdown, and what the queue knows of the delays.
+func (c class) table(e *engine) queue.Table {
+	d, t := e.w.Delays, make(queue.Table, len(c.upper))
 	fixed := queue.Time(d.Control + d.Response + 2*d.Jitter)
+	if e.w.Knowledge == LearnDelays {
+		fixed = queue.Time(e.budget.Current())
+		if d.Response > 0 {
+			// Of a delay that is evenly distributed from 0 to Jitter, mean and deviation: what a live profile's upper latency has.
+			fixed += queue.Time(d.Response) + queue.Time(float64(d.Jitter)*(1./2+1/math.Sqrt(12)))
+		}
+	}
 	for b := 1; b < len(t); b++ {
 		t[b] = queue.Time(math.Ceil(c.upper[b]*c.slowdown)) + fixed + queue.Time(b)*queue.Time(d.DataPerRow)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/sim/histogram"
 )
 
 // Result is what a run measured, of the requests that arrived between warm-up and the end of arrivals, unless said otherwise. Its JSON is
@@ -23,6 +24,8 @@ type Result struct {
 	WarmupSeconds float64 `json:"warmup_seconds"`
 	EndSeconds    float64 `json:"end_seconds"`
 	Total         Totals  `json:"total"`
+	// Latency is of all models' answered requests.
+	Latency Latency `json:"latency"`
 	// Models and Partitions are in the order of the snapshot and of when they were first in force.
 	Models     []ModelResult     `json:"models"`
 	Partitions []PartitionResult `json:"partitions"`
@@ -81,7 +84,7 @@ type Latency struct {
 	P99Us  float64 `json:"p99_us"`
 	P999Us float64 `json:"p999_us"`
 	MaxUs  float64 `json:"max_us"`
-	// P99OfSLO is P99 over the SLO; 0 without an SLO.
+	// P99OfSLO is P99 over the SLO; 0 without an SLO, and over several models.
 	P99OfSLO float64 `json:"p99_of_slo"`
 }
 
@@ -203,10 +206,13 @@ func (e *engine) result() *Result {
 		Models: make([]ModelResult, len(e.models)), Partitions: make([]PartitionResult, len(e.parts)), Events: e.collect.events,
 		Timeline: e.collect.timeline, Queue: queueResult(e.sched.Stats()), Plans: e.plans.made,
 	}
+	var all histogram.Histogram
 	for i, m := range e.models {
 		r.Models[i] = m.result(r.Seconds)
 		r.Total.add(r.Models[i].Totals)
+		all.Merge(&m.counts.latency)
 	}
+	r.Latency = latencyOf(&all)
 	r.Total.rates(r.Seconds)
 	for i, p := range e.parts {
 		r.Partitions[i] = e.partitionResult(p)
@@ -255,11 +261,7 @@ func (m *model) result(length float64) ModelResult {
 		}
 	}
 	r.rates(length)
-	quantile := func(q float64) float64 { return micros(queue.Time(c.latency.Quantile(q))) }
-	r.Latency = Latency{
-		MeanUs: micros(queue.Time(c.latency.Mean())), P50Us: quantile(.5), P90Us: quantile(.9), P95Us: quantile(.95), P99Us: quantile(.99),
-		P999Us: quantile(.999), MaxUs: micros(queue.Time(c.latency.Max())),
-	}
+	r.Latency = latencyOf(&c.latency)
 	if m.slo > 0 {
 		r.Latency.P99OfSLO = r.Latency.P99Us / micros(m.slo)
 	}
@@ -284,6 +286,14 @@ func (m *model) result(length float64) ModelResult {
 	}
 	r.Batches = slices.Clone(c.batches[:last])
 	return r
+}
+
+func latencyOf(h *histogram.Histogram) Latency {
+	quantile := func(q float64) float64 { return micros(queue.Time(h.Quantile(q))) }
+	return Latency{
+		MeanUs: micros(queue.Time(h.Mean())), P50Us: quantile(.5), P90Us: quantile(.9), P95Us: quantile(.95), P99Us: quantile(.99),
+		P999Us: quantile(.999), MaxUs: micros(queue.Time(h.Max())),
+	}
 }
 
 func (e *engine) partitionResult(p *partition) PartitionResult {

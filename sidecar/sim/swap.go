@@ -113,12 +113,13 @@ func (e *engine) serve(next *policy.Plan) {
 		for _, in := range spec.GetInstances() {
 			m := byName[in.GetModel()]
 			k := p.kernelOf(m.id)
-			c := m.class(class{k, expected(k, m.maxBatch(), neighbours, p.gpu.model)}, e.w.Delays)
+			c := m.class(class{k, expected(k, m.maxBatch(), neighbours, p.gpu.model)}, e)
 			services[i] = append(services[i], queue.Service{Model: m.id, Class: c, MaxBatch: int(in.GetMaxBatch())})
 		}
 	}
 	e.rule(next, byName)
 	for _, m := range e.models {
+		m.margin.Sets(m.queue.Classes)
 		if err := e.sched.SetModel(e.now, m.id, m.queue); err != nil {
 			e.err = fmt.Errorf("sim: model %s: %w", m.spec.GetName(), err)
 			return
@@ -160,11 +161,11 @@ func (m *model) kernelFor(x *policy.Index, p *partition) (*kernel, error) {
 }
 
 // class returns the queue's number of a profile class, a new one for a class that is new.
-func (m *model) class(c class, d Delays) int32 {
+func (m *model) class(c class, e *engine) int32 {
 	if i := slices.Index(m.classes, c); i >= 0 {
 		return int32(i)
 	}
 	m.classes = append(m.classes, c)
-	m.queue.Classes = append(slices.Clone(m.queue.Classes), c.table(d))
+	m.queue.Classes = append(slices.Clone(m.queue.Classes), c.table(e))
 	return int32(len(m.classes) - 1)
 }

@@ -36,8 +36,10 @@ type World struct {
 	Duration, Warmup, Drain time.Duration
 	// Seed of everything random but the streams.
 	Seed uint64
-	// Delays lie between Conch and the partitions.
+	// Delays lie between callers, Conch and the partitions.
 	Delays Delays
+	// Knowledge says what the queue knows of them, and of what is late.
+	Knowledge Knowledge
 	// Jitter is the standard deviation of an execution's time, as a fraction of it (a multiplicative normal, never below a tenth).
 	Jitter float64
 	// Expect says what slowdown by co-runners the queue's profiles include.
@@ -58,8 +60,11 @@ type Policy interface {
 	Plan(context.Context, *policy.Snapshot) (*policy.Plan, error)
 }
 
-// Delays are one-way times between Conch and a partition. The queue's profiles include their means and Jitter.
+// Delays are one-way times between a caller and Conch, and between Conch and a partition.
 type Delays struct {
+	// Request is from the caller to the queue, Reply from Conch to the caller. Latencies and SLOs are the caller's: they include both. No
+	// partition waits for either.
+	Request, Reply time.Duration
 	// Control is from the decision to the partition, for a batch without data; DataPerRow is added for each row.
 	Control, DataPerRow time.Duration
 	// Response is from the end of the execution to Conch, which then answers the callers and sees that the partition is free.
@@ -67,6 +72,19 @@ type Delays struct {
 	// Jitter is added to Control and to Response, evenly from 0 up to it.
 	Jitter time.Duration
 }
+
+// Knowledge says what the queue plans with.
+type Knowledge uint8
+
+const (
+	// KnowDelays tells the queue all delays: profiles include those to the partition and twice their jitter, and Reply is kept back from
+	// deadlines.
+	KnowDelays Knowledge = iota
+	// LearnDelays does what a live Conch does, by the same code (package forecast): a deadline is the SLO from when Conch has the request,
+	// less forecast.ResponseBudget and the margin that the lateness of earlier batches asks for; profiles include what Control was so far
+	// (forecast.Budget), and DataPerRow and Response as a live profile, which is measured around the call, has them.
+	LearnDelays
+)
 
 // Replan says when the policy is asked again. The zero value means never.
 type Replan struct {
@@ -129,8 +147,10 @@ func (w *World) check() error {
 		return wrong("duration %v must be above warmup %v, and that not below 0", w.Duration, w.Warmup)
 	case !(w.Jitter >= 0 && w.Jitter <= 1):
 		return wrong("jitter %g is not from 0 to 1", w.Jitter)
-	case w.Delays.Control < 0 || w.Delays.DataPerRow < 0 || w.Delays.Response < 0 || w.Delays.Jitter < 0:
+	case w.Delays.Request < 0 || w.Delays.Reply < 0 || w.Delays.Control < 0 || w.Delays.DataPerRow < 0 || w.Delays.Response < 0 || w.Delays.Jitter < 0:
 		return wrong("a delay is below 0")
+	case w.Knowledge > LearnDelays:
+		return wrong("there is no knowledge %d", w.Knowledge)
 	case w.Breakdowns.Between < 0 || w.Breakdowns.Repair < 0 || w.Breakdowns.Between > 0 && w.Breakdowns.Repair == 0:
 		return wrong("breakdowns need a time between them and a time of repair above 0")
 	case w.Bins < 0 || w.Bins > 1e6 || w.Timeline.Max < 0:

@@ -123,14 +123,14 @@ func (m Model) check(known bool) error {
 }
 
 // FromSnapshot makes a scenario of a snapshot (JSON with the names of policy.proto) and a trace beside the scenario's file: what a live
-// Conch saw, to be replayed under its own plan. An empty trace generates arrivals at the snapshot's rates for a minute. Where the snapshot
+// Conch saw, to be replayed under its own plan, with a queue that learns delays as that Conch's does. An empty trace generates arrivals at the snapshot's rates for a minute. Where the snapshot
 // has no current plan, every model is on every GPU.
 func FromSnapshot(snapshot []byte, trace *Trace) (*Scenario, error) {
 	var parsed policy.Snapshot
 	if err := protojson.Unmarshal(snapshot, &parsed); err != nil {
 		return nil, fmt.Errorf("%w of a snapshot: %w", ErrScenario, err)
 	}
-	s := &Scenario{APIVersion: APIVersion, Name: fmt.Sprintf("snapshot %d", parsed.GetRevision()), Seed: max(1, parsed.GetSeed()), Trace: trace}
+	s := &Scenario{APIVersion: APIVersion, Name: fmt.Sprintf("snapshot %d", parsed.GetRevision()), Seed: max(1, parsed.GetSeed()), Trace: trace, LearnDelays: true}
 	decoder := json.NewDecoder(bytes.NewReader(snapshot))
 	decoder.UseNumber()
 	if err := decoder.Decode(&s.Snapshot); err != nil {

@@ -43,8 +43,10 @@ type Scenario struct {
 	Plan     *Plan    `yaml:"plan,omitempty" json:"plan,omitempty"`
 	Dispatch Dispatch `yaml:"dispatch,omitempty" json:"dispatch,omitempty"`
 
-	Delays Delays  `yaml:"delays,omitempty" json:"delays,omitempty"`
-	Jitter float64 `yaml:"jitter,omitempty" json:"jitter,omitempty"`
+	Delays Delays `yaml:"delays,omitempty" json:"delays,omitempty"`
+	// LearnDelays lets the queue learn delays and lateness as a live Conch does (sim.LearnDelays), instead of knowing them.
+	LearnDelays bool    `yaml:"learnDelays,omitempty" json:"learnDelays,omitempty"`
+	Jitter      float64 `yaml:"jitter,omitempty" json:"jitter,omitempty"`
 	// ExpectInterference is what slowdown the queue plans with: worst (default) or none.
 	ExpectInterference string      `yaml:"expectInterference,omitempty" json:"expectInterference,omitempty"`
 	ChangeCost         ChangeCost  `yaml:"changeCost,omitempty" json:"changeCost,omitempty"`
@@ -215,6 +217,8 @@ type Dispatch struct {
 
 // Delays are sim.Delays.
 type Delays struct {
+	Request    Duration `yaml:"request,omitempty" json:"request,omitempty"`
+	Reply      Duration `yaml:"reply,omitempty" json:"reply,omitempty"`
 	Control    Duration `yaml:"control,omitempty" json:"control,omitempty"`
 	DataPerRow Duration `yaml:"dataPerRow,omitempty" json:"dataPerRow,omitempty"`
 	Response   Duration `yaml:"response,omitempty" json:"response,omitempty"`

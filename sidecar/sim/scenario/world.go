@@ -109,8 +109,14 @@ func (s *Scenario) world(o Options) (*World, error) {
 	}
 	w := &World{World: sim.World{
 		Snapshot: snapshot, Duration: s.Duration.std(), Warmup: s.Warmup.std(), Seed: s.Seed, Jitter: s.Jitter, Bins: s.Bins,
-		Delays: sim.Delays{Control: s.Delays.Control.std(), DataPerRow: s.Delays.DataPerRow.std(), Response: s.Delays.Response.std(), Jitter: s.Delays.Jitter.std()},
+		Delays: sim.Delays{
+			Request: s.Delays.Request.std(), Reply: s.Delays.Reply.std(),
+			Control: s.Delays.Control.std(), DataPerRow: s.Delays.DataPerRow.std(), Response: s.Delays.Response.std(), Jitter: s.Delays.Jitter.std(),
+		},
 	}}
+	if s.LearnDelays {
+		w.Knowledge = sim.LearnDelays
+	}
 	if o.Seed != 0 {
 		w.Seed = o.Seed
 	}

@@ -1,7 +1,7 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package dispatch
+package forecast
 
 import (
 	"sync"
@@ -11,7 +11,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
-// margin is how much later than predicted a model's answers come: what is kept
+// Margin is how much later than predicted a model's answers come: what is kept
 // back from the deadlines of its requests, so that the answer is in time even
 // so. The profile's upper quantile is about one deviation above the mean; a
 // queue that is never empty starts every batch at the very edge of its first
@@ -20,14 +20,16 @@ import (
 //
 // The lateness of a batch is when its last answer was given, less what the
 // queue predicted. The margin is its upper quantile over the recent past.
-type margin struct {
+type Margin struct {
 	held  atomic.Int64 // nanoseconds
 	alone atomic.Int64 // l(1) on the fastest partition, nanoseconds; 0: unknown
 
 	mu     sync.Mutex
 	counts [marginBuckets]float32 // of batches, by lateness; decaying
 	total  float32
-	since  time.Time // when counts were last halved
+	// started tells that since is set.
+	started bool
+	since   queue.Time // when counts were last halved
 }
 
 const (
@@ -48,8 +50,11 @@ const (
 	marginFactor  = 1.25
 )
 
-// add counts the lateness of one batch.
-func (m *margin) add(lateness time.Duration, now time.Time) {
+// Held is the margin of requests that have time enough.
+func (m *Margin) Held() time.Duration { return time.Duration(m.held.Load()) }
+
+// Add counts the lateness of one batch.
+func (m *Margin) Add(lateness time.Duration, now queue.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	i, bound := 0, marginUnit
@@ -57,11 +62,10 @@ func (m *margin) add(lateness time.Duration, now time.Time) {
 		bound = longer(bound)
 	}
 	m.counts[i]++
-	m.total++
-	if m.since.IsZero() {
-		m.since = now
+	if m.total++; !m.started {
+		m.started, m.since = true, now
 	}
-	if m.total >= marginMemory || now.Sub(m.since) >= marginLife {
+	if m.total >= marginMemory || now-m.since >= queue.Time(marginLife) {
 		m.since, m.total = now, 0
 		for i := range m.counts {
 			m.counts[i] /= 2
@@ -75,7 +79,7 @@ func longer(bound time.Duration) time.Duration { return time.Duration(marginFact
 
 // quantile is the bound of the bucket that marginQuantile lies in; 0 for the
 // first one.
-func (m *margin) quantile() time.Duration {
+func (m *Margin) quantile() time.Duration {
 	if m.total < marginAfter || m.counts[0] >= marginQuantile*m.total {
 		return 0
 	}
@@ -89,15 +93,15 @@ func (m *margin) quantile() time.Duration {
 	return bound
 }
 
-// of is the margin of a request that has this much time: no more than a fifth of
+// Of is the margin of a request that has this much time: no more than a fifth of
 // it, and no more than half of what is left when it runs alone, so that nobody
 // is given up who could be served.
-func (m *margin) of(left time.Duration) time.Duration {
+func (m *Margin) Of(left time.Duration) time.Duration {
 	return max(0, min(time.Duration(m.held.Load()), left/marginShare, (left-time.Duration(m.alone.Load()))/2))
 }
 
-// sets tells what a row takes alone, by the queue's tables.
-func (m *margin) sets(tables []queue.Table) {
+// Sets tells what a row takes alone, by the queue's tables.
+func (m *Margin) Sets(tables []queue.Table) {
 	alone := queue.Time(0)
 	for _, t := range tables {
 		if len(t) > 1 && (alone == 0 || t[1] < alone) {
@@ -105,12 +109,4 @@ func (m *margin) sets(tables []queue.Table) {
 		}
 	}
 	m.alone.Store(int64(alone))
-}
-
-// overdue counts how much later than predicted the last answer of a batch is
-// given.
-func (d *Dispatcher) overdue(c *call, a *answer, now time.Time) {
-	if a.promised > 0 {
-		c.model.margin.add((d.queueTime(now)-a.promised).Duration()-d.o.ResponseBudget, now)
-	}
 }

@@ -1,7 +1,7 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package dispatch
+package forecast
 
 import (
 	"slices"
@@ -32,7 +32,7 @@ func TestTableFromProfile(t *testing.T) {
 		{"one point", []*policy.ProfilePoint{point(2, 100, 20)}, 100, []queue.Time{20, 20, 30, 40}},
 		{"never decreasing", []*policy.ProfilePoint{point(1, 100, 10), point(2, 100, 8), point(3, 100, 12), point(4, 100, 11)}, 100, []queue.Time{10, 10, 12, 12}},
 		{"unsorted", []*policy.ProfilePoint{point(4, 100, 40), point(1, 100, 10)}, 100, []queue.Time{10, 20, 30, 40}},
-		{"between shares", []*policy.ProfilePoint{point(1, 40, 20), point(4, 40, 80), point(1, 60, 10), point(4, 60, 40)}, 50, []queue.Time{15, 30, 45, 60}},
+		{"between shares, linear in 1/p", []*policy.ProfilePoint{point(1, 40, 20), point(4, 40, 80), point(1, 60, 10), point(4, 60, 40)}, 50, []queue.Time{14, 28, 42, 56}},
 		{"below all shares", []*policy.ProfilePoint{point(1, 50, 10), point(4, 50, 40)}, 25, []queue.Time{20, 40, 60, 80}},
 		{"above all shares", []*policy.ProfilePoint{point(1, 50, 10), point(4, 50, 40)}, 100, []queue.Time{10, 20, 30, 40}},
 		{"value and bound where no quantile", []*policy.ProfilePoint{{Batch: 1, ThreadPercentage: 100, LatencyUs: &policy.Estimate{Value: 8, ErrorBound: 2}}, point(4, 100, 40)}, 100, []queue.Time{10, 20, 30, 40}},
@@ -40,7 +40,7 @@ func TestTableFromProfile(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			got := table(&policy.Profile{Points: c.points}, c.share, 3, 0)
+			got := Table(&policy.Profile{Points: c.points}, c.share, 3, 0)
 			if c.want == nil {
 				require.Nil(t, got)
 				return
@@ -49,7 +49,7 @@ func TestTableFromProfile(t *testing.T) {
 			for i, want := range c.want {
 				require.Equal(t, want*us, got[i+1], "l(%d)", i+1)
 			}
-			more := table(&policy.Profile{Points: c.points}, c.share, 3, 7)
+			more := Table(&policy.Profile{Points: c.points}, c.share, 3, 7)
 			require.Equal(t, got[1]+7, more[1])
 		})
 	}
@@ -62,7 +62,7 @@ func TestTableIsAlwaysUsable(t *testing.T) {
 		p := &policy.Profile{Points: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) *policy.ProfilePoint {
 			return point(rapid.Uint32Range(0, 20).Draw(t, "batch"), rapid.Uint32Range(0, 100).Draw(t, "share"), rapid.Float64Range(-1, 1e6).Draw(t, "us"))
 		}), 0, 12).Draw(t, "points")}
-		got := table(p, rapid.Uint32Range(0, 120).Draw(t, "share"), 16, 0)
+		got := Table(p, rapid.Uint32Range(0, 120).Draw(t, "share"), 16, 0)
 		if got == nil {
 			return
 		}
@@ -73,15 +73,15 @@ func TestTableIsAlwaysUsable(t *testing.T) {
 }
 
 func TestBudgetFollowsWhatIsMeasured(t *testing.T) {
-	var b budget
-	require.Zero(t, b.current())
+	var b Budget
+	require.Zero(t, b.Current())
 	stale := false
 	for range 500 {
-		stale = b.add(200*time.Microsecond) || stale
+		stale = b.Add(200*time.Microsecond) || stale
 	}
 	require.True(t, stale)
-	require.InDelta(t, 200, b.current().Microseconds(), 50)
-	require.False(t, b.add(210*time.Microsecond), "small changes are not worth new tables")
-	b.add(time.Hour) // one stall
-	require.Less(t, b.current(), time.Millisecond)
+	require.InDelta(t, 200, b.Current().Microseconds(), 50)
+	require.False(t, b.Add(210*time.Microsecond), "small changes are not worth new tables")
+	b.Add(time.Hour) // one stall
+	require.Less(t, b.Current(), time.Millisecond)
 }
