@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +24,7 @@ import (
 
 // peers are the programs that are measured beside conch, each in a process of its own: the measuring program starts itself again as one.
 func peers() []*cobra.Command {
-	return []*cobra.Command{serverPeer(), forwarderPeer()}
+	return []*cobra.Command{serverPeer(), forwarderPeer(), libraryPeer()}
 }
 
 // serverPeer is minitriton with the flags of tritonserver that conch's process driver uses, so that conch starts it like any server.
@@ -54,11 +56,11 @@ func serverPeer() *cobra.Command {
 	return cmd
 }
 
-// forwarderPeer copies bytes between connections and knows no protocol: what a perfect proxy would cost on this machine. It reads the
-// target's address, prints its own, and ends with its standard input.
+// forwarderPeer copies bytes between connections and knows no protocol: what a perfect proxy would cost on this machine. It takes the
+// targets' addresses, prints one of its own for each, and ends with its standard input.
 func forwarderPeer() *cobra.Command {
 	return &cobra.Command{
-		Use: "forward TARGET", Short: "A plain TCP forwarder for measurements", Hidden: true, Args: cobra.ExactArgs(1),
+		Use: "forward TARGET...", Short: "A plain TCP forwarder for measurements", Hidden: true, Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, end := context.WithCancel(cmd.Context())
 			defer end()
@@ -66,12 +68,22 @@ func forwarderPeer() *cobra.Command {
 				defer end()
 				_, _ = io.Copy(io.Discard, os.Stdin) // its end is the end of the one who measures
 			}()
-			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-			if err != nil {
-				return err
+			var addresses []any
+			done := make(chan error, len(args))
+			for _, target := range args {
+				l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+				if err != nil {
+					return err
+				}
+				addresses = append(addresses, l.Addr())
+				go func() { done <- forward(ctx, l, target) }()
 			}
-			fmt.Println(l.Addr())
-			return forward(ctx, l, args[0])
+			fmt.Println(addresses...)
+			var errs []error
+			for range args {
+				errs = append(errs, <-done)
+			}
+			return errors.Join(errs...)
 		},
 	}
 }
@@ -100,40 +112,43 @@ func forward(ctx context.Context, l net.Listener, target string) error {
 	}
 }
 
-// forwarder is a running forwarderPeer.
-type forwarder struct {
-	Address string
+// peer is one of these programs that runs, and says where it listens when it does.
+type peer struct {
+	Addresses []string
 
 	cmd   *exec.Cmd
 	stdin io.Closer
 }
 
-func startForwarder(ctx context.Context, program, target string) (*forwarder, error) {
-	f := &forwarder{cmd: exec.CommandContext(ctx, program, "forward", target)}
-	f.cmd.Stderr = os.Stderr
-	stdin, err := f.cmd.StdinPipe()
+// startPeer starts the program as one of its peers, whose first line of output is its addresses.
+func startPeer(ctx context.Context, program string, args ...string) (*peer, error) {
+	p := &peer{cmd: exec.CommandContext(ctx, program, args...)}
+	p.cmd.Stderr = os.Stderr
+	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
-	f.stdin = stdin
-	stdout, err := f.cmd.StdoutPipe()
+	p.stdin = stdin
+	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	if err := f.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("forwarder: %w", err)
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%s: %w", args[0], err)
 	}
-	if _, err := fmt.Fscanln(stdout, &f.Address); err != nil {
-		return nil, errors.Join(fmt.Errorf("forwarder: %w", err), f.Close())
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: its addresses: %w", args[0], err), p.Close())
 	}
-	return f, nil
+	p.Addresses = strings.Fields(line)
+	return p, nil
 }
 
 // Close ends the process.
-func (f *forwarder) Close() error {
-	err := f.stdin.Close()
-	f.cmd.WaitDelay = 5 * time.Second
-	return errors.Join(err, f.cmd.Wait())
+func (p *peer) Close() error {
+	err := p.stdin.Close()
+	p.cmd.WaitDelay = 5 * time.Second
+	return errors.Join(err, p.cmd.Wait())
 }
 
 // writeLauncher writes a program that starts as tritonserver would and is serverPeer.

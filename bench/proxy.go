@@ -37,8 +37,16 @@ type way struct {
 	name, grpc, http string
 }
 
-// proxy measures a call straight to a server that takes no time, through a plain TCP forwarder, and through conch, in turns, each in a
-// process of its own.
+// The ways, in the order of their turns.
+const (
+	straight = iota
+	forwarded
+	libraries
+	through
+)
+
+// proxy measures a call straight to a server that takes no time, through a plain TCP forwarder, through a proxy of nothing but the libraries
+// that conch is made with, and through conch, in turns, each in a process of its own.
 func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 	r.Emulated = "the server: minitriton with a model that takes no time, in a process of its own"
 	directory, err := os.MkdirTemp("", "conch-bench-")
@@ -76,18 +84,21 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 	if err != nil {
 		return err
 	}
-	ways := [3]way{{"straight", server.GRPC, server.HTTP}, {name: "forwarder"}, {"conch", conch.GRPC, conch.HTTP}}
-	for _, f := range []struct {
-		target string
-		into   *string
-	}{{server.GRPC, &ways[1].grpc}, {server.HTTP, &ways[1].http}} {
-		forwarder, err := startForwarder(ctx, program, f.target)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, forwarder.Close()) }()
-		*f.into = forwarder.Address
+	forwarder, err := startPeer(ctx, program, "forward", server.GRPC, server.HTTP)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, forwarder.Close()) }()
+	library, err := startPeer(ctx, program, "library", server.GRPC, server.HTTP)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, library.Close()) }()
+	ways := make([]way, 4)
+	ways[straight] = way{"straight", server.GRPC, server.HTTP}
+	ways[forwarded] = way{"forwarder", forwarder.Addresses[0], forwarder.Addresses[1]}
+	ways[libraries] = way{"libraries", library.Addresses[0], library.Addresses[1]}
+	ways[through] = way{"conch", conch.GRPC, conch.HTTP}
 	for _, protocol := range []string{"grpc", "http"} {
 		for _, p := range payloads {
 			for _, callers := range []int{1, 64} {
@@ -118,12 +129,12 @@ func partition(ctx context.Context, conch *rig.Conch) (client.Partition, error) 
 }
 
 // compare measures one kind of call on all ways, in turns.
-func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch, ways [3]way, protocol string, p payload, callers int) error {
+func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch, ways []way, protocol string, p payload, callers int) error {
 	name := fmt.Sprintf("proxy.%s.%s.c%d", protocol, p.name, callers)
 	if !strings.Contains(name, b.only) {
 		return nil
 	}
-	var calls [3]loadgen.Caller
+	calls := make([]loadgen.Caller, len(ways))
 	for i, w := range ways {
 		c, closeCaller, err := b.caller(protocol, w.grpc, w.http, p, callers)
 		if err != nil {
@@ -132,8 +143,7 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 		defer closeCaller()
 		calls[i] = c
 	}
-	const straight, forwarder, through = 0, 1, 2
-	var p50, perSecond [3][]float64
+	var p50, perSecond [through + 1][]float64
 	var cost spending
 	clock := minitriton.SystemClock()
 	length := 200 * time.Millisecond // the first round only warms up
@@ -162,30 +172,34 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 		}
 		length = trialTime
 	}
-	var added, forwarderAdded, addedRatio, ratio, forwarderRatio, toForwarder []float64
+	var added, forwarderAdded, librariesAdded, addedRatio, ratio, forwarderRatio, toForwarder, librariesToForwarder []float64
 	for i := range p50[straight] {
 		added = append(added, p50[through][i]-p50[straight][i])
-		forwarderAdded = append(forwarderAdded, p50[forwarder][i]-p50[straight][i])
+		forwarderAdded = append(forwarderAdded, p50[forwarded][i]-p50[straight][i])
+		librariesAdded = append(librariesAdded, p50[libraries][i]-p50[straight][i])
 		addedRatio = append(addedRatio, added[i]/forwarderAdded[i])
 		ratio = append(ratio, perSecond[through][i]/perSecond[straight][i])
-		forwarderRatio = append(forwarderRatio, perSecond[forwarder][i]/perSecond[straight][i])
-		toForwarder = append(toForwarder, perSecond[through][i]/perSecond[forwarder][i])
+		forwarderRatio = append(forwarderRatio, perSecond[forwarded][i]/perSecond[straight][i])
+		toForwarder = append(toForwarder, perSecond[through][i]/perSecond[forwarded][i])
+		librariesToForwarder = append(librariesToForwarder, perSecond[libraries][i]/perSecond[forwarded][i])
 	}
 	if callers == 1 {
 		r.AddRuns(name+".added_to_forwarder", addedRatio, "ratio", "median latency that conch adds over what the forwarder adds, in turns")
 		r.AddRuns(name+".added_p50_us", added, "us", "median latency through conch less straight")
 		r.AddRuns(name+".forwarder_added_p50_us", forwarderAdded, "us", "median latency through the forwarder less straight")
+		r.AddRuns(name+".libraries_added_p50_us", librariesAdded, "us", "median latency through a proxy of nothing but the libraries less straight")
 		r.AddRuns(name+".straight_p50_us", p50[straight], "us", "")
 	} else {
 		r.AddRuns(name+".throughput_to_forwarder", toForwarder, "ratio", "calls per second through conch over through the forwarder, in turns")
+		r.AddRuns(name+".libraries_to_forwarder", librariesToForwarder, "ratio", "calls per second through a proxy of nothing but the libraries over through the forwarder")
 		r.AddRuns(name+".throughput_ratio", ratio, "ratio", "calls per second through conch over straight")
 		r.AddRuns(name+".forwarder_throughput_ratio", forwarderRatio, "ratio", "calls per second through the forwarder over straight")
 		r.AddRuns(name+".straight_per_second", perSecond[straight], "req/s", "")
 	}
 	cost.report(r, name)
 	mid := len(added) / 2
-	b.say(fmt.Sprintf("%s: p50 straight %.0f us, forwarder +%.0f, conch +%.0f; per second %.0f, %.0f, %.0f", name, p50[straight][mid], forwarderAdded[mid],
-		added[mid], perSecond[straight][mid], perSecond[forwarder][mid], perSecond[through][mid]))
+	b.say(fmt.Sprintf("%s: p50 straight %.0f us, forwarder +%.0f, libraries +%.0f, conch +%.0f; per second %.0f, %.0f, %.0f, %.0f", name, p50[straight][mid], forwarderAdded[mid],
+		librariesAdded[mid], added[mid], perSecond[straight][mid], perSecond[forwarded][mid], perSecond[libraries][mid], perSecond[through][mid]))
 	return nil
 }
 

@@ -1,0 +1,112 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// libraryPeer passes each request on with grpc-go and net/http and does nothing else: what a proxy that ends the protocol costs before it
+// has a line of its own. It takes the server's addresses, prints its own two, and ends with its standard input.
+func libraryPeer() *cobra.Command {
+	return &cobra.Command{
+		Use: "library GRPC HTTP", Short: "A proxy of nothing but libraries for measurements", Hidden: true, Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			to, err := grpc.NewClient(args[0], grpc.WithTransportCredentials(insecure.NewCredentials()),
+				grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire{}), grpc.MaxCallRecvMsgSize(math.MaxInt32)))
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, to.Close()) }()
+			s := grpc.NewServer(grpc.ForceServerCodecV2(wire{}), grpc.MaxRecvMsgSize(math.MaxInt32))
+			s.RegisterService(passOn(to), nil)
+			h := &http.Server{Handler: httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: args[1]})}
+			end := func() { s.Stop(); _ = h.Close() }
+			defer end()
+			listen := func() (net.Listener, error) { return (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", "127.0.0.1:0") }
+			gl, err := listen()
+			if err != nil {
+				return err
+			}
+			hl, err := listen()
+			if err != nil {
+				return err
+			}
+			fmt.Println(gl.Addr(), hl.Addr())
+			done := make(chan error, 2)
+			go func() { done <- s.Serve(gl) }()
+			go func() { done <- h.Serve(hl) }()
+			_, _ = io.Copy(io.Discard, os.Stdin) // its end is the end of the one who measures
+			end()
+			err = errors.Join(<-done, <-done)
+			if errors.Is(err, http.ErrServerClosed) {
+				return nil
+			}
+			return err
+		},
+	}
+}
+
+// passOn is Triton's ModelInfer, which answers with what the other side answers. Buffers are those of the library: nothing is decoded.
+func passOn(to *grpc.ClientConn) *grpc.ServiceDesc {
+	handle := func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		var request, answer mem.BufferSlice
+		if err := decode(&request); err != nil {
+			return nil, err
+		}
+		defer request.Free()
+		if err := to.Invoke(ctx, tritonpb.GRPCInferenceService_ModelInfer_FullMethodName, &request, &answer); err != nil {
+			return nil, err
+		}
+		return &answer, nil
+	}
+	return &grpc.ServiceDesc{
+		ServiceName: tritonpb.GRPCInferenceService_ServiceDesc.ServiceName,
+		HandlerType: (*any)(nil),
+		Methods:     []grpc.MethodDesc{{MethodName: "ModelInfer", Handler: handle}},
+	}
+}
+
+// wire is a codec for *mem.BufferSlice that holds an encoded message.
+type wire struct{}
+
+var _ encoding.CodecV2 = wire{}
+
+func (wire) Name() string { return "proto" }
+
+func (wire) Marshal(v any) (mem.BufferSlice, error) {
+	b, ok := v.(*mem.BufferSlice)
+	if !ok {
+		return nil, fmt.Errorf("wire: message of type %T", v)
+	}
+	b.Ref()
+	return *b, nil
+}
+
+func (wire) Unmarshal(data mem.BufferSlice, v any) error {
+	b, ok := v.(*mem.BufferSlice)
+	if !ok {
+		return fmt.Errorf("wire: message of type %T", v)
+	}
+	data.Ref()
+	*b = data
+	return nil
+}
