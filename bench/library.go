@@ -4,15 +4,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -38,7 +38,7 @@ func libraryPeer() *cobra.Command {
 			defer func() { err = errors.Join(err, to.Close()) }()
 			s := grpc.NewServer(grpc.ForceServerCodecV2(wire{}), grpc.MaxRecvMsgSize(math.MaxInt32))
 			s.RegisterService(passOn(to), nil)
-			h := &http.Server{Handler: httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: args[1]})}
+			h := &http.Server{Handler: fetch("http://" + args[1])}
 			end := func() { s.Stop(); _ = h.Close() }
 			defer end()
 			listen := func() (net.Listener, error) { return (&net.ListenConfig{}).Listen(cmd.Context(), "tcp", "127.0.0.1:0") }
@@ -82,6 +82,35 @@ func passOn(to *grpc.ClientConn) *grpc.ServiceDesc {
 		ServiceName: tritonpb.GRPCInferenceService_ServiceDesc.ServiceName,
 		HandlerType: (*any)(nil),
 		Methods:     []grpc.MethodDesc{{MethodName: "ModelInfer", Handler: handle}},
+	}
+}
+
+// fetch answers a request with what the other side answers. httputil's ReverseProxy would stream the body, and breaks off where the server
+// answers before it has been told that all was sent.
+func fetch(origin string) http.HandlerFunc {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}}
+	return func(w http.ResponseWriter, r *http.Request) {
+		body := make([]byte, max(0, r.ContentLength))
+		_, err := io.ReadFull(r.Body, body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		request, err := http.NewRequestWithContext(r.Context(), r.Method, origin+r.URL.RequestURI(), bytes.NewReader(body))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		request.Header = r.Header.Clone()
+		answer, err := client.Do(request)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer func() { _ = answer.Body.Close() }() // it was read to its end, or its reader has gone
+		maps.Copy(w.Header(), answer.Header)
+		w.WriteHeader(answer.StatusCode)
+		_, _ = io.Copy(w, answer.Body)
 	}
 }
 

@@ -197,6 +197,11 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 		r.AddRuns(name+".straight_per_second", perSecond[straight], "req/s", "")
 	}
 	cost.report(r, name)
+	if callers == 1 && p.elements*4 >= 16*shortestMove {
+		if err := b.copies(ctx, r, conch.Pid(), name, calls[through], p); err != nil {
+			return err
+		}
+	}
 	mid := len(added) / 2
 	b.say(fmt.Sprintf("%s: p50 straight %.0f us, forwarder +%.0f, libraries +%.0f, conch +%.0f; per second %.0f, %.0f, %.0f, %.0f", name, p50[straight][mid], forwarderAdded[mid],
 		librariesAdded[mid], added[mid], perSecond[straight][mid], perSecond[forwarded][mid], perSecond[libraries][mid], perSecond[through][mid]))
