@@ -26,8 +26,9 @@ var rules = []rule{
 	{"sidecar/config", []string{"plugins/policy", "repo", "internal/..."}, "configuration knows nothing that it configures"},
 	{"sidecar/admin", []string{"sidecar/admin/...", "sidecar/control", "sidecar/record", "sidecar/apply/...", "sidecar/plan", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
 	{"sidecar/admin/client", []string{"plugins/policy"}, "tritonctl and other people's programs import it"},
+	{"sidecar/advice", []string{"plugins/policy"}, "it is pure; conch and the simulator feed it"},
 	{"sidecar/control", []string{
-		"sidecar/control/...", "sidecar/config", "sidecar/apply/...", "sidecar/observe/...", "sidecar/plan/...", "sidecar/policyhost/...", "sidecar/dispatch",
+		"sidecar/control/...", "sidecar/config", "sidecar/advice", "sidecar/apply/...", "sidecar/observe/...", "sidecar/plan/...", "sidecar/policyhost/...", "sidecar/dispatch",
 		"plugins/...", "repo", "internal/...",
 	}, "it ties observe, policyhost, plan and apply together"},
 	{"sidecar/record", []string{"sidecar/dispatch", "sidecar/sim/workload"}, "it writes what arrives as a trace that the simulator reads"},
@@ -35,7 +36,7 @@ var rules = []rule{
 	{"sidecar/apply/driver", []string{"sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
 	{"sidecar/apply/mps", []string{"plugins/policy"}, "it writes MPS's environment and files"},
 	{"sidecar/sim", []string{
-		"sidecar/sim/...", "sidecar/dispatch/queue", "sidecar/dispatch/forecast", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",
+		"sidecar/sim/...", "sidecar/dispatch/queue", "sidecar/dispatch/forecast", "sidecar/advice", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",
 	}, "it drives the queue and the policies, those that are processes through the host that conch has"},
 	{"sidecar/observe", []string{"sidecar/observe/...", "plugins/policy", "internal/..."}, "observe, plan, policyhost and dispatch meet in control"},
 	{"sidecar/plan", []string{"plugins/policy"}, "it is pure"},

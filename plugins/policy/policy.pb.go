@@ -2087,13 +2087,30 @@ func (x *PartitionStatistics) GetUp() bool {
 	return false
 }
 
-// Advice is Symphony's rule for the size of the cluster (section 3.5).
+// Advice is Symphony's rule for the size of the cluster (section 3.5), made steady:
+// a number counts once it has held for a while, and is absent while too few
+// requests were answered to judge by. Where both numbers are 0, the GPUs that
+// there are fit the load.
 type Advice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// N*r/(1-r) when the bad rate r is above its threshold.
+	// Whole GPUs to add: N*r/(1-r) when the bad rate r is above its threshold, less
+	// GPUs that have no partition yet.
 	AllocateGpus float64 `protobuf:"fixed64,1,opt,name=allocate_gpus,json=allocateGpus,proto3" json:"allocate_gpus,omitempty"`
-	// N*f for an idle share f.
-	ReleaseGpus   float64 `protobuf:"fixed64,2,opt,name=release_gpus,json=releaseGpus,proto3" json:"release_gpus,omitempty"`
+	// Whole GPUs to give back: N*f for an idle share f, and GPUs that have no
+	// partition.
+	ReleaseGpus float64 `protobuf:"fixed64,2,opt,name=release_gpus,json=releaseGpus,proto3" json:"release_gpus,omitempty"`
+	// Why, in a sentence.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What it rests on: N GPUs whose partitions are up, the bad rate r of all
+	// requests together, the idle share f of those GPUs, and how many requests in
+	// how many seconds.
+	Gpus      uint32  `protobuf:"varint,4,opt,name=gpus,proto3" json:"gpus,omitempty"`
+	BadRate   float64 `protobuf:"fixed64,5,opt,name=bad_rate,json=badRate,proto3" json:"bad_rate,omitempty"`
+	IdleShare float64 `protobuf:"fixed64,6,opt,name=idle_share,json=idleShare,proto3" json:"idle_share,omitempty"`
+	Requests  uint64  `protobuf:"varint,7,opt,name=requests,proto3" json:"requests,omitempty"`
+	Seconds   float64 `protobuf:"fixed64,8,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	// The GPUs to give back: those without a partition, then the highest ranks.
+	Release       []string `protobuf:"bytes,9,rep,name=release,proto3" json:"release,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2140,6 +2157,55 @@ func (x *Advice) GetReleaseGpus() float64 {
 		return x.ReleaseGpus
 	}
 	return 0
+}
+
+func (x *Advice) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Advice) GetGpus() uint32 {
+	if x != nil {
+		return x.Gpus
+	}
+	return 0
+}
+
+func (x *Advice) GetBadRate() float64 {
+	if x != nil {
+		return x.BadRate
+	}
+	return 0
+}
+
+func (x *Advice) GetIdleShare() float64 {
+	if x != nil {
+		return x.IdleShare
+	}
+	return 0
+}
+
+func (x *Advice) GetRequests() uint64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *Advice) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+func (x *Advice) GetRelease() []string {
+	if x != nil {
+		return x.Release
+	}
+	return nil
 }
 
 type Plan struct {
@@ -3231,10 +3297,18 @@ const file_policy_proto_rawDesc = "" +
 	"\x12batches_per_second\x18\x03 \x01(\x01R\x10batchesPerSecond\x12\x1d\n" +
 	"\n" +
 	"mean_batch\x18\x04 \x01(\x01R\tmeanBatch\x12\x0e\n" +
-	"\x02up\x18\x05 \x01(\bR\x02up\"P\n" +
+	"\x02up\x18\x05 \x01(\bR\x02up\"\x86\x02\n" +
 	"\x06Advice\x12#\n" +
 	"\rallocate_gpus\x18\x01 \x01(\x01R\fallocateGpus\x12!\n" +
-	"\frelease_gpus\x18\x02 \x01(\x01R\vreleaseGpus\"\xfc\x05\n" +
+	"\frelease_gpus\x18\x02 \x01(\x01R\vreleaseGpus\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04gpus\x18\x04 \x01(\rR\x04gpus\x12\x19\n" +
+	"\bbad_rate\x18\x05 \x01(\x01R\abadRate\x12\x1d\n" +
+	"\n" +
+	"idle_share\x18\x06 \x01(\x01R\tidleShare\x12\x1a\n" +
+	"\brequests\x18\a \x01(\x04R\brequests\x12\x18\n" +
+	"\aseconds\x18\b \x01(\x01R\aseconds\x12\x18\n" +
+	"\arelease\x18\t \x03(\tR\arelease\"\xfc\x05\n" +
 	"\x04Plan\x12+\n" +
 	"\x11snapshot_revision\x18\x01 \x01(\x04R\x10snapshotRevision\x12\x16\n" +
 	"\x06policy\x18\x02 \x01(\tR\x06policy\x12%\n" +

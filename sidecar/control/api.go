@@ -19,6 +19,7 @@ type API interface {
 	Models() []Model
 	Model(name string) (Model, error)
 	GPUs() []GPU
+	GPUAdvice() GPUAdvice
 	// CurrentPlan is the plan that serves.
 	CurrentPlan() Plan
 	// Propose asks the policy and compares; it changes nothing.

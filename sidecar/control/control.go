@@ -156,6 +156,8 @@ type Control struct {
 	starts float64
 	// rates are those that the last plan was made for.
 	rates map[string]float64
+	// advice is what the load of late says about the number of GPUs.
+	advice GPUAdvice
 	// swapped is closed when the apply under way has put its route table in force;
 	// nil if nobody waits for that.
 	swapped chan struct{}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/advice"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/observe"
 )
@@ -36,7 +37,7 @@ const (
 func (c *Control) loop(ctx context.Context) {
 	t := triggers{pushed: map[string]*policy.Profile{}, since: map[string]time.Time{}}
 	now := c.clock.Now()
-	t.last, t.saved, t.retry = now, now, retryFirst
+	t.last, t.saved, t.retry, t.weighed = now, now, retryFirst, now
 	for {
 		select {
 		case <-ctx.Done():
@@ -49,6 +50,7 @@ func (c *Control) loop(ctx context.Context) {
 		}
 		now := c.clock.Now()
 		c.follow(&t)
+		c.weigh(&t, now)
 		if now.Sub(t.saved) >= saveEvery {
 			t.saved = now
 			c.learnt()
@@ -83,6 +85,11 @@ type triggers struct {
 	drifted []string
 	// since when each threshold is crossed.
 	since map[string]time.Time
+	// weighed is when the load was last held against the GPUs, under weighedPlan;
+	// size is what is known from the times before.
+	weighed     time.Time
+	weighedPlan uint64
+	size        advice.State
 }
 
 // due says why a plan is wanted now; empty if none is.

@@ -68,7 +68,7 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 	c.mu.Lock()
 	c.snapshot++
 	revision, s := c.snapshot, c.serving
-	loads, starts := maps.Clone(c.loads), c.starts
+	loads, starts, advised := maps.Clone(c.loads), c.starts, c.advice.Advice
 	c.mu.Unlock()
 	settings := in.config
 	w := observe.World{
@@ -80,7 +80,8 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 			counts, _ := c.requests.Counts(model)
 			return counts.Waiting
 		},
-		Up: func(id string) bool { return up[id] },
+		Up:     func(id string) bool { return up[id] },
+		Advice: advised,
 	}
 	for _, m := range in.files.Models {
 		if state, _ := in.out(m); state != "" {

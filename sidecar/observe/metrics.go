@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/conch-serving/conch/plugins/policy"
 )
 
 // metrics are the collectors of the request path.
@@ -188,6 +190,8 @@ type PlanMetrics struct {
 	revision prometheus.Gauge
 	applied  prometheus.Gauge
 	up       *prometheus.GaugeVec
+	advice   *prometheus.GaugeVec
+	idle     *prometheus.GaugeVec
 }
 
 // NewPlanMetrics registers the collectors of the plan path; a nil registry
@@ -203,12 +207,14 @@ func NewPlanMetrics(registry prometheus.Registerer) (*PlanMetrics, error) {
 		revision: prometheus.NewGauge(prometheus.GaugeOpts{Name: "conch_plan_revision", Help: "Number of the plan that serves."}),
 		applied:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "conch_plan_applied_timestamp_seconds", Help: "When the plan that serves came to serve."}),
 		up:       prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_partition_up", Help: "1 while a partition's server is up."}, []string{"partition"}),
+		advice:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_advice_gpus", Help: "GPUs to allocate or to release for the present load; absent while too few requests were answered to say (tritonctl gpu advise)."}, []string{"action"}),
+		idle:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_gpu_idle_share", Help: "Share of the time in which the GPUs that serve executed nothing; absent like conch_advice_gpus."}, nil),
 	}
 	if registry == nil {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up} {
+	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up, m.advice, m.idle} {
 		errs = append(errs, registry.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -250,4 +256,16 @@ func (m *PlanMetrics) Partitions(up map[string]bool) {
 	for id, is := range up {
 		m.up.WithLabelValues(id).Set(truth(is))
 	}
+}
+
+// Advice tells what is advised about the number of GPUs; nil: nothing.
+func (m *PlanMetrics) Advice(a *policy.Advice) {
+	m.advice.Reset()
+	m.idle.Reset()
+	if a == nil {
+		return
+	}
+	m.advice.WithLabelValues("allocate").Set(a.GetAllocateGpus())
+	m.advice.WithLabelValues("release").Set(a.GetReleaseGpus())
+	m.idle.WithLabelValues().Set(a.GetIdleShare())
 }

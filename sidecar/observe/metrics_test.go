@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/observe"
 )
 
@@ -75,6 +76,7 @@ func TestPlanMetrics(t *testing.T) {
 	m.Breaker("static", "open", "closed", "open")
 	m.Serving(3, start)
 	m.Partitions(map[string]bool{"a": true, "b": false})
+	m.Advice(&policy.Advice{ReleaseGpus: 2, IdleShare: .3})
 	require.Subset(t, gathered(t, registry), []string{
 		`conch_plans_total{policy="static",result="applied"} 1`,
 		`conch_apply_step_failures_total{step="load"} 1`,
@@ -82,7 +84,15 @@ func TestPlanMetrics(t *testing.T) {
 		`conch_policy_breaker_state{policy="static",state="open"} 1`,
 		`conch_partition_up{partition="a"} 1`,
 		`conch_partition_up{partition="b"} 0`,
+		`conch_advice_gpus{action="allocate"} 0`,
+		`conch_advice_gpus{action="release"} 2`,
+		`conch_gpu_idle_share 0.3`,
 	})
+	m.Advice(nil)
+	for _, line := range gathered(t, registry) {
+		require.NotContains(t, line, "conch_advice")
+		require.NotContains(t, line, "idle_share")
+	}
 	_, err = observe.NewPlanMetrics(registry)
 	require.Error(t, err, "the same registry twice")
 }

@@ -350,12 +350,24 @@ func TestMoved(t *testing.T) {
 	require.True(t, observe.Moved(at(100, true), &policy.Profile{Usable: true}, .02))
 }
 
-// TestAdvice is Symphony's section 3.5.
-func TestAdvice(t *testing.T) {
-	require.InDelta(t, 8*.2/.8, observe.Advise(8, .2, 0).GetAllocateGpus(), 1e-9)
-	require.InDelta(t, 2, observe.Advise(8, 0, .25).GetReleaseGpus(), 1e-9)
-	require.Zero(t, observe.Advise(8, .005, .25).GetAllocateGpus())
-	require.Equal(t, 8.0, observe.Advise(8, 1, 0).GetAllocateGpus())
+// TestJudged: cancelled and failed requests are neither good nor bad, and what is
+// older than the window does not count.
+func TestJudged(t *testing.T) {
+	r := recorder(t)
+	now := start.Add(time.Minute)
+	for _, o := range []observe.Outcome{
+		{Result: observe.OK, At: now}, {Result: observe.OK, At: now.Add(-4 * time.Second)}, {Result: observe.Late, At: now},
+		{Result: observe.Dropped, At: now}, {Result: observe.Cancelled, At: now}, {Result: observe.Failed, At: now},
+		{Result: observe.Late, At: now.Add(-5500 * time.Millisecond)},
+	} {
+		o.Model = "m"
+		r.Finished(o)
+	}
+	all, bad := r.Judged("m", now)
+	require.EqualValues(t, 4, all)
+	require.EqualValues(t, 2, bad)
+	all, bad = r.Judged("never heard of", now)
+	require.Zero(t, all+bad)
 }
 
 func TestSnapshot(t *testing.T) {
@@ -376,6 +388,7 @@ func TestSnapshot(t *testing.T) {
 		Parameters: map[string]string{"k": "v"},
 		Queued:     func(model string) int { return len(model) },
 		Up:         func(id string) bool { return id == "p0" },
+		Advice:     &policy.Advice{ReleaseGpus: 1},
 	})
 	require.EqualValues(t, 7, s.GetRevision())
 	require.EqualValues(t, 1_000_000, s.GetPlanningBudgetUs())
@@ -388,7 +401,7 @@ func TestSnapshot(t *testing.T) {
 	require.Equal(t, "p0", st.GetPartitions()[0].GetPartition())
 	require.True(t, st.GetPartitions()[0].GetUp())
 	require.False(t, st.GetPartitions()[1].GetUp())
-	require.Greater(t, st.GetAdvice().GetReleaseGpus(), 1.0)
+	require.Equal(t, 1.0, st.GetAdvice().GetReleaseGpus())
 }
 
 // TestConcurrent is for the race detector: writers and readers at once.

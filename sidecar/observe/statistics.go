@@ -75,24 +75,6 @@ func (r *Recorder) PartitionStatistics(id string, now time.Time) *policy.Partiti
 	return s
 }
 
-// adviceThreshold is the bad rate above which Symphony asks for more GPUs.
-const adviceThreshold = 0.01
-
-// Advise is Symphony's rule for the size of a cluster (section 3.5): with a bad
-// rate r above its threshold, N*r/(1-r) more GPUs; else, with a fraction f of
-// them idle, N*f fewer.
-func Advise(gpus int, badRate, idleShare float64) *policy.Advice {
-	n := float64(gpus)
-	switch {
-	case badRate >= 1:
-		return &policy.Advice{AllocateGpus: n}
-	case badRate > adviceThreshold:
-		return &policy.Advice{AllocateGpus: n * badRate / (1 - badRate)}
-	default:
-		return &policy.Advice{ReleaseGpus: n * idleShare}
-	}
-}
-
 // World is what a snapshot needs besides what was observed. Its messages
 // become part of the snapshot and must not be changed afterwards.
 type World struct {
@@ -110,6 +92,25 @@ type World struct {
 	// the current plan is up; both may be nil.
 	Queued func(model string) int
 	Up     func(partition string) bool
+	// Advice is what the windows so far say about the number of GPUs; nil: nothing.
+	Advice *policy.Advice
+}
+
+// Judged counts the requests of a model that were over in the Window that ends at
+// now and that count for or against its SLO, and the late and dropped ones among
+// them.
+func (r *Recorder) Judged(name string, now time.Time) (all, bad uint64) {
+	m := (*r.models.Load())[name]
+	if m == nil {
+		return 0, 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.requests.each(now, Window, func(c *requestCounts) {
+		bad += uint64(c.late + c.dropped)
+		all += uint64(c.ok + c.late + c.dropped)
+	})
+	return all, bad
 }
 
 // Snapshot completes the world with what was observed up to now.
@@ -121,8 +122,7 @@ func (r *Recorder) Snapshot(now time.Time, w World) *policy.Snapshot {
 	}
 	types := gpuTypes(w.Nodes)
 	known := map[string]bool{}
-	statistics := &policy.DispatchStatistics{WindowSeconds: Window.Seconds()}
-	var bad, all float64
+	statistics := &policy.DispatchStatistics{WindowSeconds: Window.Seconds(), Advice: w.Advice}
 	for _, m := range w.Models {
 		known[m.GetName()] = true
 		rates := r.Rates(m.GetName(), now)
@@ -135,8 +135,6 @@ func (r *Recorder) Snapshot(now time.Time, w World) *policy.Snapshot {
 			one.QueuedRequests = uint64(max(0, w.Queued(m.GetName())))
 		}
 		statistics.Models = append(statistics.Models, one)
-		bad += one.BadRate * rates.Window
-		all += rates.Window
 	}
 	for _, p := range r.Profiles() {
 		if known[p.GetModel()] && slices.Contains(types, p.GetGpuType()) {
@@ -146,27 +144,12 @@ func (r *Recorder) Snapshot(now time.Time, w World) *policy.Snapshot {
 	for _, t := range types {
 		s.Interference = append(s.Interference, gpuletInterference(t))
 	}
-	idle := map[string]float64{}
 	for _, p := range w.Current.GetPartitions() {
 		one := r.PartitionStatistics(p.GetId(), now)
 		one.Up = w.Up == nil || w.Up(p.GetId())
 		statistics.Partitions = append(statistics.Partitions, one)
-		if have, ok := idle[p.GetGpu()]; !ok || one.GetIdleShare() < have {
-			idle[p.GetGpu()] = one.GetIdleShare()
-		}
 	}
 	slices.SortFunc(statistics.Partitions, func(a, b *policy.PartitionStatistics) int { return cmp.Compare(a.GetPartition(), b.GetPartition()) })
-	if len(idle) > 0 {
-		var sum float64
-		for _, share := range idle {
-			sum += share
-		}
-		rate := 0.0
-		if all > 0 {
-			rate = bad / all
-		}
-		statistics.Advice = Advise(len(idle), rate, sum/float64(len(idle)))
-	}
 	s.Statistics = statistics
 	return s
 }

@@ -35,6 +35,7 @@ type partitionCounts struct {
 	wasted         queue.Time // the part of busy that was preempted
 	total          queue.Time // busy since it was added
 	looked         queue.Time // total at the last snapshot, lookedAt
+	weighed        queue.Time // total when the load was last weighed
 	lookedAt       queue.Time
 	batches, rows  uint64
 }
@@ -98,6 +99,7 @@ func (c *collector) answered(e *engine, r *request, o outcome) {
 	m := r.model
 	if e.plans.watch {
 		m.observed.answered(e.now, o)
+		e.plans.size.answered(o)
 	}
 	if r.sent < e.counted {
 		return

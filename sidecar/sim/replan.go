@@ -32,6 +32,7 @@ type planning struct {
 	rates    []float64               // that the last plan was made for, by model
 	since    map[crossing]queue.Time // since when a threshold is crossed
 	made     int
+	size     weighing
 }
 
 // crossing is a threshold of a model.
@@ -140,6 +141,14 @@ func (e *engine) scheduleReplans() {
 		}
 	}
 	e.at(tick, look)
+	var weigh func()
+	weigh = func() {
+		e.weigh()
+		if next := e.now + weighEvery; next < e.end {
+			e.at(next, weigh)
+		}
+	}
+	e.at(weighEvery, weigh)
 }
 
 // due says why a plan is wanted now; empty if none is. The rules are those of sidecar/control.
@@ -315,7 +324,7 @@ func (e *engine) snapshot(observed bool) *policy.Snapshot {
 	if !observed {
 		return s
 	}
-	s.Statistics = &policy.DispatchStatistics{WindowSeconds: window}
+	s.Statistics = &policy.DispatchStatistics{WindowSeconds: window, Advice: e.plans.size.advice}
 	for i, m := range e.models {
 		sum, covered := m.observed.total(e.now)
 		one := s.Models[i]
@@ -339,10 +348,7 @@ func (e *engine) snapshot(observed bool) *policy.Snapshot {
 
 // idleShare of a partition since the last look.
 func (e *engine) idleShare(p *partition) float64 {
-	busy := p.counts.total
-	if p.stage == executing {
-		busy += e.now - p.start
-	}
+	busy := p.busySoFar(e.now)
 	d, since := busy-p.counts.looked, e.now-p.counts.lookedAt
 	p.counts.looked, p.counts.lookedAt = busy, e.now
 	if since <= 0 {

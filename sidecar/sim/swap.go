@@ -37,6 +37,7 @@ func (e *engine) swap(next *policy.Plan) {
 		}
 	})
 	e.plans.current = next
+	e.plans.size.swaps++
 	for _, p := range retired {
 		e.remove(p)
 	}

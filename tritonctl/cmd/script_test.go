@@ -111,6 +111,18 @@ func (w *world) GPUs(context.Context) ([]client.GPU, error) {
 		{ID: "gpu0", ThreadPercentage: 100, Up: true, GRPC: "127.0.0.1:9001", Models: []string{"counter"}, BusyShare: .25}}}}, nil
 }
 
+func (w *world) GPUAdvice(context.Context) (client.GPUAdvice, error) {
+	if w.applied {
+		return client.GPUAdvice{Action: client.AdviceUnknown, Reason: "too few requests"}, nil
+	}
+	first, second := 0, 1
+	return client.GPUAdvice{
+		Action: client.AdviceRelease, Number: 2, Release: []string{"gpu2", "gpu1"}, Reason: "release 2 (gpu2, gpu1): 2 GPUs idle for 60.0% of the time, with 0.0% bad; gpu2 has no partition",
+		IdleShare: .6, Requests: 12_000, Seconds: 5,
+		GPUs: []client.GPUIdle{{ID: "gpu0", Rank: &first, IdleShare: .25}, {ID: "gpu1", Rank: &second, IdleShare: .95, Release: true}, {ID: "gpu2", IdleShare: 1, Release: true}},
+	}, nil
+}
+
 func (w *world) Plan(context.Context) (client.Plan, error) {
 	return client.Plan{Revision: w.revision, Policy: "static", AppliedAt: at(1), AppliedBy: "conch", Plan: []byte(
 		`{"snapshot_revision":"3","partitions":[{"id":"gpu0","gpu":"gpu0","thread_percentage":100,"instances":[{"model":"counter"}]}],"unplaced":[{"model":"bert","text":"0/1 partitions: 1 memory"}]}`)}, nil

@@ -85,6 +85,11 @@ func (c *Client) GPUs(ctx context.Context) ([]GPU, error) {
 	return get[[]GPU](ctx, c, "/v1/gpus")
 }
 
+// GPUAdvice says whether the load of late wants more or fewer GPUs.
+func (c *Client) GPUAdvice(ctx context.Context) (GPUAdvice, error) {
+	return get[GPUAdvice](ctx, c, "/v1/gpus/advice")
+}
+
 // Plan gives the plan that serves.
 func (c *Client) Plan(ctx context.Context) (Plan, error) {
 	return get[Plan](ctx, c, "/v1/plan")

@@ -29,7 +29,10 @@ func New(f *factory.Factory) *cobra.Command {
 sees, in any mode, under Triton's own dynamic batching with the delays of your
 config.pbtxt, and under Conch's adaptive discipline. The traffic is a trace of
 tritonctl record, or generated at the present rates. Where the data are too thin
-it says what is missing instead of a number.`,
+it says what is missing instead of a number.
+
+tritonctl gpu advise answers another question: whether the load of late wants
+more or fewer GPUs.`,
 		Example: `  tritonctl advise
   tritonctl record --for 5m --file trace && tritonctl advise trace`,
 		Args: cobra.MaximumNArgs(1),

@@ -1,0 +1,39 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"slices"
+
+	"github.com/conch-serving/conch/sidecar/admin/client"
+)
+
+// GPUAdvice implements API.
+func (v view) GPUAdvice(context.Context) (client.GPUAdvice, error) {
+	a := v.control.GPUAdvice()
+	out := client.GPUAdvice{
+		Action: client.AdviceUnknown, Reason: "too few requests were answered of late to say how many GPUs they want",
+		Release: []string{}, GPUs: []client.GPUIdle{},
+	}
+	if a.Advice != nil {
+		out.Action, out.Reason = client.AdviceHold, a.GetReason()
+		out.BadRate, out.IdleShare, out.Requests, out.Seconds = a.GetBadRate(), a.GetIdleShare(), a.GetRequests(), a.GetSeconds()
+		switch {
+		case a.GetAllocateGpus() > 0:
+			out.Action, out.Number = client.AdviceAllocate, int(a.GetAllocateGpus())
+		case a.GetReleaseGpus() > 0:
+			out.Action, out.Number, out.Release = client.AdviceRelease, int(a.GetReleaseGpus()), a.GetRelease()
+		}
+	}
+	release := func(id string) bool { return slices.Contains(out.Release, id) }
+	for _, g := range a.Serving {
+		rank := int(g.Rank)
+		out.GPUs = append(out.GPUs, client.GPUIdle{ID: g.ID, Rank: &rank, IdleShare: g.IdleShare, Release: release(g.ID)})
+	}
+	for _, id := range a.Spare {
+		out.GPUs = append(out.GPUs, client.GPUIdle{ID: id, IdleShare: 1, Release: release(id)})
+	}
+	return out, nil
+}
