@@ -379,6 +379,9 @@ type Parameter struct {
 	Type          string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
 	DefaultValue  string `protobuf:"bytes,3,opt,name=default_value,json=defaultValue,proto3" json:"default_value,omitempty"`
 	Documentation string `protobuf:"bytes,4,opt,name=documentation,proto3" json:"documentation,omitempty"`
+	// All that it may be; empty: whatever its type allows. An empty value is always
+	// allowed and up to the policy.
+	Values        []string `protobuf:"bytes,5,rep,name=values,proto3" json:"values,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -439,6 +442,13 @@ func (x *Parameter) GetDocumentation() string {
 		return x.Documentation
 	}
 	return ""
+}
+
+func (x *Parameter) GetValues() []string {
+	if x != nil {
+		return x.Values
+	}
+	return nil
 }
 
 // Snapshot is immutable. Lists are sorted by name or id, so that equal worlds
@@ -3125,12 +3135,13 @@ const file_policy_proto_rawDesc = "" +
 	"parameters\x18\x04 \x03(\v2\x1a.conch.policy.v1.ParameterR\n" +
 	"parameters\x12\x14\n" +
 	"\x05needs\x18\x05 \x03(\tR\x05needs\x12 \n" +
-	"\vdisciplines\x18\x06 \x03(\tR\vdisciplines\"~\n" +
+	"\vdisciplines\x18\x06 \x03(\tR\vdisciplines\"\x96\x01\n" +
 	"\tParameter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12#\n" +
 	"\rdefault_value\x18\x03 \x01(\tR\fdefaultValue\x12$\n" +
-	"\rdocumentation\x18\x04 \x01(\tR\rdocumentation\"\xd2\x06\n" +
+	"\rdocumentation\x18\x04 \x01(\tR\rdocumentation\x12\x16\n" +
+	"\x06values\x18\x05 \x03(\tR\x06values\"\xd2\x06\n" +
 	"\bSnapshot\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04seed\x18\x02 \x01(\x04R\x04seed\x12,\n" +

@@ -235,14 +235,20 @@ func TestResolve(t *testing.T) {
 		{Name: "b", Type: policy.TypeBool, DefaultValue: "true"},
 		{Name: "d", Type: policy.TypeDuration, DefaultValue: "1s"},
 		{Name: "s", Type: policy.TypeString},
+		{Name: "one", Type: policy.TypeString, DefaultValue: "x", Values: []string{"x", "y"}},
 	}}
-	got, err := d.Resolve(map[string]string{"i": "-7", "d": "3ms", "s": "any"})
+	got, err := d.Resolve(map[string]string{"i": "-7", "d": "3ms", "s": "any", "one": "y"})
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"i": "-7", "f": "1.5", "b": "true", "d": "3ms", "s": "any"}, got)
+	require.Equal(t, map[string]string{"i": "-7", "f": "1.5", "b": "true", "d": "3ms", "s": "any", "one": "y"}, got)
 	for name, value := range map[string]string{"i": "1.5", "f": "x", "b": "maybe", "d": "3", "z": ""} {
 		_, err := d.Resolve(map[string]string{name: value})
 		require.Error(t, err, name)
 	}
+	_, err = d.Resolve(map[string]string{"one": "z"})
+	require.EqualError(t, err, `policy p, parameter one: "z" is none of its values; there are: x, y`)
+	got, err = d.Resolve(map[string]string{"one": ""})
+	require.NoError(t, err)
+	require.Empty(t, got["one"], "an empty value is the policy's own affair")
 }
 
 func TestUnmet(t *testing.T) {

@@ -99,6 +99,20 @@ func TestBadParameters(t *testing.T) {
 	}
 }
 
+// TestDescribedValues: what its description says of disciplines and drop policies is enough to refuse a wrong one before it is in use.
+func TestDescribedValues(t *testing.T) {
+	d, err := static.New().Describe(t.Context())
+	require.NoError(t, err)
+	for _, name := range []string{"discipline", "drop_policy"} {
+		_, err = d.Resolve(map[string]string{name: "lazy"})
+		require.ErrorContains(t, err, `policy static, parameter `+name+`: "lazy" is none of its values; there are: `)
+	}
+	for _, discipline := range d.GetDisciplines() {
+		_, err = d.Resolve(map[string]string{"discipline": discipline})
+		require.NoError(t, err)
+	}
+}
+
 // What a person writes must not bring the policy down, and what it accepts must
 // give a good plan.
 func FuzzParameters(f *testing.F) {

@@ -292,7 +292,7 @@ func policyOf(p control.Policy) client.Policy {
 	for _, q := range p.Description.GetParameters() {
 		out.Parameters = append(out.Parameters, client.PolicyParameter{
 			Name: q.GetName(), Type: q.GetType(), Default: q.GetDefaultValue(),
-			Value: p.Parameters[q.GetName()], Documentation: q.GetDocumentation(),
+			Value: p.Parameters[q.GetName()], Documentation: q.GetDocumentation(), Values: q.GetValues(),
 		})
 	}
 	return out

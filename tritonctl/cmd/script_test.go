@@ -157,7 +157,7 @@ func (w *world) Policies(context.Context) ([]client.Policy, error) {
 }
 
 func (w *world) Policy(_ context.Context, name string) (client.Policy, error) {
-	return client.Policy{Name: name, Version: "1", Summary: "What conch.yaml says.", Disciplines: []string{"adaptive", "flex"}, Parameters: []client.PolicyParameter{{Name: "discipline", Type: "string", Default: "adaptive", Value: "eager", Documentation: "How requests are dispatched."}}}, nil
+	return client.Policy{Name: name, Version: "1", Summary: "What conch.yaml says.", Disciplines: []string{"adaptive", "flex"}, Parameters: []client.PolicyParameter{{Name: "discipline", Type: "string", Default: "adaptive", Value: "eager", Documentation: "How requests are dispatched.", Values: []string{"adaptive", "flex"}}}}, nil
 }
 
 func (w *world) UsePolicy(_ context.Context, r client.UsePolicyRequest) (client.Policy, error) {

@@ -10,8 +10,8 @@ import (
 )
 
 // PolicyParameters completes NAME=VALUE for the policy that is the command's
-// argument: the names of its parameters, and the disciplines that it knows as
-// values of the parameter `discipline`.
+// argument: the names of its parameters, and their values where the policy lists
+// them.
 func PolicyParameters(f *Factory) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) == 0 {
@@ -27,9 +27,12 @@ func PolicyParameters(f *Factory) cobra.CompletionFunc {
 		}
 		var offers []cobra.Completion
 		if name, _, valued := strings.Cut(text, "="); valued {
-			if name == "discipline" {
-				for _, discipline := range p.Disciplines {
-					offers = append(offers, name+"="+discipline)
+			for _, parameter := range p.Parameters {
+				if parameter.Name != name {
+					continue
+				}
+				for _, value := range parameter.Values {
+					offers = append(offers, name+"="+value)
 				}
 			}
 			return offers, cobra.ShellCompDirectiveNoFileComp

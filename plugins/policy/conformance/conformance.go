@@ -81,7 +81,7 @@ func (s *suite) describe(t *testing.T, d *policy.Description) {
 		defaults[p.GetName()] = p.GetDefaultValue()
 	}
 	_, err = d.Resolve(defaults)
-	require.NoError(t, err, "the defaults are values of their types")
+	require.NoError(t, err, "the defaults are values of their types and among their values")
 	known := []string{policy.NeedProfiles, policy.NeedInterference, policy.NeedSimilarity, policy.NeedVariants, policy.NeedCost}
 	for _, need := range d.GetNeeds() {
 		require.Contains(t, known, need)

@@ -189,6 +189,8 @@ type PolicyParameter struct {
 	Default       string `json:"default"`
 	Value         string `json:"value,omitempty"`
 	Documentation string `json:"documentation"`
+	// Values are all that it may be; empty where its type alone decides.
+	Values []string `json:"values,omitempty"`
 }
 
 // UsePolicyRequest swaps the policy while serving.
