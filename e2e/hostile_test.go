@@ -90,7 +90,7 @@ func watchRSS(t *testing.T, pid int) (peak func() int) {
 // bound is the formula of docs/operations.md.
 func bound(base, connections, requests int) int {
 	const processors = 2
-	return base + 2*(queueBytes+processors*2*messageBytes+connections*(40<<10)+requests*(24<<10))
+	return base + 32<<20 + 2*(queueBytes+processors*2*messageBytes+connections*(40<<10)+requests*(24<<10))
 }
 
 // whileGood makes good calls of both protocols during an attack and requires that all are answered rightly; it returns their 99th

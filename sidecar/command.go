@@ -151,6 +151,7 @@ func (f flags) load() (*config.Config, error) {
 
 // serve runs the daemon until ctx ends.
 func serve(ctx context.Context, p process, f flags) error {
+	defer runtime.KeepAlive(slack(os.Getenv))
 	settings, err := f.load()
 	if err != nil {
 		return err
