@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/conch-serving/conch/internal/figure"
+	"github.com/conch-serving/conch/internal/rig"
 )
 
 func main() {
@@ -36,6 +37,7 @@ type bench struct {
 	seed                       uint64
 	rounds                     int
 	quick                      bool
+	stretch                    float64
 	out, progress              io.Writer
 	start                      time.Time
 }
@@ -55,6 +57,7 @@ func command() *cobra.Command {
 	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy)")
 	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")
 
+	flags.Float64Var(&b.stretch, "stretch", defaultStretch, "factor on emulated times and lengths: a busy machine needs more (fidelity)")
 	flags.BoolVar(&b.quick, "quick", false, "simulate a twentieth of the time: to see that it works, not to cite (reproduce, compare)")
 
 	measure := func(use, short string, run func(context.Context, *figure.Report) error) {
@@ -77,10 +80,17 @@ func command() *cobra.Command {
 	measure("overload", "Goodput and memory of conch at multiples of what it can do", b.overload)
 	measure("live", "Goodput over Triton's own best batching, real tritonservers on emulated GPUs", b.live)
 
+	measure("fidelity", "Goodput and p99 of live conch over the simulator's for the same arrivals, on minitriton and real tritonservers; --only SCENARIO.TRITON", b.fidelity)
+
 	measure("reproduce", "What Symphony's paper and its published scheduler say against the simulator", b.reproduce)
 	measure("compare", "Goodput of every discipline under a matrix of simulated loads; --only NAME for a part of it", b.matrix)
 
 	root.AddCommand(peers()...)
+	root.AddCommand(&cobra.Command{
+		Use: "minitriton ARGUMENTS", Short: "A minitriton that takes tritonserver's arguments", Hidden: true,
+		DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error { return rig.ServeMinitriton(cmd.Context(), args) },
+	})
 
 	var page string
 	results := &cobra.Command{Use: "results", Short: "Writes docs/results.md from results/*.json", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {

@@ -95,12 +95,15 @@ func start(t *testing.T, gpus int, settings map[string]any, models ...string) *r
 	return serve(t, rig.ConchOptions{Repository: repository(t, models...), GPUs: gpus, Settings: settings})
 }
 
-// serve runs conch on the real server, ends it with the test, and requires that nothing of it is left then.
+// serve runs conch, on the real server unless told otherwise, ends it with the test, and requires that nothing of it is left then.
 func serve(t *testing.T, o rig.ConchOptions) *rig.Conch {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	o.Bin, o.Server = setting(t, "CONCH_BIN"), setting(t, "CONCH_TRITONSERVER")
+	o.Bin = setting(t, "CONCH_BIN")
+	if o.Server == "" {
+		o.Server = setting(t, "CONCH_TRITONSERVER")
+	}
 	c, err := rig.StartConch(ctx, o)
 	require.NoError(t, err)
 	t.Cleanup(func() {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -31,12 +32,22 @@ const (
 	Fixed
 )
 
+// Arrival is one request to send.
+type Arrival struct {
+	// At is the time since the start.
+	At time.Duration
+	// Model is an index of Load.Models.
+	Model int
+}
+
 // Load is what to offer.
 type Load struct {
 	Models []Model
 	// Rate is the sum over all models, in requests per second.
 	Rate     float64
 	Arrivals Arrivals
+	// Given is exactly what to send, in order of time, instead of what Rate, Arrivals and Seed say. Rate is taken from it.
+	Given []Arrival
 	// Requests that arrive within Warmup are sent but not counted; then Measure is counted.
 	Warmup, Measure time.Duration
 	// Seed fixes arrivals and the order of models.
@@ -45,6 +56,8 @@ type Load struct {
 	Patience time.Duration
 	// GiveUp is the multiple of its SLO after which a caller cancels; 0 means never. What is given up counts as late.
 	GiveUp float64
+	// Log keeps an account of every single request, the warm-up's too: Result.Log.
+	Log bool
 	// AbortAbove ends a run whose fraction of bad requests is sure to end well above this; 0 means never. See Result.Aborted.
 	AbortAbove float64
 }
@@ -67,6 +80,14 @@ type Clock interface {
 
 // Run offers the load and returns once every request is accounted for. It fails only on a load that makes no sense or if ctx ends.
 func Run(ctx context.Context, l Load, c Caller, clock Clock) (*Result, error) {
+	if n := len(l.Given); n > 0 {
+		l.Rate = float64(n) / (l.Warmup + l.Measure).Seconds()
+		for i, a := range l.Given {
+			if a.Model < 0 || a.Model >= len(l.Models) || i > 0 && a.At < l.Given[i-1].At {
+				return nil, fmt.Errorf("load: given arrival %d is of model %d at %v: there are %d models, and times must not go back", i, a.Model, a.At, len(l.Models))
+			}
+		}
+	}
 	if l.Rate <= 0 || len(l.Models) == 0 || l.Measure <= 0 {
 		return nil, fmt.Errorf("load: rate %g over %d models for %v: all three must be positive", l.Rate, len(l.Models), l.Measure)
 	}
@@ -78,7 +99,9 @@ func Run(ctx context.Context, l Load, c Caller, clock Clock) (*Result, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("load: %w", err)
 	}
-	return r.counts.result(l), nil
+	result := r.counts.result(l)
+	result.Start = r.start
+	return result, nil
 }
 
 type run struct {
@@ -92,10 +115,13 @@ type run struct {
 
 // generate sends requests at their times until the load ends, is aborted, or ctx ends.
 func (r *run) generate(ctx context.Context) {
-	next := newSchedule(r.load)
+	draw := newSchedule(r.load).draw
+	if len(r.load.Given) > 0 {
+		draw = given(r.load.Given)
+	}
 	end := r.load.Warmup + r.load.Measure
 	for sequence := uint64(1); ; sequence++ {
-		at, model := next.draw()
+		at, model := draw()
 		if at >= end || ctx.Err() != nil || r.counts.hopeless() {
 			return
 		}
@@ -111,6 +137,18 @@ func (r *run) generate(ctx context.Context) {
 	}
 }
 
+// given draws from a list, and then at the end of time.
+func given(list []Arrival) func() (time.Duration, int) {
+	return func() (time.Duration, int) {
+		if len(list) == 0 {
+			return math.MaxInt64, 0
+		}
+		next := list[0]
+		list = list[1:]
+		return next.At, next.Model
+	}
+}
+
 func (r *run) call(ctx context.Context, model int, sequence uint64, arrival time.Time, counted bool) {
 	if r.load.GiveUp > 0 {
 		left := time.Duration(r.load.GiveUp*float64(r.load.Models[model].SLO)) - r.clock.Now().Sub(arrival)
@@ -118,7 +156,11 @@ func (r *run) call(ctx context.Context, model int, sequence uint64, arrival time
 		ctx, cancel = context.WithTimeout(ctx, left)
 		defer cancel()
 	}
+	sent := r.clock.Now()
 	err := r.caller.Call(ctx, model, sequence)
+	if r.load.Log {
+		r.counts.log(Entry{Arrival: Arrival{At: arrival.Sub(r.start), Model: model}, Sent: sent.Sub(r.start), Latency: r.clock.Now().Sub(sent), Err: err})
+	}
 	if counted {
 		r.counts.answered(model, r.clock.Now().Sub(arrival), ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded), err)
 	}

@@ -4,6 +4,7 @@
 package loadgen
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"slices"
@@ -19,6 +20,19 @@ type Result struct {
 	Models   []ModelResult
 	// Aborted says that the run ended early because its fraction of bad requests was sure to end above Load.AbortAbove.
 	Aborted bool
+	// Start is when the run began, on its clock; Log is every request in the order in which they were sent, if Load.Log asked for it.
+	Start time.Time
+	Log   []Entry
+}
+
+// Entry is what became of one request.
+type Entry struct {
+	// Arrival is when it was to be sent, Sent when it really was, since the start. What lies between is the generator's own lateness.
+	Arrival
+	Sent time.Duration
+	// Latency is from Sent to the answer, which was right if Err is nil.
+	Latency time.Duration
+	Err     error
 }
 
 // ModelResult accounts for one model. Sent = Good + Late + Failed + Wrong.
@@ -121,6 +135,7 @@ type counts struct {
 	bad    int
 	enough int // bad requests after which the run cannot end near AbortAbove any more; 0 means never
 	aborts bool
+	each   []Entry
 }
 
 func newCounts(l Load) *counts {
@@ -171,6 +186,12 @@ func (c *counts) answered(model int, latency time.Duration, cancelled bool, err 
 	c.aborts = c.aborts || c.enough > 0 && c.bad >= c.enough
 }
 
+func (c *counts) log(e Entry) {
+	c.mu.Lock()
+	c.each = append(c.each, e)
+	c.mu.Unlock()
+}
+
 func (c *counts) hopeless() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,5 +204,6 @@ func (c *counts) result(l Load) *Result {
 	for i := range c.models {
 		slices.Sort(c.models[i].latencies)
 	}
-	return &Result{Rate: l.Rate, Measured: l.Measure, Models: c.models, Aborted: c.aborts}
+	slices.SortFunc(c.each, func(a, b Entry) int { return cmp.Compare(a.Sent, b.Sent) })
+	return &Result{Rate: l.Rate, Measured: l.Measure, Models: c.models, Aborted: c.aborts, Log: c.each}
 }

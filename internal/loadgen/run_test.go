@@ -218,3 +218,33 @@ func TestSearchGivesUp(t *testing.T) {
 	_, err = loadgen.Search{Start: 100}.Highest(t.Context(), func(context.Context, float64) (bool, error) { return false, broken })
 	require.ErrorIs(t, err, broken)
 }
+
+// TestGivenArrivals: exactly those are sent, at their times, and the log says when and what became of each.
+func TestGivenArrivals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		load := loadgen.Load{
+			Models: []loadgen.Model{{Name: "a", SLO: time.Second}, {Name: "b", SLO: time.Millisecond}},
+			Given: []loadgen.Arrival{
+				{At: 100 * time.Millisecond, Model: 1}, {At: 1200 * time.Millisecond}, {At: 1200 * time.Millisecond, Model: 1}, {At: 3 * time.Second},
+			},
+			Warmup: time.Second, Measure: time.Second, Patience: time.Second, Log: true,
+		}
+		started := time.Now()
+		result, err := loadgen.Run(t.Context(), load, callerFunc(func(ctx context.Context, model int, _ uint64) error {
+			return taking(ctx, time.Duration(model+1)*10*time.Millisecond)
+		}), bubble{})
+		require.NoError(t, err)
+		require.Equal(t, started, result.Start)
+		require.Len(t, result.Log, 3, "the last lies beyond the end")
+		require.Equal(t, loadgen.Entry{Arrival: load.Given[0], Sent: 100 * time.Millisecond, Latency: 20 * time.Millisecond}, result.Log[0])
+		require.Equal(t, 1, result.Models[0].Good)
+		require.Equal(t, 1, result.Models[1].Late)
+
+		load.Given[0].Model = 2
+		_, err = loadgen.Run(t.Context(), load, callerFunc(nil), bubble{})
+		require.ErrorContains(t, err, "model 2")
+		load.Given[0] = loadgen.Arrival{At: time.Minute}
+		_, err = loadgen.Run(t.Context(), load, callerFunc(nil), bubble{})
+		require.ErrorContains(t, err, "go back")
+	})
+}

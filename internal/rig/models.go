@@ -58,6 +58,9 @@ func (m Models) Names() []string {
 	return names
 }
 
+// Latency is what an execution of so many rows of the first model takes at the whole GPU.
+func (m Models) Latency(rows int) time.Duration { return m.list[0].Profile.Latency(rows) }
+
 // Load is the models as the load generator wants them, all with equal weight.
 func (m Models) Load() []loadgen.Model {
 	var list []loadgen.Model

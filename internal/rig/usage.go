@@ -14,7 +14,11 @@ import (
 )
 
 // Counts is what servers executed of one model since they started.
-type Counts struct{ Executions, Rows uint64 }
+type Counts struct {
+	Executions, Rows uint64
+	// Requests were answered well, after Queued microseconds in the queue and Within microseconds in all, summed up.
+	Requests, Queued, Within uint64
+}
 
 // Usage is Counts by model, summed over all servers.
 type Usage map[string]Counts
@@ -23,7 +27,11 @@ type Usage map[string]Counts
 func (u Usage) Since(before Usage) Usage {
 	d := Usage{}
 	for name, c := range u {
-		d[name] = Counts{Executions: c.Executions - before[name].Executions, Rows: c.Rows - before[name].Rows}
+		b := before[name]
+		d[name] = Counts{
+			Executions: c.Executions - b.Executions, Rows: c.Rows - b.Rows,
+			Requests: c.Requests - b.Requests, Queued: c.Queued - b.Queued, Within: c.Within - b.Within,
+		}
 	}
 	return d
 }
@@ -69,16 +77,19 @@ func (u Usage) add(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	each(families["nv_inference_exec_count"], func(name string, n uint64) {
-		c := u[name]
-		c.Executions += n
-		u[name] = c
-	})
-	each(families["nv_inference_count"], func(name string, n uint64) {
-		c := u[name]
-		c.Rows += n
-		u[name] = c
-	})
+	for family, field := range map[string]func(*Counts) *uint64{
+		"nv_inference_exec_count":          func(c *Counts) *uint64 { return &c.Executions },
+		"nv_inference_count":               func(c *Counts) *uint64 { return &c.Rows },
+		"nv_inference_request_success":     func(c *Counts) *uint64 { return &c.Requests },
+		"nv_inference_queue_duration_us":   func(c *Counts) *uint64 { return &c.Queued },
+		"nv_inference_request_duration_us": func(c *Counts) *uint64 { return &c.Within },
+	} {
+		each(families[family], func(name string, n uint64) {
+			c := u[name]
+			*field(&c) += n
+			u[name] = c
+		})
+	}
 	return nil
 }
 

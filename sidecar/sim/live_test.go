@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,6 +91,7 @@ func TestLiveEqualsSimulated(t *testing.T) {
 					time.AfterFunc(c.lost, l.servers[1].Stop)
 				}
 				good, p99 := l.offer(t, arrivals, s)
+				t.Logf("%d rows in %d batches live, %d in %d simulated", l.rows.Load(), l.batches.Load(), simulated.Queue.Dispatched, simulated.Queue.Batches)
 				t.Logf("goodput %.1f req/s live, %.1f simulated; p99 %v live, %.1f ms simulated; bad %.2f%%, mean batch %.1f",
 					float64(good)/simulated.Seconds, simulated.Total.Goodput, p99, simulated.Latency.P99Us/1e3, 100*simulated.Total.BadRate, simulated.Models[0].MeanBatch)
 				within := .01
@@ -107,6 +109,8 @@ func TestLiveEqualsSimulated(t *testing.T) {
 type live struct {
 	dispatcher *dispatch.Dispatcher
 	servers    []*grpc.Server
+	// What partitions executed.
+	batches, rows atomic.Int64
 }
 
 func newLive(t *testing.T, s small, plan *policy.Plan, snapshot *policy.Snapshot, jitter float64) *live {
@@ -117,7 +121,7 @@ func newLive(t *testing.T, s small, plan *policy.Plan, snapshot *policy.Snapshot
 		address := fmt.Sprintf("127.0.0.1:%d", i+1)
 		doors[address] = bufconn.Listen(1 << 20)
 		server := grpc.NewServer()
-		tritonpb.RegisterGRPCInferenceServiceServer(server, &sleeper{s: s, share: p.GetThreadPercentage(), jitter: jitter, random: workload.Seed(s.seed, "live", p.GetId())})
+		tritonpb.RegisterGRPCInferenceServiceServer(server, &sleeper{live: l, s: s, share: p.GetThreadPercentage(), jitter: jitter, random: workload.Seed(s.seed, "live", p.GetId())})
 		go func() { _ = server.Serve(doors[address]) }()
 		t.Cleanup(server.Stop)
 		l.servers = append(l.servers, server)
@@ -198,6 +202,7 @@ func oneRow(t *testing.T, model string) *batch.Request {
 // sleeper is a partition whose batches take l(b, p).
 type sleeper struct {
 	tritonpb.UnimplementedGRPCInferenceServiceServer
+	live   *live
 	s      small
 	share  uint32
 	jitter float64
@@ -208,7 +213,10 @@ type sleeper struct {
 func (p *sleeper) ModelInfer(_ context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
 	p.turn.Lock()
 	defer p.turn.Unlock()
-	whole := p.s.beta + time.Duration(r.GetInputs()[0].GetShape()[0])*p.s.alpha
+	rows := r.GetInputs()[0].GetShape()[0]
+	p.live.batches.Add(1)
+	p.live.rows.Add(rows)
+	whole := p.s.beta + time.Duration(rows)*p.s.alpha
 	factor := max(.1, 1+p.jitter*p.random.NormFloat64())
 	time.Sleep(time.Duration(factor * float64(whole) * 100 / float64(p.share)))
 	return &tritonpb.ModelInferResponse{

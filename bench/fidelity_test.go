@@ -1,0 +1,141 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/internal/figure"
+	"github.com/conch-serving/conch/internal/loadgen"
+	"github.com/conch-serving/conch/internal/rig"
+	"github.com/conch-serving/conch/internal/zoo"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
+)
+
+func TestArrivalsOfStages(t *testing.T) {
+	for _, s := range stages() {
+		s.stretch = 8
+		models := make([]loadgen.Model, s.models)
+		for i := range models {
+			models[i].Name = string(rune('a' + i))
+		}
+		all, err := s.arrivals(models, 1)
+		require.NoError(t, err)
+		again, err := s.arrivals(models, 1)
+		require.NoError(t, err)
+		require.Equal(t, all, again, s.name)
+		require.True(t, slices.IsSortedFunc(all, func(a, b loadgen.Arrival) int { return int(a.At - b.At) }), s.name)
+		require.Less(t, all[len(all)-1].At, fidelityWarmup+s.measure())
+		during := 0
+		for _, a := range all {
+			if from := fidelityWarmup + s.measure()/2; a.At >= from && a.At < from+s.measure()/10 {
+				during++
+			}
+		}
+		want := s.rate / s.stretch * max(1, s.burst) * s.measure().Seconds() / 10
+		require.InEpsilon(t, want, during, .3, s.name)
+	}
+}
+
+// TestTravelled: what a recording says of when requests arrived, against when they were sent.
+func TestTravelled(t *testing.T) {
+	const every = 100 * time.Millisecond
+	start := time.Now()
+	result := &loadgen.Result{Start: start}
+	var trace bytes.Buffer
+	w, err := workload.NewWriter(&trace, workload.Header{Start: start.Add(-time.Second)})
+	require.NoError(t, err)
+	model, err := w.Model(workload.TraceModel{Name: "m"})
+	require.NoError(t, err)
+	for i := range loneRequests {
+		sent := time.Duration(i) * every
+		result.Log = append(result.Log, loadgen.Entry{Sent: sent})
+		if i%8 > 0 { // some were lost
+			require.NoError(t, w.Write(workload.Arrival{At: time.Second + sent + 700*time.Microsecond, Model: model, Rows: 1}))
+		}
+	}
+	require.NoError(t, w.Flush())
+	whole := trace.Bytes()
+	d, err := travelled(bytes.NewBuffer(whole), result, every)
+	require.NoError(t, err)
+	require.InDelta(t, 700, d.Microseconds(), 2)
+	result.Start = start.Add(time.Hour)
+	_, err = travelled(bytes.NewBuffer(whole), result, every)
+	require.ErrorContains(t, err, "only 0 of")
+}
+
+// snapshotOfOne is what a conch says that serves one model of 10 ms a row and 20 ms a batch, which was up to a tenth slower, on two GPUs.
+const snapshotOfOne = `{"revision": "3", "nodes": [{"name": "n", "gpus": [{"id": "gpu0", "type": "A100"}, {"id": "gpu1", "type": "A100"}]}],
+"models": [{"name": "m-0", "sloUs": "200000", "late": "LATE_POLICY_DROP", "maxBatchSize": 16, "batchable": true}],
+"profiles": [{"model": "m-0", "gpuType": "A100", "usable": true, "points": [
+  {"batch": 1, "threadPercentage": 100, "observations": "30", "latencyUs": {"value": 30000}, "latencyUpperUs": 33000},
+  {"batch": 16, "threadPercentage": 100, "latencyUs": {"value": 180000}, "latencyUpperUs": 180000}]}],
+"current": {"snapshotRevision": "2", "policy": "static", "partitions": [
+  {"id": "gpu0", "node": "n", "gpu": "gpu0", "threadPercentage": 100, "rank": 1, "instances": [{"model": "m-0"}]},
+  {"id": "gpu1", "node": "n", "gpu": "gpu1", "threadPercentage": 100, "instances": [{"model": "m-0"}]}]}}`
+
+// TestComparison: a live run of which every request took as long as the simulator says compares as equal, and one that lost a tenth as less.
+func TestComparison(t *testing.T) {
+	models := rig.Copies(zoo.Profile{Model: "m", GPUType: zoo.A100, SLO: 200 * time.Millisecond}, 1, 1, 16)
+	c := comparison{name: "test", stage: stage{name: "test", models: 1, rate: 50, stretch: 8}, start: time.Unix(1, 0), delays: delays{start: time.Unix(0, 0), lone: []loadgen.Entry{{}}, request: time.Millisecond, control: time.Millisecond, reply: 2 * time.Millisecond}}
+	for at := time.Duration(0); at < fidelityWarmup+c.stage.measure(); at += 50 * time.Millisecond {
+		c.log = append(c.log, loadgen.Entry{Arrival: loadgen.Arrival{At: at}, Sent: at + time.Millisecond, Latency: 34 * time.Millisecond})
+	}
+	require.NoError(t, c.simulate(t.Context(), []byte(snapshotOfOne), models, 0, 0, 1))
+	require.InDelta(t, .1, c.jitter, 1e-9)
+	c.live.seconds = c.stage.measure().Seconds()
+	c.live.count(c.log, models.Load())
+	c.live.batch = 1
+	require.Equal(t, 200, c.live.arrived)
+	ratio, _, _ := c.over(goodput)
+	require.InDelta(t, 1, ratio, .001)
+	require.InDelta(t, 34, tail(c.live), .01)
+	for _, s := range c.simulated {
+		require.Equal(t, 200, s.good)
+		require.InDelta(t, 34+2.33*3, tail(s), 2, "three deviations of a tenth")
+	}
+	for i := range c.log {
+		if i%10 == 0 {
+			c.log[i].Err = errors.New("dropped")
+		}
+	}
+	c.live = side{seconds: c.live.seconds, batch: 1}
+	c.live.count(c.log, models.Load())
+	ratio, _, _ = c.over(goodput)
+	require.InDelta(t, .9, ratio, .001)
+	require.Equal(t, time.Millisecond, c.sendLateness())
+
+	r := &figure.Report{File: "fidelity"}
+	addComparisons(r, "fidelity.test.minitriton", []comparison{c})
+	addDelays(r, "fidelity.minitriton", []comparison{c})
+	require.NoError(t, r.Validate())
+	require.Len(t, r.Figures, 6+9, "no restart, for nothing was killed")
+	require.Len(t, c.lines(), 3)
+	c.lateness = 5 * time.Millisecond
+	require.Contains(t, c.lines()[2], "DISTURBED")
+
+	// The other partition takes over.
+	c.simulated = nil
+	require.NoError(t, c.simulate(t.Context(), []byte(snapshotOfOne), models, fidelityWarmup, 2*time.Second, 1))
+	require.Equal(t, 200, c.simulated[0].good)
+	require.Error(t, c.simulate(t.Context(), []byte("{"), models, 0, 0, 1))
+}
+
+func TestQuantileAndDeviation(t *testing.T) {
+	require.Zero(t, quantile(nil, .99))
+	list := make([]time.Duration, 100)
+	for i := range list {
+		list[i] = time.Duration(i + 1)
+	}
+	require.Equal(t, time.Duration(99), quantile(list, .99))
+	require.Equal(t, time.Duration(50), quantile(list, .5))
+	list[99] = time.Hour
+	require.InDelta(t, 28, float64(deviation(list)), 1, "a stall is pulled in")
+}

@@ -1,0 +1,88 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/conch-serving/conch/internal/minitriton"
+)
+
+// ServeMinitriton is a minitriton as a process of its own, for conch's driver "process": it takes the arguments and the environment that
+// conch gives a tritonserver, serves until ctx ends, and can be killed as one. Its GPU is its own: partitions that share a GPU do not slow
+// each other. What it does not know of the arguments it leaves aside.
+func ServeMinitriton(ctx context.Context, arguments []string) error {
+	given := map[string]string{}
+	for _, a := range arguments {
+		if name, value, ok := strings.Cut(strings.TrimPrefix(a, "--"), "="); ok {
+			given[name] = value
+		}
+	}
+	share, err := strconv.Atoi(os.Getenv("CONCH_SHARE"))
+	if err != nil {
+		return fmt.Errorf("rig: minitriton: CONCH_SHARE: %w", err)
+	}
+	server, err := minitriton.New(minitriton.Options{
+		Repository: given["model-repository"],
+		Partition:  minitriton.Partition{ID: os.Getenv("CONCH_PARTITION"), GPU: minitriton.NewGPU(os.Getenv("CONCH_GPU")), Share: share},
+	})
+	if err != nil {
+		return fmt.Errorf("rig: minitriton: %w", err)
+	}
+	door := func(name string) string { return given[name+"-address"] + ":" + given[name+"-port"] }
+	listeners, err := minitriton.Listen(door("grpc"), door("http"), door("metrics"))
+	if err != nil {
+		return fmt.Errorf("rig: minitriton: %w", err)
+	}
+	if err := server.Start(context.WithoutCancel(ctx), listeners); err != nil {
+		return fmt.Errorf("rig: minitriton: %w", err)
+	}
+	select {
+	case <-ctx.Done():
+	case <-server.Done():
+	}
+	return server.Close()
+}
+
+// Kill ends the server of a partition at once, as an accident would (driver "process").
+func (c *Conch) Kill(partition string) error {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return fmt.Errorf("rig: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		// A process that ends meanwhile is not the one.
+		stat, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
+		if err != nil {
+			continue
+		}
+		environment, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if err != nil {
+			continue
+		}
+		_, afterName, _ := strings.Cut(string(stat), ") ")
+		fields := strings.Fields(afterName)
+		if len(fields) < 2 || fields[1] != strconv.Itoa(c.Pid()) || !strings.Contains("\x00"+string(environment), "\x00CONCH_PARTITION="+partition+"\x00") {
+			continue
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			errs = append(errs, fmt.Errorf("rig: kill the server of partition %s: %w", partition, err))
+			continue
+		}
+		return nil
+	}
+	return errors.Join(append(errs, fmt.Errorf("rig: partition %s has no server under conch, process %d", partition, c.Pid()))...)
+}
