@@ -23,6 +23,7 @@ import (
 type comparison struct {
 	name      string
 	stage     stage
+	slo       time.Duration
 	delays    delays
 	log       []loadgen.Entry
 	start     time.Time     // of the log
@@ -165,9 +166,14 @@ func (c *comparison) sendLateness() time.Duration {
 	return quantile(all, .99)
 }
 
-// disturbed is where the machine was too busy to tell: its own lateness is above a fiftieth of the SLO.
+// disturbance is by how much the machine delayed what wanted to run, 99th percentile, as a part of the SLO.
+func (c *comparison) disturbance() float64 {
+	return float64(max(c.lateness, c.sendLateness())) / float64(c.slo)
+}
+
+// disturbed is where the machine was too busy to tell: its own delays are above a fiftieth of the SLO.
 func (c *comparison) disturbed() string {
-	if c.lateness > c.stage.times(25*time.Millisecond)/50 {
+	if c.disturbance() > .02 {
 		return "; DISTURBED"
 	}
 	return ""
@@ -227,6 +233,15 @@ func latencies(log []loadgen.Entry) []time.Duration {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// mean of a list that is not empty.
+func mean(list []time.Duration) time.Duration {
+	var sum time.Duration
+	for _, d := range list {
+		sum += d
+	}
+	return sum / time.Duration(len(list))
 }
 
 // quantile of a sorted list; 0 of an empty one.

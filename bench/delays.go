@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/conch-serving/conch/internal/figure"
@@ -22,10 +21,10 @@ import (
 
 // delays are what lies around executions, measured with requests that are alone: each of them starts at once.
 type delays struct {
-	// request is from the caller's send to its arrival at conch, control from there to the call of the server, reply from the end of that call
-	// to the caller. Together with call they are the latency.
+	// request is from the caller's send to its arrival at conch, control from there to the call of the server, reply from when conch has the
+	// answer to the caller: means.
 	request, control, reply time.Duration
-	// call is the call of the server with one row, and emulated what of it the GPU takes.
+	// call is what conch has learnt that a call of the server with one row takes at the whole GPU, emulated what of it the GPU takes.
 	call, emulated time.Duration
 	// deviation is the standard deviation of the latency.
 	deviation   time.Duration
@@ -87,12 +86,14 @@ func (d *delays) measure(ctx context.Context, conch *rig.Conch, admin *client.Cl
 	}
 	d.emulated = models.Latency(1)
 	all := latencies(trial.Log)
-	d.reply = max(0, quantile(all, .5)-d.request-d.control-d.call)
+	// Both means are of the same requests: what delayed one of them in conch or its server is in both.
+	within := time.Duration(used.Within) * time.Microsecond / time.Duration(used.Requests)
+	d.reply = max(0, mean(all)-within-d.request)
 	d.deviation = deviation(all)
 	return nil
 }
 
-// travelled is the median time from when a request was sent until conch had it, by conch's own recording.
+// travelled is the mean time from when a request was sent until conch had it, by conch's own recording.
 func travelled(trace *bytes.Buffer, result *loadgen.Result, every time.Duration) (time.Duration, error) {
 	r, err := workload.NewReader(trace)
 	if err != nil {
@@ -114,8 +115,7 @@ func travelled(trace *bytes.Buffer, result *loadgen.Result, every time.Duration)
 	if len(all) < loneRequests/2 {
 		return 0, fmt.Errorf("conch recorded only %d of %d requests that were alone", len(all), len(result.Log))
 	}
-	slices.Sort(all)
-	return quantile(all, .5), nil
+	return mean(all), nil
 }
 
 // learnt is what conch has learnt that a call with one row takes, at the whole GPU.
@@ -155,7 +155,7 @@ func addDelays(r *figure.Report, name string, all []comparison) {
 	add("request_us", "us", note+"; from the caller to conch", func(c comparison) float64 { return micros(c.delays.request) })
 	add("control_us", "us", note+"; from conch's receiving a request to its call of the server", func(c comparison) float64 { return micros(c.delays.control) })
 	add("call_us", "us", note+"; what the call takes beyond the emulated time, which is part of the learnt profile", func(c comparison) float64 { return micros(c.delays.call - c.delays.emulated) })
-	add("reply_us", "us", note+"; from the end of the call to the caller", func(c comparison) float64 { return micros(c.delays.reply) })
+	add("reply_us", "us", note+"; from when conch has the answer to the caller", func(c comparison) float64 { return micros(c.delays.reply) })
 	add("jitter_us", "us", "standard deviation of a lone request's latency, the outermost twentieths pulled in", func(c comparison) float64 { return micros(c.delays.deviation) })
 	add("execution_jitter", "ratio", "standard deviation of executions under load over their mean, by the learnt profile: the simulation's jitter", func(c comparison) float64 { return c.jitter })
 	add("restart_s", "s", "from SIGKILL of a server until conch has it up again with its models", func(c comparison) float64 {

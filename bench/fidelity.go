@@ -55,7 +55,7 @@ func stages() []stage {
 		{name: "burst", models: 1, gpus: 4, rate: 1200, burst: 3},
 		{name: "overload", models: 1, gpus: 2, rate: 2200},
 		{name: "heterogeneous", models: 1, gpus: 4, partitions: "gpu2 = 50; gpu3 = 50", rate: 1200},
-		{name: "loss", models: 1, gpus: 3, rate: 1200, lost: true},
+		{name: "loss", models: 1, gpus: 3, rate: 1500, lost: true},
 	}
 }
 
@@ -111,7 +111,7 @@ func (b *bench) fidelity(ctx context.Context, r *figure.Report) error {
 			s.stretch = b.stretch
 			var runs []comparison
 			for round := range b.roundsOr(1) {
-				c, err := b.perform(ctx, s, triton, rig.Copies(published, s.models, s.stretch, 32), b.seed+uint64(round))
+				c, err := b.undisturbed(ctx, s, triton, rig.Copies(published, s.models, s.stretch, 32), b.seed+uint64(round))
 				if err != nil {
 					return fmt.Errorf("%s on %s: %w", s.name, triton, err)
 				}
@@ -123,6 +123,27 @@ func (b *bench) fidelity(ctx context.Context, r *figure.Report) error {
 		addDelays(r, "fidelity."+triton, all)
 	}
 	return nil
+}
+
+// attempts is how often a scenario runs that the machine disturbed.
+const attempts = 3
+
+// undisturbed performs a scenario, and again where the machine was too busy to tell. What counts is the attempt that was disturbed least: what
+// came out of it has no say.
+func (b *bench) undisturbed(ctx context.Context, s stage, triton string, models rig.Models, seed uint64) (best comparison, err error) {
+	for i := range attempts {
+		c, err := b.perform(ctx, s, triton, models, seed)
+		if err != nil {
+			return best, err
+		}
+		if i == 0 || c.disturbance() < best.disturbance() {
+			best = c
+		}
+		if best.disturbed() == "" {
+			break
+		}
+	}
+	return best, nil
 }
 
 // perform runs one scenario live, and then simulated.
@@ -156,7 +177,7 @@ func (b *bench) perform(ctx context.Context, s stage, triton string, models rig.
 	}
 	defer admin.Close()
 
-	c.name, c.stage, c.delays.machineLoad = s.name+" on "+triton, s, loadAverage()
+	c.name, c.stage, c.slo, c.delays.machineLoad = s.name+" on "+triton, s, models.Load()[0].SLO, loadAverage()
 	if err := c.delays.measure(ctx, conch, admin, models, s.times(loneEvery)); err != nil {
 		return c, err
 	}

@@ -84,7 +84,7 @@ const snapshotOfOne = `{"revision": "3", "nodes": [{"name": "n", "gpus": [{"id":
 // TestComparison: a live run of which every request took as long as the simulator says compares as equal, and one that lost a tenth as less.
 func TestComparison(t *testing.T) {
 	models := rig.Copies(zoo.Profile{Model: "m", GPUType: zoo.A100, SLO: 200 * time.Millisecond}, 1, 1, 16)
-	c := comparison{name: "test", stage: stage{name: "test", models: 1, rate: 50, stretch: 8}, start: time.Unix(1, 0), delays: delays{start: time.Unix(0, 0), lone: []loadgen.Entry{{}}, request: time.Millisecond, control: time.Millisecond, reply: 2 * time.Millisecond}}
+	c := comparison{name: "test", slo: 200 * time.Millisecond, stage: stage{name: "test", models: 1, rate: 50, stretch: 8}, start: time.Unix(1, 0), delays: delays{start: time.Unix(0, 0), lone: []loadgen.Entry{{}}, request: time.Millisecond, control: time.Millisecond, reply: 2 * time.Millisecond}}
 	for at := time.Duration(0); at < fidelityWarmup+c.stage.measure(); at += 50 * time.Millisecond {
 		c.log = append(c.log, loadgen.Entry{Arrival: loadgen.Arrival{At: at}, Sent: at + time.Millisecond, Latency: 34 * time.Millisecond})
 	}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -64,7 +65,7 @@ func TestLiveEqualsSimulated(t *testing.T) {
 					curve, err = workload.Steps(workload.Step{Rate: s.rate}, workload.Step{From: 3 * time.Second, Rate: c.burst * s.rate}, workload.Step{From: 4 * time.Second, Rate: s.rate})
 					require.NoError(t, err)
 				}
-				stream, err := workload.Renewal{Model: int32(i), Curve: curve, Random: workload.Seed(s.seed, "arrivals", fmt.Sprint(i))}.Stream()
+				stream, err := workload.Renewal{Model: int32(i), Curve: curve, Random: workload.Seed(s.seed, "arrivals", strconv.Itoa(i))}.Stream()
 				require.NoError(t, err)
 				for a := (workload.Arrival{}); stream.Next(&a) && a.At < s.duration; {
 					arrivals = append(arrivals, a)
