@@ -385,6 +385,11 @@ func newRig(t *testing.T, text string) *rig {
 }
 
 func newRigOn(t *testing.T, text, path string) *rig {
+	return newRigWith(t, settings(t, text), nil, path)
+}
+
+// newRigWith makes one in front of attached servers, if there are any.
+func newRigWith(t *testing.T, said *config.Config, attached control.Attached, path string) *rig {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true})
 	require.NoError(t, err)
 	recorder, err := observe.New(nil)
@@ -397,9 +402,9 @@ func newRigOn(t *testing.T, text, path string) *rig {
 	}
 	r.repository.hold(model("a", "d1", 8), model("b", "d1", 0))
 	r.Control, err = control.New(control.Options{
-		Config:     settings(t, text),
+		Config:     said,
 		Nodes:      []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", Type: "T4", MemoryBytes: 1 << 34}, {Id: "gpu1", Type: "T4", MemoryBytes: 1 << 34}}}},
-		Repository: r.repository, Requests: r.requests, Recorder: recorder, Metrics: metrics, DB: db,
+		Repository: r.repository, Attached: attached, Requests: r.requests, Recorder: recorder, Metrics: metrics, DB: db,
 		Policies: func(h control.Hooks) (control.Policies, error) { r.policies.hooks = h; return r.policies, nil },
 		Applier:  func(h control.Hooks) (control.Applier, error) { r.applier.hooks = h; return r.applier, nil },
 		Version:  control.Version{Version: "test"},
