@@ -120,10 +120,11 @@ func newLive(t *testing.T, s small, plan *policy.Plan, snapshot *policy.Snapshot
 	table := &dispatch.RouteTable{Revision: 1, Models: map[string]*dispatch.Model{}}
 	for i, p := range plan.GetPartitions() {
 		address := fmt.Sprintf("127.0.0.1:%d", i+1)
-		doors[address] = bufconn.Listen(1 << 20)
+		door := bufconn.Listen(1 << 20)
+		doors[address] = door
 		server := grpc.NewServer()
 		tritonpb.RegisterGRPCInferenceServiceServer(server, &sleeper{live: l, s: s, share: p.GetThreadPercentage(), jitter: jitter, random: workload.Seed(s.seed, "live", p.GetId())})
-		go func() { _ = server.Serve(doors[address]) }()
+		go func() { _ = server.Serve(door) }()
 		t.Cleanup(server.Stop)
 		l.servers = append(l.servers, server)
 		table.Partitions = append(table.Partitions, &dispatch.Partition{
