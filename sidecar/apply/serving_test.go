@@ -7,9 +7,11 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -108,14 +110,22 @@ func replacing(t *testing.T, d driver.Driver) {
 
 	_, err = to(a, 1, first, partition("p0", "g0", 100, "a", "b"))
 	require.NoError(t, err)
-	sizes := map[int]bool{}
+	fastest := map[int]time.Duration{}
 	for _, s := range measured.seen["a A 100"] {
-		sizes[s.Rows] = true
-		low := 4*time.Millisecond + time.Duration(s.Rows)*500*time.Microsecond
-		require.GreaterOrEqual(t, s.Duration, low)
-		require.Less(t, s.Duration, low+100*time.Millisecond)
+		if best, ok := fastest[s.Rows]; !ok || s.Duration < best {
+			fastest[s.Rows] = s.Duration
+		}
 	}
-	require.Equal(t, map[int]bool{1: true, 2: true, 4: true, 8: true, 16: true}, sizes)
+	sizes := slices.Sorted(maps.Keys(fastest))
+	require.GreaterOrEqual(t, len(sizes), 4, "a busy machine may seem too slow for the largest")
+	require.Equal(t, []int{1, 2, 4, 8, 16}[:len(sizes)], sizes)
+	closest := time.Hour
+	for rows, duration := range fastest {
+		over := duration - (4*time.Millisecond + time.Duration(rows)*500*time.Microsecond)
+		require.GreaterOrEqual(t, over, time.Duration(0))
+		closest = min(closest, over)
+	}
+	require.Less(t, closest, 100*time.Millisecond, "a busy machine may be late at times")
 
 	stop := make(chan struct{})
 	var answered atomic.Int64

@@ -58,9 +58,7 @@ type Attached struct {
 	watching sync.WaitGroup
 	stop     context.CancelFunc
 
-	mu      sync.Mutex
-	running map[*supervised]bool
-	closed  bool
+	fleet fleet
 }
 
 // ErrForeign means that the server is not conch's to start or stop.
@@ -78,7 +76,7 @@ func NewAttached(o AttachOptions) (*Attached, error) {
 	if o.DrainTimeout <= 0 {
 		o.DrainTimeout = 30 * time.Second
 	}
-	d := &Attached{o: o, byGPU: map[string]*endpoint{}, running: map[*supervised]bool{}}
+	d := &Attached{o: o, byGPU: map[string]*endpoint{}}
 	var err error
 	if d.originals, err = openOriginals(filepath.Join(o.Dir, "originals.json")); err != nil {
 		return nil, err
@@ -142,36 +140,12 @@ func (d *Attached) Start(ctx context.Context, spec Spec) (Process, error) {
 		life, err := e.awaitUp(ctx)
 		return &attachedServer{to: e, life: life}, err
 	}
-	p, err := supervise(ctx, spec, launch, Backoff{Max: time.Second}, limits{load: d.o.LoadTimeout, drain: d.o.DrainTimeout, foreign: true}, d.o.Logger, func(p *supervised) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		delete(d.running, p)
-	})
-	if err != nil {
-		return nil, err
-	}
-	d.mu.Lock()
-	closed := d.closed
-	if !closed {
-		d.running[p] = true
-	}
-	d.mu.Unlock()
-	if closed {
-		return nil, errors.Join(ErrStopped, p.Stop(ctx))
-	}
-	return p, nil
+	return d.fleet.start(ctx, spec, launch, Backoff{Max: time.Second}, limits{load: d.o.LoadTimeout, drain: d.o.DrainTimeout, foreign: true}, d.o.Logger, nil)
 }
 
 // Close lets go of the servers and leaves them as they are.
 func (d *Attached) Close() error {
-	d.mu.Lock()
-	d.closed = true
-	var left []*supervised
-	for p := range d.running {
-		left = append(left, p)
-	}
-	d.mu.Unlock()
-	killAll(left)
+	d.fleet.close()
 	if d.stop != nil {
 		d.stop()
 	}

@@ -5,7 +5,6 @@ package driver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -32,10 +31,10 @@ type EmbeddedOptions struct {
 type Embedded struct {
 	o EmbeddedOptions
 
-	mu      sync.Mutex
-	gpus    map[string]*minitriton.GPU
-	running map[*supervised]bool
-	closed  bool
+	fleet fleet
+
+	mu   sync.Mutex
+	gpus map[string]*minitriton.GPU
 }
 
 // NewEmbedded makes the driver "embedded".
@@ -49,7 +48,7 @@ func NewEmbedded(o EmbeddedOptions) *Embedded {
 	if o.DrainTimeout <= 0 {
 		o.DrainTimeout = 30 * time.Second
 	}
-	return &Embedded{o: o, gpus: map[string]*minitriton.GPU{}, running: map[*supervised]bool{}}
+	return &Embedded{o: o, gpus: map[string]*minitriton.GPU{}}
 }
 
 // Kind is "embedded".
@@ -64,10 +63,6 @@ func (d *Embedded) Lasting() bool { return false }
 // Start starts a minitriton on free ports of the loopback interface.
 func (d *Embedded) Start(ctx context.Context, spec Spec) (Process, error) {
 	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
-		return nil, ErrStopped
-	}
 	gpu := d.gpus[spec.GPU.GetId()]
 	if gpu == nil {
 		gpu = minitriton.NewGPU(spec.GPU.GetId())
@@ -97,24 +92,7 @@ func (d *Embedded) Start(ctx context.Context, spec Spec) (Process, error) {
 		address = Endpoint(s.Endpoint())
 		return embeddedServer{s}, nil
 	}
-	p, err := supervise(ctx, spec, launch, d.o.Backoff, limits{load: d.o.LoadTimeout, drain: d.o.DrainTimeout}, d.o.Logger, func(p *supervised) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		delete(d.running, p)
-	})
-	if err != nil {
-		return nil, err
-	}
-	d.mu.Lock()
-	closed := d.closed
-	if !closed {
-		d.running[p] = true
-	}
-	d.mu.Unlock()
-	if closed {
-		return nil, errors.Join(ErrStopped, p.Stop(ctx))
-	}
-	return p, nil
+	return d.fleet.start(ctx, spec, launch, d.o.Backoff, limits{load: d.o.LoadTimeout, drain: d.o.DrainTimeout}, d.o.Logger, nil)
 }
 
 // listen opens the addresses of the last life, or free ones.
@@ -129,25 +107,8 @@ func listen(last Endpoint) (minitriton.Listeners, error) {
 
 // Close stops what still runs, without waiting for its requests.
 func (d *Embedded) Close() error {
-	d.mu.Lock()
-	d.closed = true
-	var left []*supervised
-	for p := range d.running {
-		left = append(left, p)
-	}
-	d.mu.Unlock()
-	killAll(left)
+	d.fleet.close()
 	return nil
-}
-
-// killAll ends processes without letting them finish.
-func killAll(left []*supervised) {
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	for _, p := range left {
-		// Its error would be that requests were cut off, which is what was asked.
-		_ = p.Stop(now)
-	}
 }
 
 // embeddedServer is one life of a minitriton.

@@ -100,5 +100,5 @@ func TestPartitionsOfOneGPUShareIt(t *testing.T) {
 	}
 	require.Len(t, d.gpus, 1)
 	require.NoError(t, d.Close(), "which also stops both")
-	require.Empty(t, d.running)
+	require.Empty(t, d.fleet.running)
 }

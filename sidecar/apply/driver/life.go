@@ -91,7 +91,7 @@ var errPortTaken = errors.New("a port was taken by another process")
 
 func (l *life) start(ctx context.Context, at ports) (server, error) {
 	// The server appends a unique id at once: the last dash ends our part of the name.
-	sharedMemory := fmt.Sprintf("%s-%d-", l.driver.owner, l.driver.nextLife())
+	sharedMemory := fmt.Sprintf("%s-%d-", l.driver.owner, l.driver.lives.Add(1))
 	output, input, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start tritonserver: %w", err)

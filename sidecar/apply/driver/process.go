@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -65,10 +65,8 @@ type Processes struct {
 	owner string // marks our servers and their shared memory
 	spawn *spawner
 
-	mu      sync.Mutex
-	running map[*supervised]bool
-	lives   uint64
-	closed  bool
+	fleet fleet
+	lives atomic.Uint64
 }
 
 // NewProcesses makes the driver "process". It ends servers and removes shared
@@ -107,7 +105,7 @@ func NewProcesses(o ProcessOptions) (*Processes, error) {
 		}
 	}
 	sum := sha256.Sum256([]byte(o.Dir))
-	d := &Processes{o: o, owner: "conch-" + hex.EncodeToString(sum[:5]), running: map[*supervised]bool{}}
+	d := &Processes{o: o, owner: "conch-" + hex.EncodeToString(sum[:5])}
 	if n, err := killOwned(d.owner); err != nil {
 		return nil, fmt.Errorf("process driver: end the servers of an earlier conch: %w", err)
 	} else if n > 0 {
@@ -159,21 +157,15 @@ func (d *Processes) Lasting() bool { return false }
 
 // Start starts a tritonserver on free ports of the loopback interface.
 func (d *Processes) Start(ctx context.Context, spec Spec) (Process, error) {
-	d.mu.Lock()
-	closed := d.closed
-	d.mu.Unlock()
-	if closed {
-		return nil, ErrStopped
+	if d.fleet.over() {
+		return nil, ErrStopped // before there is a log
 	}
 	log, err := openLog(filepath.Join(d.o.Dir, "logs", fileName(spec.Partition.GetId())+".log"))
 	if err != nil {
 		return nil, fmt.Errorf("partition %s: %w", spec.Partition.GetId(), err)
 	}
 	l := &life{driver: d, spec: spec, log: log}
-	p, err := supervise(ctx, spec, l.begin, d.o.Backoff, limits{load: d.o.LoadTimeout, drain: d.o.DrainTimeout, health: d.o.Health}, d.o.Logger, func(p *supervised) {
-		d.mu.Lock()
-		delete(d.running, p)
-		d.mu.Unlock()
+	p, err := d.fleet.start(ctx, spec, l.begin, d.o.Backoff, limits{load: d.o.LoadTimeout, drain: d.o.DrainTimeout, health: d.o.Health}, d.o.Logger, func() {
 		if err := log.Close(); err != nil {
 			d.o.Logger.Warn("close a server's log", "error", err)
 		}
@@ -181,42 +173,16 @@ func (d *Processes) Start(ctx context.Context, spec Spec) (Process, error) {
 	if err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
-	d.mu.Lock()
-	closed = d.closed
-	if !closed {
-		d.running[p] = true
-	}
-	d.mu.Unlock()
-	if closed {
-		return nil, errors.Join(ErrStopped, p.Stop(ctx))
-	}
 	return p, nil
 }
 
 // Close kills what still runs.
 func (d *Processes) Close() error {
-	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
+	if !d.fleet.close() {
 		return nil
 	}
-	d.closed = true
-	var left []*supervised
-	for p := range d.running {
-		left = append(left, p)
-	}
-	d.mu.Unlock()
-	killAll(left)
 	d.spawn.close()
 	return removeSharedMemory(d.owner + "-")
-}
-
-// nextLife numbers the servers of this driver.
-func (d *Processes) nextLife() uint64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.lives++
-	return d.lives
 }
 
 // arguments is the command line of a server. What the operator adds comes last

@@ -241,7 +241,7 @@ func TestAModelThatIsRefusedLeavesTheOthers(t *testing.T) {
 func TestALoadThatHangsEndsAndIsCuredByARestart(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, server string, env map[string]string) {
-		w := newWorld(t, server, env, func(o *ProcessOptions) { o.LoadTimeout = 3 * time.Second })
+		w := newWorld(t, server, env, nil)
 		w.model("m", "pass")
 		w.model("hang", "pass")
 		file := filepath.Join(w.repo, "hang", "1", "model.py")
