@@ -60,7 +60,7 @@ func TestTable2(t *testing.T) {
 	require.Equal(t, 8, c.GPUs)
 	require.InDelta(t, 5264, c.Goodput["symphony"], 0)
 	require.InDelta(t, 14, c.MedianBatch["symphony"], 0)
-	// The analytical columns follow from alpha, beta, SLO and the number of GPUs (section 3.1 of the paper).
+	// The analytical columns follow from alpha, beta, SLO and the number of GPUs (section 3.3 of the paper).
 	for _, c := range cases {
 		n := float64(c.GPUs)
 		b := math.Floor((float64(c.Profile.SLO)/(1+1/n) - float64(c.Profile.Beta)) / float64(c.Profile.Alpha))

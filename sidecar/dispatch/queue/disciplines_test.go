@@ -241,6 +241,8 @@ func TestDutyCycleBatch(t *testing.T) {
 		{"the model's own limit", "1s", 4000, 1, 64},
 		{"saturated: 2 l(b) <= SLO", "0s", 1e6, 1, 15},
 		{"residue: l(b) + b/rate <= SLO", "0s", 200, 1, 5}, // 10 + 25
+		{"as much as one partition does: saturated", "0s", 750, 8, 15},
+		{"residue, dealt out to two partitions", "0s", 700, 2, 9}, // 14 + 26
 		{"rate unknown", "0s", 0, 1, 15},
 	} {
 		d, err := queue.NewDiscipline("duty-cycle", map[string]string{"cycle": c.cycle})

@@ -5,16 +5,19 @@ package queue
 
 import "math"
 
-// dutyCycle is how Nexus and gpulet run several models on one GPU (Nexus,
-// section 6.1, squishy bin packing; gpulet, section 4): the models of a partition
-// take turns in a fixed order. At its turn a model runs what is queued, up to the
-// b that it gathers in one cycle; a model that has nothing is skipped.
+// dutyCycle is how Nexus and gpulet run several models on one GPU: the models of
+// a partition take turns in a fixed order, each with the batch that it gathers
+// while the others run (Symphony, section 2.2, describes Nexus's rounds; gpulet,
+// section 2.2, the duty cycle of its squishy bin packing). At its turn a model
+// runs what is queued, up to its b; a model that has nothing is skipped.
 //
-// With a cycle given, b = rate x cycle. Without one, it is the largest b for
-// which a request that just missed a turn still makes it after the next one:
-// l(b) + b/rate <= SLO, and never more than 2 l(b) <= SLO, the batch of a
-// partition that the model has for itself. The rate is the model's part on one
-// partition: Nexus deals requests out to partitions in advance.
+// With a cycle given, b = rate x cycle. Without one, b is what squishy bin packing
+// gives the model. Where it keeps whole partitions busy, that is the batch of a
+// saturated partition: the largest with 2 l(b) <= SLO, so that a request that just
+// missed a batch makes it with the next. A model that has not as much to do as one
+// partition can is a residue, and shares: the largest b with l(b) + b/rate <= SLO,
+// where rate is the model's part on one partition, for Nexus deals requests out to
+// partitions in advance.
 //
 // That the sum of l(b) over a partition's models fits into the cycle is the
 // plan's business: with more load than that, turns come too late and requests
@@ -58,11 +61,14 @@ func (y dutyCycle) Most(d Demand) int {
 		return d.MaxBatch
 	}
 	most := 1
-	for b := 2; b <= d.MaxBatch && 2*d.Table.At(b) <= d.SLO; b++ {
-		if d.Rate > 0 && float64(d.Table.At(b))+float64(b)/perPartition > float64(d.SLO) {
-			break
-		}
-		most = b
+	for most < d.MaxBatch && 2*d.Table.At(most+1) <= d.SLO {
+		most++
+	}
+	if d.Rate == 0 || d.Rate/1e9*float64(d.Table.At(most)) >= float64(most) {
+		return most
+	}
+	for most > 1 && float64(d.Table.At(most))+float64(most)/perPartition > float64(d.SLO) {
+		most--
 	}
 	return most
 }

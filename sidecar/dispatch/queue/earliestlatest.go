@@ -9,16 +9,17 @@ import (
 	"strings"
 )
 
-// earliestLatest is Clockwork's scheduler (Clockwork, section 5.3). A model has a
-// strategy per batch size b that it was compiled for: run the b most urgent
-// requests together, at the latest at d - l(b). A partition that becomes free
-// takes, of all models' strategies that are still feasible, the one with the
-// earliest such moment. Of one model that is the largest feasible size, because
-// l grows with b, so a candidate stands for all of its model's strategies.
+// earliestLatest is Clockwork's scheduler as Symphony describes it (Symphony,
+// section 2.2). There is a candidate per batch size b: the b most urgent requests
+// of a model together, which have to start at the latest at d - l(b). A partition
+// that becomes free takes, of all models' candidates that are still feasible, the
+// one with the earliest such moment. Of one model that is the largest feasible
+// size, because l grows with b, so one candidate stands for all of its model's.
 // Requests that cannot make it even alone are dropped.
 //
 // It is eager with prefix drop and a list of sizes: with partitions to spare it
-// runs small batches.
+// runs small batches. Clockwork's own controller decides before a GPU is free,
+// which makes them smaller still: see Ahead in sidecar/sim/reference.
 type earliestLatest struct{ sizes []int }
 
 func earliestLatestKind() disciplineKind {

@@ -8,11 +8,11 @@ import (
 	"strconv"
 )
 
-// flex is Shepherd's online scheduler (Shepherd, section 5, Flex). A partition
-// that becomes free takes the largest feasible batch of all models. A batch that
-// waits and is at least three times as large as one that runs takes its place:
-// what ran is lost, and its requests are queued again. The factor is what the
-// paper's bound on the loss against a clairvoyant scheduler rests on.
+// flex is Shepherd's online scheduler, Flex, as Symphony describes it (Symphony,
+// section 2.2). There is one candidate per model, and a partition that becomes
+// free takes the largest of all. A batch that waits and is at least three times as
+// large as one that runs takes its place: what ran is lost, and its requests are
+// queued again.
 //
 // A feasible batch is the longest run from the head of a queue that still meets
 // the head's deadline.

@@ -19,7 +19,7 @@ type Model struct {
 	Share float64
 }
 
-// Staggered is the goodput of one model on n equal partitions that take turns evenly (Symphony, section 3.1 and Table 2): the largest b
+// Staggered is the goodput of one model on n equal partitions that take turns evenly (Symphony, equations 1 and 2 of section 3.3, and Table 2): the largest b
 // with l(b)(1+1/n) <= SLO, run on all of them without a pause. It returns batch 0 where not even one row fits, which means that no request
 // can wait a turn.
 func Staggered(m Model, n int) (batch int, rate float64) {

@@ -17,6 +17,8 @@ func Horizon(m Model, s Search, rate float64, arrivals []queue.Time) (Result, er
 		return Result{}, err
 	}
 	h := horizon{searcher: newSearcher(m, s), gap: queue.Time(1e9 / rate), result: Result{Requests: len(arrivals)}}
+	reach := m.reach(rate)
+	h.row = float64(m.Table.At(reach)) / float64(reach)
 	for next := 0; next < len(arrivals) || len(h.queue) > 0; {
 		now := h.completion()
 		if next < len(arrivals) && arrivals[next] <= now {
@@ -74,7 +76,11 @@ func (h *horizon) decide() {
 		for k := range h.ahead {
 			h.plan = append(h.plan, h.now+queue.Time(k+1)*h.gap)
 		}
-		first := h.search(h.now, h.free, h.plan).first
+		plan := h.open
+		if h.ahead == 0 {
+			plan = h.closed // nobody comes whom the last ones could wait for
+		}
+		first := plan(h.now, h.free, h.plan).first
 		if first.rows == 0 || first.start > h.now || first.drops+first.rows > len(h.queue) {
 			return // nothing is dropped before a batch gains by it
 		}

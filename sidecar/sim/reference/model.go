@@ -55,12 +55,30 @@ type Search struct {
 	Ahead int
 }
 
-// Thorough is a Search that finds nearly all there is to find: a beam of 12 that
-// tells schedules apart by the time of two rows, a drop for the time of two
-// further rows, and 64 expected arrivals.
+// Thorough is a Search that finds nearly all there is to find, for Clairvoyant: a
+// beam of 12 that tells schedules apart by the time of two rows, a drop for the
+// time of two further rows.
 func (m Model) Thorough() Search {
 	row := m.Table.At(2) - m.Table.At(1)
-	return Search{Beam: 12, Price: 2 * row, Spread: 2 * row, Ahead: 64}
+	return Search{Beam: 12, Price: 2 * row, Spread: 2 * row, Ahead: 128}
+}
+
+// Foresight is a Search for Horizon: a beam of 6 that tells schedules apart by
+// the time of a row, a drop for the time of three further rows, and 128 expected
+// arrivals. Fewer let the end of the plan show in its beginning.
+func (m Model) Foresight() Search {
+	row := m.Table.At(2) - m.Table.At(1)
+	return Search{Beam: 6, Price: 3 * row, Spread: row, Ahead: 128}
+}
+
+// reach is the largest batch that is gathered at a rate and then run within the
+// SLO: l(b) + b/rate <= SLO. It is at least 1.
+func (m Model) reach(rate float64) int {
+	b := 1
+	for b < m.MaxBatch && m.Table.At(b+1)+queue.Time(float64(b+1)/rate*1e9) <= m.SLO {
+		b++
+	}
+	return b
 }
 
 // Result is what became of some requests. Bad ones were dropped: neither search

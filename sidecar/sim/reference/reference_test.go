@@ -72,7 +72,7 @@ func TestClairvoyantFindsTheOptimum(t *testing.T) {
 		narrow, err := reference.Clairvoyant(m, reference.Search{Beam: 1, Price: 3}, arrivals)
 		require.NoError(t, err)
 		require.LessOrEqual(t, narrow.Rows, want)
-		horizon, err := reference.Horizon(m, m.Thorough(), .5e9, arrivals)
+		horizon, err := reference.Horizon(m, m.Foresight(), .5e9, arrivals)
 		require.NoError(t, err)
 		require.LessOrEqual(t, horizon.Rows, want, "who does not know the future cannot do better")
 		require.Equal(t, len(arrivals), horizon.Rows+horizon.Bad)
@@ -121,7 +121,7 @@ func TestTableTwo(t *testing.T) {
 	}
 	require.Less(t, share(5300), .01)
 	require.Greater(t, share(6400), .02)
-	r, err := reference.Horizon(m, m.Thorough(), 5000, reference.Poisson(5000, .1, 1))
+	r, err := reference.Horizon(m, m.Foresight(), 5000, reference.Poisson(5000, .1, 1))
 	require.NoError(t, err)
 	require.Less(t, r.BadShare(), .01)
 	require.Greater(t, r.Rows, 5*r.Batches)
@@ -146,4 +146,42 @@ func TestRefuses(t *testing.T) {
 		_, err = reference.Horizon(m, reference.Search{}, 1, nil)
 		require.ErrorContains(t, err, "reference: ")
 	}
+}
+
+// TestClockworkOfTableTwo: planning ahead, and the margin, are what makes
+// Clockwork run batches of one in Symphony's table 2 (1,358 and 458 req/s).
+func TestClockworkOfTableTwo(t *testing.T) {
+	inception := reference.Model{Table: queue.Linear(5090e3, 18368e3, 64), MaxBatch: 64, SLO: 70e6, GPUs: 8}
+	for _, c := range []struct {
+		name    string
+		model   reference.Model
+		seconds float64
+		paper   float64
+	}{{"ResNet50", resnet50(), 10, 1358}, {"InceptionResNetV2", inception, 30, 458}} {
+		got, err := reference.Clockwork().Goodput(c.model, c.seconds, 1)
+		require.NoError(t, err)
+		require.InEpsilon(t, c.paper, got, .05, c.name)
+		_, median, err := reference.Clockwork().Serve(c.model, reference.Poisson(got, c.seconds, 1))
+		require.NoError(t, err)
+		require.Equal(t, 1, median, c.name)
+
+		late, err := reference.Ahead{}.Goodput(c.model, c.seconds, 1)
+		require.NoError(t, err)
+		require.Greater(t, late, 1.1*got, "who decides when a GPU is free, does better")
+	}
+}
+
+// TestAheadAccountsForEverybody: who is not served is bad, and planning ahead
+// without need costs nothing where GPUs are free.
+func TestAheadAccountsForEverybody(t *testing.T) {
+	m := resnet50()
+	for _, rate := range []float64{100, 3000, 20000} {
+		r, _, err := reference.Clockwork().Serve(m, reference.Poisson(rate, 2, 1))
+		require.NoError(t, err)
+		require.Equal(t, r.Requests, r.Rows+r.Bad, "at %g", rate)
+	}
+	alone, median, err := reference.Clockwork().Serve(m, []queue.Time{0, 1e9, 2e9})
+	require.NoError(t, err)
+	require.Equal(t, reference.Result{Requests: 3, Batches: 3, Rows: 3}, alone)
+	require.Equal(t, 1, median)
 }

@@ -5,6 +5,7 @@ package reference
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
@@ -14,7 +15,6 @@ import (
 type state struct {
 	free  [MaxGPUs]queue.Time // when each GPU is free, sorted
 	drops int
-	score float64
 	first step
 }
 
@@ -32,38 +32,86 @@ type searcher struct {
 	s     Search
 	lists [][]state
 	kept  []state
+	order []ranked
+	// row is what a request costs that a plan leaves to a batch that reaches past
+	// its end.
+	row float64
+}
+
+// ranked is the score of state i of a list.
+type ranked struct {
+	score float64
+	i     int
 }
 
 func newSearcher(m Model, s Search) *searcher {
 	return &searcher{m: m, s: s, lists: make([][]state, m.MaxBatch+1)}
 }
 
-// search returns the best schedule of requests with these arrivals, the first
-// of which is the head of the queue, on GPUs with these free times. Nothing
-// starts before now.
+// closed returns the best schedule that deals with all requests with these
+// arrivals, the first of which is the head of the queue, on GPUs with these free
+// times. Nothing starts before now.
 //
 // A schedule deals with requests in order of their deadlines: it drops the next
 // one, or starts it with the b-1 that follow on the GPU that is free first, as
 // soon as all of them are there. Schedules that deal with the same requests are
 // compared by how long the GPUs remain busy and by the price of their drops.
-func (f *searcher) search(now queue.Time, free [MaxGPUs]queue.Time, arrivals []queue.Time) state {
+func (f *searcher) closed(now queue.Time, free [MaxGPUs]queue.Time, arrivals []queue.Time) state {
+	var best *state
+	f.search(now, free, arrivals, func(i int, st *state) {
+		if i == len(arrivals) && best == nil {
+			best = st // what is kept first has the smallest score
+		}
+	})
+	return *best
+}
+
+// open returns the best schedule that may end in the midst of a batch: the last
+// requests may wait for others that come after them, as long as one more than
+// them could still be served. Had a plan to deal with all that it expects, its
+// last batch would have to end with the last of them, and that would dictate
+// where every batch before it ends, down to the first.
+//
+// Schedules with different ends are compared at the last arrival: by how long the
+// GPUs then remain busy, the price of drops, and the time that the requests left
+// will take in batches of the size within reach.
+func (f *searcher) open(now queue.Time, free [MaxGPUs]queue.Time, arrivals []queue.Time) state {
+	n := len(arrivals)
+	last := max(now, arrivals[n-1])
+	best, least := state{}, math.Inf(1)
+	f.search(now, free, arrivals, func(i int, st *state) {
+		if i < n && (n-i >= f.m.MaxBatch || max(st.free[0], last)+f.m.Table.At(n-i+1) > arrivals[i]+f.m.SLO) {
+			return
+		}
+		end := *st
+		if score := f.score(&end, last) + float64(n-i)*f.row; score < least {
+			best, least = *st, score
+		}
+	})
+	return best
+}
+
+// search passes every state that it keeps to found, with its next request.
+func (f *searcher) search(now queue.Time, free [MaxGPUs]queue.Time, arrivals []queue.Time, found func(i int, st *state)) {
 	for i := range f.lists {
 		f.lists[i] = f.lists[i][:0]
 	}
 	f.lists[0] = append(f.lists[0], state{free: free})
-	for i, arrival := range arrivals {
+	at := now
+	for i := range len(arrivals) + 1 {
+		if i < len(arrivals) {
+			at = max(now, arrivals[i])
+		}
 		list := &f.lists[i%len(f.lists)]
-		states := f.prune(*list, max(now, arrival))
+		f.prune(*list, at)
 		*list = (*list)[:0]
-		for _, st := range states {
-			f.extend(st, now, i, arrivals)
+		for k := range f.kept {
+			found(i, &f.kept[k])
+			if i < len(arrivals) {
+				f.extend(f.kept[k], now, i, arrivals)
+			}
 		}
 	}
-	last := now
-	if n := len(arrivals); n > 0 {
-		last = max(now, arrivals[n-1])
-	}
-	return f.prune(f.lists[len(arrivals)%len(f.lists)], last)[0]
 }
 
 // extend adds every schedule that goes one step further.
@@ -102,26 +150,43 @@ func (f *searcher) add(i int, st state) {
 // prune keeps the best schedules: those of the smallest score, without those
 // that another one equals or beats, up to the spread, in every free time and in
 // drops.
-func (f *searcher) prune(states []state, now queue.Time) []state {
+func (f *searcher) prune(states []state, now queue.Time) {
+	f.order = f.order[:0]
 	for i := range states {
-		st := &states[i]
-		st.score = float64(st.drops) * float64(f.s.Price)
-		for k := range st.free[:f.m.GPUs] {
-			st.free[k] = max(st.free[k], now)
-			st.score += float64(st.free[k] - now)
-		}
+		f.order = append(f.order, ranked{f.score(&states[i], now), i})
 	}
-	slices.SortStableFunc(states, func(a, b state) int { return cmp.Compare(a.score, b.score) })
+	slices.SortFunc(f.order, func(a, b ranked) int { return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.i, b.i)) })
 	f.kept = f.kept[:0]
-	for i := range states {
+	for _, r := range f.order {
 		if len(f.kept) == max(1, f.s.Beam) {
-			break
+			return
 		}
-		if !slices.ContainsFunc(f.kept, func(o state) bool { return o.beats(&states[i], f.m.GPUs, f.s.Spread) }) {
-			f.kept = append(f.kept, states[i])
+		if !f.beaten(&states[r.i]) {
+			f.kept = append(f.kept, states[r.i])
 		}
 	}
-	return f.kept
+}
+
+// score moves a state's free times up to now and adds up the time for which its
+// GPUs remain busy and the price of its drops.
+func (f *searcher) score(st *state, now queue.Time) float64 {
+	sum := queue.Time(st.drops) * f.s.Price
+	free := st.free[:f.m.GPUs]
+	for k, t := range free {
+		free[k] = max(t, now)
+		sum += free[k] - now
+	}
+	return float64(sum)
+}
+
+// beaten reports whether a state that is kept already is as good.
+func (f *searcher) beaten(st *state) bool {
+	for i := range f.kept {
+		if f.kept[i].beats(st, f.m.GPUs, f.s.Spread) {
+			return true
+		}
+	}
+	return false
 }
 
 func (st *state) beats(o *state, gpus int, spread queue.Time) bool {
@@ -142,6 +207,6 @@ func Clairvoyant(m Model, s Search, arrivals []queue.Time) (Result, error) {
 	if err := m.check(); err != nil {
 		return Result{}, err
 	}
-	best := newSearcher(m, s).search(0, [MaxGPUs]queue.Time{}, arrivals)
+	best := newSearcher(m, s).closed(0, [MaxGPUs]queue.Time{}, arrivals)
 	return Result{Requests: len(arrivals), Bad: best.drops, Rows: len(arrivals) - best.drops}, nil
 }

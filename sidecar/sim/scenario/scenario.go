@@ -196,7 +196,7 @@ type Plan struct {
 	// Partitions one by one.
 	Partitions []Partition `yaml:"partitions,omitempty" json:"partitions,omitempty"`
 	// Subclusters deals models and GPUs out like cards: model i and GPU i are in sub-cluster i modulo this number, and within one every
-	// model is on every GPU. It is Symphony's way past one dispatcher (section 3.3 of its paper): the queue of a sub-cluster sees its own
+	// model is on every GPU. It is Symphony's way past one dispatcher (section 4.4 of its paper): the queue of a sub-cluster sees its own
 	// models and partitions alone, so that work per request does not grow with the cluster.
 	Subclusters int `yaml:"subclusters,omitempty" json:"subclusters,omitempty"`
 }
