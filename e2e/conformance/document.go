@@ -30,7 +30,7 @@ func Groups() []Group {
 		{"typed", "typed tensor contents", "normalised to bytes where a batch needs it, else passed through"},
 		{"strings", "BYTES tensors", queued},
 		{"sequence", "sequence batching: numbers and text as ids, unary, on streams and over HTTP", "passed through; a sequence stays on its partition"},
-		{"stream", "ModelStreamInfer, decoupled models", "passed through; answers keep Triton's order over all partitions"},
+		{"stream", "ModelStreamInfer, decoupled models", "queued one by one like ModelInfer, or passed through; answers keep Triton's order over all partitions"},
 		{"http", "HTTP: health, metadata, config, statistics, settings, paths and methods", answered},
 		{"json", "HTTP infer in JSON", queued},
 		{"json refused", "HTTP infer in JSON: what is refused, status and words", "Triton's own answer, or Conch's in its words"},

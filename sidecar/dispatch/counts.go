@@ -97,7 +97,8 @@ type VersionCounts struct {
 	// their own included; 0 stands for more rows than a batch may have.
 	Ran map[int]uint64
 	// Executions are those that servers have answered; their own statistics show
-	// them a moment later. Streams are not in it.
+	// them a moment later. What was passed
+	// through on streams is not in it.
 	Executions uint64
 	// Asked are the requests that Conch sent to servers, and that those count as
 	// successes. What they count beyond, other models asked for.

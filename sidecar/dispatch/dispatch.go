@@ -135,20 +135,14 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 	if err != nil {
 		return nil, d.unserved(r, err)
 	}
-	c := newCall(ctx, r, route, d.clock.Now())
-	key, rows, ok, _ := route.rules.Key(r)
-	c.rows, c.batch = max(1, rows), ok
-	d.o.Observer.Arrived(r.Model, c.rows, c.arrived)
-	if d.o.Recorder.Recording() {
-		d.record(ctx, r, route, c.rows, c.arrived)
-	}
+	c, queueable := d.arrive(ctx, r, route)
 
 	// 2. May it come in? Nothing that would kill a server, nothing beyond the
 	// limits, nothing new while draining.
 	if err := route.rules.Refuse(r); err != nil {
 		return d.finish(c, answer{err: err, result: Rejected, reason: "refused"})
 	}
-	size, reason, err := d.accept(r)
+	size, reason, err := d.accept(r, 1)
 	if err != nil {
 		return d.finish(c, answer{err: err, result: Rejected, reason: reason})
 	}
@@ -156,22 +150,30 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 
 	// 3. What must not share an execution is forwarded now; so is everything if
 	// there is no queue to rely on.
-	if !ok || rows > route.maxBatch || route.unsplittable.Load() || d.broken.Load() {
+	if !queueable {
 		return d.finish(c, d.passThrough(c, route))
 	}
 
 	// 4. The rest is queued, and comes back answered: the scheduler hands it to
 	// execute together with others, or gives it up.
-	c.setDeadline(d, route)
-	c.queued.Key, c.queued.Rows = key, int32(rows)
-	if a, ok := d.enqueue(c); !ok {
+	if a, ok := d.enqueue(c, route); !ok {
 		return d.finish(c, a)
 	}
 	return d.finish(c, d.await(c))
 }
 
-func newCall(ctx context.Context, r *batch.Request, route *route, now time.Time) *call {
-	return &call{ctx: ctx, req: r, model: route.model, tally: route.tallyOf(r.Version), arrived: now, done: make(chan answer, 1)}
+// arrive makes the call of a request and tells who wants to know of it. Queueable
+// is whether it may wait for others and share an execution with them.
+func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route) (c *call, queueable bool) {
+	c = &call{ctx: ctx, req: r, model: route.model, tally: route.tallyOf(r.Version), arrived: d.clock.Now(), done: make(chan answer, 1)}
+	key, rows, ok, _ := route.rules.Key(r)
+	c.rows, c.batch = max(1, rows), ok
+	c.queued.Key, c.queued.Rows = key, int32(rows)
+	d.o.Observer.Arrived(r.Model, c.rows, c.arrived)
+	if d.o.Recorder.Recording() {
+		d.record(ctx, r, route, c.rows, c.arrived)
+	}
+	return c, ok && rows <= route.maxBatch && !route.unsplittable.Load() && !d.broken.Load()
 }
 
 // setDeadline takes the soonest of the model's SLO, the `timeout` parameter and
@@ -228,8 +230,10 @@ func (d *Dispatcher) route(name string) (*route, error) {
 	return r, nil
 }
 
-// accept counts a request in, or refuses it.
-func (d *Dispatcher) accept(r *batch.Request) (size int64, reason string, err error) {
+// accept counts a request in, or refuses it. Own is what its caller has under way
+// by it: the request, and if it came on a stream, that too, which was let in
+// before.
+func (d *Dispatcher) accept(r *batch.Request, own int64) (size int64, reason string, err error) {
 	size = int64(r.Wire.Len())
 	if size == 0 {
 		for i := range r.Inputs {
@@ -238,11 +242,11 @@ func (d *Dispatcher) accept(r *batch.Request) (size int64, reason string, err er
 	}
 	n, total := d.accepted.Add(1), d.bytes.Add(size)
 	switch {
-	case d.draining.Load():
+	case own == 1 && d.draining.Load():
 		reason, err = "draining", status.Error(codes.Unavailable, "Server is exiting: no new requests are accepted")
 	case n > int64(d.o.MaxQueuedRequests):
 		reason, err = "queue_requests", status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way", d.o.MaxQueuedRequests)
-	case total > d.o.MaxQueuedBytes && n > 1:
+	case total > d.o.MaxQueuedBytes && n > own:
 		reason, err = "queue_bytes", status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d bytes of requests are under way", d.o.MaxQueuedBytes)
 	default:
 		return size, "", nil

@@ -40,6 +40,7 @@ type triton struct {
 	mu      sync.Mutex
 	takes   time.Duration
 	hold    chan struct{} // executions wait for it to close
+	passes  string        // but not that of the request with this id
 	started chan string   // ids of requests that have begun, if set
 	refuse  func(*tritonpb.ModelInferRequest) error
 	short   bool // answers lack a row
@@ -99,6 +100,9 @@ func (p *triton) ModelReady(context.Context, *tritonpb.ModelReadyRequest) (*trit
 func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
 	p.mu.Lock()
 	takes, hold, refuse, short, started := p.takes, p.hold, p.refuse, p.short, p.started
+	if p.passes != "" && p.passes == r.Id {
+		hold = nil
+	}
 	rows := int(r.Inputs[0].Shape[0])
 	p.batches = append(p.batches, rows)
 	p.seen = append(p.seen, r.Id)

@@ -54,6 +54,8 @@ var liveModels = map[string]string{
 	"identity": `backend: "python" max_batch_size: 8
 		input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "INPUT1" data_type: TYPE_INT8 dims: [ 2 ] optional: true } ]
 		output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }, { name: "OUTPUT1" data_type: TYPE_INT8 dims: [ 2 ] } ]`,
+	"slow": `backend: "python" max_batch_size: 8 parameters { key: "conch_slow_ms" value { string_value: "2" } }
+		input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ] output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]`,
 	"add_sub": `backend: "python" max_batch_size: 4
 		input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 3 ] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [ 3 ] } ]
 		output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 3 ] }, { name: "OUTPUT1" data_type: TYPE_INT32 dims: [ 3 ] } ]`,

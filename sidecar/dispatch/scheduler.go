@@ -24,7 +24,8 @@ func (d *Dispatcher) queueTime(t time.Time) queue.Time { return queue.Time(t.Sub
 func (d *Dispatcher) now() queue.Time { return d.queueTime(d.clock.Now()) }
 
 // enqueue hands a call to the scheduler; when it cannot, the answer says why.
-func (d *Dispatcher) enqueue(c *call) (a answer, ok bool) {
+func (d *Dispatcher) enqueue(c *call, route *route) (a answer, ok bool) {
+	c.setDeadline(d, route)
 	d.mu.Lock()
 	defer d.unlock()
 	c.queued.Owner = c

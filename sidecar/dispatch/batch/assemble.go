@@ -19,7 +19,8 @@ var ErrIncompatible = errors.New("requests cannot share a batch")
 // Assemble joins requests with equal keys into one, in order: shapes add up
 // along the first dimension, data is a list of references to the callers'
 // buffers, and the outputs are the union of what is asked for. The id and the
-// `timeout` parameter stay behind, since they belong to one caller each. The
+// parameters `timeout` and `triton_enable_empty_final_response` stay behind, since
+// they belong to one caller each. The
 // result is freed on its own.
 func Assemble(reqs []*Request) (*Request, error) {
 	if len(reqs) == 0 {
@@ -28,7 +29,7 @@ func Assemble(reqs []*Request) (*Request, error) {
 	first := reqs[0]
 	joined := &Request{Model: first.Model, Version: first.Version, Inputs: make([]Tensor, len(first.Inputs))}
 	for _, p := range first.Parameters {
-		if p.Name != ParameterTimeout {
+		if !ownParameter(p.Name) {
 			joined.Parameters = append(joined.Parameters, p)
 		}
 	}
@@ -88,14 +89,20 @@ func (r *Request) input(i int, name string) *Tensor {
 	return nil
 }
 
-// sameParameters compares as sets, without the timeout.
+// ownParameter tells the parameters that are one caller's affair, and not its
+// batch's.
+func ownParameter(name string) bool {
+	return name == ParameterTimeout || name == ParameterEmptyFinalResponse
+}
+
+// sameParameters compares as sets, without those that are one caller's affair.
 func sameParameters(a, b []Parameter) bool {
 	return includesParameters(a, b) && includesParameters(b, a)
 }
 
 func includesParameters(a, b []Parameter) bool {
 	for _, p := range a {
-		if p.Name == ParameterTimeout {
+		if ownParameter(p.Name) {
 			continue
 		}
 		q, ok := FindParameter(b, p.Name)

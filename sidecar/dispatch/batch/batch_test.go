@@ -129,6 +129,18 @@ func TestKeyPassesThroughWhatMustNotBeBatched(t *testing.T) {
 			require.Equal(t, want, reason)
 		})
 	}
+	t.Run("parameters that Triton does not take", func(t *testing.T) {
+		for name, p := range map[string]*tritonpb.InferParameter{
+			"timeout": parameter("1"), "priority": parameter(int64(-1)), "triton_enable_empty_final_response": parameter(int64(1)), "triton_mine": parameter("x"),
+			"nothing": {}, "unsigned": {ParameterChoice: &tritonpb.InferParameter_Uint64Param{Uint64Param: 1}},
+		} {
+			m := message(1)
+			m.Parameters = map[string]*tritonpb.InferParameter{name: p}
+			_, _, ok, reason := rules.Key(read(t, m))
+			require.False(t, ok, name)
+			require.Equal(t, "parameter that Triton does not take", reason)
+		}
+	})
 	t.Run("bytes cut inside an element", func(t *testing.T) {
 		m := message(2)
 		m.RawInputContents[1] = m.RawInputContents[1][:len(m.RawInputContents[1])-1]
@@ -158,6 +170,9 @@ func TestKeySeparatesAndJoins(t *testing.T) {
 	require.Equal(t, plain, key(func(m *tritonpb.ModelInferRequest) {
 		m.Parameters = map[string]*tritonpb.InferParameter{"timeout": parameter(int64(500))}
 	}), "the timeout is ours to keep")
+	require.Equal(t, plain, key(func(m *tritonpb.ModelInferRequest) {
+		m.Parameters = map[string]*tritonpb.InferParameter{"triton_enable_empty_final_response": {ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: true}}}
+	}), "a wish about streams means nothing to a batch")
 	require.Equal(t, plain, key(func(m *tritonpb.ModelInferRequest) {
 		m.Inputs[0], m.Inputs[1] = m.Inputs[1], m.Inputs[0]
 		m.RawInputContents[0], m.RawInputContents[1] = m.RawInputContents[1], m.RawInputContents[0]

@@ -5,6 +5,7 @@ package batch
 
 import (
 	"math"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -113,6 +114,26 @@ func (p Parameter) Text() (v string, ok bool) {
 func (p Parameter) Double() (v float64, ok bool) {
 	num, raw, ok := p.last()
 	return math.Float64frombits(raw.varint), ok && num == choiceDouble
+}
+
+// reserved is how the names begin that mean something to Triton and to no model.
+const reserved = "triton_"
+
+// valid reports whether Triton takes the parameter of a request that belongs to
+// no sequence.
+func (p Parameter) valid() bool {
+	kind, v, ok := p.last()
+	switch {
+	case p.Name == ParameterTimeout:
+		return ok && kind == choiceInt64
+	case p.Name == ParameterPriority:
+		return ok && (kind == choiceUint64 || kind == choiceInt64 && int64(v.varint) >= 0)
+	case p.Name == ParameterEmptyFinalResponse:
+		return ok && kind == choiceBool
+	case strings.HasPrefix(p.Name, reserved):
+		return false
+	}
+	return ok && kind != choiceUint64
 }
 
 type choice struct {

@@ -126,8 +126,8 @@ func NewRules(config *tritonpb.ModelConfig, versions []string) *Rules {
 // request is to be forwarded alone, and reason says why; it is not an error, and
 // Triton answers it in its own words.
 //
-// The key covers version, parameters but `timeout`, and the names and shapes
-// of all inputs. Typed contents are normalised on the way.
+// The key covers version, parameters but `timeout` and
+// `triton_enable_empty_final_response`, and the names and shapes of all inputs. Typed contents are normalised on the way.
 func (u *Rules) Key(r *Request) (key uint64, rows int, ok bool, reason string) {
 	switch {
 	case !u.batchable:
@@ -145,10 +145,14 @@ func (u *Rules) Key(r *Request) (key uint64, rows int, ok bool, reason string) {
 	key = h.Sum64()
 	for _, p := range r.Parameters {
 		switch p.Name {
-		case ParameterTimeout:
-			continue
 		case ParameterSequenceID, ParameterSequenceStart, ParameterSequenceEnd:
 			return 0, 0, false, "sequence parameters"
+		}
+		if !p.valid() {
+			return 0, 0, false, "parameter that Triton does not take"
+		}
+		if ownParameter(p.Name) {
+			continue
 		}
 		// Sums, because the order of parameters and of inputs does not matter.
 		h.Reset()

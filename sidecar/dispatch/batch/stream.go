@@ -38,6 +38,21 @@ func AskForFinalResponse(wire mem.BufferSlice) mem.BufferSlice {
 	return append(wire, mem.SliceBuffer(w.head))
 }
 
+// StreamResponse encodes the ModelStreamInferResponse that carries the one answer
+// of a model that answers once, with references of its own. Triton marks it as
+// the last.
+func StreamResponse(r *Response) mem.BufferSlice {
+	wire := r.Marshal()
+	mark := writer{}
+	mark.parameters(fieldParameters, []Parameter{BoolParameter(ParameterFinalResponse, true)})
+	w := writer{head: make([]byte, 0, 2*len(mark.head))}
+	w.tag(streamResponse)
+	w.length(len(mark.head) + wire.Len())
+	w.head = append(w.head, mark.head...)
+	list := make(mem.BufferSlice, 0, 1+len(wire))
+	return append(append(list, mem.SliceBuffer(w.head)), wire...)
+}
+
 // Field numbers of ModelStreamInferResponse.
 const (
 	streamError    = 1

@@ -62,3 +62,29 @@ func TestAskForFinalResponse(t *testing.T) {
 		require.Equal(t, before.ModelName, after.ModelName)
 	}
 }
+
+// TestStreamResponse: what a unary answer says is said on a stream too, and that it is the last.
+func TestStreamResponse(t *testing.T) {
+	unary := &tritonpb.ModelInferResponse{
+		ModelName: "m", ModelVersion: "1", Id: "a", Parameters: map[string]*tritonpb.InferParameter{"mine": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 7}}},
+		Outputs:           []*tritonpb.ModelInferResponse_InferOutputTensor{{Name: "OUT", Datatype: "FP32", Shape: []int64{1, 1}}},
+		RawOutputContents: [][]byte{{1, 2, 3, 4}},
+	}
+	wire, err := proto.Marshal(unary)
+	require.NoError(t, err)
+	received, err := batch.ReadResponse(mem.BufferSlice{mem.SliceBuffer(wire)})
+	require.NoError(t, err)
+	made := &batch.Response{Model: received.Model, Version: received.Version, ID: received.ID, Parameters: received.Parameters, Outputs: received.Outputs}
+	unary.Parameters["triton_final_response"] = &tritonpb.InferParameter{ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: true}}
+	for _, r := range []*batch.Response{made, received} {
+		data := batch.StreamResponse(r)
+		var m tritonpb.ModelStreamInferResponse
+		require.NoError(t, proto.Unmarshal(data.Materialize(), &m))
+		require.Empty(t, m.ErrorMessage)
+		require.True(t, proto.Equal(unary, m.InferResponse), "%v", &m)
+		a, err := batch.ReadStreamAnswer(data)
+		require.NoError(t, err)
+		require.Equal(t, batch.StreamAnswer{Model: "m", ID: "a", Last: true}, a)
+	}
+	received.Free()
+}

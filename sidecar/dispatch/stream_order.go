@@ -1,0 +1,126 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+)
+
+// streamShare is the part of all requests, and of their bytes, that one stream
+// may have under way.
+const streamShare = 4
+
+// turn is the place of a request in the order of a stream's answers.
+type turn struct {
+	messages []any // that can be sent when it is its turn
+	ended    bool  // no more will come
+	size     int64 // of the request
+}
+
+// begin counts a request of so many bytes in and gives its answer the next turn.
+func (s *inferStream) begin(size int64) *turn {
+	t := &turn{size: size}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turns = append(s.turns, t)
+	s.owed++
+	s.bytes += size
+	return t
+}
+
+// deliver hands over a message that answers a turn and says whether it is the
+// last. It is sent at once if it is its turn. What waits for that counts as bytes
+// under way, as the request did.
+func (s *inferStream) deliver(t *turn, m any, last bool) {
+	held := sizeOf(m)
+	s.d.bytes.Add(held)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.messages = append(t.messages, m)
+	s.bytes += held
+	if t.ended = last; last {
+		s.bytes -= t.size
+	}
+	if s.sending {
+		return
+	}
+	s.sending = true
+	for len(s.turns) > 0 && s.advance(s.turns[0]) {
+		s.turns[0] = nil
+		s.turns = s.turns[1:]
+		s.settle(0)
+	}
+	s.sending = false
+}
+
+// advance sends what can be sent of the turn that it is, and reports whether it
+// is over. It releases s.mu, which it is called with, while it sends.
+func (s *inferStream) advance(t *turn) (over bool) {
+	for len(t.messages) > 0 {
+		m := t.messages[0]
+		t.messages = t.messages[1:]
+		n := sizeOf(m)
+		s.mu.Unlock()
+		if err := s.write(m); err != nil {
+			s.cancel(err)
+		}
+		s.d.bytes.Add(-n)
+		s.mu.Lock()
+		s.bytes -= n
+	}
+	return t.ended
+}
+
+// settle counts a request out, of which so many bytes are still counted. Guarded
+// by s.mu.
+func (s *inferStream) settle(size int64) {
+	s.owed--
+	s.bytes -= size
+	select {
+	case s.less <- struct{}{}:
+	default: // it has been said
+	}
+}
+
+// awaitRoom waits until the stream owes little enough to take another request.
+func (s *inferStream) awaitRoom() error {
+	for {
+		s.mu.Lock()
+		room := s.owed == 0 || (s.owed < s.d.o.MaxQueuedRequests/streamShare && s.bytes < s.d.o.MaxQueuedBytes/streamShare)
+		s.mu.Unlock()
+		if room {
+			return nil
+		}
+		select {
+		case <-s.less:
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
+		}
+	}
+}
+
+// write sends one message to the caller.
+func (s *inferStream) write(m any) error {
+	s.send.Lock()
+	defer s.send.Unlock()
+	if f, ok := m.(*batch.Frame); ok {
+		return sendDown(s.down, f)
+	}
+	return s.down.SendMsg(m)
+}
+
+// sizeOf is the length of a message on the wire.
+func sizeOf(m any) int64 {
+	switch m := m.(type) {
+	case *batch.Frame:
+		return int64(m.Data.Len())
+	case proto.Message:
+		return int64(proto.Size(m))
+	}
+	return 0
+}
