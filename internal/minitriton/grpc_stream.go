@@ -4,12 +4,15 @@
 package minitriton
 
 import (
+	"context"
 	"errors"
 	"io"
 	"maps"
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
@@ -21,7 +24,7 @@ func (f *grpcFront) ModelStreamInfer(stream grpc.BidiStreamingServer[pb.ModelInf
 	defer out.close()
 	for {
 		in, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || garbled(stream.Context(), err) {
 			return out.finish()
 		}
 		if err != nil {
@@ -29,6 +32,11 @@ func (f *grpcFront) ModelStreamInfer(stream grpc.BidiStreamingServer[pb.ModelInf
 		}
 		f.streamOne(stream, out, in)
 	}
+}
+
+// garbled reports whether a message was received that is no request, which ends a stream as its client would.
+func garbled(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && status.Code(err) == codes.Internal
 }
 
 // streamOne queues one request of a stream and arranges for its answers.
