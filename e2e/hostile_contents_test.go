@@ -70,9 +70,9 @@ func pids(t *testing.T, c *rig.Conch) map[int]string {
 // Every request that is known to kill a server is sent at a real one, through conch, while others go about their business: each is
 // refused, nobody else notices, and the server and the stubs of its models are still the same processes.
 func TestHostileContentsHurtNobody(t *testing.T) {
-	c := serve(t, rig.ConchOptions{Repository: conformanceModels(t, "identity", "string", "unbatched"), GPUs: 1})
+	c := serve(t, rig.ConchOptions{Repository: conformanceModels(t, "identity", "string", "unbatched", "sequence"), GPUs: 1})
 	before := pids(t, c)
-	require.GreaterOrEqual(t, len(before), 5, "a server, three stubs, a policy: %v", before)
+	require.GreaterOrEqual(t, len(before), 6, "a server, four stubs, a policy: %v", before)
 	conn, err := grpc.NewClient(c.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, conn.Close()) }()

@@ -65,7 +65,7 @@ func sharedCases() []Case {
 
 // aloneCases run one after the other, when nothing else does.
 func aloneCases() []Case {
-	return slices.Concat(sequenceCases(), sequencesCases(), controlCases(), statisticsCases(), batchingCases(), memoryTensorCases(), repositoryCases(), memoryCases(),
+	return slices.Concat(sequenceCases(), sequencesCases(), sequenceIDCases(), controlCases(), statisticsCases(), batchingCases(), memoryTensorCases(), repositoryCases(), memoryCases(),
 		ensembleRepositoryCases())
 }
 

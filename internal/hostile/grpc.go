@@ -5,8 +5,10 @@ package hostile
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -29,7 +31,7 @@ type Call struct {
 
 // Calls are the gRPC calls.
 func Calls() []Call {
-	return slices.Concat(malformed(), tooMany(), absurd(), sharedMemory(), settings())
+	return slices.Concat(malformed(), tooMany(), absurd(), sequences(), sharedMemory(), settings())
 }
 
 const (
@@ -150,6 +152,22 @@ func absurd() []Call {
 		}),
 	}
 }
+
+func sequences() []Call {
+	of := func(length int) Call {
+		return infer(fmt.Sprintf("a text of %d for the id of a sequence, where a number is wanted", length), measured+": SIGABRT or SIGSEGV, at once or later",
+			codes.Unimplemented, textID, func(m *tritonpb.ModelInferRequest) {
+				m.ModelName = "sequence"
+				m.Inputs[0] = input("INPUT", "INT32", 1, 1)
+				m.RawInputContents = [][]byte{make([]byte, 4)}
+				m.Parameters = map[string]*tritonpb.InferParameter{"sequence_id": text(strings.Repeat("x", length)),
+					"sequence_start": {ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: true}}}
+			})
+	}
+	return []Call{of(21), of(60), of(128)}
+}
+
+const textID = "string correlation ID cannot be longer than 20 characters for model 'sequence', whose control input 'CORRID' is of data-type TYPE_UINT64"
 
 func classified() []*tritonpb.ModelInferRequest_InferRequestedOutputTensor {
 	return []*tritonpb.ModelInferRequest_InferRequestedOutputTensor{{Name: "OUTPUT0", Parameters: map[string]*tritonpb.InferParameter{"classification": number(1)}}}

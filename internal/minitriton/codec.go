@@ -54,7 +54,11 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return append(out, mem.SliceBuffer(b)), nil
 }
 
-func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if r, ok := v.(*streamRequest); ok {
+		r.garbled = c.Unmarshal(data, &r.ModelInferRequest) != nil
+		return nil
+	}
 	m, ok := v.(proto.Message)
 	if !ok {
 		return fmt.Errorf("minitriton: cannot decode into %T", v)

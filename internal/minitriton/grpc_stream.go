@@ -4,15 +4,12 @@
 package minitriton
 
 import (
-	"context"
 	"errors"
 	"io"
 	"maps"
 	"sync"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
@@ -23,20 +20,22 @@ func (f *grpcFront) ModelStreamInfer(stream grpc.BidiStreamingServer[pb.ModelInf
 	out := newStreamWriter(stream)
 	defer out.close()
 	for {
-		in, err := stream.Recv()
-		if errors.Is(err, io.EOF) || garbled(stream.Context(), err) {
+		var in streamRequest
+		err := stream.RecvMsg(&in)
+		if errors.Is(err, io.EOF) || in.garbled {
 			return out.finish()
 		}
 		if err != nil {
 			return err
 		}
-		f.streamOne(stream, out, in)
+		f.streamOne(stream, out, &in.ModelInferRequest)
 	}
 }
 
-// garbled reports whether a message was received that is no request, which ends a stream as its client would.
-func garbled(ctx context.Context, err error) bool {
-	return ctx.Err() == nil && status.Code(err) == codes.Internal
+// streamRequest is a message of a stream. One that is no request ends the stream, as its client would, where gRPC ends a call with an error.
+type streamRequest struct {
+	pb.ModelInferRequest
+	garbled bool
 }
 
 // streamOne queues one request of a stream and arranges for its answers.

@@ -102,6 +102,9 @@ func newAttacked(t *testing.T) *attacked {
 		m.Batchable, m.PassThroughReason = batch.Batchable(config)
 		table.Models[name] = m
 	}
+	for name, config := range sequenceConfigs() {
+		table.Models[name] = &dispatch.Model{Name: name, Config: config, Versions: []string{"1"}, Partitions: []dispatch.Placement{{Partition: "p"}}}
+	}
 	d, _ := newDispatcher(t, dispatch.Options{}, table)
 	r := &rig{d: d, table: table}
 	agg := aggregate.New(aggregate.Options{Partitions: r, Models: r})
@@ -119,6 +122,43 @@ func newAttacked(t *testing.T) *attacked {
 
 	a.http = serveHTTP(t, d, agg)
 	return a
+}
+
+// sequenceConfigs are a model of sequences whose ids are numbers, and an ensemble of an ensemble that calls it.
+func sequenceConfigs() map[string]*tritonpb.ModelConfig {
+	ensemble := func(of string) *tritonpb.ModelConfig {
+		return &tritonpb.ModelConfig{SchedulingChoice: &tritonpb.ModelConfig_EnsembleScheduling{EnsembleScheduling: &tritonpb.ModelEnsembling{
+			Step: []*tritonpb.ModelEnsembling_Step{{ModelName: of}, {ModelName: "identity"}}}}}
+	}
+	return map[string]*tritonpb.ModelConfig{
+		"sequence": {SchedulingChoice: &tritonpb.ModelConfig_SequenceBatching{SequenceBatching: &tritonpb.ModelSequenceBatching{
+			ControlInput: []*tritonpb.ModelSequenceBatching_ControlInput{{Name: "CORRID", Control: []*tritonpb.ModelSequenceBatching_Control{
+				{Kind: tritonpb.ModelSequenceBatching_Control_CONTROL_SEQUENCE_CORRID, DataType: tritonpb.DataType_TYPE_UINT64}}}},
+		}}},
+		"inner": ensemble("sequence"),
+		"outer": ensemble("inner"),
+	}
+}
+
+// TestLongTextsAsSequenceIDs: what is longer than the tensor that Triton writes it into is refused, for ensembles too; what fits, and
+// what Triton refuses by itself, is not.
+func TestLongTextsAsSequenceIDs(t *testing.T) {
+	a := newAttacked(t)
+	client := tritonpb.NewGRPCInferenceServiceClient(a.grpc)
+	for _, model := range []string{"sequence", "inner", "outer", "identity"} {
+		for length, fits := range map[int]bool{4: true, 20: true, 21: false, 128: false, 129: true} {
+			_, err := client.ModelInfer(t.Context(), &tritonpb.ModelInferRequest{ModelName: model, Parameters: map[string]*tritonpb.InferParameter{
+				"sequence_id": {ParameterChoice: &tritonpb.InferParameter_StringParam{StringParam: strings.Repeat("x", length)}}}})
+			if fits || model == "identity" {
+				require.ErrorContains(t, err, "dead", "%s: %d", model, length)
+				require.NotEmpty(t, a.take())
+				continue
+			}
+			requireCode(t, codes.Unimplemented, err)
+			require.ErrorContains(t, err, "cannot be longer than 20 characters for model '"+model+"'")
+			require.Empty(t, a.take(), "it reached the server")
+		}
+	}
 }
 
 // serveHTTP puts the HTTP front before a dispatcher and returns its address.

@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
@@ -102,7 +103,7 @@ func (d *Dispatcher) compile(t *RouteTable) (map[string]plan, error) {
 				return nil, fmt.Errorf("%w %d: model %q is placed twice on partition %q", ErrRouteTable, t.Revision, name, place.Partition)
 			}
 		}
-		p := plan{rules: batch.NewRules(m.Config, m.Versions)}
+		p := plan{rules: batch.NewRules(m.Config, m.Versions, t.members(m.Config)...)}
 		var err error
 		if p.discipline, err = queue.NewDiscipline(m.Discipline, m.Parameters); err != nil {
 			return nil, fmt.Errorf("%w %d: model %q: %w", ErrRouteTable, t.Revision, name, err)
@@ -118,6 +119,21 @@ func (d *Dispatcher) compile(t *RouteTable) (map[string]plan, error) {
 		plans[name] = p
 	}
 	return plans, nil
+}
+
+// members are the configurations of the models that an ensemble calls, by itself
+// or through ensembles.
+func (t *RouteTable) members(config *tritonpb.ModelConfig) (all []*tritonpb.ModelConfig) {
+	seen := map[string]bool{}
+	for open := []*tritonpb.ModelConfig{config}; len(open) > 0; open = open[1:] {
+		for _, step := range open[0].GetEnsembleScheduling().GetStep() {
+			if m := t.Models[step.GetModelName()]; m != nil && !seen[m.Name] {
+				seen[m.Name] = true
+				all, open = append(all, m.Config), append(open, m.Config)
+			}
+		}
+	}
+	return all
 }
 
 // connect finds or makes the partitions of a table.
@@ -177,8 +193,9 @@ func (d *Dispatcher) setModel(now queue.Time, spec *Model, pl plan) *route {
 		m = &model{name: spec.Name, stop: make(chan struct{})}
 		d.models[spec.Name] = m
 	}
-	// Rules carry the seed of the keys that queued requests have.
-	if m.spec == nil || !proto.Equal(m.spec.Config, spec.Config) || !slices.Equal(m.spec.Versions, spec.Versions) {
+	// Rules carry the seed of the keys that queued requests have. No request of an
+	// ensemble is queued, and its rules are its members' too.
+	if m.spec == nil || spec.Config.GetEnsembleScheduling() != nil || !proto.Equal(m.spec.Config, spec.Config) || !slices.Equal(m.spec.Versions, spec.Versions) {
 		m.rules = pl.rules
 	}
 	m.spec = spec

@@ -67,6 +67,7 @@ type Rules struct {
 	produced  []outputRule
 	versions  map[string]bool
 	seed      maphash.Seed
+	textID    textIDRule
 }
 
 type outputRule struct {
@@ -83,14 +84,16 @@ type inputRule struct {
 }
 
 // NewRules compiles the rules of one model. Versions are those that it serves;
-// a request for any other is not batched.
-func NewRules(config *tritonpb.ModelConfig, versions []string) *Rules {
+// a request for any other is not batched. Members are the configurations of the
+// models that an ensemble calls, which get its sequences.
+func NewRules(config *tritonpb.ModelConfig, versions []string, members ...*tritonpb.ModelConfig) *Rules {
 	u := &Rules{
 		maxRows:  int64(config.GetMaxBatchSize()),
 		inputs:   make(map[string]inputRule, len(config.GetInput())),
 		outputs:  make(map[string]string, len(config.GetOutput())),
 		versions: make(map[string]bool, len(versions)),
 		seed:     maphash.MakeSeed(),
+		textID:   newTextIDRule(append(members, config)),
 	}
 	u.batchable, u.reason = Batchable(config)
 	for i, in := range config.GetInput() {
@@ -256,10 +259,13 @@ func exactly(have int, t *Tensor, count int64, size int) bool {
 // Triton server (2.51): a shape whose byte size overflows, which Triton computes
 // as too small, and a classification of a BYTES output, which divides by the
 // size of its elements, or of an answer without elements, of which it takes the
-// first. So it does for a place in shared memory whose end
-// overflows, which older servers take for one inside the region. It
-// returns nil for all others.
+// first. So it does for a text as sequence id that is longer than what Triton
+// writes it into, and for a place in shared memory whose end overflows, which
+// older servers take for one inside the region. It returns nil for all others.
 func (u *Rules) Refuse(r *Request) error {
+	if err := u.textID.refuse(r); err != nil {
+		return err
+	}
 	empty := false
 	for i := range r.Inputs {
 		t := &r.Inputs[i]
