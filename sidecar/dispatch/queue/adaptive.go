@@ -14,18 +14,24 @@ import (
 //
 //   - at once, if it runs nearly as efficiently as the largest batch within
 //     reach, or if there is a single partition, which has no other to stagger
-//     with;
+//     with, or if the model keeps fewer than 1.4 partitions busy. Staggering is
+//     between a model's own batches. A model with less than about one partition
+//     to itself competes with the others for every partition that becomes free;
+//     its batches grow while it waits for its turn, and if it waited on purpose,
+//     its turn would come too late. Where the models ask for more partitions
+//     than there are, each counts with its share;
 //   - by l(reach) x (1/2 - the mean share of a batch that partitions have left).
 //     Partitions that run evenly staggered are half-way through on average. By
 //     as much as they are further, time is to spare that would be lost: then
 //     smaller batches cost nothing, and the requests to come find the queue
 //     shorter;
-//   - by 2 l(reach) x (3/2 - n), if the model keeps fewer than n = 3/2
-//     partitions busy. Staggering is between a model's own batches. A model with
-//     less than about one partition to itself competes with the others for every
-//     partition that becomes free; its batches grow while it waits for its turn,
-//     and if it waited on purpose, its turn would come too late. Where the
-//     models ask for more partitions than there are, each counts with its share.
+//   - by .3 l(reach) x (dispersion - 2), if requests come in bursts. After a burst
+//     there is silence: little comes that could join the batch, and what a small
+//     one wastes is not missed.
+//
+// But where requests come in bursts it does not start before l(1)/20 has passed
+// since the last of them: where there is one there are more, and the first must
+// not take a partition from all the others.
 //
 // Under low load, while more than the share idle of the partitions is free,
 // there is no queue to shorten. Then a candidate starts at once while fewer
@@ -40,9 +46,12 @@ type adaptive struct {
 const (
 	// evenly is the share of a batch that staggered partitions have left.
 	evenly = .5
-	// crowded is the number of partitions below which a model does not stagger,
-	// haste by how many times l(reach) it starts earlier per partition below.
-	crowded, haste = 1.5, 2
+	// crowded is the number of partitions below which a model does not stagger.
+	crowded = 1.4
+	// Arrivals of a dispersion above bursty come in bursts; haste is by how many
+	// times l(reach) a candidate starts earlier for each unit above, and quiet how
+	// many l(1) must pass without an arrival.
+	bursty, haste, quiet = 2, .3, .05
 )
 
 // defaultIdle is the parameter `idle` unless told otherwise.
@@ -77,6 +86,14 @@ func (adaptive) Name() string        { return "adaptive" }
 func (adaptive) DefaultDrop() string { return "reserve" }
 
 func (a adaptive) Hurry(now Time, c *Candidate, p Pressure) Time {
+	at := a.hurry(now, c, p)
+	if p.Dispersion > bursty {
+		at = max(at, p.Newest+Time(quiet*float64(p.Alone)))
+	}
+	return at
+}
+
+func (a adaptive) hurry(now Time, c *Candidate, p Pressure) Time {
 	usable := float64(p.Usable)
 	if float64(p.Free) > a.idle*usable {
 		if float64(p.Usable-p.Free) < max(1, p.AllNeed) {
@@ -87,11 +104,11 @@ func (a adaptive) Hurry(now Time, c *Candidate, p Pressure) Time {
 	if p.Usable == 1 || c.Rows >= p.Worth {
 		return now
 	}
-	reach, need := float64(p.Reach), p.Need*min(1, usable/p.AllNeed)
-	early := reach * (evenly - p.Left/usable)
-	if need > 0 {
-		early += reach * haste * max(0, crowded-need)
+	if need := p.Need * min(1, usable/p.AllNeed); need > 0 && need < crowded {
+		return now
 	}
+	reach := float64(p.Reach)
+	early := reach * (evenly - p.Left/usable + haste*max(0, p.Dispersion-bursty))
 	wait := float64(c.Frontrun-now) - early
 	if wait <= 0 {
 		return now

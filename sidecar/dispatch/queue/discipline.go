@@ -40,9 +40,15 @@ type Pressure struct {
 	// Reach is l(b) of the largest batch that can be gathered at the model's
 	// present rate and then run within its SLO (see reach in rate.go).
 	Reach Time
-	// Worth is the smallest batch, in rows, that runs nearly as efficiently
-	// (see nearly in rate.go); the row limit while the rate is not known yet.
+	// Worth is the smallest batch, in rows, that runs nearly as efficiently, the
+	// more partitions there are to spare the less nearly (see weigh in
+	// model.go); the row limit while the rate is not known yet.
 	Worth int
+	// Alone is l(1), and Newest the latest arrival in B.
+	Alone, Newest Time
+	// Dispersion is the variance of the model's rows that arrive within one SLO
+	// over their mean: 1 for Poisson arrivals, more where they come in bursts.
+	Dispersion float64
 	// Need is how many partitions the model keeps busy with batches of that
 	// reach (Symphony's n), zero while its rate is not known yet.
 	Need float64

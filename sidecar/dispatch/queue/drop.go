@@ -18,9 +18,24 @@ type DropPolicy interface {
 	// request, and that requests that cannot make it alone are given up.
 	bounded() bool
 	// hold returns the batch size, in rows, that is worth giving up requests
-	// for, given the largest that is within reach and the smallest that runs
-	// nearly as efficiently (see rate.go).
-	hold(t Table, reach, worth int) int
+	// for.
+	hold(o outlook) int
+}
+
+// outlook is what a drop policy knows of a model on one profile class, as of its
+// last look at the rates.
+type outlook struct {
+	table Table
+	slo   Time
+	// reach is the largest batch that can be gathered and run in time (see
+	// rate.go).
+	reach int
+	// perSecond is the model's rate in rows, zero while it is not known; need how
+	// many partitions it keeps busy with batches of that reach, or its share of
+	// those that there are where the models ask for more.
+	perSecond, need float64
+	// slack is by which part the partitions exceed what all models need.
+	slack float64
 }
 
 func dropPolicies() []DropPolicy {
@@ -39,7 +54,7 @@ func DropPolicyNames() []string {
 // DescribeDropPolicies documents every drop policy.
 func DescribeDropPolicies() []Description {
 	return []Description{
-		{Name: reserve{}.Name(), Help: "as window, but leave a reserve: hold on only to 85% of the size that the rate asks for, and to less where that runs nearly as efficiently"},
+		{Name: reserve{}.Name(), Help: "as window, but leave a reserve: hold on only to a size with which the partitions can carry the present load"},
 		{Name: thrift{}.Name(), Help: "as window, but hold on only to a size that runs nearly as efficiently as the one that the rate asks for"},
 		{Name: window{}.Name(), Help: "give up requests that stand in the way of a batch of the size that the rate asks for (Symphony, Nexus)"},
 		{Name: prefix{}.Name(), Help: "give up only requests that could not make it even alone"},

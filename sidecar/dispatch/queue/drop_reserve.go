@@ -3,21 +3,34 @@
 
 package queue
 
-// kept is the part of the reach that reserve holds on to.
-const kept = .85
+// gathers is the most of its own gathering times that a batch of reserve leaves
+// room for.
+const gathers = 1.7
 
-// reserve is our own: the window drop (see window) with something in reserve.
-// The largest batch within reach leaves no time for a partition that becomes
-// free late or for arrivals that come early, so holding on to it gives requests
-// up at every fluctuation. reserve holds on to 85% of it, or to more where that
-// would cost over a tenth of the efficiency, as it does with small batches. And
-// it holds on to no more than the smallest size that runs nearly as efficiently:
-// no request is given up for rows that save nothing.
+// reserve is our own: the window drop (see window) with something in reserve. No
+// request is given up for a batch that is larger than the load asks for: reserve
+// holds on to the smallest b with which the partitions carry the present load,
+// l(b)/b <= (1 + slack) l(b*)/b*, b* being the largest within reach. That is one
+// row where partitions are plenty, and b* where more is asked for than can be
+// done.
+//
+// b* leaves no time for a partition that becomes free late, or for requests that
+// come late: l(b*) + b*/rate is the SLO. So a model that has n partitions to
+// itself, to stagger its batches on, holds on to no more than what leaves time
+// to gather it n times, and 1.7 times at the most.
 type reserve struct{}
 
 func (reserve) Name() string  { return "reserve" }
 func (reserve) bounded() bool { return true }
 
-func (reserve) hold(t Table, reach, worth int) int {
-	return min(max(int(kept*float64(reach)), nearly(t, reach, nearMost)), worth)
+func (reserve) hold(o outlook) int {
+	if o.perSecond == 0 {
+		return o.reach
+	}
+	b := nearly(o.table, o.reach, max(0, o.slack))
+	row := min(gathers, max(1, o.need)) / o.perSecond * 1e9
+	for b > 1 && float64(o.table.At(b))+float64(b)*row > float64(o.slo) {
+		b--
+	}
+	return b
 }

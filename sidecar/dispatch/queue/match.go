@@ -72,6 +72,7 @@ func hurryOf(c *candidate, now Time) Time {
 	m.aimed(now)
 	p := Pressure{
 		Reach: svc.table.At(svc.reach), Worth: svc.worth, Need: svc.need,
+		Alone: svc.table.At(1), Newest: c.last.Arrival, Dispersion: m.dispersion,
 		Free: pl.free, Usable: pl.usable, AllNeed: pl.need,
 	}
 	p.Left, p.Ebb = pl.work.left(now)
@@ -165,11 +166,7 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 				return
 			}
 		}
-		hold := svc.hold
-		if hold > 1 && svc.group.pool.overloaded() {
-			hold = min(svc.most, max(hold, svc.worth))
-		}
-		least := leastRows(now, l, c.first, svc.table, hold)
+		least := leastRows(now, l, c.first, svc.table, svc.hold)
 		gaveUp := s.clear(c, now, least)
 		if c.Requests == 0 || !hurried && execOf(c, now) > now {
 			if gaveUp {
@@ -182,16 +179,6 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 	s.count(l, -c.Requests, -c.Rows)
 	s.dispatch(p, l, svc, c.first, now, false, hurried && execOf(c, now) > now)
 }
-
-// overload is by how much the partitions that the models would keep busy exceed
-// those that there are before a pool counts as overloaded: more than a rate's
-// own fluctuation.
-const overload = 1.1
-
-// overloaded tells that requests have to be given up in any case. Then nothing
-// is gained by a batch that runs less efficiently than it could: the drop policy
-// may hold on to one that runs nearly as efficiently as the largest within reach.
-func (pl *pool) overloaded() bool { return pl.need > overload*float64(pl.usable) }
 
 // clear makes room for a batch of at least `least` rows: it gives up the
 // requests at the front that cannot finish in one. A request that some other

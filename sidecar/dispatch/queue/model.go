@@ -3,6 +3,8 @@
 
 package queue
 
+import "math"
+
 // model is one model's queue: its lanes, and the groups that serve it.
 type model struct {
 	id        ModelID
@@ -29,8 +31,13 @@ type model struct {
 	requests, rows, late, lateRows int
 	rate                           rate
 
-	epoch uint32  // of the rate that the services were last aimed with
-	need  float64 // the mean of what its services say; its part of its pool's
+	epoch      uint32  // of the rate that the services were last aimed with
+	need       float64 // the mean of what its services say; its part of its pool's
+	dispersion float64 // of arrivals, as of that epoch; see rate.go
+
+	// What its pool needed and had when the services were last weighed.
+	weighedNeed   float64
+	weighedUsable int
 }
 
 // setSpec normalises and stores a specification.
@@ -177,18 +184,24 @@ func lateLimit(t Table, limit int, slo Time) int {
 func (m *model) aimed(now Time) bool {
 	m.rate.roll(now)
 	if m.epoch == m.rate.epoch {
+		if pl := m.pool; pl != nil && (pl.usable != m.weighedUsable || math.Abs(pl.need-m.weighedNeed) > heavier*m.weighedNeed) {
+			m.weigh()
+		}
 		return false
 	}
 	m.aim()
 	return true
 }
 
+// heavier is the change of a pool's load that is worth weighing it again.
+const heavier = .01
+
 // aim renews what depends on the rate: the batch sizes, and how many partitions
 // the model keeps busy.
 func (m *model) aim() {
 	m.epoch = m.rate.epoch
-	perSecond, known := m.rate.perSecond()
-	loss := min(nearMost, nearLoss*m.rate.dispersion())
+	perSecond, _ := m.rate.perSecond()
+	m.dispersion = m.rate.dispersion()
 	sum := 0.0
 	for _, svc := range m.services {
 		svc.most = svc.limit
@@ -196,12 +209,6 @@ func (m *model) aim() {
 			continue
 		}
 		svc.reach = reach(svc.table, svc.limit, m.spec.SLO, &m.rate)
-		svc.worth = nearly(svc.table, svc.reach, loss)
-		svc.hold = m.spec.Drop.hold(svc.table, svc.reach, svc.worth)
-		m.size(svc)
-		if !known {
-			svc.worth = svc.limit // reach is a guess: no reason to stop waiting
-		}
 		svc.need = perSecond / 1e9 * float64(svc.table.At(svc.reach)) / float64(svc.reach)
 		sum += svc.need
 	}
@@ -211,6 +218,34 @@ func (m *model) aim() {
 	need := sum / float64(len(m.services))
 	m.pool.need = max(0, m.pool.need+need-m.need)
 	m.need = need
+	m.weigh()
+}
+
+// spare is the part of the slack that a discipline may spend on batches that
+// start before they are as large as they could be, up to mostSpared: with partitions
+// to spare, small batches would keep all of them awake.
+const spare, mostSpared = .2, .1
+
+// weigh renews what depends on the load of the whole pool: the batch that the
+// drop policy holds on to, and the smallest that runs nearly as efficiently.
+func (m *model) weigh() {
+	pl := m.pool
+	m.weighedNeed, m.weighedUsable = pl.need, pl.usable
+	perSecond, known := m.rate.perSecond()
+	load := pl.need / float64(max(1, pl.usable))
+	for _, svc := range m.services {
+		svc.most = svc.limit
+		if svc.table == nil {
+			continue
+		}
+		o := outlook{table: svc.table, slo: m.spec.SLO, reach: svc.reach, perSecond: perSecond, need: svc.need / max(1, load), slack: 1/load - 1}
+		svc.hold = m.spec.Drop.hold(o)
+		m.size(svc)
+		svc.worth = svc.limit // while reach is a guess there is no reason to stop waiting
+		if known {
+			svc.worth = nearly(svc.table, svc.reach, max(0, min(mostSpared, spare*o.slack)))
+		}
+	}
 }
 
 // size asks a discipline with batch sizes of its own.

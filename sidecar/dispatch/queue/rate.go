@@ -115,12 +115,6 @@ func reach(t Table, limit int, slo Time, r *rate) int {
 	return best
 }
 
-// nearLoss is the part of its time by which a batch may take longer per row and
-// still count as nearly as efficient, while arrivals are Poisson. It grows with
-// their dispersion, up to nearMost: after a burst there is silence, and what a
-// small batch wastes is not missed.
-const nearLoss, nearMost = .02, .1
-
 // nearly is the smallest batch that runs nearly as efficiently as one of b rows:
 // l(x)/x <= (1+loss) l(b)/b.
 func nearly(t Table, b int, loss float64) int {

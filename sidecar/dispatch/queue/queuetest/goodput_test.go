@@ -134,6 +134,57 @@ func TestOverloadIsFlat(t *testing.T) {
 	}
 }
 
+// TestOverloadKeepsThePeak: at three and ten times the load of full batches,
+// adaptive answers at least .95 of the most that it answers in time at any load,
+// whatever the profile, the SLO, and the numbers of models and partitions.
+func TestOverloadKeepsThePeak(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		alpha, beta queue.Time
+		most        int
+		slo         queue.Time
+	}{
+		{"a limit of rows", 10 * ms, 20 * ms, 16, 500 * ms},
+		{"a limit and a loose SLO", 10 * ms, 5 * ms, 16, 1000 * ms},
+		{"strong", 1 * ms, 15 * ms, 64, 50 * ms},
+		{"strong and loose", 1 * ms, 15 * ms, 64, 500 * ms},
+		{"very strong", 1 * ms, 30 * ms, 32, 100 * ms},
+		{"ResNet50", 1053 * us, 5072 * us, 64, 25 * ms},
+		{"InceptionResNetV2", 5090 * us, 18368 * us, 64, 70 * ms},
+		{"weak", 1 * ms, 1 * ms, 64, 25 * ms},
+		{"very weak", 5 * ms, 1 * ms, 64, 50 * ms},
+	} {
+		table := queue.Linear(c.alpha, c.beta, c.most)
+		largest := c.most
+		for table.At(largest) > c.slo {
+			largest--
+		}
+		for _, partitions := range []int{1, 2, 8} {
+			for _, models := range []int{1, 4} {
+				full := float64(partitions*largest) / table.At(largest).Duration().Seconds()
+				w := workload(spec(t, rule{"adaptive", "reserve"}, table, c.slo), models, partitions, max(5, 12*c.slo.Duration().Seconds()))
+				w.Warmup = w.Seconds / 4
+				good := func(of float64) float64 {
+					result := queuetest.Run(w, of*full)
+					n := 0
+					for i, sent := range result.Sent {
+						n += sent - result.Bad[i]
+					}
+					return float64(n) / (w.Seconds - w.Warmup)
+				}
+				peak := 0.0
+				for _, of := range []float64{.8, .9, 1, 1.1, 1.3, 1.6} {
+					// What was queued at the end of the warm-up is beyond what can be done.
+					peak = max(peak, min(good(of), full))
+				}
+				for _, of := range []float64{3, 10} {
+					require.GreaterOrEqual(t, good(of), .95*peak, "%s, %d models on %d partitions, at %g times", c.name, models, partitions, of)
+				}
+			}
+		}
+	}
+}
+
 // TestStartsWellAtFullLoad: before rates are known, adaptive does no worse than
 // deferring.
 func TestStartsWellAtFullLoad(t *testing.T) {
