@@ -89,6 +89,7 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 	front := ingresshttp.New(ingresshttp.Options{
 		Inferer: lender{s.dispatcher}, Catalog: s.one, Picker: table, Endpoints: s.one, Aggregator: s.one, Remember: s.one.Remember,
 		MaxBodyBytes: int64(limit), Patience: limits.Stall.Std(), Leaving: s.leaving.Load, Logger: s.log.With("part", "http"),
+		Pool: &s.buffers,
 	})
 	s.later(func() error { front.Close(); return nil })
 	s.http = s.newHTTP(context.WithoutCancel(ctx), front)
@@ -101,6 +102,7 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 	s.grpc = ingressgrpc.New(ingressgrpc.Options{
 		Inferer: s.dispatcher, Aggregator: s.one, Credentials: grpcCredentials(s.tls["grpc"]),
 		ServerOptions: []grpc.ServerOption{grpc.MaxRecvMsgSize(limit), grpc.MaxSendMsgSize(math.MaxInt32)},
+		Pool:          &s.buffers,
 	})
 
 	scrape, err := metrics.New(metrics.Options{Partitions: table, Requests: table, Own: registry, Registerer: registry, Logger: s.log.With("part", "metrics")})

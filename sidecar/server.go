@@ -21,7 +21,9 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/experimental"
 
+	"github.com/conch-serving/conch/internal/buffers"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
@@ -73,6 +75,8 @@ type server struct {
 	partitions credentials.TransportCredentials
 	// one answers for all partitions.
 	one *aggregate.Aggregate
+	// buffers are what requests and answers are received into.
+	buffers buffers.Pool
 	fronts
 
 	// undo releases what was opened, last first.
@@ -239,10 +243,11 @@ func (s *server) newDriver(node *policy.Node, store *repo.Store, daemon mps.Daem
 
 // dialOptions of connections to partitions.
 func (s *server) dialOptions() []grpc.DialOption {
-	if s.partitions == nil {
-		return nil
+	all := []grpc.DialOption{experimental.WithBufferPool(&s.buffers)}
+	if s.partitions != nil {
+		all = append(all, grpc.WithTransportCredentials(s.partitions))
 	}
-	return []grpc.DialOption{grpc.WithTransportCredentials(s.partitions)}
+	return all
 }
 
 // warmUp is warmup.Run with the credentials of partitions.

@@ -13,10 +13,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/buffers"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
@@ -67,6 +70,8 @@ type Options struct {
 	// ServerOptions are added to the front's own. Every method is a stream to
 	// grpc-go, so that interceptors are those of streams.
 	ServerOptions []grpc.ServerOption
+	// Pool supplies buffers for frames; nil means one of its own.
+	Pool mem.BufferPool
 }
 
 // Triton's own settings, so that a client meets the limits it is used to.
@@ -101,6 +106,9 @@ func New(o Options) *grpc.Server {
 	if o.Credentials == nil {
 		o.Credentials = insecure.NewCredentials()
 	}
+	if o.Pool == nil {
+		o.Pool = new(buffers.Pool)
+	}
 	s := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(batch.Codec{}),
 		grpc.MaxRecvMsgSize(math.MaxInt32),
@@ -108,6 +116,7 @@ func New(o Options) *grpc.Server {
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(4 * window),
 		grpc.MaxHeaderListSize(maxHeaderList),
+		experimental.BufferPool(o.Pool),
 		grpc.ReadBufferSize(connectionBuffer),
 		grpc.WriteBufferSize(connectionBuffer),
 		grpc.MaxConcurrentStreams(maxStreams),

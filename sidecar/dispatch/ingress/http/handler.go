@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/buffers"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
@@ -85,7 +86,7 @@ type Options struct {
 	// Leaving says that connections are to end with their next answer; nil means
 	// never.
 	Leaving func() bool
-	// Pool supplies buffers for bodies; nil means gRPC's default pool.
+	// Pool supplies buffers for bodies; nil means one of its own.
 	Pool mem.BufferPool
 	// Logger hears of failed pass-throughs; nil discards.
 	Logger *slog.Logger
@@ -108,7 +109,7 @@ func New(o Options) *Handler {
 		o.MaxDepth = tritonjson.DefaultMaxDepth
 	}
 	if o.Pool == nil {
-		o.Pool = mem.DefaultBufferPool()
+		o.Pool = new(buffers.Pool)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
