@@ -136,11 +136,20 @@ func learnt(raw []byte, model string) (time.Duration, error) {
 	return 0, errors.Join(fmt.Errorf("conch has no profile of model %s", model), w.Close())
 }
 
-// addDelays writes what was measured of one kind of Triton over all scenarios.
+// addDelays writes what was measured of one kind of Triton over all scenarios, and by how much the one that differs most does.
 func addDelays(r *figure.Report, name string, all []comparison) {
 	if len(all) == 0 {
 		return
 	}
+	worst, which := 0.0, ""
+	for _, c := range all {
+		for what, value := range map[string]func(side) float64{"goodput": goodput, "p99": tail} {
+			if ratio, _, _ := c.over(value); math.Abs(ratio-1) > worst {
+				worst, which = math.Abs(ratio-1), "the largest difference of a ratio from 1: "+what+" of "+c.name+c.disturbed()
+			}
+		}
+	}
+	r.Add(name+".worst_difference", worst, "ratio", which)
 	note := "requests that are alone; each scenario's own is what its simulation is given"
 	add := func(what, unit, note string, value func(comparison) float64) {
 		var runs []float64

@@ -95,6 +95,9 @@ func (b *bench) fidelity(ctx context.Context, r *figure.Report) error {
 	if b.server == "" {
 		return errors.New("no tritonserver: run `make bench BENCH=fidelity`, or say --tritonserver")
 	}
+	if !(b.stretch > 0) {
+		return fmt.Errorf("stretch %g: a factor above 0 is needed", b.stretch)
+	}
 	cases, err := zoo.Cases()
 	if err != nil {
 		return err

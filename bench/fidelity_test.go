@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -116,7 +117,11 @@ func TestComparison(t *testing.T) {
 	addComparisons(r, "fidelity.test.minitriton", []comparison{c})
 	addDelays(r, "fidelity.minitriton", []comparison{c})
 	require.NoError(t, r.Validate())
-	require.Len(t, r.Figures, 6+9, "no restart, for nothing was killed")
+	require.Len(t, r.Figures, 6+1+9, "no restart, for nothing was killed")
+	require.Equal(t, "fidelity.minitriton.worst_difference", r.Figures[6].Name)
+	late, _, _ := c.over(tail)
+	require.InDelta(t, math.Abs(late-1), r.Figures[6].Value, 1e-9, "p99 differs by more than the tenth of goodput")
+	require.Contains(t, r.Figures[6].Note, "p99 of test")
 	require.Len(t, c.lines(), 3)
 	c.lateness = 5 * time.Millisecond
 	require.Contains(t, c.lines()[2], "DISTURBED")
