@@ -317,7 +317,11 @@ func (c *Control) Release(ctx context.Context, r ReleaseRequest) (ReleaseResult,
 		return result, nil
 	}
 	c.event(Event{Kind: EventReleased, Author: author, Reason: r.Reason, Message: "the servers were released: mode is observe until conch.yaml is read again (SIGHUP) or tritonctl release --undo"})
-	return result, c.mirror(ctx, "release")
+	if err := c.mirror(ctx, "release"); err != nil {
+		c.ServersChanged("release") // tried again after a tick
+		return result, err
+	}
+	return result, nil
 }
 
 // retake undoes a release; the caller holds the planning turn.
