@@ -162,9 +162,10 @@ func (r Rule) judge(s *State, m joined, w Window) *policy.Advice {
 	a := &policy.Advice{Gpus: uint32(n), BadRate: bad, IdleShare: idle, Requests: m.requests, Seconds: m.seconds}
 	rate, busy := float64(m.requests)/m.seconds, float64(n)*(1-idle)
 	tolerated := r.BadRate * float64(m.requests)
+	noise := significant * math.Sqrt(tolerated)
 	var want int
 	var hold string
-	short := float64(m.bad) > tolerated+significant*math.Sqrt(tolerated)
+	short := float64(m.bad) > tolerated+noise
 	if short {
 		lack := float64(n)
 		if good := m.requests - m.bad; good > 0 {
@@ -174,7 +175,7 @@ func (r Rule) judge(s *State, m joined, w Window) *policy.Advice {
 		hold = fmt.Sprintf("%s of the requests are bad, and %s no partition yet", percent(bad), have(w.Spare))
 	} else {
 		var surplus float64
-		want, surplus = r.surplus(s, n, bad, idle, rate, busy)
+		want, surplus = s.surplus(n, max(0, float64(m.bad)-noise)/tolerated, idle, rate, busy)
 		hold = fmt.Sprintf("%s of the requests are bad and the GPUs are idle for %s of the time, which is %.1f of %d GPUs", percent(bad), percent(idle), surplus, n)
 		if surplus >= 1 && s.short.stands(rate, busy) {
 			hold += fmt.Sprintf("; %d were too few for this load", s.short.gpus)
@@ -189,11 +190,11 @@ func (r Rule) judge(s *State, m joined, w Window) *policy.Advice {
 	return a
 }
 
-// surplus is how many whole GPUs of n could go, and N*f.
-func (r Rule) surplus(s *State, n int, bad, idle, rate, busy float64) (whole int, all float64) {
+// surplus is how many whole GPUs of n could go, and N*f. Used is how much of what is
+// tolerated is bad for sure: where that is all, nothing goes.
+func (s *State) surplus(n int, used, idle, rate, busy float64) (whole int, all float64) {
 	all = float64(n) * idle
-	// At the threshold nothing goes.
-	whole = int(all * max(0, 1-bad/r.BadRate))
+	whole = int(all * max(0, 1-used))
 	whole = min(whole, n-1)
 	if s.short.stands(rate, busy) {
 		whole = min(whole, max(0, n-s.short.gpus-1))

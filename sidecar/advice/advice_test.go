@@ -50,6 +50,7 @@ func TestSymphonysNumbers(t *testing.T) {
 		"less than a GPU":           {w: window(8, 10_000, 0, .12), reason: "hold: 0.0% of the requests are bad and the GPUs are idle for 12.0% of the time, which is 1.0 of 8 GPUs"},
 		"one GPU stays":             {w: window(1, 10_000, 0, .99), reason: "hold: "},
 		"within the noise":          {w: window(8, 200, 4, 0), reason: "hold: 2.0% of the requests are bad"},
+		"noise keeps no GPU":        {w: window(8, 200, 2, .3), release: 2, reason: "release 2"},
 		"beyond the noise":          {w: window(8, 200, 5, 0), allocate: 1, reason: "allocate 1"},
 		"spare GPUs come first":     {w: window(8, 10_000, 2_000, 0, "gpu8", "gpu9"), reason: "hold: 20.0% of the requests are bad, and gpu8, gpu9 have no partition yet"},
 		"and count":                 {w: window(8, 10_000, 3_000, 0, "gpu8"), allocate: 3, reason: "allocate 3"},
