@@ -85,7 +85,7 @@ func syntaxError(err error, config []byte) *SyntaxError {
 }
 
 // Manage edits a config.pbtxt into the one that Conch serves with:
-// dynamic_batching goes, because Conch forms the batches, and max_batch_size is
+// dynamic_batching goes where Conch forms the batches, and max_batch_size is
 // said outright. Everything else stays: comments, order, and fields that we do
 // not know. A text that needs no edit is returned as it is.
 func Manage(text []byte) ([]byte, error) {
@@ -98,7 +98,8 @@ func Manage(text []byte) ([]byte, error) {
 		return nil, err
 	}
 	edited := false
-	if i := slices.IndexFunc(nodes, named("dynamic_batching")); i >= 0 {
+	batched, _ := Batchable(before)
+	if i := slices.IndexFunc(nodes, named("dynamic_batching")); batched && i >= 0 {
 		edited = true
 		nodes[i] = &ast.Node{PreComments: append(nodes[i].PreComments, "# dynamic_batching removed: Conch forms the batches.")}
 	}
@@ -111,7 +112,7 @@ func Manage(text []byte) ([]byte, error) {
 	}
 	after := parser.PrettyBytes(nodes, 0)
 	want := proto.CloneOf(before)
-	if want.GetDynamicBatching() != nil {
+	if batched && want.GetDynamicBatching() != nil {
 		want.SchedulingChoice = nil
 	}
 	got, err := ReadConfig(after)
@@ -199,6 +200,8 @@ func Batchable(c *tritonpb.ModelConfig) (ok bool, reason string) {
 		return false, "batch_input or batch_output: Triton derives tensors from the batch that it forms itself"
 	case c.GetResponseCache().GetEnable():
 		return false, "response cache: a batch is never found in it again"
+	case ownQueue(c.GetDynamicBatching()):
+		return false, "queue policy, priorities or preserve_ordering: Triton's own queue keeps them"
 	}
 	for _, in := range c.GetInput() {
 		switch {
@@ -219,6 +222,13 @@ func Batchable(c *tritonpb.ModelConfig) (ok bool, reason string) {
 		}
 	}
 	return true, ""
+}
+
+// ownQueue says whether the author asks of Triton's queue what only that keeps
+// (model configuration, "Dynamic Batcher"): limits, priorities, order.
+func ownQueue(d *tritonpb.ModelDynamicBatching) bool {
+	all := d.GetDefaultQueuePolicy()
+	return d.GetPriorityLevels() > 0 || d.GetPreserveOrdering() || all.GetMaxQueueSize() > 0 || all.GetDefaultTimeoutMicroseconds() > 0
 }
 
 // asSyntaxError makes a *SyntaxError of any error of this file.

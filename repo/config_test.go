@@ -97,18 +97,23 @@ func TestBatchable(t *testing.T) {
 	tensors := `input { name: "A" data_type: TYPE_FP32 dims: 4 } output { name: "B" data_type: TYPE_FP32 dims: 4 } `
 	for text, reason := range map[string]string{
 		`max_batch_size: 8 ` + tensors: "",
-		`max_batch_size: 8 input { name: "A" data_type: TYPE_STRING dims: -1 optional: true }`:           "",
-		`max_batch_size: 8 dynamic_batching {}`:                                                          "",
-		tensors:                                                                                          "max_batch_size",
-		`max_batch_size: 8 sequence_batching {}`:                                                         "sequence",
-		`max_batch_size: 8 platform: "ensemble" ensemble_scheduling {}`:                                  "ensemble",
-		`max_batch_size: 8 model_transaction_policy { decoupled: true }`:                                 "decoupled",
-		`max_batch_size: 8 input { name: "A" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }`:   "ragged",
-		`max_batch_size: 8 input { name: "A" data_type: TYPE_INT32 dims: 2 is_shape_tensor: true }`:      "shape tensor",
-		`max_batch_size: 8 output { name: "A" data_type: TYPE_INT32 dims: 2 is_shape_tensor: true }`:     "shape tensor",
-		`max_batch_size: 8 input { name: "A" data_type: TYPE_INT32 dims: 2 is_non_linear_format_io: 1 }`: "non-linear",
-		`max_batch_size: 8 batch_input { kind: BATCH_ELEMENT_COUNT target_name: "N" }`:                   "batch_input",
-		`max_batch_size: 8 response_cache { enable: true }`:                                              "cache",
+		`max_batch_size: 8 input { name: "A" data_type: TYPE_STRING dims: -1 optional: true }`:            "",
+		`max_batch_size: 8 dynamic_batching {}`:                                                           "",
+		tensors:                                                                                           "max_batch_size",
+		`max_batch_size: 8 sequence_batching {}`:                                                          "sequence",
+		`max_batch_size: 8 platform: "ensemble" ensemble_scheduling {}`:                                   "ensemble",
+		`max_batch_size: 8 model_transaction_policy { decoupled: true }`:                                  "decoupled",
+		`max_batch_size: 8 input { name: "A" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }`:    "ragged",
+		`max_batch_size: 8 input { name: "A" data_type: TYPE_INT32 dims: 2 is_shape_tensor: true }`:       "shape tensor",
+		`max_batch_size: 8 output { name: "A" data_type: TYPE_INT32 dims: 2 is_shape_tensor: true }`:      "shape tensor",
+		`max_batch_size: 8 input { name: "A" data_type: TYPE_INT32 dims: 2 is_non_linear_format_io: 1 }`:  "non-linear",
+		`max_batch_size: 8 batch_input { kind: BATCH_ELEMENT_COUNT target_name: "N" }`:                    "batch_input",
+		`max_batch_size: 8 response_cache { enable: true }`:                                               "cache",
+		`max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 1 }`:             "queue policy",
+		`max_batch_size: 8 dynamic_batching { preserve_ordering: true }`:                                  "queue policy",
+		`max_batch_size: 8 dynamic_batching { default_queue_policy { max_queue_size: 9 } }`:               "queue policy",
+		`max_batch_size: 8 dynamic_batching { default_queue_policy { default_timeout_microseconds: 9 } }`: "queue policy",
+		`max_batch_size: 8 dynamic_batching { default_queue_policy { allow_timeout_override: true } }`:    "",
 	} {
 		c, err := repo.ReadConfig([]byte(text))
 		require.NoError(t, err, text)
@@ -133,6 +138,16 @@ func TestServedVersions(t *testing.T) {
 	}
 }
 
+// managed takes out what Manage takes out: dynamic batching, where Conch forms
+// the batches in its place.
+func managed(c *tritonpb.ModelConfig) *tritonpb.ModelConfig {
+	c = proto.CloneOf(c)
+	if ok, _ := repo.Batchable(c); ok {
+		c.SchedulingChoice = nil
+	}
+	return c
+}
+
 // Whatever a config says, managing it takes away dynamic batching and nothing
 // else, and does so once.
 func TestManageChangesNothingElse(t *testing.T) {
@@ -150,10 +165,7 @@ func TestManageChangesNothingElse(t *testing.T) {
 		require.NoError(t, err, string(text))
 		got, err := repo.ReadConfig(after)
 		require.NoError(t, err)
-		if c.GetDynamicBatching() != nil {
-			c.SchedulingChoice = nil
-		}
-		require.True(t, proto.Equal(c, got), "%s\nbecame\n%s", text, after)
+		require.True(t, proto.Equal(managed(c), got), "%s\nbecame\n%s", text, after)
 		require.Equal(t, strings.Count(string(text), "# note "), strings.Count(string(after), "# note "), "comments outside the block stay:\n%s\nbecame\n%s", text, after)
 		require.Contains(t, string(after), "max_batch_size")
 	})
@@ -195,7 +207,9 @@ func FuzzManage(f *testing.F) {
 		f.Add(text)
 	}
 	f.Add([]byte("# txtpbfmt: disable\nname: 'm' dynamic_batching {}"))
-	f.Add([]byte("# txtpbfmt: off\nname: 'm'\n# txtpbfmt: on\ndynamic_batching {}"))
+	f.Add([]byte("# txtpbfmt: disable\nname: 'm' max_batch_size: 2 dynamic_batching {}"))
+	f.Add([]byte("# txtpbfmt: off\nname: 'm'\n# txtpbfmt: on\nmax_batch_size: 2 dynamic_batching {}"))
+	f.Add([]byte("max_batch_size: 2 dynamic_batching { preserve_ordering: true }"))
 	f.Add([]byte("dynamic_batching <>; dims: [1,]"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		before, err := repo.ReadConfig(text)
@@ -220,10 +234,7 @@ func FuzzManage(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q became %q: %v", text, after, err)
 		}
-		if before.GetDynamicBatching() != nil {
-			before.SchedulingChoice = nil
-		}
-		if !proto.Equal(before, got) {
+		if !proto.Equal(managed(before), got) {
 			t.Fatalf("%q became %q", text, after)
 		}
 	})

@@ -20,7 +20,7 @@ import (
 // one for an empty id), each with the config.pbtxt that Conch serves with.
 // Other models in it stay. A model appears or changes as a whole, by a rename;
 // one that is already staged as wanted is not touched, so that Triton does not
-// load it again.
+// load it again. Calls for one directory take turns.
 //
 // Beside dir lie dir.staged.json, which says what is staged, and for a moment
 // dir.tmp: a server would take anything inside for a model.
@@ -30,6 +30,7 @@ func (s *Store) Stage(ctx context.Context, revision string, models []string, dir
 		return fmt.Errorf("stage: %w", err)
 	}
 	stage := staged{dir}
+	defer s.staging.lock(dir)()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("stage: %w", err)
 	}
@@ -96,6 +97,7 @@ func (s *Store) stageModel(ctx context.Context, m *Model, stage staged) (err err
 // whole directory and what lies beside it. What is not there is no error.
 func (s *Store) Unstage(_ context.Context, dir string, models ...string) error {
 	stage := staged{dir}
+	defer s.staging.lock(dir)()
 	if len(models) == 0 {
 		if err := errors.Join(os.RemoveAll(dir), os.RemoveAll(stage.tmp()), remove(stage.notes())); err != nil {
 			return fmt.Errorf("unstage: %w", err)

@@ -36,6 +36,7 @@ type Store struct {
 	// writing serialises whatever changes files or revisions. Reads go past it:
 	// files and revisions never change once they can be found.
 	writing sync.Mutex
+	staging locks
 }
 
 var (

@@ -5,6 +5,7 @@ package repo_test
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
 	"github.com/conch-serving/conch/repo"
@@ -208,6 +210,38 @@ func TestStagingLinksSwapsAndLeavesAlone(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	require.NoError(t, s.Unstage(t.Context(), a), "nothing to do is no error")
+}
+
+func TestStagingOneDirectoryAtOnce(t *testing.T) {
+	source, dir := t.TempDir(), filepath.Join(t.TempDir(), "staged")
+	files, names := tree{}, []string{}
+	for i := range 12 {
+		name := fmt.Sprintf("m%02d", i)
+		names = append(names, name)
+		files[name+"/config.pbtxt"], files[name+"/1/model.py"] = config, name
+	}
+	files.write(t, source)
+	s := open(t, t.TempDir())
+	r, err := s.Import(t.Context(), source, by("start"))
+	require.NoError(t, err)
+	var all errgroup.Group
+	for _, name := range names {
+		all.Go(func() error { return s.Stage(t.Context(), r.ID, []string{name}, dir) })
+	}
+	require.NoError(t, all.Wait())
+	have, err := s.Staged(dir)
+	require.NoError(t, err)
+	require.Equal(t, names, have)
+	for _, name := range names[:6] {
+		all.Go(func() error { return s.Unstage(t.Context(), dir, name) })
+	}
+	require.NoError(t, all.Wait())
+	have, err = s.Staged(dir)
+	require.NoError(t, err)
+	require.Equal(t, names[6:], have)
+	for _, name := range names[6:] {
+		require.Equal(t, name, read(t, dir)[name+"/1/model.py"])
+	}
 }
 
 func TestStagingAcrossFileSystemsCopies(t *testing.T) {

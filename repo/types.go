@@ -70,7 +70,7 @@ type Model struct {
 	// Versions are the numbers of the version directories, ascending.
 	Versions []int64 `json:"versions"`
 	// Managed is the config.pbtxt that Conch stages in place of the operator's:
-	// max_batch_size said outright, dynamic_batching gone. Its Digest is empty
+	// max_batch_size said outright, dynamic_batching gone if Conch batches it. Its Digest is empty
 	// where the config cannot be read.
 	Managed File `json:"managed"`
 	// Config is the managed config, with the name that Triton fills in; nil where it

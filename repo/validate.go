@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -146,6 +147,35 @@ func (v *validator) batching(c *tritonpb.ModelConfig) {
 		v.add(SeverityError, v.line("max_batch_size"), "max_batch_size is %d: write 0 for no batch dimension, or the largest batch", c.GetMaxBatchSize())
 	case v.line("max_batch_size") == 0:
 		v.add(SeverityWarning, 0, "max_batch_size is missing and nobody completes it: 0 holds, tensors have no batch dimension and requests are never batched")
+	}
+	v.dynamicBatching(c.GetDynamicBatching(), c.GetMaxBatchSize())
+}
+
+// dynamicBatching looks for what Triton refuses of it, which a server would not
+// see where Conch forms the batches.
+func (v *validator) dynamicBatching(d *tritonpb.ModelDynamicBatching, maxBatch int32) {
+	refuse := func(format string, args ...any) {
+		v.add(SeverityError, v.line("dynamic_batching"), "dynamic_batching: "+format, args...)
+	}
+	for _, size := range d.GetPreferredBatchSize() {
+		if size <= 0 || size > maxBatch {
+			refuse("preferred_batch_size %d is not in 1..%d, the max_batch_size", size, maxBatch)
+		}
+	}
+	levels := d.GetPriorityLevels()
+	if levels == 0 {
+		return // Triton looks at the rest with priorities alone
+	}
+	if level := d.GetDefaultPriorityLevel(); level == 0 || level > levels {
+		refuse("default_priority_level %d is not in 1..%d, the priority_levels", level, levels)
+	}
+	for _, level := range slices.Sorted(maps.Keys(d.GetPriorityQueuePolicy())) {
+		if level == 0 || level > levels {
+			refuse("priority_queue_policy of level %d, which is not in 1..%d, the priority_levels", level, levels)
+		}
+	}
+	if d.GetPreserveOrdering() && levels > 1 {
+		refuse("preserve_ordering cannot be had with more than one priority level")
 	}
 }
 
