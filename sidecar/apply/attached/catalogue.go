@@ -186,8 +186,8 @@ func merge(states []driver.EndpointState) (models map[string]*repo.Model, remark
 
 func model(s driver.Served) *repo.Model {
 	config := proto.CloneOf(s.Config)
-	if config.GetDynamicBatching() != nil {
-		// Conch's batches are what they are with it and without.
+	if batched, _ := repo.Batchable(config); batched {
+		// Conch's batches are what they are with dynamic_batching and without.
 		config.SchedulingChoice = nil
 	}
 	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(signature(config))

@@ -217,7 +217,11 @@ func TestBatchable(t *testing.T) {
 		"batch_input":                           func(c *tritonpb.ModelConfig) { c.BatchInput = []*tritonpb.BatchInput{{}} },
 		`ragged input "F"`:                      func(c *tritonpb.ModelConfig) { c.Input[0].AllowRaggedBatch = true },
 		`shape tensor "F"`:                      func(c *tritonpb.ModelConfig) { c.Input[0].IsShapeTensor = true },
-		"response cache":                        func(c *tritonpb.ModelConfig) { c.ResponseCache = &tritonpb.ModelResponseCache{Enable: true} },
+		"queue policy, priorities or preserve_ordering": func(c *tritonpb.ModelConfig) {
+			c.SchedulingChoice = &tritonpb.ModelConfig_DynamicBatching{DynamicBatching: &tritonpb.ModelDynamicBatching{
+				DefaultQueuePolicy: &tritonpb.ModelQueuePolicy{MaxQueueSize: 2}}}
+		},
+		"response cache": func(c *tritonpb.ModelConfig) { c.ResponseCache = &tritonpb.ModelResponseCache{Enable: true} },
 	}
 	for want, change := range cases {
 		c := config()

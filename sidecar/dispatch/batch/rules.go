@@ -35,6 +35,8 @@ func Batchable(config *tritonpb.ModelConfig) (ok bool, reason string) {
 		return false, "batch_output"
 	case config.GetResponseCache().GetEnable():
 		return false, "response cache"
+	case ownQueue(config.GetDynamicBatching()):
+		return false, "queue policy, priorities or preserve_ordering"
 	}
 	for _, in := range config.GetInput() {
 		switch {
@@ -53,6 +55,13 @@ func Batchable(config *tritonpb.ModelConfig) (ok bool, reason string) {
 		return false, "no inputs"
 	}
 	return true, ""
+}
+
+// ownQueue says whether the model's author asks of Triton's queue what only that
+// keeps: limits, priorities, order.
+func ownQueue(d *tritonpb.ModelDynamicBatching) bool {
+	all := d.GetDefaultQueuePolicy()
+	return d.GetPriorityLevels() > 0 || d.GetPreserveOrdering() || all.GetMaxQueueSize() > 0 || all.GetDefaultTimeoutMicroseconds() > 0
 }
 
 // Rules decide which requests of one model may share a batch. They are

@@ -197,14 +197,13 @@ func (h *Handler) modelLoad(w nethttp.ResponseWriter, r *nethttp.Request, rt rou
 		}
 		name = cString(name)
 		if strings.HasPrefix(name, "file:") {
-			content, err := base64.StdEncoding.DecodeString(text)
-			if err != nil {
-				fail(w, nethttp.StatusBadRequest, jsonType, "parameter '"+name+"' is not base64: "+err.Error())
-				return
-			}
 			request.Parameters[name] = &tritonpb.ModelRepositoryParameter{
-				ParameterChoice: &tritonpb.ModelRepositoryParameter_BytesParam{BytesParam: content}}
+				ParameterChoice: &tritonpb.ModelRepositoryParameter_BytesParam{BytesParam: lenientBase64(text)}}
 			continue
+		}
+		if name != "config" {
+			fail(w, nethttp.StatusInternalServerError, jsonType, "unexpected error on creating Triton parameter")
+			return
 		}
 		request.Parameters[name] = &tritonpb.ModelRepositoryParameter{
 			ParameterChoice: &tritonpb.ModelRepositoryParameter_StringParam{StringParam: strings.Clone(text)}}
@@ -214,6 +213,22 @@ func (h *Handler) modelLoad(w nethttp.ResponseWriter, r *nethttp.Request, rt rou
 		return
 	}
 	reply(w, nethttp.StatusOK, jsonType, nil)
+}
+
+// lenientBase64 decodes what of the text is base64 and passes over the rest, as
+// Triton does.
+func lenientBase64(text string) []byte {
+	digits := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '+' || r == '/' {
+			return r
+		}
+		return -1
+	}, text)
+	if len(digits)%4 == 1 {
+		digits = digits[:len(digits)-1] // six bits are no byte
+	}
+	content, _ := base64.RawStdEncoding.DecodeString(digits) // nothing is left that it could refuse
+	return content
 }
 
 func (h *Handler) modelUnload(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {

@@ -29,6 +29,9 @@ type answer struct {
 //
 // What they have accepted is remembered for partitions that start later.
 func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
+	if r.Method != nethttp.MethodGet && !allow(w, r, nethttp.MethodPost, jsonType) {
+		return
+	}
 	body, ok := h.harmless(w, r)
 	if !ok {
 		return

@@ -45,6 +45,7 @@ func newProxy(log *slog.Logger) *proxy {
 			endpoint, _ := r.In.Context().Value(endpointKey{}).(string)
 			r.Out.URL = endpointURL(endpoint, r.In)
 			r.Out.Host = r.In.Host
+			r.Out.Header.Del("Expect") // the body is here; it was asked for
 		},
 		ErrorHandler: func(w nethttp.ResponseWriter, r *nethttp.Request, err error) {
 			if r.Context().Err() == nil {
