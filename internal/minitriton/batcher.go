@@ -21,7 +21,8 @@ type payload struct {
 // batcher is Triton's rule for what goes together and when, as plain state: the caller holds a lock and passes the time in. Without
 // dynamic batching every request is a payload of its own, first come, first served. With it requests join the newest payload that no
 // instance has taken, until that is full, has a preferred size, or the next request has another shape; a payload becomes available to
-// the instances when that happens, or when its oldest request has waited for delay. Up to two payloads per instance are made ahead.
+// the instances when that happens, or when its oldest request has waited for delay. Up to two payloads per instance are made ahead, unless
+// there are queue policies: then requests wait in line until an instance is free.
 type batcher struct {
 	dynamic      bool
 	maxBatch     int
@@ -34,22 +35,55 @@ type batcher struct {
 	ready        []*payload
 	current      *payload
 	saturated    bool // of current
+	policies     *policies
+	idle         int // instances that wait for a payload; it counts only with policies
 	dropCanceled func(*request)
+	dropExpired  func(*request)
 }
 
-// add takes a request in. The caller calls form next.
-func (b *batcher) add(r *request) {
+// add takes a request in, or refuses it when its queue is full. The caller calls form next.
+func (b *batcher) add(r *request) *Error {
 	if !b.dynamic {
 		b.ready = append(b.ready, &payload{requests: []*request{r}, rows: max(1, r.rows), oldest: r.enqueued})
-		return
+		return nil
 	}
-	b.waiting = append(b.waiting, r)
+	if b.policies == nil {
+		b.waiting = append(b.waiting, r)
+		return nil
+	}
+	if err := b.policies.enter(r, b.waiting); err != nil {
+		return err
+	}
+	b.waiting = insert(b.waiting, r)
+	return nil
+}
+
+// ahead is how many payloads may be ready.
+func (b *batcher) ahead() int {
+	if b.policies != nil {
+		return b.idle
+	}
+	return 2 * b.instances
+}
+
+// expire lets the policies look at the line, and says how long until they want to again.
+func (b *batcher) expire(now time.Time) time.Duration {
+	if b.policies == nil {
+		return 0
+	}
+	left, rejected, next := b.policies.expire(b.waiting, now)
+	b.waiting = left
+	for _, r := range rejected {
+		b.dropExpired(r)
+	}
+	return next
 }
 
 // form makes the payloads that the rule allows at now, and says after what time it wants to be asked again: 0 means only after the next
 // add or take.
 func (b *batcher) form(now time.Time) time.Duration {
-	for b.dynamic && len(b.ready) < 2*b.instances {
+	for b.dynamic && len(b.ready) < b.ahead() {
+		expiring := b.expire(now)
 		b.dropGone()
 		if len(b.waiting) == 0 {
 			return 0
@@ -62,11 +96,14 @@ func (b *batcher) form(now time.Time) time.Duration {
 			if wait == 0 { // nothing fits the current payload, which next has marked: start another one
 				continue
 			}
+			if expiring > 0 {
+				wait = min(wait, expiring)
+			}
 			return wait
 		}
 		p := b.current
 		if len(p.requests) == 0 {
-			p.oldest = b.waiting[0].enqueued
+			p.oldest = b.oldest(n)
 			b.ready = append(b.ready, p)
 		}
 		for _, r := range b.waiting[:n] {
@@ -120,7 +157,7 @@ func (b *batcher) next(now time.Time) (int, time.Duration) {
 			best = n
 		}
 	}
-	age := now.Sub(b.waiting[0].enqueued)
+	age := now.Sub(b.oldest(len(b.waiting)))
 	overdue := b.delay > 0 && age >= b.delay
 	if best > 0 && !overdue {
 		if b.delay == 0 {
@@ -139,6 +176,19 @@ func (b *batcher) next(now time.Time) (int, time.Duration) {
 		return n, 0 // a payload not yet taken may as well grow
 	}
 	return 0, b.delay - age
+}
+
+// oldest is when the first of the n requests in front came. Policies may have put it behind others.
+func (b *batcher) oldest(n int) time.Time {
+	first := b.waiting[0].enqueued
+	if b.policies != nil {
+		for _, r := range b.waiting[1:n] {
+			if r.enqueued.Before(first) {
+				first = r.enqueued
+			}
+		}
+	}
+	return first
 }
 
 func (b *batcher) firstOf(p *payload) *request {

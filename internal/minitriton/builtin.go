@@ -23,6 +23,7 @@ import (
 //	decoupled  one response per element of IN, after the milliseconds that DELAY says for it: OUT the element, IDX its index
 //	sequence   OUTPUT = the sum of INPUT over the sequence so far, TYPE_INT32 [1]
 //	slow       identity after conch_slow_ms milliseconds per execution
+//	delay      identity after as many milliseconds as the largest FP32 of the execution says
 //	error      identity, but a request with a negative FP32 fails, and one with -1000 or less fails the execution
 //	version    OUTPUT0 = INPUT0 + 100 times the version that runs, TYPE_INT32
 //	rank       OUTPUT0 of every row is in how many dimensions INPUT0 comes to the model, the batch included, TYPE_INT32
@@ -62,6 +63,8 @@ func newBuiltin(name string, c *pb.ModelConfig, version int64, p *place) (execut
 			return nil, invalid("parameter conch_slow_ms %q must be a number of milliseconds", parameter(c, "conch_slow_ms"))
 		}
 		return &slow{place: p, time: time.Duration(ms * float64(time.Millisecond))}, nil
+	case "delay":
+		return &delay{place: p}, fits([]string{"INPUT0"}, []string{"OUTPUT0"}, pb.DataType_TYPE_FP32)
 	case "error":
 		return failing{instance: c.InstanceGroup[0].Name + "_0"}, fits([]string{"INPUT0"}, []string{"OUTPUT0"}, pb.DataType_TYPE_FP32)
 	case "version":
@@ -73,7 +76,7 @@ func newBuiltin(name string, c *pb.ModelConfig, version int64, p *place) (execut
 	case "crash":
 		return crashed{instance: c.InstanceGroup[0].Name + "_0"}, nil
 	default:
-		return nil, invalid("conch_builtin %q is none of identity, add_sub, string, decoupled, sequence, slow, error, version, rank, controls, crash", name)
+		return nil, invalid("conch_builtin %q is none of identity, add_sub, string, decoupled, sequence, slow, delay, error, version, rank, controls, crash", name)
 	}
 }
 
@@ -164,6 +167,22 @@ type slow struct {
 func (s *slow) execute(p *payload, responses []response) error {
 	s.place.until(s.place.clock.Now().Add(s.time))
 	return s.identity.execute(p, responses)
+}
+
+type delay struct {
+	identity
+	place *place
+}
+
+func (d *delay) execute(p *payload, responses []response) error {
+	longest := float32(0)
+	for _, r := range p.requests {
+		for data := r.inputs[0].data; len(data) >= 4; data = data[4:] {
+			longest = max(longest, math.Float32frombits(binary.LittleEndian.Uint32(data)))
+		}
+	}
+	d.place.until(d.place.clock.Now().Add(time.Duration(float64(longest) * float64(time.Millisecond))))
+	return d.identity.execute(p, responses)
 }
 
 type failing struct {

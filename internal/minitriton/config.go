@@ -6,11 +6,9 @@ package minitriton
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/prototext"
-	"google.golang.org/protobuf/proto"
 
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
@@ -138,7 +136,7 @@ func normaliseDynamic(c *pb.ModelConfig, d *pb.ModelDynamicBatching) error {
 			return fmt.Errorf("dynamic batching preferred size %d must be in 1..%d, the maximum batch size", p, c.MaxBatchSize)
 		}
 	}
-	return nil
+	return checkPolicies(d)
 }
 
 func checkTensors(c *pb.ModelConfig) error {
@@ -206,26 +204,6 @@ func checkReshape(kind, name string, dims []int64, reshape *pb.ModelTensorReshap
 		return fmt.Errorf("%s %q has different size for dims and reshape", kind, name)
 	}
 	return nil
-}
-
-// unsupported names what a config asks for that minitriton does not do. It is said at load, so that nobody measures something else
-// than they configured.
-func unsupported(c *pb.ModelConfig) error {
-	var what []string
-	add := func(cond bool, name string) {
-		if cond {
-			what = append(what, name)
-		}
-	}
-	d := c.GetDynamicBatching()
-	add(d.GetPriorityLevels() != 0, "dynamic_batching.priority_levels")
-	add(d.GetPreserveOrdering(), "dynamic_batching.preserve_ordering")
-	add(d.GetDefaultQueuePolicy() != nil && !proto.Equal(d.DefaultQueuePolicy, &pb.ModelQueuePolicy{}), "dynamic_batching.default_queue_policy")
-	add(len(d.GetPriorityQueuePolicy()) != 0, "dynamic_batching.priority_queue_policy")
-	if len(what) == 0 {
-		return nil
-	}
-	return invalid("minitriton does not support %s", strings.Join(what, ", "))
 }
 
 func parameter(c *pb.ModelConfig, key string) string { return c.GetParameters()[key].GetStringValue() }

@@ -139,7 +139,7 @@ func newExecutor(c *pb.ModelConfig, version int64, p *place) (executor, error) {
 	if ok {
 		return newEmulated(c, e, p)
 	}
-	if name := parameter(c, "conch_builtin"); name != "" {
+	if name := parameter(c, "conch_builtin"); name != "" && c.Backend == "python" {
 		return newBuiltin(name, c, version, p)
 	}
 	return nil, invalid("unable to find backend library for backend '%s', try specifying runtime on the model configuration.", c.Backend)

@@ -33,10 +33,15 @@ func invalid(format string, args ...any) *Error {
 
 // requestError is invalid with the prefix that Triton's core puts before most refusals of a request.
 func requestError(id, format string, args ...any) *Error {
+	return invalid("%s%s", requestPrefix(id), fmt.Sprintf(format, args...))
+}
+
+// requestPrefix names a request as Triton's core does.
+func requestPrefix(id string) string {
 	if id == "" {
 		id = "<id_unknown>"
 	}
-	return invalid("[request id: %s] %s", id, fmt.Sprintf(format, args...))
+	return "[request id: " + id + "] "
 }
 
 // codeName is how Triton spells a code inside a reason.

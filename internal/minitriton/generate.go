@@ -33,7 +33,7 @@ func (h *httpFront) generate(w http.ResponseWriter, r *http.Request, name, versi
 		return
 	}
 	doc, err := requiredJSON(w, r)
-	req := &request{ctx: r.Context()}
+	req := &request{ctx: context.WithoutCancel(r.Context())} // over HTTP a caller that goes stops nothing
 	if err == nil {
 		err = h.readGenerate(doc, m, req)
 	}

@@ -253,40 +253,54 @@ func (f *grpcFront) CudaSharedMemoryUnregister(context.Context, *pb.CudaSharedMe
 	return &pb.CudaSharedMemoryUnregisterResponse{}, nil
 }
 
+// knownToTrace refuses the trace settings of a model that does not serve. Without a name they are those of all.
+func (s *Server) knownToTrace(model string) *Error {
+	if model == "" {
+		return nil
+	}
+	if _, err := s.repo.find(model, ""); err != nil {
+		return invalid("Request for unknown model : %s", model)
+	}
+	return nil
+}
+
 func (f *grpcFront) TraceSetting(_ context.Context, r *pb.TraceSettingRequest) (*pb.TraceSettingResponse, error) {
-	if r.ModelName != "" {
-		if _, err := f.server.repo.find(r.ModelName, ""); err != nil {
-			return nil, invalid("Request for unknown model : %s", r.ModelName)
-		}
+	if err := f.server.knownToTrace(r.ModelName); err != nil {
+		return nil, err
 	}
 	set := make(map[string][]string, len(r.Settings))
 	for k, v := range r.Settings {
 		set[k] = v.GetValue()
 	}
+	inForce, err := f.server.settings.setTrace(r.ModelName, set, traceGRPC)
+	if err != nil {
+		return nil, err
+	}
 	out := &pb.TraceSettingResponse{Settings: map[string]*pb.TraceSettingResponse_SettingValue{}}
-	for k, v := range f.server.settings.setTrace(set) {
+	for k, v := range inForce {
 		out.Settings[k] = &pb.TraceSettingResponse_SettingValue{Value: v}
 	}
 	return out, nil
 }
 
 func (f *grpcFront) LogSettings(_ context.Context, r *pb.LogSettingsRequest) (*pb.LogSettingsResponse, error) {
-	all, err := f.server.settings.setLog(r.Settings)
+	all, err := f.server.settings.changeLog(func(l *logging) error {
+		if refusal := setLog(l, r.Settings); refusal != nil {
+			return refusal
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	out := &pb.LogSettingsResponse{Settings: map[string]*pb.LogSettingsResponse_SettingValue{}}
-	for k, v := range all {
-		to := &pb.LogSettingsResponse_SettingValue{}
-		switch p := v.ParameterChoice.(type) {
-		case *pb.LogSettingsRequest_SettingValue_BoolParam:
-			to.ParameterChoice = &pb.LogSettingsResponse_SettingValue_BoolParam{BoolParam: p.BoolParam}
-		case *pb.LogSettingsRequest_SettingValue_Uint32Param:
-			to.ParameterChoice = &pb.LogSettingsResponse_SettingValue_Uint32Param{Uint32Param: p.Uint32Param}
-		case *pb.LogSettingsRequest_SettingValue_StringParam:
-			to.ParameterChoice = &pb.LogSettingsResponse_SettingValue_StringParam{StringParam: p.StringParam}
-		}
-		out.Settings[k] = to
+	type value = pb.LogSettingsResponse_SettingValue
+	text := func(s string) *value {
+		return &value{ParameterChoice: &pb.LogSettingsResponse_SettingValue_StringParam{StringParam: s}}
+	}
+	out := &pb.LogSettingsResponse{Settings: map[string]*value{"log_file": text(""), "log_format": text(all.format),
+		"log_verbose_level": {ParameterChoice: &pb.LogSettingsResponse_SettingValue_Uint32Param{Uint32Param: all.verbose}}}}
+	for _, flag := range all.flags() {
+		out.Settings[flag.name] = &value{ParameterChoice: &pb.LogSettingsResponse_SettingValue_BoolParam{BoolParam: *flag.flag}}
 	}
 	return out, nil
 }

@@ -24,7 +24,11 @@ var (
 	memoryPath     = regexp.MustCompile(`^/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?/(status|register|unregister)$`)
 )
 
+// notFoundBody is the answer to a path that there is not.
+const notFoundBody = `{"error":"Not Found"}`
+
 func (h *httpFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header()["Date"] = nil // Triton sends none
 	path, _, _ := strings.Cut(r.RequestURI, "?")
 	if r.URL.IsAbs() { // a request line with scheme and host, as for a proxy
 		path = r.URL.EscapedPath()
@@ -42,10 +46,10 @@ func (h *httpFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.get(w, r, func() ([]byte, error) { return h.statistics("", "") })
 		return
 	case "/v2/logging":
-		h.settings(w, r, h.logging)
+		h.logging(w, r)
 		return
 	case "/v2/trace/setting":
-		h.settings(w, r, h.tracing)
+		h.tracing(w, r, "")
 		return
 	}
 	if m := modelPath.FindStringSubmatch(path); m != nil {
@@ -60,7 +64,7 @@ func (h *httpFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.memory(w, r, m[1], m[2], m[3])
 		return
 	}
-	plain(w, http.StatusNotFound, []byte(`{"error":"Not Found"}`))
+	plain(w, http.StatusNotFound, []byte(notFoundBody))
 }
 
 // model serves the paths of one model.
@@ -92,7 +96,11 @@ func (h *httpFront) model(w http.ResponseWriter, r *http.Request, name, version,
 	case "stats":
 		h.get(w, r, func() ([]byte, error) { return h.statistics(name, version) })
 	case "trace/setting":
-		h.settings(w, r, h.tracing)
+		if version != "" { // there are none of a version
+			plain(w, http.StatusNotFound, []byte(notFoundBody))
+			return
+		}
+		h.tracing(w, r, name)
 	default:
 		h.get(w, r, func() ([]byte, error) {
 			m, err := h.server.repo.find(name, version)

@@ -5,17 +5,14 @@ package minitriton
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"google.golang.org/grpc/codes"
-
-	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
 // optionalJSON reads a body that may be left out.
@@ -53,7 +50,11 @@ func (h *httpFront) repository(w http.ResponseWriter, r *http.Request, repositor
 	case action == "load":
 		err = h.load(r, model, doc)
 	default:
-		dependents := doc.get("parameters").get("unload_dependents")
+		var p jsonValue
+		if p, err = parameters(doc); err != nil {
+			break
+		}
+		dependents := p.get("unload_dependents")
 		if refusal := h.server.repo.unload(r.Context(), model, dependents.kind == jsonBool && dependents.bits != 0); refusal != nil {
 			err = refusal
 		}
@@ -96,15 +97,21 @@ func (h *httpFront) index(w http.ResponseWriter, doc jsonValue) error {
 
 func (h *httpFront) load(r *http.Request, model string, doc jsonValue) error {
 	var l loadRequest
-	p := doc.get("parameters")
+	p, err := parameters(doc)
+	if err != nil {
+		return err
+	}
 	for i, k := range p.names {
 		text, err := p.items[i].asString()
 		if err != nil {
 			return err
 		}
 		value := []byte(text)
-		if strings.HasPrefix(k, filePrefix) {
+		switch {
+		case strings.HasPrefix(k, filePrefix):
 			value = lenientBase64(text)
+		case k != "config":
+			return errors.New("unexpected error on creating Triton parameter")
 		}
 		if refusal := l.set(k, value); refusal != nil {
 			return refusal
@@ -116,25 +123,45 @@ func (h *httpFront) load(r *http.Request, model string, doc jsonValue) error {
 	return nil
 }
 
-// lenientBase64 decodes as far as the text is base64, as Triton does.
+// parameters are those of a load or unload; none at all are well.
+func parameters(doc jsonValue) (jsonValue, error) {
+	p := doc.get("parameters")
+	if p.present && p.kind != jsonObject {
+		return p, errors.New("attempt to get members for non-object")
+	}
+	return p, nil
+}
+
+// lenientBase64 decodes what of the text is base64 and passes over the rest, as Triton does.
 func lenientBase64(text string) []byte {
-	data, _ := io.ReadAll(base64.NewDecoder(base64.StdEncoding, strings.NewReader(text)))
+	digits := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '+' || r == '/' {
+			return r
+		}
+		return -1
+	}, text)
+	if len(digits)%4 == 1 {
+		digits = digits[:len(digits)-1] // six bits are no byte
+	}
+	data, _ := base64.RawStdEncoding.DecodeString(digits) // nothing is left that it could refuse
 	return data
 }
 
 // settings serves a document that GET reads and POST changes.
-func (h *httpFront) settings(w http.ResponseWriter, r *http.Request, f func(jsonValue) ([]byte, error)) {
-	doc := jsonValue{}
+func (h *httpFront) settings(w http.ResponseWriter, r *http.Request, read func() ([]byte, error), change func(jsonValue) ([]byte, error)) {
+	var b []byte
+	var err error
 	if r.Method == http.MethodPost {
-		var err error
-		if doc, err = optionalJSON(w, r); err != nil {
-			jsonError(w, err)
+		var doc jsonValue
+		if doc, err = requiredJSON(w, r); err == nil {
+			b, err = change(doc)
+		}
+	} else {
+		if !jsonMethod(w, r, http.MethodGet) {
 			return
 		}
-	} else if !jsonMethod(w, r, http.MethodGet) {
-		return
+		b, err = read()
 	}
-	b, err := f(doc)
 	if err != nil {
 		jsonError(w, err)
 		return
@@ -142,57 +169,87 @@ func (h *httpFront) settings(w http.ResponseWriter, r *http.Request, f func(json
 	document(w, http.StatusOK, b)
 }
 
-func (h *httpFront) tracing(doc jsonValue) ([]byte, error) {
+// tracing serves the trace settings of a model, or of all with an empty name.
+func (h *httpFront) tracing(w http.ResponseWriter, r *http.Request, model string) {
+	change := func(doc jsonValue) ([]byte, error) {
+		if refusal := h.server.knownToTrace(model); refusal != nil {
+			return nil, refusal
+		}
+		set, err := traceOrder(doc)
+		if err != nil {
+			return nil, err
+		}
+		inForce, refusal := h.server.settings.setTrace(model, set, traceHTTP)
+		if refusal != nil {
+			return nil, refusal
+		}
+		b := append(appendString([]byte(`{"trace_level":[`), inForce["trace_level"][0]), ']')
+		for _, k := range [...]string{"trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode"} {
+			b = appendString(append(append(append(b, `,"`...), k...), `":`...), inForce[k][0])
+		}
+		return append(b, '}'), nil
+	}
+	h.settings(w, r, func() ([]byte, error) { return change(jsonValue{}) }, change)
+}
+
+// traceOrder reads what a document sets; a null takes back what was set.
+func traceOrder(doc jsonValue) (map[string][]string, error) {
 	set := map[string][]string{}
-	for i, k := range doc.names {
-		for _, v := range append([]jsonValue{doc.items[i]}, doc.items[i].items...) {
-			if v.kind == jsonString {
-				set[k] = append(set[k], v.str)
+	if doc.get("trace_file").present {
+		set["trace_file"] = nil // refused, whatever it says
+		return set, nil
+	}
+	if v := doc.get("trace_level"); v.present {
+		set["trace_level"] = nil
+		if v.kind != jsonNull {
+			levels, err := v.asArray()
+			if err != nil {
+				return nil, err
+			}
+			if len(levels) == 0 {
+				set["trace_level"] = []string{"OFF"}
+			}
+			for _, level := range levels {
+				text, err := level.asString()
+				if err != nil {
+					return nil, err
+				}
+				set["trace_level"] = append(set["trace_level"], text)
 			}
 		}
 	}
-	all := h.server.settings.setTrace(set)
-	b := append(appendString([]byte(`{"trace_level":[`), all["trace_level"][0]), ']')
-	for _, k := range [...]string{"trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode"} {
-		b = appendString(append(append(append(b, `,"`...), k...), `":`...), all[k][0])
+	for _, number := range traceNumbers {
+		v := doc.get(number.name)
+		if !v.present {
+			continue
+		}
+		set[number.name] = nil
+		if v.kind != jsonNull {
+			text, err := v.asString()
+			if err != nil {
+				return nil, err
+			}
+			set[number.name] = []string{text}
+		}
 	}
-	return append(b, '}'), nil
+	return set, nil
 }
 
-func (h *httpFront) logging(doc jsonValue) ([]byte, error) {
-	set := map[string]*pb.LogSettingsRequest_SettingValue{}
-	for i, k := range doc.names {
-		v := &pb.LogSettingsRequest_SettingValue{}
-		switch item := doc.items[i]; item.kind {
-		case jsonBool:
-			v.ParameterChoice = &pb.LogSettingsRequest_SettingValue_BoolParam{BoolParam: item.bits != 0}
-		case jsonInt:
-			v.ParameterChoice = &pb.LogSettingsRequest_SettingValue_Uint32Param{Uint32Param: uint32(item.bits)}
-		case jsonString:
-			v.ParameterChoice = &pb.LogSettingsRequest_SettingValue_StringParam{StringParam: item.str}
+// logging serves the log settings.
+func (h *httpFront) logging(w http.ResponseWriter, r *http.Request) {
+	change := func(doc jsonValue) ([]byte, error) {
+		all, err := h.server.settings.changeLog(func(l *logging) error { return setLogJSON(l, doc) })
+		if err != nil {
+			return nil, err
 		}
-		set[k] = v
-	}
-	all, refusal := h.server.settings.setLog(set)
-	if refusal != nil {
-		return nil, refusal
-	}
-	b := []byte{'{'}
-	for i, k := range [...]string{"log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format"} {
-		if i > 0 {
-			b = append(b, ',')
+		b := []byte(`{"log_file":""`)
+		for _, f := range all.flags() {
+			b = fmt.Appendf(b, `,"%s":%t`, f.name, *f.flag)
 		}
-		b = append(appendString(b, k), ':')
-		switch p := all[k].ParameterChoice.(type) {
-		case *pb.LogSettingsRequest_SettingValue_BoolParam:
-			b = strconv.AppendBool(b, p.BoolParam)
-		case *pb.LogSettingsRequest_SettingValue_Uint32Param:
-			b = strconv.AppendUint(b, uint64(p.Uint32Param), 10)
-		case *pb.LogSettingsRequest_SettingValue_StringParam:
-			b = appendString(b, p.StringParam)
-		}
+		b = fmt.Appendf(b, `,"log_verbose_level":%d,"log_format":`, all.verbose)
+		return append(appendString(b, all.format), '}'), nil
 	}
-	return append(b, '}'), nil
+	h.settings(w, r, func() ([]byte, error) { return change(jsonValue{}) }, change)
 }
 
 // memory serves the shared memory API: system regions are kept as a list, CUDA regions cannot be had without a GPU.

@@ -48,7 +48,7 @@ func (h *httpFront) infer(w http.ResponseWriter, r *http.Request, name, version 
 		plainError(w, err)
 		return
 	}
-	req := &request{ctx: r.Context()}
+	req := &request{ctx: context.WithoutCancel(r.Context())} // over HTTP a caller that goes stops nothing
 	defer req.release()
 	wanted := outputForm{all: raw}
 	if raw {

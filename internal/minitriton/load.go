@@ -60,6 +60,9 @@ func (r *repository) loadNamed(ctx context.Context, name string, l loadRequest) 
 func (r *repository) loadLocked(ctx context.Context, name string, e *entry, l loadRequest) *Error {
 	dir := filepath.Join(r.dir, name)
 	if l.files != nil {
+		if l.config == nil {
+			return r.notPolled(name, errors.New("files without a config"))
+		}
 		var err error
 		if dir, err = overlay(l.files); err != nil {
 			return r.notPolled(name, err)
@@ -78,13 +81,13 @@ func (r *repository) loadFrom(ctx context.Context, dir, name string, e *entry, l
 	if err != nil {
 		return r.notPolled(name, err)
 	}
-	if l.config == "" && seen == e.seen {
+	if l.config == nil && seen == e.seen {
 		return nil // Triton too loads nothing when no file has changed, and takes no note of who asked
 	}
 	config := e.override
 	switch {
-	case l.config != "":
-		config, err = parseOverride(name, l.config)
+	case l.config != nil:
+		config, err = parseOverride(name, *l.config)
 	case config == nil || seen != e.seen && e.seen != "":
 		config, err = readConfig(dir, name)
 		e.override = nil
@@ -105,7 +108,7 @@ func (r *repository) loadFrom(ctx context.Context, dir, name string, e *entry, l
 		return refusal
 	}
 	e.seen = seen
-	if l.config != "" {
+	if l.config != nil {
 		e.override = config
 	}
 	e.discard()
@@ -164,7 +167,7 @@ func onDisk(dir string, config *pb.ModelConfig) ([]int64, error) {
 	}
 	var all []int64
 	for _, d := range dirs {
-		if v, err := strconv.ParseInt(d.Name(), 10, 64); err == nil && v > 0 && d.Name()[0] != '0' {
+		if v, err := strconv.ParseInt(d.Name(), 10, 64); err == nil && v >= 0 && strconv.FormatInt(v, 10) == d.Name() {
 			all = append(all, v)
 		}
 	}
@@ -184,9 +187,6 @@ func onDisk(dir string, config *pb.ModelConfig) ([]int64, error) {
 func (r *repository) build(dir string, config *pb.ModelConfig, version int64) (*model, error) {
 	config = proto.Clone(config).(*pb.ModelConfig)
 	if err := checkKind(config); err != nil {
-		return nil, err
-	}
-	if err := unsupported(config); err != nil {
 		return nil, err
 	}
 	labels, err := readLabels(dir, config)

@@ -5,26 +5,26 @@ package minitriton
 
 import (
 	"maps"
-	"net/http"
 	"slices"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // family is one of Triton's metric families that a model version has one value of.
 type family struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(c *counters, pending int) float64
+	desc   *prometheus.Desc
+	kind   prometheus.ValueType
+	value  func(c *counters, pending int) float64
+	cached bool // of models with a response cache alone
 }
 
 func newFamily(name, help string, value func(c *counters, pending int) float64) family {
 	return family{desc: prometheus.NewDesc(name, help, []string{"model", "version"}, nil), kind: prometheus.CounterValue, value: value}
 }
 
-// collector reports the families of Triton's CPU build that come from models.
+// collector reports the families of Triton's CPU build that come from models. There is no response cache here, as in a server without
+// --cache-config, and so nothing is found in one.
 type collector struct {
 	repo     *repository
 	families []family
@@ -58,8 +58,18 @@ func newCollector(r *repository) *collector {
 			newFamily("nv_inference_compute_output_duration_us", "Cumulative inference compute output duration in microseconds (does not include cached requests)",
 				func(c *counters, _ int) float64 { return us(c.compute.output.ns) }),
 			pending,
+			newCacheFamily("nv_cache_num_hits_per_model", "Number of cache hits per model"),
+			newCacheFamily("nv_cache_hit_duration_per_model", "Total cache hit duration per model, in microseconds"),
+			newCacheFamily("nv_cache_num_misses_per_model", "Number of cache misses per model"),
+			newCacheFamily("nv_cache_miss_duration_per_model", "Total cache miss (insert+lookup) duration per model, in microseconds"),
 		},
 	}
+}
+
+func newCacheFamily(name, help string) family {
+	f := newFamily(name, help, func(*counters, int) float64 { return 0 })
+	f.cached = true
+	return f
 }
 
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
@@ -70,8 +80,11 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	c.repo.totals(func(model, version string, total *counters, pending int) {
+	c.repo.totals(func(model, version string, cached bool, total *counters, pending int) {
 		for _, f := range c.families {
+			if f.cached && !cached {
+				continue
+			}
 			ch <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(total, pending), model, version)
 		}
 		for i, n := range total.failed {
@@ -81,28 +94,21 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // totals calls f with the counters of every version that has a loaded copy, over all its copies.
-func (r *repository) totals(f func(model, version string, total *counters, pending int)) {
+func (r *repository) totals(f func(model, version string, cached bool, total *counters, pending int)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for _, name := range slices.Sorted(maps.Keys(r.entries)) {
 		for v, base := range r.entries[name].metrics {
-			total, pending := &counters{}, 0
+			total, pending, cached := &counters{}, 0, false
 			total.merge(&base.past)
 			for _, m := range base.live {
 				pending += m.pending()
+				cached = m.config.GetResponseCache().GetEnable()
 				if !slices.ContainsFunc(base.live, func(x *model) bool { return x.carried == m }) {
 					total.merge(m.stats.copy())
 				}
 			}
-			f(name, strconv.FormatInt(v, 10), total, pending)
+			f(name, strconv.FormatInt(v, 10), cached, total, pending)
 		}
 	}
-}
-
-func metricsHandler(r *repository) http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(newCollector(r))
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	return mux
 }

@@ -34,6 +34,7 @@ type model struct {
 	stats          statistics
 	carried        *model     // whose counters stats began with
 	sequences      *sequences // nil unless the model has sequence_batching
+	ordering       *ordering  // nil unless answers keep the order of requests
 	ensemble       *ensemble  // nil unless the model is one
 
 	mu        sync.Mutex
@@ -64,7 +65,7 @@ func newModel(config *pb.ModelConfig, version int64, exec executor, clock Clock)
 		variable = variable || in.Optional || slices.Contains(in.Dims, -1)
 		ragged[in.Name] = in.AllowRaggedBatch
 	}
-	m.queue = batcher{maxBatch: int(config.MaxBatchSize), equalShapes: variable, ragged: ragged, dropCanceled: m.dropCanceled}
+	m.queue = batcher{maxBatch: int(config.MaxBatchSize), equalShapes: variable, ragged: ragged, dropCanceled: m.dropCanceled, dropExpired: m.dropExpired}
 	for _, g := range config.InstanceGroup {
 		m.queue.instances += int(g.Count)
 	}
@@ -80,6 +81,10 @@ func newModel(config *pb.ModelConfig, version int64, exec executor, clock Clock)
 			m.queue.preferred = append(m.queue.preferred, int(p))
 		}
 		slices.Sort(m.queue.preferred)
+		m.queue.policies = newPolicies(d)
+		if d.PreserveOrdering {
+			m.ordering = &ordering{}
+		}
 		if m.queue.delay > 0 {
 			m.alarm = clock.NewAlarm(m.ring)
 		}
@@ -109,22 +114,28 @@ func (m *model) submit(r *request) *Error {
 		m.mu.Unlock()
 		return err
 	}
-	m.inFlight++
 	if m.ensemble != nil {
+		m.inFlight++
 		m.mu.Unlock()
 		m.ensemble.start(r)
 		return nil
 	}
-	m.queue.add(r)
-	m.formLocked(r.enqueued)
+	err := m.queue.add(r)
+	if err == nil {
+		m.inFlight++
+		if m.ordering != nil {
+			m.ordering.join(r)
+		}
+		m.formLocked(r.enqueued)
+	}
 	m.mu.Unlock()
-	return nil
+	return err
 }
 
 // queueLocked queues accepted requests.
 func (m *model) queueLocked(requests []*request, now time.Time) {
 	for _, r := range requests {
-		m.queue.add(r)
+		_ = m.queue.add(r) // sequences have no queue policies
 	}
 	if len(requests) > 0 {
 		m.formLocked(now)
@@ -160,8 +171,29 @@ func (m *model) ring() {
 // dropCanceled answers a queued request whose caller has gone. The lock is held.
 func (m *model) dropCanceled(r *request) {
 	m.stats.refused(failCanceled, m.clock.Now().Sub(r.enqueued))
-	r.respond(&response{err: refuse(codes.Canceled, "Request Cancelled")}, true)
-	m.finishedLocked(1)
+	m.drop(r, refuse(codes.Canceled, "Request Cancelled"))
+}
+
+// dropExpired refuses a request that has waited for as long as its queue policy lets it. The lock is held.
+func (m *model) dropExpired(r *request) {
+	m.stats.refused(failRejected, m.clock.Now().Sub(r.enqueued))
+	m.drop(r, refuse(codes.Unavailable, "Request timeout expired"))
+}
+
+// drop answers a queued request that does not run. The lock is held.
+func (m *model) drop(r *request, refusal *Error) {
+	if m.ordering == nil {
+		r.respond(&response{err: refusal}, true)
+		m.finishedLocked(1)
+		return
+	}
+	// It may have been what held back others' answers, and those want the lock.
+	m.instances.Go(func() {
+		r.respond(&response{err: refusal}, true)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.finishedLocked(1)
+	})
 }
 
 func (m *model) finishedLocked(n int) {
@@ -203,6 +235,10 @@ func (m *model) serve() {
 	for {
 		m.mu.Lock()
 		now := m.clock.Now()
+		m.queue.idle++
+		if m.queue.policies != nil {
+			m.formLocked(now)
+		}
 		p := m.queue.take(now)
 		for p == nil {
 			if m.stopping && m.inFlight == 0 {
@@ -213,6 +249,7 @@ func (m *model) serve() {
 			now = m.clock.Now()
 			p = m.queue.take(now)
 		}
+		m.queue.idle--
 		m.formLocked(now)
 		m.mu.Unlock()
 		m.run(p, now)

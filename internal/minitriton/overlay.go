@@ -15,7 +15,7 @@ const filePrefix = "file:"
 
 // loadRequest is what a load request asks for beside a name.
 type loadRequest struct {
-	config  string            // JSON of a config that replaces config.pbtxt; empty takes the file's
+	config  *string           // JSON of a config that replaces config.pbtxt; nil takes the file's
 	files   map[string][]byte // by path: they replace the whole model directory; nil takes the directory's
 	callers []string          // the ensembles for whose sake; none for the model's own
 }
@@ -24,7 +24,8 @@ type loadRequest struct {
 func (l *loadRequest) set(name string, value []byte) *Error {
 	switch {
 	case name == "config":
-		l.config = string(value)
+		text := string(value)
+		l.config = &text
 	case strings.HasPrefix(name, filePrefix):
 		if l.files == nil {
 			l.files = map[string][]byte{}

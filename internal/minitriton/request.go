@@ -35,6 +35,11 @@ type request struct {
 	respond func(r *response, final bool)
 
 	enqueued time.Time
+
+	// What the queue policies say of it.
+	level   uint64    // of priority; 0 where there are none
+	expires time.Time // how long it may wait; zero is for ever
+	late    bool      // it waits behind those whose time is not over
 }
 
 // sequence says to which sequence a request belongs. A zero id is none.

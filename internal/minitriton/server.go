@@ -124,7 +124,7 @@ func (s *Server) Start(ctx context.Context, l Listeners) error {
 	}
 	s.serveHTTP("HTTP", l.HTTP, &httpFront{server: s})
 	if l.Metrics != nil {
-		s.serveHTTP("metrics", l.Metrics, metricsHandler(s.repo))
+		s.serveHTTP("metrics", l.Metrics, metricsHandler(s.repo, s.opts.Logger))
 	}
 	return nil
 }

@@ -95,8 +95,12 @@ func TestFailedLoads(t *testing.T) {
 		{"preferred size too large", identity + "dynamic_batching { preferred_batch_size: [ 9 ] }", codes.Internal, notPolled},
 		{"no backend", strings.Replace(identity, "conch_builtin", "x", 1), codes.InvalidArgument, unavailable("unable to find backend library for backend 'python', try specifying runtime on the model configuration.")},
 		{"GPU instance", identity + "instance_group [ { kind: KIND_GPU } ]", codes.InvalidArgument, unavailable("instance group m_0 of model m has kind KIND_GPU but no GPUs are available")},
-		{"what minitriton lacks", identity + "dynamic_batching { priority_levels: 2 default_priority_level: 1 }", codes.InvalidArgument, unavailable("minitriton does not support dynamic_batching.priority_levels")},
-		{"unknown built-in", builtin("nosuch"), codes.InvalidArgument, unavailable(`conch_builtin "nosuch" is none of identity, add_sub, string, decoupled, sequence, slow, error, version, rank, controls, crash`)},
+		{"another backend", strings.Replace(identity, `"python"`, `"nope"`, 1), codes.InvalidArgument, unavailable("unable to find backend library for backend 'nope', try specifying runtime on the model configuration.")},
+		{"levels without a default", identity + "dynamic_batching { priority_levels: 2 }", codes.Internal, notPolled},
+		{"a default beyond the levels", identity + "dynamic_batching { priority_levels: 2 default_priority_level: 3 }", codes.Internal, notPolled},
+		{"a policy beyond the levels", identity + "dynamic_batching { priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 5 value { } } }", codes.Internal, notPolled},
+		{"order and levels", identity + "dynamic_batching { priority_levels: 2 default_priority_level: 1 preserve_ordering: true }", codes.Internal, notPolled},
+		{"unknown built-in", builtin("nosuch"), codes.InvalidArgument, unavailable(`conch_builtin "nosuch" is none of identity, add_sub, string, decoupled, sequence, slow, delay, error, version, rank, controls, crash`)},
 	} {
 		write(t, repo, "m", f.config)
 		err := c.Load(t.Context(), "m")
