@@ -59,6 +59,37 @@ func Differences() []Difference {
 			Docs:   "Statistics of a model that ensembles call: counts are exact, durations are estimates from averages and may fall a little between two readings.",
 		},
 		{
+			Case: "connection/it stays open after chunks", Shows: "the answer says that the connection closes",
+			Reason: "whether a chunked request had a length too cannot be told any more, and what something before Conch took for its end may be the next request",
+			Docs:   "A connection closes after a request whose body came in chunks. Triton's clients send lengths.",
+		},
+		{
+			Case: "connection/a client that has said all", Free: true,
+			Reason: "that a client sends no more is the only sign that it has gone, and what it asked for is cancelled then",
+			Docs:   "A client that closes its half of an HTTP connection before it has the answer may be taken for one that has gone, and get status 400.",
+		},
+		{
+			Case: "priority/an answer waits for those before it", Free: true, Only: []string{"conch tritonserver 3", "conch minitriton 3"},
+			Reason: "every partition keeps the order of its own requests",
+			Docs:   "`preserve_ordering` holds for the requests of one partition; a model on several answers in the order of each.",
+		},
+		{
+			Case: "settings/log refused: the good half of an order is set", Shows: "what came before the part that is wrong holds",
+			Reason: "an order over gRPC is carried out by all partitions or by none",
+			Docs:   "An order of log settings that Triton refuses in part changes nothing; Triton itself keeps what came before the part that it refuses.",
+		},
+		{
+			Case: "repository/a model that only the request has is not listed", Shows: "fresh is listed",
+			Only:   []string{"conch tritonserver 1", "conch tritonserver 3", "conch minitriton 1", "conch minitriton 3", "conch attach control"},
+			Reason: "what a load brings is part of Conch's repository, and there after a restart",
+			Docs:   "A model that came with the files of a load request is listed in the repository index; Triton serves it and does not list it.",
+		},
+		{
+			Case: "repository/load of a model that only the request has", Shows: "'fresh' is not found", Only: []string{"conch attach observe"},
+			Reason: "Conch sees what the server lists, and the server does not list it",
+			Docs:   "Where Conch only observes, a model that came with the files of a load request is not found, since the server does not list it.",
+		},
+		{
 			Case: "repository/unload and load", Shows: "'string' is not found", Only: []string{"conch attach observe"},
 			Reason: "Conch knows only what the server serves now, and not what it served before",
 			Docs:   "Where Conch only observes, a request to a model that was unloaded is answered as if it had never been loaded: the same status, other words.",

@@ -37,6 +37,7 @@ func Groups() []Group {
 		{"binary", "HTTP infer with binary tensors", queued},
 		{"binary refused", "HTTP infer with binary tensors: what is refused", "Triton's own answer, or Conch's in its words"},
 		{"encoding", "HTTP compression, both ways", "as Triton"},
+		{"connection", "HTTP itself: chunked bodies, keep-alive, pipelining, Expect, methods, headers", "as Triton"},
 		{"statistics", "ModelStatistics, /v2/models/stats, metrics", "requests as clients see them, executions summed over the partitions"},
 		{"batching", "dynamic batching, seen in the statistics", "Conch's disciplines in place of Triton's batcher"},
 		{"repository", "RepositoryIndex, RepositoryModelLoad, RepositoryModelUnload, and over HTTP", "orders to Conch: a load is a change of the plan"},
@@ -46,7 +47,8 @@ func Groups() []Group {
 		{"generate", "/generate and /generate_stream", passed},
 		{"ensemble", "ensembles", "passed through"},
 		{"versions", "several versions of a model", queued},
-		{"priority", "priorities and queue policies", queued},
+		{"priority", "priorities, queue policies, preserve_ordering", passed + ", whose own batcher keeps its author's rules"},
+		{"metrics", "the metrics page of a server", "Conch has its own page, with the servers' metrics on it by partition"},
 	}
 }
 
@@ -178,5 +180,6 @@ arrivals, streams, sequences and shared memory, over gRPC and HTTP.
 - CUDA shared memory with data in it: it needs a GPU. Registration and its refusals are covered.
 - Backends other than python, and servers other than 2.51.0.
 - Response parameters that a model sets itself: this server's python backend has none.
+- Requests that break HTTP itself: without Host, with two lengths, with a length and chunks. Conch refuses them; Triton answers some.
 - Metadata forwarded to models (--grpc-header-forward-pattern): Conch passes metadata on for requests that run alone.
 `

@@ -59,14 +59,14 @@ const callTimeout = 20 * time.Second
 // sharedCases are those that neither change what others see nor count what others do: they run at the same time.
 func sharedCases() []Case {
 	return slices.Concat(serverCases(), inferCases(), refusedCases(), typedCases(), stringCases(), streamCases(), streamOrderCases(), httpCases(), jsonCases(),
-		jsonRefusedCases(), binaryCases(), encodingCases(), acrossCases(),
+		jsonRefusedCases(), binaryCases(), encodingCases(), acrossCases(), connectionCases(), reshapeCases(),
 		classificationCases(), generateCases(), versionCases(), ensembleCases())
 }
 
 // aloneCases run one after the other, when nothing else does.
 func aloneCases() []Case {
-	return slices.Concat(sequenceCases(), sequencesCases(), sequenceIDCases(), controlCases(), statisticsCases(), batchingCases(), memoryTensorCases(), repositoryCases(), memoryCases(),
-		ensembleRepositoryCases())
+	return slices.Concat(sequenceCases(), sequencesCases(), sequenceIDCases(), controlCases(), statisticsCases(), batchingCases(), formingCases(), queueCases(), settingsCases(),
+		metricsCases(), memoryTensorCases(), repositoryCases(), loadCases(), memoryCases(), ensembleRepositoryCases())
 }
 
 // Cases lists the suite.

@@ -1,0 +1,221 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// taking is a request of a model that takes as many milliseconds as it is told.
+func taking(model, name string, ms float32, options ...option) *pb.ModelInferRequest {
+	return request(model, append([]option{input("INPUT0", "FP32", shape(1, 1), fp32(ms)), id(name)}, options...)...)
+}
+
+// queuedRun sends requests of the model queued behind others that keep every partition busy meanwhile.
+type queuedRun struct {
+	e     *Env
+	all   sync.WaitGroup
+	mu    sync.Mutex
+	order []string // ids in the order of their answers
+	errs  map[string]error
+}
+
+// partitionsAtMost is how many partitions a target has at most.
+const partitionsAtMost = 3
+
+// busy keeps a target busy for some time: a request of the highest priority for every partition, which goes where the fewest are.
+func (e *Env) busy(ms float32) *queuedRun {
+	q := &queuedRun{e: e, errs: map[string]error{}}
+	for i := range partitionsAtMost {
+		q.send(taking("queued", fmt.Sprintf("busy %d", i), ms, parameter("priority", 1)))
+	}
+	time.Sleep(30 * time.Millisecond) // until they run
+	return q
+}
+
+func (q *queuedRun) send(requests ...*pb.ModelInferRequest) {
+	ctx := q.e.ctx()
+	for _, r := range requests {
+		q.all.Go(func() {
+			_, err := q.e.Client.Stub.ModelInfer(ctx, r)
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.order, q.errs[r.Id] = append(q.order, r.Id), err
+		})
+	}
+}
+
+// end waits for all answers.
+func (q *queuedRun) end() { q.all.Wait() }
+
+// several are n requests of a name, with numbers.
+func several(n int, name string, ms float32, options ...option) []*pb.ModelInferRequest {
+	requests := make([]*pb.ModelInferRequest, n)
+	for i := range requests {
+		requests[i] = taking("queued", name+" "+strconv.Itoa(i), ms, options...)
+	}
+	return requests
+}
+
+// answered wants answers to all requests of a name.
+func (q *queuedRun) answered(requests []*pb.ModelInferRequest) {
+	q.e.Helper()
+	for _, r := range requests {
+		require.NoError(q.e, q.errs[r.Id], r.Id)
+	}
+}
+
+func (q *queuedRun) expired(requests []*pb.ModelInferRequest) {
+	q.e.Helper()
+	for _, r := range requests {
+		q.e.refused(q.errs[r.Id], codes.Unavailable, "Request timeout expired")
+	}
+}
+
+// after is how many of the requests were answered after the one named.
+func (q *queuedRun) after(name string, requests []*pb.ModelInferRequest) int {
+	n, from := 0, slices.Index(q.order, name)
+	for _, r := range requests {
+		if slices.Index(q.order, r.Id) > from {
+			n++
+		}
+	}
+	return n
+}
+
+// queueCases are priorities, queue policies and the order of answers. What of them a client can see is the same over one partition and
+// over three, each of which has a queue of its own.
+func queueCases() []Case {
+	cases := []Case{
+		{"priority/a full queue", func(e *Env) {
+			q := e.busy(300)
+			crowd := several(12, "crowd", 0, parameter("priority", 3))
+			q.send(crowd...)
+			q.end()
+			refused := 0
+			for _, r := range crowd {
+				if q.errs[r.Id] == nil {
+					continue
+				}
+				refused++
+				e.refused(q.errs[r.Id], codes.Unavailable, "[request id: "+r.Id+"] Exceeds maximum queue size")
+			}
+			require.GreaterOrEqual(e, refused, 12-2*partitionsAtMost)
+			require.GreaterOrEqual(e, 12-refused, 2, "two may wait")
+		}},
+		{"priority/a full queue over HTTP", func(e *Env) {
+			q := e.busy(300)
+			q.send(several(12, "crowd", 0, parameter("priority", 3))...)
+			time.Sleep(30 * time.Millisecond)
+			e.wantHTTP(e.call("POST", inferPath("queued"), `{"id":"h","inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"data":[0]}],"parameters":{"priority":3}}`), 503, jsonType,
+				errorJSON("[request id: h] Exceeds maximum queue size"))
+			q.end()
+		}},
+		{"priority/a timeout that is over", func(e *Env) {
+			before := e.quiet("queued")
+			q := e.busy(150)
+			hasty, patient := several(3, "hasty", 0, parameter("timeout", 1000)), several(3, "patient", 0)
+			q.send(append(hasty, patient...)...)
+			q.end()
+			q.expired(hasty)
+			q.answered(patient)
+			after := e.settled(before, 9)
+			require.Equal(e, before.InferenceStats.Success.Count+6, after.InferenceStats.Success.Count)
+			require.Equal(e, before.InferenceStats.Fail.Count+3, after.InferenceStats.Fail.Count)
+		}},
+		{"priority/a timeout that is over, over HTTP", func(e *Env) {
+			q := e.busy(150)
+			e.wantHTTP(e.call("POST", inferPath("queued"), `{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"data":[0]}],"parameters":{"timeout":1000}}`), 503, textPlain, errorJSON("Request timeout expired"))
+			q.end()
+		}},
+		{"priority/a timeout shortens the policy's only", func(e *Env) {
+			q := e.busy(150)
+			requests := slices.Concat(several(2, "strict", 0, parameter("priority", 5), parameter("timeout", 10_000_000)), several(2, "plain", 0, parameter("priority", 5)))
+			q.send(requests...)
+			q.end()
+			q.expired(requests)
+		}},
+		{"priority/a timeout means nothing where no policy has one", func(e *Env) {
+			q := e.busy(100)
+			requests := several(3, "calm", 0, parameter("priority", 4), parameter("timeout", 1))
+			q.send(requests...)
+			q.end()
+			q.answered(requests)
+		}},
+		{"priority/put off, not refused", func(e *Env) {
+			q := e.busy(100)
+			requests := several(3, "late", 0, parameter("priority", 6))
+			q.send(requests...)
+			q.end()
+			q.answered(requests)
+		}},
+		{"priority/over HTTP config", func(e *Env) {
+			r := e.call("GET", "/v2/models/queued/config", "")
+			require.Equal(e, http.StatusOK, r.status)
+			require.Contains(e, r.body, `"default_queue_policy":{"timeout_action":"REJECT","default_timeout_microseconds":10000000,"allow_timeout_override":true,"max_queue_size":0}`)
+			require.Contains(e, r.body, `"priority_levels":6,"default_priority_level":2,`)
+			require.Contains(e, r.body, `"3":{"timeout_action":"REJECT","default_timeout_microseconds":0,"allow_timeout_override":false,"max_queue_size":2}`)
+			require.Contains(e, r.body, `"6":{"timeout_action":"DELAY","default_timeout_microseconds":1000,"allow_timeout_override":false,"max_queue_size":0}`)
+		}},
+		{"priority/an answer waits for those before it", func(e *Env) {
+			ctx := e.ctx()
+			first := make(chan error, 1)
+			go func() {
+				_, err := e.Client.Stub.ModelInfer(ctx, taking("ordered", "slow", 250))
+				first <- err
+			}()
+			time.Sleep(50 * time.Millisecond)
+			_, err := e.Client.Stub.ModelInfer(ctx, taking("ordered", "fast", 0))
+			require.NoError(e, err)
+			select {
+			case err := <-first:
+				require.NoError(e, err)
+			case <-time.After(30 * time.Millisecond): // two answers at once may be read in either order
+				e.Errorf("the second request was answered before the first")
+				<-first
+			}
+		}},
+	}
+	cases = append(cases, Case{"priority/a high one goes first, and what names none that there is goes as the default", func(e *Env) {
+		q := e.busy(200)
+		low := several(9, "low", 30, parameter("priority", 4))
+		q.send(low...)
+		time.Sleep(60 * time.Millisecond) // they are in line
+		for name, options := range map[string][]option{"one": {parameter("priority", 1)}, "beyond": {parameter("priority", 99)}, "zero": {parameter("priority", 0)}, "none": nil} {
+			q.send(taking("queued", name, 0, options...))
+		}
+		q.end()
+		q.answered(low)
+		for _, name := range []string{"one", "beyond", "zero", "none"} {
+			require.NoError(e, q.errs[name], name)
+			require.GreaterOrEqual(e, q.after(name, low), 2, "%s was sent last, and those in line on its partition were answered after it: %v", name, q.order)
+		}
+	}})
+	return append(cases, Case{"priority/on a stream", func(e *Env) {
+		q := e.busy(100)
+		lines := summaries(e.stream(taking("queued", "t", 0, parameter("timeout", 1000)), taking("queued", "u", 0)))
+		q.end()
+		require.Equal(e, []string{"t|queued||final|error: Request timeout expired", "u|queued|1|final|" + hex(fp32(0))}, lines)
+	}}, Case{"priority/a caller that goes while it waits", func(e *Env) {
+		q := e.busy(200)
+		ctx, cancel := context.WithTimeout(e.Context(), 60*time.Millisecond)
+		defer cancel()
+		_, err := e.Client.Stub.ModelInfer(ctx, taking("queued", "gone", 0))
+		require.Equal(e, codes.DeadlineExceeded, status.Code(err), "%v", err)
+		q.end()
+		e.infer(taking("queued", "next", 0))
+	}})
+}
