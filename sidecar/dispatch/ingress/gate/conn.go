@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -135,8 +136,7 @@ func (c *Conn) Write(p []byte) (written int, err error) {
 		now := time.Now()
 		// Setting a deadline costs more than asking whether the last one will do.
 		if armed := c.armed.Load(); now.UnixNano()-armed > int64(c.gate.o.Stall)/4 {
-			c.armed.Store(now.UnixNano())
-			if err := c.SetWriteDeadline(now.Add(c.gate.o.Stall + c.gate.o.Stall/4)); err != nil {
+			if err := c.arm(now); err != nil {
 				return written, err
 			}
 		}
@@ -146,11 +146,38 @@ func (c *Conn) Write(p []byte) (written int, err error) {
 			c.moved.Store(now.UnixNano())
 		}
 		if err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				// GRPC's transport leaves it to its reader to find out that a connection is
+				// broken, which would read on from this one.
+				c.gate.stall(c)
+			}
 			return written, err
 		}
 		p = p[n:]
 	}
 	return written, nil
+}
+
+// arm gives what is being written now, or soon, its time.
+func (c *Conn) arm(now time.Time) error {
+	c.armed.Store(now.UnixNano())
+	return c.Conn.SetWriteDeadline(now.Add(c.gate.o.Stall + c.gate.o.Stall/4))
+}
+
+// SetDeadline implements net.Conn, like SetWriteDeadline.
+func (c *Conn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// SetWriteDeadline implements net.Conn. Without a deadline of its caller's a write
+// still has the gate's: gRPC's transport takes its own away after the handshake,
+// when the first writes may be under way.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	if t.IsZero() {
+		return c.arm(time.Now())
+	}
+	c.armed.Store(0)
+	return c.Conn.SetWriteDeadline(t)
 }
 
 // Close implements net.Conn.
@@ -168,6 +195,12 @@ func (c *Conn) Close() error {
 		c.gate.remove(c)
 	}
 	return c.Conn.Close()
+}
+
+func (c *Conn) ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
 }
 
 // forget takes the bytes received so far as dealt with.

@@ -191,8 +191,16 @@ func (g *Gate) closeStalled(now time.Time) {
 	}
 	g.mu.Unlock()
 	for _, c := range stalled {
-		g.refused[Stalled].Add(1)
-		g.o.Logger.Info("a connection is closed: its client takes no answers", "client", c.RemoteAddr().String(), "for", g.o.Stall.String())
-		_ = c.Close() // whatever it says, the connection is gone
+		g.stall(c)
 	}
+}
+
+// stall closes a connection that takes nothing.
+func (g *Gate) stall(c *Conn) {
+	if c.ended() {
+		return
+	}
+	g.refused[Stalled].Add(1)
+	g.o.Logger.Info("a connection is closed: its client takes no answers", "client", c.RemoteAddr().String(), "for", g.o.Stall.String())
+	_ = c.Close() // whatever it says, the connection is gone
 }

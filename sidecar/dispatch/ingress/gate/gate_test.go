@@ -6,6 +6,7 @@ package gate_test
 import (
 	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -250,6 +251,23 @@ func TestWhatIsHeldIsBounded(t *testing.T) {
 		require.Zero(t, d.Stats().Bytes)
 		require.Zero(t, d.Stats().Requests)
 	})
+}
+
+// TestWritesThatNobodyTakes: a connection whose client takes nothing of what is written to it is closed, whatever it was.
+func TestWritesThatNobodyTakes(t *testing.T) {
+	d := open(t, gate.Options{Stall: 50 * time.Millisecond})
+	_, c := d.enter()
+	_, err := c.Write([]byte("hello"))
+	require.NoError(t, err)
+	require.NoError(t, c.SetDeadline(time.Time{})) // as gRPC does after its first writes
+	for err == nil {
+		_, err = c.Write(make([]byte, 512<<10))
+	}
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	_, err = c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, net.ErrClosed)
+	require.Zero(t, d.Stats().Connections)
+	require.Equal(t, uint64(1), d.Stats().Refused[gate.Stalled])
 }
 
 // BenchmarkRequest is what a gRPC call costs at the gate beside its reading and writing.
