@@ -15,6 +15,7 @@ import (
 	"github.com/conch-serving/conch/internal/loadgen"
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/sidecar/sim"
+	"github.com/conch-serving/conch/sidecar/sim/histogram"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
@@ -52,7 +53,11 @@ func (s *side) count(log []loadgen.Entry, models []loadgen.Model) {
 			s.good++
 		}
 	}
-	s.p99 = quantile(latencies(log), .99)
+	var h histogram.Histogram // the simulator's, so that both are rounded alike
+	for _, d := range latencies(log) {
+		h.Add(d)
+	}
+	s.p99 = h.Quantile(.99)
 }
 
 // jitterSeeds is how often a live run is simulated, each time with other jitter.
