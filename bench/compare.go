@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -58,8 +59,8 @@ type column struct {
 	shape   float64 // of the Gamma distribution of gaps; 1 is Poisson
 	zipf    float64 // exponent of popularity; 0: all alike
 	looser  float64 // by how much the SLOs are longer than published
+	each    bool    // every model must have at most 1% bad, not all requests together
 	bound   float64
-	seconds float64
 }
 
 func (c column) name() string {
@@ -73,23 +74,66 @@ func (c column) name() string {
 	if c.looser > 1 {
 		slo = "loose"
 	}
-	return fmt.Sprintf("%s.%s.%s.%s.gpus%d", c.set.name, arrivals, popularity, slo, c.gpus)
+	name := fmt.Sprintf("%s.%s.%s.%s.gpus%d", c.set.name, arrivals, popularity, slo, c.gpus)
+	if c.each {
+		name += ".each"
+	}
+	return name
 }
 
-// says reports whether a load is measured. Left out are popularity where there is one model; loose SLOs but with Poisson arrivals of equal
-// models, and Gamma(.3) but between equal ones, which lie between neighbours that are measured; and loads of which the bound says that not even
-// one request per second and model can be held.
+// between reports whether a load is one of those that lie between neighbours that are measured: loose SLOs but with Poisson arrivals of equal
+// models, and Gamma(.3) but between equal ones.
+func (c column) between() bool {
+	return c.looser > 1 && (c.shape != 1 || c.zipf > 0) || c.shape == .3 && c.zipf > 0
+}
+
+// sampled are loads that are measured although they lie between others: to see whether they do.
+func (c column) sampled() bool {
+	return (c.set.name == "equal8" || c.set.name == "a100") && (c.gpus == 8 || c.gpus == 16)
+}
+
+// says reports whether a load is measured. Left out are popularity where there is one model; loads of which the bound says that not even one
+// request per second and model can be held; loads between others, but for a sample; and what each model gets, but under Poisson arrivals for
+// models that are many.
 func (c column) says() bool {
 	switch {
-	case c.zipf > 0 && len(c.set.profiles) == 1, c.looser > 1 && (c.shape != 1 || c.zipf > 0), c.shape == .3 && c.zipf > 0:
+	case c.zipf > 0 && len(c.set.profiles) == 1, c.between() && !c.sampled(), c.each && (len(c.set.profiles) < 20 || c.shape != 1 || c.looser > 1 || c.gpus < 8):
 		return false
 	}
 	return c.bound >= float64(len(c.set.profiles))
 }
 
-// requestsPerRun is how many requests a run simulates at the bound: large rates get short times. It is what makes the whole matrix take less
-// than 40 minutes on two cores.
-const requestsPerRun = 12000
+// neighbours are the names of two loads that are measured and that a load lies between: its arrivals or its popularity as it is, the rest as in
+// most of the matrix.
+func (c column) neighbours() (low, high string) {
+	harder, easier := c, c
+	switch {
+	case c.shape == .3 && c.zipf > 0 && c.looser == 1:
+		harder.shape, easier.shape = .05, 1
+	case c.shape == .3 && c.zipf > 0:
+		harder.zipf, harder.looser, easier.shape, easier.zipf = 0, 1, 1, 0
+	default:
+		harder.looser = 1
+		easier.shape, easier.zipf = 1, 0
+	}
+	return harder.name(), easier.name()
+}
+
+// requests is how many requests a run simulates, at least: bursts come in tens, so that it takes more of them. With a percent of bad ones that
+// is hundreds.
+func (c column) requests() float64 {
+	n := 30000.0
+	switch c.shape {
+	case .3:
+		n = 45000
+	case .05:
+		n = 60000
+	}
+	if c.each {
+		n = max(n, 2000*float64(len(c.set.profiles)))
+	}
+	return n
+}
 
 func (b *bench) columns() ([]column, error) {
 	all, err := sets()
@@ -104,9 +148,10 @@ func (b *bench) columns() ([]column, error) {
 					for _, zipf := range []float64{0, .9} {
 						c := column{set: s, gpus: gpus, shape: shape, zipf: zipf, looser: looser}
 						c.bound = bound.Gather(c.bounds(), gpus)
-						c.seconds = max(2, b.simulated(requestsPerRun)/c.bound)
-						if c.says() && strings.Contains("compare."+c.name(), b.only) {
-							columns = append(columns, c)
+						for _, c.each = range []bool{false, true} {
+							if c.says() && strings.Contains("compare."+c.name(), b.only) {
+								columns = append(columns, c)
+							}
 						}
 					}
 				}
@@ -135,51 +180,102 @@ func (c column) scenario(rule scenario.Dispatch) *scenario.Scenario {
 			SLO: scenario.Duration(float64(p.SLO) * c.looser), Late: "drop", Arrivals: &scenario.Arrivals{Shape: c.shape},
 		})
 	}
-	s := world(c.gpus, c.seconds, rule, models...)
+	s := world(c.gpus, 1, rule, models...)
 	if c.zipf > 0 {
 		s.Zipf = &c.zipf
 	}
 	return s
 }
 
-// matrix searches for the goodput of every discipline, under its own drop policy, under every load of the matrix.
+// contender is the part of the best goodput of a load, in a short search, from which on a discipline is searched at length.
+const contender = .94
+
+// matrix searches for the goodput of every discipline, under its own drop policy, under every load of the matrix: first shortly, and then, where
+// it is near the best, and for the first in any case, with four times the requests and three seeds.
 func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 	columns, err := b.columns()
 	if err != nil {
 		return err
 	}
 	disciplines := queue.Names()
-	var cells []*cell
+	var cells, again []*cell
 	for _, c := range columns {
 		for _, d := range disciplines {
 			cells = append(cells, &cell{
-				name: "compare." + c.name() + "." + strings.ReplaceAll(d, "-", "_") + ".goodput", scenario: c.scenario(rule(d, "", nil)), guess: .7 * c.bound, overall: true,
+				name: "compare." + c.name() + "." + strings.ReplaceAll(d, "-", "_") + ".goodput", scenario: c.scenario(rule(d, "", nil)),
+				guess: .7 * c.bound, overall: !c.each, requests: b.simulated(c.requests() / 4),
 			})
 		}
 	}
 	began := time.Now()
-	if err := b.search(ctx, cells, b.roundsOr(3)); err != nil {
+	if err := b.search(ctx, cells, 1); err != nil {
 		return err
 	}
-	b.say(fmt.Sprintf("%d searches in %.0f s", len(cells), time.Since(began).Seconds()))
+	lines := slices.Collect(slices.Chunk(cells, len(disciplines)))
+	for i, line := range lines {
+		best := highest(line)
+		for k, one := range line {
+			if k == 0 || one.found.Rate >= contender*best {
+				one.guess, one.requests, one.tolerance = max(one.found.Rate, .01*best), b.simulated(columns[i].requests()), .002
+				again = append(again, one)
+			}
+		}
+	}
+	if err := b.search(ctx, again, b.roundsOr(3)); err != nil {
+		return err
+	}
+	b.say(fmt.Sprintf("%d searches, %d of them again and longer, in %.0f s", len(cells), len(again), time.Since(began).Seconds()))
 	w := tabwriter.NewWriter(b.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintf(w, "load\tbound\t%s\n", strings.Join(disciplines, "\t"))
 	for i, c := range columns {
-		line := cells[i*len(disciplines) : (i+1)*len(disciplines)]
-		best := 0.0
-		for _, one := range line {
-			best = max(best, one.found.Rate)
-		}
+		best := highest(lines[i])
 		fmt.Fprintf(w, "%s\t%s", c.name(), figure.Number(c.bound))
-		for _, one := range line {
+		for _, one := range lines[i] {
 			fmt.Fprintf(w, "\t%s %s", shade(one.found.Rate, best), figure.Number(one.found.Rate))
 			r.AddRuns(one.name, rates(one.found), "req/s", "gather bound "+figure.Number(c.bound))
 		}
 		fmt.Fprintln(w)
 	}
-	r.Emulated = "everything: simulated time, no delays, every model on every GPU; at most 1% bad of all requests together"
+	r.Emulated = "everything: simulated time, no delays, every model on every GPU; at most 1% bad of all requests together, or, in rows that end in `each`, of the worst model's"
 	r.Matrix = true
+	summarize(columns, lines, r)
 	return errors.Join(w.Flush())
+}
+
+// highest is the best goodput of a line.
+func highest(line []*cell) (best float64) {
+	for _, one := range line {
+		best = max(best, one.found.Rate)
+	}
+	return best
+}
+
+// summarize counts the loads where the first discipline holds nearly what the best of the others holds, and the sampled ones that lie between
+// their neighbours.
+func summarize(columns []column, lines [][]*cell, r *figure.Report) {
+	first := map[string]float64{}
+	for i, c := range columns {
+		first[c.name()] = lines[i][0].found.Rate
+	}
+	var near, sampled, lie int
+	for i, c := range columns {
+		if lines[i][0].found.Rate >= .995*highest(lines[i][1:]) {
+			near++
+		}
+		low, high := c.neighbours()
+		if c.between() && first[low] > 0 && first[high] > 0 {
+			sampled++
+			if v := first[c.name()]; v >= .98*min(first[low], first[high]) && v <= 1.02*max(first[low], first[high]) {
+				lie++
+			}
+		}
+	}
+	r.AddRuns("compare.adaptive_best", []float64{float64(near) / float64(len(columns))}, "ratio",
+		fmt.Sprintf("%d of %d loads where adaptive holds at least .995 of the best of the others", near, len(columns)))
+	if sampled > 0 {
+		r.AddRuns("compare.between", []float64{float64(lie) / float64(sampled)}, "ratio",
+			fmt.Sprintf("%d of %d loads that are otherwise left out and that lie, within 2%%, between the neighbours that stand for them", lie, sampled))
+	}
 }
 
 // shade is how near to the best of its line a goodput is.

@@ -22,6 +22,26 @@ type cell struct {
 	guess    float64
 	overall  bool // all requests together decide, not the worst model
 	found    *sim.Found
+
+	// Requests that a run simulates at least, at whatever rate; 0: the scenario's time. Tolerance is that of sim.Search.
+	requests, tolerance float64
+}
+
+// shortest is the least time of a run in seconds: the queue takes half a second to know a rate.
+const shortest = 2.5
+
+// goodput searches.
+func (c *cell) goodput(ctx context.Context, s sim.Search) (*sim.Found, error) {
+	if c.requests == 0 {
+		return c.scenario.Goodput(ctx, scenario.Options{}, s)
+	}
+	s.Run = func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
+		one := *c.scenario
+		seconds := max(shortest, c.requests/rate)
+		one.Duration, one.Warmup = duration(seconds), duration(max(.5, min(seconds/10, 20)))
+		return one.Run(ctx, scenario.Options{Rate: rate, Seed: seed})
+	}
+	return sim.Goodput(ctx, s)
 }
 
 // gpuType of simulated GPUs; only profiles need it, and they name none.
@@ -51,11 +71,11 @@ func (b *bench) search(ctx context.Context, cells []*cell, seeds int) error {
 	for i := range failures {
 		group.Go(func() {
 			for c := range work {
-				s := sim.Search{Guess: c.guess, Overall: c.overall}
+				s := sim.Search{Guess: c.guess, Overall: c.overall, Tolerance: c.tolerance}
 				for k := range seeds {
 					s.Seeds = append(s.Seeds, b.seed+uint64(k))
 				}
-				found, err := c.scenario.Goodput(ctx, scenario.Options{}, s)
+				found, err := c.goodput(ctx, s)
 				if err != nil {
 					failures[i] = fmt.Errorf("%s: %w", c.name, err)
 					cancel()

@@ -80,8 +80,11 @@ func Goodput(ctx context.Context, s Search) (*Found, error) {
 	found := &Found{}
 	guess := s.Guess
 	var rates []float64
-	for _, seed := range s.Seeds {
-		b := &bisection{Search: &s, ctx: ctx, seed: seed}
+	for i, seed := range s.Seeds {
+		b := &bisection{Search: &s, ctx: ctx, seed: seed, step: firstStep}
+		if i > 0 {
+			b.step = nextStep
+		}
 		h, err := b.highest(guess)
 		if err != nil {
 			return nil, err
@@ -103,6 +106,17 @@ type bisection struct {
 	ctx    context.Context
 	seed   uint64
 	trials []Trial
+	step   float64 // by what the rate goes up or down until something held and something failed
+}
+
+// The first seed knows little of where to search, the others begin at what the one before found. Each step is twice as far as the one before,
+// up to the first seed's.
+const firstStep, nextStep = 1.25, 1.02
+
+func (b *bisection) stride() float64 {
+	step := b.step
+	b.step = min(firstStep, step*step)
+	return step
 }
 
 // try runs a rate, once.
@@ -155,12 +169,12 @@ func (b *bisection) highest(guess float64) (*Highest, error) {
 			if holds >= b.Most {
 				return b.end(), nil
 			}
-			next = min(b.Most, holds*1.25)
+			next = min(b.Most, holds*b.stride())
 		case holds == 0:
 			if fails < least {
 				return b.end(), nil
 			}
-			next = fails / 1.25
+			next = fails / b.stride()
 		case fails-holds > b.Tolerance*fails:
 			next = math.Sqrt(holds * fails)
 		default:
@@ -181,7 +195,7 @@ func (b *bisection) highest(guess float64) (*Highest, error) {
 			if holds, fails = b.standing(); holds > 0 {
 				next = math.Sqrt(holds * fails)
 			} else {
-				next = fails / 1.25
+				next = fails / firstStep
 			}
 		}
 	}

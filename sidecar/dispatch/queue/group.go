@@ -76,6 +76,9 @@ type service struct {
 	// policy holds on to, and how many partitions the model keeps busy.
 	reach, worth, hold int
 	need               float64
+	// edge is how much later than planned a batch may end and still be in time,
+	// where requests have to be given up in any case; otherwise zero.
+	edge Time
 }
 
 // groupKey renders a list of services, sorted by model, as a map key.

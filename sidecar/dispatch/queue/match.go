@@ -166,7 +166,8 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 				return
 			}
 		}
-		least := leastRows(now, l, c.first, svc.table, svc.hold)
+		// Whoever would start only just in time is given up where there is a choice.
+		least := leastRows(now+svc.edge, l, c.first, svc.table, svc.hold)
 		gaveUp := s.clear(c, now, least)
 		if c.Requests == 0 || !hurried && execOf(c, now) > now {
 			if gaveUp {
@@ -190,7 +191,7 @@ func (s *Scheduler) clear(c *candidate, now Time, least int) (gaveUp bool) {
 	}
 	l, t := c.lane, c.svc.table
 	r := c.first
-	for r != nil && now+t.At(max(least, int(r.Rows))) > r.Deadline {
+	for r != nil && now+c.svc.edge+t.At(max(least, int(r.Rows))) > r.Deadline {
 		next := r.next
 		if t.At(int(r.Rows)) <= l.m.fastest.At(int(r.Rows)) {
 			s.giveUp(l, r, DropWindow)
