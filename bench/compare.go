@@ -54,13 +54,13 @@ func sets() ([]set, error) {
 
 // column is one load of the matrix; its goodput under each discipline is a line of what is printed.
 type column struct {
-	set     set
-	gpus    int
-	shape   float64 // of the Gamma distribution of gaps; 1 is Poisson
-	zipf    float64 // exponent of popularity; 0: all alike
-	looser  float64 // by how much the SLOs are longer than published
-	each    bool    // every model must have at most 1% bad, not all requests together
-	bound   float64
+	set    set
+	gpus   int
+	shape  float64 // of the Gamma distribution of gaps; 1 is Poisson
+	zipf   float64 // exponent of popularity; 0: all alike
+	looser float64 // by how much the SLOs are longer than published
+	each   bool    // every model must have at most 1% bad, not all requests together
+	bound  float64
 }
 
 func (c column) name() string {
@@ -122,15 +122,15 @@ func (c column) neighbours() (low, high string) {
 // requests is how many requests a run simulates, at least: bursts come in tens, so that it takes more of them. With a percent of bad ones that
 // is hundreds.
 func (c column) requests() float64 {
-	n := 30000.0
+	n := 25000.0
 	switch c.shape {
 	case .3:
-		n = 45000
+		n = 35000
 	case .05:
-		n = 60000
+		n = 50000
 	}
 	if c.each {
-		n = max(n, 2000*float64(len(c.set.profiles)))
+		n = max(n, 1500*float64(len(c.set.profiles)))
 	}
 	return n
 }
@@ -188,10 +188,10 @@ func (c column) scenario(rule scenario.Dispatch) *scenario.Scenario {
 }
 
 // contender is the part of the best goodput of a load, in a short search, from which on a discipline is searched at length.
-const contender = .94
+const contender = .92
 
 // matrix searches for the goodput of every discipline, under its own drop policy, under every load of the matrix: first shortly, and then, where
-// it is near the best, and for the first in any case, with four times the requests and three seeds.
+// it is near the best, and for the first in any case, with five times the requests and three seeds.
 func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 	columns, err := b.columns()
 	if err != nil {
@@ -203,7 +203,7 @@ func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 		for _, d := range disciplines {
 			cells = append(cells, &cell{
 				name: "compare." + c.name() + "." + strings.ReplaceAll(d, "-", "_") + ".goodput", scenario: c.scenario(rule(d, "", nil)),
-				guess: .7 * c.bound, overall: !c.each, requests: b.simulated(c.requests() / 4),
+				guess: .7 * c.bound, overall: !c.each, requests: b.simulated(c.requests() / 5), tolerance: .02,
 			})
 		}
 	}
@@ -217,6 +217,7 @@ func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 		for k, one := range line {
 			if k == 0 || one.found.Rate >= contender*best {
 				one.guess, one.requests, one.tolerance = max(one.found.Rate, .01*best), b.simulated(columns[i].requests()), .002
+				one.step = 1.04
 				again = append(again, one)
 			}
 		}

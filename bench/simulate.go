@@ -23,12 +23,12 @@ type cell struct {
 	overall  bool // all requests together decide, not the worst model
 	found    *sim.Found
 
-	// Requests that a run simulates at least, at whatever rate; 0: the scenario's time. Tolerance is that of sim.Search.
-	requests, tolerance float64
+	// Requests that a run simulates at least, at whatever rate; 0: the scenario's time. Tolerance and step are those of sim.Search.
+	requests, tolerance, step float64
 }
 
 // shortest is the least time of a run in seconds: the queue takes half a second to know a rate.
-const shortest = 2.5
+const shortest = 1.5
 
 // goodput searches.
 func (c *cell) goodput(ctx context.Context, s sim.Search) (*sim.Found, error) {
@@ -71,7 +71,7 @@ func (b *bench) search(ctx context.Context, cells []*cell, seeds int) error {
 	for i := range failures {
 		group.Go(func() {
 			for c := range work {
-				s := sim.Search{Guess: c.guess, Overall: c.overall, Tolerance: c.tolerance}
+				s := sim.Search{Guess: c.guess, Overall: c.overall, Tolerance: c.tolerance, Step: c.step}
 				for k := range seeds {
 					s.Seeds = append(s.Seeds, b.seed+uint64(k))
 				}

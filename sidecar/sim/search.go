@@ -25,6 +25,9 @@ type Search struct {
 	Overall bool
 	// Tolerance ends a bisection, relative to the rate; 0 means .005.
 	Tolerance float64
+	// Step is by what the first seed's search goes up or down from the guess until something held and something failed; 0 means 1.25. Later
+	// steps are longer.
+	Step float64
 	// Most ends a search upwards; 0 means 1e9.
 	Most float64
 }
@@ -73,6 +76,7 @@ func Goodput(ctx context.Context, s Search) (*Found, error) {
 	def(&s.Guess, 100)
 	def(&s.Bad, .01)
 	def(&s.Tolerance, .005)
+	def(&s.Step, longStep)
 	def(&s.Most, 1e9)
 	if !(s.Guess > 0 && s.Bad > 0 && s.Bad < 1 && s.Tolerance > 0) {
 		return nil, fmt.Errorf("%w: guess %g, bad rate %g and tolerance %g must be above 0, the bad rate below 1", errSearch, s.Guess, s.Bad, s.Tolerance)
@@ -81,9 +85,9 @@ func Goodput(ctx context.Context, s Search) (*Found, error) {
 	guess := s.Guess
 	var rates []float64
 	for i, seed := range s.Seeds {
-		b := &bisection{Search: &s, ctx: ctx, seed: seed, step: firstStep}
+		b := &bisection{Search: &s, ctx: ctx, seed: seed, step: s.Step}
 		if i > 0 {
-			b.step = nextStep
+			b.step = min(s.Step, nextStep)
 		}
 		h, err := b.highest(guess)
 		if err != nil {
@@ -109,13 +113,13 @@ type bisection struct {
 	step   float64 // by what the rate goes up or down until something held and something failed
 }
 
-// The first seed knows little of where to search, the others begin at what the one before found. Each step is twice as far as the one before,
-// up to the first seed's.
-const firstStep, nextStep = 1.25, 1.02
+// A first seed knows little of where to search, the others begin at what the one before found. Each step is twice as far as the one before, up
+// to the longest.
+const longStep, nextStep = 1.25, 1.02
 
 func (b *bisection) stride() float64 {
 	step := b.step
-	b.step = min(firstStep, step*step)
+	b.step = min(longStep, step*step)
 	return step
 }
 
@@ -195,7 +199,7 @@ func (b *bisection) highest(guess float64) (*Highest, error) {
 			if holds, fails = b.standing(); holds > 0 {
 				next = math.Sqrt(holds * fails)
 			} else {
-				next = fails / firstStep
+				next = fails / longStep
 			}
 		}
 	}
