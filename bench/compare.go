@@ -188,10 +188,10 @@ func (c column) scenario(rule scenario.Dispatch) *scenario.Scenario {
 }
 
 // contender is the part of the best goodput of a load, in a short search, from which on a discipline is searched at length.
-const contender = .92
+const contender = .91
 
 // matrix searches for the goodput of every discipline, under its own drop policy, under every load of the matrix: first shortly, and then, where
-// it is near the best, and for the first in any case, with five times the requests and three seeds.
+// it is near the best, and for the first in any case, with ten times the requests and three seeds.
 func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 	columns, err := b.columns()
 	if err != nil {
@@ -203,7 +203,7 @@ func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 		for _, d := range disciplines {
 			cells = append(cells, &cell{
 				name: "compare." + c.name() + "." + strings.ReplaceAll(d, "-", "_") + ".goodput", scenario: c.scenario(rule(d, "", nil)),
-				guess: .7 * c.bound, overall: !c.each, requests: b.simulated(c.requests() / 5), tolerance: .02,
+				guess: .7 * c.bound, overall: !c.each, requests: b.simulated(c.requests() / 10), tolerance: .04,
 			})
 		}
 	}

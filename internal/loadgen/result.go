@@ -41,7 +41,7 @@ type ModelResult struct {
 	SLO  time.Duration
 	// Good were answered inside the SLO, Late after it or given up, Failed with an error, Wrong with a wrong answer.
 	Sent, Good, Late, Failed, Wrong int
-	// FirstError is the first error of this run, to be shown.
+	// FirstError is the first error of this run, or the first wrong answer if there is one, to be shown.
 	FirstError error
 
 	latencies []time.Duration // of correct answers, late or not; sorted
@@ -179,7 +179,8 @@ func (c *counts) answered(model int, latency time.Duration, cancelled bool, err 
 		m.unbounded++
 		m.Failed++
 	}
-	if err != nil && !cancelled && m.FirstError == nil {
+	wrong := errors.Is(err, ErrWrong)
+	if err != nil && !cancelled && (m.FirstError == nil || wrong && m.Wrong == 1) {
 		m.FirstError = err
 	}
 	c.bad++

@@ -230,6 +230,12 @@ const spare, mostSpared = .2, .1
 // time, where far more is asked for than can be done.
 const edge = .25
 
+// overload is the load from which on that is kept. What is needed is reckoned
+// with batches that are gathered at the model's rate; those that wait for their
+// turn grow larger, so that somewhat more than there seem to be partitions for
+// can still be served.
+const overload = 1.5
+
 // weigh renews what depends on the load of the whole pool: the batch that the
 // drop policy holds on to, and the smallest that runs nearly as efficiently.
 func (m *model) weigh() {
@@ -246,10 +252,10 @@ func (m *model) weigh() {
 		svc.hold = m.spec.Drop.hold(o)
 		m.size(svc)
 		svc.edge = 0
-		if load > 1 && known {
+		if load > overload && known {
 			l := float64(svc.table.At(svc.reach))
 			rest := float64(m.spec.SLO) - l - float64(svc.reach)/perSecond*1e9
-			svc.edge = Time(max(0, min(l*min(edge, load-1), rest/2)))
+			svc.edge = Time(max(0, min(l*min(edge, (load-overload)/2), rest/2)))
 		}
 		svc.worth = svc.limit // while reach is a guess there is no reason to stop waiting
 		if known {

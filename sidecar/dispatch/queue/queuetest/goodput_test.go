@@ -185,6 +185,29 @@ func TestOverloadKeepsThePeak(t *testing.T) {
 	}
 }
 
+// TestOverloadStaysOffTheEdge: where the SLO leaves room, executions that take
+// longer than predicted do not make whole batches late while requests are given
+// up in any case.
+func TestOverloadStaysOffTheEdge(t *testing.T) {
+	for _, c := range []struct {
+		alpha, beta queue.Time
+		most        int
+		slo         queue.Time
+	}{{10 * ms, 20 * ms, 16, 500 * ms}, {1 * ms, 15 * ms, 64, 500 * ms}, {10 * ms, 5 * ms, 16, 1000 * ms}} {
+		table := queue.Linear(c.alpha, c.beta, c.most)
+		for _, partitions := range []int{1, 8} {
+			w := workload(spec(t, rule{"adaptive", "reserve"}, table, c.slo), 1, partitions, 12)
+			w.Jitter, w.Inflated = .05, 1.05
+			full := float64(partitions*c.most) / table.At(c.most).Duration().Seconds()
+			for _, of := range []float64{3, 10} {
+				result := queuetest.Run(w, of*full)
+				good := float64(result.Sent[0]-result.Bad[0]) / (w.Seconds - w.Warmup)
+				require.GreaterOrEqual(t, good, full, "%v + %v a row, %d partitions, at %g times", c.beta.Duration(), c.alpha.Duration(), partitions, of)
+			}
+		}
+	}
+}
+
 // TestStartsWellAtFullLoad: before rates are known, adaptive does no worse than
 // deferring.
 func TestStartsWellAtFullLoad(t *testing.T) {
