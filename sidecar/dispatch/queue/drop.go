@@ -17,9 +17,9 @@ type DropPolicy interface {
 	// bounded tells that batches are kept within the deadline of their first
 	// request, and that requests that cannot make it alone are given up.
 	bounded() bool
-	// hold returns the batch size, in rows, that is worth giving up requests
-	// for.
-	hold(o outlook) int
+	// hold returns the batch size, in rows, that is worth giving up requests for,
+	// and how much later than planned such a batch shall be able to end.
+	hold(o outlook) (rows int, edge Time)
 }
 
 // outlook is what a drop policy knows of a model on one profile class, as of its
@@ -34,8 +34,8 @@ type outlook struct {
 	// many partitions it keeps busy with batches of that reach, or its share of
 	// those that there are where the models ask for more.
 	perSecond, need float64
-	// slack is by which part the partitions exceed what all models need.
-	slack float64
+	// load is how many partitions all models need per partition that there is.
+	load float64
 }
 
 func dropPolicies() []DropPolicy {

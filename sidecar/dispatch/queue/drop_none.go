@@ -11,4 +11,4 @@ type none struct{}
 func (none) Name() string  { return "none" }
 func (none) bounded() bool { return false }
 
-func (none) hold(outlook) int { return 1 }
+func (none) hold(outlook) (int, Time) { return 1, 0 }

@@ -76,8 +76,8 @@ type service struct {
 	// policy holds on to, and how many partitions the model keeps busy.
 	reach, worth, hold int
 	need               float64
-	// edge is how much later than planned a batch may end and still be in time,
-	// where requests have to be given up in any case; otherwise zero.
+	// edge is how much later than planned a batch shall be able to end, where
+	// requests are given up for it.
 	edge Time
 }
 

@@ -226,16 +226,6 @@ func (m *model) aim() {
 // to spare, small batches would keep all of them awake.
 const spare, mostSpared = .2, .1
 
-// edge is the part of its time by which a batch may end late and still be in
-// time, where far more is asked for than can be done.
-const edge = .25
-
-// overload is the load from which on that is kept. What is needed is reckoned
-// with batches that are gathered at the model's rate; those that wait for their
-// turn grow larger, so that somewhat more than there seem to be partitions for
-// can still be served.
-const overload = 1.5
-
 // weigh renews what depends on the load of the whole pool: the batch that the
 // drop policy holds on to, and the smallest that runs nearly as efficiently.
 func (m *model) weigh() {
@@ -248,18 +238,12 @@ func (m *model) weigh() {
 		if svc.table == nil {
 			continue
 		}
-		o := outlook{table: svc.table, slo: m.spec.SLO, reach: svc.reach, perSecond: perSecond, need: svc.need / max(1, load), slack: 1/load - 1}
-		svc.hold = m.spec.Drop.hold(o)
+		o := outlook{table: svc.table, slo: m.spec.SLO, reach: svc.reach, perSecond: perSecond, need: svc.need / max(1, load), load: load}
+		svc.hold, svc.edge = m.spec.Drop.hold(o)
 		m.size(svc)
-		svc.edge = 0
-		if load > overload && known {
-			l := float64(svc.table.At(svc.reach))
-			rest := float64(m.spec.SLO) - l - float64(svc.reach)/perSecond*1e9
-			svc.edge = Time(max(0, min(l*min(edge, (load-overload)/2), rest/2)))
-		}
 		svc.worth = svc.limit // while reach is a guess there is no reason to stop waiting
 		if known {
-			svc.worth = nearly(svc.table, svc.reach, max(0, min(mostSpared, spare*o.slack)))
+			svc.worth = nearly(svc.table, svc.reach, max(0, min(mostSpared, spare*(1/load-1))))
 		}
 	}
 }
