@@ -98,6 +98,11 @@ func command() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		for _, r := range reports {
+			if r.File == "reproduce" {
+				r.Remarks = differences()
+			}
+		}
 		var text bytes.Buffer
 		if err := figure.Render(&text, reports); err != nil {
 			return err

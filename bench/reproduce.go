@@ -5,19 +5,21 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
 	"text/tabwriter"
 
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/zoo"
-	"github.com/conch-serving/conch/sidecar/dispatch/queue"
-	"github.com/conch-serving/conch/sidecar/sim/bound"
+	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 )
 
 // published is a number of Symphony's to compare with: what the paper prints, and what the scheduler that its authors published gave when it was
-// built and run alone, in virtual time and without delays. Zero where there is none.
+// built and run alone in virtual time. Zero where there is none.
 type published struct {
 	paper     float64
 	low, high float64
@@ -27,25 +29,16 @@ type published struct {
 type row struct {
 	figure, unit, note string
 	published
-	cell *cell
-	runs []float64 // instead of a cell
+	cell   *cell
+	runs   []float64                                               // instead of a cell, or what measure gave
+	run    func(ctx context.Context, seed uint64) (float64, error) // is asked for every seed, instead of a cell
+	rest   func() []float64                                        // is asked when all else is known
+	hidden bool                                                    // it is no figure, others are made of it
 }
 
 // rule of a discipline's name, with a drop policy or its own.
 func rule(discipline, drop string, parameters map[string]string) scenario.Dispatch {
 	return scenario.Dispatch{Discipline: discipline, DropPolicy: drop, Parameters: parameters}
-}
-
-// rules that Symphony's own scheduler was measured with, by model.
-func ownScheduler() map[string]map[string]published {
-	return map[string]map[string]published{
-		"ResNet50": {
-			"deferred": {low: 5317, high: 5341}, "eager": {low: 3749, high: 3749}, "target": {low: 5140, high: 5140}, "deferred_prefix": {low: 4539, high: 4539},
-		},
-		"InceptionResNetV2": {
-			"deferred": {low: 941, high: 954}, "eager": {low: 603, high: 603}, "deferred_prefix": {low: 835, high: 835},
-		},
-	}
 }
 
 // reproduce compares the simulator with what Symphony's paper and its published scheduler say, wherever that needs no GPU.
@@ -55,26 +48,31 @@ func (b *bench) reproduce(ctx context.Context, r *figure.Report) error {
 	if err != nil {
 		return err
 	}
+	parts := []func() ([]*row, error){
+		func() ([]*row, error) { return b.table2(cases) },
+		func() ([]*row, error) { return b.references(cases), nil },
+		func() ([]*row, error) { return b.budgets(cases), nil },
+		func() ([]*row, error) { return b.batching(), nil },
+		func() ([]*row, error) { return b.timeouts(cases[0]) },
+		b.zoos,
+		func() ([]*row, error) { return b.fewGPUs(cases[0]), nil },
+		b.synthetic,
+		func() ([]*row, error) { return b.aroundThePeak(cases[0]), nil },
+		missing,
+	}
 	var rows []*row
-	for _, c := range cases {
-		rows = append(rows, b.table2(c)...)
-	}
-	rows = append(rows, b.batching()...)
-	var cells []*cell
-	for _, one := range rows {
-		if one.cell != nil {
-			cells = append(cells, one.cell)
+	for _, part := range parts {
+		more, err := part()
+		if err != nil {
+			return err
 		}
+		rows = append(rows, more...)
 	}
-	if err := b.search(ctx, cells, seeds); err != nil {
+	if err := b.measure(ctx, rows, seeds); err != nil {
 		return err
 	}
-	more, err := b.aroundThePeak(ctx, cases[0], seeds)
-	if err != nil {
-		return err
-	}
-	b.print(append(rows, more...), r)
-	r.Emulated = "everything: simulated time, Poisson arrivals, no delays; at most 1% bad of the worst model; " + fmt.Sprintf("%d seeds", seeds)
+	b.print(rows, r)
+	r.Emulated = "everything: simulated time, Poisson arrivals unless a figure says otherwise, no delays; at most 1% bad of the worst model; " + fmt.Sprintf("%d seeds", seeds)
 	return nil
 }
 
@@ -86,105 +84,92 @@ func (b *bench) simulated(seconds float64) float64 {
 	return seconds
 }
 
-// table2 are the rows of Symphony's table 2: every discipline under its own drop policy, and deferred without window drop.
-func (b *bench) table2(c zoo.Case) []*row {
-	name := c.Profile.Model
-	prefix := "table2." + strings.ToLower(name) + "."
-	model := scenario.Model{Name: name, Profile: &scenario.Profile{Alpha: scenario.Duration(c.Profile.Alpha), Beta: scenario.Duration(c.Profile.Beta)}, SLO: scenario.Duration(c.Profile.SLO), Late: "drop"}
-	analytic := bound.Model{Latency: func(n int) float64 { return c.Profile.Latency(n).Seconds() }, SLO: c.Profile.SLO.Seconds(), MaxBatch: 64, Share: 1}
-	_, apart := bound.Uncoordinated(analytic, c.GPUs)
-	_, staggered := bound.Staggered(analytic, c.GPUs)
-	rows := []*row{
-		{figure: prefix + "uncoordinated.bound", unit: "req/s", runs: []float64{apart}, published: published{paper: c.Uncoordinated.Goodput}},
-		{figure: prefix + "staggered.bound", unit: "req/s", runs: []float64{staggered}, published: published{paper: c.Staggered.Goodput}},
-	}
-	papers := map[string]float64{
-		"deferred": c.Goodput["symphony"], "earliest-latest": c.Goodput["clockwork"], "duty-cycle": c.Goodput["nexus"], "flex": c.Goodput["shepherd"],
-	}
-	add := func(figureName, discipline, drop, note string) {
-		one := ownScheduler()[name][figureName]
-		one.paper = papers[figureName]
-		n := prefix + strings.ReplaceAll(figureName, "-", "_") + ".goodput"
-		rows = append(rows, &row{figure: n, unit: "req/s", note: note, published: one, cell: &cell{
-			name: n, guess: .8 * staggered, scenario: world(c.GPUs, b.simulated(20), rule(discipline, drop, nil), model),
-		}})
-	}
-	for _, d := range queue.DescribeDisciplines() {
-		drop, note := d.DefaultDrop, ""
-		switch d.Name {
-		case "timeout":
-			note = "Triton's rule drops nothing"
-		case "earliest-latest":
-			note = "the rule alone, without Clockwork's delays and its scheduling ahead"
-		case "duty-cycle":
-			note = "the rule alone, on one central queue; Nexus deals requests out to GPUs in advance"
-		case "flex":
-			note = "preempts at no cost but the lost work"
-		}
-		add(d.Name, d.Name, drop, note)
-	}
-	add("deferred_prefix", "deferred", "prefix", "in Symphony's code: timeout drop")
-	add("eager_prefix", "eager", "prefix", "")
-	return rows
-}
-
-// batching is Symphony's figure 6a: 10 models of l(b) = b + beta ms on 32 GPUs with an SLO of 2 l(8).
-func (b *bench) batching() []*row {
-	var rows []*row
-	for _, beta := range []int{1, 5, 10, 15} {
-		model := scenario.Model{Name: "m", Count: 10, Profile: &scenario.Profile{Alpha: duration(.001), Beta: duration(float64(beta) / 1e3)},
-			SLO: duration(2 * float64(8+beta) / 1e3), Late: "drop"}
-		for _, x := range []struct{ name, discipline, drop string }{{"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"}} {
-			n := fmt.Sprintf("fig6a.beta%d.%s.goodput", beta, x.name)
-			rows = append(rows, &row{figure: n, unit: "req/s", cell: &cell{name: n, guess: 32 * 8 / (float64(8+beta) / 1e3) * .8, scenario: world(32, b.simulated(5), rule(x.discipline, x.drop, nil), model)}})
+// measure fills in every row: searches, then single runs, on all cores, then what follows from them.
+func (b *bench) measure(ctx context.Context, rows []*row, seeds int) error {
+	var cells []*cell
+	for _, one := range rows {
+		if one.cell != nil {
+			cells = append(cells, one.cell)
 		}
 	}
-	return rows
+	if err := b.search(ctx, cells, seeds); err != nil {
+		return err
+	}
+	if err := b.runAll(ctx, rows, seeds); err != nil {
+		return err
+	}
+	for _, one := range rows {
+		switch {
+		case one.cell != nil:
+			one.runs = one.cell.all()
+		case one.rest != nil:
+			one.runs = one.rest()
+		}
+	}
+	return nil
 }
 
-// aroundThePeak are section 3.5's two properties: good requests past the peak (flat top), and idle GPUs below it.
-func (b *bench) aroundThePeak(ctx context.Context, c zoo.Case, seeds int) ([]*row, error) {
-	model := scenario.Model{Name: c.Profile.Model, Profile: &scenario.Profile{Alpha: scenario.Duration(c.Profile.Alpha), Beta: scenario.Duration(c.Profile.Beta)}, SLO: scenario.Duration(c.Profile.SLO), Late: "drop"}
-	own := map[int]float64{6000: 5468, 10000: 5650, 20000: 5750}
-	var rows []*row
-	for _, discipline := range []string{"deferred", "adaptive", "eager"} {
-		s := world(c.GPUs, b.simulated(10), rule(discipline, "", nil), model)
-		measure := func(rate float64, of func(goodput, busy float64) float64) (all []float64, err error) {
-			for k := range seeds {
-				result, err := s.Run(ctx, scenario.Options{Rate: rate, Seed: b.seed + uint64(k)})
+// runAll asks the rows that are functions of a seed.
+func (b *bench) runAll(ctx context.Context, rows []*row, seeds int) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type job struct {
+		row  *row
+		seed int
+	}
+	work := make(chan job)
+	failures := make([]error, runtime.GOMAXPROCS(0))
+	var group sync.WaitGroup
+	for i := range failures {
+		group.Go(func() {
+			for j := range work {
+				v, err := j.row.run(ctx, b.seed+uint64(j.seed))
 				if err != nil {
-					return nil, err
+					failures[i] = fmt.Errorf("%s: %w", j.row.figure, err)
+					cancel()
+					return
 				}
-				busy := 0.0
-				for _, p := range result.Partitions {
-					busy += p.BusyShare / float64(len(result.Partitions))
-				}
-				all = append(all, of(result.Total.Goodput, busy))
+				j.row.runs[j.seed] = v
+				b.say(fmt.Sprintf("%s, seed %d: %s %s", j.row.figure, b.seed+uint64(j.seed), figure.Number(v), j.row.unit))
 			}
-			return all, nil
+		})
+	}
+feed:
+	for _, one := range rows {
+		if one.run == nil {
+			continue
 		}
-		for _, offered := range []int{6000, 10000, 20000} {
-			runs, err := measure(float64(offered), func(goodput, _ float64) float64 { return goodput })
-			if err != nil {
-				return nil, err
+		one.runs = make([]float64, seeds)
+		for k := range seeds {
+			select {
+			case work <- job{one, k}:
+			case <-ctx.Done():
+				break feed
 			}
-			one := &row{figure: fmt.Sprintf("overload.resnet50.%s.offered%d.goodput", discipline, offered), unit: "req/s", runs: runs, note: "flat top: more load, no fewer answers in time"}
-			if discipline == "deferred" {
-				one.low, one.high = own[offered], own[offered]
-			}
-			rows = append(rows, one)
-		}
-		for _, percent := range []int{25, 50, 75} {
-			peak := c.Goodput["symphony"]
-			runs, err := measure(peak*float64(percent)/100, func(_, busy float64) float64 { return 1 - busy })
-			if err != nil {
-				return nil, err
-			}
-			rows = append(rows, &row{figure: fmt.Sprintf("idle.resnet50.%s.load%d.share", discipline, percent), unit: "ratio", runs: runs,
-				published: published{paper: 1 - float64(percent)/100}, note: fmt.Sprintf("of GPU time, at %d%% of the paper's peak; load-proportional is (p-o)/p", percent)})
 		}
 	}
-	return rows, nil
+	close(work)
+	group.Wait()
+	return errors.Join(append(failures, ctx.Err())...)
+}
+
+// all are what a cell's searches found, seed by seed; of one of several equal parts, what all of them hold.
+func (c *cell) all() []float64 {
+	found := rates(c.found)
+	for i := range found {
+		found[i] *= max(1, c.parts)
+	}
+	return found
+}
+
+// at runs a cell's scenario at the rate that a seed's search found.
+func (c *cell) at(ctx context.Context, seed uint64) (*sim.Result, error) {
+	for _, h := range c.found.All {
+		if h.Seed == seed && h.Rate > 0 {
+			return c.scenario.Run(ctx, scenario.Options{Rate: h.Rate, Seed: seed})
+		}
+	}
+	return &sim.Result{Models: make([]sim.ModelResult, 1)}, nil
 }
 
 // print writes the comparison, and the figures into the report.
@@ -198,9 +183,8 @@ func (b *bench) print(rows []*row, r *figure.Report) {
 		return figure.Number(v)
 	}
 	for _, one := range rows {
-		runs := one.runs
-		if one.cell != nil {
-			runs = rates(one.cell.found)
+		if one.hidden || len(one.runs) == 0 {
+			continue
 		}
 		note := one.note
 		if one.paper > 0 {
@@ -209,8 +193,8 @@ func (b *bench) print(rows []*row, r *figure.Report) {
 		if one.low > 0 {
 			note = strings.TrimPrefix(note+"; Symphony's code "+span(one.low, one.high), "; ")
 		}
-		r.AddRuns(one.figure, runs, one.unit, note)
-		f := r.Figures[len(r.Figures)-1]
+		r.AddRuns(one.figure, one.runs, one.unit, note)
+		f := &r.Figures[len(r.Figures)-1]
 		ratio := func(to float64) string {
 			if to == 0 {
 				return "-"
@@ -221,9 +205,22 @@ func (b *bench) print(rows []*row, r *figure.Report) {
 		if one.low > 0 {
 			code = span(one.low, one.high)
 		}
+		if one.paper > 0 || one.low > 0 {
+			f.Note += "; ratio " + strings.Join(ratios(ratio(one.paper), ratio((one.low+one.high)/2)), " and ")
+		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", one.figure, number(one.paper), code, figure.Number(f.Value), span(f.Low, f.High), ratio(one.paper), ratio((one.low+one.high)/2))
 	}
 	_ = w.Flush()
+}
+
+// ratios are those that there are.
+func ratios(all ...string) (some []string) {
+	for _, r := range all {
+		if r != "-" {
+			some = append(some, r)
+		}
+	}
+	return some
 }
 
 func span(low, high float64) string {

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,9 @@ type cell struct {
 	name     string
 	scenario *scenario.Scenario
 	guess    float64
-	overall  bool // all requests together decide, not the worst model
+	overall  bool    // all requests together decide, not the worst model
+	parts    float64 // the scenario is one of so many equal parts; 0 means 1
+	seeds    int     // the first so many only; 0 means all
 	found    *sim.Found
 
 	// Requests that a run simulates at least, at whatever rate; 0: the scenario's time. Tolerance and step are those of sim.Search.
@@ -72,7 +75,7 @@ func (b *bench) search(ctx context.Context, cells []*cell, seeds int) error {
 		group.Go(func() {
 			for c := range work {
 				s := sim.Search{Guess: c.guess, Overall: c.overall, Tolerance: c.tolerance, Step: c.step}
-				for k := range seeds {
+				for k := range cmp.Or(c.seeds, seeds) {
 					s.Seeds = append(s.Seeds, b.seed+uint64(k))
 				}
 				found, err := c.goodput(ctx, s)

@@ -26,6 +26,9 @@ func Render(w io.Writer, reports []*Report) error {
 		} else {
 			r.table(&b)
 		}
+		for _, m := range r.Remarks {
+			fmt.Fprintf(&b, "\n**%s.** %s\n", m.About, m.Text)
+		}
 		var versions []string
 		for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
 			versions = append(versions, name+" "+r.Versions[name])

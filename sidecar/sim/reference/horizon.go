@@ -72,15 +72,15 @@ func (h *horizon) decide() {
 		if h.free[0] > h.now {
 			return
 		}
+		if h.ahead == 0 {
+			h.run(h.most()) // nothing is worth waiting for, and no GPU time worth a drop
+			continue
+		}
 		h.plan = append(h.plan[:0], h.queue...)
 		for k := range h.ahead {
 			h.plan = append(h.plan, h.now+queue.Time(k+1)*h.gap)
 		}
-		plan := h.open
-		if h.ahead == 0 {
-			plan = h.closed // nobody comes whom the last ones could wait for
-		}
-		first := plan(h.now, h.free, h.plan).first
+		first := h.open(h.now, h.free, h.plan).first
 		if first.rows == 0 || first.start > h.now || first.drops+first.rows > len(h.queue) {
 			return // nothing is dropped before a batch gains by it
 		}
@@ -89,6 +89,15 @@ func (h *horizon) decide() {
 		}
 		h.run(first.rows)
 	}
+}
+
+// most is the largest batch that still meets the head's deadline.
+func (h *horizon) most() int {
+	b := 1
+	for b < min(h.m.MaxBatch, len(h.queue)) && h.now+h.m.Table.At(b+1) <= h.queue[0]+h.m.SLO {
+		b++
+	}
+	return b
 }
 
 func (h *horizon) drop() {

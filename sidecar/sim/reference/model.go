@@ -139,15 +139,25 @@ func HorizonGoodput(m Model, s Search, seconds float64, seed uint64) (float64, e
 	return m.goodput(func(rate float64) (Result, error) { return Horizon(m, s, rate, Poisson(rate, seconds, seed)) })
 }
 
+// goodput bisects between nine tenths of the staggered bound and all of it, or
+// further down if not even that is held.
 func (m Model) goodput(run func(rate float64) (Result, error)) (float64, error) {
 	if err := m.check(); err != nil {
 		return 0, err
 	}
-	bound := m.Staggered()
-	return Goodput(bound/2, bound, .002, func(rate float64) (float64, error) {
+	share := func(rate float64) (float64, error) {
 		r, err := run(rate)
 		return r.BadShare(), err
-	})
+	}
+	for high := m.Staggered(); ; high *= .9 {
+		bad, err := share(.9 * high)
+		if err != nil {
+			return 0, err
+		}
+		if bad <= .01 || high < 1 {
+			return Goodput(.9*high, high, .004, share)
+		}
+	}
 }
 
 // Staggered is the rate in requests per second that GPUs in perfect turns hold

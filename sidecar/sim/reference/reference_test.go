@@ -171,6 +171,15 @@ func TestClockworkOfTableTwo(t *testing.T) {
 	}
 }
 
+// TestHorizonEnds: the last requests are served though a plan would rather drop
+// them than spend a GPU on so few.
+func TestHorizonEnds(t *testing.T) {
+	m := resnet50()
+	r, err := reference.Horizon(m, m.Foresight(), 5000, []queue.Time{1e6})
+	require.NoError(t, err)
+	require.Equal(t, reference.Result{Requests: 1, Batches: 1, Rows: 1}, r)
+}
+
 // TestAheadAccountsForEverybody: who is not served is bad, and planning ahead
 // without need costs nothing where GPUs are free.
 func TestAheadAccountsForEverybody(t *testing.T) {

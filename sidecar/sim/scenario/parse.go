@@ -115,7 +115,7 @@ func (m Model) check(known bool) error {
 	case m.MaxBatch > maxRows:
 		return fmt.Errorf("maxBatch %d is above %d", m.MaxBatch, maxRows)
 	case known && (m.Count > 1 || m.Profile != nil || len(m.Profiles) > 0 || m.MaxBatch > 0 || m.MemoryBytes > 0):
-		return errors.New("beside a snapshot a model changes slo, late, rate, weight, arrivals and load only")
+		return errors.New("beside a snapshot a model changes slo, late, rate, weight, arrivals, dispatch and load only")
 	case !known && (m.Profile == nil) == (len(m.Profiles) == 0):
 		return errors.New("give one profile, or profiles for several GPU types")
 	}

@@ -49,13 +49,30 @@ func (s *Scenario) place(w *sim.World, asked sim.Policy) error {
 	if err != nil {
 		return err
 	}
+	s.dispatch(w.Plan, snapshot)
+	return nil
+}
+
+// dispatch says how a plan's models are dispatched, where the scenario says so: for all of them, or for some.
+func (s *Scenario) dispatch(plan *policy.Plan, snapshot *policy.Snapshot) {
+	set := func(name string, d Dispatch) {
+		plan.Dispatch = slices.DeleteFunc(plan.Dispatch, func(o *policy.Dispatch) bool { return o.GetModel() == name })
+		plan.Dispatch = append(plan.Dispatch, &policy.Dispatch{Model: name, Discipline: d.Discipline, Parameters: d.Parameters, DropPolicy: d.DropPolicy})
+	}
 	if d := s.Dispatch; d.Discipline != "" || d.DropPolicy != "" || len(d.Parameters) > 0 {
-		w.Plan.Dispatch = nil
+		plan.Dispatch = nil
 		for _, m := range snapshot.GetModels() {
-			w.Plan.Dispatch = append(w.Plan.Dispatch, &policy.Dispatch{Model: m.GetName(), Discipline: d.Discipline, Parameters: d.Parameters, DropPolicy: d.DropPolicy})
+			set(m.GetName(), d)
 		}
 	}
-	return nil
+	for _, m := range s.Models {
+		if m.Dispatch == nil {
+			continue
+		}
+		for _, name := range m.names() {
+			set(name, *m.Dispatch)
+		}
+	}
 }
 
 // given are the partitions of the file.

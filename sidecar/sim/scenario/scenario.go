@@ -104,6 +104,8 @@ type Model struct {
 	Rate     float64   `yaml:"rate,omitempty" json:"rate,omitempty"`
 	Weight   float64   `yaml:"weight,omitempty" json:"weight,omitempty"`
 	Arrivals *Arrivals `yaml:"arrivals,omitempty" json:"arrivals,omitempty"`
+	// Dispatch of this model instead of the scenario's.
+	Dispatch *Dispatch `yaml:"dispatch,omitempty" json:"dispatch,omitempty"`
 
 	MemoryBytes uint64   `yaml:"memoryBytes,omitempty" json:"memoryBytes,omitempty"`
 	Load        Duration `yaml:"load,omitempty" json:"load,omitempty"`

@@ -1,0 +1,389 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/conch-serving/conch/internal/zoo"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/sim/bound"
+	"github.com/conch-serving/conch/sidecar/sim/scenario"
+)
+
+// contender is a rule by the name that figures have.
+type contender struct{ name, discipline, drop string }
+
+// batching is Symphony's figure 6a: 10 models of l(b) = b + beta ms on 32 GPUs with an SLO of 2 l(8). The figure has eager in percent of deferred;
+// in the text they are nearly the same at beta/alpha 1.
+func (b *bench) batching() []*row {
+	var rows []*row
+	for _, beta := range []int{1, 5, 10, 15} {
+		model := scenario.Model{Name: "m", Count: 10, Profile: &scenario.Profile{Alpha: duration(.001), Beta: duration(float64(beta) / 1e3)},
+			SLO: duration(2 * float64(8+beta) / 1e3), Late: "drop"}
+		cells := map[string]*cell{}
+		for _, x := range []contender{{"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"}} {
+			n := fmt.Sprintf("fig6a.beta%d.%s.goodput", beta, x.name)
+			cells[x.name] = &cell{name: n, guess: 32 * 8 / (float64(8+beta) / 1e3) * .8, scenario: world(32, b.simulated(4), rule(x.discipline, x.drop, nil), model)}
+			rows = append(rows, &row{figure: n, unit: "req/s", cell: cells[x.name]})
+		}
+		for _, x := range []string{"eager", "eager_prefix"} {
+			known := published{}
+			if beta == 1 {
+				known.paper = 1
+			}
+			rows = append(rows, &row{figure: fmt.Sprintf("fig6a.beta%d.%s.of_deferred", beta, x), unit: "ratio", published: known, rest: over(cells[x], cells["deferred"])})
+		}
+	}
+	return rows
+}
+
+// over is the goodput of one cell over that of another, seed by seed.
+func over(x, of *cell) func() []float64 {
+	return func() []float64 {
+		all, by := x.all(), of.all()
+		for i := range all {
+			if by[i] > 0 {
+				all[i] /= by[i]
+			}
+		}
+		return all
+	}
+}
+
+// timeouts is Symphony's figure 6b: timeout-based batching with a timeout that is a part of each model's SLO, over deferred. The paper says that the
+// best timeout reaches deferred with one model, and stays well below with the 37 A100 models.
+func (b *bench) timeouts(c zoo.Case) ([]*row, error) {
+	mixed, err := zoo.Profiles(zoo.A100)
+	if err != nil {
+		return nil, err
+	}
+	single := c.Profile
+	single.SLO = 50 * time.Millisecond
+	var rows []*row
+	for _, setup := range []struct {
+		name     string
+		profiles []zoo.Profile
+		gpus     int
+		guess    float64
+		seconds  float64
+	}{{"resnet50", []zoo.Profile{single}, 8, 6000, 10}, {"a100", mixed, 64, 15000, 3}} {
+		searched := func(name string, dispatch func(zoo.Profile) scenario.Dispatch) *cell {
+			var models []scenario.Model
+			for _, p := range setup.profiles {
+				d := dispatch(p)
+				m := profiled(p)
+				m.Dispatch = &d
+				models = append(models, m)
+			}
+			return &cell{name: name, guess: setup.guess, scenario: world(setup.gpus, b.simulated(setup.seconds), scenario.Dispatch{}, models...)}
+		}
+		n := "fig6b." + setup.name + "."
+		deferred := searched(n+"deferred.goodput", func(zoo.Profile) scenario.Dispatch { return rule("deferred", "window", nil) })
+		rows = append(rows, &row{figure: deferred.name, unit: "req/s", cell: deferred})
+		var best []*cell
+		for _, percent := range []int{0, 10, 20, 30, 40, 50, 60, 70, 80} {
+			waits := searched(fmt.Sprintf("%stimeout%d.goodput", n, percent), func(p zoo.Profile) scenario.Dispatch {
+				return rule("timeout", "window", map[string]string{"max_queue_delay": (p.SLO * time.Duration(percent) / 100).String()})
+			})
+			best = append(best, waits)
+			rows = append(rows, &row{figure: waits.name, unit: "req/s", cell: waits},
+				&row{figure: fmt.Sprintf("%stimeout%d.of_deferred", n, percent), unit: "ratio", rest: over(waits, deferred)})
+		}
+		known := published{}
+		if setup.name == "resnet50" {
+			known.paper = 1
+		}
+		rows = append(rows, &row{figure: n + "best_timeout.of_deferred", unit: "ratio", published: known, rest: func() []float64 {
+			top := slices.MaxFunc(best, func(x, y *cell) int { return int(x.found.Rate - y.found.Rate) })
+			return over(top, deferred)()
+		}})
+	}
+	return rows, nil
+}
+
+// profiled is a model of the zoo that drops what is late.
+func profiled(p zoo.Profile) scenario.Model {
+	return scenario.Model{
+		Name: p.Model, Profile: &scenario.Profile{Alpha: scenario.Duration(p.Alpha), Beta: scenario.Duration(p.Beta)}, SLO: scenario.Duration(p.SLO), Late: "drop",
+	}
+}
+
+// zoos are the mixes of Symphony's figure 9 on 64 GPUs with equal rates: all models, those with beta/alpha above 2, and those below. The figure has
+// no numbers; its text says how many times the best of the others Symphony holds. Plain simulations of the mixes are in the notes.
+func (b *bench) zoos() ([]*row, error) {
+	const gpus, least = 64, 2
+	plain := map[string]map[string]string{
+		"a100":      {"deferred": "17230", "eager": "11020", "eager_prefix": "18050"},
+		"gtx1080ti": {"deferred": "7380", "eager": "6620", "eager_prefix": "7440"},
+	}
+	said := map[string]float64{"a100.strong": 5.7, "gtx1080ti.strong": 3.5, "a100.weak": 1.10, "gtx1080ti.weak": 1.23}
+	var rows []*row
+	for _, kind := range []struct{ name, gpuType string }{{"a100", zoo.A100}, {"gtx1080ti", zoo.GTX1080Ti}} {
+		all, err := zoo.Profiles(kind.gpuType)
+		if err != nil {
+			return nil, err
+		}
+		for _, part := range []struct {
+			name string
+			in   func(zoo.Profile) bool
+		}{
+			{"mixed", func(zoo.Profile) bool { return true }},
+			{"strong", func(p zoo.Profile) bool { return p.Beta > least*p.Alpha }},
+			{"weak", func(p zoo.Profile) bool { return p.Beta < least*p.Alpha }},
+		} {
+			var models []scenario.Model
+			var bounds []bound.Model
+			for _, p := range all {
+				if part.in(p) {
+					models = append(models, profiled(p))
+					bounds = append(bounds, bound.Model{Latency: func(n int) float64 { return p.Latency(n).Seconds() }, SLO: p.SLO.Seconds(), MaxBatch: 64, Share: 1})
+				}
+			}
+			n := "fig9." + kind.name + "." + part.name + "."
+			most := bound.Gather(bounds, gpus)
+			rows = append(rows, &row{figure: n + "gather.bound", unit: "req/s", runs: []float64{most}, note: fmt.Sprintf("%d models", len(models))})
+			cells := map[string]*cell{}
+			for _, x := range []contender{
+				{"adaptive", "adaptive", ""}, {"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"},
+				{"earliest_latest", "earliest-latest", ""}, {"duty_cycle", "duty-cycle", ""}, {"flex", "flex", ""},
+			} {
+				cells[x.name] = &cell{name: n + x.name + ".goodput", guess: .8 * most, scenario: world(gpus, b.simulated(6e4)/most, rule(x.discipline, x.drop, nil), models...)}
+				note := ""
+				if p := plain[kind.name][x.name]; p != "" && part.name == "mixed" {
+					note = "a plain simulation " + p
+				}
+				rows = append(rows, &row{figure: n + x.name + ".goodput", unit: "req/s", note: note, cell: cells[x.name]})
+			}
+			rows = append(rows, &row{
+				figure: n + "deferred.of_best_system", unit: "ratio", published: published{paper: said[kind.name+"."+part.name]}, note: "over the best of earliest_latest, duty_cycle and flex",
+				rest: func() []float64 {
+					best := cells["flex"]
+					for _, x := range []string{"earliest_latest", "duty_cycle"} {
+						if cells[x].found.Rate > best.found.Rate {
+							best = cells[x]
+						}
+					}
+					return over(cells["deferred"], best)()
+				},
+			})
+		}
+	}
+	return rows, nil
+}
+
+// fewGPUs has copies of table 2's ResNet50 on few GPUs, where deferring alone collapses; plain simulations are in the notes.
+func (b *bench) fewGPUs(c zoo.Case) []*row {
+	var rows []*row
+	for _, x := range []struct {
+		models, gpus    int
+		deferred, eager string
+	}{
+		{1, 8, "5316", "3825"}, {1, 4, "2489", "2081"}, {2, 2, "816", "914"}, {4, 4, "1786", "1997"}, {8, 8, "3938", "4191"}, {8, 4, "475", "1434"},
+		{20, 8, "1645", "2728"}, {8, 2, "7", "359"}, {8, 16, "9844", "9056"}, {16, 32, "20475", "18338"},
+	} {
+		model := alone(c)
+		model.Count = x.models
+		analytic := bound.Model{Latency: func(n int) float64 { return c.Profile.Latency(n).Seconds() }, SLO: c.Profile.SLO.Seconds(), MaxBatch: 64, Share: 1}
+		most := bound.Gather(slices.Repeat([]bound.Model{analytic}, x.models), x.gpus)
+		for _, r := range []struct{ discipline, note string }{{"deferred", x.deferred}, {"eager", x.eager}, {"adaptive", ""}} {
+			n := fmt.Sprintf("few.%don%d.%s.goodput", x.models, x.gpus, r.discipline)
+			note := ""
+			if r.note != "" {
+				note = "a plain simulation " + r.note
+			}
+			rows = append(rows, &row{figure: n, unit: "req/s", note: note, cell: &cell{name: n, guess: .7 * most, scenario: world(x.gpus, max(3, b.simulated(6e4)/most), rule(r.discipline, "", nil), model)}})
+		}
+	}
+	return rows
+}
+
+// synthetic is a sample of Symphony's table 1, the 5,880 workloads of its figure 7: every model at the ends and the middle of each range, eight
+// copies of it or all 35 of table 3. What they are looked at for is how deferred compares with eager, in figure 7's panels.
+func (b *bench) synthetic() ([]*row, error) {
+	all, err := zoo.Profiles(zoo.GTX1080Ti)
+	if err != nil {
+		return nil, err
+	}
+	var pairs []pair
+	add := func(name string, models []scenario.Model, gpus int, shape, most float64) {
+		one := pair{name: name}
+		for i := range models {
+			models[i].Arrivals = &scenario.Arrivals{Shape: shape}
+		}
+		for i, x := range []contender{{"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"}} {
+			one.cells[i] = &cell{name: "table1." + name + "." + x.name, guess: .6 * most, scenario: world(gpus, max(1, b.simulated(12000)/most), rule(x.discipline, x.drop, nil), models...), seeds: 1}
+		}
+		pairs = append(pairs, one)
+	}
+	gather := func(n, gpus int, profiles ...zoo.Profile) float64 {
+		var models []bound.Model
+		for _, p := range profiles {
+			m := bound.Model{Latency: func(n int) float64 { return p.Latency(n).Seconds() }, SLO: p.SLO.Seconds(), MaxBatch: 64, Share: 1}
+			models = append(models, slices.Repeat([]bound.Model{m}, n)...)
+		}
+		return max(float64(n*len(profiles)), bound.Gather(models, gpus))
+	}
+	const copies = 8
+	for _, shape := range []float64{.1, 1} {
+		for _, perModel := range []int{1, 2, 4} {
+			var mix []scenario.Model
+			for _, p := range all {
+				mix = append(mix, profiled(p))
+			}
+			gpus := perModel * len(all)
+			add(fmt.Sprintf("mixed.gpus%d.gamma%g", perModel, 10*shape), mix, gpus, shape, gather(1, gpus, all...))
+			for _, name := range []string{"DenseNet121", "InceptionV3", "ResNet50V2", "VGG16", "Xception", "BERT"} {
+				p, err := zoo.Lookup(zoo.GTX1080Ti, name)
+				if err != nil {
+					return nil, err
+				}
+				for _, slo := range []int{20, 30, 50} {
+					p.SLO = time.Duration(slo) * time.Millisecond
+					m := profiled(p)
+					m.Count = copies
+					add(fmt.Sprintf("%s.slo%d.gpus%d.gamma%g", strings.ToLower(name), slo, perModel, 10*shape), []scenario.Model{m}, perModel*copies, shape, gather(copies, perModel*copies, p))
+				}
+			}
+		}
+	}
+	return panels(pairs), nil
+}
+
+// pair is a workload under deferred, eager, and eager with prefix drop.
+type pair struct {
+	name  string
+	cells [3]*cell
+}
+
+// gain of deferred over eager (1) or eager with prefix drop (2), and whether both hold anything.
+func (p pair) gain(eager int) (float64, bool) {
+	d, e := p.cells[0].found.Rate, p.cells[eager].found.Rate
+	if d == 0 || e == 0 {
+		return 0, false
+	}
+	return d / e, true
+}
+
+// panels are what figure 7 and its text say of the workloads. The cells are no figures of their own: there are too many to read.
+func panels(pairs []pair) []*row {
+	var rows []*row
+	for _, p := range pairs {
+		for _, c := range p.cells {
+			rows = append(rows, &row{figure: c.name, cell: c, hidden: true})
+		}
+	}
+	for i, name := range []string{"eager", "eager_prefix"} {
+		eager := i + 1
+		gains := func(of string) func() []float64 {
+			return func() (all []float64) {
+				for _, p := range pairs {
+					if g, ok := p.gain(eager); ok && strings.HasPrefix(p.name, of) {
+						all = append(all, g)
+					}
+				}
+				return all
+			}
+		}
+		share := func(from float64) func() []float64 {
+			return func() []float64 {
+				n, all := 0., gains("")()
+				for _, g := range all {
+					if g >= from {
+						n++
+					}
+				}
+				return []float64{n / float64(max(1, len(all)))}
+			}
+		}
+		paper := func(v float64) published {
+			if eager == 2 {
+				return published{} // the paper's eager has window drop
+			}
+			return published{paper: v}
+		}
+		n := "table1.deferred_over_" + name + "."
+		rows = append(rows,
+			&row{figure: n + "mixed", unit: "ratio", note: "paper 1.35 to 2.02; median and range of the workloads", rest: gains("mixed")},
+			&row{figure: n + "densenet121_slo30", unit: "ratio", note: "paper 1.34 to 3.34", rest: gains("densenet121.slo30")},
+			&row{figure: n + "densenet121_slo50", unit: "ratio", note: "paper: less than at 30 ms", rest: gains("densenet121.slo50")},
+			&row{figure: n + "bert", unit: "ratio", published: paper(1), rest: gains("bert")},
+			&row{figure: n + "all", unit: "ratio", rest: gains("")},
+			&row{figure: n + "share_from_95_percent", unit: "ratio", note: "of workloads in which deferred holds at least .95 of eager; paper: almost all", rest: share(.95)},
+			&row{figure: n + "share_from_half_more", unit: "ratio", note: "of workloads in which deferred holds at least 1.5 times eager", published: paper(.16), rest: share(1.5)},
+		)
+	}
+	slices.SortStableFunc(rows, func(x, y *row) int { return strings.Compare(x.figure, y.figure) })
+	return rows
+}
+
+// aroundThePeak are section 3.5's two properties: good requests past the peak (flat top), and idle GPUs below it.
+func (b *bench) aroundThePeak(c zoo.Case) []*row {
+	own := map[int]float64{6000: 5468, 10000: 5650, 20000: 5750}
+	var rows []*row
+	for _, discipline := range []string{"deferred", "adaptive", "eager"} {
+		s := world(c.GPUs, b.simulated(10), rule(discipline, "", nil), alone(c))
+		measure := func(rate float64, of func(goodput, busy float64) float64) func(context.Context, uint64) (float64, error) {
+			return func(ctx context.Context, seed uint64) (float64, error) {
+				result, err := s.Run(ctx, scenario.Options{Rate: rate, Seed: seed})
+				if err != nil {
+					return 0, err
+				}
+				busy := 0.0
+				for _, p := range result.Partitions {
+					busy += p.BusyShare / float64(len(result.Partitions))
+				}
+				return of(result.Total.Goodput, busy), nil
+			}
+		}
+		for _, offered := range []int{6000, 10000, 20000} {
+			one := &row{
+				figure: fmt.Sprintf("overload.resnet50.%s.offered%d.goodput", discipline, offered), unit: "req/s", note: "flat top: more load, no fewer answers in time",
+				run: measure(float64(offered), func(goodput, _ float64) float64 { return goodput }),
+			}
+			if discipline == "deferred" {
+				one.low, one.high = own[offered], own[offered]
+			}
+			rows = append(rows, one)
+		}
+		for _, percent := range []int{25, 50, 75} {
+			rows = append(rows, &row{
+				figure: fmt.Sprintf("idle.resnet50.%s.load%d.share", discipline, percent), unit: "ratio",
+				run:       measure(c.Goodput["symphony"]*float64(percent)/100, func(_, busy float64) float64 { return 1 - busy }),
+				published: published{paper: 1 - float64(percent)/100}, note: fmt.Sprintf("of GPU time, at %d%% of the paper's peak; load-proportional is (p-o)/p", percent),
+			})
+		}
+	}
+	return rows
+}
+
+// missing is the example of Symphony's section 3.3: l(b) = b + 5, an SLO of 12, 3 GPUs, a request each .75, without the 13th to the 15th. The text
+// says that deferred starts four requests at 2.25 first and staggers again after the gap, and that eager drops requests then, the 35th, 37th, 38th
+// and so on.
+func missing() ([]*row, error) {
+	var rows []*row
+	for _, x := range []contender{{"deferred", "deferred", "window"}, {"eager", "eager", "prefix"}} {
+		d, err := queue.NewDiscipline(x.discipline, nil)
+		if err != nil {
+			return nil, err
+		}
+		drop, err := queue.NewDropPolicy(x.drop)
+		if err != nil {
+			return nil, err
+		}
+		first, dropped := example(d, drop)
+		n := "example." + x.name + "."
+		if x.name == "deferred" {
+			rows = append(rows,
+				&row{figure: n + "first_batch", unit: "rows", runs: []float64{float64(first.rows)}, published: published{paper: 4}},
+				&row{figure: n + "first_start", unit: "units", runs: []float64{first.start}, published: published{paper: 2.25}})
+		}
+		rows = append(rows, &row{figure: n + "dropped", unit: "requests", runs: []float64{float64(dropped)}, note: "of the 60 that come after three have not"})
+	}
+	return rows, nil
+}

@@ -1,0 +1,239 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/conch-serving/conch/internal/zoo"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/sim"
+	"github.com/conch-serving/conch/sidecar/sim/bound"
+	"github.com/conch-serving/conch/sidecar/sim/reference"
+	"github.com/conch-serving/conch/sidecar/sim/scenario"
+)
+
+// ownScheduler is what Symphony's own scheduler was measured at, by model and rule: deferred without delays. With which delays the others ran is
+// not recorded; see budgets.
+func ownScheduler() map[string]map[string]published {
+	return map[string]map[string]published{
+		"ResNet50": {
+			"deferred": {low: 5317, high: 5341}, "eager": {low: 3749, high: 3749}, "target": {low: 5140, high: 5140}, "deferred_prefix": {low: 4539, high: 4539},
+		},
+		"InceptionResNetV2": {
+			"deferred": {low: 941, high: 954}, "eager": {low: 603, high: 603}, "deferred_prefix": {low: 835, high: 835},
+		},
+	}
+}
+
+// systems that the paper measured, by the discipline that is their rule.
+func systems() map[string]string {
+	return map[string]string{"deferred": "symphony", "earliest-latest": "clockwork", "duty-cycle": "nexus", "flex": "shepherd"}
+}
+
+// prefix of the figures of a row of table 2.
+func prefix(c zoo.Case) string { return "table2." + strings.ToLower(c.Profile.Model) + "." }
+
+// alone is a case's model.
+func alone(c zoo.Case) scenario.Model {
+	return scenario.Model{
+		Name: c.Profile.Model, Profile: &scenario.Profile{Alpha: scenario.Duration(c.Profile.Alpha), Beta: scenario.Duration(c.Profile.Beta)},
+		SLO: scenario.Duration(c.Profile.SLO), Late: "drop",
+	}
+}
+
+// enough seconds for a hundred thousand requests at the staggered bound.
+func (b *bench) enough(c zoo.Case) float64 { return b.simulated(1e5 / c.Staggered.Goodput) }
+
+// table2 are the rows of Symphony's table 2: every discipline under its own drop policy, deferred and eager without window drop, with the median
+// batches of its figure 1.
+func (b *bench) table2(cases []zoo.Case) ([]*row, error) {
+	var rows []*row
+	for _, c := range cases {
+		name := c.Profile.Model
+		analytic := bound.Model{Latency: func(n int) float64 { return c.Profile.Latency(n).Seconds() }, SLO: c.Profile.SLO.Seconds(), MaxBatch: 64, Share: 1}
+		_, apart := bound.Uncoordinated(analytic, c.GPUs)
+		_, staggered := bound.Staggered(analytic, c.GPUs)
+		rows = append(rows,
+			&row{figure: prefix(c) + "uncoordinated.bound", unit: "req/s", runs: []float64{apart}, published: published{paper: c.Uncoordinated.Goodput}},
+			&row{figure: prefix(c) + "staggered.bound", unit: "req/s", runs: []float64{staggered}, published: published{paper: c.Staggered.Goodput}},
+		)
+		add := func(figureName, discipline, drop, note string) {
+			known := ownScheduler()[name][figureName]
+			system := systems()[figureName]
+			known.paper = c.Goodput[system]
+			n := prefix(c) + strings.ReplaceAll(figureName, "-", "_")
+			searched := &cell{name: n + ".goodput", guess: .8 * staggered, scenario: world(c.GPUs, b.enough(c), rule(discipline, drop, nil), alone(c))}
+			rows = append(rows, &row{figure: searched.name, unit: "req/s", note: note, published: known, cell: searched})
+			for _, half := range []struct {
+				of, note string
+				median   func(*sim.ModelResult) int
+			}{
+				{"executions", "", func(m *sim.ModelResult) int { return m.MedianBatch }},
+				{"requests", "", medianOfRequests},
+			} {
+				if system == "" && discipline != "adaptive" {
+					continue
+				}
+				rows = append(rows, &row{
+					figure: n + ".median_batch_of_" + half.of, unit: "rows", published: published{paper: c.MedianBatch[system]},
+					run: func(ctx context.Context, seed uint64) (float64, error) {
+						r, err := searched.at(ctx, seed)
+						if err != nil {
+							return 0, err
+						}
+						return float64(half.median(&r.Models[0])), nil
+					},
+				})
+			}
+		}
+		for _, d := range queue.DescribeDisciplines() {
+			add(d.Name, d.Name, d.DefaultDrop, notes()[d.Name])
+		}
+		add("deferred_prefix", "deferred", "prefix", "in Symphony's code: timeout drop")
+		add("eager_prefix", "eager", "prefix", "")
+		rows = append(rows, b.dealt(c, analytic)...)
+		rows = append(rows, b.clockwork(c)...)
+	}
+	return rows, nil
+}
+
+func notes() map[string]string {
+	return map[string]string{
+		"timeout":         "Triton's rule drops nothing",
+		"earliest-latest": "the rule alone; clockwork_ahead has its controller's planning ahead",
+		"duty-cycle":      "the rule alone, on one central queue; duty_cycle_dealt has requests dealt out to GPUs",
+		"flex":            "preempts at no cost but the lost work",
+	}
+}
+
+// medianOfRequests is the batch that half of the requests did not run in a larger one than.
+func medianOfRequests(m *sim.ModelResult) int {
+	var rows, seen uint64
+	for b, n := range m.Batches {
+		rows += uint64(b) * n
+	}
+	for b, n := range m.Batches {
+		if seen += uint64(b) * n; rows > 0 && 2*seen >= rows {
+			return b
+		}
+	}
+	return 0
+}
+
+// dealt is Nexus as it is: its frontends deal requests out to GPUs, each with a queue of its own, so that eight GPUs are eight times one. Dealt in
+// turn, a GPU's arrivals are a Gamma process whose shape is the number of GPUs; at random, a Poisson process.
+func (b *bench) dealt(c zoo.Case, analytic bound.Model) []*row {
+	saturated, rate := bound.Uncoordinated(analytic, 1)
+	cycle := map[string]string{"cycle": time.Duration(analytic.Latency(saturated) * 1e9).String()}
+	var rows []*row
+	for _, way := range []struct {
+		name  string
+		shape float64
+	}{{"in_turn", float64(c.GPUs)}, {"at_random", 1}} {
+		model := alone(c)
+		model.Arrivals = &scenario.Arrivals{Shape: way.shape}
+		n := prefix(c) + "duty_cycle_dealt_" + way.name + ".goodput"
+		rows = append(rows, &row{
+			figure: n, unit: "req/s", published: published{paper: c.Goodput["nexus"]}, note: fmt.Sprintf("%d times one GPU with a cycle of l(%d)", c.GPUs, saturated),
+			cell: &cell{name: n, guess: .8 * rate, parts: float64(c.GPUs), scenario: world(1, float64(c.GPUs)*b.enough(c)/2, rule("duty-cycle", "window", cycle), model)},
+		})
+	}
+	return rows
+}
+
+// clockwork is the controller that plans ahead.
+func (b *bench) clockwork(c zoo.Case) []*row {
+	m := offline(c)
+	n := prefix(c) + "clockwork_ahead"
+	const note = "plans 10 ms ahead, for 5 ms before the deadline, as Clockwork's published controller"
+	return []*row{
+		{figure: n + ".goodput", unit: "req/s", note: note, published: published{paper: c.Goodput["clockwork"]}, run: func(_ context.Context, seed uint64) (float64, error) {
+			return reference.Clockwork().Goodput(m, b.enough(c), seed)
+		}},
+		{figure: n + ".median_batch_of_executions", unit: "rows", published: published{paper: c.MedianBatch["clockwork"]}, run: func(_ context.Context, seed uint64) (float64, error) {
+			_, median, err := reference.Clockwork().Serve(m, reference.Poisson(c.Goodput["clockwork"], b.enough(c), seed))
+			return float64(median), err
+		}},
+	}
+}
+
+// offline is a case as the searches of package reference take it.
+func offline(c zoo.Case) reference.Model {
+	const most = 64
+	return reference.Model{
+		Table: queue.Linear(queue.Time(c.Profile.Alpha), queue.Time(c.Profile.Beta), most), MaxBatch: most, SLO: queue.Time(c.Profile.SLO), GPUs: c.GPUs,
+	}
+}
+
+// references are what searches reach that take as long as they like: one that knows all arrivals, and one that knows the rate. What plain
+// prototypes of both reached before is in the notes.
+func (b *bench) references(cases []zoo.Case) []*row {
+	earlier := map[string]struct {
+		clairvoyant, horizon string
+		bad                  map[float64]string // of horizon, at an offered rate
+	}{
+		"ResNet50":          {"about 5750", "about 5500", map[float64]string{5450: ".78%", 5550: "1.25%"}},
+		"InceptionResNetV2": {"about 1010", "about 978", map[float64]string{960: ".6%", 980: "1.0%"}},
+	}
+	var rows []*row
+	for _, c := range cases {
+		m, known := offline(c), earlier[c.Profile.Model]
+		n := strings.Replace(prefix(c), "table2", "reference", 1)
+		rows = append(rows,
+			&row{figure: n + "clairvoyant.goodput", unit: "req/s", note: "knows every arrival; a plain prototype " + known.clairvoyant, run: func(_ context.Context, seed uint64) (float64, error) {
+				return reference.ClairvoyantGoodput(m, m.Thorough(), b.enough(c)/2, seed)
+			}},
+			&row{figure: n + "clairvoyant_short.goodput", unit: "req/s", note: "the same on a tenth of the requests: begins with free GPUs, and the rate of so few is by chance", run: func(_ context.Context, seed uint64) (float64, error) {
+				return reference.ClairvoyantGoodput(m, m.Thorough(), b.enough(c)/20, seed)
+			}},
+			&row{figure: n + "horizon.goodput", unit: "req/s", note: "knows the rate; a plain prototype " + known.horizon, run: func(_ context.Context, seed uint64) (float64, error) {
+				return reference.HorizonGoodput(m, m.Foresight(), b.enough(c)/5, seed)
+			}},
+		)
+		for _, offered := range []float64{5450, 5550, 960, 980} {
+			if known.bad[offered] == "" {
+				continue
+			}
+			rows = append(rows, &row{
+				figure: fmt.Sprintf("%shorizon.offered%.0f.bad", n, offered), unit: "ratio", note: "a plain prototype " + known.bad[offered],
+				run: func(_ context.Context, seed uint64) (float64, error) {
+					r, err := reference.Horizon(m, m.Foresight(), offered, reference.Poisson(offered, b.enough(c)/5, seed))
+					return r.BadShare(), err
+				},
+			})
+		}
+	}
+	return rows
+}
+
+// budgets are the rules of Symphony's scheduler with its default delays: 2 ms off every deadline for the response, and 100 us and 50 us a request
+// until a batch can start. It sends plans ahead, so no GPU idles for them; what they cost is time before the deadline. Here they are taken off the
+// SLO, for a batch of the median size that the paper has for Symphony.
+func (b *bench) budgets(cases []zoo.Case) []*row {
+	withDelays := map[string]published{"ResNet50": {low: 5113, high: 5136}, "InceptionResNetV2": {low: 936, high: 943}}
+	var rows []*row
+	for _, c := range cases {
+		model := alone(c)
+		off := 2*time.Millisecond + 100*time.Microsecond + time.Duration(c.MedianBatch["symphony"])*50*time.Microsecond
+		model.SLO -= scenario.Duration(off)
+		for _, x := range []struct{ name, discipline, drop string }{
+			{"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"target", "target", "window"}, {"deferred_prefix", "deferred", "prefix"},
+		} {
+			known := ownScheduler()[c.Profile.Model][x.name]
+			if x.name == "deferred" {
+				known = withDelays[c.Profile.Model]
+			}
+			n := strings.Replace(prefix(c), "table2", "budget", 1) + x.name + ".goodput"
+			rows = append(rows, &row{
+				figure: n, unit: "req/s", note: fmt.Sprintf("%v of the SLO kept back for Symphony's default delays", off), published: known,
+				cell: &cell{name: n, guess: .6 * c.Staggered.Goodput, scenario: world(c.GPUs, b.enough(c)/2, rule(x.discipline, x.drop, nil), model)},
+			})
+		}
+	}
+	return rows
+}
