@@ -47,18 +47,3 @@ func TestLoadsThatAreCompared(t *testing.T) {
 	require.Contains(t, names, "equal20.poisson.equal.loose.gpus4")
 	require.NotContains(t, names, "equal1.poisson.zipf.tight.gpus4")
 }
-
-func TestReproduceComparesEveryRow(t *testing.T) {
-	b, out := tiny("")
-	r := &figure.Report{File: "reproduce", Command: "make reproduce"}
-	require.NoError(t, b.reproduce(t.Context(), r))
-	require.NoError(t, r.Validate())
-	require.Contains(t, out.String(), "5839")
-	names := map[string]bool{}
-	for _, f := range r.Figures {
-		names[f.Name] = true
-	}
-	for _, name := range []string{"table2.resnet50.earliest_latest.goodput", "table2.inceptionresnetv2.flex.goodput", "fig6a.beta15.eager_prefix.goodput"} {
-		require.Contains(t, names, name)
-	}
-}

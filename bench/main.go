@@ -54,7 +54,7 @@ func command() *cobra.Command {
 	flags.StringVar(&b.results, "results", "results", "directory of the reports")
 	flags.StringVar(&b.server, "tritonserver", os.Getenv("CONCH_TRITONSERVER"), "path of tritonserver, for live")
 	flags.Uint64Var(&b.seed, "seed", 1, "seed of arrivals")
-	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy) or burst.minitriton (fidelity)")
+	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy), burst.minitriton (fidelity) or fig6b (reproduce)")
 	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")
 
 	flags.Float64Var(&b.stretch, "stretch", defaultStretch, "factor on emulated times and lengths: a busy machine needs more (fidelity)")

@@ -48,25 +48,34 @@ func (b *bench) reproduce(ctx context.Context, r *figure.Report) error {
 	if err != nil {
 		return err
 	}
-	parts := []func() ([]*row, error){
-		func() ([]*row, error) { return b.table2(cases) },
-		func() ([]*row, error) { return b.references(cases), nil },
-		func() ([]*row, error) { return b.budgets(cases), nil },
-		func() ([]*row, error) { return b.batching(), nil },
-		func() ([]*row, error) { return b.timeouts(cases[0]) },
-		b.zoos,
-		func() ([]*row, error) { return b.fewGPUs(cases[0]), nil },
-		b.synthetic,
-		func() ([]*row, error) { return b.aroundThePeak(cases[0]), nil },
-		missing,
+	parts := []struct {
+		name string
+		rows func() ([]*row, error)
+	}{
+		{"table2", func() ([]*row, error) { return b.table2(cases) }},
+		{"reference", func() ([]*row, error) { return b.references(cases), nil }},
+		{"budget", func() ([]*row, error) { return b.budgets(cases), nil }},
+		{"fig6a", func() ([]*row, error) { return b.batching(), nil }},
+		{"fig6b", func() ([]*row, error) { return b.timeouts(cases[0]) }},
+		{"fig9", b.zoos},
+		{"few", func() ([]*row, error) { return b.fewGPUs(cases[0]), nil }},
+		{"table1", b.synthetic},
+		{"overload and idle", func() ([]*row, error) { return b.aroundThePeak(cases[0]), nil }},
+		{"example", missing},
 	}
 	var rows []*row
 	for _, part := range parts {
-		more, err := part()
+		if !strings.Contains(part.name, b.only) {
+			continue
+		}
+		more, err := part.rows()
 		if err != nil {
 			return err
 		}
 		rows = append(rows, more...)
+	}
+	if len(rows) == 0 {
+		return fmt.Errorf("reproduce: no part is called %s", b.only)
 	}
 	if err := b.measure(ctx, rows, seeds); err != nil {
 		return err

@@ -230,8 +230,12 @@ func (b *bench) synthetic() ([]*row, error) {
 		return max(float64(n*len(profiles)), bound.Gather(models, gpus))
 	}
 	const copies = 8
+	perModels := []int{1, 2, 4}
+	if b.quick {
+		perModels = perModels[:1]
+	}
 	for _, shape := range []float64{.1, 1} {
-		for _, perModel := range []int{1, 2, 4} {
+		for _, perModel := range perModels {
 			var mix []scenario.Model
 			for _, p := range all {
 				mix = append(mix, profiled(p))

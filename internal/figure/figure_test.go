@@ -46,6 +46,7 @@ func TestWriteReadRender(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []*figure.Report{report()}, reports)
 
+	reports[0].Remarks = []figure.Remark{{About: "Why so slow", Text: "One core."}}
 	var page bytes.Buffer
 	require.NoError(t, figure.Render(&page, reports))
 	golden := filepath.Join("testdata", "results.md")

@@ -51,6 +51,27 @@ func TestGoodput(t *testing.T) {
 	require.InEpsilon(t, 475, goodput["deferred"], .15)
 }
 
+// TestDispatchOfOneModel: what a model says of its own dispatch goes before what the scenario says.
+func TestDispatchOfOneModel(t *testing.T) {
+	s := load(t, "eight-on-four.yaml")
+	s.Dispatch = scenario.Dispatch{Discipline: "eager"}
+	other := s.Models[0]
+	other.Name, other.Count, other.Dispatch = "patient", 2, &scenario.Dispatch{Discipline: "timeout", DropPolicy: "window", Parameters: map[string]string{"max_queue_delay": "3ms"}}
+	s.Models = append(s.Models, other)
+	w, err := s.World(scenario.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, w.Close()) }()
+	said := map[string]string{}
+	for _, d := range w.Plan.GetDispatch() {
+		require.NotContains(t, said, d.GetModel())
+		said[d.GetModel()] = d.GetDiscipline() + d.GetParameters()["max_queue_delay"]
+	}
+	require.Len(t, said, max(1, s.Models[0].Count)+2)
+	require.Equal(t, "timeout3ms", said["patient-0"])
+	require.Equal(t, "timeout3ms", said["patient-1"])
+	require.Equal(t, "eager", said[w.Snapshot.GetModels()[0].GetName()])
+}
+
 // TestExamples runs every example: it has load, and most of it is served. A scenario that was written as JSON gives the same result.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
