@@ -30,7 +30,7 @@ func differences() []figure.Remark {
 		},
 		{
 			About: "Shepherd",
-			Text: "The paper had Shepherd's scheduler written anew from its pseudocode. Here a preemption costs the lost work and nothing else, and no message takes time; 2.5 ms of delays as above would cost flex what they cost eager.",
+			Text:  "The paper had Shepherd's scheduler written anew from its pseudocode. Here a preemption costs the lost work and nothing else, and no message takes time. Both are in its favour; how much of the difference each is was not separated.",
 		},
 		{
 			About: "Timeouts, figure 6b",
@@ -53,12 +53,12 @@ func differences() []figure.Remark {
 			About: "Offline references",
 			Text: "Both searches drop the head or start the next b requests on the GPU that is free first, and keep the schedules with the least GPU time left and the fewest drops. The one that knows only the rate used to plan for 64 expected requests and to " +
 				"deal with all of them, so that its last batch had to end with the last of them; that dictated the end of every batch before, and it dropped 2.5% at 5,476 req/s. A plan may now end in the midst of a batch, and looks 128 requests ahead. " +
-				"The one that knows all arrivals finds the same share of drops with beams of 12, 50 and 100 (within a tenth of a percent of the requests), so what the prototype's 5,750 req/s has above it is its run: on few requests, which begin with free GPUs and whose " +
+				"The one that knows all arrivals finds the same share of drops with beams of 12, 50 and 100 (within a fifth of a percent of the requests), so what the prototype's 5,750 req/s has above it is its run: on few requests, which begin with free GPUs and whose " +
 				"rate is a percent up or down by chance, this search reaches that too (`clairvoyant_short`).",
 		},
 		{
 			About: "Low load",
-			Text: "Idle shares of deferred below the peak are above (p-o)/p, because the paper's p, at which they are taken, is below what deferred holds here, and because at the peak GPUs are not quite always busy.",
+			Text:  "Idle shares of deferred below the peak are above (p-o)/p, because the paper's p, at which they are taken, is below what deferred holds here, and because at the peak GPUs are not quite always busy.",
 		},
 	}
 }

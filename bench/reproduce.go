@@ -215,15 +215,15 @@ func (b *bench) print(rows []*row, r *figure.Report) {
 			code = span(one.low, one.high)
 		}
 		if one.paper > 0 || one.low > 0 {
-			f.Note += "; ratio " + strings.Join(ratios(ratio(one.paper), ratio((one.low+one.high)/2)), " and ")
+			f.Note += "; ratio " + strings.Join(available(ratio(one.paper), ratio((one.low+one.high)/2)), " and ")
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", one.figure, number(one.paper), code, figure.Number(f.Value), span(f.Low, f.High), ratio(one.paper), ratio((one.low+one.high)/2))
 	}
 	_ = w.Flush()
 }
 
-// ratios are those that there are.
-func ratios(all ...string) (some []string) {
+// available are those that there are.
+func available(all ...string) (some []string) {
 	for _, r := range all {
 		if r != "-" {
 			some = append(some, r)
