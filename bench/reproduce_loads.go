@@ -16,8 +16,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 )
 
-// contender is a rule by the name that figures have.
-type contender struct{ name, discipline, drop string }
+// contestant is a rule by the name that figures have.
+type contestant struct{ name, discipline, drop string }
 
 // batching is Symphony's figure 6a: 10 models of l(b) = b + beta ms on 32 GPUs with an SLO of 2 l(8). The figure has eager in percent of deferred;
 // in the text they are nearly the same at beta/alpha 1.
@@ -27,7 +27,7 @@ func (b *bench) batching() []*row {
 		model := scenario.Model{Name: "m", Count: 10, Profile: &scenario.Profile{Alpha: duration(.001), Beta: duration(float64(beta) / 1e3)},
 			SLO: duration(2 * float64(8+beta) / 1e3), Late: "drop"}
 		cells := map[string]*cell{}
-		for _, x := range []contender{{"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"}} {
+		for _, x := range []contestant{{"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"}} {
 			n := fmt.Sprintf("fig6a.beta%d.%s.goodput", beta, x.name)
 			cells[x.name] = &cell{name: n, guess: 32 * 8 / (float64(8+beta) / 1e3) * .8, scenario: world(32, b.simulated(4), rule(x.discipline, x.drop, nil), model)}
 			rows = append(rows, &row{figure: n, unit: "req/s", cell: cells[x.name]})
@@ -149,7 +149,7 @@ func (b *bench) zoos() ([]*row, error) {
 			most := bound.Gather(bounds, gpus)
 			rows = append(rows, &row{figure: n + "gather.bound", unit: "req/s", runs: []float64{most}, note: fmt.Sprintf("%d models", len(models))})
 			cells := map[string]*cell{}
-			for _, x := range []contender{
+			for _, x := range []contestant{
 				{"adaptive", "adaptive", ""}, {"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"},
 				{"earliest_latest", "earliest-latest", ""}, {"duty_cycle", "duty-cycle", ""}, {"flex", "flex", ""},
 			} {
@@ -216,7 +216,7 @@ func (b *bench) synthetic() ([]*row, error) {
 		for i := range models {
 			models[i].Arrivals = &scenario.Arrivals{Shape: shape}
 		}
-		for i, x := range []contender{{"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"}} {
+		for i, x := range []contestant{{"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"}} {
 			one.cells[i] = &cell{name: "table1." + name + "." + x.name, guess: .6 * most, scenario: world(gpus, max(1, b.simulated(12000)/most), rule(x.discipline, x.drop, nil), models...), seeds: 1}
 		}
 		pairs = append(pairs, one)
@@ -371,7 +371,7 @@ func (b *bench) aroundThePeak(c zoo.Case) []*row {
 // and so on.
 func missing() ([]*row, error) {
 	var rows []*row
-	for _, x := range []contender{{"deferred", "deferred", "window"}, {"eager", "eager", "prefix"}} {
+	for _, x := range []contestant{{"deferred", "deferred", "window"}, {"eager", "eager", "prefix"}} {
 		d, err := queue.NewDiscipline(x.discipline, nil)
 		if err != nil {
 			return nil, err
