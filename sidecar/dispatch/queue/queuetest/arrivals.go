@@ -6,10 +6,12 @@ package queuetest
 import (
 	"math/rand/v2"
 
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
-// arrivals merges the models' Poisson processes.
+// arrivals merges the models' renewal processes.
 type arrivals struct {
 	gaps []func() float64 // per model, in seconds
 	at   []float64        // each model's next arrival
@@ -23,6 +25,9 @@ func newArrivals(w Workload, rng *rand.Rand, perShare float64) *arrivals {
 			rate *= w.Shares[i]
 		}
 		gap := func() float64 { return rng.ExpFloat64() / rate }
+		if w.Shape > 0 {
+			gap = distuv.Gamma{Alpha: w.Shape, Beta: w.Shape * rate, Src: rng}.Rand
+		}
 		a.gaps = append(a.gaps, gap)
 		a.at = append(a.at, gap())
 	}

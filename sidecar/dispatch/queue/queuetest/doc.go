@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package queuetest measures queue disciplines on virtual time: Poisson
-// arrivals, partitions that take exactly l(b) for a batch, no delays. Tests and
+// or bursty arrivals, partitions that take l(b) for a batch, or nearly. Tests and
 // benchmarks of the queue use it.
 //
 // sidecar/sim is the simulator for people, and can do all of this too. It is not

@@ -24,6 +24,14 @@ type Workload struct {
 	// Seconds is how long requests arrive; the first Warmup of them do not count.
 	Seconds, Warmup float64
 	Seed            uint64
+	// Shape makes each model's arrivals a Gamma renewal process of that shape:
+	// below 1 they come in bursts. Zero means Poisson, which is shape 1.
+	Shape float64
+	// Delay is how long a batch travels, and Jitter the relative standard
+	// deviation of its time on the partition. The tables of Models allow for
+	// both: they are Inflated times the mean time on the partition, plus Delay.
+	Delay            queue.Time
+	Jitter, Inflated float64
 }
 
 // Equal returns n partitions of profile class 0.
@@ -66,9 +74,9 @@ func (r Result) WorstBad() float64 {
 func Run(w Workload, rate float64) Result {
 	rng := rand.New(rand.NewPCG(w.Seed, 0x636f6e6368))
 	s := &sim{
-		counted: queue.Time(w.Warmup * 1e9),
-		result:  Result{Sent: make([]int, len(w.Models)), Bad: make([]int, len(w.Models))},
-		models:  make(map[queue.ModelID]int), used: make(map[queue.PartitionID]bool),
+		counted: queue.Time(w.Warmup * 1e9), rng: rng, delay: w.Delay, jitter: w.Jitter, inflated: max(1, w.Inflated),
+		result: Result{Sent: make([]int, len(w.Models)), Bad: make([]int, len(w.Models))},
+		models: make(map[queue.ModelID]int), used: make(map[queue.PartitionID]bool),
 	}
 	s.queue = queue.New(s, queue.Options{})
 	ids := make([]queue.ModelID, len(w.Models))
@@ -164,18 +172,21 @@ func Goodput(w Workload, guess float64) float64 {
 
 // sim is the world around the queue: partitions that take their time.
 type sim struct {
-	queue    *queue.Scheduler
-	now      queue.Time
-	counted  queue.Time
-	models   map[queue.ModelID]int
-	running  []run // a heap by end
-	free     []*queue.Request
-	rows     int
-	busy     queue.Time
-	result   Result
-	used     map[queue.PartitionID]bool
-	latency  float64 // the sum, in seconds
-	answered int
+	queue            *queue.Scheduler
+	now              queue.Time
+	counted          queue.Time
+	models           map[queue.ModelID]int
+	running          []run // a heap by end
+	free             []*queue.Request
+	rows             int
+	busy             queue.Time
+	result           Result
+	rng              *rand.Rand
+	delay            queue.Time
+	jitter, inflated float64
+	used             map[queue.PartitionID]bool
+	latency          float64 // the sum, in seconds
+	answered         int
 }
 
 type run struct {
@@ -200,7 +211,12 @@ func (s *sim) Dispatch(b *queue.Batch) {
 	if b.Start >= s.counted {
 		s.used[b.Partition] = true
 	}
-	s.running = append(s.running, run{b.Finish, b.Partition, b})
+	end := b.Finish
+	if s.jitter > 0 {
+		mean := float64(b.Finish-b.Start-s.delay) / s.inflated
+		end = b.Start + s.delay + queue.Time(mean*max(.5, 1+s.jitter*s.rng.NormFloat64()))
+	}
+	s.running = append(s.running, run{end, b.Partition, b})
 	for i := len(s.running) - 1; i > 0 && s.running[i].end < s.running[(i-1)/2].end; i = (i - 1) / 2 {
 		s.running[i], s.running[(i-1)/2] = s.running[(i-1)/2], s.running[i]
 	}
