@@ -98,7 +98,7 @@ func TestStreamsShareExecutions(t *testing.T) {
 	unary.Wait()
 	require.Equal(t, []int{1, 8}, p.executions())
 	require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 10*time.Second, time.Millisecond)
-	require.Equal(t, 9, seen.count(t)[dispatch.OK])
+	require.Equal(t, 9, resultsInTime(seen.count(t))[dispatch.OK])
 }
 
 // TestStreamOrder: answers come in the order of the requests, whichever way each
@@ -134,7 +134,7 @@ func TestStreamOrder(t *testing.T) {
 		"gone||false|Request for unknown model: 'm' version 1 is not at ready state",
 		"last|m|true|",
 	}, lines(t, s))
-	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 3, dispatch.Failed: 2}, seen.count(t))
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 3, dispatch.Failed: 2}, resultsInTime(seen.count(t)))
 }
 
 // TestCancelledStreamIsNotExecuted: what a caller who has gone has in the queue is
@@ -157,7 +157,7 @@ func TestCancelledStreamIsNotExecuted(t *testing.T) {
 	close(p.hold)
 	require.Equal(t, []string{"other|m|true|", "another|m|true|"}, lines(t, other))
 	require.Equal(t, []int{1, 1}, p.executions())
-	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 2, dispatch.Cancelled: 3}, seen.count(t))
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 2, dispatch.Cancelled: 3}, resultsInTime(seen.count(t)))
 	for _, o := range seen.outcomes {
 		if o.Result == dispatch.Cancelled {
 			require.Equal(t, dispatch.GoneCancel, o.Reason)
@@ -190,7 +190,7 @@ func TestStreamsHaveDeadlines(t *testing.T) {
 	close(p.hold)
 	require.Equal(t, []string{"first|m|true|", "short|m|true|Request timeout expired"}, lines(t, s))
 	require.Equal(t, []int{1}, p.executions())
-	n := seen.count(t)
+	n := resultsInTime(seen.count(t))
 	require.Equal(t, 1, n[dispatch.OK])
 	require.Equal(t, 2, n[dispatch.Dropped]+n[dispatch.Cancelled])
 }
