@@ -16,6 +16,9 @@
 //     plans for a single future, so it is no bound: a rule that leaves room for
 //     chance may do better.
 //
+// Ahead is another system's way, for comparison: a controller that decides what a
+// GPU runs before it is free, as Clockwork's does.
+//
 // Times are virtual, and there are no delays besides l(b). Everything is a
 // function of its arguments.
 package reference
