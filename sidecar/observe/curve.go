@@ -66,14 +66,16 @@ func (s *samples) add(us float64) {
 
 // mean and standard deviation after pulling the outermost twentieth on each
 // side in to the next value (Winsor): one page fault or one garbage collection
-// must not move a deadline.
+// must not move a deadline. Of three values, which is what a warm-up has of a
+// batch size, the median remains: a size that looks slow is not used, so that
+// nothing would ever correct it.
 func (s *samples) moments() (mean, deviation float64) {
 	sorted := make([]float64, len(s.ring))
 	for i, v := range s.ring {
 		sorted[i] = float64(v)
 	}
 	slices.Sort(sorted)
-	if n := len(sorted); n >= 8 {
+	if n := len(sorted); n >= 3 {
 		cut := (n + 19) / 20
 		for i := range cut {
 			sorted[i], sorted[n-1-i] = sorted[cut], sorted[n-1-cut]

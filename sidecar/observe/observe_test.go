@@ -221,6 +221,30 @@ func TestCalibratedThenObserved(t *testing.T) {
 	require.True(t, p.GetInterfered())
 }
 
+// TestOneStallWhileCalibrating: the machine stalls during one of a warm-up's three executions of eight rows. If the curve believed it, batches
+// of eight would never be tried, and nothing would ever correct it.
+func TestOneStallWhileCalibrating(t *testing.T) {
+	for stalled := range 3 {
+		r := recorder(t)
+		r.SetModel("m", "r1", 8, nil)
+		var samples []observe.Sample
+		for _, rows := range []int{1, 2, 4, 8} {
+			for i := range 3 {
+				took := line(time.Millisecond, 4*time.Millisecond, rows)
+				if rows == 8 && i == stalled {
+					took += 30 * time.Millisecond
+				}
+				samples = append(samples, observe.Sample{Rows: rows, Duration: took})
+			}
+		}
+		r.Calibrated("m", "T4", 100, samples)
+		l8, _ := profile(t, r).Latency(8, 100)
+		require.InDelta(t, 12_000, l8, 1)
+		u8, _ := profile(t, r).Upper(8, 100)
+		require.InDelta(t, 12_000, u8, 1)
+	}
+}
+
 // TestInterfered is INFaaS's rule: above 1.5 times, until below 1.25 times.
 func TestInterfered(t *testing.T) {
 	r := recorder(t)
