@@ -126,41 +126,31 @@ func queueCases() []Case {
 		}},
 		{"priority/a timeout that is over", func(e *Env) {
 			before := e.quiet("queued")
-			q := e.busy(150)
+			q := e.busy(100)
 			hasty, patient := several(3, "hasty", 0, parameter("timeout", 1000)), several(3, "patient", 0)
-			q.send(append(hasty, patient...)...)
+			strict := several(2, "strict", 0, parameter("priority", 5), parameter("timeout", 10_000_000)) // a caller cannot wait for longer than the policy says
+			q.send(slices.Concat(hasty, patient, strict)...)
 			q.end()
 			q.expired(hasty)
+			q.expired(strict)
 			q.answered(patient)
-			after := e.settled(before, 9)
+			after := e.settled(before, 11)
 			require.Equal(e, before.InferenceStats.Success.Count+6, after.InferenceStats.Success.Count)
-			require.Equal(e, before.InferenceStats.Fail.Count+3, after.InferenceStats.Fail.Count)
+			require.Equal(e, before.InferenceStats.Fail.Count+5, after.InferenceStats.Fail.Count)
 		}},
 		{"priority/a timeout that is over, over HTTP", func(e *Env) {
-			q := e.busy(150)
+			q := e.busy(80)
 			e.wantHTTP(e.call("POST", inferPath("queued"), `{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"data":[0]}],"parameters":{"timeout":1000}}`), 503, textPlain, errorJSON("Request timeout expired"))
 			q.end()
 		}},
-		{"priority/a timeout shortens the policy's only", func(e *Env) {
-			q := e.busy(150)
-			requests := slices.Concat(several(2, "strict", 0, parameter("priority", 5), parameter("timeout", 10_000_000)), several(2, "plain", 0, parameter("priority", 5)))
-			q.send(requests...)
+		{"priority/put off or left to wait, not refused", func(e *Env) {
+			q := e.busy(80)
+			late := several(3, "late", 0, parameter("priority", 6))
+			calm := several(3, "calm", 0, parameter("priority", 4), parameter("timeout", 1)) // no policy has a timeout that it could shorten
+			q.send(slices.Concat(late, calm)...)
 			q.end()
-			q.expired(requests)
-		}},
-		{"priority/a timeout means nothing where no policy has one", func(e *Env) {
-			q := e.busy(100)
-			requests := several(3, "calm", 0, parameter("priority", 4), parameter("timeout", 1))
-			q.send(requests...)
-			q.end()
-			q.answered(requests)
-		}},
-		{"priority/put off, not refused", func(e *Env) {
-			q := e.busy(100)
-			requests := several(3, "late", 0, parameter("priority", 6))
-			q.send(requests...)
-			q.end()
-			q.answered(requests)
+			q.answered(late)
+			q.answered(calm)
 		}},
 		{"priority/over HTTP config", func(e *Env) {
 			r := e.call("GET", "/v2/models/queued/config", "")
@@ -191,7 +181,7 @@ func queueCases() []Case {
 	}
 	cases = append(cases, Case{"priority/a high one goes first, and what names none that there is goes as the default", func(e *Env) {
 		q := e.busy(200)
-		low := several(9, "low", 30, parameter("priority", 4))
+		low := several(9, "low", 10, parameter("priority", 4))
 		q.send(low...)
 		time.Sleep(60 * time.Millisecond) // they are in line
 		for name, options := range map[string][]option{"one": {parameter("priority", 1)}, "beyond": {parameter("priority", 99)}, "zero": {parameter("priority", 0)}, "none": nil} {
@@ -210,7 +200,7 @@ func queueCases() []Case {
 		q.end()
 		require.Equal(e, []string{"t|queued||final|error: Request timeout expired", "u|queued|1|final|" + hex(fp32(0))}, lines)
 	}}, Case{"priority/a caller that goes while it waits", func(e *Env) {
-		q := e.busy(200)
+		q := e.busy(120)
 		ctx, cancel := context.WithTimeout(e.Context(), 60*time.Millisecond)
 		defer cancel()
 		_, err := e.Client.Stub.ModelInfer(ctx, taking("queued", "gone", 0))

@@ -46,7 +46,7 @@ func newSim(t *testing.T, b batcher) *sim {
 
 func (s *sim) arrive(ms, rows int, shape ...int64) *request {
 	r := &request{ctx: context.Background(), rows: rows, enqueued: at(ms), inputs: []tensor{{name: "X", shape: append([]int64{int64(rows)}, shape...)}}}
-	s.add(r)
+	require.Nil(s.t, s.add(r))
 	s.form(at(ms))
 	return r
 }
@@ -140,7 +140,7 @@ func TestDynamicBatching(t *testing.T) {
 		for i := range 12 {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancels = append(cancels, cancel)
-			s.add(&request{ctx: ctx, rows: 1, enqueued: at(0)})
+			require.Nil(t, s.add(&request{ctx: ctx, rows: 1, enqueued: at(0)}))
 			if i == 1 {
 				s.takes(0, 1, 1)
 			}
@@ -205,7 +205,7 @@ func TestBatcherInvariants(t *testing.T) {
 				rows := rapid.IntRange(1, b.maxBatch).Draw(t, "rows")
 				r := &request{ctx: context.Background(), rows: rows, enqueued: at(now), inputs: []tensor{{name: "X", shape: []int64{int64(rows), rapid.Int64Range(1, 2).Draw(t, "dim")}}}}
 				sent = append(sent, r)
-				b.add(r)
+				require.Nil(t, b.add(r))
 				b.form(at(now))
 				continue
 			}
