@@ -411,6 +411,9 @@ func TestLoadAndUnload(t *testing.T) {
 	require.True(t, l.unloaded.Parameters["unload_dependents"].GetBoolParam())
 
 	require.Equal(t, `{"error":"attempt to access JSON non-string as string"}`, post("/v2/repository/models/m/load", `{"parameters":{"config":1}}`).Body)
+	require.Equal(t, ok, post("/v2/repository/models/m/load", `{"parameters":{"config":"{}","file:1/model.py":"a!G\nk"}}`))
+	require.Equal(t, "hi", string(l.loaded.Parameters["file:1/model.py"].GetBytesParam()), "what is no base64 is passed over, and padding may lack")
+	require.Equal(t, `{"error":"unexpected error on creating Triton parameter"}`, post("/v2/repository/models/m/load", `{"parameters":{"x":"y"}}`).Body)
 	require.Equal(t, `{"error":"attempt to get members for non-object"}`, post("/v2/repository/models/m/load", `{"parameters":[]}`).Body)
 	l.err = status.Error(codes.Internal, "failed to load 'm', failed to poll from model repository")
 	require.Equal(t, answer{Code: 500, ContentType: "application/json", Body: `{"error":"failed to load 'm', failed to poll from model repository"}`},
