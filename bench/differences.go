@@ -20,7 +20,7 @@ func differences() []figure.Remark {
 			Text: "The rule alone, earliest latest moment first, holds 3.2 times what the paper measured of Clockwork on ResNet50. Two constants of Clockwork's published controller (`src/clockwork/controller/infer5`) are the rest: it " +
 				"decides what a GPU runs 10 ms before the GPU is free (`schedule_ahead`), when few requests are there yet, and it aims at 5 ms before the deadline (`buffer`). It also gives up heads whenever those behind make a larger batch. " +
 				"The `clockwork_ahead` rows have these three and nothing else, and come to the paper's goodput and to its median batch of 1 for both models. The constants are made for SLOs of 100 ms, which is " +
-				"why 25 ms suffer most. `earliest-latest` stays the rule without them: they are properties of that controller, not of the rule.",
+				"why 25 ms suffer most. `earliest-latest` stays the rule without them: they are properties of that controller, not of the rule. It has Clockwork's batch sizes, powers of two; `clockwork_ahead` has any size, as the paper's authors gave Clockwork for their comparison.",
 		},
 		{
 			About: "Nexus",
