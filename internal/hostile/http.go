@@ -79,9 +79,6 @@ func HTTPRequests() []HTTPRequest {
 		{"classification of strings", measured + ": SIGFPE", Post(inferString, "",
 			`{"inputs":[{"name":"INPUT0","datatype":"BYTES","shape":[1,1],"data":["a"]}],"outputs":[{"name":"OUTPUT0","parameters":{"classification":1}}]}`),
 			400, "classification is not supported"},
-		{"classification of nothing", measured + ": SIGSEGV", Post(inferIdentity, "",
-			`{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,0],"data":[]}],"outputs":[{"name":"OUTPUT0","parameters":{"classification":1}}]}`),
-			400, "classification is not supported"},
 		{"a text of 60 for the id of a sequence, where a number is wanted", measured + ": SIGABRT or SIGSEGV", Post("/v2/models/sequence/infer", "",
 			`{"parameters":{"sequence_id":"`+strings.Repeat("x", 60)+`","sequence_start":true},"inputs":[{"name":"INPUT","datatype":"INT32","shape":[1,1],"data":[1]}]}`), 501, textID},
 		{"5,000 inputs", bound, Post(inferIdentity, "", `{"inputs":[`+strings.Repeat(`{"name":"I","datatype":"FP32","shape":[0],"data":[]},`, 5000)+

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
-	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -266,19 +265,19 @@ func exactly(have int, t *Tensor, count int64, size int) bool {
 
 // Refuse returns a gRPC status error for the requests that are known to kill a
 // Triton server (2.51): a shape whose byte size overflows, which Triton computes
-// as too small, and a classification of a BYTES output, which divides by the
-// size of its elements, or of an answer without elements, of which it takes the
-// first. So it does for a text as sequence id that is longer than what Triton
-// writes it into, and for a place in shared memory whose end overflows, which
+// as too small, a classification of a BYTES output, which divides by the size of
+// its elements, and a text as sequence id that is longer than what Triton writes
+// it into. So it does for a place in shared memory whose end overflows, which
 // older servers take for one inside the region. It returns nil for all others.
+//
+// A classification of an answer without elements kills a server that it reaches
+// over HTTP, and is answered over gRPC: Conch forwards over gRPC.
 func (u *Rules) Refuse(r *Request) error {
 	if err := u.textID.refuse(r); err != nil {
 		return err
 	}
-	empty := false
 	for i := range r.Inputs {
 		t := &r.Inputs[i]
-		empty = empty || slices.Contains(t.Shape, 0)
 		if err := r.refusePlace("input", t.Name, t.Parameters); err != nil {
 			return err
 		}
@@ -293,9 +292,6 @@ func (u *Rules) Refuse(r *Request) error {
 		}
 		if _, ok := FindParameter(o.Parameters, ParameterClassification); !ok {
 			continue
-		}
-		if empty {
-			return status.Errorf(codes.InvalidArgument, "%sclassification is not supported for output '%s' of an empty input for model '%s'", requestPrefix(r.ID), o.Name, r.Model)
 		}
 		if u.outputs[o.Name] == bytesDatatype {
 			return status.Errorf(codes.InvalidArgument, "%sclassification is not supported for output '%s' of datatype BYTES for model '%s'", requestPrefix(r.ID), o.Name, r.Model)
