@@ -61,8 +61,8 @@ func classificationCases() []Case {
 			"OUTPUT0": {"BYTES", shape(1, 1), bytesElements("16:15")}, "OUTPUT1": {"BYTES", shape(1, 2), bytesElements("14:15", "13:14")}}},
 		{"before the plain output", with(labelled(1, 2, 3, 4), classes("OUTPUT0", 1), outputs("OUTPUT0")), top(shape(1, 1), "4.000000:3")},
 		{"behind the plain output", with(labelled(1, 2, 3, 4), outputs("OUTPUT0"), classes("OUTPUT0", 1)), top(shape(1, 1), "4.000000:3")},
-		{"of nothing", request("identity", input("INPUT0", "FP32", shape(2, 0), nil), classes("OUTPUT0", 2)), map[string]tensor{"OUTPUT0": {"BYTES", shape(2, 0), nil}}},
-		{"of nothing without batch dimension", request("unbatched", input("INPUT0", "INT32", shape(0, 2), nil), classes("OUTPUT0", 1)), map[string]tensor{"OUTPUT0": {"BYTES", shape(0), nil}}},
+		{"of nothing", request("identity", input("INPUT0", "FP32", shape(2, 0), nil), classes("OUTPUT0", 2)), map[string]tensor{"OUTPUT0": {"BYTES", shape(2, 0), []byte{}}}},
+		{"of nothing without batch dimension", request("unbatched", input("INPUT0", "INT32", shape(0, 2), nil), classes("OUTPUT0", 1)), map[string]tensor{"OUTPUT0": {"BYTES", shape(0), []byte{}}}},
 		{"as a parameter of the request says nothing", with(labelled(1, 2, 3, 4), parameter("classification", 1)), plain},
 	} {
 		cases = append(cases, Case{"classification/" + c.name, func(e *Env) { e.wantOutputs(e.infer(c.request), c.want) }})
