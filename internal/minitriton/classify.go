@@ -21,7 +21,8 @@ import (
 // classify replaces an output by the names of its k highest values, as Triton's classification extension does: BYTES elements
 // "value:index", with ":label" where the model has a label for the index. With a batch dimension every row is classified on its own.
 //
-// Triton 2.51 dies of a classification of BYTES and of one without elements; here both are refused.
+// Triton 2.51 dies of a classification of BYTES, which is refused here, and of one without elements over HTTP; over gRPC that one has no
+// elements either.
 func classify(out *tensor, k int, batched bool, labels []string) *Error {
 	read := classValue(out.dtype)
 	if read == nil {
@@ -32,10 +33,10 @@ func classify(out *tensor, k int, batched bool, labels []string) *Error {
 		rows = out.shape[0]
 	}
 	size := elementSize(out.dtype)
-	if rows < 1 || int64(len(out.data)) < size*rows {
-		return invalid("class result not available for output '%s' without elements", out.name)
+	width := 0
+	if rows > 0 {
+		width = int(int64(len(out.data)) / size / rows)
 	}
-	width := int(int64(len(out.data)) / size / rows)
 	k = min(k, width)
 	var data []byte
 	for row := range int(rows) {
