@@ -110,7 +110,8 @@ func TestWhoIsGoneIsNotServed(t *testing.T) {
 		t.Helper()
 		answered(<-ask(t.Context(), client, "next", 9), "next", 9)
 		require.Eventually(t, func() bool { return executed(since).Executions > executions }, 10*time.Second, 5*time.Millisecond)
-		require.Equal(t, rig.Counts{Executions: executions + 1, Rows: rows + 1}, executed(since), why)
+		got := executed(since)
+		require.Equal(t, []uint64{executions + 1, rows + 1}, []uint64{got.Executions, got.Rows}, why)
 	}
 	gone := func(reason string) float64 {
 		return scrape(t, c).sum("conch_cancelled_requests_total", "model=slow", "reason="+reason)
