@@ -52,7 +52,7 @@ build: ## the programs, into bin/
 test: build triton clients race ## everything CI runs: build, vet, unit, property and fuzz tests, then end to end on a real tritonserver
 	@echo '-- go vet' >&2; $(GO) vet ./...
 	@echo "-- unit, property, golden and conformance tests$(RACE_SAYS)" >&2
-	@$(GO) test $(RACE) -timeout 10m $$($(GO) list ./... | grep -vE '^$(MODULE)/e2e(/clients)?$$')
+	@$(GO) test $(RACE) -timeout 15m $$($(GO) list ./... | grep -vE '^$(MODULE)/e2e(/clients)?$$')
 	@$(MAKE) fuzz
 	@$(E2E)
 
@@ -75,7 +75,7 @@ fuzz: ## fuzzing, two targets at a time (FUZZ="PACKAGE:TARGET ...", FUZZ_SECONDS
 e2e: build triton clients race ## end-to-end tests alone, on a real tritonserver
 	@$(E2E)
 
-E2E = echo "-- end-to-end tests on $$CONCH_TRITONSERVER$(RACE_SAYS)" >&2; $(GO) test $(RACE) -count=1 -p 1 -timeout 10m ./e2e ./e2e/clients
+E2E = echo "-- end-to-end tests on $$CONCH_TRITONSERVER$(RACE_SAYS)" >&2; $(GO) test $(RACE) -count=1 -p 2 -timeout 15m ./e2e ./e2e/clients
 
 # -race wants a C compiler: the prerequisite "race" says whether there is one before a recipe that uses this is expanded.
 RACE = $(if $(filter yes,$(shell cat .cache/race 2>/dev/null)),-race)
