@@ -256,17 +256,24 @@ func FuzzBinarySplit(f *testing.F) {
 		a.requests = 0
 		head := fmt.Sprintf(`{"inputs":[{"name":"A","shape":[%[1]d],"datatype":"UINT8","parameters":{"binary_data_size":%[1]d}},`+
 			`{"name":"B","shape":[%[2]d],"datatype":"UINT8","parameters":{"binary_data_size":%[2]d}}]}`, first, second)
-		length := len(head)
-		if shift > 0 && shift < 1000 || shift < 0 && -shift < length {
+		length, whole, tail := len(head), true, data
+		switch {
+		case shift < 0 && -shift < length:
+			length, whole = length+shift, false
+		case shift > 0 && shift < 1000:
 			length += shift
+			// White space after it still is JSON.
+			if whole = shift <= len(data) && strings.Trim(string(data[:shift]), " \t\r\n") == ""; whole {
+				tail = data[shift:]
+			}
 		}
 		w := post(h, "/v2/models/nb_fp32/infer", length, append([]byte(head), data...))
-		fits := length == len(head) && first <= uint64(len(data)) && second == uint64(len(data))-first
+		fits := whole && first <= uint64(len(tail)) && second == uint64(len(tail))-first
 		require.Equal(t, fits, a.requests == 1, w.Body.String())
 		if fits {
 			require.Equal(t, 200, w.Code)
-			require.Equal(t, string(data[:first]), string(a.data[0]))
-			require.Equal(t, string(data[first:]), string(a.data[1]))
+			require.Equal(t, string(tail[:first]), string(a.data[0]))
+			require.Equal(t, string(tail[first:]), string(a.data[1]))
 		}
 	})
 }
