@@ -262,9 +262,10 @@ func FuzzBinarySplit(f *testing.F) {
 			length, whole = length+shift, false
 		case shift > 0 && shift < 1000:
 			length += shift
-			// White space after it still is JSON.
-			if whole = shift <= len(data) && strings.Trim(string(data[:shift]), " \t\r\n") == ""; whole {
-				tail = data[shift:]
+			// White space after it still is JSON, and to RapidJSON a NUL ends the text.
+			if whole = shift <= len(data); whole {
+				behind := strings.TrimLeft(string(data[:shift]), " \t\r\n")
+				whole, tail = behind == "" || behind[0] == 0, data[shift:]
 			}
 		}
 		w := post(h, "/v2/models/nb_fp32/infer", length, append([]byte(head), data...))
