@@ -369,18 +369,25 @@ func TestSwapUnderLoad(t *testing.T) {
 	require.Equal(t, int(sent.Load()), counts[dispatch.OK]+counts[dispatch.Late])
 }
 
+// oneRunsOneWaits is a partition that holds a request until hold is closed, with a
+// second one queued behind it. Results are both requests' errors.
+func oneRunsOneWaits(t *testing.T) (p *triton, d *dispatch.Dispatcher, results chan error) {
+	p = newTriton(t)
+	p.hold, p.started = make(chan struct{}), make(chan string, 10)
+	d, _ = newDispatcher(t, dispatch.Options{}, table(1, nil, p))
+	results = make(chan error, 2)
+	go func() { results <- infer(t.Context(), t, d, 1, 1, nil) }()
+	<-p.started
+	go func() { results <- infer(t.Context(), t, d, 2, 1, nil) }()
+	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 1 }, 10*time.Second, time.Millisecond)
+	return p, d, results
+}
+
 // TestUnbatchedModelServesWhatItAccepted: requests that were queued when the
 // model stopped being batched are passed on, and so are those that found it
 // batched in a table that was replaced before they were queued.
 func TestUnbatchedModelServesWhatItAccepted(t *testing.T) {
-	p := newTriton(t)
-	p.hold, p.started = make(chan struct{}), make(chan string, 10)
-	d, _ := newDispatcher(t, dispatch.Options{}, table(1, nil, p))
-	results := make(chan error, 2)
-	go func() { results <- infer(t.Context(), t, d, 1, 1, nil) }()
-	<-p.started
-	go func() { results <- infer(t.Context(), t, d, 2, 1, nil) }()
-	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 1 }, time.Second, time.Millisecond)
+	p, d, results := oneRunsOneWaits(t)
 	require.NoError(t, d.Swap(t.Context(), table(2, func(m *dispatch.Model) { m.Batchable = false }, p)))
 	<-p.started
 	close(p.hold)
@@ -422,14 +429,7 @@ func TestBatchingTurnedOnAndOffUnderLoad(t *testing.T) {
 // TestRemovedModelServesWhatItAccepted: requests that were queued when the model
 // left the table are served where it was.
 func TestRemovedModelServesWhatItAccepted(t *testing.T) {
-	p := newTriton(t)
-	p.hold, p.started = make(chan struct{}), make(chan string, 10)
-	d, _ := newDispatcher(t, dispatch.Options{}, table(1, nil, p))
-	results := make(chan error, 2)
-	go func() { results <- infer(t.Context(), t, d, 1, 1, nil) }()
-	<-p.started
-	go func() { results <- infer(t.Context(), t, d, 2, 1, nil) }()
-	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 1 }, time.Second, time.Millisecond)
+	p, d, results := oneRunsOneWaits(t)
 	empty := table(2, nil, p)
 	empty.Models = nil
 	require.NoError(t, d.Swap(t.Context(), empty))
