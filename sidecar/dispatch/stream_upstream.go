@@ -218,11 +218,17 @@ func (s *inferStream) answered(up *upstream, f *batch.Frame) error {
 }
 
 // find finds the request that an answer is to: the oldest one of its model with
-// its id. An error names no model.
+// its id. A refusal names no model. Where it could be to several it is taken for
+// one that has a turn: answers behind a turn that never ended would never come,
+// while a decoupled model's request without an end holds nobody up.
 func (up *upstream) find(a batch.StreamAnswer) int {
-	return slices.IndexFunc(up.pending, func(p pendingAnswer) bool {
-		return p.id == a.ID && (a.Model == "" || p.model.name == a.Model)
+	i := slices.IndexFunc(up.pending, func(p pendingAnswer) bool {
+		return p.id == a.ID && (a.Model == p.model.name || a.Model == "" && p.turn != nil)
 	})
+	if i < 0 && a.Model == "" {
+		return slices.IndexFunc(up.pending, func(p pendingAnswer) bool { return p.id == a.ID })
+	}
+	return i
 }
 
 func (p *pendingAnswer) result() Result {
