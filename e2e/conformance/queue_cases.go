@@ -117,7 +117,7 @@ func queueCases() []Case {
 			require.GreaterOrEqual(e, 12-refused, 2, "two may wait")
 		}},
 		{"priority/a full queue over HTTP", func(e *Env) {
-			q := e.busy(300)
+			q := e.busy(1500)
 			q.send(several(12, "crowd", 0, parameter("priority", 3))...)
 			time.Sleep(30 * time.Millisecond)
 			e.wantHTTP(e.call("POST", inferPath("queued"), `{"id":"h","inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"data":[0]}],"parameters":{"priority":3}}`), 503, jsonType,
@@ -126,7 +126,7 @@ func queueCases() []Case {
 		}},
 		{"priority/a timeout that is over", func(e *Env) {
 			before := e.quiet("queued")
-			q := e.busy(100)
+			q := e.busy(400)
 			hasty, patient := several(3, "hasty", 0, parameter("timeout", 1000)), several(3, "patient", 0)
 			strict := several(2, "strict", 0, parameter("priority", 5), parameter("timeout", 10_000_000)) // a caller cannot wait for longer than the policy says
 			q.send(slices.Concat(hasty, patient, strict)...)
@@ -139,12 +139,12 @@ func queueCases() []Case {
 			require.Equal(e, before.InferenceStats.Fail.Count+5, after.InferenceStats.Fail.Count)
 		}},
 		{"priority/a timeout that is over, over HTTP", func(e *Env) {
-			q := e.busy(80)
+			q := e.busy(800)
 			e.wantHTTP(e.call("POST", inferPath("queued"), `{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"data":[0]}],"parameters":{"timeout":1000}}`), 503, textPlain, errorJSON("Request timeout expired"))
 			q.end()
 		}},
 		{"priority/put off or left to wait, not refused", func(e *Env) {
-			q := e.busy(80)
+			q := e.busy(400)
 			late := several(3, "late", 0, parameter("priority", 6))
 			calm := several(3, "calm", 0, parameter("priority", 4), parameter("timeout", 1)) // no policy has a timeout that it could shorten
 			q.send(slices.Concat(late, calm)...)
