@@ -41,8 +41,8 @@ func (e *Env) busy(ms float32) *queuedRun {
 	q := &queuedRun{e: e, errs: map[string]error{}}
 	for i := range partitionsAtMost {
 		q.send(taking("queued", fmt.Sprintf("busy %d", i), ms, parameter("priority", 1)))
+		time.Sleep(20 * time.Millisecond) // until it runs: the next one goes where nothing does
 	}
-	time.Sleep(30 * time.Millisecond) // until they run
 	return q
 }
 
