@@ -78,7 +78,7 @@ func TestEmulatedTime(t *testing.T) {
 				s := emulator(t, Options{Partition: Partition{Share: c.share}, Stretch: c.stretch}, m)
 				require.Equal(t, c.want, took(func() {
 					out := ask(t, s, "m", c.rows)
-					require.Equal(t, affine(make([]byte, 8*c.rows)), out)
+					require.Equal(t, affine(make([]byte, 8*c.rows), make([]byte, 8*c.rows)), out)
 				}))
 			})
 		})
@@ -87,7 +87,7 @@ func TestEmulatedTime(t *testing.T) {
 
 func TestAffine(t *testing.T) {
 	in := []byte{0, 0, 0, 0, 0, 0, 0x80, 0x3f} // 0, 1
-	require.Equal(t, []byte{0, 0, 0x80, 0x3f, 0, 0, 0x40, 0x40}, affine(in))
+	require.Equal(t, []byte{0, 0, 0x80, 0x3f, 0, 0, 0x40, 0x40}, affine(make([]byte, 8), in))
 }
 
 func TestEverythingOnAPartitionTakesTurns(t *testing.T) {

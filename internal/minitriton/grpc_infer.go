@@ -104,7 +104,7 @@ func (f *grpcFront) read(in *pb.ModelInferRequest, m *model, r *request) *Error 
 		case place != nil && t.Contents != nil:
 			return invalid("unexpected 'contents' field for input tensor '%s' for model '%s' as it is in shared memory", t.Name, in.ModelName)
 		case place != nil:
-			to.data = place.read()
+			m.load(to, place)
 		case len(in.RawInputContents) > 0 && t.Contents != nil:
 			return invalid("contents field must not be specified when using raw_input_contents for '%s' for model '%s'", t.Name, in.ModelName)
 		case len(given) > 0:

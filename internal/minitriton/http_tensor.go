@@ -79,7 +79,7 @@ func (h *httpFront) readData(in jsonValue, rest []byte, m *model, r *request, t 
 			return nil, err
 		}
 		r.hold(place)
-		t.data = place.read()
+		m.load(t, place)
 		return rest, nil
 	case t.dtype == pb.DataType_TYPE_FP16 || t.dtype == pb.DataType_TYPE_BF16:
 		return nil, invalid("receiving %s data via JSON is not supported. Please use the binary data format for input %s", datatypeName(t.dtype), t.name)

@@ -32,8 +32,10 @@ type region struct {
 
 	users atomic.Int32 // requests that have a tensor in it
 
-	mu     sync.Mutex
-	mapped []byte // nil once unregistered
+	mu      sync.Mutex
+	mapped  []byte
+	pins    int  // executions that read or write it now
+	dropped bool // unregistered: it is unmapped with the last pin
 }
 
 // register maps a region. Triton 2.51 registers a key only once, whatever the name: a second region of it is invalid.
@@ -114,8 +116,16 @@ func (r *regions) drop() {
 func (r *region) unmap() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_ = syscall.Munmap(r.mapped) // fails only for what was never mapped
-	r.mapped = nil
+	r.dropped = true
+	r.unmapUnpinned()
+}
+
+// unmapUnpinned gives the memory back once nobody needs it. Guarded by mu.
+func (r *region) unmapUnpinned() {
+	if r.dropped && r.pins == 0 && r.mapped != nil {
+		_ = syscall.Munmap(r.mapped) // fails only for what was never mapped
+		r.mapped = nil
+	}
 }
 
 func (r *regions) status(name string) (map[string]*pb.SystemSharedMemoryStatusResponse_RegionStatus, *Error) {
@@ -157,23 +167,57 @@ func (r *regions) place(name string, offset, size uint64) (*placement, *Error) {
 	return &placement{region: region, offset: offset, size: size}, nil
 }
 
-// read copies the data out, so that the caller may drop the region while the request runs.
-func (p *placement) read() []byte {
+// pin gives the memory itself, which stays mapped until unpin, whatever becomes of the region. It is nil if the region has been dropped.
+func (p *placement) pin() []byte {
 	p.region.mu.Lock()
 	defer p.region.mu.Unlock()
-	return bytes.Clone(p.window())
+	if p.region.dropped {
+		return nil
+	}
+	p.region.pins++
+	return p.window()
+}
+
+// unpin ends the use of what pin gave, if it gave something.
+func (p *placement) unpin(window []byte) {
+	if window == nil {
+		return
+	}
+	p.region.mu.Lock()
+	defer p.region.mu.Unlock()
+	p.region.pins--
+	p.region.unmapUnpinned()
+}
+
+// read copies the data out, so that the caller may drop the region while the request runs.
+func (p *placement) read() []byte {
+	window := p.pin()
+	defer p.unpin(window)
+	return bytes.Clone(window)
 }
 
 // write puts the data in place, unless the region has been dropped meanwhile.
 func (p *placement) write(data []byte) {
-	p.region.mu.Lock()
-	defer p.region.mu.Unlock()
-	copy(p.window(), data)
+	window := p.pin()
+	defer p.unpin(window)
+	copy(window, data)
 }
 
+// load gives an input its data: the memory itself where the model reads it in place, as Triton has all its backends do, else a copy.
+func (m *model) load(t *tensor, p *placement) {
+	if !m.inPlace {
+		t.data = p.read()
+		return
+	}
+	window := p.pin()
+	defer p.unpin(window)
+	t.data, t.place = window, p
+}
+
+// window is never nil: it may be empty. Guarded by the region's mu.
 func (p *placement) window() []byte {
 	if p.offset >= uint64(len(p.region.mapped)) {
-		return nil
+		return []byte{}
 	}
 	rest := p.region.mapped[p.offset:]
 	return rest[:min(p.size, uint64(len(rest)))]

@@ -29,6 +29,7 @@ type model struct {
 	labels         map[string][]string // of the classes, by output
 	requiredInputs int
 	decoupled      bool
+	inPlace        bool // it reads shared memory where it is
 	executor       executor
 	clock          Clock
 	stats          statistics
@@ -55,6 +56,7 @@ func newModel(config *pb.ModelConfig, version int64, exec executor, clock Clock)
 		decoupled: config.GetModelTransactionPolicy().GetDecoupled(),
 		idle:      make(chan struct{}),
 	}
+	_, m.inPlace = exec.(*emulated)
 	m.work.L = &m.mu
 	variable, ragged := false, map[string]bool{}
 	for _, in := range config.Input {

@@ -22,7 +22,7 @@ func (m *model) finish(r *request, resp *response) *Error {
 		out := &resp.outputs[i]
 		want := r.requested(out.name)
 		switch {
-		case want == nil:
+		case want == nil || out.placed:
 		case want.place != nil:
 			if uint64(len(out.data)) > want.place.size {
 				return refuse(codes.Internal, "shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results",

@@ -16,6 +16,8 @@ type tensor struct {
 	dtype pb.DataType
 	shape []int64
 	data  []byte
+	// place: the data lie in a shared memory region of the caller's, which may only be touched while it is pinned. Nil: they do not.
+	place *placement
 	// placed: the data lie in a shared memory region of the caller's and are not part of the answer.
 	placed bool
 }
