@@ -151,8 +151,14 @@ func (p *peer) Close() error {
 	return errors.Join(err, p.cmd.Wait())
 }
 
-// writeLauncher writes a program that starts as tritonserver would and is serverPeer.
+// writeLauncher writes a program that starts as tritonserver would and is serverPeer. It leaves its process's number beside itself.
 func writeLauncher(directory, program string) (string, error) {
 	path := filepath.Join(directory, "tritonserver")
-	return path, os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\nexec '%s' minitriton \"$@\"\n", program), 0o755)
+	return path, os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\necho $$ >'%s'\nexec '%s' minitriton \"$@\"\n", filepath.Join(directory, pidFile), program), 0o755)
 }
+
+// pidFile is where the launcher leaves the number of the server's process.
+const pidFile = "pid"
+
+// Pid is the number of the process.
+func (p *peer) Pid() int { return p.cmd.Process.Pid }

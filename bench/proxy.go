@@ -35,6 +35,7 @@ const trialTime = time.Second
 // way is one way to the server.
 type way struct {
 	name, grpc, http string
+	pids             pids
 }
 
 // The ways, in the order of their turns.
@@ -94,11 +95,16 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, library.Close()) }()
+	own := os.Getpid()
+	served, err := serverPID(directory)
+	if err != nil {
+		return err
+	}
 	ways := make([]way, 4)
-	ways[straight] = way{"straight", server.GRPC, server.HTTP}
-	ways[forwarded] = way{"forwarder", forwarder.Addresses[0], forwarder.Addresses[1]}
-	ways[libraries] = way{"libraries", library.Addresses[0], library.Addresses[1]}
-	ways[through] = way{"conch", conch.GRPC, conch.HTTP}
+	ways[straight] = way{"straight", server.GRPC, server.HTTP, pids{own, 0, served}}
+	ways[forwarded] = way{"forwarder", forwarder.Addresses[0], forwarder.Addresses[1], pids{own, forwarder.Pid(), served}}
+	ways[libraries] = way{"libraries", library.Addresses[0], library.Addresses[1], pids{own, library.Pid(), served}}
+	ways[through] = way{"conch", conch.GRPC, conch.HTTP, pids{own, conch.Pid(), served}}
 	for _, protocol := range []string{"grpc", "http"} {
 		for _, p := range payloads {
 			for _, callers := range []int{1, 64} {
@@ -145,11 +151,16 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 	}
 	var p50, perSecond [through + 1][]float64
 	var cost spending
+	var times [through + 1]account
 	clock := minitriton.SystemClock()
 	length := 200 * time.Millisecond // the first round only warms up
 	for range b.roundsOr(7) + 1 {
 		for i, w := range ways {
 			before, err := readRuntime(ctx, conch)
+			if err != nil {
+				return err
+			}
+			timesBefore, err := w.pids.processorTime()
 			if err != nil {
 				return err
 			}
@@ -160,6 +171,11 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 			if length != trialTime {
 				continue
 			}
+			timesAfter, err := w.pids.processorTime()
+			if err != nil {
+				return err
+			}
+			times[i].add(timesBefore, timesAfter, got.Calls)
 			p50[i] = append(p50[i], float64(got.Quantile(0.5))/float64(time.Microsecond))
 			perSecond[i] = append(perSecond[i], got.PerSecond())
 			if i == through {
@@ -195,6 +211,9 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 		r.AddRuns(name+".throughput_ratio", ratio, "ratio", "calls per second through conch over straight")
 		r.AddRuns(name+".forwarder_throughput_ratio", forwarderRatio, "ratio", "calls per second through the forwarder over straight")
 		r.AddRuns(name+".straight_per_second", perSecond[straight], "req/s", "")
+		for i, w := range ways {
+			times[i].report(r, name+"."+w.name, w.pids)
+		}
 	}
 	cost.report(r, name)
 	if callers == 1 && p.elements*4 >= 16*shortestMove {
