@@ -4,10 +4,12 @@
 package main
 
 import (
-	"math"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
 // TestCrowd: every request is inside, good or bad, and at the load that is measured nearly all are good.
@@ -64,20 +66,39 @@ func TestIntakes(t *testing.T) {
 	}
 }
 
-// TestDoor: what is refused at the door never reaches the scheduler, what is not does, and nobody is refused where there is room for all.
+// TestDoor: what is refused at the door never reaches the scheduler, what is not does, and nobody is refused where all may wait.
 func TestDoor(t *testing.T) {
-	for _, room := range []int{1, 64, math.MaxInt} {
-		d, err := newDoor(3, room, 6, 20, 20_000, 1)
+	for _, bounded := range []bool{true, false} {
+		d, err := newDoor(1000, bounded, 6, 20, 20_000, 1)
 		require.NoError(t, err)
 		inside := d.s.Stats().Enqueued
-		require.NoError(t, d.open(10, 10_000))
-		require.NoError(t, d.open(10, 10_000))
-		require.GreaterOrEqual(t, d.offered, 20_000)
-		require.EqualValues(t, d.offered-d.refused, d.s.Stats().Enqueued-inside)
-		require.Positive(t, d.took)
-		require.Positive(t, d.scheduled())
-		if room == math.MaxInt {
-			require.Zero(t, d.refused)
+		for range 2 {
+			require.NoError(t, d.open(10, 2*time.Millisecond))
 		}
+		refused := 0
+		for _, n := range d.refused {
+			refused += n
+		}
+		require.Positive(t, d.offered)
+		require.EqualValues(t, d.offered-refused, d.s.Stats().Enqueued-inside)
+		require.Equal(t, bounded, refused > 0)
+		require.Len(t, d.perSecond, 2)
 	}
+}
+
+// TestOffers: as many come as were drawn, in their order, lap after lap.
+func TestOffers(t *testing.T) {
+	o := newOffers([]queue.Time{10, 30, 20}, 2, 2, 100)
+	at := []queue.Time{105, 120, 130, 135, 150, 160}
+	require.Zero(t, o.come(104))
+	for i, n := range []queue.Time{105, 119, 120, 130, 134, 135, 160, 189} {
+		require.Equal(t, []int{1, 1, 2, 3, 3, 4, 6, 7 + 1}[i], o.come(n), "until %d", n)
+	}
+	for i, want := range at {
+		got, model := o.take()
+		require.Equal(t, want, got)
+		require.EqualValues(t, []int{0, 1, 0, 0, 1, 0}[i], model)
+		require.Equal(t, 0, o.come(want))
+	}
+	require.Equal(t, 3, o.come(190))
 }

@@ -45,6 +45,7 @@ type Request struct {
 	// Avoid is a partition that must not run the request unless no other one
 	// that is up serves its model: where a first attempt failed.
 	Avoid PartitionID
+	place place // here, where Enqueue looks first: a request that is reused is half in the cache
 	// Key tells which requests may share a batch: only those with equal keys.
 	Key uint64
 	// Owner is the caller's; the queue does not look at it.
@@ -52,7 +53,6 @@ type Request struct {
 
 	prev, next *Request
 	lane       *lane
-	place      place
 }
 
 // place says on which list of its lane a request is.
