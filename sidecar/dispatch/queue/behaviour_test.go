@@ -335,3 +335,30 @@ func TestNames(t *testing.T) {
 	_, err = queue.NewDropPolicy("tail")
 	require.ErrorIs(t, err, queue.ErrUnknown)
 }
+
+// TestLoneRequestTakesTheSmallestRank: whichever class it is of, if it is in time there. A slower partition is not preferred because its candidate
+// would have to start sooner.
+func TestLoneRequestTakesTheSmallestRank(t *testing.T) {
+	slow, fast := queue.Linear(1, 6, 8), queue.Linear(1, 2, 8)
+	for _, c := range []struct {
+		name       string
+		slow, fast int32 // ranks
+		at         queue.Time
+		want       int32 // rank
+	}{
+		{"the fast one comes first", 1, 0, 0, 0},
+		{"the slow one comes first", 0, 1, 0, 0},
+		{"the slow one comes first, and is too slow", 0, 1, 6, 1},
+	} {
+		for _, rule := range []struct{ discipline, drop string }{{"adaptive", "reserve"}, {"eager", "prefix"}} {
+			t.Run(c.name+"/"+rule.discipline, func(t *testing.T) {
+				f := newFixture(t)
+				m := f.model(rule.discipline, rule.drop, queue.LateDrop, slow, fast)
+				ranks := map[queue.PartitionID]int32{f.partition(c.slow, 0, m): c.slow, f.partition(c.fast, 1, m): c.fast}
+				f.Enqueue(c.at, m, &queue.Request{Deadline: 12})
+				require.Equal(t, c.at, f.last().Start)
+				require.Equal(t, c.want, ranks[f.last().Partition])
+			})
+		}
+	}
+}

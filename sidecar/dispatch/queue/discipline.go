@@ -81,8 +81,9 @@ type Hurrier interface {
 	// Hurry returns the moment from which a candidate whose exec has not come
 	// may start nevertheless, as things stand; now or earlier means at once. It
 	// is called after every event for the most urgent such candidate while a
-	// partition is free, and again when the moment that it returned has come.
-	// Nobody overtakes that candidate before its own exec has come.
+	// partition is free, and for its lane's on other profile classes, and again
+	// when the moment that it returned has come. No other lane overtakes that
+	// candidate before its own exec has come.
 	Hurry(now Time, c *Candidate, p Pressure) Time
 }
 

@@ -303,15 +303,16 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 	}
 	next := Never
 	for pl.free > 0 && pl.waiting > 0 {
-		c := pl.mostUrgent()
-		if c == nil {
+		urgent := pl.mostUrgent()
+		if urgent == nil {
 			break
 		}
-		if next = hurryOf(c, now); next > now {
+		c, p, at := hurried(urgent.lane, now)
+		if p == nil {
+			next = at
 			break
 		}
-		next = Never
-		s.grant(c, freeFor(c.lane, c.svc), now, true)
+		s.grant(c, p, now, true)
 		s.place(c.lane, now)
 	}
 	if next == Never {
@@ -324,6 +325,30 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 			break
 		}
 	}
+}
+
+// hurried finds what choose does, among the candidates of a lane that may start
+// before their exec; nil and the moment from which one may if none may now. A
+// lane is urgent by its slowest profile class, which has to start first; that is
+// no reason to take a slow partition while a free one of a smaller rank does.
+func hurried(l *lane, now Time) (best *candidate, on *partition, at Time) {
+	at = Never
+	for i := range l.cands {
+		c := &l.cands[i]
+		if c.in != &c.svc.group.pending {
+			continue
+		}
+		p := freeFor(l, c.svc)
+		if p == nil || on != nil && before(p, on) > 0 {
+			continue
+		}
+		if from := hurryOf(c, now); from > now {
+			at = min(at, from)
+			continue
+		}
+		best, on = c, p
+	}
+	return best, on, at
 }
 
 // mostUrgent returns the candidate of the nearest latest, among those whose
