@@ -26,10 +26,7 @@ func (r *rig) load(length time.Duration, perSecond, late int, busy float64) {
 			r.recorder.Arrived("a", 1, now)
 			r.recorder.Finished(observe.Outcome{Model: "a", Result: result, Latency: time.Millisecond, At: now})
 		}
-		r.recorder.Executed(observe.Execution{
-			Model: "a", Partition: "gpu0", GPUType: "T4", ThreadPercentage: 100, Rows: 1, Requests: 1,
-			Start: now.Add(-time.Duration(busy * 1e9)), End: now,
-		})
+		r.recorder.Busy("gpu0", now.Add(-time.Duration(busy*1e9)), now)
 	}
 }
 

@@ -28,6 +28,9 @@ func (o observer) Arrived(model string, rows int, at time.Time) { o.recorder.Arr
 // Executed implements dispatch.Observer.
 func (o observer) Executed(e dispatch.Execution) { o.recorder.Executed(observe.Execution(e)) }
 
+// Busy implements dispatch.Observer.
+func (o observer) Busy(partition string, from, to time.Time) { o.recorder.Busy(partition, from, to) }
+
 // Finished implements dispatch.Observer.
 func (o observer) Finished(f dispatch.Outcome) {
 	o.recorder.Finished(observe.Outcome{

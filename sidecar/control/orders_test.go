@@ -327,6 +327,8 @@ func TestObserver(t *testing.T) {
 	}
 	o.Arrived("m", 4, now)
 	o.Executed(dispatch.Execution{Model: "m", Partition: "p", GPUType: "T4", ThreadPercentage: 50, Rows: 2, Start: now.Add(-time.Second), End: now})
+	o.Busy("p", now.Add(-time.Second), now)
+	require.Zero(t, recorder.PartitionStatistics("p", now).GetIdleShare())
 	s := recorder.Statistics("m", now)
 	require.InDelta(t, 2./3, s.GetBadRate(), 1e-9, "ok, late and dropped count")
 	require.InDelta(t, 1./3, s.GetDropRate(), 1e-9)

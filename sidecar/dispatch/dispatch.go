@@ -169,6 +169,7 @@ func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route)
 	key, rows, ok, _ := route.rules.Key(r)
 	c.rows, c.batch = max(1, rows), ok
 	c.queued.Key, c.queued.Rows = key, int32(rows)
+	c.setDue(route)
 	d.o.Observer.Arrived(r.Model, c.rows, c.arrived)
 	if d.o.Recorder.Recording() {
 		d.record(ctx, r, route, c.rows, c.arrived)
@@ -176,12 +177,11 @@ func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route)
 	return c, ok && rows <= route.maxBatch && !route.unsplittable.Load() && !d.broken.Load()
 }
 
-// setDeadline takes the soonest of the model's SLO, the `timeout` parameter and
-// the gRPC deadline. The latter two only shorten: clients set them generously,
-// and a batch must not wait for the end of a generous one.
-func (c *call) setDeadline(d *Dispatcher, route *route) {
-	c.queued.Arrival = d.queueTime(c.arrived)
-	c.queued.Deadline = queue.Never
+// setDue takes the soonest of the model's SLO, the `timeout` parameter and the
+// gRPC deadline: an answer after it is late, whether the request was queued or
+// passed through. The latter two only shorten: clients set them generously, and a
+// batch must not wait for the end of a generous one.
+func (c *call) setDue(route *route) {
 	if route.spec.SLO <= 0 {
 		return
 	}
@@ -192,11 +192,21 @@ func (c *call) setDeadline(d *Dispatcher, route *route) {
 	if deadline, ok := c.ctx.Deadline(); ok && deadline.Before(c.due) {
 		c.due = deadline
 	}
+}
+
+// setDeadline makes of when the answer is due what the queue plans with: earlier,
+// by the way back to the caller and by what predictions are known to be off.
+func (c *call) setDeadline(d *Dispatcher, route *route) {
+	c.queued.Arrival = d.queueTime(c.arrived)
+	c.queued.Deadline = queue.Never
+	if c.due.IsZero() {
+		return
+	}
 	back := d.o.ResponseBudget + route.margin.Of(c.due.Sub(c.arrived)-d.o.ResponseBudget)
 	c.queued.Deadline = max(1, d.queueTime(c.due.Add(-back)))
 }
 
-// record tells the recorder of a request, with the deadline that setDeadline
+// record tells the recorder of a request, with the deadline that setDue
 // would give it.
 func (d *Dispatcher) record(ctx context.Context, r *batch.Request, route *route, rows int, at time.Time) {
 	a := Arrival{Model: r.Model, At: at, Rows: rows, SLO: max(0, route.spec.SLO)}
@@ -331,7 +341,7 @@ func (d *Dispatcher) outcome(c *call, a answer) (o Outcome, now time.Time) {
 			o.Result = Cancelled
 		case a.err != nil:
 			o.Result = Failed
-		case !c.due.IsZero() && now.After(c.due):
+		case after(now, c.due):
 			o.Result = Late
 		}
 	}
@@ -340,6 +350,9 @@ func (d *Dispatcher) outcome(c *call, a answer) (o Outcome, now time.Time) {
 	}
 	return o, now
 }
+
+// after reports whether an answer comes after it was due, if it was due at all.
+func after(now, due time.Time) bool { return !due.IsZero() && now.After(due) }
 
 // Drain refuses new requests and waits until every accepted one has been
 // answered, or ctx ends.

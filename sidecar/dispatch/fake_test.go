@@ -202,12 +202,18 @@ type recorder struct {
 	arrived    int
 	executions []dispatch.Execution
 	outcomes   []dispatch.Outcome
+	busy       [][2]time.Time
 }
 
 func (r *recorder) Arrived(string, int, time.Time) { r.mu.Lock(); r.arrived++; r.mu.Unlock() }
 func (r *recorder) Executed(e dispatch.Execution) {
 	r.mu.Lock()
 	r.executions = append(r.executions, e)
+	r.mu.Unlock()
+}
+func (r *recorder) Busy(_ string, from, to time.Time) {
+	r.mu.Lock()
+	r.busy = append(r.busy, [2]time.Time{from, to})
 	r.mu.Unlock()
 }
 func (r *recorder) Finished(o dispatch.Outcome) {

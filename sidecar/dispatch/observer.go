@@ -11,9 +11,14 @@ import "time"
 type Observer interface {
 	// Arrived reports one accepted request.
 	Arrived(model string, rows int, at time.Time)
-	// Executed reports one execution that the queue dispatched. Executions
-	// outside the queue are not reported: they say nothing about l(b).
+	// Executed reports one execution that the queue dispatched, or a request
+	// outside it that had its partition to itself. Others are not reported: they
+	// say nothing about l(b).
 	Executed(Execution)
+	// Busy reports that a partition worked on requests from one moment to another,
+	// in or outside the queue, on one or on several at once. What is reported of a
+	// partition does not overlap.
+	Busy(partition string, from, to time.Time)
 	// Finished reports what became of a request; every Arrived has one.
 	Finished(Outcome)
 }

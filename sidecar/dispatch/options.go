@@ -76,6 +76,9 @@ type nobody struct{}
 
 func (nobody) Arrived(string, int, time.Time) {}
 func (nobody) Executed(Execution)             {}
-func (nobody) Finished(Outcome)               {}
-func (nobody) Recording() bool                { return false }
-func (nobody) Record(Arrival)                 {}
+
+func (nobody) Busy(string, time.Time, time.Time) {}
+
+func (nobody) Finished(Outcome) {}
+func (nobody) Recording() bool  { return false }
+func (nobody) Record(Arrival)   {}

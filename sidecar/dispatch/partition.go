@@ -113,6 +113,7 @@ type partition struct {
 	running atomic.Int32  // executions and calls under way
 	outside atomic.Int32  // those that the queue does not know
 	begun   atomic.Uint32 // all that ever began
+	work    work
 	up      atomic.Bool
 	retired atomic.Bool // no table names it any more
 
@@ -150,14 +151,21 @@ func (p *partition) place(model string) *placement {
 	return v.(*placement)
 }
 
-func (l *placement) begin() {
+func (l *placement) begin(d *Dispatcher) {
 	l.running.Add(1)
 	l.partition.running.Add(1)
 	l.partition.begun.Add(1)
+	if l.model != "" {
+		l.partition.work.begin(d.clock.Now())
+	}
 }
 
 // end is begin's other half.
 func (l *placement) end(d *Dispatcher) {
+	if l.model != "" {
+		now := d.clock.Now()
+		d.o.Observer.Busy(l.partition.spec.ID, l.partition.work.end(now), now)
+	}
 	idle := l.running.Add(-1) == 0
 	l.partition.running.Add(-1)
 	if l.partition.retired.Load() {
@@ -165,6 +173,34 @@ func (l *placement) end(d *Dispatcher) {
 	} else if idle && d.watchers.Load() > 0 {
 		d.wake()
 	}
+}
+
+// work is when a partition is busy with requests for models.
+type work struct {
+	mu      sync.Mutex
+	running int
+	since   time.Time // busy, and reported, up to then
+}
+
+func (w *work) begin(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.running == 0 {
+		w.since = now
+	}
+	w.running++
+}
+
+// end says since when the partition was busy and nobody was told.
+func (w *work) end(now time.Time) (since time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.running--
+	since = w.since
+	if now.After(since) {
+		w.since = now
+	}
+	return since
 }
 
 // reap closes partitions that are out of the table and have become idle.

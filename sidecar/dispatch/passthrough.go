@@ -187,7 +187,7 @@ func leastBusy(places []*placement, avoid *partition) (best *placement) {
 // acquire counts a call outside the queue; it fails if the partition has been
 // retired meanwhile.
 func (l *placement) acquire(d *Dispatcher) bool {
-	l.begin()
+	l.begin(d)
 	l.partition.outside.Add(1)
 	if l.partition.retired.Load() {
 		l.release(d)

@@ -153,7 +153,7 @@ func (s sink) Dispatch(b *queue.Batch) {
 		c.req.Ref() // the run's own: the caller may leave before it ends
 		r.calls[i] = c
 	}
-	r.place.begin()
+	r.place.begin(d)
 	d.outbox = append(d.outbox, r)
 }
 

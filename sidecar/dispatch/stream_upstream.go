@@ -35,6 +35,7 @@ type pendingAnswer struct {
 	id      string
 	tally   *tally
 	arrived time.Time
+	due     time.Time // zero: no deadline, as for all answers of a decoupled model together
 	rows    int
 	// asked is whether the caller wants to see an empty last answer.
 	asked  bool
@@ -49,6 +50,7 @@ func (s *inferStream) forward(c *call, route *route, decoupled bool, size int64)
 	asked, valid := wish.Bool()
 	p.asked = asked
 	if !decoupled {
+		p.due = c.due
 		p.turn = s.begin(size)
 	} else {
 		s.mu.Lock()
@@ -294,6 +296,9 @@ func (s *inferStream) closeSend() {
 // stream, whose errors are text without a code.
 func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason string) {
 	now := d.clock.Now()
+	if result == OK && after(now, p.due) {
+		result = Late
+	}
 	o := Outcome{Model: p.model.name, Result: result, Latency: now.Sub(p.arrived), Rows: p.rows, Batch: p.rows, PassedThrough: true, Reason: reason}
 	p.model.counts.add(&o, now)
 	v := judge(&o, nil, "", false)

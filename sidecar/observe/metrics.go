@@ -50,7 +50,7 @@ func newMetrics() *metrics {
 		queued:     histogram("queue_duration_seconds", "From a request's acceptance to the start of its execution.", latencyBuckets(), "model"),
 		batchRows:  histogram("batch_rows", "Rows of a batch.", prometheus.ExponentialBuckets(1, 2, 11), "model"),
 		executions: histogram("execution_duration_seconds", "One batch on one partition.", latencyBuckets(), "model", "partition"),
-		busy:       counter("partition_busy_seconds_total", "Time in which a partition ran a batch.", "partition"),
+		busy:       counter("partition_busy_seconds_total", "Time in which a partition worked on requests, in batches or passed through.", "partition"),
 		drops:      counter("dropped_requests_total", "Requests dropped or rejected, by reason.", "model", "reason"),
 		gone:       counter("cancelled_requests_total", "Requests whose caller had gone before the answer: its deadline passed, it cancelled, or its connection ended (deadline, cancel, disconnect).", "model", "reason"),
 		retries:    counter("retried_requests_total", "Requests whose first attempt was lost with its partition.", "model"),

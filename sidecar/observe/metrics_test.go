@@ -49,6 +49,7 @@ func TestMetrics(t *testing.T) {
 	r.Finished(observe.Outcome{Model: "m", Result: observe.OK, Latency: time.Millisecond, At: start, Retried: true})
 	r.Finished(observe.Outcome{Model: "m", Result: observe.Dropped, Reason: "window", At: start})
 	execute(r, "m", 2, 2*time.Second)
+	r.Busy("p", start, start.Add(2*time.Second))
 	require.Subset(t, gathered(t, registry), []string{
 		`conch_dropped_requests_total{model="m",reason="window"} 1`,
 		`conch_partition_busy_seconds_total{partition="p"} 2`,

@@ -115,6 +115,8 @@ func TestStatistics(t *testing.T) {
 	}
 	r.Executed(observe.Execution{Model: "m", Partition: "p", GPUType: "T4", ThreadPercentage: 100, Rows: 8, Start: now.Add(-2500 * time.Millisecond), End: now.Add(-1500 * time.Millisecond)})
 	r.Executed(observe.Execution{Model: "m", Partition: "p", GPUType: "T4", ThreadPercentage: 100, Rows: 4, Start: now.Add(-1500 * time.Millisecond), End: now.Add(-1250 * time.Millisecond)})
+	r.Busy("p", now.Add(-2500*time.Millisecond), now.Add(-1250*time.Millisecond))
+	r.Busy("p", now, now)
 	s := r.Statistics("m", now)
 	require.InDelta(t, 80/1.5, s.Goodput, 5, "only the second and a half since the first event is covered")
 	require.InDelta(t, 10./90, s.BadRate, 1e-9, "failed requests count neither way")
@@ -404,6 +406,7 @@ func TestSnapshot(t *testing.T) {
 	r.SetModel("stranger", "r1", 4, &observe.Line{Alpha: time.Millisecond, Beta: time.Millisecond})
 	r.DeclareOn("stranger", "T4")
 	r.Executed(observe.Execution{Model: "a", Partition: "p0", GPUType: "T4", ThreadPercentage: 100, Rows: 1, Start: now.Add(-2 * time.Second), End: now.Add(-time.Second)})
+	r.Busy("p0", now.Add(-2*time.Second), now.Add(-time.Second))
 	s := r.Snapshot(now, observe.World{
 		Revision: 7, Seed: 1, Budget: time.Second, Objective: policy.Objective_OBJECTIVE_MAX_GOODPUT,
 		Nodes:      []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", Type: "T4"}, {Id: "gpu1", Type: "T4"}}}},

@@ -41,8 +41,8 @@ type Execution struct {
 	Err                       error
 	// Lent is how many bytes of tensors went through shared memory.
 	Lent int
-	// Shared executions ran beside requests outside the queue; the partition was
-	// busy, and nothing is learnt about l(b).
+	// Shared executions ran beside requests outside the queue: nothing is learnt
+	// about l(b).
 	Shared bool
 }
 
@@ -171,12 +171,10 @@ func (r *Recorder) Executed(e Execution) {
 
 	p := r.partition(e.Partition)
 	p.mu.Lock()
-	p.busy(e.Start, e.End)
 	slot := p.slots.at(e.End)
 	slot.batches++
 	slot.rows += uint32(e.Rows)
 	p.mu.Unlock()
-	r.metrics.busy.WithLabelValues(e.Partition).Add(max(0, took.Seconds()))
 	if e.Lent > 0 {
 		r.metrics.lent.WithLabelValues(e.Partition).Add(float64(e.Lent))
 	}
@@ -192,7 +190,20 @@ func (r *Recorder) Executed(e Execution) {
 	m.curve(class{e.GPUType, e.ThreadPercentage}).observe(e.Rows, took)
 }
 
-// busy spreads an execution over the slots that it covers.
+// Busy takes a time in which a partition worked on requests. Times of one
+// partition must not overlap.
+func (r *Recorder) Busy(id string, from, to time.Time) {
+	if !from.Before(to) {
+		return
+	}
+	p := r.partition(id)
+	p.mu.Lock()
+	p.busy(from, to)
+	p.mu.Unlock()
+	r.metrics.busy.WithLabelValues(id).Add(to.Sub(from).Seconds())
+}
+
+// busy spreads a time over the slots that it covers.
 func (p *partition) busy(start, end time.Time) {
 	if end.Sub(start) > Window {
 		start = end.Add(-Window)
