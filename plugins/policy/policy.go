@@ -19,7 +19,9 @@ type Policy interface {
 	// Snapshot.planning_budget_us has passed (ctx ends a little later). An error
 	// means that the policy could not plan at all, for example because a
 	// parameter does not parse; a model without a place is not an error but an
-	// entry of Plan.unplaced.
+	// entry of Plan.unplaced. The error in answer to a snapshot without models
+	// says what is wrong with the parameters: the host asks one before it puts a
+	// policy with parameters in use.
 	Plan(ctx context.Context, s *Snapshot) (*Plan, error)
 }
 

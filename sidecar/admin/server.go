@@ -37,6 +37,7 @@ type API interface {
 	UsePolicy(ctx context.Context, r client.UsePolicyRequest) (client.Policy, error)
 	Revisions(ctx context.Context) ([]client.RepositoryRevision, error)
 	Import(ctx context.Context, r client.ImportRequest) (client.RepositoryRevision, error)
+	Rollback(ctx context.Context, r client.RollbackRequest) (client.RepositoryRevision, error)
 	Release(ctx context.Context, r client.ReleaseRequest) (client.ReleaseResult, error)
 	// Snapshot is what a policy would see now: a policy.Snapshot as JSON with the
 	// names of policy.proto.
@@ -79,6 +80,7 @@ func NewHandler(api API, logger *slog.Logger) http.Handler {
 		return api.Revisions(r.Context())
 	}))
 	mux.HandleFunc("POST /v1/repository/import", order(s, api.Import))
+	mux.HandleFunc("POST /v1/repository/rollback", order(s, api.Rollback))
 	mux.HandleFunc("POST /v1/release", order(s, api.Release))
 	mux.HandleFunc("GET /v1/snapshot", answer(s, func(r *http.Request) (json.RawMessage, error) { return api.Snapshot(r.Context()) }))
 	mux.HandleFunc("GET /v1/trace", s.trace)

@@ -123,6 +123,11 @@ func (v view) Import(ctx context.Context, r client.ImportRequest) (client.Reposi
 	return revision(imported), coded(err)
 }
 
+func (v view) Rollback(ctx context.Context, r client.RollbackRequest) (client.RepositoryRevision, error) {
+	made, err := v.control.Rollback(ctx, control.RollbackRequest(r))
+	return revision(made), coded(err)
+}
+
 func (v view) Events(_ context.Context, since uint64) ([]client.Event, error) {
 	return each(v.control.Events(since), event), nil
 }

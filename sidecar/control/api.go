@@ -31,6 +31,7 @@ type API interface {
 	UsePolicy(context.Context, PolicyRequest) (Policy, error)
 	Revisions(context.Context) ([]RepositoryRevision, error)
 	Import(context.Context, ImportRequest) (RepositoryRevision, error)
+	Rollback(context.Context, RollbackRequest) (RepositoryRevision, error)
 	// Release gives attached servers back.
 	Release(context.Context, ReleaseRequest) (ReleaseResult, error)
 	// Events gives those after id since, oldest first.

@@ -106,8 +106,8 @@ func (c *Control) beginAttached(ctx context.Context) error {
 	if _, err := c.applier.Resume(ctx); err != nil && !errors.Is(err, repo.ErrNoRevision) {
 		return err
 	}
-	if _, err := c.policies.Use(ctx, c.reference(settings.Policy)); err != nil {
-		c.event(Event{Kind: EventPlanFailed, Message: fmt.Sprintf("policy %s could not be put in use: %v", settings.Policy.Name, err)})
+	if err := c.usePolicy(ctx, settings); mistaken(err) && c.before == 0 {
+		return fmt.Errorf("policy in conch.yaml: %w", err)
 	}
 	c.setStarting("the servers are being asked what they serve")
 	if err := c.mirror(ctx, "start"); err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/policyhost"
 )
 
 // servers are two servers that others run, gpu0 and gpu1, both with the same models.
@@ -171,6 +172,7 @@ func TestObserveServesWhatTheServersServe(t *testing.T) {
 		defer stop()
 		p := f.CurrentPlan()
 		require.EqualValues(t, 1, p.Revision)
+		require.Equal(t, "plan 1 serves: 2 servers followed, 4 instances found loaded, 2 disciplines changed", f.lastEvent(control.EventPlanApplied).Message, "conch started and loaded nothing")
 		require.Equal(t, "attach", p.GetPolicy(), "no policy was asked")
 		require.Len(t, p.GetPartitions(), 2)
 		for _, d := range p.GetDispatch() {
@@ -189,6 +191,13 @@ func TestObserveServesWhatTheServersServe(t *testing.T) {
 		require.Equal(t, control.ModelReady, m.State)
 		_, err = f.Apply(t.Context(), control.ApplyRequest{})
 		require.ErrorIs(t, err, control.ErrRefused)
+		for _, directory := range []string{"", "/models"} {
+			_, err = f.Import(t.Context(), control.ImportRequest{Directory: directory})
+			require.ErrorIs(t, err, control.ErrRefused, "which models there are is up to the servers")
+		}
+		_, err = f.Rollback(t.Context(), control.RollbackRequest{Revision: "r1"})
+		require.ErrorIs(t, err, control.ErrRefused)
+		require.Equal(t, []string{"a", "b"}, f.Names())
 
 		pass(2 * time.Minute)
 		require.Equal(t, 1, f.applier.count(), "plans are made and none is applied")
@@ -292,6 +301,28 @@ func TestAPolicyThatDoesNotStart(t *testing.T) {
 	})
 }
 
+// TestAMistakenPolicyInFrontOfServers ends the first start, as a mistake in conch.yaml does; in front of servers that were served before it holds
+// up nothing.
+func TestAMistakenPolicyInFrontOfServers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	bubble(t, func(t *testing.T) {
+		f := newFrontOn(t, "", path, &servers{})
+		f.policies.useErr = policyhost.ErrParameter
+		err := f.Run(t.Context())
+		require.ErrorIs(t, err, policyhost.ErrParameter)
+		require.ErrorContains(t, err, "conch.yaml")
+		require.NoError(t, f.db.Close())
+	})
+	bubble(t, func(t *testing.T) { newFrontOn(t, "", path, &servers{}).start()() })
+	bubble(t, func(t *testing.T) {
+		f := newFrontOn(t, "", path, &servers{})
+		f.policies.useErr = policyhost.ErrParameter
+		stop := f.start()
+		defer stop()
+		require.True(t, f.Ready()[0].OK)
+	})
+}
+
 // TestControlTakesBatchingOver where the servers' repositories are not conch's to write: models stay where they are.
 func TestControlTakesBatchingOver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -374,80 +405,7 @@ func TestAStrayModelStays(t *testing.T) {
 }
 
 // TestRelease gives the servers back, for good: a restart does not take them again, an order does.
-func TestRelease(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "state.db")
-		f := newFrontOn(t, "mode: control\n", path, &servers{})
-		stop := f.start()
-		pass(time.Second)
-		require.Empty(t, f.applier.last().PassThrough)
-
-		dry, err := f.Release(t.Context(), control.ReleaseRequest{DryRun: true})
-		require.NoError(t, err)
-		require.Equal(t, control.ReleaseResult{DryRun: true, Mode: "control", Changes: []control.Release{
-			{Partition: "gpu0", Endpoint: "one:8001", Model: "a", Change: "dynamic_batching with 5ms"},
-		}}, dry, "a tenth of the SLO is left for Triton's batching")
-		require.Equal(t, "control", f.Version().Mode)
-		require.NotContains(t, f.kinds(), control.EventReleased)
-
-		done, err := f.Release(t.Context(), control.ReleaseRequest{Author: "ada", Reason: "the trial is over"})
-		require.NoError(t, err)
-		require.Equal(t, "observe", done.Mode)
-		require.Len(t, done.Changes, 1)
-		require.Equal(t, "observe", f.Version().Mode)
-		require.Contains(t, f.applier.last().PassThrough, "mode is observe")
-		e := f.lastEvent(control.EventReleased)
-		require.Equal(t, "ada", e.Author)
-		require.Equal(t, "the trial is over", e.Reason)
-
-		again, err := f.Release(t.Context(), control.ReleaseRequest{})
-		require.NoError(t, err)
-		require.Empty(t, again.Changes)
-		require.Len(t, f.messages(control.EventReleased), 1)
-		stop()
-
-		f = newFrontOn(t, "mode: control\n", path, f.servers)
-		require.Equal(t, "observe", f.Version().Mode)
-		stop = f.start()
-		require.Contains(t, f.applier.last().PassThrough, "mode is observe")
-		require.Contains(t, f.lastEvent(control.EventReleased).Message, "were released before the restart")
-		would, err := f.Release(t.Context(), control.ReleaseRequest{Undo: true, DryRun: true})
-		require.NoError(t, err)
-		require.Equal(t, "control", would.Mode)
-		require.Equal(t, "observe", f.Version().Mode)
-		back, err := f.Release(t.Context(), control.ReleaseRequest{Undo: true})
-		require.NoError(t, err)
-		require.Equal(t, "control", back.Mode)
-		pass(time.Second)
-		require.Empty(t, f.applier.last().PassThrough)
-		calls := f.servers.called()
-		require.Equal(t, "take over", calls[len(calls)-1])
-		again, err = f.Release(t.Context(), control.ReleaseRequest{Undo: true})
-		require.NoError(t, err, "nothing is left to undo")
-		require.Equal(t, "control", again.Mode)
-		stop()
-
-		f = newFrontOn(t, "mode: control\n", path, f.servers)
-		require.Equal(t, "control", f.Version().Mode, "the undo is remembered too")
-		f.start()()
-	})
-}
-
 // TestReleaseEndsWithTheConfiguration: whoever reads conch.yaml again wants its mode.
-func TestReleaseEndsWithTheConfiguration(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFront(t, "mode: control\n")
-		stop := f.start()
-		defer stop()
-		_, err := f.Release(t.Context(), control.ReleaseRequest{})
-		require.NoError(t, err)
-		require.NoError(t, f.Reload(t.Context(), attachSettings(t, "mode: control\n")))
-		pass(time.Second)
-		require.Equal(t, "control", f.Version().Mode)
-		require.Empty(t, f.applier.last().PassThrough)
-	})
-}
-
 // TestAnotherMode of conch.yaml: what passed as it came is batched by a discipline that is meant for it, from the first plan on; and a placement that
 // was conch's own is the servers' again, even where it is the same.
 func TestAnotherMode(t *testing.T) {
@@ -479,50 +437,5 @@ func TestAnotherMode(t *testing.T) {
 }
 
 // TestReleaseWhileAServerIsAway is a release all the same, and a restart knows of it.
-func TestReleaseWhileAServerIsAway(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "state.db")
-		f := newFrontOn(t, "mode: control\n", path, &servers{})
-		stop := f.start()
-		f.servers.failReading(errBoom)
-		_, err := f.Release(t.Context(), control.ReleaseRequest{})
-		require.ErrorIs(t, err, errBoom)
-		require.Equal(t, "observe", f.Version().Mode)
-		require.Empty(t, f.applier.last().PassThrough)
-		f.servers.failReading(nil)
-		pass(2 * time.Second)
-		require.Contains(t, f.applier.last().PassThrough, "mode is observe", "nobody had to ask again")
-		stop()
-		f = newFrontOn(t, "mode: control\n", path, f.servers)
-		require.Equal(t, "observe", f.Version().Mode)
-		f.start()()
-	})
-}
-
 // TestReleaseThatFails changes no mode, and says for each model what became of it.
-func TestReleaseThatFails(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFront(t, "mode: control\n")
-		stop := f.start()
-		defer stop()
-		f.servers.trouble, f.servers.handErr = errors.New("read-only"), errBoom
-		r, err := f.Release(t.Context(), control.ReleaseRequest{})
-		require.ErrorIs(t, err, errBoom)
-		require.Equal(t, "read-only", r.Changes[0].Error)
-		require.Equal(t, "control", f.Version().Mode)
-		require.Empty(t, f.applier.last().PassThrough)
-	})
-}
-
 // TestReleaseOfOwnServers is no order: they end with conch.
-func TestReleaseOfOwnServers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := newRig(t, "")
-		stop := r.start()
-		defer stop()
-		require.False(t, r.Given())
-		_, err := r.Release(t.Context(), control.ReleaseRequest{})
-		require.ErrorIs(t, err, control.ErrRefused)
-		require.ErrorContains(t, err, "driver embedded starts servers of conch's own")
-	})
-}

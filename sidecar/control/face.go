@@ -214,6 +214,13 @@ type RepositoryRevision struct {
 	Current                 bool
 }
 
+// RollbackRequest makes the models of an earlier revision the present ones again.
+type RollbackRequest struct {
+	// Revision is the earlier one's id.
+	Revision       string
+	Author, Reason string
+}
+
 // ImportRequest reads a model repository into a new revision.
 type ImportRequest struct {
 	// Directory to read; empty means the configured one.

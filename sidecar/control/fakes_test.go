@@ -314,6 +314,9 @@ func (r *repository) Unload(_ context.Context, onto string, models []string, by 
 func (r *repository) Rollback(_ context.Context, id string, by repo.Origin) (*repo.Revision, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !slices.ContainsFunc(r.log, func(rev *repo.Revision) bool { return rev.ID == id }) {
+		return nil, repo.ErrNoRevision
+	}
 	return r.commit(r.find(id).Models, repo.Diff{}, by), nil
 }
 

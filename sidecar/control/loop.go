@@ -99,7 +99,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 		if !o.dry && c.propose(proposal.Plan) {
 			c.event(Event{
 				Kind: EventPlanProposed, Author: o.author, Reason: o.reason, Duration: proposal.Duration,
-				Message: "proposed: " + summary(proposal.Diff), Fields: map[string]string{"policy": proposal.Plan.GetPolicy()},
+				Message: "proposed: " + summary(proposal.Diff, in.given), Fields: map[string]string{"policy": proposal.Plan.GetPolicy()},
 			})
 		}
 		if !o.dry {
@@ -245,7 +245,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	}
 	c.event(Event{
 		Kind: EventPlanApplied, Author: o.author, Reason: o.reason, Duration: took,
-		Message: fmt.Sprintf("plan %d serves: %s", next.Revision, summary(p.Diff)), Fields: fields,
+		Message: fmt.Sprintf("plan %d serves: %s", next.Revision, summary(p.Diff, in.given)), Fields: fields,
 	})
 	// A warm-up has just measured what was loaded.
 	c.pushProfiles(c.recorder.Profiles())
@@ -309,24 +309,21 @@ func steps(r *apply.Result) map[string]string {
 	return fields
 }
 
-// summary is a diff in a few words.
-func summary(d *plan.Diff) string {
+// summary is a diff in a few words. Where others run the servers (given), applying
+// it starts and loads nothing: they have it so already.
+func summary(d *plan.Diff, given bool) string {
+	words := []string{"partition started", "partition replaced", "partition stopped", "load", "unload", "update"}
+	if given {
+		words = []string{"server followed", "server followed anew", "server left out", "instance found loaded", "instance found unloaded", "instance found changed"}
+	}
+	words = append(words, "discipline changed")
 	var parts []string
-	count := func(n int, one, many string) {
-		switch {
-		case n == 1:
-			parts = append(parts, "1 "+one)
-		case n > 1:
-			parts = append(parts, fmt.Sprintf("%d %s", n, many))
+	for i, n := range []int{len(d.Start), len(d.Replace), len(d.Stop), len(d.Loads), len(d.Unloads), len(d.Updates), len(d.Dispatch)} {
+		if n > 0 {
+			noun, rest, _ := strings.Cut(words[i], " ")
+			parts = append(parts, strings.TrimSpace(count(n, noun)+" "+rest))
 		}
 	}
-	count(len(d.Start), "partition started", "partitions started")
-	count(len(d.Replace), "partition replaced", "partitions replaced")
-	count(len(d.Stop), "partition stopped", "partitions stopped")
-	count(len(d.Loads), "load", "loads")
-	count(len(d.Unloads), "unload", "unloads")
-	count(len(d.Updates), "update", "updates")
-	count(len(d.Dispatch), "discipline changed", "disciplines changed")
 	if len(parts) == 0 {
 		return "settings of models changed"
 	}

@@ -6,7 +6,6 @@ package control_test
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -15,8 +14,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/conch-serving/conch/plugins/policy"
-	"github.com/conch-serving/conch/repo"
-	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/observe"
@@ -25,45 +22,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestStartServesThePolicysPlan(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := newRig(t, "")
-		require.False(t, r.Ready()[0].OK)
-		require.Equal(t, "not started yet", r.Ready()[0].Reason)
-		stop := r.start()
-		defer stop()
-		p := r.CurrentPlan()
-		require.EqualValues(t, 1, p.Revision)
-		require.Equal(t, "conch", p.AppliedBy)
-		require.Len(t, p.GetPartitions(), 2)
-		require.Equal(t, []control.EventKind{control.EventStarted, control.EventPlanApplied}, r.kinds())
-		applied := r.lastEvent(control.EventPlanApplied)
-		require.Equal(t, "plan 1 serves: 2 partitions started, 4 loads, 2 disciplines changed", applied.Message)
-		require.Equal(t, "1.000", applied.Fields["seconds.load"])
-		for _, check := range r.Ready() {
-			require.True(t, check.OK, "%+v", check)
-		}
-		s := r.policies.question(0)
-		require.EqualValues(t, 5, s.GetSeed())
-		require.EqualValues(t, 1e6, s.GetPlanningBudgetUs())
-		require.Equal(t, "a", s.GetModels()[0].GetName())
-		require.EqualValues(t, 16*4+4*4, s.GetModels()[0].GetActivationBytesPerRow())
-		require.EqualValues(t, 100_000, s.GetModels()[0].GetSloUs())
-		require.False(t, s.GetModels()[1].GetBatchable())
-		require.NotEmpty(t, s.GetModels()[1].GetPassThroughReason())
-
-		// The same plan again is no change, and what was learnt is passed on.
-		pass(31 * time.Second)
-		require.Equal(t, 2, r.policies.calls())
-		require.Equal(t, 1, r.applier.count())
-		second := r.policies.question(1)
-		require.Len(t, second.GetCurrent().GetPartitions(), 2)
-		require.Equal(t, 1.0, second.GetModels()[0].GetLoadSeconds())
-		require.Equal(t, 2.0, second.GetChangeCost().GetPartitionStartSeconds())
-		require.EqualValues(t, 3, second.GetStatistics().GetModels()[0].GetQueuedRequests())
-	})
-}
 
 // TestPolicyFailuresChangeNothing: whatever a policy does wrong, the last good
 // plan serves on, and it is written down once.
@@ -124,38 +82,7 @@ func TestPolicyFailuresChangeNothing(t *testing.T) {
 	}
 }
 
-func TestNothingServesUntilAPlanDoes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := newRig(t, "")
-		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, policyhost.ErrStart })
-		stop := r.start()
-		defer stop()
-		require.Contains(t, r.Ready()[0].Reason, "did not start")
-		_, err := r.Propose(t.Context())
-		require.ErrorIs(t, err, control.ErrUnavailable)
-		r.policies.set(nil)
-		pass(3 * time.Second)
-		require.True(t, r.Ready()[0].OK)
-		require.EqualValues(t, 1, r.CurrentPlan().Revision)
-	})
-}
-
 // TestNothingToServe: a repository without models is served, truthfully.
-func TestNothingToServe(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := newRig(t, "")
-		r.repository.hold()
-		stop := r.start()
-		defer stop()
-		require.EqualValues(t, 1, r.CurrentPlan().Revision)
-		for _, check := range r.Ready() {
-			require.True(t, check.OK, "%+v", check)
-		}
-		pass(31 * time.Second)
-		require.Equal(t, 1, r.applier.count())
-	})
-}
-
 func TestFailingApplyKeepsTheOldPlan(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")
@@ -285,70 +212,7 @@ func TestOperatorsDiscipline(t *testing.T) {
 
 // TestRestart: numbers and events go on, and in mode advise the plan that
 // served serves again.
-func TestRestart(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "state.db")
-	var before apply.Target
-	bubble(t, func(t *testing.T) {
-		r := newRigOn(t, "mode: advise", path)
-		r.policies.set(firstOnly)
-		stop := r.start()
-		r.recorder.Calibrated("a", "T4", 100, []observe.Sample{{Rows: 1, Duration: time.Millisecond}})
-		before = r.applier.last()
-		stop()
-	})
-	bubble(t, func(t *testing.T) {
-		r := newRigOn(t, "mode: advise", path)
-		r.applier.resume = &apply.Resumed{Target: &before, Interrupted: &apply.Interrupted{Steps: 3, Last: "load a"}}
-		stop := r.start()
-		defer stop()
-		require.EqualValues(t, 2, r.CurrentPlan().Revision)
-		require.Len(t, r.CurrentPlan().GetPartitions(), 1)
-		require.Zero(t, r.policies.calls())
-		require.Contains(t, r.lastEvent(control.EventApplyFailed).Message, "after 3 steps (load a)")
-		require.Contains(t, r.kinds(), control.EventStopping, "events from before are there")
-		require.Greater(t, r.applier.last().Snapshot.GetRevision(), before.Snapshot.GetRevision())
-		require.Len(t, r.recorder.Profiles(), 1, "what was learnt is there")
-	})
-	bubble(t, func(t *testing.T) {
-		r := newRigOn(t, "mode: advise", path)
-		r.repository.hold(model("b", "d1", 0))
-		r.applier.resume = &apply.Resumed{Target: &before}
-		stop := r.start()
-		defer stop()
-		require.Equal(t, 1, r.policies.calls(), "a plan that does not fit any more is made anew")
-		require.Contains(t, r.lastEvent(control.EventPlanRejected).Message, "before the restart")
-		require.EqualValues(t, 3, r.CurrentPlan().Revision)
-	})
-	bubble(t, func(t *testing.T) {
-		r := newRigOn(t, "", path)
-		r.applier.resume = &apply.Resumed{Target: &before}
-		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, policyhost.ErrCrashed })
-		stop := r.start()
-		defer stop()
-		require.EqualValues(t, 4, r.CurrentPlan().Revision, "without a policy, the plan from before serves in mode control too")
-	})
-}
-
-func TestRepositoryUnreadableAtStart(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := newRig(t, "")
-		r.repository.err = errBoom
-		err := r.Run(t.Context())
-		require.ErrorIs(t, err, errBoom)
-		require.ErrorContains(t, err, "/models")
-		require.NoError(t, r.db.Close())
-	})
-	bubble(t, func(t *testing.T) {
-		r := newRig(t, "")
-		_, err := r.repository.Import(t.Context(), "/models", repo.Origin{})
-		require.NoError(t, err)
-		r.repository.err = errBoom
-		stop := r.start()
-		defer stop()
-		require.EqualValues(t, 1, r.CurrentPlan().Revision, "the revision from before serves")
-	})
-}
-
+// TestMistakenPolicyAtStart: conch does not start with a policy or a parameter that there is not, unless a plan from before serves meanwhile.
 // TestTriggers: when a plan is made before the interval is over.
 func TestTriggers(t *testing.T) {
 	send := func(r *rig, model string, perSecond int, d time.Duration, result observe.Result) {

@@ -207,11 +207,46 @@ func (c *Control) Import(ctx context.Context, r ImportRequest) (RepositoryRevisi
 		return RepositoryRevision{}, err
 	}
 	defer c.release()
+	if err := c.notOthers(); err != nil {
+		return RepositoryRevision{}, err
+	}
 	files, err := c.importing(ctx, r.Directory, cmp.Or(r.Author, "operator"), r.Reason)
 	if err != nil {
 		return RepositoryRevision{}, err
 	}
 	return revision(files, files), nil
+}
+
+// Rollback makes a new revision of an earlier one's models and asks for a plan of
+// it. It is judged like an import.
+func (c *Control) Rollback(ctx context.Context, r RollbackRequest) (RepositoryRevision, error) {
+	if err := c.ready(ctx); err != nil {
+		return RepositoryRevision{}, err
+	}
+	defer c.release()
+	if err := c.notOthers(); err != nil {
+		return RepositoryRevision{}, err
+	}
+	author := cmp.Or(r.Author, "operator")
+	files, err := c.repository.Rollback(ctx, r.Revision, repo.Origin{Author: author, Reason: cmp.Or(r.Reason, "rollback to "+r.Revision), Time: c.clock.Now()})
+	switch {
+	case errors.Is(err, repo.ErrNoRevision):
+		return RepositoryRevision{}, fmt.Errorf("%w: the repository has no revision %q; tritonctl repo ls shows those there are", ErrNotFound, r.Revision)
+	case err != nil:
+		return RepositoryRevision{}, err
+	}
+	if err := c.serveFiles(files, author, r.Reason); err != nil {
+		return RepositoryRevision{}, err
+	}
+	return revision(files, files), nil
+}
+
+// notOthers refuses to change a repository that conch does not serve from.
+func (c *Control) notOthers() error {
+	if !c.Given() {
+		return nil
+	}
+	return fmt.Errorf("%w: which models there are is up to the servers in front of which conch stands; it serves a repository of its own there in mode control, with driver.endpoints[].repository (docs/attach.md)", ErrRefused)
 }
 
 // importing reads a repository; the caller holds the planning turn.
@@ -222,29 +257,37 @@ func (c *Control) importing(ctx context.Context, dir, author, reason string) (*r
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+	return files, c.serveFiles(files, author, reason)
+}
+
+// serveFiles makes a revision the one to plan for, unless that would spoil what
+// serves.
+func (c *Control) serveFiles(files *repo.Revision, author, reason string) error {
 	c.mu.Lock()
 	before := c.files
 	c.mu.Unlock()
-	if before == nil || before.ID != files.ID {
-		if err := c.spoils(files); err != nil {
-			err = fmt.Errorf("repository revision %s is not served, %s stays: %w", files.ID, before.ID, err)
-			c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: err.Error(), Fields: map[string]string{"revision": before.ID, "directory": dir}})
-			return nil, fmt.Errorf("%w: %w", ErrRefused, err)
-		}
-		// If the new files turn out broken, what was learnt of the old ones is wanted.
-		c.learnt()
-		c.adopt(files, settings)
-		message := fmt.Sprintf("repository revision %s: %s", files.ID, changes(files.Diff))
-		c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: message, Fields: map[string]string{"revision": files.ID, "directory": dir}})
-		c.alarm(message)
+	if before != nil && before.ID == files.ID {
+		return nil
 	}
-	return files, nil
+	if err := c.spoils(before, files); err != nil {
+		err = fmt.Errorf("repository revision %s is not served, %s stays: %w", files.ID, before.ID, err)
+		c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: err.Error(), Fields: map[string]string{"revision": before.ID, "directory": files.Directory}})
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	// If the new files turn out broken, what was learnt of the old ones is wanted.
+	c.learnt()
+	c.adopt(files, c.settings())
+	message := fmt.Sprintf("repository revision %s: %s", files.ID, changes(files.Diff))
+	c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: message, Fields: map[string]string{"revision": files.ID, "directory": files.Directory}})
+	c.alarm(message)
+	return nil
 }
 
 // spoils says which models that serve could not with these files. As with
 // Triton, a model's mistake does not take away what serves; a model that is new
-// is left out alone.
-func (c *Control) spoils(files *repo.Revision) error {
+// is left out alone. A directory without a single model that could be served is
+// taken for the wrong one, and not for an order to stop serving.
+func (c *Control) spoils(before, files *repo.Revision) error {
 	current := c.current()
 	var errs []error
 	for _, m := range files.Models {
@@ -252,7 +295,20 @@ func (c *Control) spoils(files *repo.Revision) error {
 			errs = append(errs, m.Err())
 		}
 	}
+	if len(errs) == 0 && servable(files) == 0 && before != nil && servable(before) > 0 {
+		errs = append(errs, fmt.Errorf("%s has no model that could be served: is it a model repository?", files.Directory))
+	}
 	return errors.Join(errs...)
+}
+
+// servable counts the models that Triton could load.
+func servable(files *repo.Revision) (n int) {
+	for _, m := range files.Models {
+		if m.Err() == nil {
+			n++
+		}
+	}
+	return n
 }
 
 func changes(d repo.Diff) string {

@@ -203,9 +203,47 @@ func TestImport(t *testing.T) {
 		require.Empty(t, r.CurrentPlan().PartitionsOf("d"))
 		require.Len(t, r.CurrentPlan().PartitionsOf("e"), 2)
 
+		// A directory with nothing to serve is the wrong one.
+		for _, models := range [][]*repo.Model{{spoilt("x"), spoilt("y")}, {}} {
+			r.repository.hold(models...)
+			_, err = r.Import(t.Context(), control.ImportRequest{Directory: "/tmp"})
+			require.ErrorIs(t, err, control.ErrRefused)
+			require.ErrorContains(t, err, "/tmp has no model that could be served")
+			pass(time.Second)
+			require.Len(t, r.CurrentPlan().PartitionsOf("e"), 2)
+		}
+
 		r.repository.err = errBoom
 		_, err = r.Import(t.Context(), control.ImportRequest{})
 		require.ErrorIs(t, err, control.ErrRefused)
+	})
+}
+
+// TestRollback is a revision too, and is planned for like an import.
+func TestRollback(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		r.repository.hold(model("c", "d1", 8))
+		_, err := r.Import(t.Context(), control.ImportRequest{})
+		require.NoError(t, err)
+		pass(time.Second)
+		require.Empty(t, r.CurrentPlan().PartitionsOf("a"))
+
+		back, err := r.Rollback(t.Context(), control.RollbackRequest{Revision: "r1", Author: "ada"})
+		require.NoError(t, err)
+		require.Equal(t, "r3", back.ID)
+		require.True(t, back.Current)
+		require.Equal(t, "rollback to r1", back.Reason)
+		pass(time.Second)
+		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
+		require.Empty(t, r.CurrentPlan().PartitionsOf("c"))
+		require.Equal(t, "ada", r.lastEvent(control.EventRepository).Author)
+
+		_, err = r.Rollback(t.Context(), control.RollbackRequest{Revision: "r9"})
+		require.ErrorIs(t, err, control.ErrNotFound)
+		require.ErrorContains(t, err, "r9")
 	})
 }
 

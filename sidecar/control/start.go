@@ -15,10 +15,12 @@ import (
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/plan"
+	"github.com/conch-serving/conch/sidecar/policyhost"
 )
 
 // Run starts serving and plans until ctx ends. It returns nil then; before, it
-// returns only if the repository cannot be read at all.
+// returns only if the repository cannot be read at all, or if there is no such
+// policy or parameter as conch.yaml says and no plan from before to serve by.
 func (c *Control) Run(ctx context.Context) error {
 	err := c.begin(ctx)
 	if ctx.Err() == nil && err != nil {
@@ -62,8 +64,8 @@ func (c *Control) begin(ctx context.Context) error {
 			Message: fmt.Sprintf("conch ended in the middle of an apply, after %d steps (%s); what it left was cleaned up", cut.Steps, cut.Last)})
 	}
 	c.setStarting("the policy is starting")
-	if _, err := c.policies.Use(ctx, c.reference(settings.Policy)); err != nil {
-		c.event(Event{Kind: EventPlanFailed, Message: fmt.Sprintf("policy %s could not be put in use: %v", settings.Policy.Name, err)})
+	if err := c.usePolicy(ctx, settings); mistaken(err) && resumed.Target == nil {
+		return fmt.Errorf("policy in conch.yaml: %w", err)
 	}
 	c.setStarting("the first plan is being applied")
 	first := order{author: "conch", reason: "start", apply: true}
@@ -74,6 +76,21 @@ func (c *Control) begin(ctx context.Context) error {
 		}
 	}
 	return c.undecided(c.again(ctx, resumed.Target))
+}
+
+// usePolicy puts the policy of conch.yaml in use.
+func (c *Control) usePolicy(ctx context.Context, settings *config.Config) error {
+	_, err := c.policies.Use(ctx, c.reference(settings.Policy))
+	if err != nil {
+		c.event(Event{Kind: EventPlanFailed, Message: fmt.Sprintf("policy %s could not be put in use: %v", settings.Policy.Name, err)})
+	}
+	return err
+}
+
+// mistaken tells a mistake in conch.yaml, which will not mend itself, from a
+// policy that fails. Where nothing served before, conch does not start with one.
+func mistaken(err error) bool {
+	return errors.Is(err, policyhost.ErrUnknownPolicy) || errors.Is(err, policyhost.ErrParameter)
 }
 
 // undecided notes that nothing serves yet; the loop tries again.

@@ -81,8 +81,8 @@ func New(o Options) *Host {
 	return &Host{o: o, calling: make(chan struct{}, 1)}
 }
 
-// Use starts the policy, lets it describe itself, checks the parameters, and
-// only then puts it in the place of the one in use, which is stopped after its
+// Use starts the policy, lets it describe itself, checks the parameters, by the
+// description and by a plan of a snapshot without models, and only then puts it in the place of the one in use, which is stopped after its
 // present call. Where anything fails the policy in use stays. The last good
 // plan stays in any case.
 func (h *Host) Use(ctx context.Context, ref Ref) (*policy.Description, error) {
@@ -127,11 +127,34 @@ func (h *Host) prepare(ctx context.Context, ref Ref) (*inUse, error) {
 		p.stop()
 		return nil, fmt.Errorf("%w: %v are unknown to this version of Conch", ErrNeeds, unmet)
 	}
+	if err := h.tryParameters(ctx, p, ref, resolved); err != nil {
+		p.stop()
+		return nil, err
+	}
 	return &inUse{
 		name: ref.Name, executable: executable, description: d,
 		given: maps.Clone(ref.Parameters), resolved: resolved,
 		process: p, guard: newGuard(h.o), since: h.o.Now(),
 	}, nil
+}
+
+// tryParameters lets the policy itself judge the parameters that it was given: only
+// it knows the forms of its texts. A snapshot without models leaves a policy nothing
+// else to object to. A policy that hangs or dies over it is the guard's to deal
+// with, at the first plan.
+func (h *Host) tryParameters(ctx context.Context, p *process, ref Ref, resolved map[string]string) error {
+	if len(ref.Parameters) == 0 {
+		return nil
+	}
+	idle := &policy.Snapshot{PlanningBudgetUs: h.o.Budget.Microseconds(), Parameters: resolved}
+	_, err := p.plan(ctx, idle, h.o.Budget+h.o.Grace)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, ErrRefused):
+		return fmt.Errorf("%w: %w", ErrParameter, err)
+	}
+	return nil
 }
 
 func (h *Host) startAndDescribe(ctx context.Context, name string, e Executable) (*process, *policy.Description, error) {

@@ -188,6 +188,11 @@ func TestFailedStarts(t *testing.T) {
 			r.Parameters = map[string]string{"size": "big"}
 			return r
 		}(), policyhost.ErrParameter, "type int"},
+		{"a parameter that only the policy can judge", func() policyhost.Ref {
+			r := mode(t, "refuse")
+			r.Parameters = map[string]string{"colour": "moonlight"}
+			return r
+		}(), policyhost.ErrParameter, "the moon is wrong"},
 		{"bad pin", func() policyhost.Ref {
 			r := mode(t, "good")
 			r.Executable.SHA256 = "abc"
@@ -283,6 +288,24 @@ func TestFailedCalls(t *testing.T) {
 			if test.mode == "panic" {
 				require.Contains(t, w.logged(), "the policy lost its mind")
 			}
+		})
+	}
+}
+
+// A policy that hangs or dies over its parameters is put in use: that is judged,
+// and reported, as every call is.
+func TestTryingParametersIsNoPlan(t *testing.T) {
+	for _, bad := range []string{"good", "hang", "exit"} {
+		t.Run(bad, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, func(o *policyhost.Options) { o.Budget = 300 * time.Millisecond })
+			ref := mode(t, bad)
+			ref.Parameters = map[string]string{"colour": "red"}
+			_, err := w.Use(t.Context(), ref)
+			require.NoError(t, err)
+			require.Equal(t, []policyhost.EventKind{policyhost.EventStarted}, w.events())
+			require.Nil(t, w.LastGood())
+			require.Zero(t, w.Status().Failures)
 		})
 	}
 }

@@ -137,6 +137,12 @@ func (c *Client) Import(ctx context.Context, r ImportRequest) (RepositoryRevisio
 	return post[RepositoryRevision](ctx, c, http.MethodPost, "/v1/repository/import", r)
 }
 
+// Rollback makes an earlier revision's models the present ones again, as a new
+// revision.
+func (c *Client) Rollback(ctx context.Context, r RollbackRequest) (RepositoryRevision, error) {
+	return post[RepositoryRevision](ctx, c, http.MethodPost, "/v1/repository/rollback", r)
+}
+
 // Events gives the events after id since, oldest first.
 func (c *Client) Events(ctx context.Context, since uint64) ([]Event, error) {
 	return get[[]Event](ctx, c, "/v1/events?since="+strconv.FormatUint(since, 10))

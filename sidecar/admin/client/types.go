@@ -227,6 +227,13 @@ type RepositoryRevision struct {
 	Current bool      `json:"current"`
 }
 
+// RollbackRequest makes the models of an earlier revision the present ones again.
+type RollbackRequest struct {
+	Revision string `json:"revision"`
+	Author   string `json:"author,omitempty"`
+	Reason   string `json:"reason,omitempty"`
+}
+
 // ImportRequest reads a model repository into a new revision. An empty
 // Directory reads the configured one again.
 type ImportRequest struct {
