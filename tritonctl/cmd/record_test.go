@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,30 @@ func (e *endless) Record(ctx context.Context, w io.Writer) (client.Recorded, err
 	}
 	<-ctx.Done()
 	return client.Recorded{}, ctx.Err()
+}
+
+// busy is recording already.
+type busy struct{ world }
+
+func (busy) Record(context.Context, io.Writer) (client.Recorded, error) {
+	return client.Recorded{}, &client.Error{Code: client.CodeConflict, Message: "somebody is recording"}
+}
+
+// A recording that cannot begin leaves the file of an earlier one alone, and is told of once.
+func TestARecordingThatIsRefusedKeepsTheTrace(t *testing.T) {
+	server := httptest.NewServer(admin.NewHandler(&busy{}, slog.New(slog.DiscardHandler)))
+	defer server.Close()
+	path := filepath.Join(t.TempDir(), "trace")
+	for address, want := range map[string]int{server.URL: cmd.ExitConflict, "unix:///nowhere/admin.sock": cmd.ExitUnreachable} {
+		require.NoError(t, os.WriteFile(path, []byte("an earlier trace"), 0o644))
+		var out, errs bytes.Buffer
+		f := &factory.Factory{Out: &out, Err: &errs, Getenv: func(string) string { return address }}
+		require.Equal(t, want, cmd.Run(t.Context(), f, []string{"record", "--file", path}))
+		kept, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, "an earlier trace", string(kept))
+		require.Equal(t, 1, strings.Count(errs.String(), "\n"), errs.String())
+	}
 }
 
 func TestARecordingThatIsEndedEarlyCanBeRead(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -40,16 +41,14 @@ const (
 	ExitRefused     = 6
 )
 
-// errUsage marks errors of the command line itself.
-var errUsage = errors.New("usage")
-
 // New builds the command tree.
 func New(f *factory.Factory) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "tritonctl",
 		Short: "Show and steer a running conch",
-		Long: `tritonctl talks to the admin API of a running conch, by default over the unix
-socket /run/conch/admin.sock (--admin or $CONCH_ADMIN).
+		Long: `tritonctl talks to the admin API of a running conch: --admin, $CONCH_ADMIN, the
+unix socket /run/conch/admin.sock of a conch that root runs, or that of this
+user's conch under $XDG_RUNTIME_DIR.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
 5 somebody else changed it first, 6 refused (an invalid plan, say).`,
@@ -57,15 +56,15 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			if err := output.Check(f.Format); err != nil {
-				return fmt.Errorf("%w: %w", errUsage, err)
+				return fmt.Errorf("%w: %w", factory.ErrUsage, err)
 			}
 			return nil
 		},
 	}
-	root.PersistentFlags().StringVar(&f.Address, "admin", "", "admin address, unix:///path or http://host:port (default $CONCH_ADMIN, else "+client.DefaultAddress+")")
+	root.PersistentFlags().StringVar(&f.Address, "admin", "", "admin address, unix:///path or http://host:port (default $CONCH_ADMIN, else "+client.DefaultAddress+", else this user's)")
 	root.PersistentFlags().StringVarP(&f.Format, "output", "o", "table", "output format: table, json or yaml")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats(), cobra.ShellCompDirectiveNoFileComp))
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", factory.ErrUsage, err) })
 	root.AddCommand(repo.New(f), model.New(f), plan.New(f), policy.New(f), gpu.New(f), release.New(f), events.New(f), version.New(f),
 		simulate.New(f), record.New(f), replay.New(f), advise.New(f))
 	root.SetIn(f.In)
@@ -76,19 +75,39 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
 }
 
 // markUsage lets Run tell a wrong argument from a failed command, which cobra
-// does not.
+// does not, and a misspelt command of a group from a question for its help.
 func markUsage(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
-				return fmt.Errorf("%w: %w", errUsage, err)
+				return fmt.Errorf("%w: %w; it is %s", factory.ErrUsage, err, c.UseLine())
 			}
 			return nil
+		}
+	}
+	if c.HasSubCommands() && !c.Runnable() {
+		c.Args = cobra.ArbitraryArgs
+		c.RunE = func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return c.Help()
+			}
+			return fmt.Errorf("%w: %s has no command %q; it has: %s", factory.ErrUsage, c.CommandPath(), args[0], strings.Join(names(c), ", "))
 		}
 	}
 	for _, child := range c.Commands() {
 		markUsage(child)
 	}
+}
+
+// names lists the commands of a group.
+func names(c *cobra.Command) []string {
+	var all []string
+	for _, child := range c.Commands() {
+		if child.IsAvailableCommand() {
+			all = append(all, child.Name())
+		}
+	}
+	return all
 }
 
 // Run executes args and gives the exit code.
@@ -111,7 +130,7 @@ func Run(ctx context.Context, f *factory.Factory, args []string) int {
 
 func exitCode(err error) int {
 	switch {
-	case errors.Is(err, errUsage):
+	case errors.Is(err, factory.ErrUsage):
 		return ExitUsage
 	case errors.Is(err, client.ErrUnreachable):
 		return ExitUnreachable

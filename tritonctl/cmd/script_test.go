@@ -178,6 +178,13 @@ func (w *world) Import(_ context.Context, r client.ImportRequest) (client.Reposi
 	return client.RepositoryRevision{ID: "r3", Author: r.Author, Models: []string{"bert", "counter", "vgg"}, Added: []string{"vgg"}}, nil
 }
 
+func (w *world) Rollback(_ context.Context, r client.RollbackRequest) (client.RepositoryRevision, error) {
+	if r.Revision != "r1" {
+		return client.RepositoryRevision{}, &client.Error{Code: client.CodeNotFound, Message: fmt.Sprintf("the repository has no revision %q", r.Revision)}
+	}
+	return client.RepositoryRevision{ID: "r4", Author: r.Author, Reason: r.Reason, Models: []string{"bert", "counter"}, Removed: []string{"vgg"}}, nil
+}
+
 func (w *world) Events(_ context.Context, since uint64) ([]client.Event, error) {
 	events := []client.Event{
 		{ID: 1, Time: at(1), Kind: "started", Author: "conch", Message: "conch serves"},

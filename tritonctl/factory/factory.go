@@ -7,11 +7,15 @@
 package factory
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -23,6 +27,9 @@ import (
 // AddressVariable names the environment variable that holds the admin address
 // when --admin is not given.
 const AddressVariable = "CONCH_ADMIN"
+
+// ErrUsage marks errors of the command line itself.
+var ErrUsage = errors.New("usage")
 
 // Factory is made once in main; whether a stream is a terminal is decided
 // there and nowhere else.
@@ -60,13 +67,27 @@ func New() *Factory {
 	}
 }
 
-// Client connects to the conch that --admin or CONCH_ADMIN names.
+// Client connects to the conch that --admin or CONCH_ADMIN names, else to the one
+// on this machine: root's, or that of this user.
 func (f *Factory) Client() (*client.Client, error) {
-	address := f.Address
+	address := cmp.Or(f.Address, f.Getenv(AddressVariable))
 	if address == "" {
-		address = f.Getenv(AddressVariable)
+		address = f.own()
 	}
 	return client.New(address)
+}
+
+// own is the default listen.admin of a conch that is not root's, if such a one is
+// there and none of root's.
+func (f *Factory) own() string {
+	system, _ := strings.CutPrefix(client.DefaultAddress, "unix://")
+	state := cmp.Or(f.Getenv("XDG_STATE_HOME"), filepath.Join(f.Getenv("HOME"), ".local", "state"))
+	for _, socket := range []string{system, filepath.Join(cmp.Or(f.Getenv("XDG_RUNTIME_DIR"), state), "conch", "admin.sock")} {
+		if _, err := os.Stat(socket); err == nil {
+			return "unix://" + socket
+		}
+	}
+	return client.DefaultAddress
 }
 
 // Print writes value in the chosen format; table draws it for a person.

@@ -96,8 +96,16 @@ func Milliseconds(seconds float64) string {
 // Percent renders a fraction.
 func Percent(fraction float64) string { return fmt.Sprintf("%.1f%%", fraction*100) }
 
-// Number renders a rate or a mean.
+// Number renders a rate.
 func Number(v float64) string { return fmt.Sprintf("%.1f", v) }
+
+// Mean renders a mean that is above zero once there was something to count.
+func Mean(v float64) string {
+	if v == 0 {
+		return ""
+	}
+	return Number(v)
+}
 
 // Bytes renders a memory size; zero is unknown or unlimited.
 func Bytes(n uint64) string {

@@ -81,7 +81,7 @@ func (a *Advice) look(in Input) (*world, error) {
 		for _, m := range s.GetModels() {
 			counts[m.GetName()] = m.GetRate() * liveWindow.Seconds()
 		}
-		a.Notes = append(a.Notes, "how the traffic varies beyond the last seconds: `tritonctl record --for 5m -o trace`, then `tritonctl advise trace` know more.")
+		a.Notes = append(a.Notes, "how the traffic varies beyond the last seconds: `tritonctl record --for 5m --file trace`, then `tritonctl advise trace` know more.")
 	}
 	x := policy.NewIndex(s)
 	a.GPUs = len(x.GPUs())
@@ -100,11 +100,11 @@ func (a *Advice) look(in Input) (*world, error) {
 		placed := len(s.GetCurrent().PartitionsOf(m.GetName())) > 0
 		switch {
 		case n < fewestRequests:
-			a.Missing = append(a.Missing, fmt.Sprintf("%s: %.0f requests; %d are the least. Record for longer: tritonctl record --for 5m -o trace", m.GetName(), n, fewestRequests))
+			a.Missing = append(a.Missing, fmt.Sprintf("%s: %.0f requests; %d are the least. Record for longer: tritonctl record --for 5m --file trace", m.GetName(), n, fewestRequests))
 		case !placed:
 			a.Missing = append(a.Missing, m.GetName()+": it is on no GPU.")
 		case !a.profiled(x, s, m):
-			a.Missing = append(a.Missing, m.GetName()+": how long its batches take is not known well enough: at least two batch sizes must be seen often. Send batches of several rows, or declare alpha and beta under models in conch.yaml.")
+			a.Missing = append(a.Missing, fmt.Sprintf("%s: how long its batches take is not known well enough: at least two batch sizes must be seen often. Send some requests of several rows, or declare models.%s.profile.alpha and .beta in conch.yaml.", m.GetName(), m.GetName()))
 		case m.GetSloUs() == 0:
 			a.Missing = append(a.Missing, m.GetName()+": it has no SLO; give it one in conch.yaml.")
 		default:

@@ -16,49 +16,48 @@ import (
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
-// Options are the command's inputs.
-type Options struct {
-	*factory.Factory
-	follow bool
-	since  uint64
-}
-
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	o := &Options{Factory: f}
+	var follow bool
+	var since uint64
 	c := &cobra.Command{
 		Use:   "events",
 		Short: "Show what happened: who, when, why",
-		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, args []string) error {
-			return o.run(c.Context())
+		Long: `events shows what conch and its operators did, oldest first. -o json has the fields
+of each event, such as what a plan changed and how long each of its steps took.`,
+		Example: `  tritonctl events --follow
+  tritonctl events --since 40 -o json | jq '.[] | select(.kind == "plan_applied").fields.diff'`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if follow {
+				return following(c.Context(), f, since)
+			}
+			return factory.Show(c.Context(), f, func(api *client.Client, ctx context.Context) ([]client.Event, error) {
+				return api.Events(ctx, since)
+			}, draw)
 		},
 	}
-	c.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on as events happen")
-	c.Flags().Uint64Var(&o.since, "since", 0, "only events after this id")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as events happen")
+	c.Flags().Uint64Var(&since, "since", 0, "only events after this id")
 	return c
 }
 
-func (o *Options) run(ctx context.Context) error {
-	api, err := o.Client()
+// following shows events until ctx ends.
+func following(ctx context.Context, f *factory.Factory, since uint64) error {
+	api, err := f.Client()
 	if err != nil {
 		return err
 	}
-	if o.follow {
-		return api.Follow(ctx, o.since, func(e client.Event) error {
-			return o.Print(e, func(t *output.Table) { row(t, e) })
-		})
-	}
-	events, err := api.Events(ctx, o.since)
-	if err != nil {
-		return err
-	}
-	return o.Print(events, func(t *output.Table) {
-		t.Row("ID", "TIME", "KIND", "AUTHOR", "TOOK", "MESSAGE", "REASON")
-		for _, e := range events {
-			row(t, e)
-		}
+	return api.Follow(ctx, since, func(e client.Event) error {
+		return f.Print(e, func(t *output.Table) { row(t, e) })
 	})
+}
+
+func draw(t *output.Table, events []client.Event) {
+	t.Row("ID", "TIME", "KIND", "AUTHOR", "TOOK", "MESSAGE", "REASON")
+	for _, e := range events {
+		row(t, e)
+	}
 }
 
 func row(t *output.Table, e client.Event) {

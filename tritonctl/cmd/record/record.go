@@ -62,14 +62,10 @@ func (o *Options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	file, err := os.Create(o.file)
-	if err != nil {
-		return err
-	}
 	o.Progress("recording for %v into %s; Ctrl-C ends it early", o.length, o.file)
-	s, err := record(ctx, api, o.length, file)
+	s, err := record(ctx, api, o.length, func() (io.WriteCloser, error) { return os.Create(o.file) })
 	s.File = o.file
-	if err := errors.Join(err, file.Close()); err != nil {
+	if err != nil {
 		return err
 	}
 	if o.snapshot != "" {
@@ -98,8 +94,9 @@ func (o *Options) run(ctx context.Context) error {
 	})
 }
 
-// record copies whole entries only, so that a trace that is cut off can be read.
-func record(ctx context.Context, api *client.Client, length time.Duration, into io.Writer) (summary, error) {
+// record copies whole entries only, so that a trace that is cut off can be read. It
+// opens the file once conch records: a refusal leaves an earlier trace alone.
+func record(ctx context.Context, api *client.Client, length time.Duration, create func() (io.WriteCloser, error)) (summary, error) {
 	from, to := io.Pipe()
 	var got client.Recorded
 	done := make(chan error, 1)
@@ -109,14 +106,17 @@ func record(ctx context.Context, api *client.Client, length time.Duration, into 
 		done <- err
 		to.CloseWithError(err)
 	}()
-	s, err := entries(from, into)
+	s, err := entries(from, create)
 	from.CloseWithError(err)
 	ended := <-done
 	s.Lost = got.Lost
 	if ctx.Err() != nil {
 		return s, nil //nolint:nilerr // the person ended it, which is what ended the two parts
 	}
-	if err := errors.Join(ended, err); err != nil {
+	if ended != nil {
+		err = ended // the other's error is its echo, or the other way round
+	}
+	if err != nil {
 		return s, err
 	}
 	if got.Requests != s.Requests {
@@ -125,11 +125,16 @@ func record(ctx context.Context, api *client.Client, length time.Duration, into 
 	return s, nil
 }
 
-func entries(from io.Reader, into io.Writer) (s summary, err error) {
+func entries(from io.Reader, create func() (io.WriteCloser, error)) (s summary, err error) {
 	r, err := workload.NewReader(from)
 	if err != nil {
 		return s, err
 	}
+	into, err := create()
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, into.Close()) }()
 	w, err := workload.NewWriter(into, r.Header)
 	if err != nil {
 		return s, err

@@ -51,7 +51,7 @@ func draw(t *output.Table, m client.Model) {
 		latency = "p50 " + output.Milliseconds(m.LatencyP50Seconds) + ", p99 " + output.Milliseconds(m.LatencyP99Seconds)
 	}
 	t.Row("latency", latency)
-	t.Row("mean batch", output.Number(m.MeanBatch))
+	t.Row("mean batch", output.Mean(m.MeanBatch))
 	for _, p := range m.Profiles {
 		state := "usable"
 		if !p.Usable {

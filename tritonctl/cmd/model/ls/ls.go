@@ -34,6 +34,6 @@ func draw(t *output.Table, models []client.Model) {
 			discipline = "pass-through"
 		}
 		t.Row(m.Name, m.State, output.Milliseconds(m.SLOSeconds), output.Milliseconds(m.LatencyP50Seconds), output.Milliseconds(m.LatencyP99Seconds),
-			output.Number(m.Rate), output.Number(m.Goodput), output.Percent(m.BadRate), output.Number(m.MeanBatch), m.Queued, discipline, strings.Join(m.Partitions, ","))
+			output.Number(m.Rate), output.Number(m.Goodput), output.Percent(m.BadRate), output.Mean(m.MeanBatch), m.Queued, discipline, strings.Join(m.Partitions, ","))
 	}
 }

@@ -16,52 +16,38 @@ import (
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
-// Options are the command's inputs.
-type Options struct {
-	*factory.Factory
-	ifRevision uint64
-	reason     string
-	dryRun     bool
-}
-
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	o := &Options{Factory: f}
+	var order client.ApplyRequest
+	var dryRun bool
 	c := &cobra.Command{
 		Use:   "apply",
 		Short: "Make a plan and apply it",
-		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, args []string) error {
-			return o.run(c.Context())
+		Long: `apply asks the policy for a plan of what is observed now and applies it, in the
+modes advise and control. tritonctl plan diff shows it before.`,
+		Example: `  tritonctl plan apply --dry-run
+  tritonctl plan apply --if-revision 7 --reason 'more load'`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if dryRun {
+				return factory.Show(c.Context(), f, (*client.Client).Diff, diff.Draw)
+			}
+			f.Progress("planning and applying; the plan that serves keeps serving until the new one is ready")
+			order.Author = f.Author
+			return factory.Show(c.Context(), f, func(api *client.Client, ctx context.Context) (client.ApplyResult, error) {
+				return api.Apply(ctx, order)
+			}, draw)
 		},
 	}
-	c.Flags().Uint64Var(&o.ifRevision, "if-revision", 0, "apply only while this plan serves (from_revision of plan diff)")
-	c.Flags().StringVar(&o.reason, "reason", "", "why, for the event log")
-	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show the difference, change nothing")
+	c.Flags().Uint64Var(&order.IfRevision, "if-revision", 0, "apply only while this plan serves (from_revision of plan diff)")
+	c.Flags().StringVar(&order.Reason, "reason", "", "why, for the event log")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "show the difference, change nothing")
 	return c
 }
 
-func (o *Options) run(ctx context.Context) error {
-	api, err := o.Client()
-	if err != nil {
-		return err
+func draw(t *output.Table, r client.ApplyResult) {
+	diff.Draw(t, r.Diff)
+	if r.Changed {
+		t.Line(fmt.Sprintf("plan %d serves, after %.1f s", r.Plan.Revision, r.Seconds))
 	}
-	if o.dryRun {
-		d, err := api.Diff(ctx)
-		if err != nil {
-			return err
-		}
-		return o.Print(d, func(t *output.Table) { diff.Draw(t, d) })
-	}
-	o.Progress("planning and applying; the plan that serves keeps serving until the new one is ready")
-	r, err := api.Apply(ctx, client.ApplyRequest{IfRevision: o.ifRevision, Reason: o.reason, Author: o.Author})
-	if err != nil {
-		return err
-	}
-	return o.Print(r, func(t *output.Table) {
-		diff.Draw(t, r.Diff)
-		if r.Changed {
-			t.Line(fmt.Sprintf("plan %d serves, after %.1f s", r.Plan.Revision, r.Seconds))
-		}
-	})
 }

@@ -15,65 +15,42 @@ import (
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
-// Options are the command's inputs.
-type Options struct {
-	*factory.Factory
-	policy string
-}
-
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	o := &Options{Factory: f}
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:               "describe [POLICY]",
 		Short:             "Show a policy and its parameters",
+		Long:              `describe shows a policy, by default the one in use, its parameters and their values.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: factory.PolicyNames(f),
 		RunE: func(c *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				o.policy = args[0]
-			}
-			return o.run(c.Context())
+			return factory.Show(c.Context(), f, func(api *client.Client, ctx context.Context) (client.Policy, error) {
+				if len(args) == 1 {
+					return api.Policy(ctx, args[0])
+				}
+				return inUse(ctx, api)
+			}, draw)
 		},
 	}
-	return c
 }
 
-func (o *Options) run(ctx context.Context) error {
-	api, err := o.Client()
-	if err != nil {
-		return err
+func draw(t *output.Table, p client.Policy) {
+	t.Line(p.Name + " " + p.Version + ": " + p.Summary)
+	t.Row("PARAMETER", "TYPE", "DEFAULT", "VALUE", "MEANING")
+	for _, q := range p.Parameters {
+		t.Row(q.Name, q.Type, q.Default, q.Value, q.Documentation)
 	}
-	name, err := o.name(ctx, api)
-	if err != nil {
-		return err
-	}
-	p, err := api.Policy(ctx, name)
-	if err != nil {
-		return err
-	}
-	return o.Print(p, func(t *output.Table) {
-		t.Line(p.Name + " " + p.Version + ": " + p.Summary)
-		t.Row("PARAMETER", "TYPE", "DEFAULT", "VALUE", "MEANING")
-		for _, q := range p.Parameters {
-			t.Row(q.Name, q.Type, q.Default, q.Value, q.Documentation)
-		}
-	})
 }
 
-// name is the policy asked for, else the one in use.
-func (o *Options) name(ctx context.Context, api *client.Client) (string, error) {
-	if o.policy != "" {
-		return o.policy, nil
-	}
+func inUse(ctx context.Context, api *client.Client) (client.Policy, error) {
 	policies, err := api.Policies(ctx)
 	if err != nil {
-		return "", err
+		return client.Policy{}, err
 	}
 	for _, p := range policies {
 		if p.InUse {
-			return p.Name, nil
+			return api.Policy(ctx, p.Name)
 		}
 	}
-	return "", errors.New("no policy is in use; name one of `tritonctl policy ls`")
+	return client.Policy{}, errors.New("no policy is in use; name one of `tritonctl policy ls`")
 }

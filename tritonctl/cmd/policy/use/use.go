@@ -16,49 +16,51 @@ import (
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
-// Options are the command's inputs.
-type Options struct {
-	*factory.Factory
-	policy, reason string
-	set            []string
-}
-
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	o := &Options{Factory: f}
+	var set []string
+	var reason string
 	c := &cobra.Command{
-		Use:               "use POLICY",
-		Short:             "Swap the policy while serving",
-		Example:           `tritonctl policy use static --set discipline=deferred`,
+		Use:   "use POLICY",
+		Short: "Swap the policy while serving",
+		Long: `use puts a policy, or the same one with other parameters, in the place of the one
+in use. Parameters that are not set have their defaults. What the policy cannot
+read is refused, and the policy in use goes on. What serves changes with the next
+plan, if the mode applies plans. The choice holds until conch.yaml is read again
+(a restart, or SIGHUP).`,
+		Example: `  tritonctl policy use static --set discipline=deferred
+  tritonctl policy use static --set 'placement=resnet50 = gpu0; bert = gpu1'
+  tritonctl policy describe static   # its parameters`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: factory.PolicyNames(f),
 		RunE: func(c *cobra.Command, args []string) error {
-			o.policy = args[0]
-			return o.run(c.Context())
+			parameters, err := parse(set)
+			if err != nil {
+				return err
+			}
+			return factory.Show(c.Context(), f, func(api *client.Client, ctx context.Context) (client.Policy, error) {
+				return api.UsePolicy(ctx, client.UsePolicyRequest{Name: args[0], Parameters: parameters, Author: f.Author, Reason: reason})
+			}, draw)
 		},
 	}
-	c.Flags().StringArrayVarP(&o.set, "set", "s", nil, "a parameter of the policy, NAME=VALUE (repeatable)")
+	c.Flags().StringArrayVarP(&set, "set", "s", nil, "a parameter of the policy, NAME=VALUE (repeatable)")
 	_ = c.RegisterFlagCompletionFunc("set", factory.PolicyParameters(f))
-	c.Flags().StringVar(&o.reason, "reason", "", "why, for the event log")
+	c.Flags().StringVar(&reason, "reason", "", "why, for the event log")
 	return c
 }
 
-func (o *Options) run(ctx context.Context) error {
+func draw(t *output.Table, p client.Policy) {
+	t.Line("policy " + p.Name + " " + p.Version + " decides from the next plan on")
+}
+
+func parse(set []string) (map[string]string, error) {
 	parameters := map[string]string{}
-	for _, s := range o.set {
+	for _, s := range set {
 		name, value, found := strings.Cut(s, "=")
 		if !found || name == "" {
-			return &client.Error{Code: client.CodeInvalid, Message: fmt.Sprintf("--set %q is not NAME=VALUE", s)}
+			return nil, fmt.Errorf("%w: --set %q is not NAME=VALUE", factory.ErrUsage, s)
 		}
-		parameters[name] = value
+		parameters[strings.TrimSpace(name)] = value
 	}
-	api, err := o.Client()
-	if err != nil {
-		return err
-	}
-	p, err := api.UsePolicy(ctx, client.UsePolicyRequest{Name: o.policy, Parameters: parameters, Author: o.Author, Reason: o.reason})
-	if err != nil {
-		return err
-	}
-	return o.Print(p, func(t *output.Table) { t.Line("policy " + p.Name + " " + p.Version + " decides from the next plan on") })
+	return parameters, nil
 }

@@ -1,7 +1,7 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package importing is `tritonctl repo import`.
+// Package importing is `tritonctl repo import`; the word itself is Go's.
 package importing
 
 import (
@@ -17,59 +17,43 @@ import (
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
-// Options are the command's inputs.
-type Options struct {
-	*factory.Factory
-	directory, reason string
-}
-
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	o := &Options{Factory: f}
+	var reason string
 	c := &cobra.Command{
 		Use:   "import [DIRECTORY]",
 		Short: "Read a model repository into a new revision",
-		Long: `import reads DIRECTORY (default: the repository of conch.yaml) into a new revision.
-The directory itself is only read. In mode control the next plan serves it.`,
+		Long: `import reads DIRECTORY (default: the repository of conch.yaml), as conch's machine
+sees it, into a new revision. The directory itself is only read. In mode control
+the next plan serves it; tritonctl repo rollback goes back.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			directory := ""
 			if len(args) == 1 {
-				o.directory = args[0]
+				var err error
+				if directory, err = filepath.Abs(args[0]); err != nil {
+					return err
+				}
 			}
-			return o.run(c.Context())
+			f.Progress("reading the repository; unchanged files are not copied again")
+			return factory.Show(c.Context(), f, func(api *client.Client, ctx context.Context) (client.RepositoryRevision, error) {
+				return api.Import(ctx, client.ImportRequest{Directory: directory, Author: f.Author, Reason: reason})
+			}, Draw)
 		},
 	}
-	c.Flags().StringVar(&o.reason, "reason", "", "why, for the revision's log")
+	c.Flags().StringVar(&reason, "reason", "", "why, for the revision's log")
 	return c
 }
 
-func (o *Options) run(ctx context.Context) error {
-	directory := o.directory
-	if directory != "" {
-		absolute, err := filepath.Abs(directory)
-		if err != nil {
-			return err
+// Draw shows a revision that was made, to a person.
+func Draw(t *output.Table, r client.RepositoryRevision) {
+	t.Line(fmt.Sprintf("revision %s: %d models", r.ID, len(r.Models)))
+	for _, change := range []struct {
+		what   string
+		models []string
+	}{{"added", r.Added}, {"changed", r.Changed}, {"removed", r.Removed}} {
+		if len(change.models) > 0 {
+			t.Line("  " + change.what + ": " + strings.Join(change.models, ", "))
 		}
-		directory = absolute
 	}
-	api, err := o.Client()
-	if err != nil {
-		return err
-	}
-	o.Progress("reading the repository; unchanged files are not copied again")
-	r, err := api.Import(ctx, client.ImportRequest{Directory: directory, Author: o.Author, Reason: o.reason})
-	if err != nil {
-		return err
-	}
-	return o.Print(r, func(t *output.Table) {
-		t.Line(fmt.Sprintf("revision %s: %d models", r.ID, len(r.Models)))
-		for _, change := range []struct {
-			what   string
-			models []string
-		}{{"added", r.Added}, {"changed", r.Changed}, {"removed", r.Removed}} {
-			if len(change.models) > 0 {
-				t.Line("  " + change.what + ": " + strings.Join(change.models, ", "))
-			}
-		}
-	})
 }
