@@ -4,9 +4,11 @@
 package gate_test
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -268,6 +270,54 @@ func TestWritesThatNobodyTakes(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 	require.Zero(t, d.Stats().Connections)
 	require.Equal(t, uint64(1), d.Stats().Refused[gate.Stalled])
+}
+
+// TestAnswerThatIsTakenSlowly: a client has the time Stall for every part of an answer, not for all of it.
+func TestAnswerThatIsTakenSlowly(t *testing.T) {
+	const stall, pause, piece, pieces = time.Second, 40 * time.Millisecond, 64 << 10, 50
+	require.Greater(t, pieces*pause, stall+stall/4, "longer than one deadline")
+	d := open(t, gate.Options{Stall: stall})
+	client, c := d.enter()
+	require.NoError(t, client.(*net.TCPConn).SetReadBuffer(piece))
+	require.NoError(t, c.NetConn().(*net.TCPConn).SetWriteBuffer(piece))
+	answer := make([]byte, piece*pieces)
+	for i := range answer {
+		answer[i] = byte(i / 1000)
+	}
+	written := make(chan error, 1)
+	go func() {
+		n, err := c.Write(answer)
+		if err == nil && n != len(answer) {
+			err = io.ErrShortWrite
+		}
+		written <- err
+	}()
+	got := make([]byte, len(answer))
+	for from := 0; from < len(got); from += piece {
+		time.Sleep(pause)
+		_, err := io.ReadFull(client, got[from:from+piece])
+		require.NoError(t, err)
+	}
+	require.NoError(t, <-written)
+	require.Equal(t, answer, got)
+	require.Zero(t, d.Stats().Refused[gate.Stalled])
+}
+
+// TestWriteToWhoHasGone fails, however much it is.
+func TestWriteToWhoHasGone(t *testing.T) {
+	for _, size := range []int{1, 1 << 20} {
+		d := open(t, gate.Options{})
+		client, c := d.enter()
+		require.NoError(t, client.Close())
+		var err error
+		for err == nil {
+			_, err = c.Write(make([]byte, size))
+		}
+		require.True(t, errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET), err)
+		var op *net.OpError
+		require.ErrorAs(t, err, &op)
+		require.Zero(t, d.Stats().Refused[gate.Stalled])
+	}
 }
 
 // BenchmarkRequest is what a gRPC call costs at the gate beside its reading and writing.

@@ -40,7 +40,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		}
 		if tcp, ok := below.(*net.TCPConn); ok {
 			if raw, err := tcp.SyscallConn(); err == nil {
-				c.read.use(raw)
+				c.raw, c.read = raw, newReadyRead()
 			}
 		}
 		if l.gate.add(c) {

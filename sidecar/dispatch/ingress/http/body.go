@@ -145,7 +145,7 @@ func (h *Handler) put(buf *[]byte) {
 // fill reads until into is full from n on, with the patience for every part.
 func (h *Handler) fill(w nethttp.ResponseWriter, r *nethttp.Request, into []byte, n *int) error {
 	for *n < len(into) {
-		got, err := r.Body.Read(into[*n:min(len(into), *n+firstRead)])
+		got, err := r.Body.Read(into[*n:])
 		*n += got
 		if *n == len(into) {
 			return nil // an end that comes with the last byte comes again
