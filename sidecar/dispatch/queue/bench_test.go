@@ -20,8 +20,9 @@ import (
 // load drives a Scheduler the way the sidecar does: requests arrive, batches
 // end when they should, requests are reused. It allocates nothing itself.
 type load struct {
+	traffic
 	s       *queue.Scheduler
-	models  []queue.ModelID
+	ids     []queue.ModelID
 	now     queue.Time
 	gaps    []queue.Time // between arrivals, drawn beforehand
 	picks   []uint8      // the model of each arrival
@@ -31,6 +32,24 @@ type load struct {
 	arrival queue.Time
 	good    int
 	bad     int
+	came    int // requests
+	ended   int // batches
+	down    queue.PartitionID
+	lost    []*queue.Request
+}
+
+// traffic is what a load consists of.
+type traffic struct {
+	discipline         string
+	models, partitions int
+	share              float64 // of what the partitions can do in batches of 64
+	slow               bool    // every second partition takes twice as long
+	keys               int     // above 1: requests share a batch with those of their key only
+	late               queue.Late
+	// Every so many batches one fails: its partition is down until the next one fails, and its requests are queued again, once.
+	fails int
+	// Every so many requests one is cancelled.
+	cancels int
 }
 
 type end struct {
@@ -39,33 +58,40 @@ type end struct {
 }
 
 // newLoad prepares models of 1.082b+5.204 ms with an SLO of 100 ms, with which
-// Symphony's scheduler was measured, under a load that is a share of what the
-// partitions can do in batches of 64.
-func newLoad(tb testing.TB, discipline string, models, partitions int, share float64) *load {
-	d, err := queue.NewDiscipline(discipline, nil)
+// Symphony's scheduler was measured.
+func newLoad(tb testing.TB, of traffic) *load {
+	d, err := queue.NewDiscipline(of.discipline, nil)
 	require.NoError(tb, err)
 	table := queue.Linear(1082e3, 5204e3, 64)
-	l := &load{gaps: make([]queue.Time, 1<<16), picks: make([]uint8, 1<<16), ends: make([]end, 0, partitions+1)}
-	l.s = queue.New(preempting{l}, queue.Options{})
-	for range models {
-		l.models = append(l.models, l.s.AddModel(0, queue.ModelSpec{
-			Classes: []queue.Table{table}, MaxBatch: 64, SLO: 100e6, Late: queue.LateDrop, Discipline: d,
-		}))
+	l := &load{traffic: of, gaps: make([]queue.Time, 1<<16), picks: make([]uint8, 1<<16), ends: make([]end, 0, of.partitions+1)}
+	if of.late == queue.LateServe { // then there may be more and more that wait
+		stock := make([]queue.Request, 1<<18)
+		for i := range stock {
+			l.free = append(l.free, &stock[i])
+		}
 	}
-	var serves []queue.Service
-	for _, m := range l.models {
-		serves = append(serves, queue.Service{Model: m})
+	l.s = queue.New(preempting{l}, queue.Options{})
+	spec := queue.ModelSpec{Classes: []queue.Table{table}, MaxBatch: 64, SLO: 100e6, Late: of.late, Discipline: d}
+	if of.slow {
+		spec.Classes = append(spec.Classes, queue.Linear(2*1082e3, 2*5204e3, 64))
+	}
+	for range of.models {
+		l.ids = append(l.ids, l.s.AddModel(0, spec))
 	}
 	l.s.Reconfigure(0, func() {
-		for rank := range partitions {
+		for rank := range of.partitions {
+			var serves []queue.Service
+			for _, m := range l.ids {
+				serves = append(serves, queue.Service{Model: m, Class: int32(rank % len(spec.Classes))})
+			}
 			l.s.AddPartition(0, queue.PartitionSpec{Rank: int32(rank), Serves: serves})
 		}
 	})
 	rng := rand.New(rand.NewPCG(1, 2))
-	rate := share * float64(partitions) * 64 / float64(table.At(64))
+	rate := of.share * float64(of.partitions) * 64 / float64(table.At(64))
 	for i := range l.gaps {
 		l.gaps[i] = queue.Time(rng.ExpFloat64() / rate)
-		l.picks[i] = uint8(rng.IntN(models))
+		l.picks[i] = uint8(rng.IntN(of.models))
 	}
 	return l
 }
@@ -82,10 +108,16 @@ func (l *load) run(n int) {
 		default:
 			l.now = l.arrival
 			r := l.request()
-			r.Arrival, r.Deadline, r.Rows = l.now, l.now+100e6, 1
+			r.Arrival, r.Deadline, r.Rows, r.Avoid = l.now, l.now+100e6, 1, queue.NoPartition
 			l.i = (l.i + 1) % len(l.gaps)
 			l.arrival += l.gaps[l.i]
-			l.s.Enqueue(l.now, l.models[l.picks[l.i]], r)
+			if l.came++; l.keys > 1 {
+				r.Key = uint64(l.came % l.keys)
+			}
+			l.s.Enqueue(l.now, l.ids[l.picks[l.i]], r)
+			if l.cancels > 0 && l.came%l.cancels == 0 && l.s.Cancel(l.now, r) {
+				l.free = append(l.free, r)
+			}
 			n--
 		}
 	}
@@ -132,6 +164,10 @@ func (l *load) finish() {
 	}
 	l.ends = h
 	l.now = top.at
+	if l.ended++; l.fails > 0 && l.ended%l.fails == 0 {
+		l.fail(top.b)
+		return
+	}
 	for _, r := range top.b.Requests {
 		if top.at <= r.Deadline {
 			l.good++
@@ -141,6 +177,28 @@ func (l *load) finish() {
 		l.free = append(l.free, r)
 	}
 	l.s.Complete(l.now, top.b.Partition)
+}
+
+// fail does what the dispatcher does when a partition goes down under a batch.
+func (l *load) fail(b *queue.Batch) {
+	p, m := b.Partition, b.Model
+	l.lost = append(l.lost[:0], b.Requests...)
+	if l.down != queue.NoPartition {
+		_ = l.s.SetUp(l.now, l.down, true)
+	}
+	_ = l.s.SetUp(l.now, p, false)
+	l.down = p
+	l.s.Complete(l.now, p)
+	l.s.Reconfigure(l.now, func() {
+		for _, r := range l.lost {
+			if r.Avoid == queue.NoPartition {
+				r.Avoid = p
+				l.s.Requeue(l.now, m, r)
+			} else {
+				l.Drop(r, queue.DropLate)
+			}
+		}
+	})
 }
 
 // preempting is a load whose batches can be preempted.
@@ -171,7 +229,7 @@ func processorTime(b *testing.B) time.Duration {
 func benchmark(b *testing.B, share float64) {
 	for _, c := range []struct{ models, partitions int }{{24, 10}, {24, 100}, {24, 1000}, {64, 4000}} {
 		b.Run(fmt.Sprintf("%dx%d", c.models, c.partitions), func(b *testing.B) {
-			l := newLoad(b, "adaptive", c.models, c.partitions, share)
+			l := newLoad(b, traffic{discipline: "adaptive", models: c.models, partitions: c.partitions, share: share, late: queue.LateDrop})
 			l.run(500 * c.partitions)
 			l.good, l.bad = 0, 0
 			before := l.s.Stats()
@@ -193,18 +251,46 @@ func benchmark(b *testing.B, share float64) {
 
 // TestNoAllocations is the budget: none, once queues have reached their sizes.
 func TestNoAllocations(t *testing.T) {
+	usual := traffic{models: 24, partitions: 20, share: .85, late: queue.LateDrop}
+	cases := map[string]traffic{}
 	for _, discipline := range queue.Names() {
-		for _, share := range []float64{.5, .85, 1.5} {
-			if share != .85 && !slices.Contains([]string{"adaptive", "deferred", "eager"}, discipline) {
-				continue // one load will do
-			}
-			if discipline == "timeout" && share > 1 {
-				continue // it drops nothing, so its queue never stops growing
-			}
-			l := newLoad(t, discipline, 24, 20, share)
-			l.run(300 * 1000)
-			require.Zero(t, testing.AllocsPerRun(5, func() { l.run(5 * 1000) }), "%s at %.2f", discipline, share)
-			require.Positive(t, l.good)
+		of := usual
+		of.discipline = discipline
+		cases[discipline] = of
+	}
+	for _, discipline := range []string{"adaptive", "deferred", "eager"} {
+		for _, share := range []float64{.5, 1.5} {
+			of := cases[discipline]
+			of.share = share
+			cases[fmt.Sprintf("%s at %g", discipline, share)] = of
 		}
+	}
+	for name, change := range map[string]func(*traffic){
+		"one at a time":           func(of *traffic) { of.share = .001 },
+		"two profile classes":     func(of *traffic) { of.slow = true },
+		"late ones served":        func(of *traffic) { of.late, of.share, of.keys = queue.LateServe, .14, 50 },
+		"four keys":               func(of *traffic) { of.keys = 4 },
+		"more keys than are kept": func(of *traffic) { of.keys = 50 },
+		"failing batches":         func(of *traffic) { of.fails = 20 },
+		"cancelled requests":      func(of *traffic) { of.cancels = 10 },
+		"all of these": func(of *traffic) {
+			of.slow, of.late, of.share, of.keys, of.fails, of.cancels = true, queue.LateServe, .1, 50, 20, 10
+		},
+	} {
+		of := cases["adaptive"]
+		change(&of)
+		cases["adaptive, "+name] = of
+	}
+	for name, of := range cases {
+		t.Run(name, func(t *testing.T) {
+			l := newLoad(t, of)
+			l.run(300 * 1000)
+			require.Zero(t, testing.AllocsPerRun(5, func() { l.run(5 * 1000) }))
+			require.Positive(t, l.good)
+			st := l.s.Stats()
+			require.Equal(t, of.late == queue.LateServe, st.LateBatches > 0)
+			require.Equal(t, of.fails > 0, st.Requeued > 0)
+			require.Equal(t, of.cancels > 0, st.Cancelled > 0)
+		})
 	}
 }
