@@ -48,8 +48,8 @@ type traffic struct {
 	late               queue.Late
 	// Every so many batches one fails: its partition is down until the next one fails, and its requests are queued again, once.
 	fails int
-	// Every so many requests one is cancelled.
-	cancels int
+	// Every so many requests one is cancelled, and one cannot make it even alone.
+	cancels, hopeless int
 }
 
 type end struct {
@@ -64,12 +64,6 @@ func newLoad(tb testing.TB, of traffic) *load {
 	require.NoError(tb, err)
 	table := queue.Linear(1082e3, 5204e3, 64)
 	l := &load{traffic: of, gaps: make([]queue.Time, 1<<16), picks: make([]uint8, 1<<16), ends: make([]end, 0, of.partitions+1)}
-	if of.late == queue.LateServe { // then there may be more and more that wait
-		stock := make([]queue.Request, 1<<18)
-		for i := range stock {
-			l.free = append(l.free, &stock[i])
-		}
-	}
 	l.s = queue.New(preempting{l}, queue.Options{})
 	spec := queue.ModelSpec{Classes: []queue.Table{table}, MaxBatch: 64, SLO: 100e6, Late: of.late, Discipline: d}
 	if of.slow {
@@ -113,6 +107,9 @@ func (l *load) run(n int) {
 			l.arrival += l.gaps[l.i]
 			if l.came++; l.keys > 1 {
 				r.Key = uint64(l.came % l.keys)
+			}
+			if l.hopeless > 0 && l.came%l.hopeless == 1 {
+				r.Deadline = l.now + 1
 			}
 			l.s.Enqueue(l.now, l.ids[l.picks[l.i]], r)
 			if l.cancels > 0 && l.came%l.cancels == 0 && l.s.Cancel(l.now, r) {
@@ -268,13 +265,13 @@ func TestNoAllocations(t *testing.T) {
 	for name, change := range map[string]func(*traffic){
 		"one at a time":           func(of *traffic) { of.share = .001 },
 		"two profile classes":     func(of *traffic) { of.slow = true },
-		"late ones served":        func(of *traffic) { of.late, of.share, of.keys = queue.LateServe, .14, 50 },
+		"late ones served":        func(of *traffic) { of.late, of.models, of.hopeless = queue.LateServe, 4, 10 },
 		"four keys":               func(of *traffic) { of.keys = 4 },
 		"more keys than are kept": func(of *traffic) { of.keys = 50 },
 		"failing batches":         func(of *traffic) { of.fails = 20 },
 		"cancelled requests":      func(of *traffic) { of.cancels = 10 },
 		"all of these": func(of *traffic) {
-			of.slow, of.late, of.share, of.keys, of.fails, of.cancels = true, queue.LateServe, .1, 50, 20, 10
+			of.slow, of.late, of.models, of.share, of.hopeless, of.keys, of.fails, of.cancels = true, queue.LateServe, 1, .2, 10, 12, 20, 10
 		},
 	} {
 		of := cases["adaptive"]
