@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/queuetest"
 )
 
@@ -32,24 +33,69 @@ func TestLowLoadIsQuickOnFewPartitions(t *testing.T) {
 	}
 }
 
-// BenchmarkLowLoad measures the table of README.md about low load; run it with
+// eightOnSixteen are models that have less than one and a half partitions to
+// themselves each. Their peak is taken for 10,000 req/s.
+func eightOnSixteen(tb testing.TB, discipline, idle, drop string) queuetest.Workload {
+	m := resnet50(tb, rule{discipline, drop})
+	if idle != "" {
+		var err error
+		m.Discipline, err = queue.NewDiscipline(discipline, map[string]string{"idle": idle})
+		require.NoError(tb, err)
+	}
+	return workload(m, 8, 16, 10)
+}
+
+// TestLowLoadOfManyModels: with the parameter idle at 0, the idle time follows
+// the load of many models too (Symphony, section 3.5: (p-o)/p), on few partitions; as it is by default, only up to the load that
+// has half of them busy.
+func TestLowLoadOfManyModels(t *testing.T) {
+	for _, c := range []struct {
+		idle  string
+		share float64
+	}{{"", .1}, {"", .2}, {"0", .1}, {"0", .2}, {"0", .3}, {"0", .5}} {
+		got := queuetest.Run(eightOnSixteen(t, "adaptive", c.idle, "reserve"), c.share*10_000)
+		require.LessOrEqual(t, got.WorstBad(), .002)
+		require.GreaterOrEqual(t, 1-got.Busy, .75*(1-c.share), "idle %q at %g", c.idle, c.share)
+		require.LessOrEqual(t, got.Used, int(16*c.share)+7, "idle %q at %g", c.idle, c.share)
+	}
+}
+
+// BenchmarkLowLoad measures the tables of README.md about low load; run it with
 //
 //	go test -bench LowLoad -benchtime 1x ./sidecar/dispatch/queue/queuetest
 func BenchmarkLowLoad(b *testing.B) {
+	report := func(b *testing.B, share float64, run func() queuetest.Result) {
+		var result queuetest.Result
+		for b.Loop() {
+			result = run()
+		}
+		b.ReportMetric(100*(1-result.Busy), "%idle")
+		b.ReportMetric(100*(1-share), "%idle-Symphony")
+		b.ReportMetric(float64(result.Used), "partitions")
+		b.ReportMetric(1000*result.MeanLatency, "ms")
+		b.ReportMetric(100*result.WorstBad(), "%bad")
+		b.ReportMetric(0, "ns/op")
+	}
 	for _, r := range []rule{{"adaptive", "reserve"}, {"deferred", "window"}, {"eager", "prefix"}} {
 		for _, share := range []float64{.001, .1, .2, .3, .4, .5, .6, .8, .95} {
-			b.Run(fmt.Sprintf("%v/%.3f", r, share), func(b *testing.B) {
-				var result queuetest.Result
-				for b.Loop() {
-					result = queuetest.Run(workload(resnet50(b, r), 1, 8, 20), share*5500)
-				}
-				b.ReportMetric(100*(1-result.Busy), "%idle")
-				b.ReportMetric(100*(1-share), "%idle-Symphony")
-				b.ReportMetric(float64(result.Used), "partitions")
-				b.ReportMetric(1000*result.MeanLatency, "ms")
-				b.ReportMetric(100*result.WorstBad(), "%bad")
-				b.ReportMetric(0, "ns/op")
+			b.Run(fmt.Sprintf("1on8/%v/%.3f", r, share), func(b *testing.B) {
+				report(b, share, func() queuetest.Result { return queuetest.Run(workload(resnet50(b, r), 1, 8, 20), share*5500) })
 			})
 		}
+	}
+	for _, c := range []struct{ discipline, idle, drop string }{{"adaptive", "", "reserve"}, {"adaptive", "0", "reserve"}, {"deferred", "", "window"}} {
+		for _, share := range []float64{.1, .2, .3, .5, .7} {
+			b.Run(fmt.Sprintf("8on16/%s%s/%.3f", c.discipline, c.idle, share), func(b *testing.B) {
+				report(b, share, func() queuetest.Result {
+					return queuetest.Run(eightOnSixteen(b, c.discipline, c.idle, c.drop), share*10_000)
+				})
+			})
+		}
+		b.Run(fmt.Sprintf("8on16/%s%s/goodput", c.discipline, c.idle), func(b *testing.B) {
+			for b.Loop() {
+				b.ReportMetric(queuetest.Goodput(eightOnSixteen(b, c.discipline, c.idle, c.drop), 10_000), "goodput-req/s")
+			}
+			b.ReportMetric(0, "ns/op")
+		})
 	}
 }
