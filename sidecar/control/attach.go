@@ -151,6 +151,9 @@ func (c *Control) mirror(ctx context.Context, reason string) error {
 	settings := c.settings()
 	served, err := c.attached.Read(ctx, repo.Origin{Author: "servers", Reason: reason, Time: c.clock.Now()})
 	if err != nil {
+		if ctx.Err() == nil {
+			c.say(err.Error())
+		}
 		return err
 	}
 	for _, remark := range c.attached.Remarks() {

@@ -271,6 +271,7 @@ func TestServersThatCannotBeRead(t *testing.T) {
 		require.Equal(t, "no plan serves yet: one:8001: connection refused", f.Ready()[0].Reason)
 		require.Greater(t, f.servers.reads, 5)
 		require.Zero(t, f.policies.calls(), "a policy has nothing to plan with")
+		require.Equal(t, []string{"one:8001: connection refused"}, f.messages(control.EventHandover), "it is said once")
 
 		f.servers.failReading(nil)
 		pass(time.Second)

@@ -156,6 +156,9 @@ func (c *Catalogue) HandBack(ctx context.Context, dry bool, delay func(model str
 func merge(states []driver.EndpointState) (models map[string]*repo.Model, remarks []string) {
 	models = map[string]*repo.Model{}
 	first := map[string]string{}
+	for _, s := range states {
+		remarks = append(remarks, amiss(s)...)
+	}
 	// A server that is down says nothing new: those that are up decide.
 	for _, up := range []bool{true, false} {
 		for _, s := range states {
@@ -182,6 +185,22 @@ func merge(states []driver.EndpointState) (models map[string]*repo.Model, remark
 		}
 	}
 	return models, remarks
+}
+
+// amiss says what an operator should know of a server as such: probably an address
+// in conch.yaml is wrong.
+func amiss(s driver.EndpointState) (remarks []string) {
+	if !s.Seen {
+		return []string{fmt.Sprintf("no requests go to %s until it answers: %s", s.GRPC, s.Reason)}
+	}
+	for _, door := range s.Shut {
+		address, what := s.HTTP, "HTTP requests that conch passes on as they are fail there"
+		if door == "metrics" {
+			address, what = s.Metrics, "its nv_* metrics are not in conch's"
+		}
+		remarks = append(remarks, fmt.Sprintf("nothing answers at %s, the %s of the server at %s: %s. Name the address, or off, in driver.endpoints or --attach", address, door, s.GRPC, what))
+	}
+	return remarks
 }
 
 func model(s driver.Served) *repo.Model {

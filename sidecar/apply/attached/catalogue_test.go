@@ -61,15 +61,18 @@ func TestCataloguePlacesModelsWhereTheyAre(t *testing.T) {
 	s := &servers{wanted: map[string]bool{}, states: []driver.EndpointState{
 		state("one", true, served("both", 8, 1), served("odd", 4, 1)),
 		state("two", true, served("both", 4, 1), served("only", 0, 1), ragged),
-		{AttachEndpoint: driver.AttachEndpoint{GPU: "never"}, Reason: "refused"},
+		{AttachEndpoint: driver.AttachEndpoint{GPU: "never", Endpoint: driver.Endpoint{GRPC: "never:8001"}}, Reason: "the server at never:8001 cannot be reached"},
 	}}
+	s.states[1].HTTP, s.states[1].Shut = "two:8000", []string{"HTTP"}
 	c := attached.New("node", s, nil)
 	first, err := c.Read(t.Context(), repo.Origin{})
 	require.NoError(t, err)
 	require.Equal(t, map[string]map[string]uint32{"one": {"both": 8, "odd": 4}, "two": {"both": 4, "only": 0}}, placed(c),
 		"each with its server's own batch; another model by the same name is left out")
-	require.Len(t, c.Remarks(), 1)
-	require.Contains(t, c.Remarks()[0], "odd at two:8001 has other tensors")
+	require.Len(t, c.Remarks(), 3)
+	require.Contains(t, c.Remarks()[0], "nothing answers at two:8000, the HTTP of the server at two:8001")
+	require.Equal(t, "no requests go to never:8001 until it answers: the server at never:8001 cannot be reached", c.Remarks()[1])
+	require.Contains(t, c.Remarks()[2], "odd at two:8001 has other tensors")
 	require.Equal(t, []string{"both", "odd", "only"}, first.Diff.Added)
 	require.Nil(t, first.Model("both").Config.GetDynamicBatching())
 

@@ -164,6 +164,9 @@ type EndpointState struct {
 	Seen, Up bool
 	// Reason says why it is down.
 	Reason string
+	// Shut are the addresses of Endpoint at which nothing answered while gRPC did:
+	// "HTTP", "metrics".
+	Shut []string
 	// Models are those that it serves, or served before it went down, by name.
 	Models []Served
 }

@@ -106,6 +106,37 @@ func TestAttachFollowsTheIndex(t *testing.T) {
 	}, 10*time.Second, 5*time.Millisecond)
 }
 
+// An address besides gRPC's at which nothing answers is told of, once: a client
+// would be the first to find out.
+func TestAttachTellsOfAWrongAddress(t *testing.T) {
+	t.Parallel()
+	o := someone(t, minitriton.ControlExplicit, "a")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	nobody := l.Addr().String()
+	require.NoError(t, l.Close())
+	for _, c := range []struct {
+		http, metrics string
+		shut          []string
+	}{{nobody, o.at.Metrics, []string{"HTTP"}}, {o.at.HTTP, nobody, []string{"metrics"}}, {"", "", nil}, {o.at.HTTP, o.at.Metrics, nil}} {
+		wrong := *o
+		wrong.at.HTTP, wrong.at.Metrics = c.http, c.metrics
+		d, changes := attachTo(t, t.TempDir(), &wrong)
+		<-changes // it serves a model
+		if c.shut != nil {
+			require.Contains(t, <-changes, "does not answer")
+		}
+		for range 3 {
+			d.Look(t.Context())
+		}
+		states, err := d.States(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, c.shut, states[0].Shut)
+		require.Empty(t, changes, "once")
+		require.True(t, states[0].Up)
+	}
+}
+
 // A server that goes and comes back without a model is reported, with what is
 // missing; stopping the partition leaves the server as it is.
 func TestAttachReportsDeathReturnAndLoss(t *testing.T) {

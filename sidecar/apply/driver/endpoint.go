@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +33,8 @@ type endpoint struct {
 	life    *lifetime
 	reason  string // why it is down
 	models  []Served
+	shut    []string // doors at which nothing answered, of this life
+	knocked bool
 	changed chan struct{} // closed and replaced whenever the above changes
 	// learnt counts what conch itself has changed: a look that began before is stale.
 	learnt int
@@ -83,9 +86,54 @@ func (e *endpoint) look(ctx context.Context, changed func(string)) {
 			return
 		}
 	}
+	met := e.met()
 	if e.up(models, learnt) {
 		changed(fmt.Sprintf("what the server at %s serves has changed", e.at.GRPC))
 	}
+	if met && e.knock(ctx) {
+		changed(fmt.Sprintf("something of the server at %s does not answer", e.at.GRPC))
+	}
+}
+
+// met reports whether the server answered the look before, too.
+func (e *endpoint) met() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.life != nil
+}
+
+// knock tries the other doors of a server, once in its life, and reports whether one
+// is shut: a wrong address would be found out by clients otherwise. It is for a
+// second look, for a server that starts opens gRPC first.
+func (e *endpoint) knock(ctx context.Context) bool {
+	e.mu.Lock()
+	knocked := e.knocked
+	e.knocked = true
+	e.mu.Unlock()
+	if knocked {
+		return false
+	}
+	var shut []string
+	within, cancel := context.WithTimeout(ctx, e.health.Deadline)
+	defer cancel()
+	for _, door := range []struct{ name, address string }{{"HTTP", e.at.HTTP}, {"metrics", e.at.Metrics}} {
+		if door.address == "" {
+			continue
+		}
+		conn, err := (&net.Dialer{}).DialContext(within, "tcp", door.address)
+		if err != nil {
+			shut = append(shut, door.name)
+			continue
+		}
+		_ = conn.Close() // nothing was sent
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	e.mu.Lock()
+	e.shut = shut
+	e.mu.Unlock()
+	return len(shut) > 0
 }
 
 // live asks for a sign of life. A refused connection says at once what a silent
@@ -156,6 +204,7 @@ func (e *endpoint) up(models []Served, learnt int) bool {
 	e.tried, e.seen, e.models, e.reason = true, true, models, ""
 	if e.life == nil {
 		e.life = &lifetime{over: make(chan struct{})}
+		e.shut, e.knocked = nil, false
 		e.refusals = map[string]bool{}
 	}
 	e.tell()
@@ -220,5 +269,5 @@ func (e *endpoint) await(ctx context.Context, holds func() bool) error {
 func (e *endpoint) state() EndpointState {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return EndpointState{AttachEndpoint: e.at, Seen: e.seen, Up: e.life != nil, Reason: e.reason, Models: slices.Clone(e.models)}
+	return EndpointState{AttachEndpoint: e.at, Seen: e.seen, Up: e.life != nil, Reason: e.reason, Shut: slices.Clone(e.shut), Models: slices.Clone(e.models)}
 }
