@@ -78,7 +78,7 @@ Watch Triton servers that run already, and change nothing of theirs:
 }
 
 func configCommand(p process) *cobra.Command {
-	group := &cobra.Command{Use: "config", Short: "Work with conch.yaml", Args: cobra.NoArgs}
+	group := &cobra.Command{Use: "config", Short: "Work with conch.yaml", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 	group.AddCommand(&cobra.Command{
 		Use:   "check FILE",
 		Short: "Say everything that is wrong with a configuration",

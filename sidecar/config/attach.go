@@ -103,9 +103,16 @@ func (v *validator) attach(c *Config) {
 	seen, writable := map[string]string{}, 0
 	for i, e := range d.Endpoints {
 		path := fmt.Sprintf("driver.endpoints[%d]", i)
-		v.server(path+".grpc", e.GRPC, false)
-		v.server(path+".http", e.HTTP, true)
-		v.server(path+".metrics", e.Metrics, true)
+		good := v.server(path+".grpc", e.GRPC)
+		for _, door := range []struct{ key, address string }{{".http", e.HTTP}, {".metrics", e.Metrics}} {
+			switch {
+			case door.address == Off:
+			case door.address != "":
+				v.server(path+door.key, door.address)
+			case good: // else it is the same mistake
+				v.problem(path+door.key, "is missing, and there is no port beside that of %s; name host:port, or off", e.GRPC)
+			}
+		}
 		for _, a := range []struct{ key, address string }{{"grpc", e.GRPC}, {"repository", e.Repository}} {
 			if a.address == "" {
 				continue
@@ -135,16 +142,15 @@ func (v *validator) attach(c *Config) {
 
 // server checks an address to call, which unlike one to listen on needs a host
 // and a port.
-func (v *validator) server(path, address string, optional bool) {
-	if optional && address == Off {
-		return
-	}
+func (v *validator) server(path, address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" {
 		v.problem(path, "%q is not host:port", address)
-		return
+		return false
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		v.problem(path, "port %q is not a number from 1 to 65535", port)
+		return false
 	}
+	return true
 }

@@ -58,6 +58,8 @@ func TestAttachProblems(t *testing.T) {
 		"no endpoints":        {"driver: {kind: attach}", "driver.endpoints", "is missing"},
 		"no port":             {"driver: {kind: attach, endpoints: [{grpc: triton}]}", "driver.endpoints[0].grpc", `"triton" is not host:port`},
 		"no host":             {`driver: {kind: attach, endpoints: [{grpc: ":8001"}]}`, "driver.endpoints[0].grpc", "is not host:port"},
+		"nothing beside":      {"driver: {kind: attach, endpoints: [{grpc: a:1, metrics: off}]}", "driver.endpoints[0].http", "no port beside that of a:1"},
+		"a wrong door":        {"driver: {kind: attach, endpoints: [{grpc: a:1001, http: b}]}", "driver.endpoints[0].http", `"b" is not host:port`},
 		"a free port":         {"driver: {kind: attach, endpoints: [{grpc: a:0, http: off, metrics: off}]}", "driver.endpoints[0].grpc", "not a number from 1"},
 		"gRPC is off":         {"driver: {kind: attach, endpoints: [{grpc: off, http: off, metrics: off}]}", "driver.endpoints[0].grpc", "is not host:port"},
 		"one server twice":    {"driver: {kind: attach, endpoints: [{grpc: a:1001}, {grpc: a:1001}]}", "driver.endpoints[1].grpc", "that of driver.endpoints[0] too"},
@@ -87,4 +89,14 @@ func TestAttachProblems(t *testing.T) {
 			require.Contains(t, texts[0], c.problem)
 		})
 	}
+}
+
+// One mistake is one problem: what is derived from it is not reported too.
+func TestAWrongAddressIsOneProblem(t *testing.T) {
+	_, err := config.Load("", func(c *config.Config) {
+		c.Driver.Kind, c.Driver.Endpoints = config.DriverAttach, []config.Endpoint{{GRPC: "nonsense"}}
+	}, config.Environment{})
+	var invalid *config.InvalidError
+	require.True(t, errors.As(err, &invalid))
+	require.Len(t, invalid.Problems, 1, "%v", err)
 }
