@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
@@ -62,7 +61,7 @@ type fronts struct {
 }
 
 // openFronts makes the servers and binds every address that is not shared.
-func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) error {
+func (s *server) openFronts(ctx context.Context) error {
 	limits := s.config.Limits
 	s.gate = gate.New(gate.Options{
 		Requests: limits.QueueRequests, Bytes: int64(limits.QueueBytes), Connections: s.maxConnections(), Stall: limits.Stall.Std(),
@@ -70,7 +69,7 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 		Logger: s.log.With("part", "gate"),
 	})
 	s.later(func() error { s.gate.Close(); return nil })
-	if err := registry.Register(newQueues(s.dispatcher, s.gate)); err != nil {
+	if err := s.registry.Register(newQueues(s.dispatcher, s.gate)); err != nil {
 		return err
 	}
 	if err := s.secure(); err != nil {
@@ -105,7 +104,7 @@ func (s *server) openFronts(ctx context.Context, registry *prometheus.Registry) 
 		Pool:          &s.buffers,
 	})
 
-	scrape, err := metrics.New(metrics.Options{Partitions: table, Requests: table, Own: registry, Registerer: registry, Logger: s.log.With("part", "metrics")})
+	scrape, err := metrics.New(metrics.Options{Partitions: table, Requests: table, Own: s.registry, Registerer: s.registry, Logger: s.log.With("part", "metrics")})
 	if err != nil {
 		return err
 	}

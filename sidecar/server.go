@@ -77,6 +77,8 @@ type server struct {
 	one *aggregate.Aggregate
 	// buffers are what requests and answers are received into.
 	buffers buffers.Pool
+	// registry has conch's own metrics.
+	registry *prometheus.Registry
 	fronts
 
 	// undo releases what was opened, last first.
@@ -107,12 +109,12 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	}
 	s.later(store.Close)
 
-	registry := prometheus.NewRegistry()
-	recorder, err := observe.New(registry)
+	s.registry = prometheus.NewRegistry()
+	recorder, err := observe.New(s.registry)
 	if err != nil {
 		return s, err
 	}
-	planMetrics, err := observe.NewPlanMetrics(registry)
+	planMetrics, err := observe.NewPlanMetrics(s.registry)
 	if err != nil {
 		return s, err
 	}
@@ -135,7 +137,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	} {
-		if err := registry.Register(c); err != nil {
+		if err := s.registry.Register(c); err != nil {
 			return s, err
 		}
 	}
@@ -184,7 +186,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	if s.servers != nil {
 		s.servers.driver.Watch(s.control.ServersChanged)
 	}
-	return s, s.openFronts(ctx, registry)
+	return s, s.openFronts(ctx)
 }
 
 // sharedMemory is what each partition may share with conch. Servers that others

@@ -1,0 +1,100 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/sidecar/config"
+)
+
+// TestMetricsAreDocumented: the table of docs/operations.md has every metric of
+// conch's own with its labels, and no other; what other pages name is in it.
+func TestMetricsAreDocumented(t *testing.T) {
+	s, err := newServer(t.Context(), serverOptions{
+		config: parse(t, text(writeZoo(t), t.TempDir(), "")), version: build(), policies: "/nowhere/conch", log: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	descriptions := make(chan *prometheus.Desc)
+	go func() {
+		defer close(descriptions)
+		s.registry.Describe(descriptions)
+	}()
+	form := regexp.MustCompile(`^Desc\{fqName: "([a-z_]+)", .*variableLabels: \{(.*)\}\}$`)
+	known := map[string]string{}
+	for d := range descriptions {
+		found := form.FindStringSubmatch(d.String())
+		require.NotNil(t, found, d.String())
+		if strings.HasPrefix(found[1], "conch_") {
+			known[found[1]] = strings.ReplaceAll(found[2], ",", ", ")
+		}
+	}
+	require.NoError(t, s.release())
+
+	page, err := os.ReadFile("../docs/operations.md")
+	require.NoError(t, err)
+	documented := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(conch_[a-z_]+)` \\| ([a-z_, ]*)\\|").FindAllStringSubmatch(string(page), -1) {
+		documented[row[1]] = strings.TrimSpace(row[2])
+	}
+	require.Equal(t, known, documented)
+
+	pages, err := filepath.Glob("../docs/*.md")
+	require.NoError(t, err)
+	for _, path := range append(pages, "../README.md") {
+		page, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, name := range regexp.MustCompile(`\bconch_[a-z_]+[a-z]\b`).FindAllString(string(page), -1) {
+			if _, ok := known[name]; !ok {
+				require.Contains(t, []string{"conch_emulate", "conch_builtin"}, name, "%s names a metric that there is not", path)
+			}
+		}
+	}
+}
+
+// TestConfigurationsInDocsAreValid: whoever copies a conch.yaml from a page has
+// one that conch takes.
+func TestConfigurationsInDocsAreValid(t *testing.T) {
+	pages, err := filepath.Glob("../docs/*.md")
+	require.NoError(t, err)
+	found := 0
+	for _, path := range append(pages, "../README.md") {
+		page, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, yaml := range blocks(string(page), "apiVersion: conch/v1") {
+			found++
+			_, err := config.Parse(path, []byte(yaml))
+			require.NoError(t, err, "%s:\n%s", path, yaml)
+			file := filepath.Join(t.TempDir(), "conch.yaml")
+			require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
+			_, err = config.Load(file, nil, environment())
+			require.NoError(t, err, "%s:\n%s", path, yaml)
+		}
+	}
+	require.GreaterOrEqual(t, found, 3)
+}
+
+// blocks are the indented blocks of a page that contain a text.
+func blocks(page, containing string) (all []string) {
+	var block strings.Builder
+	for line := range strings.Lines(page + "\nend\n") {
+		if strings.HasPrefix(line, "    ") || strings.TrimSpace(line) == "" && block.Len() > 0 {
+			block.WriteString(line)
+			continue
+		}
+		if strings.Contains(block.String(), containing) {
+			all = append(all, block.String())
+		}
+		block.Reset()
+	}
+	return all
+}
