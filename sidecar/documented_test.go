@@ -4,7 +4,6 @@
 package main
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,14 +19,12 @@ import (
 // TestMetricsAreDocumented: the table of docs/operations.md has every metric of
 // conch's own with its labels, and no other; what other pages name is in it.
 func TestMetricsAreDocumented(t *testing.T) {
-	s, err := newServer(t.Context(), serverOptions{
-		config: parse(t, text(writeZoo(t), t.TempDir(), "")), version: build(), policies: "/nowhere/conch", log: slog.New(slog.DiscardHandler),
-	})
-	require.NoError(t, err)
+	t.Parallel()
+	c := startConch(t, text(writeZoo(t, "a"), t.TempDir(), ""))
 	descriptions := make(chan *prometheus.Desc)
 	go func() {
 		defer close(descriptions)
-		s.registry.Describe(descriptions)
+		c.registry.Describe(descriptions)
 	}()
 	form := regexp.MustCompile(`^Desc\{fqName: "([a-z_]+)", .*variableLabels: \{(.*)\}\}$`)
 	known := map[string]string{}
@@ -38,7 +35,6 @@ func TestMetricsAreDocumented(t *testing.T) {
 			known[found[1]] = strings.ReplaceAll(found[2], ",", ", ")
 		}
 	}
-	require.NoError(t, s.release())
 
 	page, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)

@@ -56,7 +56,7 @@ func TestAProcessGivesTheSameResult(t *testing.T) {
 
 // TestReplayOfALiveSystem: a snapshot and a recorded trace become a scenario that runs under the plan that served.
 func TestReplayOfALiveSystem(t *testing.T) {
-	w, err := load(t, "eight-on-four.yaml").World(scenario.Options{})
+	w, err := load(t, eightOnFour).World(scenario.Options{})
 	require.NoError(t, err)
 	live := proto.CloneOf(w.Snapshot)
 	live.Revision, live.Current = 42, w.Plan

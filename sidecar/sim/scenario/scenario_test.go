@@ -17,6 +17,12 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 )
 
+// examples are what docs/simulate.md tells people to run.
+const (
+	examples    = "../../../../docs/examples"
+	eightOnFour = examples + "/eight-on-four.yaml"
+)
+
 var update = flag.Bool("update", false, "rewrite golden files")
 
 func load(t testing.TB, file string) *scenario.Scenario {
@@ -38,7 +44,7 @@ func run(t testing.TB, s *scenario.Scenario, o scenario.Options) *sim.Result {
 
 // TestGoodput: eight models on four GPUs, where deferring collapses and starting at once does not.
 func TestGoodput(t *testing.T) {
-	s := load(t, "eight-on-four.yaml")
+	s := load(t, eightOnFour)
 	s.Models[0].Profile = &scenario.Profile{Alpha: scenario.Duration(1053 * time.Microsecond), Beta: scenario.Duration(5072 * time.Microsecond)}
 	goodput := map[string]float64{}
 	for discipline, drop := range map[string]string{"eager": "window", "deferred": "window"} {
@@ -53,7 +59,7 @@ func TestGoodput(t *testing.T) {
 
 // TestDispatchOfOneModel: what a model says of its own dispatch goes before what the scenario says.
 func TestDispatchOfOneModel(t *testing.T) {
-	s := load(t, "eight-on-four.yaml")
+	s := load(t, eightOnFour)
 	s.Dispatch = scenario.Dispatch{Discipline: "eager"}
 	other := s.Models[0]
 	other.Name, other.Count, other.Dispatch = "patient", 2, &scenario.Dispatch{Discipline: "timeout", DropPolicy: "window", Parameters: map[string]string{"max_queue_delay": "3ms"}}
@@ -74,12 +80,16 @@ func TestDispatchOfOneModel(t *testing.T) {
 
 // TestExamples runs every example: it has load, and most of it is served. A scenario that was written as JSON gives the same result.
 func TestExamples(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.yaml")
+	own, err := filepath.Glob("testdata/*.yaml")
 	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
+	shown, err := filepath.Glob(filepath.Join("testdata", examples, "*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, shown)
+	for _, path := range append(own, shown...) {
+		file, err := filepath.Rel("testdata", path)
+		require.NoError(t, err)
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			s := load(t, filepath.Base(file))
+			s := load(t, file)
 			if s.Rate > 10_000 { // BenchmarkSim runs these
 				s.Rate, s.Duration, s.Warmup = s.Rate/1000, scenario.Duration(200*time.Millisecond), 0
 			}
@@ -130,7 +140,7 @@ func TestAzureLoad(t *testing.T) {
 
 // TestRateAndSeed override the file.
 func TestRateAndSeed(t *testing.T) {
-	s := load(t, "eight-on-four.yaml")
+	s := load(t, eightOnFour)
 	usual := run(t, s, scenario.Options{})
 	require.InEpsilon(t, 1400, usual.Total.Rate, .05)
 	require.Equal(t, encode(t, usual), encode(t, run(t, s, scenario.Options{Seed: 1, Rate: 1400})))
@@ -141,7 +151,7 @@ func TestRateAndSeed(t *testing.T) {
 
 // TestAddingAModelLeavesTheOthersAlone: their arrivals stay, to the last one.
 func TestAddingAModelLeavesTheOthersAlone(t *testing.T) {
-	s := load(t, "eight-on-four.yaml")
+	s := load(t, eightOnFour)
 	s.Rate = 0
 	s.Models[0].Rate = 100
 	before := run(t, s, scenario.Options{})
@@ -154,7 +164,7 @@ func TestAddingAModelLeavesTheOthersAlone(t *testing.T) {
 }
 
 func TestSubclusters(t *testing.T) {
-	s := load(t, "eight-on-four.yaml")
+	s := load(t, eightOnFour)
 	s.Plan = &scenario.Plan{Subclusters: 2}
 	w, err := s.World(scenario.Options{})
 	require.NoError(t, err)
