@@ -10,12 +10,13 @@ import (
 	"github.com/conch-serving/conch/tritonctl/cmd/repo/importing"
 	"github.com/conch-serving/conch/tritonctl/cmd/repo/ls"
 	"github.com/conch-serving/conch/tritonctl/cmd/repo/rollback"
+	"github.com/conch-serving/conch/tritonctl/cmd/repo/validate"
 	"github.com/conch-serving/conch/tritonctl/factory"
 )
 
 // New builds `tritonctl repo`.
 func New(f *factory.Factory) *cobra.Command {
 	c := &cobra.Command{Use: "repo", Short: "The model repository and its revisions"}
-	c.AddCommand(importing.New(f), ls.New(f), rollback.New(f))
+	c.AddCommand(importing.New(f), ls.New(f), rollback.New(f), validate.New(f))
 	return c
 }
