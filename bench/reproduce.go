@@ -60,6 +60,7 @@ func (b *bench) reproduce(ctx context.Context, r *figure.Report) error {
 		{"fig9", b.zoos},
 		{"few", func() ([]*row, error) { return b.fewGPUs(cases[0]), nil }},
 		{"table1", b.synthetic},
+		{"table1 bursts", b.bursts},
 		{"overload and idle", func() ([]*row, error) { return b.aroundThePeak(cases[0]), nil }},
 		{"example", missing},
 	}

@@ -7,11 +7,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/bound"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 )
@@ -87,7 +87,7 @@ func (b *bench) timeouts(c zoo.Case) ([]*row, error) {
 		deferred := searched(n+"deferred.goodput", func(zoo.Profile) scenario.Dispatch { return rule("deferred", "window", nil) })
 		rows = append(rows, &row{figure: deferred.name, unit: "req/s", cell: deferred})
 		var best []*cell
-		for _, percent := range []int{0, 10, 20, 30, 40, 50, 60, 70, 80} {
+		for _, percent := range []int{0, 10, 20, 30, 40, 80} {
 			waits := searched(fmt.Sprintf("%stimeout%d.goodput", n, percent), func(p zoo.Profile) scenario.Dispatch {
 				return rule("timeout", "window", map[string]string{"max_queue_delay": (p.SLO * time.Duration(percent) / 100).String()})
 			})
@@ -203,167 +203,60 @@ func (b *bench) fewGPUs(c zoo.Case) []*row {
 	return rows
 }
 
-// synthetic is a sample of Symphony's table 1, the 5,880 workloads of its figure 7: every model at the ends and the middle of each range, eight
-// copies of it or all 35 of table 3. What they are looked at for is how deferred compares with eager, in figure 7's panels.
-func (b *bench) synthetic() ([]*row, error) {
-	all, err := zoo.Profiles(zoo.GTX1080Ti)
-	if err != nil {
-		return nil, err
-	}
-	var pairs []pair
-	add := func(name string, models []scenario.Model, gpus int, shape, most float64) {
-		one := pair{name: name}
-		for i := range models {
-			models[i].Arrivals = &scenario.Arrivals{Shape: shape}
-		}
-		for i, x := range []contestant{{"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"}} {
-			one.cells[i] = &cell{name: "table1." + name + "." + x.name, guess: .6 * most, scenario: world(gpus, max(1, b.simulated(12000)/most), rule(x.discipline, x.drop, nil), models...), seeds: 1}
-		}
-		pairs = append(pairs, one)
-	}
-	gather := func(n, gpus int, profiles ...zoo.Profile) float64 {
-		var models []bound.Model
-		for _, p := range profiles {
-			m := bound.Model{Latency: func(n int) float64 { return p.Latency(n).Seconds() }, SLO: p.SLO.Seconds(), MaxBatch: 64, Share: 1}
-			models = append(models, slices.Repeat([]bound.Model{m}, n)...)
-		}
-		return max(float64(n*len(profiles)), bound.Gather(models, gpus))
-	}
-	const copies = 8
-	perModels := []int{1, 2, 4}
-	if b.quick {
-		perModels = perModels[:1]
-	}
-	for _, shape := range []float64{.1, 1} {
-		for _, perModel := range perModels {
-			var mix []scenario.Model
-			for _, p := range all {
-				mix = append(mix, profiled(p))
-			}
-			gpus := perModel * len(all)
-			add(fmt.Sprintf("mixed.gpus%d.gamma%g", perModel, 10*shape), mix, gpus, shape, gather(1, gpus, all...))
-			for _, name := range []string{"DenseNet121", "InceptionV3", "ResNet50V2", "VGG16", "Xception", "BERT"} {
-				p, err := zoo.Lookup(zoo.GTX1080Ti, name)
-				if err != nil {
-					return nil, err
-				}
-				for _, slo := range []int{20, 30, 50} {
-					p.SLO = time.Duration(slo) * time.Millisecond
-					m := profiled(p)
-					m.Count = copies
-					add(fmt.Sprintf("%s.slo%d.gpus%d.gamma%g", strings.ToLower(name), slo, perModel, 10*shape), []scenario.Model{m}, perModel*copies, shape, gather(copies, perModel*copies, p))
-				}
-			}
-		}
-	}
-	return panels(pairs), nil
-}
-
-// pair is a workload under deferred, eager, and eager with prefix drop.
-type pair struct {
-	name  string
-	cells [3]*cell
-}
-
-// gain of deferred over eager (1) or eager with prefix drop (2), and whether both hold anything.
-func (p pair) gain(eager int) (float64, bool) {
-	d, e := p.cells[0].found.Rate, p.cells[eager].found.Rate
-	if d == 0 || e == 0 {
-		return 0, false
-	}
-	return d / e, true
-}
-
-// panels are what figure 7 and its text say of the workloads. The cells are no figures of their own: there are too many to read.
-func panels(pairs []pair) []*row {
-	var rows []*row
-	for _, p := range pairs {
-		for _, c := range p.cells {
-			rows = append(rows, &row{figure: c.name, cell: c, hidden: true})
-		}
-	}
-	for i, name := range []string{"eager", "eager_prefix"} {
-		eager := i + 1
-		gains := func(of string) func() []float64 {
-			return func() (all []float64) {
-				for _, p := range pairs {
-					if g, ok := p.gain(eager); ok && strings.HasPrefix(p.name, of) {
-						all = append(all, g)
-					}
-				}
-				return all
-			}
-		}
-		share := func(from float64) func() []float64 {
-			return func() []float64 {
-				n, all := 0., gains("")()
-				for _, g := range all {
-					if g >= from {
-						n++
-					}
-				}
-				return []float64{n / float64(max(1, len(all)))}
-			}
-		}
-		paper := func(v float64) published {
-			if eager == 2 {
-				return published{} // the paper's eager has window drop
-			}
-			return published{paper: v}
-		}
-		n := "table1.deferred_over_" + name + "."
-		rows = append(rows,
-			&row{figure: n + "mixed", unit: "ratio", note: "paper 1.35 to 2.02; median and range of the workloads", rest: gains("mixed")},
-			&row{figure: n + "densenet121_slo30", unit: "ratio", note: "paper 1.34 to 3.34", rest: gains("densenet121.slo30")},
-			&row{figure: n + "densenet121_slo50", unit: "ratio", note: "paper: less than at 30 ms", rest: gains("densenet121.slo50")},
-			&row{figure: n + "bert", unit: "ratio", published: paper(1), rest: gains("bert")},
-			&row{figure: n + "all", unit: "ratio", rest: gains("")},
-			&row{figure: n + "share_from_95_percent", unit: "ratio", note: "of workloads in which deferred holds at least .95 of eager; paper: almost all", rest: share(.95)},
-			&row{figure: n + "share_from_half_more", unit: "ratio", note: "of workloads in which deferred holds at least 1.5 times eager", published: paper(.16), rest: share(1.5)},
-		)
-	}
-	slices.SortStableFunc(rows, func(x, y *row) int { return strings.Compare(x.figure, y.figure) })
-	return rows
-}
-
 // aroundThePeak are section 3.5's two properties: good requests past the peak (flat top), and idle GPUs below it.
 func (b *bench) aroundThePeak(c zoo.Case) []*row {
-	own := map[int]float64{6000: 5468, 10000: 5650, 20000: 5750}
+	own := ownOverload()
 	var rows []*row
 	for _, discipline := range []string{"deferred", "adaptive", "eager"} {
 		s := world(c.GPUs, b.simulated(10), rule(discipline, "", nil), alone(c))
-		measure := func(rate float64, of func(goodput, busy float64) float64) func(context.Context, uint64) (float64, error) {
-			return func(ctx context.Context, seed uint64) (float64, error) {
-				result, err := s.Run(ctx, scenario.Options{Rate: rate, Seed: seed})
-				if err != nil {
-					return 0, err
-				}
-				busy := 0.0
-				for _, p := range result.Partitions {
-					busy += p.BusyShare / float64(len(result.Partitions))
-				}
-				return of(result.Total.Goodput, busy), nil
-			}
-		}
-		for _, offered := range []int{6000, 10000, 20000} {
+		for _, offered := range overloads() {
 			one := &row{
 				figure: fmt.Sprintf("overload.resnet50.%s.offered%d.goodput", discipline, offered), unit: "req/s", note: "flat top: more load, no fewer answers in time",
-				run: measure(float64(offered), func(goodput, _ float64) float64 { return goodput }),
+				run: offering(s, float64(offered), answered),
 			}
 			if discipline == "deferred" {
 				one.low, one.high = own[offered], own[offered]
 			}
 			rows = append(rows, one)
 		}
-		for _, percent := range []int{25, 50, 75} {
+		for _, percent := range []int{25, 50, 75, 100} {
 			rows = append(rows, &row{
 				figure: fmt.Sprintf("idle.resnet50.%s.load%d.share", discipline, percent), unit: "ratio",
-				run:       measure(c.Goodput["symphony"]*float64(percent)/100, func(_, busy float64) float64 { return 1 - busy }),
+				run:       offering(s, c.Goodput["symphony"]*float64(percent)/100, idle),
 				published: published{paper: 1 - float64(percent)/100}, note: fmt.Sprintf("of GPU time, at %d%% of the paper's peak; load-proportional is (p-o)/p", percent),
 			})
 		}
 	}
 	return rows
+}
+
+// overloads are what was offered past the peak, in req/s.
+func overloads() []int { return []int{6000, 10000, 20000} }
+
+// ownOverload is what Symphony's own scheduler answered in time of them, ResNet50 on 8 GPUs. With which delays is not recorded; see budgets.
+func ownOverload() map[int]float64 { return map[int]float64{6000: 5468, 10000: 5650, 20000: 5750} }
+
+// offering runs a scenario at a rate, and looks at one thing.
+func offering(s *scenario.Scenario, rate float64, of func(*sim.Result) float64) func(context.Context, uint64) (float64, error) {
+	return func(ctx context.Context, seed uint64) (float64, error) {
+		r, err := s.Run(ctx, scenario.Options{Rate: rate, Seed: seed})
+		if err != nil {
+			return 0, err
+		}
+		return of(r), nil
+	}
+}
+
+// answered is how many requests a second were answered in time.
+func answered(r *sim.Result) float64 { return r.Total.Goodput }
+
+// idle is the share of the time that partitions had nothing to run, over all of them.
+func idle(r *sim.Result) float64 {
+	share := 1.0
+	for _, p := range r.Partitions {
+		share -= p.BusyShare / float64(len(r.Partitions))
+	}
+	return share
 }
 
 // missing is the example of Symphony's section 3.3: l(b) = b + 5, an SLO of 12, 3 GPUs, a request each .75, without the 13th to the 15th. The text

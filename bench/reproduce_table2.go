@@ -234,6 +234,17 @@ func (b *bench) budgets(cases []zoo.Case) []*row {
 				cell: &cell{name: n, guess: .6 * c.Staggered.Goodput, scenario: world(c.GPUs, b.enough(c)/2, rule(x.discipline, x.drop, nil), model)},
 			})
 		}
+		if c.Profile.Model != "ResNet50" {
+			continue
+		}
+		past := world(c.GPUs, b.simulated(10), rule("deferred", "window", nil), model)
+		for _, offered := range overloads() {
+			known := ownOverload()[offered]
+			rows = append(rows, &row{
+				figure: strings.Replace(prefix(c), "table2", "budget", 1) + fmt.Sprintf("deferred.offered%d.goodput", offered), unit: "req/s",
+				note: "past the peak, with the same kept back", published: published{low: known, high: known}, run: offering(past, float64(offered), answered),
+			})
+		}
 	}
 	return rows
 }

@@ -38,13 +38,16 @@ func (c *cell) goodput(ctx context.Context, s sim.Search) (*sim.Found, error) {
 	if c.requests == 0 {
 		return c.scenario.Goodput(ctx, scenario.Options{}, s)
 	}
-	s.Run = func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
-		one := *c.scenario
-		seconds := max(shortest, c.requests/rate)
-		one.Duration, one.Warmup = duration(seconds), duration(max(.5, min(seconds/10, 20)))
-		return one.Run(ctx, scenario.Options{Rate: rate, Seed: seed})
-	}
+	s.Run = c.run
 	return sim.Goodput(ctx, s)
+}
+
+// run simulates as many requests as a cell wants, at a rate.
+func (c *cell) run(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
+	one := *c.scenario
+	seconds := max(shortest, c.requests/rate)
+	one.Duration, one.Warmup = duration(seconds), duration(max(.5, min(seconds/10, 20)))
+	return one.Run(ctx, scenario.Options{Rate: rate, Seed: seed})
 }
 
 // gpuType of simulated GPUs; only profiles need it, and they name none.
