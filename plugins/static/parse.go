@@ -4,7 +4,9 @@
 package static
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,8 +21,12 @@ type assignment struct {
 
 // parseAssignments reads entries "name = item, item", separated by semicolons
 // or line breaks. White space around names and items means nothing; empty
-// entries are skipped, empty items and repeated names are errors.
+// entries are skipped, empty items and repeated names are errors. A mapping of
+// conch.yaml comes as JSON, {"name": ["item", "item"]}, and means the same.
 func parseAssignments(text string) ([]assignment, error) {
+	if strings.HasPrefix(strings.TrimSpace(text), "{") {
+		return parseMapping(text)
+	}
 	var list []assignment
 	seen := make(map[string]bool)
 	for _, entry := range strings.FieldsFunc(text, func(r rune) bool { return r == ';' || r == '\n' }) {
@@ -44,6 +50,34 @@ func parseAssignments(text string) ([]assignment, error) {
 				return nil, fmt.Errorf("%q has an empty item", entry)
 			}
 			a.items = append(a.items, item)
+		}
+		list = append(list, a)
+	}
+	return list, nil
+}
+
+func parseMapping(text string) ([]assignment, error) {
+	var given map[string]any
+	if err := json.Unmarshal([]byte(text), &given); err != nil {
+		return nil, fmt.Errorf("%q is not JSON: %w", text, err)
+	}
+	list := make([]assignment, 0, len(given))
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		items, isList := given[name].([]any)
+		if !isList {
+			items = []any{given[name]}
+		}
+		a := assignment{name: name}
+		for _, item := range items {
+			switch item.(type) {
+			case string, float64:
+				a.items = append(a.items, strings.TrimSpace(fmt.Sprint(item)))
+			default:
+				return nil, fmt.Errorf("%s: %v is neither a word nor a number", name, item)
+			}
+		}
+		if name == "" || len(a.items) == 0 || slices.Contains(a.items, "") {
+			return nil, fmt.Errorf("%q: %v has an empty name or item", name, given[name])
 		}
 		list = append(list, a)
 	}

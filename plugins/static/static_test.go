@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/policy/conformance"
@@ -88,6 +89,12 @@ func TestBadParameters(t *testing.T) {
 		{"placement", "resnet50", "NAME = ITEM"},
 		{"placement", "resnet50 = gpu0,", "empty item"},
 		{"placement", "resnet50 = gpu0; resnet50 = gpu1", "given twice"},
+		{"placement", `{"resnet50": ["gpu0", ""]}`, "empty name or item"},
+		{"placement", `{"resnet50": []}`, "empty name or item"},
+		{"placement", `{"resnet50": {"gpu0": 1}}`, "neither a word nor a number"},
+		{"placement", `{"resnet50": "gpu0"`, "is not JSON"},
+		{"partitions", `{"gpu0": [50, 60]}`, "add up to 110"},
+		{"disciplines", `{"resnet50": "lazy"}`, "not a dispatch discipline"},
 		{"dispatch_parameters", "= 5", "NAME = ITEM"},
 		{"dispatch_parameters", "lazy.delay = 5", "not a dispatch discipline"},
 	} {
@@ -97,6 +104,23 @@ func TestBadParameters(t *testing.T) {
 			require.ErrorContains(t, err, "parameter "+test.name)
 		})
 	}
+}
+
+// TestMappings: a mapping of conch.yaml, which comes as JSON, means what its one line of text does.
+func TestMappings(t *testing.T) {
+	text, err := os.ReadFile("testdata/placed.snapshot.txtpb")
+	require.NoError(t, err)
+	var written policy.Snapshot
+	require.NoError(t, prototext.Unmarshal(text, &written))
+	mapped := proto.CloneOf(&written)
+	written.Parameters = map[string]string{"partitions": "gpu1 = 40, 60", "placement": "bert = gpu0; resnet50 = gpu0, gpu1.1", "disciplines": "bert = deferred"}
+	mapped.Parameters = map[string]string{"partitions": `{"gpu1": [40, 60]}`, "placement": `{"resnet50": ["gpu0", "gpu1.1"], "bert": "gpu0"}`, "disciplines": `{"bert": "deferred"}`}
+	want, err := static.New().Plan(t.Context(), &written)
+	require.NoError(t, err)
+	got, err := static.New().Plan(t.Context(), mapped)
+	require.NoError(t, err)
+	require.Equal(t, format(t, want), format(t, got))
+	require.Contains(t, format(t, got), "gpu1.1")
 }
 
 // TestDescribedValues: what its description says of disciplines and drop policies is enough to refuse a wrong one before it is in use.
@@ -118,6 +142,7 @@ func TestDescribedValues(t *testing.T) {
 func FuzzParameters(f *testing.F) {
 	f.Add("resnet50 = gpu0, gpu1; bert = gpu2.1", "gpu0 = 50, 50; * = 100", "max_queue_delay_us = 500")
 	f.Add("a=b\nc=d", "*=1", "")
+	f.Add(`{"resnet50": ["gpu0", 1]}`, `{"gpu0": [50, 5e1]}`, `{"": null}`)
 	f.Add(";;=", "gpu0=4294967296", "=,")
 	f.Fuzz(func(t *testing.T, placement, partitions, dispatch string) {
 		s := &policy.Snapshot{

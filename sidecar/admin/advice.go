@@ -6,6 +6,7 @@ package admin
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/conch-serving/conch/sidecar/admin/client"
 )
@@ -26,6 +27,9 @@ func (v view) GPUAdvice(context.Context) (client.GPUAdvice, error) {
 		case a.GetReleaseGpus() > 0:
 			out.Action, out.Number, out.Release = client.AdviceRelease, int(a.GetReleaseGpus()), a.GetRelease()
 		}
+	}
+	if len(a.OutOfReach) > 0 {
+		out.Reason += "; left out: " + strings.Join(a.OutOfReach, ", ") + ", whose SLO is shorter than a request takes even alone"
 	}
 	release := func(id string) bool { return slices.Contains(out.Release, id) }
 	for _, g := range a.Serving {

@@ -33,6 +33,10 @@ func TestGPUAdviceOverTheAPI(t *testing.T) {
 		"unknown": {control.GPUAdvice{}, client.GPUAdvice{
 			Action: client.AdviceUnknown, Reason: "too few requests were answered of late to say how many GPUs they want", Release: []string{}, GPUs: []client.GPUIdle{},
 		}},
+		"left out": {control.GPUAdvice{OutOfReach: []string{"a", "b"}}, client.GPUAdvice{
+			Action: client.AdviceUnknown, Release: []string{}, GPUs: []client.GPUIdle{},
+			Reason: "too few requests were answered of late to say how many GPUs they want; left out: a, b, whose SLO is shorter than a request takes even alone",
+		}},
 		"hold": {control.GPUAdvice{Advice: &policy.Advice{Reason: "hold: so", BadRate: .001, IdleShare: .2, Requests: 500, Seconds: 5}}, client.GPUAdvice{
 			Action: client.AdviceHold, Reason: "hold: so", Release: []string{}, GPUs: []client.GPUIdle{}, BadRate: .001, IdleShare: .2, Requests: 500, Seconds: 5,
 		}},

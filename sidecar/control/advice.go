@@ -20,6 +20,9 @@ type GPUAdvice struct {
 	// partition.
 	Serving []advice.GPU
 	Spare   []string
+	// OutOfReach are models that were left out, since they take longer than their
+	// SLO even alone: no number of GPUs makes their requests good.
+	OutOfReach []string
 }
 
 // GPUAdvice is what the last windows say.
@@ -43,7 +46,11 @@ func (c *Control) weigh(t *triggers, now time.Time) {
 		return
 	}
 	w := advice.Window{Seconds: observe.Window.Seconds()}
+	out := c.outOfReach(s)
 	for _, name := range c.Names() {
+		if slices.Contains(out, name) {
+			continue
+		}
 		all, bad := c.recorder.Judged(name, now)
 		w.Requests, w.Bad = w.Requests+all, w.Bad+bad
 	}
@@ -64,6 +71,27 @@ func (c *Control) weigh(t *triggers, now time.Time) {
 	c.metrics.Advice(next)
 	slices.SortStableFunc(w.GPUs, advice.ByRank)
 	c.mu.Lock()
-	c.advice = GPUAdvice{Advice: next, Serving: w.GPUs, Spare: w.Spare}
+	c.advice = GPUAdvice{Advice: next, Serving: w.GPUs, Spare: w.Spare, OutOfReach: out}
 	c.mu.Unlock()
+}
+
+// outOfReach names the models whose SLO is shorter than a request alone takes, by
+// the fastest of their profiles.
+func (c *Control) outOfReach(s serving) (names []string) {
+	alone := map[string]float64{}
+	for _, p := range c.recorder.Profiles() {
+		for _, q := range p.GetPoints() {
+			if took := q.GetLatencyUs().GetValue(); q.GetBatch() == 1 && took > 0 {
+				if best, known := alone[p.GetModel()]; !known || took < best {
+					alone[p.GetModel()] = took
+				}
+			}
+		}
+	}
+	for _, m := range s.snapshot.GetModels() {
+		if m.GetSloUs() > 0 && alone[m.GetName()] > float64(m.GetSloUs()) {
+			names = append(names, m.GetName())
+		}
+	}
+	return names
 }

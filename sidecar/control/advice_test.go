@@ -69,6 +69,25 @@ func TestGPUAdvice(t *testing.T) {
 	}
 }
 
+// TestGPUAdviceLeavesOutWhatNoGPUHelps: a model that is slower than its SLO, as most are in front of servers for which nobody said an SLO, is no
+// reason for more GPUs.
+func TestGPUAdviceLeavesOutWhatNoGPUHelps(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "defaults: {slo: 5ms}")
+		stop := r.start()
+		defer stop()
+		r.recorder.Calibrated("a", "T4", 100, []observe.Sample{{Rows: 1, Duration: 4 * time.Millisecond}})
+		r.load(30*time.Second, 100, 100, 1)
+		require.Equal(t, 2.0, r.GPUAdvice().GetAllocateGpus(), "it could be in time")
+		require.Empty(t, r.GPUAdvice().OutOfReach)
+
+		r.recorder.Calibrated("a", "T4", 100, []observe.Sample{{Rows: 1, Duration: 6 * time.Millisecond}})
+		r.load(90*time.Second, 100, 100, 1)
+		require.Nil(t, r.GPUAdvice().Advice, "nothing else was asked for")
+		require.Equal(t, []string{"a"}, r.GPUAdvice().OutOfReach)
+	})
+}
+
 // TestGPUAdviceThreshold: what is tolerated is triggers.badRate.
 func TestGPUAdviceThreshold(t *testing.T) {
 	for rate, allocate := range map[float64]float64{.01: 1, .2: 0} {
