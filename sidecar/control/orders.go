@@ -210,8 +210,12 @@ func (c *Control) Import(ctx context.Context, r ImportRequest) (RepositoryRevisi
 	if err := c.notOthers(); err != nil {
 		return RepositoryRevision{}, err
 	}
-	files, err := c.importing(ctx, r.Directory, cmp.Or(r.Author, "operator"), r.Reason)
+	author, dir := cmp.Or(r.Author, "operator"), cmp.Or(r.Directory, c.settings().Repository)
+	files, err := c.repository.Import(ctx, dir, repo.Origin{Author: author, Reason: cmp.Or(r.Reason, "import of "+dir), Time: c.clock.Now()})
 	if err != nil {
+		return RepositoryRevision{}, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if err := c.serveFiles(files, author, r.Reason); err != nil {
 		return RepositoryRevision{}, err
 	}
 	return revision(files, files), nil
@@ -247,17 +251,6 @@ func (c *Control) notOthers() error {
 		return nil
 	}
 	return fmt.Errorf("%w: which models there are is up to the servers in front of which conch stands; it serves a repository of its own there in mode control, with driver.endpoints[].repository (docs/attach.md)", ErrRefused)
-}
-
-// importing reads a repository; the caller holds the planning turn.
-func (c *Control) importing(ctx context.Context, dir, author, reason string) (*repo.Revision, error) {
-	settings := c.settings()
-	dir = cmp.Or(dir, settings.Repository)
-	files, err := c.repository.Import(ctx, dir, repo.Origin{Author: author, Reason: cmp.Or(reason, "import of "+dir), Time: c.clock.Now()})
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	return files, c.serveFiles(files, author, reason)
 }
 
 // serveFiles makes a revision the one to plan for, unless that would spoil what

@@ -49,7 +49,7 @@ func (c *Control) restore() error {
 
 func (c *Control) save() {
 	c.mu.Lock()
-	s := state{Plan: c.serving.Revision, Snapshot: c.snapshot, Released: c.released}
+	s := state{Plan: max(c.serving.Revision, c.before), Snapshot: c.snapshot, Released: c.released}
 	c.mu.Unlock()
 	text, err := json.Marshal(s)
 	if err == nil {
