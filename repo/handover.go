@@ -38,6 +38,7 @@ func (s *Store) Original(revision, model string) ([]byte, error) {
 // they are the operator's from now on.
 func (s *Store) Disown(dir string, models ...string) error {
 	stage := staged{dir}
+	defer s.staging.lock(dir)()
 	known, err := stage.known()
 	if err != nil {
 		return fmt.Errorf("disown: %w", err)

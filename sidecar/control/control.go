@@ -47,6 +47,7 @@ type Repository interface {
 	Rollback(ctx context.Context, id string, by repo.Origin) (*repo.Revision, error)
 	Current() (*repo.Revision, error)
 	Log(limit int) ([]*repo.Revision, error)
+	Collect(ctx context.Context, keep int, inUse ...string) (repo.Collected, error)
 }
 
 // Requests is the request path as far as planning needs it; a

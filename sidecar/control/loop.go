@@ -232,11 +232,15 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 		snapshot: p.Snapshot, files: in.files, given: in.given, passThrough: in.passThrough,
 	}
 	c.mu.Lock()
+	other := c.serving.files == nil || c.serving.files.ID != in.files.ID
 	next.Revision = max(c.serving.Revision, c.before) + 1
 	c.serving, c.starting, c.proposed = next, "", nil
 	c.mu.Unlock()
 	c.save()
 	c.tidy(next)
+	if other && !in.given {
+		c.collect(context.WithoutCancel(ctx), in.files.ID)
+	}
 	c.metrics.Serving(next.Revision, next.AppliedAt)
 	fields := steps(result)
 	fields["plan"], fields["policy"], fields["diff"] = strconv.FormatUint(next.Revision, 10), p.Plan.GetPolicy(), strings.TrimSpace(p.Diff.Text())

@@ -5,6 +5,7 @@ package control_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -216,6 +217,31 @@ func TestImport(t *testing.T) {
 		r.repository.err = errBoom
 		_, err = r.Import(t.Context(), control.ImportRequest{})
 		require.ErrorIs(t, err, control.ErrRefused)
+	})
+}
+
+// TestOldRevisionsGo: a conch that runs for long does not keep every file that was ever loaded, and never forgets what it serves.
+func TestOldRevisionsGo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		most := 0
+		for i := range 250 {
+			r.repository.hold(model("a", fmt.Sprint("d", i), 8))
+			_, err := r.Import(t.Context(), control.ImportRequest{})
+			require.NoError(t, err)
+			pass(time.Second)
+			all, err := r.Revisions(t.Context())
+			require.NoError(t, err)
+			require.True(t, all[0].Current)
+			require.Equal(t, all[0].ID, r.applier.last().Revision.ID)
+			most = max(most, len(all))
+		}
+		require.Equal(t, 100, most)
+		all, err := r.Revisions(t.Context())
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, len(all), 50, "as many can be gone back to")
 	})
 }
 

@@ -187,6 +187,28 @@ func (c *Control) tidy(s serving) {
 	c.recorder.Forget(models, partitions)
 }
 
+// revisionsKept are those that can be gone back to. Older ones go, with the files
+// that they alone have, once there are twice as many: after that, the next import
+// reads every file again.
+const revisionsKept = 50
+
+// collect forgets old revisions of the repository; the one that is served stays.
+func (c *Control) collect(ctx context.Context, served string) {
+	log, err := c.repository.Log(2*revisionsKept + 1)
+	if err == nil && len(log) <= 2*revisionsKept {
+		return
+	}
+	var done repo.Collected
+	if err == nil {
+		done, err = c.repository.Collect(ctx, revisionsKept, served)
+	}
+	if err != nil {
+		c.log.Warn("old revisions of the repository could not be removed", "error", err)
+		return
+	}
+	c.log.Info("old revisions of the repository were removed", "revisions", done.Revisions, "files", done.Files, "bytes", done.Bytes)
+}
+
 func count(n int, one string) string {
 	if n == 1 {
 		return "1 " + one

@@ -1,0 +1,141 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/repo"
+)
+
+type repository struct {
+	mu   sync.Mutex
+	next []*repo.Model
+	log  []*repo.Revision
+	err  error
+	made int // revisions, ever
+}
+
+func model(name, digest string, batch int32) *repo.Model {
+	return &repo.Model{Name: name, Digest: digest, Versions: []int64{1}, Config: &tritonpb.ModelConfig{
+		Name: name, Backend: "python", MaxBatchSize: batch,
+		Input:  []*tritonpb.ModelInput{{Name: "INPUT", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{16}}},
+		Output: []*tritonpb.ModelOutput{{Name: "OUTPUT", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{-1, 4}}},
+	}}
+}
+
+func (r *repository) Import(_ context.Context, dir string, by repo.Origin) (*repo.Revision, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return nil, r.err
+	}
+	if n := len(r.log); n > 0 && slices.Equal(r.log[0].Models, r.next) {
+		return r.log[0], nil
+	}
+	r.made++
+	rev := &repo.Revision{ID: fmt.Sprint("r", r.made), Origin: by, Directory: dir, Models: slices.Clone(r.next)}
+	r.log = append([]*repo.Revision{rev}, r.log...)
+	return rev, nil
+}
+
+// commit adds a revision, unless it has the models of the newest.
+func (r *repository) commit(models []*repo.Model, diff repo.Diff, by repo.Origin) *repo.Revision {
+	if len(r.log) > 0 && slices.Equal(r.log[0].Models, models) {
+		return r.log[0]
+	}
+	r.made++
+	rev := &repo.Revision{ID: fmt.Sprint("r", r.made), Origin: by, Models: models, Diff: diff}
+	r.log = append([]*repo.Revision{rev}, r.log...)
+	return rev
+}
+
+func (r *repository) find(id string) *repo.Revision {
+	i := slices.IndexFunc(r.log, func(rev *repo.Revision) bool { return rev.ID == id })
+	return r.log[i]
+}
+
+// with is the models of a revision with one of them replaced or added.
+func with(models []*repo.Model, m *repo.Model) []*repo.Model {
+	models = slices.Clone(models)
+	if i := slices.IndexFunc(models, func(one *repo.Model) bool { return one.Name == m.Name }); i >= 0 {
+		models[i] = m
+		return models
+	}
+	return append(models, m)
+}
+
+func (r *repository) Load(_ context.Context, onto, _ string, o repo.Order, by repo.Origin) (*repo.Revision, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.next, func(m *repo.Model) bool { return m.Name == o.Model })
+	if i < 0 {
+		return nil, fmt.Errorf("load: %w", repo.ErrNoModel)
+	}
+	m := r.next[i]
+	if o.Config != nil {
+		m = model(o.Model, *o.Config, m.Config.GetMaxBatchSize())
+	}
+	if err := m.Err(); err != nil {
+		return nil, err
+	}
+	return r.commit(with(r.find(onto).Models, m), repo.Diff{Loaded: []string{o.Model}}, by), nil
+}
+
+func (r *repository) Unload(_ context.Context, onto string, models []string, by repo.Origin) (*repo.Revision, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.find(onto)
+	after := before.Models
+	for _, name := range models {
+		if m := before.Model(name); m != nil && !m.Unloaded {
+			gone := *m
+			gone.Unloaded = true
+			after = with(after, &gone)
+		}
+	}
+	return r.commit(after, repo.Diff{Unloaded: models}, by), nil
+}
+
+func (r *repository) Rollback(_ context.Context, id string, by repo.Origin) (*repo.Revision, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.ContainsFunc(r.log, func(rev *repo.Revision) bool { return rev.ID == id }) {
+		return nil, repo.ErrNoRevision
+	}
+	return r.commit(r.find(id).Models, repo.Diff{}, by), nil
+}
+
+func (r *repository) Current() (*repo.Revision, error) {
+	if len(r.log) == 0 {
+		return nil, repo.ErrNoRevision
+	}
+	return r.log[0], nil
+}
+
+func (r *repository) Log(int) ([]*repo.Revision, error) { return r.log, nil }
+
+func (r *repository) Collect(_ context.Context, keep int, inUse ...string) (repo.Collected, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := len(r.log)
+	var kept []*repo.Revision
+	for i, rev := range r.log {
+		if i < keep || slices.Contains(inUse, rev.ID) {
+			kept = append(kept, rev)
+		}
+	}
+	r.log = kept
+	return repo.Collected{Revisions: before - len(kept)}, nil
+}
+
+func (r *repository) hold(models ...*repo.Model) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next = models
+}
