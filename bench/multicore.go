@@ -228,8 +228,8 @@ func handIn(in intake, models, requests, steps int) (handed, error) {
 // microseconds.
 const ownWork = 10 * time.Microsecond
 
-// multicore compares the intakes on one core and on two, in turns within one run: as fast as they can, and with callers that have work of their own.
-func (b *bench) multicore(ctx context.Context, r *figure.Report) error {
+// cores compares the intakes on one core and on two, in turns within one run: as fast as they can, and with callers that have work of their own.
+func (b *bench) cores(ctx context.Context, r *figure.Report) error {
 	steps, err := spinFor(ownWork)
 	if err != nil {
 		return err
@@ -248,6 +248,7 @@ func (b *bench) multicore(ctx context.Context, r *figure.Report) error {
 			return err
 		}
 	}
+	r.Emulated = queueAlone
 	return b.splitting(ctx, r)
 }
 
