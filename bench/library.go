@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -30,6 +31,7 @@ func libraryPeer() *cobra.Command {
 	return &cobra.Command{
 		Use: "library GRPC HTTP", Short: "A proxy of nothing but libraries for measurements", Hidden: true, Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			defer runtime.KeepAlive(slack())
 			to, err := grpc.NewClient(args[0], grpc.WithTransportCredentials(insecure.NewCredentials()),
 				grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire{}), grpc.MaxCallRecvMsgSize(math.MaxInt32)))
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +28,10 @@ func peers() []*cobra.Command {
 	return []*cobra.Command{serverPeer(), forwarderPeer(), libraryPeer()}
 }
 
+// slack is what keeps Go's collector from running after every few requests, as conch has it: whoever is measured beside conch has it too,
+// or a call straight to the server would cost more than one through conch. It is to be kept alive.
+func slack() []byte { return make([]byte, 32<<20) }
+
 // serverPeer is minitriton with the flags of tritonserver that conch's process driver uses, so that conch starts it like any server.
 func serverPeer() *cobra.Command {
 	var repository, grpcPort, httpPort, metricsPort string
@@ -34,6 +39,7 @@ func serverPeer() *cobra.Command {
 		Use: "minitriton", Short: "A server for measurements", Hidden: true, Args: cobra.NoArgs,
 		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			defer runtime.KeepAlive(slack())
 			s, err := minitriton.New(minitriton.Options{Repository: repository})
 			if err != nil {
 				return err

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -49,6 +50,7 @@ const (
 // proxy measures a call straight to a server that takes no time, through a plain TCP forwarder, through a proxy of nothing but the libraries
 // that conch is made with, and through conch, in turns, each in a process of its own.
 func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
+	defer runtime.KeepAlive(slack())
 	r.Emulated = "the server: minitriton with a model that takes no time, in a process of its own"
 	directory, err := os.MkdirTemp("", "conch-bench-")
 	if err != nil {
@@ -211,9 +213,9 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 		r.AddRuns(name+".throughput_ratio", ratio, "ratio", "calls per second through conch over straight")
 		r.AddRuns(name+".forwarder_throughput_ratio", forwarderRatio, "ratio", "calls per second through the forwarder over straight")
 		r.AddRuns(name+".straight_per_second", perSecond[straight], "req/s", "")
-		for i, w := range ways {
-			times[i].report(r, name+"."+w.name, w.pids)
-		}
+	}
+	for i, w := range ways {
+		times[i].report(r, name+"."+w.name, w.pids)
 	}
 	cost.report(r, name)
 	if callers == 1 && p.elements*4 >= 16*shortestMove {
