@@ -166,13 +166,16 @@ func (b *run) context(ctx context.Context) context.Context {
 		return outgoing(ctx, b.calls[0].ctx)
 	}
 	for _, c := range b.calls {
-		if md, ok := metadata.FromIncomingContext(c.ctx); ok && len(md["traceparent"]) > 0 {
-			trace := metadata.MD{"traceparent": md["traceparent"]}
-			if state := md["tracestate"]; len(state) > 0 {
-				trace["tracestate"] = state
-			}
-			return metadata.NewOutgoingContext(ctx, trace)
+		// Only this, and not all metadata, which would be copied for every call.
+		parent := metadata.ValueFromIncomingContext(c.ctx, "traceparent")
+		if len(parent) == 0 {
+			continue
 		}
+		trace := metadata.MD{"traceparent": parent}
+		if state := metadata.ValueFromIncomingContext(c.ctx, "tracestate"); len(state) > 0 {
+			trace["tracestate"] = state
+		}
+		return metadata.NewOutgoingContext(ctx, trace)
 	}
 	return ctx
 }

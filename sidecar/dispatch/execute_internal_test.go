@@ -8,9 +8,32 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
+
+// A batch carries the trace of the first of its calls that has one, and nothing else of what they sent along.
+func TestABatchCarriesATrace(t *testing.T) {
+	came := func(pairs ...string) *call {
+		return &call{ctx: metadata.NewIncomingContext(t.Context(), metadata.Pairs(pairs...))}
+	}
+	for _, c := range []struct {
+		name  string
+		calls []*call
+		want  metadata.MD
+	}{
+		{"none has one", []*call{came("x", "1"), {ctx: t.Context()}}, nil},
+		{"the second has one", []*call{came("x", "1"), came("traceparent", "00-b", "tracestate", "s=1", "x", "2"), came("traceparent", "00-c")},
+			metadata.Pairs("traceparent", "00-b", "tracestate", "s=1")},
+		{"without a state", []*call{came("traceparent", "00-a"), came()}, metadata.Pairs("traceparent", "00-a")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, _ := metadata.FromOutgoingContext((&run{calls: c.calls}).context(t.Context()))
+			require.Equal(t, c.want, got)
+		})
+	}
+}
 
 // freed counts the buffers that were given back.
 type freed struct{ n int }
