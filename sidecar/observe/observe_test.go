@@ -98,6 +98,28 @@ func TestRatesAtTheStart(t *testing.T) {
 	require.LessOrEqual(t, r.Rates("one", start).Window, 1.0)
 }
 
+// A pause between two loads is no burst; regular pauses are.
+func TestPausesAndBurstiness(t *testing.T) {
+	load := func(r *observe.Recorder, at time.Time, n int) time.Time {
+		for range n {
+			r.Arrived("m", 1, at)
+			at = at.Add(100 * time.Millisecond)
+		}
+		return at
+	}
+	r := recorder(t)
+	now := load(r, start, 200)
+	now = load(r, now.Add(time.Hour), 200)
+	require.InDelta(t, 0, r.Rates("m", now).Burstiness, .01, "every gap of a load is the same")
+
+	r = recorder(t)
+	now = start
+	for range 20 {
+		now = load(r, now.Add(30*time.Second), 10)
+	}
+	require.Greater(t, r.Rates("m", now).Burstiness, 5.)
+}
+
 func TestStatistics(t *testing.T) {
 	r := recorder(t)
 	now := start.Add(10 * time.Second)

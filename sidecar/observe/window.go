@@ -88,6 +88,9 @@ const (
 	// gapsNeeded before burstiness is more than noise; until then arrivals count
 	// as Poisson.
 	gapsNeeded = 20
+	// A gap of more than averageOver and so many mean ones is the end of one load
+	// and the beginning of another: no burstiness of either.
+	silence = 20
 )
 
 func (a *arrivals) add(at time.Time, rows int) {
@@ -107,6 +110,9 @@ func (a *arrivals) add(at time.Time, rows int) {
 		a.last = at
 	}
 	a.average = a.average*math.Exp(-gap/averageOver.Seconds()) + 1/averageOver.Seconds()
+	if gap > averageOver.Seconds() && a.gaps >= gapsNeeded && gap > silence*a.mean {
+		return
+	}
 	a.gaps = min(a.gaps+1, gapMemory)
 	a.mean += (gap - a.mean) / a.gaps
 	a.square += (gap*gap - a.square) / a.gaps
