@@ -65,12 +65,14 @@ func (o *Options) run(ctx context.Context) error {
 }
 
 func own() client.Version {
-	v := client.Version{Version: "unknown", Go: runtime.Version()}
+	v := client.Version{Version: "devel", Commit: "unknown", Go: runtime.Version()} // as conch says it
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v
 	}
-	v.Version = info.Main.Version
+	if info.Main.Version != "" && info.Main.Version != "(devel)" {
+		v.Version = info.Main.Version
+	}
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" {
 			v.Commit = s.Value
