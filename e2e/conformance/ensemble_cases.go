@@ -4,7 +4,6 @@
 package conformance
 
 import (
-	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -126,7 +125,7 @@ func ensembleCases() []Case {
 		{"ensemble/on a stream", func(e *Env) {
 			messages := e.stream(pipeline(id("a"), outputs("TWICE_B")), throughError(-1, id("b")))
 			require.Len(e, messages, 2)
-			require.Equal(e, "a|pipeline|1|final|"+hexUpper(twos), summary(messages[0]))
+			require.Equal(e, "a|pipeline|1|final|"+hex(twos), summary(messages[0]))
 			require.Equal(e, "b|pipeline_error||final|error: in ensemble 'pipeline_error', negative input", summary(messages[1]))
 		}},
 		{"ensemble/decoupled on a stream", func(e *Env) {
@@ -136,7 +135,7 @@ func ensembleCases() []Case {
 				require.False(e, m.InferResponse.Parameters["triton_final_response"].GetBoolParam())
 				for i, o := range m.InferResponse.Outputs {
 					if o.Name == "VALUE" {
-						values = append(values, hexUpper(m.InferResponse.RawOutputContents[i]))
+						values = append(values, hex(m.InferResponse.RawOutputContents[i]))
 					}
 				}
 			}
@@ -222,5 +221,3 @@ func ensembleRepositoryCases() []Case {
 		}},
 	}
 }
-
-func hexUpper(b []byte) string { return strings.ToUpper(hexOf(b)) }
