@@ -128,7 +128,7 @@ func front(t *testing.T, o rig.ConchOptions) conformance.Target {
 		}
 		require.NoError(t, c.Close())
 	})
-	return conformance.Target{GRPC: c.GRPC, HTTP: c.HTTP, Loaded: true}
+	return conformance.Target{GRPC: c.GRPC, HTTP: c.HTTP, Partitions: o.GPUs, Loaded: true}
 }
 
 // TestTargets runs the suite against every target. The real server holds the suite itself to the truth. With -update the verdicts of the

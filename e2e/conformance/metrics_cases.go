@@ -173,7 +173,7 @@ func metricsCases() []Case {
 			}
 			e.quiet("queued")
 			before := rejected()
-			q := e.busy(60)
+			q := e.busy()
 			late := several(2, "late", 0, parameter("timeout", 1000))
 			q.send(late...)
 			q.end()

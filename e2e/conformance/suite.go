@@ -30,6 +30,8 @@ type Target struct {
 	Name string
 	// GRPC, HTTP and Metrics are host:port. Without Metrics the metrics are not looked at.
 	GRPC, HTTP, Metrics string
+	// Partitions are the servers that requests are spread over; 0 is one.
+	Partitions int
 	// Loaded is whether the target serves the suite's models already.
 	Loaded bool
 	// Load and Unload change what is loaded; by the repository API unless given.
