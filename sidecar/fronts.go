@@ -80,9 +80,13 @@ func (s *server) openFronts(ctx context.Context) error {
 	if s.servers != nil {
 		orders = attachedLoader{orders, s.control, s.servers.driver}
 	}
-	s.one = aggregate.New(aggregate.Options{
+	options := aggregate.Options{
 		Partitions: table, Models: table, Counts: table, Repository: orders, Credentials: s.partitions,
-	})
+	}
+	if sameMemory(s.config) {
+		options.Regions = s.regions // else it stays empty
+	}
+	s.one = aggregate.New(options)
 	s.later(func() error { s.one.Close(); return nil })
 	limit := int(min(uint64(limits.MessageBytes), math.MaxInt32))
 	front := ingresshttp.New(ingresshttp.Options{

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +35,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 	"github.com/conch-serving/conch/sidecar/observe"
@@ -75,6 +77,8 @@ type server struct {
 	partitions credentials.TransportCredentials
 	// one answers for all partitions.
 	one *aggregate.Aggregate
+	// regions are the shared memory that clients have registered.
+	regions *shm.Regions
 	// buffers are what requests and answers are received into.
 	buffers buffers.Pool
 	// registry has conch's own metrics.
@@ -127,11 +131,14 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	hint := pointAtAdvice(stubs, func() bool { return s.control.Version().Mode == string(config.ModeObserve) }, s.config.Listen.Admin, o.log)
 	s.later(hint.close)
 	s.traces = record.New(time.Now)
+	s.regions = shm.NewRegions()
+	s.later(func() error { s.regions.Close(); return nil })
 	s.dispatcher = dispatch.New(dispatch.Options{
 		Observer: hint, Recorder: s.traces, Logger: o.log.With("part", "dispatch"),
 		MaxQueuedRequests: o.config.Limits.QueueRequests, MaxQueuedBytes: int64(o.config.Limits.QueueBytes),
 		DialOptions:       s.dialOptions(),
 		SharedMemoryBytes: sharedMemory(o.config),
+		Regions:           s.regions,
 	})
 	s.later(s.dispatcher.Close)
 	for _, c := range []prometheus.Collector{
@@ -196,6 +203,13 @@ func sharedMemory(c *config.Config) int64 {
 		return 0
 	}
 	return int64(*c.Limits.SharedMemory)
+}
+
+// sameMemory reports whether the servers can only be on this host, where what
+// clients share with them can be seen.
+func sameMemory(c *config.Config) bool {
+	return c.Driver.Kind != config.DriverAttach ||
+		!slices.ContainsFunc(c.Driver.Endpoints, func(e config.Endpoint) bool { return !shm.SameHost(e.GRPC) })
 }
 
 // changed says why a partition's server is down, or what is amiss since it is

@@ -43,6 +43,7 @@ type Dispatcher struct {
 	workers    chan *run    // to those who wait for one
 	idle       atomic.Int32 // workers that wait
 	sequences  sequences
+	choosing   sync.Mutex // held while a partition is chosen outside the queue; before mu
 
 	mu         sync.Mutex // guards what follows
 	sched      *queue.Scheduler
@@ -139,7 +140,7 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 
 	// 2. May it come in? Nothing that would kill a server, nothing beyond the
 	// limits, nothing new while draining.
-	if err := route.rules.Refuse(r); err != nil {
+	if err := d.refuse(r, route.rules); err != nil {
 		return d.finish(c, answer{err: err, result: Rejected, reason: "refused"})
 	}
 	size, reason, err := d.accept(r, 1)

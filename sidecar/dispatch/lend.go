@@ -5,7 +5,6 @@ package dispatch
 
 import (
 	"context"
-	"net"
 	"strings"
 
 	"google.golang.org/grpc/mem"
@@ -121,23 +120,11 @@ func (l *loan) end() {
 // newMemory makes the shared memory of a partition, nil if its server is on
 // another host or none is wanted.
 func (d *Dispatcher) newMemory(endpoint string, conn *forward.Conn) *shm.Pool {
-	if d.o.SharedMemoryBytes <= 0 || !sameHost(endpoint) {
+	if d.o.SharedMemoryBytes <= 0 || !shm.SameHost(endpoint) {
 		return nil
 	}
 	client := tritonpb.NewGRPCInferenceServiceClient(conn)
 	return shm.New(registrar{client}, shm.Options{Limit: d.o.SharedMemoryBytes, Logger: d.o.Logger})
-}
-
-// sameHost reports that an endpoint can only be on this host.
-func sameHost(endpoint string) bool {
-	if strings.HasPrefix(endpoint, "unix:") {
-		return true
-	}
-	host, _, err := net.SplitHostPort(endpoint)
-	if err != nil {
-		return false
-	}
-	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
 // registrar is a server's side of the shared memory extension, over gRPC.

@@ -39,6 +39,8 @@ type Options struct {
 	// SharedMemoryBytes is the most memory that each partition on the same host
 	// may share with Conch; large tensors then cross no socket. Zero means none.
 	SharedMemoryBytes int64
+	// Regions may be nil: then nothing is known of clients' shared memory.
+	Regions Regions
 	// DialOptions are added to every connection to a partition.
 	DialOptions []grpc.DialOption
 }

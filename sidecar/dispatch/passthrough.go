@@ -115,18 +115,15 @@ func answerStatus(err error) error {
 // with the fewest calls under way. The route may be an old one; when its
 // partitions have gone the table in force counts.
 func (d *Dispatcher) acquire(ctx context.Context, model string, r *route, avoid *partition, sequence *sequenceID) (*placement, error) {
-	if picked := d.choose(r, avoid, sequence); picked != nil && picked.acquire(d) {
+	picked := d.choose(r, avoid, sequence)
+	if picked != nil {
 		return picked, nil
 	}
-	var picked *placement
 	var failed error
 	err := d.awaitChange(ctx, func() bool {
 		for {
 			if picked = d.choose(r, avoid, sequence); picked != nil {
-				if picked.acquire(d) {
-					return true
-				}
-				continue
+				return true
 			}
 			current, err := d.route(model)
 			if err != nil || current == r {
@@ -153,18 +150,29 @@ func (d *Dispatcher) acquire(ctx context.Context, model string, r *route, avoid 
 	return picked, nil
 }
 
-// choose returns nil when no partition is up.
+// choose is acquire without waiting; it returns nil when no partition is up. One
+// chooses at a time: of those who come together each sees where the one before
+// went.
 func (d *Dispatcher) choose(r *route, avoid *partition, sequence *sequenceID) *placement {
-	if sequence != nil {
-		if l := d.sequences.find(sequence, r, d.clock.Now()); l != nil {
-			return l
+	d.choosing.Lock()
+	defer d.choosing.Unlock()
+	for {
+		var best *placement
+		if sequence != nil {
+			best = d.sequences.find(sequence, r, d.clock.Now())
+		}
+		if best == nil {
+			if best = leastBusy(r.places, avoid); best == nil {
+				return nil
+			}
+			if sequence != nil {
+				d.sequences.put(sequence, r, best.partition, d.clock.Now())
+			}
+		}
+		if best.acquire(d) {
+			return best
 		}
 	}
-	best := leastBusy(r.places, avoid)
-	if best != nil && sequence != nil {
-		d.sequences.put(sequence, r, best.partition, d.clock.Now())
-	}
-	return best
 }
 
 // leastBusy picks among the partitions that are up; the one to avoid only if it
@@ -216,6 +224,8 @@ func (d *Dispatcher) Pick(model string) (e Endpoint, release func(), err error) 
 // pick is acquire without waiting: a partition by name, or one that serves the
 // model, or any.
 func (d *Dispatcher) pick(name, model string) (*placement, error) {
+	d.choosing.Lock()
+	defer d.choosing.Unlock()
 	for {
 		t := d.routes.Load()
 		if t == nil {

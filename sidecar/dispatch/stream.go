@@ -90,32 +90,39 @@ func relay(up grpc.ClientStream, downstream grpc.ServerStream, pass func(*batch.
 	}
 }
 
-// inferStream is one ModelStreamInfer call. Its requests are queued one by one
-// like unary ones, or go straight to a partition, which has a stream of its own,
-// opened when it is needed.
+// inferStream is one ModelStreamInfer call. Its requests are queued or passed
+// through one by one, like unary ones. Only those of decoupled models go to
+// their partition by a stream, which is opened when it is needed: Triton (2.51
+// and later) writes to its record of an answered request of a stream after it
+// may have given that to the next one, unless the model is decoupled. A request
+// of a decoupled model that gets such a record is taken for answered too early,
+// and a second answer kills the server; on whichever streams they are.
 type inferStream struct {
 	d      *Dispatcher
 	down   grpc.ServerStream
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	tasks  sync.WaitGroup // relays, and requests that are queued
+	tasks  sync.WaitGroup // relays, and requests that are answered one by one
 	send   sync.Mutex     // downstream takes one message at a time
 	less   chan struct{}  // says that less is owed; one signal at most
+	// whyGone is the reason of a caller who has gone, as of when it is first asked.
+	whyGone func() string
 
 	mu       sync.Mutex
 	ups      map[*partition]*upstream
 	finished []*upstream
-	last     *upstream // of the last request that went straight and has a turn
-	closed   bool      // no further tasks
-	turns    []*turn   // what is owed in order, oldest first
-	sending  bool      // somebody sends those that can be
-	owed     int       // requests without their last answer, or with one that waits for its turn
-	bytes    int64     // of those requests, and of answers that wait for their turn
+	steps    map[sequenceKey]chan struct{} // closed once the last request of the sequence was answered
+	closed   bool                          // no further tasks
+	turns    []*turn                       // what is owed in order, oldest first
+	sending  bool                          // somebody sends those that can be
+	owed     int                           // requests without their last answer, or with one that waits for its turn
+	bytes    int64                         // of those requests, and of answers that wait for their turn
 }
 
 // InferStream serves ModelStreamInfer. A request that may share an execution is
 // queued, together with everybody else's, and dropped from the queue when the
-// call is cancelled; any other goes to a partition that serves its model. As in
+// call is cancelled; any other goes to a partition that serves its model, and of
+// a sequence one after the other. As in
 // Triton, answers of models that are not decoupled keep the order of their
 // requests, and so do refusals; answers of decoupled models come when they come.
 // That holds across the queue and all partitions.
@@ -132,7 +139,9 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 		return status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way", d.o.MaxQueuedRequests)
 	}
 	ctx, cancel := context.WithCancelCause(downstream.Context())
-	s := &inferStream{d: d, down: downstream, ctx: ctx, cancel: cancel, ups: make(map[*partition]*upstream), less: make(chan struct{}, 1)}
+	s := &inferStream{d: d, down: downstream, ctx: ctx, cancel: cancel, ups: make(map[*partition]*upstream), steps: make(map[sequenceKey]chan struct{}), less: make(chan struct{}, 1)}
+	s.whyGone = sync.OnceValue(func() string { return goneReason(downstream.Context(), d.clock.Now()) })
+	defer context.AfterFunc(downstream.Context(), func() { s.whyGone() })()
 	defer cancel(nil)
 
 	// Receive in this goroutine; tasks send. One that fails cancels ctx, but cannot
@@ -199,7 +208,7 @@ func (s *inferStream) take(r *batch.Request) error {
 	}
 	c, queueable := d.arrive(s.ctx, r, route)
 	decoupled := route.spec.Config.GetModelTransactionPolicy().GetDecoupled()
-	if err := route.rules.Refuse(r); err != nil {
+	if err := d.refuse(r, route.rules); err != nil {
 		_, err = d.finish(c, answer{err: err, result: Rejected, reason: "refused"})
 		return s.refuse(r, decoupled, err)
 	}
@@ -208,14 +217,19 @@ func (s *inferStream) take(r *batch.Request) error {
 		_, err = d.finish(c, answer{err: err, result: Rejected, reason: reason})
 		return s.refuse(r, decoupled, err)
 	}
-	if queueable {
-		return s.queue(c, route, size)
+	switch {
+	case queueable:
+		return s.alone(c, size, func() func() answer { return s.queue(c, route) })
+	case decoupled:
+		return s.forward(c, route, size)
 	}
-	return s.forward(c, route, decoupled, size)
+	return s.alone(c, size, func() func() answer { return s.passThrough(c, route) })
 }
 
-// queue hands a request to the scheduler, and waits for its answer elsewhere.
-func (s *inferStream) queue(c *call, route *route, size int64) error {
+// alone has a request answered by itself, in its turn. Begin is called here, so
+// that requests begin in their order, and what it returns waits for the answer
+// elsewhere.
+func (s *inferStream) alone(c *call, size int64, begin func() (await func() answer)) error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -226,13 +240,11 @@ func (s *inferStream) queue(c *call, route *route, size int64) error {
 	s.tasks.Add(1)
 	s.mu.Unlock()
 	t := s.begin(size)
-	a, queued := s.d.enqueue(c, route) // here, so that requests queue in their order
+	await := begin()
 	c.req.Ref()
 	go func() {
 		defer s.tasks.Done()
-		if queued {
-			a = s.d.await(c)
-		}
+		a := await()
 		resp, err := s.d.finish(c, a)
 		s.d.leave(size)
 		m := streamed(c.req, &a, resp, err)
@@ -242,7 +254,49 @@ func (s *inferStream) queue(c *call, route *route, size int64) error {
 	return nil
 }
 
-// streamed is what a stream says of a request that was queued.
+// queue hands a request to the scheduler.
+func (s *inferStream) queue(c *call, route *route) (await func() answer) {
+	a, queued := s.d.enqueue(c, route)
+	return func() answer {
+		if queued {
+			return s.d.await(c)
+		}
+		return a
+	}
+}
+
+// passThrough forwards a request, once the one before it in its sequence has been
+// answered: only on a stream would Triton keep their order.
+func (s *inferStream) passThrough(c *call, route *route) (await func() answer) {
+	sequence := sequenceOf(c.req)
+	if sequence == nil {
+		return func() answer { return s.d.passThrough(c, route) }
+	}
+	done := make(chan struct{})
+	s.mu.Lock()
+	before := s.steps[sequence.key]
+	s.steps[sequence.key] = done
+	s.mu.Unlock()
+	return func() answer {
+		defer func() {
+			close(done)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.steps[sequence.key] == done {
+				delete(s.steps, sequence.key)
+			}
+		}()
+		if before != nil {
+			select {
+			case <-before:
+			case <-c.ctx.Done():
+			}
+		}
+		return s.d.passThrough(c, route)
+	}
+}
+
+// streamed is what a stream says of a request that was answered alone.
 func streamed(r *batch.Request, a *answer, resp *batch.Response, err error) any {
 	if err == nil {
 		defer resp.Free()
@@ -252,14 +306,22 @@ func streamed(r *batch.Request, a *answer, resp *batch.Response, err error) any 
 	m := &tritonpb.ModelStreamInferResponse{ErrorMessage: s.Message(), InferResponse: &tritonpb.ModelInferResponse{Id: r.ID}}
 	// What a model says, or its queue after it took the request, is an answer of the
 	// model: Triton names it and marks its end.
-	refused := a.place == nil || strings.HasPrefix(s.Message(), "Request for unknown model: ") || strings.HasPrefix(s.Message(), "[request id: ")
-	if a.result == Dropped || !refused {
+	if a.result == Dropped || a.place != nil && !refusal(s) {
 		m.InferResponse.ModelName = r.Model
 		m.InferResponse.Parameters = map[string]*tritonpb.InferParameter{
 			batch.ParameterFinalResponse: {ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: true}},
 		}
 	}
 	return m
+}
+
+// refusal reports whether Triton said so of a request before any model had it.
+func refusal(s *status.Status) bool {
+	switch s.Code() {
+	case codes.InvalidArgument, codes.NotFound, codes.Unimplemented, codes.AlreadyExists:
+		return fromValidation(s.Message())
+	}
+	return strings.HasPrefix(s.Message(), "Request for unknown model: ") || strings.HasPrefix(s.Message(), "[request id: ")
 }
 
 // refuse answers one request of the stream with an error, as Triton does: in its

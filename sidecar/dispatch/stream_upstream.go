@@ -5,7 +5,6 @@ package dispatch
 
 import (
 	"context"
-	"io"
 	"slices"
 	"time"
 
@@ -17,11 +16,13 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
-// upstream is the part of a call that is on one partition. It keeps the
-// partition from draining only while it owes answers.
+// upstream is the stream of a call to one partition, for requests of decoupled
+// models. It keeps the partition from draining only while it owes answers.
 type upstream struct {
 	partition *partition
 	stream    grpc.ClientStream
+	cancel    context.CancelFunc
+	idle      chan struct{}   // says that nothing is owed; one signal at most
 	pending   []pendingAnswer // guarded by inferStream.mu
 	ended     bool            // guarded by inferStream.mu
 }
@@ -29,13 +30,11 @@ type upstream struct {
 // pendingAnswer is a request whose last answer has not come.
 type pendingAnswer struct {
 	place   *placement // held until then
-	turn    *turn      // nil: the answers of a decoupled model have no place in the order
 	size    int64      // of the request
 	model   *model
 	id      string
 	tally   *tally
 	arrived time.Time
-	due     time.Time // zero: no deadline, as for all answers of a decoupled model together
 	rows    int
 	// asked is whether the caller wants to see an empty last answer.
 	asked  bool
@@ -43,28 +42,24 @@ type pendingAnswer struct {
 	said   string // that error
 }
 
-// forward sends a request that is not queued straight to a partition.
-func (s *inferStream) forward(c *call, route *route, decoupled bool, size int64) error {
+// forward sends a request of a decoupled model to a partition. Its answers have no
+// place in the order of the others.
+func (s *inferStream) forward(c *call, route *route, size int64) error {
 	p := pendingAnswer{size: size, model: c.model, id: c.req.ID, tally: c.tally, arrived: c.arrived, rows: c.rows}
 	wish, said := batch.FindParameter(c.req.Parameters, batch.ParameterEmptyFinalResponse)
 	asked, valid := wish.Bool()
 	p.asked = asked
-	if !decoupled {
-		p.due = c.due
-		p.turn = s.begin(size)
-	} else {
-		s.mu.Lock()
-		s.owed++
-		s.bytes += size
-		s.mu.Unlock()
-	}
+	s.mu.Lock()
+	s.owed++
+	s.bytes += size
+	s.mu.Unlock()
 	up, err := s.hand(c.req, route, p)
 	if err != nil {
 		s.end(&p, Failed, "")
 		return err
 	}
 	f := batch.Frame{Data: c.req.Marshal()}
-	if decoupled && !asked && (valid || !said) { // what is not valid Triton refuses
+	if !asked && (valid || !said) { // what is not valid Triton refuses
 		f.Data = batch.AskForFinalResponse(f.Data)
 	}
 	if err := up.stream.SendMsg(&f); err != nil {
@@ -73,25 +68,13 @@ func (s *inferStream) forward(c *call, route *route, decoupled bool, size int64)
 	return nil // a broken upstream is the relay's to report
 }
 
-// hand finds or opens the upstream for a request and makes it owe the answer.
+// hand finds or opens the upstream for a request and makes it owe the answers.
 func (s *inferStream) hand(r *batch.Request, route *route, p pendingAnswer) (*upstream, error) {
 	sequence := sequenceOf(r)
 	for {
-		s.mu.Lock()
-		last := s.last
-		s.mu.Unlock()
-		// Stay where the request before it went, if that can be.
-		if last != nil && sequence == nil && last.partition.up.Load() {
-			i := slices.IndexFunc(route.places, func(l *placement) bool { return l.partition == last.partition })
-			if i >= 0 && route.places[i].acquire(s.d) {
-				p.place = route.places[i]
-			}
-		}
-		if p.place == nil {
-			var err error
-			if p.place, err = s.d.acquire(s.ctx, r.Model, route, nil, sequence); err != nil {
-				return nil, err
-			}
+		var err error
+		if p.place, err = s.d.acquire(s.ctx, r.Model, route, nil, sequence); err != nil {
+			return nil, err
 		}
 		up, err := s.upstream(p.place.partition)
 		if err != nil {
@@ -101,15 +84,11 @@ func (s *inferStream) hand(r *batch.Request, route *route, p pendingAnswer) (*up
 		s.mu.Lock()
 		if !up.ended {
 			up.pending = append(up.pending, p)
-			if p.turn != nil {
-				s.last = up
-			}
 			s.mu.Unlock()
 			return up, nil
 		}
 		s.mu.Unlock()
 		p.place.release(s.d)
-		p.place = nil
 	}
 }
 
@@ -121,17 +100,20 @@ func (s *inferStream) upstream(p *partition) (*upstream, error) {
 	if up != nil {
 		return up, nil
 	}
-	stream, err := p.conn.NewStream(outgoing(s.ctx, s.ctx), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, methodStream)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(outgoing(s.ctx, s.ctx)))
+	stream, err := p.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, methodStream)
 	if err != nil {
+		cancel()
 		if forward.Lost(err) {
 			s.d.reportLost(p, err)
 		}
 		return nil, err
 	}
-	up = &upstream{partition: p, stream: stream}
+	up = &upstream{partition: p, stream: stream, cancel: cancel, idle: make(chan struct{}, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed { // the call has ended meanwhile, and with it the context
+	if s.closed { // the call has ended meanwhile
+		cancel()
 		return nil, context.Cause(s.ctx)
 	}
 	s.ups[p] = up
@@ -139,61 +121,85 @@ func (s *inferStream) upstream(p *partition) (*upstream, error) {
 	return up, nil
 }
 
+// lastWord is how long a server may go on answering a call whose caller has gone
+// before it is cancelled. A server that has a stream cancelled under answers that
+// it is giving may die of it (Triton 2.51), so that what is soon over is left to
+// end; what goes on for longer, as generated text does, must not go on for
+// nobody.
+const lastWord = time.Second
+
+// part ends an upstream when the call has ended: as soon as nothing is owed, or
+// after lastWord.
+func (s *inferStream) part(up *upstream, ended <-chan struct{}) {
+	defer up.cancel()
+	timer := time.NewTimer(lastWord)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		owes := len(up.pending) > 0
+		s.mu.Unlock()
+		if !owes {
+			return
+		}
+		select {
+		case <-up.idle:
+		case <-ended:
+			return
+		case <-timer.C:
+			return
+		}
+	}
+}
+
 // relay deals with an upstream's answers until it ends.
 func (s *inferStream) relay(up *upstream) {
-	err := relay(up.stream, s.down, func(f *batch.Frame) error { return s.answered(up, f) })
+	ended := make(chan struct{})
+	defer close(ended)
+	defer up.cancel()
+	defer context.AfterFunc(s.ctx, func() { s.part(up, ended) })()
+	err := relay(up.stream, s.down, func(f *batch.Frame) error { s.answered(up, f); return nil })
 	s.mu.Lock()
 	up.ended = true
 	var over []pendingAnswer
 	if err == nil {
-		over = up.concluded()
+		// The server ends a call when all its requests have been answered: only the
+		// mark of their end can be missing.
+		over, up.pending = up.pending, nil
 	}
 	owes := len(up.pending) > 0
 	delete(s.ups, up.partition)
 	s.finished = append(s.finished, up)
 	s.mu.Unlock()
 	for i := range over {
-		s.end(&over[i], over[i].result(), "")
+		result, reason := s.fate(&over[i])
+		s.end(&over[i], result, reason)
 	}
-	switch {
-	case err == nil && owes:
-		s.cancel(io.EOF) // the server ended the call: so does Conch
-	case err != nil:
-		if forward.Lost(err) && s.ctx.Err() == nil && !up.partition.retired.Load() {
-			s.d.reportLost(up.partition, err)
-		}
-		if !forward.Lost(err) || owes {
-			s.cancel(err)
-		}
-		// Otherwise nothing was lost with it: the next request goes elsewhere.
+	if err == nil {
+		return
 	}
+	if forward.Lost(err) && s.ctx.Err() == nil && !up.partition.retired.Load() {
+		s.d.reportLost(up.partition, err)
+	}
+	if !forward.Lost(err) || owes {
+		s.cancel(err)
+	}
+	// Otherwise nothing was lost with it: the next request goes elsewhere.
 }
 
-// concluded takes out what decoupled models owed when the server ended the call:
-// it ends a call when all its requests have been answered, so that only the mark
-// of their end can be missing. Guarded by inferStream.mu.
-func (up *upstream) concluded() (over []pendingAnswer) {
-	up.pending = slices.DeleteFunc(up.pending, func(p pendingAnswer) bool {
-		if p.turn == nil {
-			over = append(over, p)
-		}
-		return p.turn == nil
-	})
-	return over
-}
-
-// answered passes an answer on in its turn, but an empty last one only if the
-// caller asked for that.
-func (s *inferStream) answered(up *upstream, f *batch.Frame) error {
+// answered passes an answer on, but an empty last one only if the caller asked
+// for that.
+func (s *inferStream) answered(up *upstream, f *batch.Frame) {
 	a, err := batch.ReadStreamAnswer(f.Data)
 	if err != nil {
-		return s.write(f)
+		s.pass(f)
+		return
 	}
 	s.mu.Lock()
 	i := up.find(a)
 	if i < 0 {
 		s.mu.Unlock()
-		return s.write(f)
+		s.pass(f)
+		return
 	}
 	p := &up.pending[i]
 	if a.Failed && !p.failed {
@@ -203,34 +209,50 @@ func (s *inferStream) answered(up *upstream, f *batch.Frame) error {
 	if a.Last {
 		up.pending = slices.Delete(up.pending, i, i+1)
 	}
+	if len(up.pending) == 0 {
+		select {
+		case up.idle <- struct{}{}:
+		default: // it has been said
+		}
+	}
 	s.mu.Unlock()
 	if a.Last {
-		s.end(&its, its.result(), "")
+		result, reason := s.fate(&its)
+		s.end(&its, result, reason)
 	}
-	switch {
-	case its.turn != nil:
-		s.deliver(its.turn, f, a.Last)
-		return nil
-	case a.Last && a.Empty && !its.asked:
+	if a.Last && a.Empty && !its.asked {
 		f.Data.Free()
-		return nil
-	default:
-		return s.write(f)
+		return
+	}
+	s.pass(f)
+}
+
+// pass gives the caller a message as long as there is one. What comes after that
+// is read all the same, for lastWord.
+func (s *inferStream) pass(f *batch.Frame) {
+	if s.ctx.Err() != nil {
+		f.Data.Free()
+		return
+	}
+	if err := s.write(f); err != nil {
+		s.cancel(err)
 	}
 }
 
-// find finds the request that an answer is to: the oldest one of its model with
-// its id. A refusal names no model. Where it could be to several it is taken for
-// one that has a turn: answers behind a turn that never ended would never come,
-// while a decoupled model's request without an end holds nobody up.
-func (up *upstream) find(a batch.StreamAnswer) int {
-	i := slices.IndexFunc(up.pending, func(p pendingAnswer) bool {
-		return p.id == a.ID && (a.Model == p.model.name || a.Model == "" && p.turn != nil)
-	})
-	if i < 0 && a.Model == "" {
-		return slices.IndexFunc(up.pending, func(p pendingAnswer) bool { return p.id == a.ID })
+// fate is what became of a request that has its last answer.
+func (s *inferStream) fate(p *pendingAnswer) (Result, string) {
+	if s.down.Context().Err() != nil {
+		return Cancelled, s.whyGone()
 	}
-	return i
+	return p.result(), ""
+}
+
+// find finds the request that an answer is to: the oldest one of its model with
+// its id. A refusal names no model.
+func (up *upstream) find(a batch.StreamAnswer) int {
+	return slices.IndexFunc(up.pending, func(p pendingAnswer) bool {
+		return p.id == a.ID && (a.Model == p.model.name || a.Model == "")
+	})
 }
 
 func (p *pendingAnswer) result() Result {
@@ -240,19 +262,16 @@ func (p *pendingAnswer) result() Result {
 	return OK
 }
 
-// end counts a request out whose last answer has come, or will not come. One that
-// has a turn is owed until that is over.
+// end counts a request out whose last answer has come, or will not come.
 func (s *inferStream) end(p *pendingAnswer, result Result, reason string) {
 	if p.place != nil {
 		p.place.release(s.d)
 	}
 	s.d.finishStreamed(p, result, reason)
 	s.d.leave(p.size)
-	if p.turn == nil {
-		s.mu.Lock()
-		s.settle(p.size)
-		s.mu.Unlock()
-	}
+	s.mu.Lock()
+	s.settle(p.size)
+	s.mu.Unlock()
 }
 
 // abandon reports what never got its last answer, because the caller has gone or
@@ -260,7 +279,7 @@ func (s *inferStream) end(p *pendingAnswer, result Result, reason string) {
 func (s *inferStream) abandon() {
 	result, reason := Failed, ""
 	if s.down.Context().Err() != nil {
-		result, reason = Cancelled, goneReason(s.down.Context(), s.d.clock.Now())
+		result, reason = Cancelled, s.whyGone()
 	}
 	s.mu.Lock()
 	var left []pendingAnswer
@@ -296,9 +315,6 @@ func (s *inferStream) closeSend() {
 // stream, whose errors are text without a code.
 func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason string) {
 	now := d.clock.Now()
-	if result == OK && after(now, p.due) {
-		result = Late
-	}
 	o := Outcome{Model: p.model.name, Result: result, Latency: now.Sub(p.arrived), Rows: p.rows, Batch: p.rows, PassedThrough: true, Reason: reason}
 	p.model.counts.add(&o, now)
 	v := judge(&o, nil, "", false)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,3 +46,26 @@ func unmap(memory []byte) {
 }
 
 func unlink(name string) error { return os.Remove(filepath.Join(directory, name)) }
+
+// openObject opens a shared memory object as shm_open does, to read.
+func openObject(key string) (*os.File, error) {
+	name := strings.TrimLeft(key, "/")
+	if name == "" || name != filepath.Base(name) || name == ".." {
+		return nil, fmt.Errorf("shared memory: %q is no name of an object", key)
+	}
+	f, err := os.OpenFile(filepath.Join(directory, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("shared memory: %w", err)
+	}
+	return f, nil
+}
+
+// lacks reports whether an object has no page for its byte before end.
+func lacks(object *os.File, end uint64) bool {
+	var info unix.Stat_t
+	if err := unix.Fstat(int(object.Fd()), &info); err != nil {
+		return false
+	}
+	page := uint64(os.Getpagesize())
+	return (uint64(info.Size)+page-1)/page*page < end
+}

@@ -5,7 +5,10 @@
 
 package shm
 
-import "errors"
+import (
+	"errors"
+	"os"
+)
 
 func newSlab(string, int64) (*slab, error) {
 	return nil, errors.New("shared memory with a server is used on Linux only")
@@ -14,3 +17,9 @@ func newSlab(string, int64) (*slab, error) {
 func unmap([]byte) {}
 
 func unlink(string) error { return nil }
+
+func openObject(string) (*os.File, error) {
+	return nil, errors.New("shared memory objects are opened on Linux only")
+}
+
+func lacks(*os.File, uint64) bool { return false }

@@ -88,6 +88,13 @@ type Repository interface {
 	Unload(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error
 }
 
+// Regions keeps an eye on the memory that clients have registered.
+type Regions interface {
+	Registered(name, key string, offset, size uint64)
+	// Unregistered is of all regions for the empty name.
+	Unregistered(name string)
+}
+
 // Options are what an Aggregate needs; Partitions and Models are required.
 type Options struct {
 	Partitions Partitions
@@ -96,6 +103,8 @@ type Options struct {
 	Repository Repository // nil: models cannot be loaded by clients
 	// Credentials are how partitions are reached over gRPC; nil means in the clear.
 	Credentials credentials.TransportCredentials
+	// Regions is told of system shared memory that servers have mapped or let go of; nil: nobody is.
+	Regions Regions
 	// Server is the answer about the server while no partition is up.
 	Server *tritonpb.ServerMetadataResponse
 	// Timeout bounds a call to a partition other than load and unload; zero means two seconds.
@@ -121,11 +130,19 @@ func New(o Options) *Aggregate {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
+	if o.Regions == nil {
+		o.Regions = nobody{}
+	}
 	if o.Server == nil {
 		o.Server = &tritonpb.ServerMetadataResponse{Name: "triton"}
 	}
-	return &Aggregate{o: o, conns: connections{credentials: o.Credentials}, memory: newMemory()}
+	return &Aggregate{o: o, conns: connections{credentials: o.Credentials}, memory: newMemory(o.Regions)}
 }
+
+type nobody struct{}
+
+func (nobody) Registered(string, string, uint64, uint64) {}
+func (nobody) Unregistered(string)                       {}
 
 // Close gives up the connections to partitions.
 func (a *Aggregate) Close() { a.conns.close() }

@@ -114,6 +114,7 @@ func (a *Aggregate) tellAgain(ctx context.Context, p Partition, model string, be
 		if now.system[name] == nil {
 			_, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryRegister,
 				&tritonpb.SystemSharedMemoryRegisterRequest{Name: name, Key: r.GetKey(), Offset: r.GetOffset(), ByteSize: r.GetByteSize()})
+			a.o.Regions.Registered(name, r.GetKey(), r.GetOffset(), r.GetByteSize())
 			errs = append(errs, err)
 		}
 	}

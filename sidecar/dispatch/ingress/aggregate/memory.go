@@ -25,6 +25,8 @@ import (
 // memory is what clients have set on all servers: a server that starts later, or
 // comes back, begins with Triton's defaults and must be told again.
 type memory struct {
+	regions Regions // told of system shared memory
+
 	mu     sync.Mutex
 	log    *tritonpb.LogSettingsRequest
 	trace  map[string]*tritonpb.TraceSettingRequest // by model; "" is the server's
@@ -32,9 +34,10 @@ type memory struct {
 	cuda   map[string]*tritonpb.CudaSharedMemoryRegisterRequest
 }
 
-func newMemory() *memory {
+func newMemory(regions Regions) *memory {
 	return &memory{
-		log: &tritonpb.LogSettingsRequest{Settings: map[string]*tritonpb.LogSettingsRequest_SettingValue{}}, trace: map[string]*tritonpb.TraceSettingRequest{},
+		regions: regions,
+		log:     &tritonpb.LogSettingsRequest{Settings: map[string]*tritonpb.LogSettingsRequest_SettingValue{}}, trace: map[string]*tritonpb.TraceSettingRequest{},
 		system: map[string]*tritonpb.SystemSharedMemoryRegisterRequest{}, cuda: map[string]*tritonpb.CudaSharedMemoryRegisterRequest{},
 	}
 }
@@ -57,8 +60,10 @@ func (m *memory) remember(order proto.Message) {
 		maps.Copy(m.trace[r.GetModelName()].Settings, r.GetSettings())
 	case *tritonpb.SystemSharedMemoryRegisterRequest:
 		m.system[r.GetName()] = r
+		m.regions.Registered(r.GetName(), r.GetKey(), r.GetOffset(), r.GetByteSize())
 	case *tritonpb.SystemSharedMemoryUnregisterRequest:
 		forget(m.system, r.GetName())
+		m.regions.Unregistered(r.GetName())
 	case *tritonpb.CudaSharedMemoryRegisterRequest:
 		m.cuda[r.GetName()] = r
 	case *tritonpb.CudaSharedMemoryUnregisterRequest:
@@ -121,6 +126,9 @@ func (a *Aggregate) Replay(ctx context.Context, endpoint string) error {
 	for _, order := range orders {
 		within, cancel := context.WithTimeout(ctx, a.o.Timeout)
 		errs = append(errs, replay(within, client, order))
+		if r, ok := order.(*tritonpb.SystemSharedMemoryRegisterRequest); ok {
+			a.o.Regions.Registered(r.GetName(), r.GetKey(), r.GetOffset(), r.GetByteSize())
+		}
 		cancel()
 	}
 	if err := errors.Join(errs...); err != nil {
