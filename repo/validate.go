@@ -313,7 +313,7 @@ func runsInMinitriton(c *tritonpb.ModelConfig) bool {
 func versionNumbers(names []string) []int64 {
 	var versions []int64
 	for _, name := range names {
-		if strings.HasPrefix(name, "0") || strings.Trim(name, "0123456789") != "" {
+		if name != "0" && strings.HasPrefix(name, "0") || strings.Trim(name, "0123456789") != "" {
 			continue
 		}
 		if n, err := strconv.ParseInt(name, 10, 64); err == nil {
@@ -356,7 +356,7 @@ func defaultFiles() map[string]string {
 // knows the backend.
 func (v *validator) backendIsGuessed() bool {
 	for _, name := range defaultFiles() {
-		if found, err := fs.Glob(v.files, path.Join(v.model, "[1-9]*", name)); err == nil && len(found) > 0 {
+		if found, err := fs.Glob(v.files, path.Join(v.model, "[0-9]*", name)); err == nil && len(found) > 0 {
 			return true
 		}
 	}

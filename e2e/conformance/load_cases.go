@@ -169,6 +169,20 @@ func loadFileCases() []Case {
 			require.Error(e, err, "the directory of the repository is out of use")
 			e.restore()
 		}},
+		{"repository/load with files of version 0", func(e *Env) {
+			require.NoError(e, e.load("half", "config", overrideOf(""), "file:0/model.py", code))
+			require.Equal(e, "0", e.halves().ModelVersion)
+			e.infer(request("half", version("0"), input("INPUT0", "FP16", shape(1, 2), make([]byte, 4))))
+			m, err := e.Client.Stub.ModelMetadata(e.ctx(), &pb.ModelMetadataRequest{Name: "half"})
+			require.NoError(e, err)
+			require.Equal(e, []string{"0"}, m.Versions)
+			ready, err := e.Client.ModelReady(e.ctx(), "half", "0")
+			require.NoError(e, err)
+			require.True(e, ready)
+			require.Equal(e, "0", e.statistics("half").Version)
+			e.wantHTTP(e.call("GET", "/v2/models/half/versions/0/ready", ""), 200, textPlain, "")
+			e.restore()
+		}},
 		{"repository/load of a model that only the request has", func(e *Env) {
 			require.NoError(e, e.load("fresh", "config", overrideOf(""), "file:1/model.py", code))
 			e.infer(request("fresh", input("INPUT0", "FP16", shape(1, 2), make([]byte, 4))))
