@@ -347,7 +347,7 @@ func (d *Dispatcher) outcome(c *call, a answer) (o Outcome, now time.Time) {
 		}
 	}
 	if o.Result == Cancelled {
-		o.Reason = goneReason(c.ctx, now)
+		o.Reason = goneReason(c.ctx, c.arrived, now)
 	}
 	return o, now
 }

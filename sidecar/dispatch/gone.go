@@ -24,12 +24,17 @@ const (
 
 // deadlineSlack is how much sooner than its deadline a caller may seem to
 // cancel: a gRPC client's clock started earlier, and its cancel may win against
-// ours.
-const deadlineSlack = 10 * time.Millisecond
+// ours. Clients of gRPC's C core say their deadline in three digits, rounded up:
+// theirs is up to a part of roundedUp of the whole time before ours.
+const (
+	deadlineSlack = 10 * time.Millisecond
+	roundedUp     = 100
+)
 
-// goneReason says why a caller whose context has ended is gone.
-func goneReason(ctx context.Context, now time.Time) string {
-	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < deadlineSlack {
+// goneReason says why a caller who came at a time, and whose context has ended,
+// is gone.
+func goneReason(ctx context.Context, arrived, now time.Time) string {
+	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < deadlineSlack+deadline.Sub(arrived)/roundedUp {
 		return GoneDeadline
 	}
 	if ctx.Value(nethttp.ServerContextKey) != nil {

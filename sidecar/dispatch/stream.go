@@ -140,7 +140,8 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 	}
 	ctx, cancel := context.WithCancelCause(downstream.Context())
 	s := &inferStream{d: d, down: downstream, ctx: ctx, cancel: cancel, ups: make(map[*partition]*upstream), steps: make(map[sequenceKey]chan struct{}), less: make(chan struct{}, 1)}
-	s.whyGone = sync.OnceValue(func() string { return goneReason(downstream.Context(), d.clock.Now()) })
+	began := d.clock.Now()
+	s.whyGone = sync.OnceValue(func() string { return goneReason(downstream.Context(), began, d.clock.Now()) })
 	defer context.AfterFunc(downstream.Context(), func() { s.whyGone() })()
 	defer cancel(nil)
 
