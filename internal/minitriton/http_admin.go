@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/conch-serving/conch/internal/triton"
 )
 
 // optionalJSON reads a body that may be left out.
@@ -109,7 +111,7 @@ func (h *httpFront) load(r *http.Request, model string, doc jsonValue) error {
 		value := []byte(text)
 		switch {
 		case strings.HasPrefix(k, filePrefix):
-			value = lenientBase64(text)
+			value = triton.LenientBase64(text)
 		case k != "config":
 			return errors.New("unexpected error on creating Triton parameter")
 		}
@@ -130,21 +132,6 @@ func parameters(doc jsonValue) (jsonValue, error) {
 		return p, errors.New("attempt to get members for non-object")
 	}
 	return p, nil
-}
-
-// lenientBase64 decodes what of the text is base64 and passes over the rest, as Triton does.
-func lenientBase64(text string) []byte {
-	digits := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '+' || r == '/' {
-			return r
-		}
-		return -1
-	}, text)
-	if len(digits)%4 == 1 {
-		digits = digits[:len(digits)-1] // six bits are no byte
-	}
-	data, _ := base64.RawStdEncoding.DecodeString(digits) // nothing is left that it could refuse
-	return data
 }
 
 // settings serves a document that GET reads and POST changes.

@@ -4,12 +4,12 @@
 package http
 
 import (
-	"encoding/base64"
 	nethttp "net/http"
 	"strings"
 
 	"google.golang.org/grpc/mem"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
@@ -198,7 +198,7 @@ func (h *Handler) modelLoad(w nethttp.ResponseWriter, r *nethttp.Request, rt rou
 		name = cString(name)
 		if strings.HasPrefix(name, "file:") {
 			request.Parameters[name] = &tritonpb.ModelRepositoryParameter{
-				ParameterChoice: &tritonpb.ModelRepositoryParameter_BytesParam{BytesParam: lenientBase64(text)}}
+				ParameterChoice: &tritonpb.ModelRepositoryParameter_BytesParam{BytesParam: triton.LenientBase64(text)}}
 			continue
 		}
 		if name != "config" {
@@ -213,22 +213,6 @@ func (h *Handler) modelLoad(w nethttp.ResponseWriter, r *nethttp.Request, rt rou
 		return
 	}
 	reply(w, nethttp.StatusOK, jsonType, nil)
-}
-
-// lenientBase64 decodes what of the text is base64 and passes over the rest, as
-// Triton does.
-func lenientBase64(text string) []byte {
-	digits := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '+' || r == '/' {
-			return r
-		}
-		return -1
-	}, text)
-	if len(digits)%4 == 1 {
-		digits = digits[:len(digits)-1] // six bits are no byte
-	}
-	content, _ := base64.RawStdEncoding.DecodeString(digits) // nothing is left that it could refuse
-	return content
 }
 
 func (h *Handler) modelUnload(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
