@@ -73,3 +73,10 @@ func TestAGoodModelHasNoProblem(t *testing.T) {
 	fsys := fstest.MapFS{"m/config.pbtxt": {Data: []byte(head + in + out)}, "m/1/model.py": {}}
 	require.Empty(t, repo.Validate(fsys, "m"))
 }
+
+// Triton serves a version 0, and passes over numbers that begin with a 0.
+func TestVersionZeroIsAVersion(t *testing.T) {
+	config := &fstest.MapFile{Data: []byte(head + in + out + "instance_group { kind: KIND_CPU }\n")}
+	require.Empty(t, repo.Validate(fstest.MapFS{"m/config.pbtxt": config, "m/0/model.py": {}}, "m"))
+	require.NotEmpty(t, repo.Validate(fstest.MapFS{"m/config.pbtxt": config, "m/01/model.py": {}}, "m"))
+}
