@@ -5,6 +5,7 @@ package queue
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 )
 
@@ -29,15 +30,28 @@ import (
 //     there is silence: little comes that could join the batch, and what a small
 //     one wastes is not missed.
 //
-// But where requests come in bursts it does not start before l(1)/20 has passed
-// since the last of them: where there is one there are more, and the first must
-// not take a partition from all the others.
+// But where requests come in bursts it does not start before l(1)/17, times the
+// square of the part of it that a row saves which joins, has passed since the
+// last of them: where there is one there are more, and the first must not take a
+// partition from all the others.
 //
-// Under low load, while more than the share idle of the partitions is free,
-// there is no queue to shorten. Then a candidate starts at once while fewer
+// Under low load there is no queue to shorten. That is while more than the share
+// idle of the partitions is free, and, unless requests come in bursts, while the
+// load asks for less than 1.2 times the rest of them. Then a candidate starts at once while fewer
 // partitions are busy than the load needs, and one at least, and else waits as
 // under deferred: a lone request does not wait for company, and the load still
 // takes about as few partitions as it can (Symphony, section 3.5).
+//
+// A batch has no more rows than the b of the least
+//
+//	l(b)/b x (1 + k l(b)/T), k = min(.3, .02 dispersion^(3/4) / load^2),
+//
+// with T the mean SLO of the requests that share the partitions. A batch takes a
+// partition from others for l(b), which cannot be undone. Where rows gain little
+// by company, many small batches cost next to nothing, and who is more urgent
+// goes between them. That is worth the more the burstier arrivals are, and the
+// more time of the partitions is to spare. But a burst, of twice the dispersion,
+// is not split further than the partitions can serve within the SLO.
 type adaptive struct {
 	deferred
 	idle float64
@@ -50,8 +64,13 @@ const (
 	crowded = 1.4
 	// Arrivals of a dispersion above bursty come in bursts; haste is by how many
 	// times l(reach) a candidate starts earlier for each unit above, and quiet how
-	// many l(1) must pass without an arrival.
-	bursty, haste, quiet = 2, .3, .05
+	// many l(1) must pass without an arrival, if company saves a row all of it.
+	bursty, haste, quiet = 2, .3, .06
+	// Load is low below calmly times the share of partitions that is not idle.
+	calmly = 1.2
+	// How much a long batch is in the way of others, see Most, and at most; burst
+	// is how many times the dispersion it must be possible to serve in time.
+	inTheWay, mostInTheWay, burst = .02, .3, 2
 )
 
 // defaultIdle is the parameter `idle` unless told otherwise.
@@ -88,14 +107,16 @@ func (adaptive) DefaultDrop() string { return "reserve" }
 func (a adaptive) Hurry(now Time, c *Candidate, p Pressure) Time {
 	at := a.hurry(now, c, p)
 	if p.Dispersion > bursty {
-		at = max(at, p.Newest+Time(quiet*float64(p.Alone)))
+		saved := 1 - p.Row/float64(p.Alone)
+		at = max(at, p.Newest+Time(quiet*saved*saved*float64(p.Alone)))
 	}
 	return at
 }
 
 func (a adaptive) hurry(now Time, c *Candidate, p Pressure) Time {
 	usable := float64(p.Usable)
-	if float64(p.Free) > a.idle*usable {
+	calm := p.Dispersion <= bursty && p.AllNeed > 0
+	if float64(p.Free) > a.idle*usable || calm && p.AllNeed < calmly*(1-a.idle)*usable {
 		if float64(p.Usable-p.Free) < max(1, p.AllNeed) {
 			return now
 		}
@@ -116,3 +137,26 @@ func (a adaptive) hurry(now Time, c *Candidate, p Pressure) Time {
 	// Left falls until then, so the moment comes before the wait is over.
 	return now + 1 + Time(wait/(1+reach*p.Ebb/usable))
 }
+
+// Most is the batch of the least cost, where that counts that others have to
+// wait for it.
+func (adaptive) Most(d Demand) int {
+	if d.Rate == 0 || d.Around == 0 {
+		return d.MaxBatch // nothing is known of who shares the partitions
+	}
+	weight := min(mostInTheWay, inTheWay*math.Pow(d.Dispersion, .75)/max(d.Load*d.Load, .01)) / float64(d.Around)
+	best, least := d.MaxBatch, math.Inf(1)
+	for b := 1; b <= d.MaxBatch && d.Table.At(b) <= d.SLO; b++ {
+		l := float64(d.Table.At(b))
+		if float64(d.Partitions*b)*math.Floor(float64(d.SLO)/l) < burst*d.Dispersion {
+			continue
+		}
+		if cost := l / float64(b) * (1 + weight*l); cost < least {
+			best, least = b, cost
+		}
+	}
+	return best
+}
+
+// Size is what is there.
+func (adaptive) Size(rows int) int { return rows }

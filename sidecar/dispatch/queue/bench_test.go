@@ -281,7 +281,7 @@ func TestNoAllocations(t *testing.T) {
 	for name, of := range cases {
 		t.Run(name, func(t *testing.T) {
 			l := newLoad(t, of)
-			l.run(300 * 1000)
+			l.run(1500 * 1000)
 			require.Zero(t, testing.AllocsPerRun(5, func() { l.run(5 * 1000) }))
 			require.Positive(t, l.good)
 			st := l.s.Stats()

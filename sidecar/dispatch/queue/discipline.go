@@ -44,8 +44,11 @@ type Pressure struct {
 	// more partitions there are to spare the less nearly (see weigh in
 	// model.go); the row limit while the rate is not known yet.
 	Worth int
-	// Alone is l(1), and Newest the latest arrival in B.
-	Alone, Newest Time
+	// Alone is l(1), and Row what a further row takes, the mean up to that reach.
+	Alone Time
+	Row   float64
+	// Newest is the latest arrival in B.
+	Newest Time
 	// Dispersion is the variance of the model's rows that arrive within one SLO
 	// over their mean: 1 for Poisson arrivals, more where they come in bursts.
 	Dispersion float64

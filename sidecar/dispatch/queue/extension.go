@@ -13,8 +13,15 @@ type Demand struct {
 	SLO      Time
 	// Rate is in rows per second, zero while it is not known.
 	Rate float64
+	// Dispersion is that of the model's arrivals (see Pressure).
+	Dispersion float64
 	// Partitions counts those that serve the model and are up.
 	Partitions int
+	// Load is how many partitions all models keep busy that share these, per
+	// partition. Around is the mean SLO of their requests: the harmonic one,
+	// zero while no rate is known.
+	Load   float64
+	Around Time
 }
 
 // Sizer is a Discipline with batch sizes of its own. A request that alone has
@@ -22,7 +29,7 @@ type Demand struct {
 type Sizer interface {
 	Discipline
 	// Most returns the largest number of rows in a batch. It is called when the
-	// rate is renewed.
+	// rate or the load is renewed.
 	Most(d Demand) int
 	// Size returns how many rows a batch has, at most, for which so many are
 	// there.

@@ -56,6 +56,8 @@ type pool struct {
 	free    int // idle usable partitions
 	work    work
 	need    float64 // how many partitions the models keep busy, at their present rates
+	flow    float64 // rows per second, of all models
+	rush    float64 // sum of a model's rows per second over its SLO
 	usable  int
 	waiting int      // lanes with requests that can still make it
 	preempt bool     // a discipline may preempt, and the sink can
@@ -76,6 +78,7 @@ type service struct {
 	// policy holds on to, and how many partitions the model keeps busy.
 	reach, worth, hold int
 	need               float64
+	row                float64 // what a further row takes, the mean up to reach
 	// edge is how much later than planned a batch shall be able to end, where
 	// requests are given up for it.
 	edge Time

@@ -3,6 +3,8 @@
 
 package queue
 
+import "math"
+
 // place brings a lane up to date after anything about it may have changed: it
 // gives up what is lost, makes the candidates, starts what may start while
 // there are partitions for it, and arranges to be called again.
@@ -72,7 +74,7 @@ func hurryOf(c *candidate, now Time) Time {
 	m.aimed(now)
 	p := Pressure{
 		Reach: svc.table.At(svc.reach), Worth: svc.worth, Need: svc.need,
-		Alone: svc.table.At(1), Newest: c.last.Arrival, Dispersion: m.dispersion,
+		Alone: svc.table.At(1), Row: svc.row, Newest: c.last.Arrival, Dispersion: m.dispersion,
 		Free: pl.free, Usable: pl.usable, AllNeed: pl.need,
 	}
 	p.Left, p.Ebb = pl.work.left(now)
@@ -223,6 +225,9 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 	s.setFree(p, false)
 	p.busy = true
 	p.work = workOf(b.Finish, svc.table.At(svc.reach))
+	if late {
+		p.work.late = 1
+	}
 	p.group.pool.work.add(p.work, 1)
 	if len(p.group.cycle) > 0 && !late {
 		p.group.took(p, l.m)
@@ -320,11 +325,22 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 	} else {
 		s.timers.set(&pl.timer, next)
 	}
-	for pl.late.n > 0 && pl.free > pl.waiting {
+	for pl.late.n > 0 && pl.spares() {
 		if !s.serveLate(pl, now) {
 			break
 		}
 	}
+}
+
+// spares tells whether requests that were given up may have a partition: one that
+// no lane waits for, or one of those that the load leaves over. Lanes may wait on
+// purpose, so that there is nearly always one that waits: of what is left over
+// half is theirs all the same, so that whoever is late is served in the end.
+func (pl *pool) spares() bool {
+	if pl.free > pl.waiting {
+		return true
+	}
+	return pl.free > 0 && pl.need > 0 && 2*(pl.work.late+1) <= pl.usable-int(math.Ceil(pl.need))
 }
 
 // hurried finds what choose does, among the candidates of a lane that may start

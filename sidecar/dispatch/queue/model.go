@@ -33,6 +33,7 @@ type model struct {
 
 	epoch      uint32  // of the rate that the services were last aimed with
 	need       float64 // the mean of what its services say; its part of its pool's
+	flow, rush float64 // likewise its part
 	dispersion float64 // of arrivals, as of that epoch; see rate.go
 
 	// What its pool needed and had when the services were last weighed.
@@ -130,7 +131,7 @@ func (m *model) serve(groups []*group) {
 			m.maxRows = max(m.maxRows, svc.limit)
 		}
 	}
-	m.need = 0 // its pool is new
+	m.need, m.flow, m.rush = 0, 0, 0 // its pool is new
 	m.aim()
 	m.fastest = nil
 	if m.services == nil {
@@ -211,6 +212,10 @@ func (m *model) aim() {
 		svc.reach = reach(svc.table, svc.limit, m.spec.SLO, &m.rate)
 		svc.need = perSecond / 1e9 * float64(svc.table.At(svc.reach)) / float64(svc.reach)
 		sum += svc.need
+		svc.row = 0
+		if svc.reach > 1 {
+			svc.row = float64(svc.table.At(svc.reach)-svc.table.At(1)) / float64(svc.reach-1)
+		}
 	}
 	if m.pool == nil {
 		return
@@ -218,6 +223,12 @@ func (m *model) aim() {
 	need := sum / float64(len(m.services))
 	m.pool.need = max(0, m.pool.need+need-m.need)
 	m.need = need
+	if slo := m.spec.SLO; slo > 0 {
+		rush := perSecond / float64(slo)
+		m.pool.flow = max(0, m.pool.flow+perSecond-m.flow)
+		m.pool.rush = max(0, m.pool.rush+rush-m.rush)
+		m.flow, m.rush = perSecond, rush
+	}
 	m.weigh()
 }
 
@@ -240,7 +251,7 @@ func (m *model) weigh() {
 		}
 		o := outlook{table: svc.table, slo: m.spec.SLO, reach: svc.reach, perSecond: perSecond, need: svc.need / max(1, load), load: load}
 		svc.hold, svc.edge = m.spec.Drop.hold(o)
-		m.size(svc)
+		m.size(svc, load)
 		svc.worth = svc.limit // while reach is a guess there is no reason to stop waiting
 		if known {
 			svc.worth = nearly(svc.table, svc.reach, max(0, min(mostSpared, spare*(1/load-1))))
@@ -249,12 +260,15 @@ func (m *model) weigh() {
 }
 
 // size asks a discipline with batch sizes of its own.
-func (m *model) size(svc *service) {
+func (m *model) size(svc *service, load float64) {
 	if m.sizer == nil {
 		return
 	}
-	d := Demand{Table: svc.table, MaxBatch: svc.limit, SLO: m.spec.SLO}
+	d := Demand{Table: svc.table, MaxBatch: svc.limit, SLO: m.spec.SLO, Dispersion: m.dispersion, Load: load}
 	d.Rate, _ = m.rate.perSecond()
+	if m.pool.rush > 0 {
+		d.Around = Time(m.pool.flow / m.pool.rush)
+	}
 	for _, o := range m.services {
 		d.Partitions += o.group.usable
 	}

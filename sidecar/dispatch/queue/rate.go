@@ -18,21 +18,25 @@ type rate struct {
 	i       int
 	epoch   uint32 // changes whenever perSecond does
 
-	// The same counts in bins of the length of the SLO, for dispersion.
-	bin     Time
-	binEnd  Time
-	inBin   int64
-	squares [rateBuckets + 1]int64 // sums of squares per bucket; the last is the current one's
+	// The same in bins of the length of the SLO, for dispersion: how many bins
+	// there were, rows in them, and squares of these. They are halved once there
+	// are many, so that what is long ago counts little; but not by time, or
+	// whoever is silent for long would forget that its requests come in bursts.
+	bin                 Time
+	binEnd              Time
+	inBin               int64
+	bins, rows, squares float64
 }
 
 func (r *rate) add(now Time, rows int32) {
 	if now >= r.end {
 		r.roll(now)
 	}
+	if r.binEnd == 0 {
+		r.binEnd = now + r.bin
+	}
 	if now >= r.binEnd {
-		r.squares[rateBuckets] += r.inBin * r.inBin
-		r.inBin = 0
-		r.binEnd += (1 + (now-r.binEnd)/r.bin) * r.bin
+		r.closeBin(now)
 	}
 	r.cur += int64(rows)
 	r.inBin += int64(rows)
@@ -55,8 +59,6 @@ func (r *rate) roll(now Time) {
 		}
 		r.sum += r.cur - r.buckets[r.i]
 		r.buckets[r.i] = r.cur
-		r.squares[r.i] = r.squares[rateBuckets]
-		r.squares[rateBuckets] = 0
 		r.i = (r.i + 1) % rateBuckets
 		r.filled = min(r.filled+1, rateBuckets)
 		r.cur = 0
@@ -76,16 +78,28 @@ func (r *rate) perSecond() (float64, bool) {
 // mean: 1 for Poisson arrivals and less for regular ones, both of which count as
 // 1, and more where requests come in bursts.
 func (r *rate) dispersion() float64 {
-	bins := float64(r.filled) * float64(r.width) / float64(r.bin)
-	mean := float64(r.sum) / bins
-	if !(mean > 0) {
+	if r.rows == 0 {
 		return 1
 	}
-	squares := 0.0
-	for _, q := range r.squares[:rateBuckets] {
-		squares += float64(q)
+	return max(1, r.squares/r.rows-r.rows/r.bins)
+}
+
+// manyRows and manyBins are how many arrivals, and over how long, are enough to
+// know their dispersion by.
+const manyRows, manyBins = 400, 40
+
+// closeBin ends the bin in which rows are counted, and those without any since.
+func (r *rate) closeBin(now Time) {
+	passed := 1 + (now-r.binEnd)/r.bin
+	n := float64(r.inBin)
+	r.bins += float64(passed)
+	r.rows += n
+	r.squares += n * n
+	if r.rows > manyRows && r.bins > manyBins {
+		r.bins, r.rows, r.squares = r.bins/2, r.rows/2, r.squares/2
 	}
-	return max(1, (squares/bins-mean*mean)/mean)
+	r.inBin = 0
+	r.binEnd += passed * r.bin
 }
 
 // reach is the largest batch that can be gathered at the present rate and then

@@ -16,6 +16,7 @@ const batchUnit = 1 << 40
 type work struct {
 	ends int64 // sum of ebb times end
 	ebb  int64 // batchUnit / l(reach)
+	late int   // batches of requests that were given up
 }
 
 // workOf is the work of one batch that runs until end.
@@ -31,6 +32,7 @@ func workOf(end, reach Time) work {
 func (w *work) add(o work, d int) {
 	w.ends += int64(d) * o.ends
 	w.ebb += int64(d) * o.ebb
+	w.late += d * o.late
 }
 
 // left returns how many batches are left at now, and by how much that falls per
