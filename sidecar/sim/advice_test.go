@@ -106,6 +106,7 @@ func TestFollowingTheAdvice(t *testing.T) {
 		"adaptive, heavy": {6_000, 7, under("adaptive", 1)},
 		"deferred":        {5_000, 6, under("deferred", 1)},
 		"four models":     {2_000, 2, under("adaptive", 4)},
+		"eight models":    {5_000, 8, under("adaptive", 8)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

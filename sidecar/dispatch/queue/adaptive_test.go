@@ -93,3 +93,34 @@ func TestLowLoadStaysOnOnePartition(t *testing.T) {
 	require.NotEqual(t, low, f.last().Partition)
 	require.Empty(t, f.dropped)
 }
+
+// TestAdaptiveSize checks how many rows a batch has at most, of 64, on 8
+// partitions that are shared with requests whose SLO is 40 ms on average.
+func TestAdaptiveSize(t *testing.T) {
+	const ms = 1e6
+	strong := queue.Linear(1*ms, 15*ms, 64) // 15 of 16 ms saved by company
+	weak := queue.Linear(7.353*ms, .222*ms, 64)
+	d, err := queue.NewDiscipline("adaptive", nil)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name string
+		d    queue.Demand
+		want int
+	}{
+		{"rows gain much by company: all that the SLO allows", queue.Demand{Table: strong, SLO: 60 * ms, Dispersion: 1, Load: .9}, 45},
+		{"even in bursts", queue.Demand{Table: strong, SLO: 60 * ms, Dispersion: 10, Load: .9}, 45},
+		{"they gain little", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .9}, 3},
+		{"more is to spare", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .3}, 1},
+		{"others would wait for a burst", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 10, Load: .9}, 1},
+		{"a burst that takes all the partitions", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 100, Load: .9}, 64},
+		{"others who have time", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .9, Around: 4000 * ms}, 7},
+	} {
+		c.d.MaxBatch, c.d.Partitions, c.d.Rate = 64, 8, 100
+		if c.d.Around == 0 {
+			c.d.Around = 40 * ms
+		}
+		require.Equal(t, c.want, d.(queue.Sizer).Most(c.d), c.name)
+		c.d.Rate = 0
+		require.Equal(t, 64, d.(queue.Sizer).Most(c.d), "%s, while no rate is known", c.name)
+	}
+}

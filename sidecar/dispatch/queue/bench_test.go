@@ -281,7 +281,7 @@ func TestNoAllocations(t *testing.T) {
 	for name, of := range cases {
 		t.Run(name, func(t *testing.T) {
 			l := newLoad(t, of)
-			l.run(1500 * 1000)
+			l.run(300 * 1000)
 			require.Zero(t, testing.AllocsPerRun(5, func() { l.run(5 * 1000) }))
 			require.Positive(t, l.good)
 			st := l.s.Stats()
@@ -290,4 +290,50 @@ func TestNoAllocations(t *testing.T) {
 			require.Equal(t, of.cancels > 0, st.Cancelled > 0)
 		})
 	}
+}
+
+// TestLateOnesAreServedInTheEnd: under low load lanes wait on purpose, so that
+// there is always one that waits. Who is late gets a partition all the same.
+func TestLateOnesAreServedInTheEnd(t *testing.T) {
+	for _, share := range []float64{.2, .4, .6, .8} {
+		l := newLoad(t, traffic{discipline: "adaptive", models: 24, partitions: 20, share: share, late: queue.LateServe, hopeless: 20})
+		l.run(200 * 1000)
+		st := l.s.Stats()
+		require.Greater(t, st.LateDispatched, uint64(9*1000), "of ten thousand, at %g", share)
+		require.Less(t, st.LateRequests, 300, "at %g", share)
+	}
+}
+
+// TestBurstsAreRememberedThroughSilence: a model that is asked in bursts, with more silence between them than the rate
+// is counted over, gathers the next one instead of giving its first request a partition.
+func TestBurstsAreRememberedThroughSilence(t *testing.T) {
+	f := newFixture(t)
+	f.Scheduler = queue.New(f, queue.Options{})
+	m := f.AddModel(0, queue.ModelSpec{Name: "m", Classes: []queue.Table{queue.Linear(1e6, 20e6, 64)}, MaxBatch: 64, SLO: 100e6, Late: queue.LateDrop})
+	f.partition(0, 0, m)
+	f.partition(1, 0, m)
+	now := queue.Time(0)
+	burst := func() (sizes []int) {
+		now += 30e9
+		from := len(f.batches)
+		for i := range 20 {
+			f.Advance(now + queue.Time(i)*1e4)
+			f.enqueue(now+queue.Time(i)*1e4, m, 1)
+		}
+		for at := f.Next(); at < now+1e9; at = f.Next() {
+			f.Advance(at)
+		}
+		for _, b := range f.batches[from:] {
+			f.Complete(now+1e9, b.Partition)
+		}
+		for _, b := range f.batches[from:] {
+			sizes = append(sizes, b.Rows)
+		}
+		return sizes
+	}
+	require.Equal(t, 1, burst()[0], "nothing is known")
+	for range 20 {
+		burst()
+	}
+	require.Equal(t, []int{20}, burst())
 }

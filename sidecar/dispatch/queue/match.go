@@ -240,6 +240,9 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 // nearest latest first; one that is more urgent still and may start before its
 // exec comes before them.
 func (s *Scheduler) freed(p *partition, now Time) {
+	if pl := p.group.pool; pl.late.n > 0 && pl.work.late < pl.leftOver() {
+		s.serveLate(pl, now)
+	}
 	for p.free {
 		g := p.group
 		c := g.mostUrgent(p)
@@ -325,22 +328,22 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 	} else {
 		s.timers.set(&pl.timer, next)
 	}
-	for pl.late.n > 0 && pl.spares() {
+	for pl.late.n > 0 && (pl.free > pl.waiting || pl.free > 0 && pl.work.late < pl.leftOver()) {
 		if !s.serveLate(pl, now) {
 			break
 		}
 	}
 }
 
-// spares tells whether requests that were given up may have a partition: one that
-// no lane waits for, or one of those that the load leaves over. Lanes may wait on
-// purpose, so that there is nearly always one that waits: of what is left over
-// half is theirs all the same, so that whoever is late is served in the end.
-func (pl *pool) spares() bool {
-	if pl.free > pl.waiting {
-		return true
+// leftOver is how many partitions those who were given up may have even while
+// others wait: half of what the load leaves over. Lanes may wait on purpose, and
+// where they do not, their small batches fill all partitions; either way there is
+// nearly always one that waits, and whoever is late would never be served.
+func (pl *pool) leftOver() int {
+	if pl.need == 0 {
+		return 0
 	}
-	return pl.free > 0 && pl.need > 0 && 2*(pl.work.late+1) <= pl.usable-int(math.Ceil(pl.need))
+	return (pl.usable - int(math.Ceil(pl.need))) / 2
 }
 
 // hurried finds what choose does, among the candidates of a lane that may start
