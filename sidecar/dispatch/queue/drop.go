@@ -35,7 +35,8 @@ type outlook struct {
 	// those that there are where the models ask for more.
 	perSecond, need float64
 	// load is how many partitions all models need per partition that there is.
-	load float64
+	load       float64
+	partitions int
 }
 
 func dropPolicies() []DropPolicy {

@@ -22,7 +22,8 @@ const (
 // holds on to the smallest b with which the partitions carry the present load,
 // l(b)/b <= l(b*)/b* / load, b* being the largest within reach. That is one
 // row where partitions are plenty, and b* where more is asked for than can be
-// done.
+// done, or where there is a single partition: a small batch then makes the next
+// ones wait, and these are as small.
 //
 // b* leaves no time for a partition that becomes free late, or for requests that
 // come late: l(b*) + b*/rate is the SLO. So a model that has n partitions to
@@ -42,7 +43,10 @@ func (reserve) hold(o outlook) (int, Time) {
 	if o.perSecond == 0 {
 		return o.reach, 0
 	}
-	b := nearly(o.table, o.reach, max(0, 1/o.load-1))
+	b := o.reach
+	if o.partitions > 1 {
+		b = nearly(o.table, o.reach, max(0, 1/o.load-1))
+	}
 	row := min(gathers, max(1, o.need)) / o.perSecond * 1e9
 	for b > 1 && float64(o.table.At(b))+float64(b)*row > float64(o.slo) {
 		b--

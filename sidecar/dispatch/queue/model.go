@@ -249,7 +249,7 @@ func (m *model) weigh() {
 		if svc.table == nil {
 			continue
 		}
-		o := outlook{table: svc.table, slo: m.spec.SLO, reach: svc.reach, perSecond: perSecond, need: svc.need / max(1, load), load: load}
+		o := outlook{table: svc.table, slo: m.spec.SLO, reach: svc.reach, perSecond: perSecond, need: svc.need / max(1, load), load: load, partitions: pl.usable}
 		svc.hold, svc.edge = m.spec.Drop.hold(o)
 		m.size(svc, load)
 		svc.worth = svc.limit // while reach is a guess there is no reason to stop waiting
