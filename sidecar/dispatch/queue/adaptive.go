@@ -37,7 +37,8 @@ import (
 //
 // Under low load there is no queue to shorten. That is while more than the share
 // idle of the partitions is free, and, unless requests come in bursts, while the
-// load asks for less than 1.2 times the rest of them. Then a candidate starts at once while fewer
+// load asks for so few that by chance it does not take them all: with idle at 1/2
+// for n + 2 sqrt(n) + 1 < N, n being what all models keep busy. Then a candidate starts at once while fewer
 // partitions are busy than the load needs, and one at least, and else waits as
 // under deferred: a lone request does not wait for company, and the load still
 // takes about as few partitions as it can (Symphony, section 3.5).
@@ -51,7 +52,9 @@ import (
 // by company, many small batches cost next to nothing, and who is more urgent
 // goes between them. That is worth the more the burstier arrivals are, and the
 // more time of the partitions is to spare. But a burst, of twice the dispersion,
-// is not split further than the partitions can serve within the SLO.
+// is not split further than the partitions can serve within the SLO; nor is
+// anything where such a b takes longer than T. Then whoever is urgent is late
+// behind any of its batches, and few large ones leave more partitions alone.
 type adaptive struct {
 	deferred
 	idle float64
@@ -66,8 +69,6 @@ const (
 	// times l(reach) a candidate starts earlier for each unit above, and quiet how
 	// many l(1) must pass without an arrival, if company saves a row all of it.
 	bursty, haste, quiet = 2, .3, .06
-	// Load is low below calmly times the share of partitions that is not idle.
-	calmly = 1.2
 	// How much a long batch is in the way of others, see Most, and at most; burst
 	// is how many times the dispersion it must be possible to serve in time.
 	inTheWay, mostInTheWay, burst = .02, .3, 2
@@ -116,7 +117,7 @@ func (a adaptive) Hurry(now Time, c *Candidate, p Pressure) Time {
 func (a adaptive) hurry(now Time, c *Candidate, p Pressure) Time {
 	usable := float64(p.Usable)
 	calm := p.Dispersion <= bursty && p.AllNeed > 0
-	if float64(p.Free) > a.idle*usable || calm && p.AllNeed < calmly*(1-a.idle)*usable {
+	if float64(p.Free) > a.idle*usable || calm && p.AllNeed+2*math.Sqrt(p.AllNeed)+1 < 2*(1-a.idle)*usable {
 		if float64(p.Usable-p.Free) < max(1, p.AllNeed) {
 			return now
 		}
@@ -154,6 +155,9 @@ func (adaptive) Most(d Demand) int {
 		if cost := l / float64(b) * (1 + weight*l); cost < least {
 			best, least = b, cost
 		}
+	}
+	if d.Table.At(best) > d.Around {
+		return d.MaxBatch
 	}
 	return best
 }

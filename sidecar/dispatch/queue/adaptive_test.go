@@ -107,12 +107,13 @@ func TestAdaptiveSize(t *testing.T) {
 		d    queue.Demand
 		want int
 	}{
-		{"rows gain much by company: all that the SLO allows", queue.Demand{Table: strong, SLO: 60 * ms, Dispersion: 1, Load: .9}, 45},
-		{"even in bursts", queue.Demand{Table: strong, SLO: 60 * ms, Dispersion: 10, Load: .9}, 45},
+		{"rows gain much by company", queue.Demand{Table: strong, SLO: 60 * ms, Dispersion: 1, Load: .9}, 64},
+		{"even in bursts", queue.Demand{Table: strong, SLO: 60 * ms, Dispersion: 10, Load: .9}, 64},
 		{"they gain little", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .9}, 3},
 		{"more is to spare", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .3}, 1},
 		{"others would wait for a burst", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 10, Load: .9}, 1},
 		{"a burst that takes all the partitions", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 100, Load: .9}, 64},
+		{"small batches would take too long for others as well", queue.Demand{Table: queue.Linear(40*ms, 28*ms, 64), SLO: 378 * ms, Dispersion: 10, Load: .5}, 64},
 		{"others who have time", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .9, Around: 4000 * ms}, 7},
 	} {
 		c.d.MaxBatch, c.d.Partitions, c.d.Rate = 64, 8, 100
