@@ -40,6 +40,7 @@ func batchingCases() []Case {
 		{"batching/without dynamic_batching every request runs alone", func(e *Env) {
 			before := e.quiet("slow")
 			e.together("slow", 1, 1, 1)
+			e.executed(before, 3)
 			after := e.settled(before, 3)
 			require.Equal(e, before.ExecutionCount+3, after.ExecutionCount)
 			require.Equal(e, batchCount(before, 1)+3, batchCount(after, 1))
@@ -47,6 +48,7 @@ func batchingCases() []Case {
 		{"batching/what queues during an execution runs together", func(e *Env) {
 			before := e.quiet("batched")
 			e.together("batched", 1, 1, 1, 1, 1, 1, 1, 1)
+			e.executed(before, 2)
 			after := e.settled(before, 8)
 			require.Equal(e, before.ExecutionCount+2, after.ExecutionCount)
 			require.Equal(e, before.InferenceCount+8, after.InferenceCount)
@@ -106,6 +108,7 @@ func (e *Env) cancelledInLine() bool {
 	require.Error(e, <-last)
 	require.NoError(e, <-first)
 	ahead.Wait()
+	e.executed(before, 3)
 	after := e.settled(before, 3)
 	require.Equal(e, before.ExecutionCount+3, after.ExecutionCount)
 	return after.InferenceStats.Fail.Count == before.InferenceStats.Fail.Count+1

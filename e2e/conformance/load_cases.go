@@ -161,6 +161,7 @@ func loadFileCases() []Case {
 			for range 2 {
 				require.Equal(e, "3", e.halves().ModelVersion)
 			}
+			e.executed(before, 2)
 			after := e.settled(before, 2)
 			require.Equal(e, before.ExecutionCount+2, after.ExecutionCount)
 			require.Zero(e, after.InferenceStats.CacheHit.GetCount())

@@ -55,6 +55,12 @@ func (e *Env) settled(before *pb.ModelStatistics, n uint64) *pb.ModelStatistics 
 	return e.quiet(before.Name) // requests, executions and rows are not counted at the same moment
 }
 
+// executed waits until a model has executed n times more than before: that is counted last.
+func (e *Env) executed(before *pb.ModelStatistics, n uint64) {
+	e.Helper()
+	require.Eventually(e, func() bool { return e.statistics(before.Name).ExecutionCount >= before.ExecutionCount+n }, 5*time.Second, 5*time.Millisecond)
+}
+
 // statisticsCases count what a model did. They compare with what was counted before, since other cases used the models too.
 func statisticsCases() []Case {
 	return []Case{
@@ -88,6 +94,7 @@ func statisticsCases() []Case {
 				_, err := e.Client.Stub.ModelInfer(e.ctx(), request("error", input("INPUT0", "FP32", shape(1, 1), fp32(v))))
 				require.Error(e, err)
 			}
+			e.executed(before, 2)
 			after := e.settled(before, 2)
 			require.Equal(e, before.InferenceStats.Success.Count+1, after.InferenceStats.Success.Count)
 			require.Equal(e, before.InferenceStats.Fail.Count+1, after.InferenceStats.Fail.Count)
@@ -98,7 +105,7 @@ func statisticsCases() []Case {
 		{"statistics/of a stream of a decoupled model", func(e *Env) {
 			before := e.quiet("decoupled")
 			e.stream(repeat([]int32{1, 2}, []int32{0, 0}), repeat(nil, nil), repeat([]int32{3}, []int32{0}, parameter("triton_enable_empty_final_response", true)))
-			require.Eventually(e, func() bool { return e.statistics("decoupled").ExecutionCount >= before.ExecutionCount+3 }, 5*time.Second, 5*time.Millisecond)
+			e.executed(before, 3)
 			after := e.settled(before, 3)
 			require.Equal(e, before.InferenceStats.Success.Count+3, after.InferenceStats.Success.Count)
 			require.Equal(e, before.InferenceStats.Fail.Count, after.InferenceStats.Fail.Count)
