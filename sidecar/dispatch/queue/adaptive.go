@@ -161,6 +161,3 @@ func (adaptive) Most(d Demand) int {
 	}
 	return best
 }
-
-// Size is what is there.
-func (adaptive) Size(rows int) int { return rows }

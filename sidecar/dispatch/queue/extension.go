@@ -24,15 +24,21 @@ type Demand struct {
 	Around Time
 }
 
-// Sizer is a Discipline with batch sizes of its own. A request that alone has
-// more rows than they allow runs alone.
+// Sizer is a Discipline with a limit of its own for batches. A request that alone
+// has more rows than that runs alone.
 type Sizer interface {
 	Discipline
 	// Most returns the largest number of rows in a batch. It is called when the
 	// rate or the load is renewed.
 	Most(d Demand) int
+}
+
+// Stepper is a Sizer whose batches have only some sizes up to its limit, or whose
+// limit holds at once for what has gathered already.
+type Stepper interface {
+	Sizer
 	// Size returns how many rows a batch has, at most, for which so many are
-	// there.
+	// there. It is called whenever a candidate is gathered.
 	Size(rows int) int
 }
 

@@ -146,7 +146,7 @@ func (c *candidate) gather(now Time, from *Request) {
 	for !c.Full && c.last.next != nil {
 		c.take(now, c.last.next)
 	}
-	if s := c.lane.m.sizer; s != nil && svc.table != nil {
+	if s := c.lane.m.stepper; s != nil && svc.table != nil {
 		c.trim(s.Size(c.Rows))
 	}
 	c.mark()

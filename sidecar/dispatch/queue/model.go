@@ -11,6 +11,7 @@ type model struct {
 	spec      ModelSpec
 	hurrier   Hurrier   // the discipline, if it may start candidates before their exec
 	sizer     Sizer     // likewise, one of these
+	stepper   Stepper   // likewise
 	ranker    Ranker    // likewise
 	preempter Preempter // likewise
 	cycles    bool      // likewise, a Cycler
@@ -60,6 +61,7 @@ func (m *model) setSpec(spec ModelSpec) {
 		m.rate.bin = min(m.rate.bin, spec.SLO)
 	}
 	m.sizer, _ = spec.Discipline.(Sizer)
+	m.stepper, _ = spec.Discipline.(Stepper)
 	m.ranker, _ = spec.Discipline.(Ranker)
 	m.preempter, _ = spec.Discipline.(Preempter)
 	_, m.cycles = spec.Discipline.(Cycler)

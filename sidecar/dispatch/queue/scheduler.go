@@ -128,7 +128,7 @@ func (s *Scheduler) admit(m *model, r *Request, now Time) {
 	if s.held > 0 {
 		return // placed by the end of Reconfigure
 	}
-	if r.next == nil && r.prev != nil && m.sizer == nil {
+	if r.next == nil && r.prev != nil && m.stepper == nil {
 		s.extend(l, r, now)
 	} else {
 		s.place(l, now)
