@@ -260,3 +260,27 @@ func shade(v, best float64) string {
 	}
 	return "████"
 }
+
+// matrixRemarks say what is not in the table, and how to read what is.
+func matrixRemarks() []figure.Remark {
+	return []figure.Remark{
+		{
+			About: "What is left out",
+			Text: "Popularity where there is one model; loads of which the bound says that not even one request per second and model can be held; and the worst model's rows (`each`) but for twenty models and more under Poisson " +
+				"arrivals and tight SLOs on 8 GPUs and more. Every discipline is searched on a tenth of the requests first; those that then reach nine tenths of the best, and `adaptive` in any case, at length with three seeds, and whoever " +
+				"would otherwise be the best by its short run.",
+		},
+		{
+			About: "Where adaptive is below .995 of the best",
+			Text: "Nearly all of these rows have mixed models with Zipf rates, bursts, or GPUs too few for a request per model to wait behind another. There a percent of bad requests is a handful of bursts, and three seeds of one discipline differ by more than " +
+				"the disciplines do: the spread of each figure is in results/compare.json. Two kinds are real. With Zipf rates and bursts of shape .3, splitting the batches of rare, heavy models costs 1 to 2% of the GPUs, and all requests together are " +
+				"better off where those models fare badly. Where every model counts (`each`), `eager` gives rare models a little more.",
+		},
+		{
+			About: "How much room there is",
+			Text: "`make bench BENCH=room` sets a search that knows every arrival beside `adaptive`, one model on GPUs of its own. With many GPUs and Poisson arrivals `adaptive` is where the search is; with few GPUs, or bursts, the search is ahead. What it has " +
+				"there is the future: it knows that a burst is over, and starts, or that another follows, and waits. The search that knows what a dispatcher knows, the rate, holds less than `adaptive` on one, two and four GPUs (`horizon` rows). " +
+				"So no room is known that could be taken without knowing what comes.",
+		},
+	}
+}

@@ -84,6 +84,7 @@ func command() *cobra.Command {
 	measure("fidelity", "Goodput and p99 of live conch over the simulator's for the same arrivals, on minitriton and real tritonservers; --only SCENARIO.TRITON", b.fidelity)
 
 	measure("reproduce", "What Symphony's paper and its published scheduler say against the simulator", b.reproduce)
+	measure("room", "How much a search that knows all arrivals holds above adaptive, one simulated model on 1 to 16 GPUs", b.room)
 	measure("compare", "Goodput of every discipline under a matrix of simulated loads; --only NAME for a part of it", b.matrix)
 
 	root.AddCommand(peers()...)
@@ -100,8 +101,11 @@ func command() *cobra.Command {
 			return err
 		}
 		for _, r := range reports {
-			if r.File == "reproduce" {
+			switch r.File {
+			case "reproduce":
 				r.Remarks = differences()
+			case "compare":
+				r.Remarks = matrixRemarks()
 			}
 		}
 		var text bytes.Buffer
