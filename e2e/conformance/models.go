@@ -103,15 +103,3 @@ func writeVersion(dir string, py []byte) error {
 	}
 	return err
 }
-
-// WriteModel writes one model with version 1. Without python the version directory stays empty.
-func WriteModel(dir, name, config string, py []byte) error {
-	err := writeVersion(filepath.Join(dir, name, "1"), py)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, name, "config.pbtxt"), []byte(config), 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("conformance: write model %q: %w", name, err)
-	}
-	return nil
-}

@@ -38,10 +38,11 @@ import (
 // Under low load there is no queue to shorten. That is while more than the share
 // idle of the partitions is free, and, unless requests come in bursts, while the
 // load asks for so few that by chance it does not take them all: with idle at 1/2
-// for n + 2 sqrt(n) + 1 < N, n being what all models keep busy. Then a candidate starts at once while fewer
-// partitions are busy than the load needs, and one at least, and else waits as
-// under deferred: a lone request does not wait for company, and the load still
-// takes about as few partitions as it can (Symphony, section 3.5).
+// for s + 2 sqrt(s) + 1 < N, s being what all models keep busy. Then a candidate
+// starts at once while fewer partitions are busy than the load needs, and one at
+// least, and else waits as under deferred: a lone request does not wait for
+// company, and the load still takes about as few partitions as it can (Symphony,
+// section 3.5).
 //
 // A batch has no more rows than the b of the least
 //
@@ -85,7 +86,7 @@ func adaptiveKind() disciplineKind {
 			DefaultDrop: "reserve",
 			Parameters: []Parameter{{
 				Name: "idle", Default: strconv.FormatFloat(defaultIdle, 'g', -1, 64),
-				Help: "load is low while more than this share of the partitions is free: then batches start at once only while fewer are busy than the load needs, so that the others stay idle",
+				Help: "load is low while more than this share of the partitions is free, or the models need clearly fewer than the rest: then batches start at once only while fewer are busy than the load needs, so that the others stay idle",
 			}},
 		},
 		make: func(params map[string]string) (Discipline, error) {
