@@ -143,10 +143,41 @@ func TestAttachObserves(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, m.Profiles)
 	require.NotEmpty(t, m.Profiles[0].Points)
-	// What Conch would gain cannot be said of one batch size, and is not.
+	// What Conch would gain cannot be said of few requests, and is not.
 	out, code := tritonctl(t, c, "advise")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "There is too little to say what Conch would gain:\nemulated: ")
+}
+
+// Clients send single rows, one server batches them: its statistics have l(b), and
+// Triton's side of the advice is Triton with that batching.
+func TestAttachLearnsFromBatchesOfTheServer(t *testing.T) {
+	w := newTeam(t)
+	w.servers, w.dirs = w.servers[:1], w.dirs[:1]
+	c := w.attach("observe", nil)
+	a := admin(t, c)
+	requireUp(t, a, "gpu0")
+	var m client.Model
+	r := underLoad(t, c, 120, 8*time.Second, func() {
+		require.Eventually(t, func() bool {
+			var err error
+			m, err = a.Model(t.Context(), "emulated")
+			return err == nil && len(m.Profiles) > 0 && m.Profiles[0].Usable && m.Profiles[0].Points[2].Observations >= 5
+		}, 15*time.Second, 100*time.Millisecond, "a profile of several batch sizes")
+	})
+	requireAllAnswered(t, r)
+	require.True(t, m.DynamicBatching)
+	require.InDelta(t, .0007, m.MaxQueueDelaySeconds, 1e-9)
+	// The model sleeps for 20 ms and 2 ms a row; what it takes beyond that, the machine takes.
+	for i := range 3 {
+		p := m.Profiles[0].Points[i]
+		require.Equal(t, i+1, p.Batch)
+		require.GreaterOrEqual(t, p.LatencySeconds, .020+.002*float64(p.Batch))
+	}
+	require.Less(t, m.Profiles[0].Points[0].LatencySeconds, .040, "a round trip waits for the batch before it too")
+	out, code := tritonctl(t, c, "advise")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "Triton's own batching holds")
 }
 
 // A server that dies takes no request with it.

@@ -73,6 +73,8 @@ type server struct {
 	traces *record.Recorder
 	// servers are nil unless others run them.
 	servers *servers
+	// served is nil unless others run the servers.
+	served *served
 	// partitions are the credentials of Triton's gRPC; nil is in the clear.
 	partitions credentials.TransportCredentials
 	// one answers for all partitions.
@@ -192,6 +194,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	}
 	if s.servers != nil {
 		s.servers.driver.Watch(s.control.ServersChanged)
+		s.served = newServed(recorder, s.servers, s.control.PassingThrough, node.GetGpus())
 	}
 	return s, s.openFronts(ctx)
 }
@@ -305,6 +308,9 @@ func (s *server) run(ctx context.Context) error {
 			failed <- err
 		}
 	})
+	if s.served != nil {
+		planner.Go(func() { s.served.run(planning) })
+	}
 	s.serveFronts(planning, failed, &fronts)
 
 	var cause error

@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
@@ -29,6 +30,9 @@ type Attached interface {
 	Read(ctx context.Context, by repo.Origin) (*repo.Revision, error)
 	// Partitions are those of the last Read, with the models that each server has.
 	Partitions() []*policy.Partition
+	// Batching is a model's dynamic_batching as those who run the servers want it; nil
+	// where they have none.
+	Batching(model string) *tritonpb.ModelDynamicBatching
 	// Remarks are what the operator should know of the last Read.
 	Remarks() []string
 	// Writable reports whether conch may place models on the servers.
@@ -84,6 +88,13 @@ func (c *Control) Given() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.attached != nil && !c.placing
+}
+
+// PassingThrough reports whether requests are passed on as they came to servers of
+// others, which batch them themselves.
+func (c *Control) PassingThrough() bool {
+	mode := c.settings().Mode
+	return c.attached != nil && passThrough(mode, c.current()) != ""
 }
 
 // Mirror follows the servers now.

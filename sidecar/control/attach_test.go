@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
@@ -71,6 +72,10 @@ func (s *servers) Partitions() []*policy.Partition {
 		all = append(all, p)
 	}
 	return all
+}
+
+func (s *servers) Batching(string) *tritonpb.ModelDynamicBatching {
+	return &tritonpb.ModelDynamicBatching{MaxQueueDelayMicroseconds: 700}
 }
 
 func (s *servers) Remarks() []string {
@@ -186,6 +191,8 @@ func TestObserveServesWhatTheServersServe(t *testing.T) {
 		require.Equal(t, []string{"hand back"}, f.servers.called(), "what an earlier mode changed is not left behind")
 		m, err := f.Model("a")
 		require.NoError(t, err)
+		require.True(t, m.DynamicBatching, "as those who run the servers want it")
+		require.Equal(t, 700*time.Microsecond, m.MaxQueueDelay)
 		require.False(t, m.Batchable)
 		require.Contains(t, m.PassThroughReason, "mode is observe")
 		require.Equal(t, control.ModelReady, m.State)

@@ -133,8 +133,12 @@ func (v view) model(m *repo.Model) Model {
 	out.Backend, out.Late, out.MaxBatchSize = d.GetBackend(), d.GetLate(), int(d.GetMaxBatchSize())
 	out.SLO = time.Duration(d.GetSloUs()) * time.Microsecond
 	out.Batchable, out.PassThroughReason = d.GetBatchable(), d.GetPassThroughReason()
-	out.DynamicBatching = m.Config.GetDynamicBatching() != nil
-	out.MaxQueueDelay = time.Duration(m.Config.GetDynamicBatching().GetMaxQueueDelayMicroseconds()) * time.Microsecond
+	batching := m.Config.GetDynamicBatching()
+	if v.given {
+		batching = v.c.attached.Batching(m.Name) // a configuration that conch reads off servers is without
+	}
+	out.DynamicBatching = batching != nil
+	out.MaxQueueDelay = time.Duration(batching.GetMaxQueueDelayMicroseconds()) * time.Microsecond
 	if v.serving.passThrough != "" {
 		out.Batchable, out.PassThroughReason = false, v.serving.passThrough
 	}

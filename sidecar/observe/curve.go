@@ -35,6 +35,10 @@ const (
 type curve struct {
 	observed   map[int]*samples
 	calibrated map[int]*samples
+	// served is what a server counted of its own batches; while serving, nothing is
+	// observed.
+	served  map[int]*samples
+	serving bool
 	// ratio is the decaying mean of measured over baseline latency, judged
 	// the number of executions in it.
 	ratio      float64
@@ -51,7 +55,7 @@ type samples struct {
 }
 
 func newCurve() *curve {
-	return &curve{observed: map[int]*samples{}, calibrated: map[int]*samples{}}
+	return &curve{observed: map[int]*samples{}, calibrated: map[int]*samples{}, served: map[int]*samples{}}
 }
 
 func (s *samples) add(us float64) {
@@ -100,6 +104,9 @@ func bucketed(in map[int]*samples, rows int) *samples {
 func microseconds(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 func (c *curve) observe(rows int, took time.Duration) {
+	if c.serving {
+		return
+	}
 	us := microseconds(took)
 	bucketed(c.observed, rows).add(us)
 	c.judge(rows, us)
@@ -183,7 +190,11 @@ func (c *curve) learn(line *Line, maxBatch int) learnt {
 	base, from := c.base(line, maxBatch)
 	var points []point
 	scale, scales := 0.0, 0.0
-	for rows, s := range c.observed {
+	seenThere := c.observed
+	if c.serving {
+		seenThere = c.served
+	}
+	for rows, s := range seenThere {
 		if len(s.ring) < enough && at(base, rows) > 0 {
 			continue
 		}
@@ -206,7 +217,7 @@ func (c *curve) learn(line *Line, maxBatch int) learnt {
 	}
 	seen := len(points)
 	for _, b := range base {
-		if s := c.observed[b.rows]; s == nil || len(s.ring) < enough {
+		if s := seenThere[b.rows]; s == nil || len(s.ring) < enough {
 			points = append(points, point{rows: b.rows, mean: b.mean * scale, deviation: b.deviation * scale, weight: max(1, b.weight)})
 		}
 	}
@@ -223,13 +234,22 @@ func (c *curve) learn(line *Line, maxBatch int) learnt {
 
 // base is what was known before anything was observed.
 func (c *curve) base(line *Line, maxBatch int) ([]point, source) {
-	if len(c.calibrated) > 0 {
-		base := make([]point, 0, len(c.calibrated))
-		for rows, s := range c.calibrated {
+	// What a server counted while it batched itself is as good as a calibration once
+	// Conch batches.
+	known := c.calibrated
+	if len(known) == 0 && !c.serving {
+		known = c.served
+	}
+	if len(known) > 0 {
+		base := make([]point, 0, len(known))
+		for rows, s := range known {
 			mean, deviation := s.moments()
 			base = append(base, point{rows: rows, mean: mean, deviation: deviation, weight: float64(len(s.ring))})
 		}
 		slices.SortFunc(base, func(a, b point) int { return a.rows - b.rows })
+		if len(c.calibrated) == 0 && !slices.ContainsFunc(base, func(p point) bool { return p.rows > 1 && p.weight >= enough }) {
+			return base, nothing // nobody chose what was served: one row alone says nothing of batches
+		}
 		return base, calibrated
 	}
 	if line != nil {

@@ -28,6 +28,7 @@ type storedCurve struct {
 	Share      uint32               `json:"share"`
 	Observed   map[int]storedSample `json:"observed,omitempty"`
 	Calibrated map[int]storedSample `json:"calibrated,omitempty"`
+	Served     map[int]storedSample `json:"served,omitempty"`
 }
 
 type storedSample struct {
@@ -42,7 +43,7 @@ func (r *Recorder) Save(db *bbolt.DB) error {
 		m.mu.Lock()
 		s := stored{Revision: m.revision}
 		for c, curve := range m.classes {
-			s.Curves = append(s.Curves, storedCurve{GPUType: c.gpuType, Share: c.share, Observed: pack(curve.observed), Calibrated: pack(curve.calibrated)})
+			s.Curves = append(s.Curves, storedCurve{GPUType: c.gpuType, Share: c.share, Observed: pack(curve.observed), Calibrated: pack(curve.calibrated), Served: pack(curve.served)})
 		}
 		m.mu.Unlock()
 		if s.Revision == "" || len(s.Curves) == 0 {
@@ -89,7 +90,7 @@ func (r *Recorder) Restore(db *bbolt.DB) error {
 			m.mu.Lock()
 			if s.Revision == m.revision && len(m.classes) == 0 {
 				for _, c := range s.Curves {
-					m.classes[class{c.GPUType, c.Share}] = &curve{observed: unpack(c.Observed), calibrated: unpack(c.Calibrated)}
+					m.classes[class{c.GPUType, c.Share}] = &curve{observed: unpack(c.Observed), calibrated: unpack(c.Calibrated), served: unpack(c.Served)}
 				}
 			}
 			m.mu.Unlock()

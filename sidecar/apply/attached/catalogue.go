@@ -43,6 +43,7 @@ type Catalogue struct {
 	count    int
 	given    []*policy.Partition
 	remarks  []string
+	batching map[string]*tritonpb.ModelDynamicBatching
 	writable bool
 }
 
@@ -72,10 +73,10 @@ func (c *Catalogue) Read(ctx context.Context, by repo.Origin) (*repo.Revision, e
 		}
 		return nil, fmt.Errorf("%w: %w", ErrNobody, errors.Join(why...))
 	}
-	models, remarks := merge(states)
+	models, batching, remarks := merge(states)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.remarks = remarks
+	c.remarks, c.batching = remarks, batching
 	c.given = c.partitions(states, models)
 	list := make([]*repo.Model, 0, len(models))
 	for _, m := range models {
@@ -113,6 +114,15 @@ func (c *Catalogue) Remarks() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.remarks)
+}
+
+// Batching is a model's dynamic_batching as those who run its first server want it,
+// at the last Read; nil where they have none. What conch took out of the server is
+// still theirs.
+func (c *Catalogue) Batching(model string) *tritonpb.ModelDynamicBatching {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.batching[model]
 }
 
 // TakeOver makes the servers leave batching to conch, for the models of which
@@ -153,8 +163,8 @@ func (c *Catalogue) HandBack(ctx context.Context, dry bool, delay func(model str
 }
 
 // merge makes one model of what several servers call by one name.
-func merge(states []driver.EndpointState) (models map[string]*repo.Model, remarks []string) {
-	models = map[string]*repo.Model{}
+func merge(states []driver.EndpointState) (models map[string]*repo.Model, batching map[string]*tritonpb.ModelDynamicBatching, remarks []string) {
+	models, batching = map[string]*repo.Model{}, map[string]*tritonpb.ModelDynamicBatching{}
 	first := map[string]string{}
 	for _, s := range states {
 		remarks = append(remarks, amiss(s)...)
@@ -169,6 +179,7 @@ func merge(states []driver.EndpointState) (models map[string]*repo.Model, remark
 				known := models[served.Name]
 				if known == nil {
 					models[served.Name], first[served.Name] = model(served), s.GRPC
+					batching[served.Name] = served.Batching()
 					continue
 				}
 				if !proto.Equal(signature(known.Config), signature(served.Config)) {
@@ -184,7 +195,7 @@ func merge(states []driver.EndpointState) (models map[string]*repo.Model, remark
 			}
 		}
 	}
-	return models, remarks
+	return models, batching, remarks
 }
 
 // amiss says what an operator should know of a server as such: probably an address

@@ -98,3 +98,20 @@ func TestCatalogueOfNobody(t *testing.T) {
 	require.True(t, errors.Is(err, attached.ErrNobody))
 	require.ErrorContains(t, err, "a:1 cannot be reached")
 }
+
+// What batches a model without Conch is asked for long after Conch has taken it out.
+func TestCatalogueRemembersTheTeamsBatching(t *testing.T) {
+	batched, taken, alone := served("batched", 8, 1), served("taken", 8, 1), served("alone", 8, 1)
+	batched.Config.GetDynamicBatching().MaxQueueDelayMicroseconds = 700
+	taken.Original, taken.Config = taken.Config, &tritonpb.ModelConfig{Name: "taken", MaxBatchSize: 8, Input: taken.Config.GetInput()}
+	taken.Original.GetDynamicBatching().MaxQueueDelayMicroseconds = 300
+	alone.Config.SchedulingChoice = nil
+	c := attached.New("node", &servers{states: []driver.EndpointState{state("one", true, batched, taken, alone)}}, nil)
+	require.Nil(t, c.Batching("batched"), "nothing was read yet")
+	_, err := c.Read(t.Context(), repo.Origin{})
+	require.NoError(t, err)
+	require.EqualValues(t, 700, c.Batching("batched").GetMaxQueueDelayMicroseconds())
+	require.EqualValues(t, 300, c.Batching("taken").GetMaxQueueDelayMicroseconds())
+	require.Nil(t, c.Batching("alone"))
+	require.Nil(t, c.Batching("nobody"))
+}

@@ -177,6 +177,17 @@ type Served struct {
 	// Config is the server's own, its defaults filled in.
 	Config   *tritonpb.ModelConfig
 	Versions []int64
+	// Original is what the server reported before TakeOver; nil where nothing was
+	// changed.
+	Original *tritonpb.ModelConfig
+}
+
+// Batching is the model's dynamic_batching as those who run the server want it.
+func (s Served) Batching() *tritonpb.ModelDynamicBatching {
+	if s.Config.GetDynamicBatching() == nil && s.Original != nil {
+		return s.Original.GetDynamicBatching()
+	}
+	return s.Config.GetDynamicBatching()
 }
 
 // States are those of all endpoints, in their order. It waits until every one was
@@ -187,7 +198,11 @@ func (d *Attached) States(ctx context.Context) ([]EndpointState, error) {
 		if err := e.await(ctx, func() bool { return e.tried }); err != nil {
 			return nil, err
 		}
-		states = append(states, e.state())
+		state, kept := e.state(), d.originals.of(e.at.GRPC)
+		for i := range state.Models {
+			state.Models[i].Original = kept[state.Models[i].Name]
+		}
+		states = append(states, state)
 	}
 	return states, nil
 }

@@ -24,7 +24,7 @@ const (
 	// short is the recording below which a note is due.
 	short = 30 * time.Second
 	// liveWindow is what the rates of a snapshot cover.
-	liveWindow = 10 * time.Second
+	liveWindow = 5 * time.Second
 )
 
 // Traffic is a recorded trace in memory.
@@ -104,7 +104,7 @@ func (a *Advice) look(in Input) (*world, error) {
 		case !placed:
 			a.Missing = append(a.Missing, m.GetName()+": it is on no GPU.")
 		case !a.profiled(x, s, m):
-			a.Missing = append(a.Missing, fmt.Sprintf("%s: how long its batches take is not known well enough: at least two batch sizes must be seen often. Send some requests of several rows, or declare models.%s.profile.alpha and .beta in conch.yaml.", m.GetName(), m.GetName()))
+			a.Missing = append(a.Missing, fmt.Sprintf("%s: how long its batches take is not known well enough: at least two batch sizes must be seen often. Let Triton batch (dynamic_batching in its config.pbtxt), send some requests of several rows, or declare models.%s.profile.alpha and .beta in conch.yaml.", m.GetName(), m.GetName()))
 		case m.GetSloUs() == 0:
 			a.Missing = append(a.Missing, m.GetName()+": it has no SLO; give it one in conch.yaml.")
 		default:
