@@ -1,0 +1,141 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue_test
+
+import (
+	"math"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+)
+
+const (
+	short, long = 64, 64 * 128 // waiting requests
+	// steeper is by how many times as much processor time a request may take in a long lane. What is linear in the lane
+	// takes dozens of times as much; what is not differs by what the processor has in its caches.
+	steeper = 6
+)
+
+// crowd is a lane in which requests wait for one partition that is busy.
+type crowd struct {
+	*queue.Scheduler
+	t        *testing.T
+	model    queue.ModelID
+	running  queue.PartitionID
+	now      queue.Time
+	requests []queue.Request
+}
+
+const hour = queue.Time(time.Hour)
+
+func (c *crowd) Dispatch(b *queue.Batch) { c.running = b.Partition }
+
+func (c *crowd) Drop(_ *queue.Request, why queue.DropReason) {
+	require.Fail(c.t, "nobody is late", why.String())
+}
+
+// arrive lets the next n requests arrive.
+func (c *crowd) arrive(n int) {
+	for i := range n {
+		r := &c.requests[i]
+		r.Arrival = c.now
+		c.Enqueue(c.now, c.model, r)
+		c.Advance(c.now)
+	}
+	c.requests = c.requests[n:]
+}
+
+// newCrowd lets so many requests wait, and has room for more. Of the partitions the first is busy.
+func newCrowd(t *testing.T, d queue.Discipline, waiting, more, maxBatch, partitions int) *crowd {
+	c := &crowd{t: t, requests: make([]queue.Request, 1+waiting+more)}
+	c.Scheduler = queue.New(c, queue.Options{})
+	c.model = c.AddModel(0, queue.ModelSpec{Classes: []queue.Table{queue.Linear(1e3, 1e6, maxBatch)}, MaxBatch: maxBatch, SLO: hour, Discipline: d})
+	for rank := range partitions {
+		c.AddPartition(0, queue.PartitionSpec{Rank: int32(rank), Serves: []queue.Service{{Model: c.model}}})
+	}
+	c.arrive(1)
+	if c.running == queue.NoPartition { // it waits for company as long as it can
+		c.now = c.Next()
+		c.Advance(c.now)
+	}
+	require.NotEqual(t, queue.NoPartition, c.running)
+	c.arrive(waiting)
+	require.Equal(t, waiting, c.ModelStats(c.model).Requests, "they wait")
+	return c
+}
+
+// TestARequestCostsTheSameInALongLane: what it costs to queue a request, and to run it, does not grow with how many wait. It is the
+// processor time of this thread that is compared, the least of some rounds in turns: what others do on the machine is not in it.
+func TestARequestCostsTheSameInALongLane(t *testing.T) {
+	const full = 64
+	whole := func(waiting int) int { return 2 * waiting }
+	for name, of := range map[string]struct {
+		maxBatch   func(waiting int) int
+		partitions int
+		in         func(c *crowd)
+		requests   int // that it takes
+		// only are the disciplines that it is about, all of them if there are none; but are those that make no such claim, and why.
+		only []string
+		but  map[string]string
+	}{
+		"arrive at a batch that has room for all": {
+			maxBatch: whole, partitions: 1, requests: short, in: func(c *crowd) { c.arrive(short) },
+			but: map[string]string{"duty-cycle": "its limit is that of the turn, so that what has gathered is looked at again"},
+		},
+		"arrive behind full batches": {maxBatch: func(int) int { return full }, partitions: 1, requests: short, in: func(c *crowd) { c.arrive(short) }},
+		"arrive where waiting is on purpose": {
+			maxBatch: whole, partitions: 4, requests: short, in: func(c *crowd) { c.arrive(short) },
+			only: []string{"adaptive", "deferred", "timeout"},
+		},
+		"arrive, and run in full batches": {
+			maxBatch: func(int) int { return full }, partitions: 1, requests: 4 * full, in: func(c *crowd) {
+				for range 4 {
+					c.arrive(full)
+					c.Complete(c.now, c.running)
+				}
+			},
+		},
+	} {
+		for _, discipline := range queue.Names() {
+			if len(of.only) > 0 && !slices.Contains(of.only, discipline) || of.but[discipline] != "" {
+				continue
+			}
+			t.Run(name+"/"+discipline, func(t *testing.T) {
+				params := map[string]string{}
+				if discipline == "timeout" {
+					params["max_queue_delay"] = "1h"
+				}
+				d, err := queue.NewDiscipline(discipline, params)
+				require.NoError(t, err)
+				least := map[int]time.Duration{short: math.MaxInt64, long: math.MaxInt64}
+				for range 5 {
+					for waiting, before := range least {
+						c := newCrowd(t, d, waiting, of.requests, of.maxBatch(waiting), of.partitions)
+						least[waiting] = min(before, threadTime(t, func() { of.in(c) }))
+					}
+				}
+				ratio := float64(least[long]) / float64(least[short])
+				t.Logf("%v per request with %d waiting, %v with %d: %.2f times", least[short]/time.Duration(of.requests), short, least[long]/time.Duration(of.requests), long, ratio)
+				require.Less(t, ratio, float64(steeper), "a request costs more the more others wait")
+			})
+		}
+	}
+}
+
+// threadTime is how long f keeps a processor busy.
+func threadTime(t *testing.T, f func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var from, to unix.Timespec
+	require.NoError(t, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &from))
+	f()
+	require.NoError(t, unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &to))
+	return time.Duration(to.Nano() - from.Nano())
+}
