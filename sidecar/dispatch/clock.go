@@ -13,6 +13,16 @@ type Clock interface {
 	Now() time.Time
 	// Alarm returns an alarm that calls ring on a goroutine of its own.
 	Alarm(ring func()) Alarm
+	// After calls ring once, on a goroutine of its own, when so much time has
+	// passed. It is for what need not be exact, costs little and is given up by
+	// whoever no longer needs it.
+	After(wait time.Duration, ring func()) Timer
+}
+
+// Timer is a call that is to come.
+type Timer interface {
+	// Stop takes it back; it reports whether that was in time.
+	Stop() bool
 }
 
 // Alarm calls its function at or soon after the moment it was last set to. A
@@ -31,6 +41,8 @@ func TimerClock() Clock { return timerClock{} }
 type timerClock struct{}
 
 func (timerClock) Now() time.Time { return time.Now() }
+
+func (timerClock) After(wait time.Duration, ring func()) Timer { return time.AfterFunc(wait, ring) }
 
 func (timerClock) Alarm(ring func()) Alarm { return newTimerAlarm(ring) }
 

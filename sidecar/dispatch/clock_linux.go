@@ -18,9 +18,7 @@ import (
 // poller does.
 func SystemClock() Clock { return systemClock{} }
 
-type systemClock struct{}
-
-func (systemClock) Now() time.Time { return time.Now() }
+type systemClock struct{ timerClock }
 
 func (systemClock) Alarm(ring func()) Alarm {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)

@@ -156,9 +156,10 @@ const (
 func (d *Dispatcher) probe(p *partition) {
 	defer d.tasks.Done()
 	for wait := firstProbe; ; wait = min(2*wait, lastProbe) {
-		timer := time.NewTimer(wait)
+		rung := make(chan struct{})
+		timer := d.clock.After(wait, func() { close(rung) })
 		select {
-		case <-timer.C:
+		case <-rung:
 		case <-d.background.Done():
 			timer.Stop()
 		}

@@ -42,11 +42,13 @@ type triton struct {
 	hold    chan struct{} // executions wait for it to close
 	passes  string        // but not that of the request with this id
 	started chan string   // ids of requests that have begun, if set
-	refuse  func(*tritonpb.ModelInferRequest) error
-	short   bool // answers lack a row
-	batches []int
-	seen    []string // ids
-	loading bool
+	// cancelled are those whose caller went while they were held, if set.
+	cancelled chan string
+	refuse    func(*tritonpb.ModelInferRequest) error
+	short     bool // answers lack a row
+	batches   []int
+	seen      []string // ids
+	loading   bool
 }
 
 func newTriton(t *testing.T) *triton {
@@ -99,7 +101,7 @@ func (p *triton) ModelReady(context.Context, *tritonpb.ModelReadyRequest) (*trit
 
 func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
 	p.mu.Lock()
-	takes, hold, refuse, short, started := p.takes, p.hold, p.refuse, p.short, p.started
+	takes, hold, refuse, short, started, cancelled := p.takes, p.hold, p.refuse, p.short, p.started, p.cancelled
 	if p.passes != "" && p.passes == r.Id {
 		hold = nil
 	}
@@ -117,6 +119,9 @@ func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) 
 		select {
 		case <-hold:
 		case <-ctx.Done():
+			if cancelled != nil {
+				cancelled <- r.Id
+			}
 			return nil, ctx.Err()
 		}
 	}

@@ -60,7 +60,7 @@ type model struct {
 	removed     bool
 	stop        chan struct{} // closed by interrupt
 	interrupted bool          // by an outage that lasts, a fault or Close
-	outage      *time.Timer   // runs while no partition is up
+	outage      Timer         // runs while no partition is up
 	why         string        // what the last partition that went down died of
 	revision    string        // of the model's files
 	tallies     map[string]*tally

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -338,8 +337,8 @@ func (d *Dispatcher) checkOutages() {
 				m.stop = make(chan struct{})
 			}
 		case m.outage == nil && !m.interrupted:
-			var timer *time.Timer
-			timer = time.AfterFunc(d.o.OutageWait, func() {
+			var timer Timer
+			timer = d.clock.After(d.o.OutageWait, func() {
 				d.mu.Lock()
 				defer d.unlock()
 				if m.outage == timer {

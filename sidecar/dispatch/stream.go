@@ -113,6 +113,7 @@ type inferStream struct {
 	finished []*upstream
 	steps    map[sequenceKey]chan struct{} // closed once the last request of the sequence was answered
 	closed   bool                          // no further tasks
+	over     bool                          // nothing is sent any more
 	turns    []*turn                       // what is owed in order, oldest first
 	sending  bool                          // somebody sends those that can be
 	owed     int                           // requests without their last answer, or with one that waits for its turn

@@ -35,12 +35,16 @@ func (s *inferStream) begin(size int64) *turn {
 
 // deliver hands over a message that answers a turn and says whether it is the
 // last. It is sent at once if it is its turn. What waits for that counts as bytes
-// under way, as the request did.
+// under way, as the request did. Once the call is over, nobody takes it.
 func (s *inferStream) deliver(t *turn, m any, last bool) {
 	held := sizeOf(m)
-	s.d.bytes.Add(held)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.over {
+		discard(m)
+		return
+	}
+	s.d.bytes.Add(held)
 	t.messages = append(t.messages, m)
 	s.bytes += held
 	if t.ended = last; last {
@@ -59,7 +63,8 @@ func (s *inferStream) deliver(t *turn, m any, last bool) {
 }
 
 // advance sends what can be sent of the turn that it is, and reports whether it
-// is over. It releases s.mu, which it is called with, while it sends.
+// is over. It releases s.mu, which it is called with, while it sends; meanwhile
+// the call may have ended and taken all turns.
 func (s *inferStream) advance(t *turn) (over bool) {
 	for len(t.messages) > 0 {
 		m := t.messages[0]
@@ -73,7 +78,7 @@ func (s *inferStream) advance(t *turn) (over bool) {
 		s.mu.Lock()
 		s.bytes -= n
 	}
-	return t.ended
+	return t.ended && !s.over
 }
 
 // settle counts a request out, of which so many bytes are still counted. Guarded
@@ -112,6 +117,13 @@ func (s *inferStream) write(m any) error {
 		return sendDown(s.down, f)
 	}
 	return s.down.SendMsg(m)
+}
+
+// discard frees a message that is not sent.
+func discard(m any) {
+	if f, ok := m.(*batch.Frame); ok {
+		f.Data.Free()
+	}
 }
 
 // sizeOf is the length of a message on the wire.

@@ -132,8 +132,8 @@ const lastWord = time.Second
 // after lastWord.
 func (s *inferStream) part(up *upstream, ended <-chan struct{}) {
 	defer up.cancel()
-	timer := time.NewTimer(lastWord)
-	defer timer.Stop()
+	passed := make(chan struct{})
+	defer s.d.clock.After(lastWord, func() { close(passed) }).Stop()
 	for {
 		s.mu.Lock()
 		owes := len(up.pending) > 0
@@ -145,7 +145,7 @@ func (s *inferStream) part(up *upstream, ended <-chan struct{}) {
 		case <-up.idle:
 		case <-ended:
 			return
-		case <-timer.C:
+		case <-passed:
 			return
 		}
 	}
@@ -287,19 +287,17 @@ func (s *inferStream) abandon() {
 		left = append(left, up.pending...)
 		up.pending = nil
 	}
-	turns := s.turns
-	s.turns = nil
+	for _, t := range s.turns {
+		for _, m := range t.messages {
+			s.d.bytes.Add(-sizeOf(m))
+			discard(m)
+		}
+		t.messages = nil
+	}
+	s.turns, s.over = nil, true // what reads may still refuse a request: only the end of this call stops it
 	s.mu.Unlock()
 	for i := range left {
 		s.end(&left[i], result, reason)
-	}
-	for _, t := range turns {
-		for _, m := range t.messages {
-			s.d.bytes.Add(-sizeOf(m))
-			if f, ok := m.(*batch.Frame); ok {
-				f.Data.Free()
-			}
-		}
 	}
 }
 
