@@ -21,12 +21,17 @@ type Batching struct {
 	Delay   time.Duration
 }
 
+// Seen is a model's live traffic, in requests per second, and which part of it was bad.
+type Seen struct{ Rate, BadRate float64 }
+
 // Input is what advice is made from.
 type Input struct {
 	// Snapshot of the live system; it is not changed.
 	Snapshot *policy.Snapshot
 	// Batching by model; a model that is not in it runs its requests alone.
 	Batching map[string]Batching
+	// Seen is how Triton's own batching fares with the present traffic, by model; nil where Conch batches.
+	Seen map[string]Seen
 	// Traffic is recorded; nil generates it at the snapshot's rates and burstiness.
 	Traffic *Traffic
 	// Seeds of the repetitions; the spread over them is the advice's.
@@ -46,7 +51,7 @@ type Advice struct {
 	// Triton and Conch are the highest rates that hold under the timeout and the adaptive discipline.
 	Triton *sim.Found `json:"triton,omitempty"`
 	Conch  *sim.Found `json:"conch,omitempty"`
-	// Ratio is Conch's over Triton's, the median over seeds; Low and High are the spread.
+	// Ratio is Conch's over Triton's, the median over seeds; Low and High are the spread, wider by how exactly rates are searched.
 	Ratio float64 `json:"ratio"`
 	Low   float64 `json:"ratio_low"`
 	High  float64 `json:"ratio_high"`
@@ -80,6 +85,13 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	if a.Triton, err = w.goodput(ctx, "timeout", 0); err != nil {
 		return nil, err
 	}
+	if why := contradicted(in.Seen, a.Triton); why != "" {
+		// Figures that are wrong of what is there are no better of what could be.
+		a.Enough, a.Triton = false, nil
+		a.Missing = []string{why}
+		a.Text = []string{"The simulation of your Triton does not agree with what it does, so that nothing can be said of Conch:", why}
+		return a, nil
+	}
 	say("searching what Conch holds")
 	if a.Conch, err = w.goodput(ctx, "adaptive", 0); err != nil {
 		return nil, err
@@ -91,7 +103,7 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 		}
 		slices.Sort(ratios)
 		n := len(ratios)
-		a.Ratio, a.Low, a.High = (ratios[(n-1)/2]+ratios[n/2])/2, ratios[0], ratios[n-1]
+		a.Ratio, a.Low, a.High = (ratios[(n-1)/2]+ratios[n/2])/2, ratios[0]*(1-tolerance), ratios[n-1]*(1+tolerance)
 		say("searching how few GPUs would do")
 		if a.Needed, err = w.fewest(ctx, a.Triton.Rate, a.GPUs); err != nil {
 			return nil, err
@@ -99,6 +111,24 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	}
 	a.write(len(in.Seeds), in.Traffic == nil)
 	return a, nil
+}
+
+// contradicted says where live traffic refutes what Triton is said to hold; empty where it does not.
+func contradicted(seen map[string]Seen, triton *sim.Found) string {
+	var rate, worst float64
+	for _, m := range seen {
+		rate += m.Rate
+		if m.Rate > 0 {
+			worst = max(worst, m.BadRate)
+		}
+	}
+	switch {
+	case worst <= .01 && triton.High < .75*rate:
+		return fmt.Sprintf("it holds %.0f requests per second with %.1f%% bad at the worst, and %.0f at the most in the simulation. Are profiles, instances on a GPU or GPUs other than conch thinks (tritonctl model get NAME, tritonctl gpu ls)?", rate, 100*worst, triton.High)
+	case worst > .05 && triton.Low > rate/.75:
+		return fmt.Sprintf("%.1f%% of a model's requests are bad at %.0f requests per second in all, of which the simulation holds %.0f at the least. Are there other callers of the servers, or callers that wait for answers before they send more?", 100*worst, rate, triton.Low)
+	}
+	return ""
 }
 
 // write makes sentences of the figures.
@@ -115,15 +145,15 @@ func (a *Advice) write(seeds int, live bool) {
 		a.Text = append(a.Text, fmt.Sprintf("%.0f requests per second were observed. With traffic like that, Triton's own batching holds %.0f requests per second on your %s with at most 1%% bad for every model, and Conch would hold %.0f.",
 			a.Rate, a.Triton.Rate, gpus(a.GPUs), a.Conch.Rate))
 		switch {
-		case a.Low > 1.02:
-			a.Text = append(a.Text, fmt.Sprintf("Conch would hold %.2gx the traffic at the same SLO (%.2f to %.2f over %d seeds).", a.Ratio, a.Low, a.High, seeds))
-		case a.High < .98:
+		case a.Low > 1:
+			a.Text = append(a.Text, fmt.Sprintf("Conch would hold %.2fx the traffic at the same SLO (%.2f to %.2f over %d seeds).", a.Ratio, a.Low, a.High, seeds))
+		case a.High < 1:
 			a.Text = append(a.Text, fmt.Sprintf("Conch would hold less than Triton: %.2fx (%.2f to %.2f over %d seeds). Do not put it in control of these models.", a.Ratio, a.Low, a.High, seeds))
 		default:
 			a.Text = append(a.Text, fmt.Sprintf("Conch would gain nothing certain: %.2fx (%.2f to %.2f over %d seeds).", a.Ratio, a.Low, a.High, seeds))
 		}
 		if a.Needed > 0 && a.Needed < a.GPUs {
-			a.Text = append(a.Text, fmt.Sprintf("Or the same on %d of your %s, with every model on each of them.", a.Needed, gpus(a.GPUs)))
+			a.Text = append(a.Text, fmt.Sprintf("Or the same on %d of your %s, with every model on each of them (in all of %d repetitions).", a.Needed, gpus(a.GPUs), seeds))
 		}
 	}
 	for _, n := range a.Notes {
@@ -138,31 +168,41 @@ func gpus(n int) string {
 	return fmt.Sprintf("%d GPUs", n)
 }
 
+// tolerance is how exactly rates are searched, relative to them.
+const tolerance = .02
+
 // goodput under a discipline; gpus 0 means the present ones and the present placement.
 func (w *world) goodput(ctx context.Context, discipline string, gpus int) (*sim.Found, error) {
-	return sim.Goodput(ctx, sim.Search{Seeds: w.in.Seeds, Guess: w.rate, Tolerance: .02, Run: func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
+	return sim.Goodput(ctx, sim.Search{Seeds: w.in.Seeds, Guess: w.rate, Tolerance: tolerance, Run: func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
 		return w.run(ctx, discipline, gpus, rate, seed)
 	}})
 }
 
-// fewest is the least number of GPUs on which Conch holds a rate with every seed; 0 where none below all does.
+// fewest is the least number of GPUs on which Conch holds a rate with every seed, found by halving; 0 where none below all was found.
 func (w *world) fewest(ctx context.Context, rate float64, all int) (int, error) {
-	for n := 1; n < all; n++ {
-		holds := true
+	fails, holds := 0, all
+	for holds-fails > 1 {
+		n := (fails + holds) / 2
+		ok := true
 		for _, seed := range w.in.Seeds {
 			r, err := w.run(ctx, "adaptive", n, rate, seed)
 			if err != nil {
 				return 0, err
 			}
-			if holds = r.WorstBadRate() <= .01; !holds {
+			if ok = r.WorstBadRate() <= .01; !ok {
 				break
 			}
 		}
-		if holds {
-			return n, nil
+		if ok {
+			holds = n
+		} else {
+			fails = n
 		}
 	}
-	return 0, nil
+	if holds == all {
+		return 0, nil
+	}
+	return holds, nil
 }
 
 func (w *world) run(ctx context.Context, discipline string, gpus int, rate float64, seed uint64) (*sim.Result, error) {

@@ -70,7 +70,7 @@ func TestThinDataGiveNoFigure(t *testing.T) {
 		want   string
 	}{
 		{"nothing arrived", func(s *policy.Snapshot) { s.Models[0].Rate = 0 }, "No requests were seen"},
-		{"little arrived", func(s *policy.Snapshot) { s.Models[0].Rate = 3 }, "30 requests; 200 are the least"},
+		{"little arrived", func(s *policy.Snapshot) { s.Models[0].Rate = 3 }, "15 requests; 200 are the least"},
 		{"no profile", func(s *policy.Snapshot) { s.Profiles[0].Usable = false }, "not known well enough"},
 		{"no SLO", func(s *policy.Snapshot) { s.Models[0].SloUs = 0 }, "no SLO"},
 		{"nowhere", func(s *policy.Snapshot) { s.Current = nil }, "on no GPU"},
@@ -85,4 +85,40 @@ func TestThinDataGiveNoFigure(t *testing.T) {
 			require.Contains(t, strings.Join(a.Text, "\n"), c.want)
 		})
 	}
+}
+
+// What a team sees every day refutes a simulation that says otherwise, and then there is no figure.
+func TestAdviceThatTheLiveTrafficRefutesIsNotGiven(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		seen advise.Seen
+		want string
+	}{
+		{"more than it could hold", advise.Seen{Rate: 2000, BadRate: .004}, "it holds 2000 requests per second with 0.4% bad"},
+		{"bad although it could hold it", advise.Seen{Rate: 20, BadRate: .3}, "30.0% of a model's requests are bad"},
+		{"as simulated", advise.Seen{Rate: 60, BadRate: 0}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, err := advise.Make(t.Context(), advise.Input{Snapshot: world(1, 60, "a"), Seeds: []uint64{1}, Seen: map[string]advise.Seen{"a": c.seen}})
+			require.NoError(t, err)
+			require.Equal(t, c.want == "", a.Enough)
+			require.Equal(t, c.want == "", a.Triton != nil)
+			require.Contains(t, strings.Join(a.Text, "\n"), c.want)
+		})
+	}
+}
+
+// A model that is called once a minute keeps nobody from an answer about the others; one that makes up much of the traffic does.
+func TestAModelThatIsHardlyCalledIsLeftOut(t *testing.T) {
+	s := world(1, 60, "a", "rare")
+	s.Models[1].Rate = 1
+	a, err := advise.Make(t.Context(), advise.Input{Snapshot: s, Seeds: []uint64{1}})
+	require.NoError(t, err)
+	require.True(t, a.Enough, a.Text)
+	require.Contains(t, strings.Join(a.Text, "\n"), "Not known: what rare costs the others: it is left out here (5 requests; 200 are the least.")
+	s.Models[1].Rate = 20
+	a, err = advise.Make(t.Context(), advise.Input{Snapshot: s, Seeds: []uint64{1}})
+	require.NoError(t, err)
+	require.False(t, a.Enough)
+	require.Contains(t, strings.Join(a.Text, "\n"), "rare: 100 requests; 200 are the least")
 }

@@ -23,8 +23,10 @@ const (
 	fewestRequests = 200
 	// short is the recording below which a note is due.
 	short = 30 * time.Second
-	// liveWindow is what the rates of a snapshot cover.
+	// liveWindow is what the rates of a snapshot cover that does not say.
 	liveWindow = 5 * time.Second
+	// mostLeftOut is the share of all requests that may belong to models that cannot be judged.
+	mostLeftOut = .1
 )
 
 // Traffic is a recorded trace in memory.
@@ -79,14 +81,15 @@ func (a *Advice) look(in Input) (*world, error) {
 		}
 	} else {
 		for _, m := range s.GetModels() {
-			counts[m.GetName()] = m.GetRate() * liveWindow.Seconds()
+			counts[m.GetName()] = m.GetRate() * window(s).Seconds()
 		}
 		a.Notes = append(a.Notes, "how the traffic varies beyond the last seconds: `tritonctl record --for 5m --file trace`, then `tritonctl advise trace` know more.")
 	}
 	x := policy.NewIndex(s)
 	a.GPUs = len(x.GPUs())
-	total := 0.0
+	total, unknown := 0.0, 0.0
 	keep := map[string]bool{}
+	var left []reason
 	for _, m := range s.GetModels() {
 		n := counts[m.GetName()]
 		if n == 0 {
@@ -100,16 +103,28 @@ func (a *Advice) look(in Input) (*world, error) {
 		placed := len(s.GetCurrent().PartitionsOf(m.GetName())) > 0
 		switch {
 		case n < fewestRequests:
-			a.Missing = append(a.Missing, fmt.Sprintf("%s: %.0f requests; %d are the least. Record for longer: tritonctl record --for 5m --file trace", m.GetName(), n, fewestRequests))
+			left = append(left, reason{m.GetName(), fmt.Sprintf("%.0f requests; %d are the least. Record for longer: tritonctl record --for 5m --file trace", n, fewestRequests)})
+			unknown += n
 		case !placed:
-			a.Missing = append(a.Missing, m.GetName()+": it is on no GPU.")
+			left = append(left, reason{m.GetName(), "it is on no GPU."})
+			unknown += n
 		case !a.profiled(x, s, m):
-			a.Missing = append(a.Missing, fmt.Sprintf("%s: how long its batches take is not known well enough: at least two batch sizes must be seen often. Let Triton batch (dynamic_batching in its config.pbtxt), send some requests of several rows, or declare models.%s.profile.alpha and .beta in conch.yaml.", m.GetName(), m.GetName()))
+			left = append(left, reason{m.GetName(), fmt.Sprintf("how long its batches take is not known well enough: at least two batch sizes must be seen often. Let Triton batch (dynamic_batching in its config.pbtxt), send some requests of several rows, or declare models.%s.profile.alpha and .beta in conch.yaml.", m.GetName())})
+			unknown += n
 		case m.GetSloUs() == 0:
-			a.Missing = append(a.Missing, m.GetName()+": it has no SLO; give it one in conch.yaml.")
+			left = append(left, reason{m.GetName(), "it has no SLO; give it one in conch.yaml."})
+			unknown += n
 		default:
 			keep[m.GetName()] = true
 			total += n
+		}
+	}
+	// A model that is hardly ever called must not keep the others without an answer.
+	for _, one := range left {
+		if len(keep) > 0 && unknown <= mostLeftOut*(total+unknown) {
+			a.Notes = append(a.Notes, fmt.Sprintf("what %s costs the others: it is left out here (%s)", one.model, one.text))
+		} else {
+			a.Missing = append(a.Missing, one.model+": "+one.text)
 		}
 	}
 	for _, name := range sorted(counts) {
@@ -120,7 +135,7 @@ func (a *Advice) look(in Input) (*world, error) {
 	if len(keep) == 0 && len(a.Missing) == 0 {
 		a.Missing = append(a.Missing, "No requests were seen. Send some of your clients to conch, then ask again.")
 	}
-	length := liveWindow
+	length := window(s)
 	if in.Traffic != nil {
 		length = max(time.Millisecond, in.Traffic.Length)
 	}
@@ -128,7 +143,7 @@ func (a *Advice) look(in Input) (*world, error) {
 	a.Rate = w.rate
 	only(s, keep)
 	a.Notes = append(a.Notes,
-		"how requests queue in each Triton server: one queue before all GPUs is simulated for both sides, which favours Triton where a model is on several.",
+		"how requests queue in each Triton server: one queue before all GPUs is simulated for both sides, which favours Triton where a model is on several; a GPU runs one batch at a time, also where instance_group has several instances.",
 		"what other callers of the servers do, and the microseconds that Conch itself adds.")
 	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(s)
 	if err != nil {
@@ -136,6 +151,17 @@ func (a *Advice) look(in Input) (*world, error) {
 	}
 	w.snapshot = encoded
 	return w, nil
+}
+
+// reason says why a model cannot be judged.
+type reason struct{ model, text string }
+
+// window is what the rates of a snapshot cover.
+func window(s *policy.Snapshot) time.Duration {
+	if seconds := s.GetStatistics().GetWindowSeconds(); seconds > 0 {
+		return time.Duration(seconds * float64(time.Second))
+	}
+	return liveWindow
 }
 
 func sorted(m map[string]float64) []string {
@@ -196,8 +222,9 @@ func (w *world) streams(s *policy.Snapshot, rate float64, seed uint64) ([]worklo
 	return []workload.Stream{w.resampled(s, rate/w.rate, seed)}, nil
 }
 
-// resampled is a block bootstrap: pieces of about a second, drawn with replacement, keep the bursts within models and across them, and the
-// spread over seeds then is that of the traffic too.
+// resampled is a block bootstrap: pieces of about a second, drawn with replacement, keep the bursts within models and across them. Every seed
+// first draws a recording as long as the one there is, and its trials from that: the spread over seeds then has in it that another recording
+// would have been another, which counts for much where it is short.
 func (w *world) resampled(s *policy.Snapshot, faster float64, seed uint64) workload.Stream {
 	t := w.in.Traffic
 	index := map[string]int32{}
@@ -207,10 +234,14 @@ func (w *world) resampled(s *policy.Snapshot, faster float64, seed uint64) workl
 	pieces := max(1, min(int(t.Length/time.Second), 1000))
 	length := t.Length / time.Duration(pieces)
 	random := workload.Seed(seed, "pieces", "")
+	drawn := make([]time.Duration, pieces)
+	for i := range drawn {
+		drawn[i] = time.Duration(random.IntN(pieces)) * length
+	}
 	var all []workload.Arrival
 	need := time.Duration(float64(trial) * faster)
 	for at := time.Duration(0); at < need; at += length {
-		from := time.Duration(random.IntN(pieces)) * length
+		from := drawn[random.IntN(pieces)]
 		i, _ := slices.BinarySearchFunc(t.Arrivals, from, func(a workload.Arrival, v time.Duration) int { return int(a.At - v) })
 		for ; i < len(t.Arrivals) && t.Arrivals[i].At < from+length; i++ {
 			one := t.Arrivals[i]

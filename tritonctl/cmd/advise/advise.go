@@ -77,7 +77,17 @@ func run(ctx context.Context, f *factory.Factory, seeds int, args []string) erro
 	if err != nil {
 		return err
 	}
+	version, err := api.Version(ctx)
+	if err != nil {
+		return err
+	}
 	for _, m := range models {
+		if version.Mode == "observe" {
+			if in.Seen == nil {
+				in.Seen = map[string]advise.Seen{}
+			}
+			in.Seen[m.Name] = advise.Seen{Rate: m.Rate, BadRate: m.BadRate}
+		}
 		in.Batching[m.Name] = advise.Batching{Dynamic: m.DynamicBatching, Delay: time.Duration(m.MaxQueueDelaySeconds * 1e9)}
 	}
 	a, err := advise.Make(ctx, in)
