@@ -25,6 +25,9 @@ func (d *Dispatcher) passThrough(c *call, route *route) answer {
 	sequence := sequenceOf(c.req)
 	var avoid *partition
 	for {
+		if err := c.ctx.Err(); err != nil { // before its sequence counts as going on, or as ended
+			return answer{err: status.FromContextError(err).Err(), passed: true, retried: avoid != nil}
+		}
 		place, err := d.acquire(c.ctx, c.req.Model, route, avoid, sequence)
 		if err != nil {
 			return answer{err: err, passed: true, retried: avoid != nil}

@@ -75,3 +75,51 @@ func TestWhoGoesUnderAnswers(t *testing.T) {
 		})
 	}
 }
+
+// TestAStreamFindsAnotherPartition: a partition that is found dead when a stream is opened to it has not begun anything.
+func TestAStreamFindsAnotherPartition(t *testing.T) {
+	p, q := newTriton(t), newTriton(t)
+	p.kill()
+	d, seen, client := streamed(t, dispatch.Options{}, table(1, decoupled, p, q))
+	for range 10 {
+		require.Equal(t, []string{"a|m|true|"}, lines(t, openStream(t.Context(), t, client, message("a", 1, 1))))
+	}
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 10}, resultsInTime(seen.count(t)))
+	require.False(t, d.Partitions()[0].Up)
+}
+
+// TestASequenceStaysWhereItIs: steps that a caller who has gone left waiting were never sent, so that the sequence has not ended.
+func TestASequenceStaysWhereItIs(t *testing.T) {
+	p, q := newTriton(t), newTriton(t)
+	p.hold, p.started = make(chan struct{}), make(chan string, 10)
+	step := func(id string, end bool) *tritonpb.ModelInferRequest {
+		m := message(id, 1, 1)
+		m.Parameters = map[string]*tritonpb.InferParameter{
+			"sequence_id":  {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 7}},
+			"sequence_end": {ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: end}},
+		}
+		return m
+	}
+	d, _, client := streamed(t, dispatch.Options{}, table(1, func(m *dispatch.Model) {
+		m.Batchable = false
+		m.Config.SchedulingChoice = &tritonpb.ModelConfig_SequenceBatching{SequenceBatching: &tritonpb.ModelSequenceBatching{MaxSequenceIdleMicroseconds: 60e6}}
+	}, p, q))
+	ctx, cancel := context.WithCancel(t.Context())
+	openStream(ctx, t, client, step("first", false), step("last", true))
+	require.Equal(t, "first", <-p.started)
+	require.Eventually(t, func() bool { n, _ := d.UnderWay(); return n == 3 }, 10*time.Second, time.Millisecond)
+	cancel()
+	require.Eventually(t, func() bool { n, _ := d.UnderWay(); return n == 0 }, 10*time.Second, time.Millisecond)
+	other := make(chan error, 1)
+	go func() { // the other partition has less to do
+		_, err := client.ModelInfer(t.Context(), message("other", 1, 1))
+		other <- err
+	}()
+	require.Equal(t, "other", <-p.started)
+	again := openStream(t.Context(), t, client, step("last", true))
+	require.Equal(t, "last", <-p.started, "where the sequence is")
+	close(p.hold)
+	require.Equal(t, []string{"last|m|true|"}, lines(t, again))
+	require.NoError(t, <-other)
+	require.Empty(t, q.executions())
+}

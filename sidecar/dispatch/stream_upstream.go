@@ -68,17 +68,24 @@ func (s *inferStream) forward(c *call, route *route, size int64) error {
 	return nil // a broken upstream is the relay's to report
 }
 
-// hand finds or opens the upstream for a request and makes it owe the answers.
+// hand finds or opens the upstream for a request and makes it owe the answers. To
+// a partition that is lost before there is one nothing was sent: another may serve
+// the request, but not the sequence, whose state was lost too.
 func (s *inferStream) hand(r *batch.Request, route *route, p pendingAnswer) (*upstream, error) {
 	sequence := sequenceOf(r)
+	var avoid *partition
 	for {
 		var err error
-		if p.place, err = s.d.acquire(s.ctx, r.Model, route, nil, sequence); err != nil {
+		if p.place, err = s.d.acquire(s.ctx, r.Model, route, avoid, sequence); err != nil {
 			return nil, err
 		}
 		up, err := s.upstream(p.place.partition)
 		if err != nil {
 			p.place.release(s.d)
+			if forward.Lost(err) && avoid == nil && sequence == nil && s.ctx.Err() == nil {
+				avoid = p.place.partition
+				continue
+			}
 			return nil, err
 		}
 		s.mu.Lock()
@@ -168,7 +175,9 @@ func (s *inferStream) relay(up *upstream) {
 	}
 	owes := len(up.pending) > 0
 	delete(s.ups, up.partition)
-	s.finished = append(s.finished, up)
+	if owes {
+		s.finished = append(s.finished, up)
+	}
 	s.mu.Unlock()
 	for i := range over {
 		result, reason := s.fate(&over[i])
@@ -283,7 +292,7 @@ func (s *inferStream) abandon() {
 	}
 	s.mu.Lock()
 	var left []pendingAnswer
-	for _, up := range s.finished { // all of them: the relays have ended
+	for _, up := range s.finished { // all that owe: the relays have ended
 		left = append(left, up.pending...)
 		up.pending = nil
 	}

@@ -171,9 +171,14 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	return c.pick().Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream implements grpc.ClientConnInterface.
+// NewStream implements grpc.ClientConnInterface. An error for which Lost is true
+// means that nothing was sent.
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return c.pick().NewStream(ctx, desc, method, opts...)
+	s, err := c.pick().NewStream(ctx, desc, method, opts...)
+	if err != nil {
+		return nil, classify(err, false)
+	}
+	return s, nil
 }
 
 // Answer is what came back from a unary call beside an error.

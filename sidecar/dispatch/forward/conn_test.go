@@ -5,8 +5,10 @@ package forward_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -165,4 +167,54 @@ func TestDropLosesWhatWaits(t *testing.T) {
 	a, err := c.Call(t.Context(), method, frame(t, "next"))
 	require.NoError(t, err)
 	a.Frame.Data.Free()
+}
+
+// wire is a connection that is cut after so many writes.
+type wire struct {
+	net.Conn
+	left *atomic.Int32
+}
+
+func (w wire) Write(b []byte) (int, error) {
+	if w.left.Add(-1) < 0 {
+		return 0, errors.Join(errors.New("cut"), w.Close())
+	}
+	return w.Conn.Write(b)
+}
+
+// TestACutWireIsALoss: for a stream too, whenever it is cut and in whatever words that is said; what a server says is none.
+func TestACutWireIsALoss(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := grpc.NewServer()
+	go func() { _ = s.Serve(l) }()
+	defer s.Stop()
+	ask := func(writes int32) error {
+		left := new(atomic.Int32)
+		left.Store(writes)
+		c, err := forward.Dial(l.Addr().String(), forward.Options{DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+			return wire{conn, left}, err
+		})}})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, c.Close()) }()
+		stream, err := c.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, tritonpb.GRPCInferenceService_ModelStreamInfer_FullMethodName)
+		if err != nil {
+			return err
+		}
+		return stream.RecvMsg(&batch.Frame{})
+	}
+	lost := 0
+	for writes := range int32(20) {
+		err := ask(writes)
+		if status.Code(err) == codes.Unimplemented {
+			require.False(t, forward.Lost(err), "%v", err)
+			continue
+		}
+		require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+		require.True(t, forward.Lost(err), "%v", err)
+		lost++
+	}
+	require.Positive(t, lost)
+	require.Less(t, lost, 20)
 }
