@@ -90,7 +90,8 @@ func (c *collector) arrived(e *engine, r *request) {
 }
 
 func (c *collector) answered(e *engine, r *request, o outcome) {
-	b := c.bin(e)
+	// Where it arrived: what was late because of a burst is counted there, and not where it was answered long after.
+	b := &c.bins[min(int(r.Arrival/c.width), len(c.bins)-1)]
 	if o == good {
 		b.good++
 	} else {

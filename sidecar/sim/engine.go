@@ -181,8 +181,13 @@ func (e *engine) run() error {
 	request := queue.Time(e.w.Delays.Request)
 	last := e.end + request + queue.Time(drain)
 	for step := 0; e.err == nil; step++ {
-		if step%checkEvery == 0 && e.ctx.Err() != nil {
-			return e.ctx.Err()
+		if step%checkEvery == 0 {
+			if e.ctx.Err() != nil {
+				return e.ctx.Err()
+			}
+			if e.w.Progress != nil {
+				e.w.Progress(min(e.now, e.end).Duration())
+			}
 		}
 		arrival, event, due := e.arrivals.next(), e.timers.next(), e.sched.Next()
 		if arrival != queue.Never {

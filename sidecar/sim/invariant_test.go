@@ -6,6 +6,7 @@ package sim_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -120,7 +121,7 @@ func TestInvariants(t *testing.T) {
 func TestSearch(t *testing.T) {
 	world := func(bad func(rate float64) bool) func(context.Context, float64, uint64) (*sim.Result, error) {
 		return func(_ context.Context, rate float64, seed uint64) (*sim.Result, error) {
-			r := &sim.Result{Models: []sim.ModelResult{{}, {}}}
+			r := &sim.Result{Models: []sim.ModelResult{{}, {}}, Total: sim.Totals{Arrivals: 1000}}
 			if bad(rate - float64(seed)) {
 				r.Models[1].BadRate, r.Total.BadRate = .02, .009
 			}
@@ -158,6 +159,13 @@ func TestSearch(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, strings.Split(want, ":")[0], fmt.Sprint(found.Rate), want)
 	}
+
+	// A rate at which nobody comes within the time is no rate that holds.
+	found, err = sim.Goodput(t.Context(), sim.Search{Seeds: []uint64{0}, Run: func(_ context.Context, rate float64, _ uint64) (*sim.Result, error) {
+		return &sim.Result{Models: []sim.ModelResult{{Totals: sim.Totals{BadRate: min(1, math.Floor(rate))}}}, Total: sim.Totals{Arrivals: uint64(rate)}}, nil
+	}})
+	require.NoError(t, err)
+	require.Zero(t, found.Rate)
 
 	_, err = sim.Goodput(t.Context(), sim.Search{})
 	require.ErrorContains(t, err, "something to run and a seed")

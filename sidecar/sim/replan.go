@@ -32,6 +32,8 @@ type planning struct {
 	rates    []float64               // that the last plan was made for, by model
 	since    map[crossing]queue.Time // since when a threshold is crossed
 	made     int
+	failed   int
+	failure  string // the first
 	size     weighing
 }
 
@@ -237,7 +239,7 @@ func (e *engine) replan(reason string) {
 		err = e.validate(s, answer)
 	}
 	if err != nil {
-		e.collect.event(e, EventPlanFailed, fmt.Sprintf("%s: %v", reason, err))
+		e.planFailed(fmt.Sprintf("%s: %v", reason, err))
 		return
 	}
 	p.made++
@@ -254,7 +256,7 @@ func (e *engine) replan(reason string) {
 		e.at(e.now+e.cost(d), func() {
 			p.applying = false
 			if err := e.check(answer); err != nil {
-				e.collect.event(e, EventPlanFailed, fmt.Sprintf("when it was ready: %v", err))
+				e.planFailed(fmt.Sprintf("when it was ready: %v", err))
 				return
 			}
 			e.swap(answer)
@@ -382,4 +384,11 @@ func (e *engine) nodes() []*policy.Node {
 	}
 	slices.SortStableFunc(nodes, func(a, b *policy.Node) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	return nodes
+}
+
+func (e *engine) planFailed(text string) {
+	if e.plans.failed++; e.plans.failed == 1 {
+		e.plans.failure = fmt.Sprintf("at %.3f s, %s", seconds(e.now), text)
+	}
+	e.collect.event(e, EventPlanFailed, text)
 }

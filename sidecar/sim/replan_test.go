@@ -242,3 +242,38 @@ func TestTheStaticPolicy(t *testing.T) {
 	given := s.world(t)
 	require.Equal(t, run(t, given).Models, r.Models, "the same plan by hand")
 }
+
+// A policy that dies in the middle leaves what it planned before, and a result that says so.
+func TestAPolicyThatDiesIsCounted(t *testing.T) {
+	calls := 0
+	w, _ := changing(t, func(s *policy.Snapshot) (*policy.Plan, error) {
+		if calls++; calls > 3 {
+			return nil, errors.New("it has died")
+		}
+		return on(s, "g000", "g001"), nil
+	})
+	w.Replan.Every = time.Second
+	r, err := sim.Run(t.Context(), w)
+	require.NoError(t, err)
+	require.Equal(t, 3, r.Plans)
+	require.Equal(t, calls-3, r.PlansFailed)
+	require.Greater(t, r.PlansFailed, 5)
+	require.Equal(t, "at 3.000 s, interval of 1s: it has died", r.PlanFailure)
+	require.Zero(t, r.Total.Refused)
+}
+
+// Requests that a burst makes late are bad where they arrived, and the last interval has no more bad ones than arrived in it.
+func TestTheHistoryCountsWhatBecameOfArrivals(t *testing.T) {
+	w, _ := changing(t, func(s *policy.Snapshot) (*policy.Plan, error) { return on(s, "g000"), nil })
+	var burst []workload.Arrival
+	for i := range 3000 {
+		burst = append(burst, workload.Arrival{At: time.Duration(i) * time.Millisecond, Rows: 1}) // far more than one GPU can do
+	}
+	w.Streams, w.Bins = []workload.Stream{workload.Slice(burst...)}, 10
+	r, err := sim.Run(t.Context(), w)
+	require.NoError(t, err)
+	require.Positive(t, r.Total.Late+r.Total.Dropped)
+	for i, h := range r.History {
+		require.Equal(t, h.Arrivals, h.Good+h.Bad, "interval %d", i)
+	}
+}

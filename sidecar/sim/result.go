@@ -39,6 +39,10 @@ type Result struct {
 	Queue QueueResult `json:"queue"`
 	// Plans counts the plans that the policy made and that were good.
 	Plans int `json:"plans"`
+	// PlansFailed counts those that the policy did not make or that could not be used, PlanFailure says why the first one was not. Whatever was
+	// in force before stays.
+	PlansFailed int    `json:"plans_failed,omitempty"`
+	PlanFailure string `json:"plan_failure,omitempty"`
 }
 
 // Totals count requests: Arrivals = Good + Late + Dropped + Failed + Refused + Unanswered.
@@ -112,7 +116,7 @@ type GPUResult struct {
 	UntilSeconds float64 `json:"until_seconds"`
 }
 
-// Interval is a piece of the history. Requests are counted when they arrive and when they are answered.
+// Interval is a piece of the history. Good and Bad are of the requests that arrived in it, whenever they were answered.
 type Interval struct {
 	FromSeconds float64 `json:"from_seconds"`
 	Arrivals    uint64  `json:"arrivals"`
@@ -205,6 +209,7 @@ func (e *engine) result() *Result {
 		Version: 1, Seed: e.w.Seed, Seconds: seconds(e.end - e.counted), WarmupSeconds: seconds(e.counted), EndSeconds: seconds(max(e.now, e.end)),
 		Models: make([]ModelResult, len(e.models)), Partitions: make([]PartitionResult, len(e.parts)), Events: e.collect.events,
 		Timeline: e.collect.timeline, Queue: queueResult(e.sched.Stats()), Plans: e.plans.made,
+		PlansFailed: e.plans.failed, PlanFailure: e.plans.failure,
 	}
 	var all histogram.Histogram
 	for i, m := range e.models {

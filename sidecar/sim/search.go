@@ -30,6 +30,8 @@ type Search struct {
 	Step float64
 	// Most ends a search upwards; 0 means 1e9.
 	Most float64
+	// Trying is told of a rate before it is run; it may be nil.
+	Trying func(rate float64, seed uint64)
 }
 
 // Trial is a rate that was tried.
@@ -130,6 +132,9 @@ func (b *bisection) try(rate float64) (bool, error) {
 			return t.Holds, nil
 		}
 	}
+	if b.Trying != nil {
+		b.Trying(rate, b.seed)
+	}
 	r, err := b.Run(b.ctx, rate, b.seed)
 	if err != nil {
 		return false, fmt.Errorf("%w at %g req/s with seed %d: %w", errSearch, rate, b.seed, err)
@@ -138,8 +143,10 @@ func (b *bisection) try(rate float64) (bool, error) {
 	if b.Overall {
 		bad = r.Total.BadRate
 	}
-	b.trials = append(b.trials, Trial{Rate: rate, BadRate: bad, Holds: bad <= b.Bad})
-	return bad <= b.Bad, nil
+	// Where nothing arrived nothing was held.
+	holds := bad <= b.Bad && r.Total.Arrivals > 0
+	b.trials = append(b.trials, Trial{Rate: rate, BadRate: bad, Holds: holds})
+	return holds, nil
 }
 
 // least is the smallest rate that fails: far below it nothing is worth finding.

@@ -53,6 +53,8 @@ type World struct {
 	Bins int
 	// Timeline asks for single batches in the result.
 	Timeline Timeline
+	// Progress is told now and then how far virtual time is; it may be nil. The result does not depend on it.
+	Progress func(now time.Duration)
 }
 
 // Policy is what the simulator needs of a policy.Policy, and of a host of one.

@@ -115,8 +115,13 @@ func Run(ctx context.Context, f *factory.Factory, args []string) int {
 	root := New(f)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	f.Done()
 	if err == nil {
 		return ExitOK
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		fmt.Fprintln(f.Err, "tritonctl: interrupted; there is no result")
+		return ExitFailed
 	}
 	var answered *client.Error
 	if errors.As(err, &answered) {

@@ -49,6 +49,8 @@ type Factory struct {
 	Address string
 	// Format is -o.
 	Format string
+
+	step string // what Step has written last
 }
 
 // New makes the factory of the running process.
@@ -144,6 +146,24 @@ func PolicyNames(f *Factory) cobra.CompletionFunc {
 // Progress tells a person at the terminal what a slow command waits for.
 func (f *Factory) Progress(format string, args ...any) {
 	if f.ErrTerminal {
+		f.Done()
 		fmt.Fprintf(f.Err, format+"\n", args...)
+	}
+}
+
+// Step is Progress on a line that the next one overwrites. Done ends it.
+func (f *Factory) Step(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	if f.ErrTerminal && line != f.step {
+		f.step = line
+		fmt.Fprintf(f.Err, "\r\x1b[K%s", line)
+	}
+}
+
+// Done wipes what Step has written.
+func (f *Factory) Done() {
+	if f.step != "" {
+		f.step = ""
+		fmt.Fprint(f.Err, "\r\x1b[K")
 	}
 }

@@ -12,9 +12,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/report"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 	"github.com/conch-serving/conch/tritonctl/factory"
@@ -27,19 +31,27 @@ type Options struct {
 	HTML                  string
 	Browse                bool
 	Disciplines, Policies []string
+	Processes             bool
 	GPUs                  int
 	Seed                  uint64
+	// Timeline is the window of the page's timeline.
+	Timeline string
+
+	gpus *pflag.Flag
 }
 
 // Flags adds them to a command.
 func (o *Options) Flags(c *cobra.Command) {
 	c.Flags().StringVar(&o.HTML, "html", "", "write the report as one HTML page to this file too")
 	c.Flags().BoolVar(&o.Browse, "open", false, "open the HTML page in the browser (without --html, from a temporary file)")
-	c.Flags().StringSliceVar(&o.Disciplines, "discipline", nil, "dispatch disciplines to compare: adaptive, deferred, eager, timeout")
+	c.Flags().StringSliceVar(&o.Disciplines, "discipline", nil, "dispatch disciplines to compare: "+strings.Join(scenario.Disciplines(), ", "))
 	c.Flags().StringSliceVar(&o.Disciplines, "disciplines", nil, "the same as --discipline")
-	c.Flags().StringSliceVar(&o.Policies, "policy", nil, "policies to compare")
+	c.Flags().StringSliceVar(&o.Policies, "policy", nil, "policies to compare: "+strings.Join(scenario.Policies(), ", ")+"; or NAME=PATH, a policy of others as an executable")
+	c.Flags().BoolVar(&o.Processes, "processes", false, "run policies as processes, as conch does; the result is the same")
 	c.Flags().StringSliceVar(&o.Policies, "policies", nil, "the same as --policy")
 	c.Flags().IntVar(&o.GPUs, "gpus", 0, "so many GPUs instead of those there are: the first ones, or copies of the last one besides")
+	o.gpus = c.Flags().Lookup("gpus")
+	c.Flags().StringVar(&o.Timeline, "timeline", "", "window of the timeline of batches, such as 10s-12s (default: the scenario's, or the first second that counts)")
 	c.Flags().Uint64Var(&o.Seed, "seed", 0, "seed of everything random (default: the scenario's)")
 	c.MarkFlagsMutuallyExclusive("discipline", "disciplines")
 	c.MarkFlagsMutuallyExclusive("policy", "policies")
@@ -56,17 +68,49 @@ func (o *Options) Variants(s *scenario.Scenario) ([]Variant, error) {
 	if len(o.Disciplines) > 0 && len(o.Policies) > 0 {
 		return nil, errors.New("--discipline and --policy: compare one of them at a time")
 	}
+	if o.gpus != nil && o.gpus.Changed && o.GPUs < 1 {
+		return nil, fmt.Errorf("%w: --gpus %d: at least one is needed", factory.ErrUsage, o.GPUs)
+	}
+	for flag, names := range map[string][]string{"--discipline": o.Disciplines, "--policy": o.Policies} {
+		for i, name := range names {
+			if slices.Contains(names[:i], name) {
+				return nil, fmt.Errorf("%w: %s names %s twice", factory.ErrUsage, flag, name)
+			}
+		}
+	}
+	if err := o.window(s); err != nil {
+		return nil, err
+	}
+	if o.HTML != "" {
+		// Before the work, not after it.
+		file, err := os.OpenFile(o.HTML, os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // a report is for everybody to read
+		if err != nil {
+			return nil, fmt.Errorf("--html: %w", err)
+		}
+		if err := file.Close(); err != nil {
+			return nil, fmt.Errorf("--html: %w", err)
+		}
+	}
 	var all []Variant
 	for _, name := range o.Policies {
 		one := *s
 		one.Plan = nil
+		name, executable, third := strings.Cut(name, "=")
 		p := scenario.Policy{Name: name}
 		if s.Policy != nil {
 			p = *s.Policy
 			if p.Name != name {
-				p.Name, p.Parameters = name, nil
+				p.Name, p.Parameters, p.Executable = name, nil, ""
 			}
 		}
+		if third {
+			full, err := filepath.Abs(executable)
+			if err != nil {
+				return nil, err
+			}
+			p.Executable = full
+		}
+		p.Process = p.Process || o.Processes
 		one.Policy = &p
 		all = append(all, Variant{name, one})
 	}
@@ -86,6 +130,9 @@ func (o *Options) Variants(s *scenario.Scenario) ([]Variant, error) {
 		} else if one.Policy != nil {
 			return nil, fmt.Errorf("--discipline: policy %s chooses the disciplines of this scenario", one.Policy.Name)
 		}
+		if err := one.Check(); err != nil {
+			return nil, fmt.Errorf("--discipline: %w", err)
+		}
 		all = append(all, Variant{name, one})
 	}
 	if len(all) == 0 {
@@ -101,39 +148,91 @@ func (o *Options) Variants(s *scenario.Scenario) ([]Variant, error) {
 	return slices.Clip(all), nil
 }
 
+// window puts --timeline, or a default, into the scenario.
+func (o *Options) window(s *scenario.Scenario) error {
+	const most = 10_000 // batches of a run
+	if o.Timeline == "" {
+		if s.Timeline == nil {
+			s.Timeline = &scenario.Timeline{From: s.Warmup, To: s.Warmup + scenario.Duration(time.Second), Max: most}
+		}
+		return nil
+	}
+	from, to, ok := strings.Cut(o.Timeline, "-")
+	t := &scenario.Timeline{Max: most}
+	if !ok || t.From.UnmarshalText([]byte(from)) != nil || t.To.UnmarshalText([]byte(to)) != nil || t.To <= t.From {
+		return fmt.Errorf("%w: --timeline %q: write it like 10s-12s", factory.ErrUsage, o.Timeline)
+	}
+	s.Timeline = t
+	return nil
+}
+
 // Run simulates every variant once.
 func (o *Options) Run(ctx context.Context, all []Variant, dir string) ([]report.Run, error) {
 	runs := make([]report.Run, 0, len(all))
 	for i, v := range all {
-		o.Progress("run %d of %d: %s", i+1, len(all), v.Name)
-		options, err := o.Scenario(ctx, v, dir)
+		what := fmt.Sprintf("run %d of %d: %s", i+1, len(all), v.Name)
+		o.Step("%s", what)
+		err := o.with(ctx, v, dir, func(options scenario.Options) error {
+			options.Progress = func(done float64) { o.Step("%s %3.0f%%", what, 100*done) }
+			r, err := v.Scenario.Run(ctx, options)
+			runs = append(runs, report.Run{Name: v.Name, Result: r})
+			return err
+		})
+		o.Done()
 		if err != nil {
-			return nil, err
+			return nil, named(all, v, err)
 		}
-		r, err := v.Scenario.Run(ctx, options)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", v.Name, err)
-		}
-		runs = append(runs, report.Run{Name: v.Name, Result: r})
 	}
 	return runs, nil
 }
 
-// Scenario gives the options of a run of v.
-func (o *Options) Scenario(ctx context.Context, v Variant, dir string) (scenario.Options, error) {
-	options := scenario.Options{Dir: dir, Seed: o.Seed, GPUs: o.GPUs}
-	if v.Scenario.Policy != nil {
-		p, err := v.Scenario.Policy.InProcess(ctx)
-		if err != nil {
-			return options, err
-		}
-		options.Policy = p
+// Goodput searches the highest rate that a variant holds, over three seeds, for a rate without its spread says little.
+func (o *Options) Goodput(ctx context.Context, v Variant, dir string, guess float64) (found *sim.Found, err error) {
+	seed := max(1, v.Scenario.Seed)
+	if o.Seed > 0 {
+		seed = o.Seed
 	}
-	return options, nil
+	defer o.Done()
+	err = o.with(ctx, v, dir, func(options scenario.Options) error {
+		found, err = v.Scenario.Goodput(ctx, options, sim.Search{
+			Seeds: []uint64{seed, seed + 1, seed + 2}, Guess: guess,
+			Trying: func(rate float64, seed uint64) {
+				o.Step("searching the highest rate that %s holds: %.0f req/s, seed %d", v.Name, rate, seed)
+			},
+		})
+		return err
+	})
+	return found, err
+}
+
+// named says which of several runs failed.
+func named(all []Variant, v Variant, err error) error {
+	if len(all) == 1 {
+		return err
+	}
+	return fmt.Errorf("%s: %w", v.Name, err)
+}
+
+// with opens what a run of v needs, and closes it again.
+func (o *Options) with(ctx context.Context, v Variant, dir string, run func(scenario.Options) error) error {
+	own, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	p, closed, err := v.Scenario.Policy.Open(ctx, dir, own)
+	if err != nil {
+		return err
+	}
+	return errors.Join(run(scenario.Options{Dir: dir, Seed: o.Seed, GPUs: o.GPUs, Policy: p}), closed())
 }
 
 // Show writes the report where the flags say.
 func (o *Options) Show(r *report.Report) error {
+	for _, run := range r.Runs {
+		if n := run.Result.PlansFailed; n > 0 {
+			r.Notes = append(r.Notes, fmt.Sprintf("%s: %d of %d plans failed and changed nothing; the first %s", run.Name, n, n+run.Result.Plans, run.Result.PlanFailure))
+		}
+	}
 	if o.HTML != "" || o.Browse {
 		var page bytes.Buffer
 		if err := r.HTML(&page); err != nil {

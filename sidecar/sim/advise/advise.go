@@ -81,7 +81,6 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 			in.Progress(text)
 		}
 	}
-	say("searching what Triton's own batching holds")
 	if a.Triton, err = w.goodput(ctx, "timeout", 0); err != nil {
 		return nil, err
 	}
@@ -92,7 +91,6 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 		a.Text = []string{"The simulation of your Triton does not agree with what it does, so that nothing can be said of Conch:", why}
 		return a, nil
 	}
-	say("searching what Conch holds")
 	if a.Conch, err = w.goodput(ctx, "adaptive", 0); err != nil {
 		return nil, err
 	}
@@ -173,7 +171,12 @@ const tolerance = .02
 
 // goodput under a discipline; gpus 0 means the present ones and the present placement.
 func (w *world) goodput(ctx context.Context, discipline string, gpus int) (*sim.Found, error) {
-	return sim.Goodput(ctx, sim.Search{Seeds: w.in.Seeds, Guess: w.rate, Tolerance: tolerance, Run: func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
+	return sim.Goodput(ctx, sim.Search{Seeds: w.in.Seeds, Guess: w.rate, Tolerance: tolerance, Trying: func(rate float64, seed uint64) {
+		if w.in.Progress != nil {
+			who := map[string]string{"timeout": "Triton's own batching", "adaptive": "Conch"}[discipline]
+			w.in.Progress(fmt.Sprintf("searching what %s holds: %.0f req/s, repetition %d of %d", who, rate, slices.Index(w.in.Seeds, seed)+1, len(w.in.Seeds)))
+		}
+	}, Run: func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
 		return w.run(ctx, discipline, gpus, rate, seed)
 	}})
 }

@@ -4,6 +4,7 @@
 package advise
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -35,6 +36,8 @@ type Traffic struct {
 	Models   []workload.TraceModel
 	Arrivals []workload.Arrival // in order of time
 	Length   time.Duration
+	// Truncated: the trace ends in the middle of an entry, as when its writer was killed. What is before is here.
+	Truncated bool
 }
 
 // ReadTraffic reads a trace to its end.
@@ -50,7 +53,10 @@ func ReadTraffic(r io.Reader) (*Traffic, error) {
 		out.Length = max(out.Length, a.At+1)
 	}
 	if err := t.Err(); err != nil {
-		return nil, err
+		if !errors.Is(err, workload.ErrTruncated) || len(out.Arrivals) == 0 {
+			return nil, err
+		}
+		out.Truncated = true
 	}
 	out.Models = t.Models()
 	slices.SortStableFunc(out.Arrivals, func(a, b workload.Arrival) int { return int(a.At - b.At) })
@@ -75,6 +81,9 @@ func (a *Advice) look(in Input) (*world, error) {
 			name := in.Traffic.Models[one.Model].Name
 			counts[name]++
 			w.largest[name] = max(w.largest[name], uint32(one.Rows))
+		}
+		if in.Traffic.Truncated {
+			a.Notes = append(a.Notes, "what arrived after the recording was cut off: it ends in the middle of an entry.")
 		}
 		if in.Traffic.Length < short {
 			a.Notes = append(a.Notes, fmt.Sprintf("how the traffic varies beyond the %v that were recorded.", in.Traffic.Length.Round(time.Millisecond)))

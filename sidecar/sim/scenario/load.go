@@ -145,6 +145,9 @@ func (s *Scenario) trace(w *World, dir string) error {
 		}
 	}
 	if err != nil {
+		if errors.Is(err, workload.ErrTruncated) {
+			err = fmt.Errorf("%w; trace.truncated: true takes what is before", err)
+		}
 		return errors.Join(fmt.Errorf("%s: %w", t.File, err), file.Close())
 	}
 	return nil
@@ -165,6 +168,9 @@ func (t *Trace) open(w *World, file io.Reader) error {
 			return err
 		}
 		w.Streams = []workload.Stream{workload.Trace(r, index)}
+		if t.Truncated {
+			w.Streams = []workload.Stream{workload.Whole(w.Streams[0])}
+		}
 	case "azure":
 		return t.azure(w, file)
 	default:
@@ -197,7 +203,7 @@ func (t *Trace) azure(w *World, file io.Reader) error {
 		return err
 	}
 	if len(functions) < len(w.Snapshot.GetModels()) {
-		return fmt.Errorf("azure trace: %d functions for %d models", len(functions), len(w.Snapshot.GetModels()))
+		return fmt.Errorf("azure trace: %d functions for %d models; every model needs one, so take models out or functions in", len(functions), len(w.Snapshot.GetModels()))
 	}
 	total := func(c workload.Counts) (sum int) {
 		for _, n := range c.PerMinute {
@@ -206,6 +212,9 @@ func (t *Trace) azure(w *World, file io.Reader) error {
 		return sum
 	}
 	slices.SortStableFunc(functions, func(a, b workload.Counts) int { return cmp.Compare(total(b), total(a)) })
+	if total(functions[0]) == 0 {
+		return errors.New("azure trace: no function was invoked")
+	}
 	scale, speed := cmp.Or(t.Scale, 1), cmp.Or(t.Speed, 1)
 	if w.Duration == 0 {
 		w.Duration = time.Duration(float64(len(functions[0].PerMinute)) / speed * float64(time.Minute))

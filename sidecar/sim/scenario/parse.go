@@ -32,8 +32,10 @@ func Parse(name string, data []byte) (*Scenario, error) {
 	if err := decode(data, s); err != nil {
 		return nil, wrong(err)
 	}
-	if err := s.check(); err != nil {
-		return nil, wrong(err)
+	for _, err := range []error{s.check(), s.counts(data)} {
+		if err != nil {
+			return nil, wrong(located(data, err))
+		}
 	}
 	return s, nil
 }
@@ -55,69 +57,6 @@ func decode(data []byte, into *Scenario) (err error) {
 	}
 	if err := decoder.Decode(&Scenario{}); !errors.Is(err, io.EOF) {
 		return errors.New("a second document; a scenario is one")
-	}
-	return nil
-}
-
-func (s *Scenario) check() error {
-	switch {
-	case s.APIVersion != APIVersion:
-		return fmt.Errorf("apiVersion is %q, must be %q", s.APIVersion, APIVersion)
-	case s.Snapshot != nil && (len(s.GPUs) > 0 || len(s.Interference) > 0 || len(s.Offers) > 0):
-		return errors.New("gpus, offers and interference come from the snapshot: leave them out")
-	case s.Snapshot == nil && len(s.GPUs) == 0:
-		return errors.New("gpus: there are none, and no snapshot")
-	case s.Snapshot == nil && len(s.Models) == 0:
-		return errors.New("models: there are none, and no snapshot")
-	case s.Policy != nil && s.Plan != nil:
-		return errors.New("policy and plan: one of them says where models are, not both")
-	case s.Zipf != nil && s.Rate == 0:
-		return errors.New("zipf divides a rate: give one")
-	case !(s.Rate >= 0) || s.Rate > maxRate:
-		return fmt.Errorf("rate %g is no number of requests per second up to %g", s.Rate, maxRate)
-	case s.Duration == 0 && s.Trace == nil:
-		return errors.New("duration: give one, or a trace")
-	case s.ExpectInterference != "" && s.ExpectInterference != "worst" && s.ExpectInterference != "none":
-		return fmt.Errorf("expectInterference is %q, must be worst or none", s.ExpectInterference)
-	}
-	if p := s.Plan; p != nil && (len(p.Partitions) > 0) == (p.Subclusters > 0) || s.Plan != nil && s.Plan.Subclusters < 0 {
-		return errors.New("plan: give partitions, or a number of subclusters")
-	}
-	for i, g := range s.GPUs {
-		if g.Type == "" || g.Count < 0 || g.Count > maxCount {
-			return fmt.Errorf("gpus[%d]: type %q, count %d; a type is needed, and a count from 1 to %d", i, g.Type, g.Count, maxCount)
-		}
-	}
-	for i, m := range s.Models {
-		if err := m.check(s.Snapshot != nil); err != nil {
-			return fmt.Errorf("models[%d] %s: %w", i, m.Name, err)
-		}
-	}
-	return nil
-}
-
-const (
-	maxCount = 100_000
-	maxRate  = 1e12
-	maxRows  = 1 << 16
-)
-
-func (m Model) check(known bool) error {
-	switch {
-	case m.Name == "":
-		return errors.New("it needs a name")
-	case m.Count < 0 || m.Count > maxCount:
-		return fmt.Errorf("count %d is not from 1 to %d", m.Count, maxCount)
-	case !(m.Rate >= 0 && m.Rate <= maxRate) || !(m.Weight >= 0 && m.Weight <= maxRate):
-		return fmt.Errorf("rate %g and weight %g must be numbers from 0 to %g", m.Rate, m.Weight, maxRate)
-	case m.Late != "" && m.Late != "serve" && m.Late != "drop":
-		return fmt.Errorf("late is %q, must be serve or drop", m.Late)
-	case m.MaxBatch > maxRows:
-		return fmt.Errorf("maxBatch %d is above %d", m.MaxBatch, maxRows)
-	case known && (m.Count > 1 || m.Profile != nil || len(m.Profiles) > 0 || m.MaxBatch > 0 || m.MemoryBytes > 0):
-		return errors.New("beside a snapshot a model changes slo, late, rate, weight, arrivals, dispatch and load only")
-	case !known && (m.Profile == nil) == (len(m.Profiles) == 0):
-		return errors.New("give one profile, or profiles for several GPU types")
 	}
 	return nil
 }

@@ -9,12 +9,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/plugins/builtin"
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 	"github.com/conch-serving/conch/sidecar/sim"
 )
@@ -135,6 +138,46 @@ func sortPoints(points []*policy.ProfilePoint) {
 	})
 }
 
+// Policies are the names of those that Conch brings.
+func Policies() []string { return builtin.Names() }
+
+// Disciplines are the names of those that the queue has.
+func Disciplines() []string { return queue.Names() }
+
+// Open opens the policy as the scenario says: in this process, or as a process of its own, which Close ends. Dir is what the executable is
+// relative to, own the path of this program, beside which conch-policies is. A nil policy of a scenario that names none is fine.
+func (p *Policy) Open(ctx context.Context, dir, own string) (sim.Policy, func() error, error) {
+	nothing := func() error { return nil }
+	if p == nil {
+		return nil, nothing, nil
+	}
+	// A budget is real time, and virtual time waits: a busy machine must not make another plan.
+	o := policyhost.Options{Grace: time.Minute}
+	var third *policyhost.Executable
+	switch {
+	case p.Executable != "":
+		path := p.Executable
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(dir, path)
+		}
+		full, err := filepath.Abs(path)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: policy %s: %w", ErrScenario, p.Name, err)
+		}
+		third = &policyhost.Executable{Path: full}
+	case p.Process:
+		o.Builtins = policyhost.Beside(own)
+	default:
+		made, err := p.InProcess(ctx)
+		return made, nothing, err
+	}
+	host, err := p.InProcesses(ctx, o, third)
+	if err != nil {
+		return nil, nil, err
+	}
+	return host, host.Close, nil
+}
+
 // InProcess opens the policy in this process, if it is one that Conch brings. A nil policy of a scenario that names none is fine.
 func (p *Policy) InProcess(ctx context.Context) (sim.Policy, error) {
 	if p == nil {
@@ -142,7 +185,7 @@ func (p *Policy) InProcess(ctx context.Context) (sim.Policy, error) {
 	}
 	made, ok := builtin.New(p.Name)
 	if !ok {
-		return nil, fmt.Errorf("%w: there is no policy %q in this program; there are %v", ErrScenario, p.Name, builtin.Names())
+		return nil, fmt.Errorf("%w: there is no policy %q in this program; there are %v. A policy of others is named with policy.executable in a scenario", ErrScenario, p.Name, builtin.Names())
 	}
 	d, err := made.Describe(ctx)
 	if err != nil {

@@ -50,6 +50,22 @@ func TestAProcessGivesTheSameResult(t *testing.T) {
 	require.NoError(t, host.Close())
 	require.Equal(t, encode(t, want), encode(t, got))
 
+	// The same by a scenario's own words: a process of Conch's, and an executable of somebody else's beside the scenario.
+	dir, program := t.TempDir(), policies(t)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "theirs"), []byte("#!/bin/sh\nexec '"+program+"' static\n"), 0o700)) //nolint:gosec // it has to run
+	for name, change := range map[string]func(*scenario.Policy){
+		"process":    func(p *scenario.Policy) { p.Process = true },
+		"executable": func(p *scenario.Policy) { p.Name, p.Executable = "mine", "theirs" },
+	} {
+		p := *s.Policy
+		change(&p)
+		opened, closed, err := p.Open(t.Context(), dir, filepath.Join(filepath.Dir(program), "tritonctl"))
+		require.NoError(t, err, name)
+		got := run(t, s, scenario.Options{Policy: opened})
+		require.NoError(t, closed(), name)
+		require.Equal(t, encode(t, want), encode(t, got), name)
+	}
+
 	_, err = (&scenario.Policy{Name: "oracle"}).InProcesses(t.Context(), policyhost.Options{Builtins: policies(t)}, nil)
 	require.ErrorIs(t, err, scenario.ErrScenario)
 }

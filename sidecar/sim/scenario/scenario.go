@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 )
 
 // APIVersion is the apiVersion of every scenario.
@@ -174,12 +177,18 @@ type Trace struct {
 	// Scale multiplies the counts of azure; 0 means 1. Speed is how many seconds of an azure trace pass in one; 0 means 1.
 	Scale float64 `yaml:"scale,omitempty" json:"scale,omitempty"`
 	Speed float64 `yaml:"speed,omitempty" json:"speed,omitempty"`
+	// Truncated takes a recorded trace up to where it was cut off, as when its writer was killed; otherwise such an end is an error.
+	Truncated bool `yaml:"truncated,omitempty" json:"truncated,omitempty"`
 }
 
 // Policy is who makes plans, and when.
 type Policy struct {
 	Name       string            `yaml:"name" json:"name"`
 	Parameters map[string]string `yaml:"parameters,omitempty" json:"parameters,omitempty"`
+	// Executable is a third party's policy, beside the scenario: it runs as a process, as under conch. Process runs one of Conch's own as a
+	// process too, by the conch-policies beside this program; the result is the same.
+	Executable string `yaml:"executable,omitempty" json:"executable,omitempty"`
+	Process    bool   `yaml:"process,omitempty" json:"process,omitempty"`
 	// Every so often the policy is asked again; the other triggers are as in conch.yaml.
 	Every     Duration `yaml:"every,omitempty" json:"every,omitempty"`
 	RateUp    float64  `yaml:"rateUp,omitempty" json:"rateUp,omitempty"`
@@ -256,6 +265,18 @@ type Timeline struct {
 
 // Duration is written as Go writes durations: 25ms.
 type Duration time.Duration
+
+// UnmarshalYAML reads a scalar as UnmarshalText does, and says where it is.
+func (d *Duration) UnmarshalYAML(node ast.Node) error {
+	scalar, ok := node.(ast.ScalarNode)
+	if !ok {
+		return &yaml.SyntaxError{Message: "a duration is needed here, like 25ms", Token: node.GetToken()}
+	}
+	if err := d.UnmarshalText([]byte(fmt.Sprint(scalar.GetValue()))); err != nil {
+		return &yaml.SyntaxError{Message: err.Error(), Token: node.GetToken()}
+	}
+	return nil
+}
 
 // UnmarshalText reads "25ms"; a bare number is refused but for 0, for nobody could know its unit.
 func (d *Duration) UnmarshalText(text []byte) error {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -30,12 +31,17 @@ type Options struct {
 	GPUs int
 	// Policy is asked for plans: see Policy.Open. Nil with a scenario that names one is an error.
 	Policy sim.Policy
+	// Progress is told now and then how far a run is, as a fraction of its arrivals' time; it may be nil.
+	Progress func(done float64)
 }
 
 // World makes the world of one run. Close it when the run is over.
 func (s *Scenario) World(o Options) (*World, error) {
 	w, err := s.world(o)
 	if err != nil {
+		if s.Name == "" {
+			return nil, fmt.Errorf("%w: %w", ErrScenario, err)
+		}
 		return nil, fmt.Errorf("%w %s: %w", ErrScenario, s.Name, err)
 	}
 	return w, nil
@@ -46,6 +52,9 @@ func (s *Scenario) Run(ctx context.Context, o Options) (*sim.Result, error) {
 	w, err := s.World(o)
 	if err != nil {
 		return nil, err
+	}
+	if o.Progress != nil {
+		w.Progress = func(now time.Duration) { o.Progress(now.Seconds() / w.Duration.Seconds()) }
 	}
 	r, err := sim.Run(ctx, w.World)
 	return r, errors.Join(err, w.Close())
@@ -137,11 +146,49 @@ func (s *Scenario) world(o Options) (*World, error) {
 	if err := s.place(&w.World, o.Policy); err != nil {
 		return nil, err
 	}
+	if err := s.possible(&w.World); err != nil {
+		return nil, err
+	}
 	if s.Trace != nil {
 		return w, s.trace(w, o.Dir)
 	}
+	if !slices.ContainsFunc(loads, func(l load) bool { return l.rate > 0 }) {
+		return nil, errors.New("nothing arrives: give rate, or the rate of a model, or a trace")
+	}
 	w.Streams, err = streams(loads, w.Duration, w.Seed)
 	return w, err
+}
+
+// possible refuses what the plan of the file cannot be: models that do not fit into a GPU's memory, and failures of partitions that are not in
+// it. What policies plan is judged when they do.
+func (s *Scenario) possible(w *sim.World) error {
+	if w.Plan == nil || s.Snapshot != nil {
+		return nil
+	}
+	memory, needs := map[string]uint64{}, map[string]uint64{}
+	for _, n := range w.Snapshot.GetNodes() {
+		for _, g := range n.GetGpus() {
+			memory[g.GetId()] = g.GetMemoryBytes()
+		}
+	}
+	models := map[string]*policy.Model{}
+	for _, m := range w.Snapshot.GetModels() {
+		models[m.GetName()] = m
+	}
+	for _, p := range w.Plan.GetPartitions() {
+		for _, i := range p.GetInstances() {
+			needs[p.GetGpu()] += models[i.GetModel()].GetMemoryBytes()
+		}
+		if has := memory[p.GetGpu()]; has > 0 && needs[p.GetGpu()] > has {
+			return fmt.Errorf("the models on %s need %d bytes, and it has memoryBytes %d: name where models are (plan), or a policy", p.GetGpu(), needs[p.GetGpu()], has)
+		}
+	}
+	for i, f := range s.Failures {
+		if f.Partition != "" && !slices.ContainsFunc(w.Plan.GetPartitions(), func(p *policy.Partition) bool { return p.GetId() == f.Partition }) {
+			return fmt.Errorf("failures[%d]: there is no partition %q; the first is called %s", i, f.Partition, w.Plan.GetPartitions()[0].GetId())
+		}
+	}
+	return nil
 }
 
 // snapshot is the scenario's world as policies see it.
@@ -223,6 +270,9 @@ func late(text string) policy.LatePolicy {
 	return policy.LatePolicy_LATE_POLICY_SERVE
 }
 
+// defaultMaxBatch is the largest batch of a model that does not say.
+const defaultMaxBatch = 64
+
 // add puts a model and its profiles into the snapshot.
 func (m Model) add(snapshot *policy.Snapshot, name string, types map[string]bool) error {
 	one := &policy.Model{
@@ -230,7 +280,7 @@ func (m Model) add(snapshot *policy.Snapshot, name string, types map[string]bool
 		MemoryBytes: m.MemoryBytes, LoadSeconds: m.Load.std().Seconds(),
 	}
 	if one.MaxBatchSize == 0 {
-		one.MaxBatchSize = 64
+		one.MaxBatchSize = defaultMaxBatch
 	}
 	if m.Arrivals != nil && m.Arrivals.Shape > 0 {
 		one.Burstiness = 1 / m.Arrivals.Shape

@@ -76,6 +76,9 @@ func (l *List) parse(fields []string, a *Arrival) error {
 	if at < l.last {
 		return fmt.Errorf("time %s is before the line above; sort the file by time", strings.TrimSpace(fields[0]))
 	}
+	if l.last == 0 && at > unixTimes {
+		return fmt.Errorf("time %s looks like the time of a calendar; times are seconds since the start: subtract the first line's from all", strings.TrimSpace(fields[0]))
+	}
 	name := strings.TrimSpace(fields[1])
 	model, ok := l.models[name]
 	if !ok {
@@ -98,13 +101,16 @@ func (l *List) parse(fields []string, a *Arrival) error {
 	return nil
 }
 
+// unixTimes is where a first time is no time since the start, but one since 1970, or one in another unit.
+const unixTimes = 10 * 365 * 24 * time.Hour
+
 // longest is the largest time that a trace may hold; it leaves room for sums.
 const longest = 100 * 365 * 24 * time.Hour
 
 func seconds(what, text string) (time.Duration, error) {
 	f, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil || !(f >= 0) || f > longest.Seconds() {
-		return 0, fmt.Errorf("%s %q is no number of seconds", what, text)
+		return 0, fmt.Errorf("%s %q is no number of seconds since the start, from 0 to %.0f", what, text, longest.Seconds())
 	}
 	return time.Duration(math.Round(f * 1e9)), nil
 }

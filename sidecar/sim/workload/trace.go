@@ -289,3 +289,15 @@ func (t *replay) Next(a *Arrival) bool {
 }
 
 func (t *replay) Err() error { return errors.Join(t.err, t.r.err) }
+
+// Whole is a stream that ends where a trace was cut off in the middle of an entry, as if it had ended there; other errors stay.
+func Whole(s Stream) Failing { return whole{s} }
+
+type whole struct{ Stream }
+
+func (w whole) Err() error {
+	if err := Err(w.Stream); !errors.Is(err, ErrTruncated) {
+		return err
+	}
+	return nil
+}

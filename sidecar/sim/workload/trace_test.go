@@ -231,3 +231,30 @@ func bounded(t *testing.T, s workload.Stream) {
 		last = a.At
 	}
 }
+
+// A trace whose writer was killed is good up to there, if that is asked for.
+func TestWholeEndsBeforeWhatWasCutOff(t *testing.T) {
+	var file bytes.Buffer
+	w, err := workload.NewWriter(&file, workload.Header{})
+	require.NoError(t, err)
+	n, err := w.Model(workload.TraceModel{Name: "m"})
+	require.NoError(t, err)
+	for i := range 5 {
+		require.NoError(t, w.Write(workload.Arrival{At: time.Duration(i) * time.Second, Model: n, Rows: 1}))
+	}
+	require.NoError(t, w.Flush())
+	for name, cut := range map[string]func(workload.Stream) workload.Failing{"whole": workload.Whole, "as it is": func(s workload.Stream) workload.Failing { return s.(workload.Failing) }} {
+		r, err := workload.NewReader(bytes.NewReader(file.Bytes()[:file.Len()-2]))
+		require.NoError(t, err)
+		s := cut(workload.Trace(r, map[string]int32{"m": 0}))
+		count := 0
+		for a := (workload.Arrival{}); s.Next(&a); count++ {
+		}
+		require.Equal(t, 4, count, name)
+		if name == "whole" {
+			require.NoError(t, s.Err())
+		} else {
+			require.ErrorIs(t, s.Err(), workload.ErrTruncated)
+		}
+	}
+}

@@ -46,7 +46,7 @@ func run(ctx context.Context, f *factory.Factory, seeds int, args []string) erro
 	if seeds < 1 || seeds > 100 {
 		return fmt.Errorf("--seeds %d is not from 1 to 100", seeds)
 	}
-	in := advise.Input{Batching: map[string]advise.Batching{}, Progress: func(text string) { f.Progress("%s", text) }}
+	in := advise.Input{Batching: map[string]advise.Batching{}, Progress: func(text string) { f.Step("%s", text) }}
 	for i := range seeds {
 		in.Seeds = append(in.Seeds, uint64(i+1))
 	}
@@ -91,6 +91,7 @@ func run(ctx context.Context, f *factory.Factory, seeds int, args []string) erro
 		in.Batching[m.Name] = advise.Batching{Dynamic: m.DynamicBatching, Delay: time.Duration(m.MaxQueueDelaySeconds * 1e9)}
 	}
 	a, err := advise.Make(ctx, in)
+	f.Done()
 	if err != nil {
 		return err
 	}

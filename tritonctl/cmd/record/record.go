@@ -62,6 +62,16 @@ func (o *Options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if o.snapshot != "" {
+		// Before the recording, not after it.
+		file, err := os.OpenFile(o.snapshot, os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // names and latencies, no secrets
+		if err != nil {
+			return fmt.Errorf("--snapshot: %w", err)
+		}
+		if err := file.Close(); err != nil {
+			return fmt.Errorf("--snapshot: %w", err)
+		}
+	}
 	o.Progress("recording for %v into %s; Ctrl-C ends it early", o.length, o.file)
 	s, err := record(ctx, api, o.length, func() (io.WriteCloser, error) { return os.Create(o.file) })
 	s.File = o.file

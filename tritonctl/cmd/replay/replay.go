@@ -57,6 +57,9 @@ func (o *Options) run(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	if len(traffic.Arrivals) == 0 {
+		return fmt.Errorf("%s: the trace is empty: nothing arrived while it was recorded", path)
+	}
 	raw, live, err := o.world(ctx)
 	if err != nil {
 		return err
@@ -67,26 +70,32 @@ func (o *Options) run(ctx context.Context, path string) error {
 	}
 	raw, err = advise.Only(raw, names)
 	if err != nil {
+		if o.snapshot != "" {
+			return fmt.Errorf("%s is no snapshot of tritonctl record --snapshot: %w", o.snapshot, err)
+		}
 		return err
 	}
 	full, err := filepath.Abs(path)
 	if err != nil {
 		return err
 	}
-	s, err := scenario.FromSnapshot(raw, &scenario.Trace{File: full, Format: "conch"})
+	s, err := scenario.FromSnapshot(raw, &scenario.Trace{File: full, Format: "conch", Truncated: traffic.Truncated})
 	if err != nil {
 		return err
 	}
-	s.Timeline = &scenario.Timeline{To: scenario.Duration(time.Second), Max: 2000}
 	variants, err := o.Variants(s)
 	if err != nil {
 		return err
 	}
 	runs, err := o.Run(ctx, variants, filepath.Dir(full))
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	r := report.New(fmt.Sprintf("replay of %s: %d requests in %v", filepath.Base(path), len(traffic.Arrivals), traffic.Length.Round(time.Millisecond)), runs...)
+	r.Notes = s.Notes()
+	if traffic.Truncated {
+		r.Notes = append(r.Notes, filepath.Base(path)+" ends in the middle of an entry; what is before it was replayed")
+	}
 	for _, m := range live {
 		if names[m.Name] {
 			r.Notes = append(r.Notes, fmt.Sprintf("live, over the last seconds: %s %.1f req/s, goodput %.1f req/s, bad %.2f%%, p99 %.1f ms, mean batch %.1f rows",

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,7 @@ type Options struct {
 	reporting.Options
 	duration time.Duration
 	goodput  bool
+	changed  func(flag string) bool
 }
 
 // New builds the command.
@@ -44,6 +46,7 @@ conch. docs/simulate.md describes scenarios.`,
 	}
 	o.Flags(c)
 	c.Flags().DurationVar(&o.duration, "duration", 0, "length of the arrivals instead of the scenario's")
+	o.changed = c.Flags().Changed
 	c.Flags().BoolVar(&o.goodput, "goodput", false, "search the highest rate that holds (at most 1% bad for every model)")
 	return c
 }
@@ -57,11 +60,19 @@ func (o *Options) run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	if o.duration > 0 {
+	if o.changed("duration") {
+		if o.duration <= 0 {
+			return fmt.Errorf("%w: --duration %v is not above 0", factory.ErrUsage, o.duration)
+		}
 		s.Duration = scenario.Duration(o.duration)
+		if err := s.Check(); err != nil {
+			return fmt.Errorf("--duration: %w", err)
+		}
 	}
-	if s.Timeline == nil {
-		s.Timeline = &scenario.Timeline{From: s.Warmup, To: s.Warmup + scenario.Duration(time.Second), Max: 2000}
+	if o.goodput {
+		if s.Trace != nil {
+			return fmt.Errorf("%w: --goodput: %s has a trace, and a trace has its own rate", factory.ErrUsage, path)
+		}
 	}
 	variants, err := o.Variants(s)
 	if err != nil {
@@ -70,12 +81,15 @@ func (o *Options) run(ctx context.Context, path string) error {
 	dir := filepath.Dir(path)
 	runs, err := o.Run(ctx, variants, dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	if o.goodput {
+		if !slices.ContainsFunc(runs[0].Result.Models, func(m sim.ModelResult) bool { return m.SLOUs > 0 }) {
+			return fmt.Errorf("%w: --goodput: no model of %s has an slo, so that every rate holds", factory.ErrUsage, path)
+		}
 		for i, v := range variants {
-			if runs[i].Goodput, err = o.search(ctx, v, dir, runs[i].Result.Total.Rate); err != nil {
-				return fmt.Errorf("%s: %w", v.Name, err)
+			if runs[i].Goodput, err = o.Goodput(ctx, v, dir, runs[i].Result.Total.Rate); err != nil {
+				return fmt.Errorf("%s: %s: %w", path, v.Name, err)
 			}
 		}
 	}
@@ -83,19 +97,11 @@ func (o *Options) run(ctx context.Context, path string) error {
 	if title == "" {
 		title = filepath.Base(path)
 	}
-	return o.Show(report.New(title, runs...))
-}
-
-// search over three seeds, for a rate without its spread says little.
-func (o *Options) search(ctx context.Context, v reporting.Variant, dir string, guess float64) (*sim.Found, error) {
-	o.Progress("searching the highest rate that %s holds", v.Name)
-	options, err := o.Scenario(ctx, v, dir)
-	if err != nil {
-		return nil, err
+	r := report.New(title, runs...)
+	r.Notes = s.Notes()
+	if s.Trace != nil {
+		total := runs[0].Result
+		r.Notes = append(r.Notes, fmt.Sprintf("%s: %d requests count, of %.6g s", s.Trace.File, total.Total.Arrivals, total.Seconds))
 	}
-	seed := max(1, v.Scenario.Seed)
-	if o.Seed > 0 {
-		seed = o.Seed
-	}
-	return v.Scenario.Goodput(ctx, options, sim.Search{Seeds: []uint64{seed, seed + 1, seed + 2}, Guess: guess})
+	return o.Show(r)
 }
