@@ -136,6 +136,7 @@ func TestFailingPolicyChangesNothingForTraffic(t *testing.T) {
 		{"hang", "did not answer in time", "plan_failed", "result=failed"},
 		{"exit", "process died", "plan_failed", "result=failed"},
 		{"nonsense", `the GPU "no such GPU" of node "" is not in the snapshot`, "plan_rejected", "result=rejected"},
+		{"misset", `emulated: parameter max_queue_delay="soon" is not a duration such as 2ms, zero or more`, "plan_rejected", "result=rejected"},
 	} {
 		t.Run(mood.name, func(t *testing.T) {
 			since := lastEvent(t, a)
@@ -153,12 +154,15 @@ func TestFailingPolicyChangesNothingForTraffic(t *testing.T) {
 			require.Equal(t, before.Revision, now.Revision, "the last good plan serves on")
 
 			require.Greater(t, scrape(t, c).sum("conch_plans_total", "policy=moody", mood.result), counted)
-			out, code := tritonctl(t, c, "policy", "ls")
+			out, code := tritonctl(t, c, "plan", "diff")
+			require.NotZero(t, code, out)
+			require.Contains(t, out, mood.why)
+			out, code = tritonctl(t, c, "policy", "ls")
 			require.Zero(t, code, out)
 			require.Regexp(t, `(?m)^moody +\*.*`+regexp.QuoteMeta(mood.why), out)
 			require.Condition(t, func() bool {
 				return slices.ContainsFunc(eventKinds(t, a, since), func(e string) bool {
-					return strings.HasPrefix(e, mood.event+": ") && strings.Contains(e, mood.why)
+					return strings.HasPrefix(e, mood.event+": ") && strings.Contains(e, "policy moody") && strings.Contains(e, mood.why)
 				})
 			}, "%s among %q", mood.event, eventKinds(t, a, since))
 		})

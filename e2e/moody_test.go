@@ -14,14 +14,15 @@ import (
 	"github.com/conch-serving/conch/plugins/static"
 )
 
-// moody is a policy that behaves as its parameter "mood" says: it plans as static does, or it hangs, exits or talks nonsense.
+// moody is a policy that behaves as its parameter "mood" says: it plans as static does, or it hangs, exits, talks nonsense or sets a
+// discipline's parameter to what that cannot be.
 type moody struct{}
 
 func (moody) Describe(context.Context) (*policy.Description, error) {
 	return &policy.Description{
 		Name: "moody", Version: "1", Summary: "Plans in halves of GPUs, or fails.", Disciplines: []string{"eager"},
 		Parameters: []*policy.Parameter{{
-			Name: "mood", Type: policy.TypeString, DefaultValue: "well", Documentation: "well, hang, exit or nonsense",
+			Name: "mood", Type: policy.TypeString, DefaultValue: "well", Documentation: "well, hang, exit, nonsense or misset",
 		}},
 	}, nil
 }
@@ -45,5 +46,10 @@ func (moody) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error)
 		return nil, err
 	}
 	plan.Policy, plan.PolicyVersion = "moody", "1"
+	if s.GetParameters()["mood"] == "misset" {
+		for _, d := range plan.Dispatch {
+			d.Discipline, d.Parameters = "timeout", map[string]string{"max_queue_delay": "soon"}
+		}
+	}
 	return plan, nil
 }
