@@ -15,8 +15,8 @@ import (
 
 // Size of a chart in its own units, and the margins of its plot.
 const (
-	chartWidth, chartHeight = 480.0, 240.0
-	left, right, top, foot  = 52.0, 10.0, 10.0, 40.0
+	chartWidth, chartHeight = 480.0, 220.0
+	left, right, top, foot  = 56.0, 14.0, 10.0, 42.0
 )
 
 // series is one line of a chart; x grows.
@@ -26,26 +26,40 @@ type series struct {
 	x, y []float64
 }
 
-// lines draws series over each other. Runs differ in colour and in dashes, so that nobody needs to tell colours apart.
-func lines(title, xUnit, yUnit string, all []series) chart {
+// lines draws series over each other. Runs differ in colour and in dashes, so that nobody needs to tell colours apart. The title names the unit of
+// y. Whole says that x counts things.
+func lines(title, xUnit string, whole bool, all []series) chart {
 	var maxX, maxY float64
 	for _, s := range all {
 		for i := range s.x {
 			maxX, maxY = math.Max(maxX, s.x[i]), math.Max(maxY, s.y[i])
 		}
 	}
-	maxX, maxY = nice(maxX), nice(maxY)
+	xStep, yStep := step(maxX), step(maxY)
+	if whole {
+		xStep = math.Max(1, math.Ceil(xStep))
+	}
+	// Upwards there is room to the next line of the grid; to the right only if that is near.
+	maxX = math.Max(maxX, xStep)
+	if next := math.Ceil(maxX/xStep) * xStep; next < 1.05*maxX {
+		maxX = next
+	}
+	maxY = math.Ceil(maxY/yStep-1e-9) * yStep
+	maxY = math.Max(maxY, yStep)
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" role="img" aria-label="%s"><title>%s</title>`, chartWidth, chartHeight, html.EscapeString(title), html.EscapeString(title))
 	px := func(x float64) float64 { return left + x/maxX*(chartWidth-left-right) }
 	py := func(y float64) float64 { return chartHeight - foot - y/maxY*(chartHeight-top-foot) }
-	for i := range 5 {
-		f := float64(i) / 4
-		fmt.Fprintf(&b, `<line class="grid" x1="%g" x2="%g" y1="%.1f" y2="%.1f"/><text x="%g" y="%.1f" text-anchor="end">%.4g</text><text x="%.1f" y="%g" text-anchor="middle">%.4g</text>`,
-			left, chartWidth-right, py(f*maxY), py(f*maxY), left-5, py(f*maxY)+4, f*maxY, px(f*maxX), chartHeight-foot+16, f*maxX)
+	for i := 0; float64(i)*yStep <= maxY*(1+1e-9); i++ {
+		y := float64(i) * yStep
+		fmt.Fprintf(&b, `<line class="grid" x1="%g" x2="%g" y1="%.1f" y2="%.1f"/><text x="%g" y="%.1f" text-anchor="end">%s</text>`,
+			left, chartWidth-right, py(y), py(y), left-6, py(y)+4, short(y))
 	}
-	fmt.Fprintf(&b, `<text x="%g" y="%g" text-anchor="middle">%s</text><text transform="translate(12 %g) rotate(-90)" text-anchor="middle">%s</text>`,
-		(chartWidth+left)/2, chartHeight-6, html.EscapeString(xUnit), (chartHeight-foot)/2, html.EscapeString(yUnit))
+	for i := 0; float64(i)*xStep <= maxX*(1+1e-9); i++ {
+		x := float64(i) * xStep
+		fmt.Fprintf(&b, `<text x="%.1f" y="%g" text-anchor="middle">%s</text>`, px(x), chartHeight-foot+17, short(x))
+	}
+	fmt.Fprintf(&b, `<text x="%g" y="%g" text-anchor="middle">%s</text>`, (chartWidth-right+left)/2, chartHeight-5, html.EscapeString(xUnit))
 	for _, s := range all {
 		points := make([]string, len(s.x))
 		for i := range s.x {
@@ -57,18 +71,29 @@ func lines(title, xUnit, yUnit string, all []series) chart {
 	return chart{title, template.HTML(b.String())} //nolint:gosec // every text above is escaped
 }
 
-// nice is the next number of the form 1, 2, 4 or 8 times a power of ten.
-func nice(v float64) float64 {
+// step is a distance of 1, 2 or 5 times a power of ten of which three to five or so make up v.
+func step(v float64) float64 {
 	if !(v > 0) {
 		return 1
 	}
-	p := math.Pow(10, math.Floor(math.Log10(v)))
-	for _, f := range []float64{1, 2, 4, 8} {
-		if v <= f*p {
+	p := math.Pow(10, math.Floor(math.Log10(v/4)))
+	for _, f := range []float64{1, 2, 5} {
+		if v/4 <= f*p*(1+1e-9) {
 			return f * p
 		}
 	}
 	return 10 * p
+}
+
+// short is a number that fits beside an axis.
+func short(v float64) string {
+	switch {
+	case v >= 1e6:
+		return fmt.Sprintf("%.4gM", v/1e6)
+	case v >= 1e4:
+		return fmt.Sprintf("%.4gk", v/1e3)
+	}
+	return fmt.Sprintf("%.4g", v)
 }
 
 func history(runs []Run, value func(sim.Interval, float64) float64) (all []series) {
@@ -83,7 +108,7 @@ func history(runs []Run, value func(sim.Interval, float64) float64) (all []serie
 			if len(h) > 1 {
 				width = h[min(1, len(h)-1)].FromSeconds - h[0].FromSeconds
 			}
-			s.x, s.y = append(s.x, h[k].FromSeconds), append(s.y, value(one, width))
+			s.x, s.y = append(s.x, h[k].FromSeconds+width/2), append(s.y, value(one, width))
 		}
 		all = append(all, s)
 	}

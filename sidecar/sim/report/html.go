@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"math"
+	"slices"
 
 	"github.com/conch-serving/conch/sidecar/sim"
 )
@@ -18,11 +20,14 @@ var page string
 // maxTableBatches bounds the timeline's table, which is there for those who cannot see the drawing.
 const maxTableBatches = 200
 
+// colours of runs and models; beyond them they repeat.
+const colours = 8
+
 // HTML writes one page with everything in it: it loads nothing, and shows its tables and charts without JavaScript; the timeline's drawing
 // needs it.
 func (r *Report) HTML(w io.Writer) error {
 	t, err := template.New("report").Funcs(template.FuncMap{"ms": ms, "percent": percent, "busy": busy, "f": func(v float64) string { return fmt.Sprintf("%.1f", v) },
-		"us": func(us int64) string { return ms(float64(us)) }, "mod": func(i int) int { return i % 8 }}).Parse(page)
+		"us": func(us int64) string { return ms(float64(us)) }, "mod": func(i int) int { return i % colours }}).Parse(page)
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
@@ -31,18 +36,37 @@ func (r *Report) HTML(w io.Writer) error {
 		Charts    []chart
 		Rows      []row
 		Timelines []timeline
-	}{Report: r, Rows: rows(r.Runs)}
+		Searched  bool // the highest rate, of some run
+		Colours   []int
+		// Names are of the timelines' models; Legend has them where there are as few as colours and they are numbered alike in all runs.
+		Names, Legend []string
+	}{Report: r, Rows: rows(r.Runs), Searched: slices.ContainsFunc(r.Runs, func(run Run) bool { return run.Goodput != nil })}
 	perSecond := func(n uint64, width float64) float64 { return float64(n) / width }
 	v.Charts = []chart{
-		lines("Goodput over time", "seconds", "good req/s", history(r.Runs, func(h sim.Interval, w float64) float64 { return perSecond(h.Good, w) })),
-		lines("Bad requests over time", "seconds", "bad req/s", history(r.Runs, func(h sim.Interval, w float64) float64 { return perSecond(h.Bad, w) })),
-		lines("GPUs that execute over time", "seconds", "GPUs", history(r.Runs, func(h sim.Interval, _ float64) float64 { return h.Busy })),
-		lines("Batch sizes", "rows of an execution", "% of executions", batches(r.Runs)),
+		lines("Good requests a second, by when they arrived", "seconds", false, history(r.Runs, func(h sim.Interval, w float64) float64 { return perSecond(h.Good, w) })),
+		lines("Bad requests a second, by when they arrived", "seconds", false, history(r.Runs, func(h sim.Interval, w float64) float64 { return perSecond(h.Bad, w) })),
+		lines("GPUs that execute", "seconds", false, history(r.Runs, func(h sim.Interval, _ float64) float64 { return h.Busy })),
+		lines("Batch sizes, % of executions", "rows of an execution", true, batches(r.Runs)),
 	}
 	for i, run := range r.Runs {
 		if run.Result != nil && len(run.Result.Timeline) > 0 {
 			v.Timelines = append(v.Timelines, timelineOf(i, run))
 		}
+	}
+	for i := range colours {
+		v.Colours = append(v.Colours, i)
+	}
+	alike := true
+	for _, one := range v.Timelines {
+		alike = alike && slices.Equal(one.Models, v.Timelines[0].Models)
+		for _, name := range one.Models {
+			if !slices.Contains(v.Names, name) {
+				v.Names = append(v.Names, name)
+			}
+		}
+	}
+	if alike && len(v.Names) <= colours {
+		v.Legend = v.Names
 	}
 	if err := t.Execute(w, v); err != nil {
 		return fmt.Errorf("report: %w", err)
@@ -96,6 +120,8 @@ type timeline struct {
 	// Batches are partition, model, rows, start and end in ms, late.
 	Batches [][6]float64
 	More    int
+	// From and To are the first and the last start, in seconds.
+	From, To float64
 }
 
 func (t timeline) First() [][6]float64 { return t.Batches[:min(len(t.Batches), maxTableBatches)] }
@@ -116,7 +142,10 @@ func timelineOf(i int, run Run) timeline {
 		if b.Late {
 			late = 1
 		}
-		t.Batches = append(t.Batches, [6]float64{float64(b.Partition), float64(b.Model), float64(b.Rows), b.Start / 1e3, b.End / 1e3, late})
+		t.Batches = append(t.Batches, [6]float64{float64(b.Partition), float64(b.Model), float64(b.Rows), math.Round(b.Start) / 1e3, math.Round(b.End) / 1e3, late})
+	}
+	if n := len(t.Batches); n > 0 {
+		t.From, t.To = t.Batches[0][3]/1e3, t.Batches[n-1][3]/1e3
 	}
 	t.More = max(0, len(t.Batches)-maxTableBatches)
 	return t

@@ -85,6 +85,9 @@ func ms(us float64) string {
 	if us <= 0 {
 		return "-"
 	}
+	if us >= 1e7 {
+		return fmt.Sprintf("%.1fs", us/1e6)
+	}
 	return fmt.Sprintf("%.4gms", us/1e3)
 }
 

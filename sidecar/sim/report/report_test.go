@@ -71,3 +71,34 @@ func TestAPageLoadsNothingAndNamesCannotBecomeMarkup(t *testing.T) {
 	require.NoError(t, small().Table(&table))
 	require.NotContains(t, table.String(), "\x1b", "a name cannot steer a terminal")
 }
+
+// What stands beside an axis fits there, and the last line of the grid is above the data.
+func TestAxesOfLargeAndSmallNumbers(t *testing.T) {
+	for _, c := range []struct {
+		good  uint64
+		ticks []string
+	}{
+		{18_500, []string{">5000<", ">10k<", ">15k<", ">20k<"}},
+		{3_000_000, []string{">1M<", ">2M<", ">3M<"}},
+		{7, []string{">2<", ">4<", ">6<", ">8<"}},
+		{0, []string{">0<", ">1<"}},
+	} {
+		h := []sim.Interval{{Arrivals: c.good, Good: c.good, GPUs: 1}, {FromSeconds: 1, Arrivals: c.good, Good: c.good, GPUs: 1}}
+		var out bytes.Buffer
+		require.NoError(t, report.New("axes", report.Run{Name: "one", Result: &sim.Result{History: h}}).HTML(&out))
+		first, _, _ := strings.Cut(out.String()[strings.Index(out.String(), "<figcaption>Good requests"):], "</svg>")
+		for _, tick := range c.ticks {
+			require.Contains(t, first, tick, c.good)
+		}
+		require.NotContains(t, first, "e+")
+	}
+}
+
+// Latencies of a minute are no powers of ten.
+func TestLongLatenciesAreInSeconds(t *testing.T) {
+	r := report.New("long", report.Run{Name: "one", Result: &sim.Result{Models: []sim.ModelResult{{Name: "m", Latency: sim.Latency{P50Us: 15070, P99Us: 3.409e7}}}}})
+	var out bytes.Buffer
+	require.NoError(t, r.Table(&out))
+	require.Contains(t, out.String(), "15.07ms")
+	require.Contains(t, out.String(), "34.1s")
+}
