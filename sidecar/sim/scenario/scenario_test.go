@@ -177,6 +177,34 @@ func TestSubclusters(t *testing.T) {
 	}
 }
 
+// What the documents show runs as it is, the same twice, and serves most of what arrives.
+func TestTheDocumentedExamplesRun(t *testing.T) {
+	dir := filepath.Join("testdata", examples)
+	files, err := filepath.Glob(dir + "/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	manual, err := os.ReadFile("../../../docs/simulate.md")
+	require.NoError(t, err)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			require.Contains(t, string(manual), "docs/examples/"+filepath.Base(file), "nobody finds an example that no page names")
+			s := load(t, filepath.Join(examples, filepath.Base(file)))
+			require.Empty(t, s.Notes())
+			p, err := s.Policy.InProcess(t.Context())
+			require.NoError(t, err)
+			once := func() *sim.Result {
+				r, err := s.Run(t.Context(), scenario.Options{Dir: dir, Policy: p})
+				require.NoError(t, err)
+				return r
+			}
+			r := once()
+			require.Greater(t, r.Total.Goodput, .9*r.Total.Rate)
+			require.Zero(t, r.PlansFailed)
+			require.Equal(t, encode(t, r), encode(t, once()))
+		})
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	const head = "apiVersion: conch-sim/v1\nduration: 1s\ngpus: [{type: A100}]\n"
 	const models = "models: [{name: m, profile: {zoo: ResNet50}, rate: 1}]\n"
