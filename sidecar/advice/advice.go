@@ -176,7 +176,7 @@ func (r Rule) judge(s *State, m joined, w Window) *policy.Advice {
 	} else {
 		var surplus float64
 		want, surplus = s.surplus(n, max(0, float64(m.bad)-noise)/tolerated, idle, rate, busy)
-		hold = fmt.Sprintf("%s of the requests are bad and the GPUs are idle for %s of the time, which is %.1f of %d GPUs", percent(bad), percent(idle), surplus, n)
+		hold = fmt.Sprintf("%s of the requests are bad and the GPUs are idle for %s of the time, which is %.1f of %s", percent(bad), percent(idle), surplus, gpus(n))
 		if surplus >= 1 && s.short.stands(rate, busy) {
 			hold += fmt.Sprintf("; %d were too few for this load", s.short.gpus)
 		}
