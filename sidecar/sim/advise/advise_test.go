@@ -4,6 +4,7 @@
 package advise_test
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/sim/advise"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
 
 // world is some models, each on every one of some GPUs, at a rate each.
@@ -121,4 +123,28 @@ func TestAModelThatIsHardlyCalledIsLeftOut(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, a.Enough)
 	require.Contains(t, strings.Join(a.Text, "\n"), "rare: 100 requests; 200 are the least")
+}
+
+// What a recording that was cut off holds is used, and said to be cut off; one that holds nothing is an error.
+func TestARecordingThatWasCutOff(t *testing.T) {
+	var file bytes.Buffer
+	w, err := workload.NewWriter(&file, workload.Header{})
+	require.NoError(t, err)
+	n, err := w.Model(workload.TraceModel{Name: "a"})
+	require.NoError(t, err)
+	for i := range 1000 {
+		require.NoError(t, w.Write(workload.Arrival{At: time.Duration(i) * 20 * time.Millisecond, Model: n, Rows: 1}))
+	}
+	require.NoError(t, w.Flush())
+	traffic, err := advise.ReadTraffic(bytes.NewReader(file.Bytes()[:file.Len()-1]))
+	require.NoError(t, err)
+	require.Len(t, traffic.Arrivals, 999)
+	a, err := advise.Make(t.Context(), advise.Input{Snapshot: world(1, 60, "a"), Seeds: []uint64{1}, Traffic: traffic})
+	require.NoError(t, err)
+	require.True(t, a.Enough, a.Text)
+	require.Contains(t, strings.Join(a.Text, "\n"), "Not known: what arrived after the recording was cut off")
+
+	header := bytes.IndexByte(file.Bytes(), '\n') + 3
+	_, err = advise.ReadTraffic(bytes.NewReader(file.Bytes()[:header]))
+	require.ErrorIs(t, err, workload.ErrTruncated)
 }

@@ -301,3 +301,33 @@ func (w whole) Err() error {
 	}
 	return nil
 }
+
+// Extent is how much a recorded trace holds.
+type Extent struct {
+	Models   []TraceModel
+	Requests uint64
+	// Length is just after the last arrival.
+	Length time.Duration
+	// Truncated: it ends in the middle of an entry, as when its writer was killed; what is before counts.
+	Truncated bool
+}
+
+// Measure reads a trace to its end and keeps nothing of its requests.
+func Measure(r io.Reader) (Extent, error) {
+	t, err := NewReader(r)
+	if err != nil {
+		return Extent{}, err
+	}
+	var e Extent
+	for a := (Arrival{}); t.Next(&a); e.Requests++ {
+		e.Length = max(e.Length, a.At+1)
+	}
+	e.Models = t.Models()
+	if err := t.Err(); err != nil {
+		if !errors.Is(err, ErrTruncated) || e.Requests == 0 {
+			return Extent{}, err
+		}
+		e.Truncated = true
+	}
+	return e, nil
+}

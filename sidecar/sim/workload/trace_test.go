@@ -248,6 +248,9 @@ func TestWholeEndsBeforeWhatWasCutOff(t *testing.T) {
 		require.NoError(t, err)
 		s := cut(workload.Trace(r, map[string]int32{"m": 0}))
 		count := 0
+		e, err := workload.Measure(bytes.NewReader(file.Bytes()[:file.Len()-2]))
+		require.NoError(t, err)
+		require.Equal(t, workload.Extent{Models: []workload.TraceModel{{Name: "m"}}, Requests: 4, Length: 3*time.Second + 1, Truncated: true}, e)
 		for a := (workload.Arrival{}); s.Next(&a); count++ {
 		}
 		require.Equal(t, 4, count, name)

@@ -18,6 +18,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/advise"
 	"github.com/conch-serving/conch/sidecar/sim/report"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/reporting"
 )
@@ -52,12 +53,12 @@ func (o *Options) run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	traffic, err := advise.ReadTraffic(file)
+	traffic, err := workload.Measure(file)
 	_ = file.Close() // it was only read
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if len(traffic.Arrivals) == 0 {
+	if traffic.Requests == 0 {
 		return fmt.Errorf("%s: the trace is empty: nothing arrived while it was recorded", path)
 	}
 	raw, live, err := o.world(ctx)
@@ -91,7 +92,7 @@ func (o *Options) run(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	r := report.New(fmt.Sprintf("replay of %s: %d requests in %v", filepath.Base(path), len(traffic.Arrivals), traffic.Length.Round(time.Millisecond)), runs...)
+	r := report.New(fmt.Sprintf("replay of %s: %d requests in %v", filepath.Base(path), traffic.Requests, traffic.Length.Round(time.Millisecond)), runs...)
 	r.Notes = s.Notes()
 	if traffic.Truncated {
 		r.Notes = append(r.Notes, filepath.Base(path)+" ends in the middle of an entry; what is before it was replayed")
