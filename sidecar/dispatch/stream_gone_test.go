@@ -123,3 +123,38 @@ func TestASequenceStaysWhereItIs(t *testing.T) {
 	require.NoError(t, <-other)
 	require.Empty(t, q.executions())
 }
+
+// TestAModelWithoutPartitionsEndsNoStream: who asks for one that is out is told so, and the stream goes on.
+func TestAModelWithoutPartitionsEndsNoStream(t *testing.T) {
+	p := newTriton(t)
+	p.kill()
+	_, seen, client := streamed(t, dispatch.Options{OutageWait: 10 * time.Millisecond}, table(1, decoupled, p))
+	s := openStream(t.Context(), t, client, message("a", 1, 1))
+	m, err := s.Recv()
+	require.NoError(t, err)
+	require.Equal(t, "a", m.InferResponse.Id)
+	require.Contains(t, m.ErrorMessage, "no partition that serves model 'm' is up")
+	p.restart()
+	for m.ErrorMessage != "" { // until conch has found it
+		require.NoError(t, s.Send(message("b", 1, 1)))
+		m, err = s.Recv()
+		require.NoError(t, err)
+	}
+	require.Empty(t, lines(t, s))
+	n := resultsInTime(seen.count(t))
+	require.Equal(t, 1, n[dispatch.OK])
+	require.Zero(t, n[dispatch.Cancelled])
+}
+
+// TestWhoGoesBeforeThereIsAPartition: what waits for one is not a failure if its caller goes.
+func TestWhoGoesBeforeThereIsAPartition(t *testing.T) {
+	p := newTriton(t)
+	p.kill()
+	d, seen, client := streamed(t, dispatch.Options{OutageWait: time.Hour}, table(1, decoupled, p))
+	ctx, cancel := context.WithCancel(t.Context())
+	openStream(ctx, t, client, message("a", 1, 1))
+	require.Eventually(t, func() bool { return !d.Partitions()[0].Up }, 10*time.Second, time.Millisecond)
+	cancel()
+	require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 10*time.Second, time.Millisecond)
+	require.Equal(t, map[dispatch.Result]int{dispatch.Cancelled: 1}, seen.count(t))
+}

@@ -55,8 +55,13 @@ func (s *inferStream) forward(c *call, route *route, size int64) error {
 	s.mu.Unlock()
 	up, err := s.hand(c.req, route, p)
 	if err != nil {
-		s.end(&p, Failed, "")
-		return err
+		p.failed = true
+		result, reason := s.fate(&p)
+		s.end(&p, result, reason)
+		if s.ctx.Err() != nil {
+			return err
+		}
+		return s.refuse(c.req, true, answerStatus(err)) // the call may have other models to ask
 	}
 	f := batch.Frame{Data: c.req.Marshal()}
 	if !asked && (valid || !said) { // what is not valid Triton refuses
