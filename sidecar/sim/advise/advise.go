@@ -58,10 +58,18 @@ type Advice struct {
 	// GPUs there are, and how many Conch would need for what Triton holds on all of them.
 	GPUs   int `json:"gpus"`
 	Needed int `json:"gpus_needed"`
+	// Present is how many GPUs the traffic that was observed needs; nil where there is one GPU.
+	Present *Present `json:"present,omitempty"`
 	// Notes are what the figures do not know.
 	Notes []string `json:"notes,omitempty"`
 	// Text is all of it in sentences.
 	Text []string `json:"text"`
+}
+
+// Present is the least number of GPUs found that hold the observed rate, with every model on each; 0 where all of them do not.
+type Present struct {
+	Triton int `json:"triton_gpus"`
+	Conch  int `json:"conch_gpus"`
 }
 
 // Make compares. An error means that the simulator could not run; data that are too thin are no error but an Advice without figures.
@@ -103,7 +111,20 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 		n := len(ratios)
 		a.Ratio, a.Low, a.High = (ratios[(n-1)/2]+ratios[n/2])/2, ratios[0]*(1-tolerance), ratios[n-1]*(1+tolerance)
 		say("searching how few GPUs would do")
-		if a.Needed, err = w.fewest(ctx, a.Triton.Rate, a.GPUs); err != nil {
+		if a.Needed, err = w.fewest(ctx, "adaptive", a.Triton.Rate, a.GPUs); err != nil {
+			return nil, err
+		}
+		if a.Needed == a.GPUs {
+			a.Needed = 0
+		}
+	}
+	if a.GPUs > 1 {
+		say("searching how few GPUs the present traffic needs")
+		a.Present = &Present{}
+		if a.Present.Triton, err = w.fewest(ctx, "timeout", w.rate, a.GPUs); err != nil {
+			return nil, err
+		}
+		if a.Present.Conch, err = w.fewest(ctx, "adaptive", w.rate, a.GPUs); err != nil {
 			return nil, err
 		}
 	}
@@ -154,6 +175,13 @@ func (a *Advice) write(seeds int, live bool) {
 			a.Text = append(a.Text, fmt.Sprintf("Or the same on %d of your %s, with every model on each of them (in all of %d repetitions).", a.Needed, gpus(a.GPUs), seeds))
 		}
 	}
+	if p := a.Present; p != nil && p.Conch > 0 {
+		triton := fmt.Sprintf("with Triton's own batching %d", p.Triton)
+		if p.Triton == 0 {
+			triton = fmt.Sprintf("with Triton's own batching %d do not hold them", a.GPUs)
+		}
+		a.Text = append(a.Text, fmt.Sprintf("The %.0f requests per second that were observed need %s with Conch, and %s.", a.Rate, gpus(p.Conch), triton))
+	}
 	for _, n := range a.Notes {
 		a.Text = append(a.Text, "Not known: "+n)
 	}
@@ -181,29 +209,35 @@ func (w *world) goodput(ctx context.Context, discipline string, gpus int) (*sim.
 	}})
 }
 
-// fewest is the least number of GPUs on which Conch holds a rate with every seed, found by halving; 0 where none below all was found.
-func (w *world) fewest(ctx context.Context, rate float64, all int) (int, error) {
+// fewest is the least number of GPUs that hold a rate with every seed, found by halving; 0 where all of them do not.
+func (w *world) fewest(ctx context.Context, discipline string, rate float64, all int) (int, error) {
+	hold := func(n int) (bool, error) {
+		if n == all {
+			n = 0 // as they are, with the present placement
+		}
+		for _, seed := range w.in.Seeds {
+			r, err := w.run(ctx, discipline, n, rate, seed)
+			if err != nil || r.WorstBadRate() > .01 {
+				return false, err
+			}
+		}
+		return true, nil
+	}
+	if ok, err := hold(all); err != nil || !ok {
+		return 0, err
+	}
 	fails, holds := 0, all
 	for holds-fails > 1 {
 		n := (fails + holds) / 2
-		ok := true
-		for _, seed := range w.in.Seeds {
-			r, err := w.run(ctx, "adaptive", n, rate, seed)
-			if err != nil {
-				return 0, err
-			}
-			if ok = r.WorstBadRate() <= .01; !ok {
-				break
-			}
+		ok, err := hold(n)
+		if err != nil {
+			return 0, err
 		}
 		if ok {
 			holds = n
 		} else {
 			fails = n
 		}
-	}
-	if holds == all {
-		return 0, nil
 	}
 	return holds, nil
 }

@@ -58,6 +58,9 @@ func TestWhoRunsRequestsAloneGainsBatches(t *testing.T) {
 	text := strings.Join(a.Text, "\n")
 	require.Contains(t, text, "x the traffic at the same SLO")
 	require.Contains(t, text, "of your 3 GPUs")
+	// 120 requests a second of 8.5 ms keep one GPU from ever holding them alone, and are little for one that batches.
+	require.Equal(t, &advise.Present{Triton: 2, Conch: 1}, a.Present)
+	require.Contains(t, text, "The 120 requests per second that were observed need 1 GPU with Conch, and with Triton's own batching 2.")
 	require.True(t, proto.Equal(before, s), "the snapshot is not changed")
 
 	again, err := advise.Make(t.Context(), in)
