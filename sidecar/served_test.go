@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,9 +42,11 @@ func TestServersThatBatchAreAskedWhatTheyDid(t *testing.T) {
 		recorder, err := observe.New(nil)
 		require.NoError(t, err)
 		recorder.SetModel("m", "r1", 4, nil)
-		mute, good, passing := &counting{err: errors.New("gone")}, &counting{}, true
+		mute, good := &counting{err: errors.New("gone")}, &counting{}
+		var passing atomic.Bool
+		passing.Store(true)
 		s := &served{
-			recorder: recorder, passing: func() bool { return passing }, types: map[string]string{"gpu0": "A", "gpu1": "B"}, seen: map[string]*observe.ServerStatistics{},
+			recorder: recorder, passing: passing.Load, types: map[string]string{"gpu0": "A", "gpu1": "B"}, seen: map[string]*observe.ServerStatistics{},
 			each: func(ctx context.Context, call func(context.Context, driver.EndpointState, tritonpb.GRPCInferenceServiceClient) error) error {
 				for gpu, c := range map[string]*counting{"gpu0": mute, "gpu1": good} {
 					if err := call(ctx, driver.EndpointState{AttachEndpoint: driver.AttachEndpoint{GPU: gpu}}, c); err != nil {
@@ -62,7 +65,7 @@ func TestServersThatBatchAreAskedWhatTheyDid(t *testing.T) {
 		require.EqualValues(t, 3, good.looks)
 		require.Empty(t, recorder.Unusable("m", "B"))
 		require.NotEmpty(t, recorder.Unusable("m", "A"))
-		passing = false
+		passing.Store(false)
 		time.Sleep(10 * servedEvery)
 		synctest.Wait()
 		require.EqualValues(t, 3, good.looks)

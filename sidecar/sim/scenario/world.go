@@ -152,7 +152,8 @@ func (s *Scenario) world(o Options) (*World, error) {
 	if s.Trace != nil {
 		return w, s.trace(w, o.Dir)
 	}
-	if !slices.ContainsFunc(loads, func(l load) bool { return l.rate > 0 }) {
+	// A snapshot may be of a quiet moment: who simulates it brings arrivals of their own.
+	if s.Snapshot == nil && !slices.ContainsFunc(loads, func(l load) bool { return l.rate > 0 }) {
 		return nil, errors.New("nothing arrives: give rate, or the rate of a model, or a trace")
 	}
 	w.Streams, err = streams(loads, w.Duration, w.Seed)
