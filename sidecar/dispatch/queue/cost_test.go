@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	short, long = 64, 64 * 128 // waiting requests
+	short, long = 64, 64 * 64 // waiting requests
 	// steeper is by how many times as much processor time a request may take in a long lane. What is linear in the lane
 	// takes dozens of times as much; what is not differs by what the processor has in its caches.
 	steeper = 6
