@@ -26,14 +26,17 @@ import (
 //     as much as they are further, time is to spare that would be lost: then
 //     smaller batches cost nothing, and the requests to come find the queue
 //     shorter;
+//   - by l(reach) x the share of the load that is of models with fewer than 1.4
+//     partitions. They do not wait, so that partitions are taken whenever they
+//     are free, and who waits until the last moment finds none;
 //   - by .3 l(reach) x (dispersion - 2), if requests come in bursts. After a burst
 //     there is silence: little comes that could join the batch, and what a small
 //     one wastes is not missed.
 //
-// But where requests come in bursts it does not start before l(1)/17, times the
-// square of the part of it that a row saves which joins, has passed since the
-// last of them: where there is one there are more, and the first must not take a
-// partition from all the others.
+// But where requests come in bursts it does not start before .06 l(1), times the
+// square of the part of it that a row saves which joins, times 1 - 2/dispersion,
+// has passed since the last of them: where there is one there are more, and the
+// first must not take a partition from all the others.
 //
 // Under low load there is no queue to shorten. That is while more than the share
 // idle of the partitions is free, and, unless requests come in bursts, while the
@@ -53,9 +56,16 @@ import (
 // by company, many small batches cost next to nothing, and who is more urgent
 // goes between them. That is worth the more the burstier arrivals are, and the
 // more time of the partitions is to spare. But a burst, of twice the dispersion,
-// is not split further than the partitions can serve within the SLO; nor is
-// anything where such a b takes longer than T. Then whoever is urgent is late
-// behind any of its batches, and few large ones leave more partitions alone.
+// is not split further than the partitions can serve within the SLO.
+//
+// Where such a b takes longer than .8 T, whoever is urgent is late behind any of
+// its batches. Then it is the largest that takes less, if that costs at most
+//
+//	min(.3, (k + 1/load - 1) min(1, (8/N)^2))
+//
+// more: the fewer partitions there are, the longer it takes until one of them is
+// free. Else, above T, nothing is split: few large batches leave more partitions
+// alone.
 type adaptive struct {
 	deferred
 	idle float64
@@ -64,8 +74,6 @@ type adaptive struct {
 const (
 	// evenly is the share of a batch that staggered partitions have left.
 	evenly = .5
-	// crowded is the number of partitions below which a model does not stagger.
-	crowded = 1.4
 	// Arrivals of a dispersion above bursty come in bursts; haste is by how many
 	// times l(reach) a candidate starts earlier for each unit above, and quiet how
 	// many l(1) must pass without an arrival, if company saves a row all of it.
@@ -73,6 +81,9 @@ const (
 	// How much a long batch is in the way of others, see Most, and at most; burst
 	// is how many times the dispersion it must be possible to serve in time.
 	inTheWay, mostInTheWay, burst = .02, .3, 2
+	// bearable is the part of the SLO of others that they can wait behind a batch;
+	// dearer is how much more such a batch may cost at most, on up to few partitions.
+	bearable, dearer, few = .8, .3, 8
 )
 
 // defaultIdle is the parameter `idle` unless told otherwise.
@@ -109,8 +120,8 @@ func (adaptive) DefaultDrop() string { return "reserve" }
 func (a adaptive) Hurry(now Time, c *Candidate, p Pressure) Time {
 	at := a.hurry(now, c, p)
 	if p.Dispersion > bursty {
-		saved := 1 - p.Row/float64(p.Alone)
-		at = max(at, p.Newest+Time(quiet*saved*saved*float64(p.Alone)))
+		silence := quiet * (1 - bursty/p.Dispersion) * p.Saved * p.Saved * float64(p.Alone)
+		at = max(at, p.Newest+Time(silence))
 	}
 	return at
 }
@@ -131,8 +142,11 @@ func (a adaptive) hurry(now Time, c *Candidate, p Pressure) Time {
 		return now
 	}
 	reach := float64(p.Reach)
-	early := reach * (evenly - p.Left/usable + haste*max(0, p.Dispersion-bursty))
-	wait := float64(c.Frontrun-now) - early
+	early := evenly - p.Left/usable + haste*max(0, p.Dispersion-bursty)
+	if p.AllNeed > 0 {
+		early += p.Crowd / p.AllNeed
+	}
+	wait := float64(c.Frontrun-now) - reach*early
 	if wait <= 0 {
 		return now
 	}
@@ -146,16 +160,32 @@ func (adaptive) Most(d Demand) int {
 	if d.Rate == 0 || d.Around == 0 {
 		return d.MaxBatch // nothing is known of who shares the partitions
 	}
-	weight := min(mostInTheWay, inTheWay*math.Pow(d.Dispersion, .75)/max(d.Load*d.Load, .01)) / float64(d.Around)
-	best, least := d.MaxBatch, math.Inf(1)
-	for b := 1; b <= d.MaxBatch && d.Table.At(b) <= d.SLO; b++ {
+	around := float64(d.Around)
+	weight := min(mostInTheWay, inTheWay*math.Pow(d.Dispersion, .75)/max(d.Load*d.Load, .01))
+	cost := func(b int) float64 {
 		l := float64(d.Table.At(b))
 		if float64(d.Partitions*b)*math.Floor(float64(d.SLO)/l) < burst*d.Dispersion {
-			continue
+			return math.Inf(1)
 		}
-		if cost := l / float64(b) * (1 + weight*l); cost < least {
-			best, least = b, cost
+		return l / float64(b) * (1 + weight*l/around)
+	}
+	best, least := d.MaxBatch, math.Inf(1)
+	brief := 0 // the largest batch that others can wait behind
+	for b := 1; b <= d.MaxBatch && d.Table.At(b) <= d.SLO; b++ {
+		c := cost(b)
+		if c < least {
+			best, least = b, c
 		}
+		if float64(d.Table.At(b)) <= bearable*around && !math.IsInf(c, 1) {
+			brief = b
+		}
+	}
+	if best <= brief {
+		return best
+	}
+	scarce := min(1, few*few/float64(d.Partitions*d.Partitions))
+	if more := min(dearer, scarce*(weight+max(0, 1/d.Load-1))); brief > 0 && cost(brief) <= (1+more)*least {
+		return brief
 	}
 	if d.Table.At(best) > d.Around {
 		return d.MaxBatch

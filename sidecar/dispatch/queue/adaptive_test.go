@@ -27,11 +27,13 @@ func TestAdaptiveRule(t *testing.T) {
 		{"they go on while it waits", "", queue.Pressure{Need: 8, AllNeed: 8, Left: 4, Ebb: .4}, 76},
 		{"a model without two partitions to itself", "", queue.Pressure{Need: 1, AllNeed: 8, Left: 4}, 50},
 		{"nor with its share of them", "", queue.Pressure{Need: 2, AllNeed: 16, Left: 4}, 50},
+		{"half of the load does not wait", "", queue.Pressure{Need: 4, AllNeed: 8, Crowd: 4, Left: 4}, 91},
 		{"arrivals in bursts", "", queue.Pressure{Need: 8, AllNeed: 8, Left: 4, Dispersion: 3}, 95},
-		{"a burst that goes on", "", queue.Pressure{Need: 1, AllNeed: 8, Left: 4, Dispersion: 3, Newest: 50, Alone: 100}, 56},
-		{"a burst whose rows gain little by company", "", queue.Pressure{Need: 1, AllNeed: 8, Left: 4, Dispersion: 3, Newest: 50, Alone: 100, Row: 50}, 51},
-		{"a burst that is over", "", queue.Pressure{Need: 1, AllNeed: 8, Left: 4, Dispersion: 3, Newest: 44, Alone: 100}, 50},
-		{"the first of a burst under low load", "", queue.Pressure{Free: 8, Dispersion: 3, Newest: 50, Alone: 100}, 56},
+		{"a burst that goes on", "", queue.Pressure{Need: 1, AllNeed: 8, Left: 4, Dispersion: 20, Newest: 50, Alone: 100, Saved: 1}, 55},
+		{"a burst that may be chance", "", queue.Pressure{Need: 1, AllNeed: 8, Left: 4, Dispersion: 3, Newest: 50, Alone: 100, Saved: 1}, 52},
+		{"a burst whose rows gain little by company", "", queue.Pressure{Need: 1, AllNeed: 8, Left: 4, Dispersion: 20, Newest: 50, Alone: 100, Saved: .5}, 51},
+		{"a burst that is over", "", queue.Pressure{Need: 1, AllNeed: 8, Left: 4, Dispersion: 20, Newest: 44, Alone: 100, Saved: 1}, 50},
+		{"the first of a burst under low load", "", queue.Pressure{Free: 8, Dispersion: 20, Newest: 50, Alone: 100, Saved: 1}, 55},
 		{"its rate is not known yet", "", queue.Pressure{AllNeed: 8, Left: 4}, 101},
 		{"large enough", "", queue.Pressure{Need: 8, AllNeed: 8, Left: 4, Worth: 3}, 50},
 		{"nobody to stagger with", "", queue.Pressure{Need: 8, AllNeed: 8, Left: .5, Usable: 1}, 50},
@@ -100,6 +102,7 @@ func TestAdaptiveSize(t *testing.T) {
 	const ms = 1e6
 	strong := queue.Linear(1*ms, 15*ms, 64) // 15 of 16 ms saved by company
 	weak := queue.Linear(7.353*ms, .222*ms, 64)
+	heavy := queue.Linear(23*ms, 15*ms, 64)
 	d, err := queue.NewDiscipline("adaptive", nil)
 	require.NoError(t, err)
 	for _, c := range []struct {
@@ -114,9 +117,15 @@ func TestAdaptiveSize(t *testing.T) {
 		{"others would wait for a burst", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 10, Load: .9}, 1},
 		{"a burst that takes all the partitions", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 100, Load: .9}, 64},
 		{"small batches would take too long for others as well", queue.Demand{Table: queue.Linear(40*ms, 28*ms, 64), SLO: 378 * ms, Dispersion: 10, Load: .5}, 64},
+		{"others can wait for one of its rows, and no longer", queue.Demand{Table: heavy, SLO: 420 * ms, Dispersion: 10, Load: .9, Around: 60 * ms}, 1},
+		{"but there is no time to lose", queue.Demand{Table: heavy, SLO: 420 * ms, Dispersion: 1, Load: 1, Around: 60 * ms}, 64},
+		{"but one of many partitions is soon free", queue.Demand{Table: heavy, SLO: 420 * ms, Dispersion: 10, Load: .9, Around: 60 * ms, Partitions: 64}, 64},
 		{"others who have time", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .9, Around: 4000 * ms}, 7},
 	} {
-		c.d.MaxBatch, c.d.Partitions, c.d.Rate = 64, 8, 100
+		c.d.MaxBatch, c.d.Rate = 64, 100
+		if c.d.Partitions == 0 {
+			c.d.Partitions = 8
+		}
 		if c.d.Around == 0 {
 			c.d.Around = 40 * ms
 		}

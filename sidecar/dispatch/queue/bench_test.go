@@ -265,7 +265,7 @@ func TestNoAllocations(t *testing.T) {
 	for name, change := range map[string]func(*traffic){
 		"one at a time":           func(of *traffic) { of.share = .001 },
 		"two profile classes":     func(of *traffic) { of.slow = true },
-		"late ones served":        func(of *traffic) { of.late, of.models, of.hopeless = queue.LateServe, 4, 10 },
+		"late ones served":        func(of *traffic) { of.late, of.models, of.hopeless = queue.LateServe, 4, 20 },
 		"four keys":               func(of *traffic) { of.keys = 4 },
 		"more keys than are kept": func(of *traffic) { of.keys = 50 },
 		"failing batches":         func(of *traffic) { of.fails = 20 },

@@ -44,9 +44,10 @@ type Pressure struct {
 	// more partitions there are to spare the less nearly (see weigh in
 	// model.go); the row limit while the rate is not known yet.
 	Worth int
-	// Alone is l(1), and Row what a further row takes, the mean up to that reach.
+	// Alone is l(1), and Saved the part of it that a row saves which joins a
+	// batch: 1 less what a further row takes over l(1), the mean up to that reach.
 	Alone Time
-	Row   float64
+	Saved float64
 	// Newest is the latest arrival in B.
 	Newest Time
 	// Dispersion is the variance of the model's rows that arrive within one SLO
@@ -60,6 +61,9 @@ type Pressure struct {
 	Free, Usable int
 	// AllNeed is the sum of Need over the models that share the partitions.
 	AllNeed float64
+	// Crowd is the part of AllNeed that models ask for which keep fewer than 1.4
+	// partitions busy each.
+	Crowd float64
 	// Left is the work in flight, in batches: each batch that runs counts with
 	// the time that it has left as a share of its model's Reach. Ebb is by how
 	// much Left falls per nanosecond while nothing else happens.

@@ -30,6 +30,8 @@ type outlook struct {
 	// reach is the largest batch that can be gathered and run in time (see
 	// rate.go).
 	reach int
+	// saved is the part of l(1) that a row saves which joins a batch.
+	saved float64
 	// perSecond is the model's rate in rows, zero while it is not known; need how
 	// many partitions it keeps busy with batches of that reach, or its share of
 	// those that there are where the models ask for more.

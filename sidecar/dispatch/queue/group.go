@@ -56,6 +56,7 @@ type pool struct {
 	free    int // idle usable partitions
 	work    work
 	need    float64 // how many partitions the models keep busy, at their present rates
+	crowd   float64 // the part of need of models that are crowded
 	flow    float64 // rows per second, of all models
 	rush    float64 // sum of a model's rows per second over its SLO
 	usable  int
@@ -78,7 +79,7 @@ type service struct {
 	// policy holds on to, and how many partitions the model keeps busy.
 	reach, worth, hold int
 	need               float64
-	row                float64 // what a further row takes, the mean up to reach
+	saved              float64 // the part of l(1) that a row saves which joins
 	// edge is how much later than planned a batch shall be able to end, where
 	// requests are given up for it.
 	edge Time

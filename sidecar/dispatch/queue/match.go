@@ -74,8 +74,8 @@ func hurryOf(c *candidate, now Time) Time {
 	m.aimed(now)
 	p := Pressure{
 		Reach: svc.table.At(svc.reach), Worth: svc.worth, Need: svc.need,
-		Alone: svc.table.At(1), Row: svc.row, Newest: c.last.Arrival, Dispersion: m.dispersion,
-		Free: pl.free, Usable: pl.usable, AllNeed: pl.need,
+		Alone: svc.table.At(1), Saved: svc.saved, Newest: c.last.Arrival, Dispersion: m.dispersion,
+		Free: pl.free, Usable: pl.usable, AllNeed: pl.need, Crowd: pl.crowd,
 	}
 	p.Left, p.Ebb = pl.work.left(now)
 	return m.hurrier.Hurry(now, &c.Candidate, p)

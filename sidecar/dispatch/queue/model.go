@@ -34,7 +34,8 @@ type model struct {
 
 	epoch      uint32  // of the rate that the services were last aimed with
 	need       float64 // the mean of what its services say; its part of its pool's
-	flow, rush float64 // likewise its part
+	crowd      float64 // likewise its part
+	flow, rush float64 // likewise
 	dispersion float64 // of arrivals, as of that epoch; see rate.go
 
 	// What its pool needed and had when the services were last weighed.
@@ -133,7 +134,7 @@ func (m *model) serve(groups []*group) {
 			m.maxRows = max(m.maxRows, svc.limit)
 		}
 	}
-	m.need, m.flow, m.rush = 0, 0, 0 // its pool is new
+	m.need, m.crowd, m.flow, m.rush = 0, 0, 0, 0 // its pool is new
 	m.aim()
 	m.fastest = nil
 	if m.services == nil {
@@ -196,6 +197,10 @@ func (m *model) aimed(now Time) bool {
 	return true
 }
 
+// crowded is the number of partitions below which a model has no batches of its
+// own to stagger.
+const crowded = 1.4
+
 // heavier is the change of a pool's load that is worth weighing it again.
 const heavier = .01
 
@@ -214,9 +219,10 @@ func (m *model) aim() {
 		svc.reach = reach(svc.table, svc.limit, m.spec.SLO, &m.rate)
 		svc.need = perSecond / 1e9 * float64(svc.table.At(svc.reach)) / float64(svc.reach)
 		sum += svc.need
-		svc.row = 0
+		svc.saved = 1
 		if svc.reach > 1 {
-			svc.row = float64(svc.table.At(svc.reach)-svc.table.At(1)) / float64(svc.reach-1)
+			row := float64(svc.table.At(svc.reach)-svc.table.At(1)) / float64(svc.reach-1)
+			svc.saved = max(0, 1-row/float64(svc.table.At(1)))
 		}
 	}
 	if m.pool == nil {
@@ -225,6 +231,12 @@ func (m *model) aim() {
 	need := sum / float64(len(m.services))
 	m.pool.need = max(0, m.pool.need+need-m.need)
 	m.need = need
+	crowd := 0.0
+	if need < crowded {
+		crowd = need
+	}
+	m.pool.crowd = max(0, m.pool.crowd+crowd-m.crowd)
+	m.crowd = crowd
 	if slo := m.spec.SLO; slo > 0 {
 		rush := perSecond / float64(slo)
 		m.pool.flow = max(0, m.pool.flow+perSecond-m.flow)
@@ -251,7 +263,7 @@ func (m *model) weigh() {
 		if svc.table == nil {
 			continue
 		}
-		o := outlook{table: svc.table, slo: m.spec.SLO, reach: svc.reach, perSecond: perSecond, need: svc.need / max(1, load), load: load, partitions: pl.usable}
+		o := outlook{table: svc.table, slo: m.spec.SLO, reach: svc.reach, saved: svc.saved, perSecond: perSecond, need: svc.need / max(1, load), load: load, partitions: pl.usable}
 		svc.hold, svc.edge = m.spec.Drop.hold(o)
 		m.size(svc, load)
 		svc.worth = svc.limit // while reach is a guess there is no reason to stop waiting
