@@ -24,6 +24,7 @@ type cell struct {
 	overall  bool    // all requests together decide, not the worst model
 	parts    float64 // the scenario is one of so many equal parts; 0 means 1
 	seeds    int     // the first so many only; 0 means all
+	skip     int     // so many seeds are left out before these
 	found    *sim.Found
 
 	// Requests that a run simulates at least, at whatever rate; 0: the scenario's time. Tolerance and step are those of sim.Search.
@@ -79,7 +80,7 @@ func (b *bench) search(ctx context.Context, cells []*cell, seeds int) error {
 			for c := range work {
 				s := sim.Search{Guess: c.guess, Overall: c.overall, Tolerance: c.tolerance, Step: c.step}
 				for k := range cmp.Or(c.seeds, seeds) {
-					s.Seeds = append(s.Seeds, b.seed+uint64(k))
+					s.Seeds = append(s.Seeds, b.seed+uint64(c.skip+k))
 				}
 				found, err := c.goodput(ctx, s)
 				if err != nil {

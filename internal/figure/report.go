@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -76,6 +77,25 @@ func (r *Report) AddRuns(name string, runs []float64, unit, note string) {
 	r.Figures = append(r.Figures, Figure{
 		Name: name, Value: (sorted[(n-1)/2] + sorted[n/2]) / 2, Unit: unit, Low: sorted[0], High: sorted[n-1], Runs: n, Note: note,
 	})
+}
+
+// AddMean appends the geometric mean of several measurements of one figure, with their spread: the quotient of two such figures is the mean of
+// the quotients, pair by pair.
+func (r *Report) AddMean(name string, runs []float64, unit, note string) {
+	r.AddRuns(name, runs, unit, note)
+	if len(runs) > 0 {
+		f := &r.Figures[len(r.Figures)-1]
+		f.Value = min(max(GeometricMean(runs), f.Low), f.High) // rounding must not put it outside
+	}
+}
+
+// GeometricMean is the n-th root of the product of n values, none of which is negative.
+func GeometricMean(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += math.Log(v)
+	}
+	return math.Exp(sum / float64(len(values)))
 }
 
 // Print writes one line per figure.

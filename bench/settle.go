@@ -1,0 +1,106 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/conch-serving/conch/internal/figure"
+	"github.com/conch-serving/conch/sidecar/sim"
+)
+
+const (
+	// near is the part of the best of the others that the first discipline is to hold.
+	near = .995
+	// Where the seeds do not tell, there are so many more at a time, up to so many.
+	moreSeeds, mostSeeds = 3, 12
+)
+
+// held is the geometric mean of what a search found with its seeds, so that the quotient of two means is the mean of the quotients.
+func held(c *cell) float64 { return figure.GeometricMean(rates(c.found)) }
+
+// duel is what the first discipline of a line holds, as a part of what another holds under the same arrivals.
+type duel struct {
+	other  *cell
+	ratio  float64 // geometric mean over the seeds
+	margin float64 // two standard errors of its logarithm
+	seeds  int
+}
+
+// against compares seed by seed, as far as both have them.
+func against(first, other *cell) duel {
+	a, o := rates(first.found), rates(other.found)
+	n := min(len(a), len(o))
+	logs := make([]float64, n)
+	sum := 0.0
+	for i := range n {
+		logs[i] = math.Log(max(a[i], 1e-9) / max(o[i], 1e-9))
+		sum += logs[i]
+	}
+	middle, squares := sum/float64(n), 0.0
+	for _, l := range logs {
+		squares += (l - middle) * (l - middle)
+	}
+	d := duel{other: other, ratio: math.Exp(middle), seeds: n}
+	if n > 1 {
+		d.margin = 2 * math.Sqrt(squares/float64(n-1)/float64(n))
+	}
+	return d
+}
+
+// behind tells that the first is surely below near, ahead that it surely is not.
+func (d duel) behind() bool { return d.ratio*math.Exp(d.margin) < near }
+func (d duel) ahead() bool  { return d.ratio*math.Exp(-d.margin) >= near }
+
+func (d duel) String() string {
+	return fmt.Sprintf("%.3f (+-%.3f, %d seeds)", d.ratio, d.ratio*d.margin, d.seeds)
+}
+
+// closest is the duel with the best of the others.
+func closest(line []*cell) (best duel) {
+	for i, o := range line[1:] {
+		if d := against(line[0], o); i == 0 || d.ratio < best.ratio {
+			best = d
+		}
+	}
+	return best
+}
+
+// settle gives more seeds to the first discipline and the best of the others, where it is open which of the two holds more: under bursts, or
+// where one rare model decides, the seeds differ by more than the disciplines.
+func (b *bench) settle(ctx context.Context, lines [][]*cell) error {
+	for {
+		var again []*cell
+		for _, line := range lines {
+			d := closest(line)
+			if d.ahead() || d.behind() || d.seeds >= mostSeeds {
+				continue
+			}
+			for _, one := range line {
+				if one != line[0] && one != d.other || len(one.found.All) > d.seeds {
+					continue
+				}
+				one.skip, one.seeds, one.guess, one.step = d.seeds, moreSeeds, one.found.Rate, 1.04
+				again = append(again, one)
+			}
+		}
+		if len(again) == 0 {
+			return nil
+		}
+		before := make([]*sim.Found, len(again))
+		for i, one := range again {
+			before[i] = one.found
+		}
+		if err := b.search(ctx, again, moreSeeds); err != nil {
+			return err
+		}
+		for i, one := range again {
+			one.found.All = append(slices.Clip(before[i].All), one.found.All...)
+			one.found.Rate = held(one)
+		}
+	}
+}
