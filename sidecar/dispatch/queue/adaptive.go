@@ -26,8 +26,8 @@ import (
 //     as much as they are further, time is to spare that would be lost: then
 //     smaller batches cost nothing, and the requests to come find the queue
 //     shorter;
-//   - by l(reach) x the share of the load that is of models with fewer than 1.4
-//     partitions. They do not wait, so that partitions are taken whenever they
+//   - by l(reach) x the share of the load that is of models which keep less than
+//     one partition busy. They do not wait, so that partitions are taken whenever they
 //     are free, and who waits until the last moment finds none;
 //   - by .3 l(reach) x (dispersion - 2), if requests come in bursts. After a burst
 //     there is silence: little comes that could join the batch, and what a small
@@ -58,14 +58,13 @@ import (
 // more time of the partitions is to spare. But a burst, of twice the dispersion,
 // is not split further than the partitions can serve within the SLO.
 //
-// Where such a b takes longer than .8 T, whoever is urgent is late behind any of
-// its batches. Then it is the largest that takes less, if that costs at most
+// Where such a b takes longer than T, whoever is urgent is late behind any of its
+// batches. Then it is the largest that takes at most .8 T, if that costs at most
 //
 //	min(.3, (k + 1/load - 1) min(1, (8/N)^2))
 //
 // more: the fewer partitions there are, the longer it takes until one of them is
-// free. Else, above T, nothing is split: few large batches leave more partitions
-// alone.
+// free. Else nothing is split: few large batches leave more partitions alone.
 type adaptive struct {
 	deferred
 	idle float64
@@ -74,6 +73,8 @@ type adaptive struct {
 const (
 	// evenly is the share of a batch that staggered partitions have left.
 	evenly = .5
+	// crowded is the number of partitions below which a model does not stagger.
+	crowded = 1.4
 	// Arrivals of a dispersion above bursty come in bursts; haste is by how many
 	// times l(reach) a candidate starts earlier for each unit above, and quiet how
 	// many l(1) must pass without an arrival, if company saves a row all of it.
@@ -170,25 +171,21 @@ func (adaptive) Most(d Demand) int {
 		return l / float64(b) * (1 + weight*l/around)
 	}
 	best, least := d.MaxBatch, math.Inf(1)
-	brief := 0 // the largest batch that others can wait behind
 	for b := 1; b <= d.MaxBatch && d.Table.At(b) <= d.SLO; b++ {
-		c := cost(b)
-		if c < least {
+		if c := cost(b); c < least {
 			best, least = b, c
 		}
-		if float64(d.Table.At(b)) <= bearable*around && !math.IsInf(c, 1) {
-			brief = b
-		}
 	}
-	if best <= brief {
+	if d.Table.At(best) <= d.Around || math.IsInf(least, 1) {
 		return best
+	}
+	brief := best
+	for brief > 0 && float64(d.Table.At(brief)) > bearable*around {
+		brief--
 	}
 	scarce := min(1, few*few/float64(d.Partitions*d.Partitions))
 	if more := min(dearer, scarce*(weight+max(0, 1/d.Load-1))); brief > 0 && cost(brief) <= (1+more)*least {
 		return brief
 	}
-	if d.Table.At(best) > d.Around {
-		return d.MaxBatch
-	}
-	return best
+	return d.MaxBatch
 }

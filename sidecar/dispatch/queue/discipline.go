@@ -61,8 +61,8 @@ type Pressure struct {
 	Free, Usable int
 	// AllNeed is the sum of Need over the models that share the partitions.
 	AllNeed float64
-	// Crowd is the part of AllNeed that models ask for which keep fewer than 1.4
-	// partitions busy each.
+	// Crowd is the part of AllNeed that models ask for which keep less than one
+	// partition busy each.
 	Crowd float64
 	// Left is the work in flight, in batches: each batch that runs counts with
 	// the time that it has left as a share of its model's Reach. Ebb is by how

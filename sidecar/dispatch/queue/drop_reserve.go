@@ -4,9 +4,10 @@
 package queue
 
 const (
-	// gathers is the most of its own gathering times that a batch of reserve
-	// leaves room for.
-	gathers = 1.5
+	// gathers is how many of its own gathering times a batch of reserve leaves
+	// room for beside the first, at most, where the model keeps up to several
+	// partitions busy.
+	gathers, several = .7, 8
 	// overload is the load from which on reserve stays off the edge. What models
 	// need is reckoned with batches that are gathered at their rates; those that
 	// wait for their turn grow larger, so that somewhat more than there seem to be
@@ -28,9 +29,10 @@ const (
 // b* leaves no time for a partition that becomes free late, or for requests that
 // come late: l(b*) + b*/rate is the SLO. So a model that has n partitions to
 // itself, to stagger its batches on, holds on to no more than what leaves time
-// to gather it n times, and 1 + g^2 times at the most, or 1.5, g being the part
+// to gather it n times, and 1 + min(.7, g^2) times at the most, g being the part
 // of l(1) that a row saves which joins: where company saves little, time does
-// not buy much.
+// not buy much. From 8 partitions on it is less, as one of many is soon free:
+// 8/n of what exceeds one.
 //
 // Far past the peak, requests are given up in any case. Then reserve gives up who
 // would start only just in time, so that an execution that takes longer than
@@ -49,7 +51,8 @@ func (reserve) hold(o outlook) (int, Time) {
 	if o.partitions > 1 {
 		b = nearly(o.table, o.reach, max(0, 1/o.load-1))
 	}
-	row := min(gathers, 1+o.saved*o.saved, max(1, o.need)) / o.perSecond * 1e9
+	spare := min(gathers, o.saved*o.saved) * min(1, several/max(1, o.need))
+	row := min(1+spare, max(1, o.need)) / o.perSecond * 1e9
 	for b > 1 && float64(o.table.At(b))+float64(b)*row > float64(o.slo) {
 		b--
 	}

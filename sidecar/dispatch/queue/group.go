@@ -56,7 +56,7 @@ type pool struct {
 	free    int // idle usable partitions
 	work    work
 	need    float64 // how many partitions the models keep busy, at their present rates
-	crowd   float64 // the part of need of models that are crowded
+	crowd   float64 // the part of need of models that need less than one
 	flow    float64 // rows per second, of all models
 	rush    float64 // sum of a model's rows per second over its SLO
 	usable  int

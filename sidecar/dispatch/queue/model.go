@@ -197,10 +197,6 @@ func (m *model) aimed(now Time) bool {
 	return true
 }
 
-// crowded is the number of partitions below which a model has no batches of its
-// own to stagger.
-const crowded = 1.4
-
 // heavier is the change of a pool's load that is worth weighing it again.
 const heavier = .01
 
@@ -232,7 +228,7 @@ func (m *model) aim() {
 	m.pool.need = max(0, m.pool.need+need-m.need)
 	m.need = need
 	crowd := 0.0
-	if need < crowded {
+	if need < 1 {
 		crowd = need
 	}
 	m.pool.crowd = max(0, m.pool.crowd+crowd-m.crowd)
