@@ -60,10 +60,14 @@ func (d duel) String() string {
 	return fmt.Sprintf("%.3f (+-%.3f, %d seeds)", d.ratio, d.ratio*d.margin, d.seeds)
 }
 
-// closest is the duel with the best of the others.
+// closest is the duel with the best of the others, of those that were searched for as long as the first is; the rest was far behind.
 func closest(line []*cell) (best duel) {
-	for i, o := range line[1:] {
-		if d := against(line[0], o); i == 0 || d.ratio < best.ratio {
+	for _, o := range line[1:] {
+		if best.other != nil && o.requests < line[0].requests {
+			continue
+		}
+		d := against(line[0], o)
+		if best.other == nil || best.other.requests < o.requests || d.ratio < best.ratio {
 			best = d
 		}
 	}

@@ -36,6 +36,9 @@ func TestADuelIsFoughtSeedBySeed(t *testing.T) {
 		require.Equal(t, c.behind, d.behind(), c.name)
 		require.Equal(t, c.ahead, d.ahead(), c.name)
 	}
+	brief := found(200)
+	brief.requests = -1
+	require.InDelta(t, .97, closest([]*cell{found(97, 97), brief, found(100, 100), brief}).ratio, 1e-9, "what was only looked at shortly may be found too high")
 	require.InDelta(t, .97, closest([]*cell{found(97, 97), found(50, 50), found(100, 100), found(98, 98)}).ratio, 1e-9)
 }
 

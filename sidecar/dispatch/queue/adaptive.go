@@ -29,7 +29,7 @@ import (
 //   - by l(reach) x the share of the load that is of models which keep less than
 //     one partition busy. They do not wait, so that partitions are taken whenever they
 //     are free, and who waits until the last moment finds none;
-//   - by .3 l(reach) x (dispersion - 2), if requests come in bursts. After a burst
+//   - by .3 l(reach) x (dispersion - 4), if requests come in long bursts. After one
 //     there is silence: little comes that could join the batch, and what a small
 //     one wastes is not missed.
 //
@@ -75,10 +75,11 @@ const (
 	evenly = .5
 	// crowded is the number of partitions below which a model does not stagger.
 	crowded = 1.4
-	// Arrivals of a dispersion above bursty come in bursts; haste is by how many
-	// times l(reach) a candidate starts earlier for each unit above, and quiet how
-	// many l(1) must pass without an arrival, if company saves a row all of it.
-	bursty, haste, quiet = 2, .3, .06
+	// Arrivals of a dispersion above bursty come in bursts, and quiet is how many
+	// l(1) must then pass without one, if company saves a row all of it. haste is by
+	// how many times l(reach) a candidate starts earlier for each unit above torrent.
+	bursty, quiet  = 2, .06
+	torrent, haste = 4, .3
 	// How much a long batch is in the way of others, see Most, and at most; burst
 	// is how many times the dispersion it must be possible to serve in time.
 	inTheWay, mostInTheWay, burst = .02, .3, 2
@@ -143,7 +144,7 @@ func (a adaptive) hurry(now Time, c *Candidate, p Pressure) Time {
 		return now
 	}
 	reach := float64(p.Reach)
-	early := evenly - p.Left/usable + haste*max(0, p.Dispersion-bursty)
+	early := evenly - p.Left/usable + haste*max(0, p.Dispersion-torrent)
 	if p.AllNeed > 0 {
 		early += p.Crowd / p.AllNeed
 	}
