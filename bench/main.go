@@ -105,7 +105,7 @@ func command() *cobra.Command {
 			case "reproduce":
 				r.Remarks = differences()
 			case "compare":
-				r.Remarks = matrixRemarks()
+				r.Remarks = matrixRemarks(r)
 			}
 		}
 		var text bytes.Buffer

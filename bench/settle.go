@@ -9,6 +9,8 @@ import (
 	"math"
 	"slices"
 
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/sidecar/sim"
 )
@@ -27,7 +29,7 @@ func held(c *cell) float64 { return figure.GeometricMean(rates(c.found)) }
 type duel struct {
 	other  *cell
 	ratio  float64 // geometric mean over the seeds
-	margin float64 // two standard errors of its logarithm
+	margin float64 // of its logarithm, to either side: Student's 95% interval
 	seeds  int
 }
 
@@ -47,7 +49,8 @@ func against(first, other *cell) duel {
 	}
 	d := duel{other: other, ratio: math.Exp(middle), seeds: n}
 	if n > 1 {
-		d.margin = 2 * math.Sqrt(squares/float64(n-1)/float64(n))
+		freedom := float64(n - 1)
+		d.margin = distuv.StudentsT{Sigma: 1, Nu: freedom}.Quantile(.975) * math.Sqrt(squares/freedom/float64(n))
 	}
 	return d
 }
