@@ -21,7 +21,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/internal/hostile"
-	"github.com/conch-serving/conch/internal/rig"
 )
 
 // generation asks the decoupled model for n answers, each after so many milliseconds.
@@ -81,16 +80,7 @@ func desert(ctx context.Context, address string, random *rand.Rand) error {
 // Callers of generate and generate_stream disconnect at any moment under load: neither the server nor Conch minds, and who stays gets all
 // answers, over HTTP and on gRPC streams.
 func TestWhoLeavesGeneration(t *testing.T) {
-	server, err := rig.StartServer(t.Context(), rig.ServerOptions{Server: setting(t, "CONCH_TRITONSERVER"), Repository: conformanceModels(t, "decoupled", "identity"),
-		Flags: []string{"--load-model=decoupled", "--load-model=identity"}})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the end of the server's log:\n%s", server.LogTail())
-		}
-		require.NoError(t, server.Close())
-	})
-	c := serve(t, rig.ConchOptions{Attach: []*rig.Server{server}, Mode: "observe"})
+	server, c := observed(t, "decoupled", "identity")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}

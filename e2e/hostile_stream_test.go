@@ -73,11 +73,13 @@ func inTurns(ctx context.Context, client tritonpb.GRPCInferenceServiceClient, ro
 	return nil
 }
 
-// A real server crashes when requests of decoupled models follow others on streams, and when streams are cancelled that it is answering:
-// as it stands, within some hundred requests or some thousand cancels. Behind Conch, though it only observes, it does not.
-func TestStreamsThatKill(t *testing.T) {
-	server, err := rig.StartServer(t.Context(), rig.ServerOptions{Server: setting(t, "CONCH_TRITONSERVER"), Repository: conformanceModels(t, "decoupled", "identity"),
-		Flags: []string{"--load-model=decoupled", "--load-model=identity"}})
+// observed is a real server with some of the models of the conformance suite, and a Conch that observes it.
+func observed(t *testing.T, models ...string) (*rig.Server, *rig.Conch) {
+	o := rig.ServerOptions{Server: setting(t, "CONCH_TRITONSERVER"), Repository: conformanceModels(t, models...)}
+	for _, m := range models {
+		o.Flags = append(o.Flags, "--load-model="+m)
+	}
+	server, err := rig.StartServer(t.Context(), o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -85,7 +87,13 @@ func TestStreamsThatKill(t *testing.T) {
 		}
 		require.NoError(t, server.Close())
 	})
-	c := serve(t, rig.ConchOptions{Attach: []*rig.Server{server}, Mode: "observe"})
+	return server, serve(t, rig.ConchOptions{Attach: []*rig.Server{server}, Mode: "observe"})
+}
+
+// A real server crashes when requests of decoupled models follow others on streams, and when streams are cancelled that it is answering:
+// as it stands, within some hundred requests or some thousand cancels. Behind Conch, though it only observes, it does not.
+func TestStreamsThatKill(t *testing.T) {
+	server, c := observed(t, "decoupled", "identity")
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
