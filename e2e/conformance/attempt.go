@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // attempt is one run of a case. It is a testing.TB that takes note of failures and passes none on, because a failure may be a listed
@@ -141,4 +143,15 @@ func (a *attempt) Skipped() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.skipped
+}
+
+// until waits for a condition and asks in the goroutine of the case itself: what
+// asks may fail the case, and nobody asks any more once that has ended.
+func (e *Env) until(holds func() bool, limit, every time.Duration, what ...any) {
+	e.Helper()
+	for end := time.Now().Add(limit); !holds(); time.Sleep(every) {
+		if time.Now().After(end) {
+			require.FailNow(e, fmt.Sprintf("not so within %v", limit), what...)
+		}
+	}
 }

@@ -40,7 +40,7 @@ func batchingCases() []Case {
 		{"batching/without dynamic_batching every request runs alone", func(e *Env) {
 			before := e.quiet("slow")
 			e.together("slow", 1, 1, 1)
-			e.executed(before, 3)
+			e.ran(before, 3)
 			after := e.settled(before, 3)
 			require.Equal(e, before.ExecutionCount+3, after.ExecutionCount)
 			require.Equal(e, batchCount(before, 1)+3, batchCount(after, 1))

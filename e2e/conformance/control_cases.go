@@ -84,7 +84,7 @@ func controlCases() []Case {
 				want(e, seqStep(model, 31, 1, start), 1, 1, -1, 1, 31)
 				want(e, seqStep(model, 32, 1, start), 1, 1, -1, 1, 32)
 				want(e, seqStep(model, 33, 1, start, end), 1, 1, 2, 1, 33) // waits for the idle time of one of them
-				require.Eventually(e, func() bool {
+				e.until(func() bool {
 					_, err := e.Client.Stub.ModelInfer(e.ctx(), seqStep(model, 34, 1, start, end))
 					return err == nil
 				}, callTimeout, 10*time.Millisecond)

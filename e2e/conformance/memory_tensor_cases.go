@@ -302,7 +302,7 @@ func memoryRegionCases() []Case {
 			e.refused(err, codes.Internal, "Failed to unregister the following system shared memory regions: a ,")
 			require.NoError(e, <-over)
 			e.settled(before, 1)
-			require.Eventually(e, func() bool {
+			e.until(func() bool {
 				_, err := e.Client.Stub.SystemSharedMemoryUnregister(e.ctx(), &pb.SystemSharedMemoryUnregisterRequest{Name: "a"})
 				return err == nil
 			}, 5*time.Second, 5*time.Millisecond)

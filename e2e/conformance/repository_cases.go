@@ -95,7 +95,7 @@ func repositoryCases() []Case {
 			require.NoError(e, err)
 			require.False(e, ready)
 			e.wantHTTP(e.call("POST", inferPath("string"), "{}"), 404, textPlain, errorJSON("Request for unknown model: 'string' has no available versions"))
-			require.Eventually(e, func() bool {
+			e.until(func() bool {
 				s, reason := state(e, "string")
 				return s == "UNAVAILABLE" && reason == "unloaded"
 			}, 5*time.Second, 20*time.Millisecond)
@@ -106,7 +106,7 @@ func repositoryCases() []Case {
 			require.Equal(e, "READY", s)
 			require.Empty(e, reason)
 			e.infer(request("string", input("INPUT0", "BYTES", shape(1, 1), bytesElements("a"))))
-			require.Eventually(e, func() bool { return e.statistics("string").InferenceCount == 1 }, 5*time.Second, time.Millisecond, "statistics begin anew")
+			e.until(func() bool { return e.statistics("string").InferenceCount == 1 }, 5*time.Second, time.Millisecond, "statistics begin anew")
 		}},
 		Case{"repository/unload what is not loaded", func(e *Env) {
 			_, err := e.Client.Stub.RepositoryModelUnload(e.ctx(), &pb.RepositoryModelUnloadRequest{ModelName: "nope"})

@@ -33,7 +33,7 @@ func (e *Env) statistics(model string) *pb.ModelStatistics {
 func (e *Env) quiet(model string) *pb.ModelStatistics {
 	e.Helper()
 	last := e.statistics(model)
-	require.Eventually(e, func() bool {
+	e.until(func() bool {
 		before := last
 		last = e.statistics(model)
 		return proto.Equal(before, last)
@@ -48,7 +48,7 @@ func (e *Env) settled(before *pb.ModelStatistics, n uint64) *pb.ModelStatistics 
 	counted := func(s *pb.ModelStatistics) uint64 {
 		return s.InferenceStats.Success.Count + s.InferenceStats.Fail.Count
 	}
-	require.Eventually(e, func() bool {
+	e.until(func() bool {
 		after = e.statistics(before.Name)
 		return counted(after) >= counted(before)+n && after.ExecutionCount > before.ExecutionCount
 	}, 5*time.Second, time.Millisecond)
@@ -58,7 +58,19 @@ func (e *Env) settled(before *pb.ModelStatistics, n uint64) *pb.ModelStatistics 
 // executed waits until a model has executed n times more than before: that is counted last.
 func (e *Env) executed(before *pb.ModelStatistics, n uint64) {
 	e.Helper()
-	require.Eventually(e, func() bool { return e.statistics(before.Name).ExecutionCount >= before.ExecutionCount+n }, 5*time.Second, 5*time.Millisecond)
+	e.until(func() bool { return e.statistics(before.Name).ExecutionCount >= before.ExecutionCount+n }, 5*time.Second, 5*time.Millisecond)
+}
+
+// ran waits until a model has executed so many rows more than before, in however many batches: batches are counted last.
+func (e *Env) ran(before *pb.ModelStatistics, rows uint64) {
+	e.Helper()
+	batched := func(s *pb.ModelStatistics) (rows uint64) {
+		for _, b := range s.BatchStats {
+			rows += b.BatchSize * b.ComputeInfer.Count
+		}
+		return rows
+	}
+	e.until(func() bool { return batched(e.statistics(before.Name)) >= batched(before)+rows }, 5*time.Second, 5*time.Millisecond)
 }
 
 // statisticsCases count what a model did. They compare with what was counted before, since other cases used the models too.
