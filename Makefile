@@ -108,7 +108,7 @@ reproduce: ## what Symphony's paper and scheduler say that needs no GPU, against
 	@bin/conch-bench reproduce
 
 .PHONY: compare
-compare: ## goodput of every discipline under a matrix of simulated loads (a quarter of an hour on two quiet cores)
+compare: ## goodput of every discipline under a matrix of simulated loads (up to half an hour on two cores)
 	@$(MAKE) build PROGRAMS=conch-bench=bench
 	@bin/conch-bench compare
 
