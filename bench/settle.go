@@ -9,9 +9,9 @@ import (
 	"math"
 	"slices"
 
+	"gonum.org/v1/gonum/stat"
 	"gonum.org/v1/gonum/stat/distuv"
 
-	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/sidecar/sim"
 )
 
@@ -23,7 +23,7 @@ const (
 )
 
 // held is the geometric mean of what a search found with its seeds, so that the quotient of two means is the mean of the quotients.
-func held(c *cell) float64 { return figure.GeometricMean(rates(c.found)) }
+func held(c *cell) float64 { return stat.GeometricMean(rates(c.found), nil) }
 
 // duel is what the first discipline of a line holds, as a part of what another holds under the same arrivals.
 type duel struct {
@@ -38,19 +38,13 @@ func against(first, other *cell) duel {
 	a, o := rates(first.found), rates(other.found)
 	n := min(len(a), len(o))
 	logs := make([]float64, n)
-	sum := 0.0
 	for i := range n {
 		logs[i] = math.Log(max(a[i], 1e-9) / max(o[i], 1e-9))
-		sum += logs[i]
 	}
-	middle, squares := sum/float64(n), 0.0
-	for _, l := range logs {
-		squares += (l - middle) * (l - middle)
-	}
-	d := duel{other: other, ratio: math.Exp(middle), seeds: n}
+	mean, deviation := stat.MeanStdDev(logs, nil)
+	d := duel{other: other, ratio: math.Exp(mean), seeds: n}
 	if n > 1 {
-		freedom := float64(n - 1)
-		d.margin = distuv.StudentsT{Sigma: 1, Nu: freedom}.Quantile(.975) * math.Sqrt(squares/freedom/float64(n))
+		d.margin = distuv.StudentsT{Sigma: 1, Nu: float64(n - 1)}.Quantile(.975) * stat.StdErr(deviation, float64(n))
 	}
 	return d
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gonum.org/v1/gonum/stat"
 )
 
 // Figure is one measured number.
@@ -85,17 +86,8 @@ func (r *Report) AddMean(name string, runs []float64, unit, note string) {
 	r.AddRuns(name, runs, unit, note)
 	if len(runs) > 0 {
 		f := &r.Figures[len(r.Figures)-1]
-		f.Value = min(max(GeometricMean(runs), f.Low), f.High) // rounding must not put it outside
+		f.Value = min(max(stat.GeometricMean(runs, nil), f.Low), f.High) // rounding must not put it outside
 	}
-}
-
-// GeometricMean is the n-th root of the product of n values, none of which is negative.
-func GeometricMean(values []float64) float64 {
-	sum := 0.0
-	for _, v := range values {
-		sum += math.Log(v)
-	}
-	return math.Exp(sum / float64(len(values)))
 }
 
 // Print writes one line per figure.
