@@ -182,6 +182,24 @@ func (c *conch) infer(ctx context.Context, model string, value float32) error {
 	return nil
 }
 
+// requireSample asks the metrics for a sample whose line begins so, and shows
+// the samples of that metric where there is none.
+func (c *conch) requireSample(prefix string) {
+	c.t.Helper()
+	_, metrics := c.get("metrics", "/metrics")
+	name, _, _ := strings.Cut(prefix, "{")
+	var others []string
+	for line := range strings.Lines(metrics) {
+		if strings.HasPrefix(line, prefix) {
+			return
+		}
+		if strings.HasPrefix(line, name) {
+			others = append(others, line)
+		}
+	}
+	require.Failf(c.t, "no such sample", "want %s\ngot:\n%s", prefix, strings.Join(others, ""))
+}
+
 // burst sends n requests at once and returns their errors.
 func (c *conch) burst(model string, n int) []error {
 	errs := make([]error, n)
@@ -198,7 +216,7 @@ func (c *conch) burst(model string, n int) []error {
 // operator sees of it.
 func TestFromRepositoryToAnswer(t *testing.T) {
 	t.Parallel()
-	c := startConch(t, text(writeZoo(t, "alpha", "beta"), t.TempDir(), "models: {alpha: {slo: 100ms}}"))
+	c := startConch(t, text(writeZoo(t, "alpha", "beta"), t.TempDir(), "models: {alpha: {slo: 30s}}"))
 	for _, model := range []string{"alpha", "beta"} {
 		for _, err := range c.burst(model, 40) {
 			require.NoError(t, err)
@@ -237,7 +255,7 @@ func TestFromRepositoryToAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, models, 2)
 	require.Equal(t, "ready", models[0].State)
-	require.Equal(t, 0.1, models[0].SLOSeconds)
+	require.Equal(t, 30.0, models[0].SLOSeconds, "so long that a busy machine makes no answer late")
 	require.Equal(t, 0.2, models[1].SLOSeconds, "from its config.pbtxt")
 	require.Len(t, models[0].Partitions, 2)
 	require.Greater(t, models[0].MeanBatch, 1.0, "forty at once are batched")
@@ -257,13 +275,16 @@ func TestFromRepositoryToAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"alpha", "beta"}, revisions[0].Models)
 
-	_, metrics := c.get("metrics", "/metrics")
-	require.Contains(t, metrics, `conch_requests_total{model="alpha",result="ok"} 40`)
-	require.Contains(t, metrics, `conch_plans_total{policy="static",result="applied"} 1`)
-	require.Contains(t, metrics, `conch_partition_up{partition="gpu0"} 1`)
-	require.Contains(t, metrics, `conch_queue_requests{model="alpha"} 0`)
-	require.Contains(t, metrics, `nv_inference_request_success{model="alpha",partition="gpu0"`)
-	require.Contains(t, metrics, `conch_profile_usable{gpu_type="A100-80GB",model="alpha",source=`)
+	for _, sample := range []string{
+		`conch_requests_total{model="alpha",result="ok"} 40`,
+		`conch_plans_total{policy="static",result="applied"} 1`,
+		`conch_partition_up{partition="gpu0"} 1`,
+		`conch_queue_requests{model="alpha"} 0`,
+		`nv_inference_request_success{model="alpha",partition="gpu0"`,
+		`conch_profile_usable{gpu_type="A100-80GB",model="alpha",source=`,
+	} {
+		c.requireSample(sample)
+	}
 	code, live := c.get("metrics", "/livez")
 	require.Equal(t, http.StatusOK, code, live)
 	statistics, err := c.client.Stub.ModelStatistics(ctx, &tritonpb.ModelStatisticsRequest{Name: "alpha"})
