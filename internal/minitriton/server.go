@@ -204,7 +204,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // server has ended; an execution in the middle of its emulated time is cut short. The error is always nil.
 func (s *Server) Close() error {
 	s.closeOnce.Do(func() {
-		close(s.closing)
 		s.mu.Lock()
 		s.stopped = true
 		g, hs := s.grpc, s.http
@@ -215,6 +214,7 @@ func (s *Server) Close() error {
 		if g != nil {
 			g.Stop()
 		}
+		close(s.closing) // not before connections are broken: what is cut short would be answered
 		s.repo.exit()
 		s.repo.wait()
 		s.serving.Wait()

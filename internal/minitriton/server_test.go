@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -143,7 +144,7 @@ func TestVersions(t *testing.T) {
 	require.Eventually(t, func() bool {
 		index, err := c.Index(t.Context(), false)
 		return err == nil && len(index) == 3 && index[0].State == triton.StateUnavailable && index[0].Reason == "unloaded"
-	}, 5*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
 }
 
 // TestReloadUnderLoad changes a model's files while requests run: none fails, and a reload that fails changes nothing.
@@ -223,15 +224,15 @@ func TestReloadAndStatistics(t *testing.T) {
 	require.NoError(t, c.Load(t.Context(), "m"))
 	send()
 	require.Equal(t, uint64(2), count(), "instance_group keeps the statistics")
-	require.Eventually(t, func() bool { return metric(t, s, success) == "2" }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return metric(t, s, success) == "2" }, 30*time.Second, time.Millisecond)
 	write(t, repo, "m", builtin("identity")+`parameters { key: "x" value { string_value: "y" } }`)
 	require.NoError(t, c.Load(t.Context(), "m"))
 	send()
 	require.Equal(t, uint64(1), count(), "any other change zeroes them")
-	require.Eventually(t, func() bool { return metric(t, s, success) == "3" }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return metric(t, s, success) == "3" }, 30*time.Second, time.Millisecond)
 	require.Equal(t, "0", metric(t, s, `nv_inference_request_failure{model="m",reason="BACKEND",version="1"}`))
 	require.NoError(t, c.Unload(t.Context(), "m"))
-	require.Eventually(t, func() bool { return metric(t, s, success) == "none" }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return metric(t, s, success) == "none" }, 30*time.Second, time.Millisecond)
 }
 
 func TestControlNone(t *testing.T) {
@@ -248,10 +249,30 @@ func TestControlNone(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(c.Unload(t.Context(), "a")))
 }
 
+// heldClock stops in the first execution until it is let go. It sleeps in naps, so that executions notice at once what happens to the server.
+type heldClock struct {
+	minitriton.Clock
+	executing, letGo chan struct{}
+	once             sync.Once
+}
+
+func newHeldClock() *heldClock {
+	return &heldClock{Clock: minitriton.SystemClock(), executing: make(chan struct{}), letGo: make(chan struct{})}
+}
+
+func (c *heldClock) Sleep(d time.Duration) {
+	c.once.Do(func() {
+		close(c.executing)
+		<-c.letGo
+	})
+	c.Clock.Sleep(min(d, 20*time.Microsecond))
+}
+
 func TestShutdownAnswersWhatItAccepted(t *testing.T) {
 	repo := t.TempDir()
 	write(t, repo, "m", slow(100))
-	s, c := start(t, minitriton.Options{Repository: repo, Load: []string{"m"}})
+	clock := newHeldClock()
+	s, c := start(t, minitriton.Options{Repository: repo, Load: []string{"m"}, Clock: clock})
 	answers := make(chan error, 3)
 	for range cap(answers) {
 		go func() {
@@ -259,8 +280,10 @@ func TestShutdownAnswersWhatItAccepted(t *testing.T) {
 			answers <- err
 		}()
 	}
-	require.Eventually(t, func() bool { return metric(t, s, `nv_inference_pending_request_count{model="m",version="1"}`) == "2" }, 2*time.Second, time.Millisecond)
+	<-clock.executing
+	require.Eventually(t, func() bool { return metric(t, s, `nv_inference_pending_request_count{model="m",version="1"}`) == "2" }, 30*time.Second, time.Millisecond)
 	http.DefaultClient.CloseIdleConnections()
+	close(clock.letGo)
 	require.NoError(t, s.Shutdown(t.Context()))
 	for range cap(answers) {
 		require.NoError(t, <-answers)
@@ -277,14 +300,16 @@ func TestShutdownAnswersWhatItAccepted(t *testing.T) {
 
 func TestShutdownGivesUpInTime(t *testing.T) {
 	repo := t.TempDir()
-	write(t, repo, "m", slow(60_000))
-	s, c := start(t, minitriton.Options{Repository: repo, Load: []string{"m"}})
+	write(t, repo, "m", slow(3_600_000))
+	clock := newHeldClock()
+	s, c := start(t, minitriton.Options{Repository: repo, Load: []string{"m"}, Clock: clock})
 	answer := make(chan error, 1)
 	go func() {
 		_, err := infer(t.Context(), c, "m")
 		answer <- err
 	}()
-	time.Sleep(50 * time.Millisecond)
+	<-clock.executing
+	close(clock.letGo)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, s.Shutdown(ctx), context.DeadlineExceeded)
@@ -294,14 +319,16 @@ func TestShutdownGivesUpInTime(t *testing.T) {
 // TestCloseBreaksConnections is a SIGKILL: callers see UNAVAILABLE, and another server can take the port at once.
 func TestCloseBreaksConnections(t *testing.T) {
 	repo := t.TempDir()
-	write(t, repo, "m", slow(60_000))
-	s, c := start(t, minitriton.Options{Repository: repo, Load: []string{"m"}})
+	write(t, repo, "m", slow(3_600_000))
+	clock := newHeldClock()
+	s, c := start(t, minitriton.Options{Repository: repo, Load: []string{"m"}, Clock: clock})
 	answer := make(chan error, 1)
 	go func() {
 		_, err := infer(t.Context(), c, "m")
 		answer <- err
 	}()
-	time.Sleep(50 * time.Millisecond)
+	<-clock.executing
+	close(clock.letGo)
 	require.NoError(t, s.Close())
 	require.Equal(t, codes.Unavailable, status.Code(<-answer))
 	l, err := minitriton.Listen(s.Endpoint().GRPC, s.Endpoint().HTTP, s.Endpoint().Metrics)
