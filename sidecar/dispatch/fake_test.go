@@ -64,7 +64,7 @@ func (p *triton) start(address string) {
 		var err error
 		l, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
 		return err == nil
-	}, 5*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	p.address = l.Addr().String()
 	p.server = grpc.NewServer()
 	tritonpb.RegisterGRPCInferenceServiceServer(p.server, p)
@@ -237,6 +237,32 @@ func (r *recorder) count(t *testing.T) map[dispatch.Result]int {
 		n[o.Result]++
 	}
 	return n
+}
+
+// shared counts the executions, and those of them that several requests share. One is told of a little after its answers are.
+func (r *recorder) shared() (all, shared int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.executions {
+		if e.Requests > 1 {
+			shared++
+		}
+	}
+	return len(r.executions), shared
+}
+
+// arrivals counts the requests that came.
+func (r *recorder) arrivals() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.arrived
+}
+
+// settled reports whether every arrival has an outcome.
+func (r *recorder) settled() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.outcomes) == r.arrived
 }
 
 func newDispatcher(t *testing.T, o dispatch.Options, table *dispatch.RouteTable) (*dispatch.Dispatcher, *recorder) {

@@ -5,6 +5,7 @@ package dispatch_test
 
 import (
 	"context"
+	"maps"
 	"net"
 	"testing"
 	"time"
@@ -53,7 +54,7 @@ func TestWhyCallersAreGone(t *testing.T) {
 	<-p.started
 	waiting := func(n int) {
 		t.Helper()
-		require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == n }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == n }, 30*time.Second, time.Millisecond)
 	}
 	reasons := func() map[string]int {
 		seen.mu.Lock()
@@ -91,12 +92,18 @@ func TestWhyCallersAreGone(t *testing.T) {
 	require.NoError(t, lost.Close())
 	require.Error(t, <-results)
 	waiting(0)
-	short, end := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer end()
-	send(short, client)
-	requireCode(t, codes.DeadlineExceeded, <-results)
-	require.Eventually(t, func() bool { return len(reasons()) == 3 }, 5*time.Second, time.Millisecond)
-	require.Equal(t, map[string]int{dispatch.GoneCancel: 1, dispatch.GoneDisconnect: 2, dispatch.GoneDeadline: 1}, reasons())
+	require.Eventually(t, func() bool {
+		return maps.Equal(reasons(), map[string]int{dispatch.GoneCancel: 1, dispatch.GoneDisconnect: 2})
+	}, 30*time.Second, time.Millisecond)
+	// On a busy machine a short deadline passes before the request has come to Conch, or seems to be a cancel.
+	for patience := 20 * time.Millisecond; reasons()[dispatch.GoneDeadline] == 0; patience *= 2 {
+		require.Less(t, patience, time.Minute, "no deadline is seen")
+		short, end := context.WithTimeout(t.Context(), patience)
+		send(short, client)
+		requireCode(t, codes.DeadlineExceeded, <-results)
+		end()
+	}
+	require.Equal(t, 2, reasons()[dispatch.GoneDisconnect])
 	close(p.hold)
 	require.NoError(t, <-first)
 	require.Len(t, p.executions(), 1, "nobody who had gone was served")

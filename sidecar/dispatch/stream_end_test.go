@@ -67,5 +67,5 @@ func TestACallerGoesWhileARefusalIsSent(t *testing.T) {
 	close(s.letGo)
 	s.asks <- absent
 	s.asks <- message("m", 1, 1) // the last: there it sees that the call is over
-	require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 30*time.Second, time.Millisecond)
 }

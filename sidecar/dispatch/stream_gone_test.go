@@ -68,7 +68,7 @@ func TestWhoGoesUnderAnswers(t *testing.T) {
 				require.Equal(t, "a", <-p.cancelled)
 			}
 			<-timer.stopped
-			require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 30*time.Second, time.Millisecond)
 			require.Equal(t, map[dispatch.Result]int{dispatch.Cancelled: 1}, seen.count(t))
 			require.Empty(t, p.cancelled)
 			require.True(t, d.Partitions()[0].Up, "nothing is wrong with the partition")
@@ -107,9 +107,9 @@ func TestASequenceStaysWhereItIs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	openStream(ctx, t, client, step("first", false), step("last", true))
 	require.Equal(t, "first", <-p.started)
-	require.Eventually(t, func() bool { n, _ := d.UnderWay(); return n == 3 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { n, _ := d.UnderWay(); return n == 3 }, 30*time.Second, time.Millisecond)
 	cancel()
-	require.Eventually(t, func() bool { n, _ := d.UnderWay(); return n == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { n, _ := d.UnderWay(); return n == 0 }, 30*time.Second, time.Millisecond)
 	other := make(chan error, 1)
 	go func() { // the other partition has less to do
 		_, err := client.ModelInfer(t.Context(), message("other", 1, 1))
@@ -153,8 +153,8 @@ func TestWhoGoesBeforeThereIsAPartition(t *testing.T) {
 	d, seen, client := streamed(t, dispatch.Options{OutageWait: time.Hour}, table(1, decoupled, p))
 	ctx, cancel := context.WithCancel(t.Context())
 	openStream(ctx, t, client, message("a", 1, 1))
-	require.Eventually(t, func() bool { return !d.Partitions()[0].Up }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !d.Partitions()[0].Up }, 30*time.Second, time.Millisecond)
 	cancel()
-	require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 30*time.Second, time.Millisecond)
 	require.Equal(t, map[dispatch.Result]int{dispatch.Cancelled: 1}, seen.count(t))
 }

@@ -89,7 +89,7 @@ func TestStreamsShareExecutions(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 8 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 8 }, 30*time.Second, time.Millisecond)
 	close(p.hold)
 	for i, s := range streams {
 		require.Equal(t, []string{fmt.Sprint(i, "a|m|true|"), fmt.Sprint(i, "b|m|true|")}, lines(t, s))
@@ -97,7 +97,7 @@ func TestStreamsShareExecutions(t *testing.T) {
 	require.Equal(t, []string{"first|m|true|"}, lines(t, first))
 	unary.Wait()
 	require.Equal(t, []int{1, 8}, p.executions())
-	require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 30*time.Second, time.Millisecond)
 	require.Equal(t, 9, resultsInTime(seen.count(t))[dispatch.OK])
 }
 
@@ -124,7 +124,7 @@ func TestStreamOrder(t *testing.T) {
 	for range 2 {
 		<-p.started // slow, and aside, which is answered now
 	}
-	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 3 && c.Success == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 3 && c.Success == 1 }, 30*time.Second, time.Millisecond)
 	close(p.hold)
 	require.Equal(t, []string{
 		"slow|m|true|",
@@ -147,13 +147,13 @@ func TestCancelledStreamIsNotExecuted(t *testing.T) {
 	require.Equal(t, "other", <-p.started)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := openStream(ctx, t, client, message("a", 1, 1), message("b", 1, 1), message("c", 1, 1))
-	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 3 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 3 }, 30*time.Second, time.Millisecond)
 	cancel()
 	_, err := gone.Recv()
 	requireCode(t, codes.Canceled, err)
-	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 0 }, 30*time.Second, time.Millisecond)
 	require.NoError(t, other.Send(message("another", 1, 1)))
-	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 1 }, 30*time.Second, time.Millisecond)
 	close(p.hold)
 	require.Equal(t, []string{"other|m|true|", "another|m|true|"}, lines(t, other))
 	require.Equal(t, []int{1, 1}, p.executions())
@@ -179,20 +179,27 @@ func TestStreamsHaveDeadlines(t *testing.T) {
 	short := message("short", 1, 1)
 	short.Parameters = map[string]*tritonpb.InferParameter{"timeout": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 1000}}}
 	require.NoError(t, s.Send(short))
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	late := openStream(ctx, t, client, message("late", 1, 1))
-	var err error
-	for err == nil { // the queue may have given it up before
-		_, err = late.Recv()
+	// On a busy machine a short deadline passes before the stream has come to Conch.
+	for patience := 50 * time.Millisecond; seen.arrivals() < 3; patience *= 2 {
+		require.Less(t, patience, time.Minute, "nothing comes")
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		late, err := client.ModelStreamInfer(ctx)
+		if err == nil {
+			err = late.Send(message("late", 1, 1))
+		}
+		for err == nil || errors.Is(err, io.EOF) { // the queue may have given it up before, and a stream that is over takes nothing
+			_, err = late.Recv()
+		}
+		requireCode(t, codes.DeadlineExceeded, err)
+		cancel()
 	}
-	requireCode(t, codes.DeadlineExceeded, err)
 	close(p.hold)
 	require.Equal(t, []string{"first|m|true|", "short|m|true|Request timeout expired"}, lines(t, s))
 	require.Equal(t, []int{1}, p.executions())
+	require.Eventually(t, seen.settled, 30*time.Second, time.Millisecond)
 	n := resultsInTime(seen.count(t))
 	require.Equal(t, 1, n[dispatch.OK])
-	require.Equal(t, 2, n[dispatch.Dropped]+n[dispatch.Cancelled])
+	require.Equal(t, seen.arrivals()-1, n[dispatch.Dropped]+n[dispatch.Cancelled])
 }
 
 // TestStreamIsReadNoFasterThanAnswered: a stream that owes its share is not read
@@ -220,11 +227,11 @@ func TestStreamIsReadNoFasterThanAnswered(t *testing.T) {
 				require.NoError(t, s.Send(test.request(strconv.Itoa(i))))
 				want = append(want, fmt.Sprint(i, "|m|true|"))
 			}
-			require.Eventually(t, func() bool { n, _ := d.UnderWay(); return n > 4 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { n, _ := d.UnderWay(); return n > 4 }, 30*time.Second, time.Millisecond)
 			require.Never(t, func() bool { n, bytes := d.UnderWay(); return n > test.most || bytes > test.mostBytes }, 100*time.Millisecond, time.Millisecond)
 			close(p.hold)
 			require.Equal(t, want, lines(t, s))
-			require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 30*time.Second, time.Millisecond)
 			require.Equal(t, map[dispatch.Result]int{dispatch.OK: sent}, resultsInTime(seen.count(t)))
 		})
 	}

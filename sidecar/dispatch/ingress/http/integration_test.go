@@ -123,7 +123,7 @@ parameters { key: "conch_builtin" value { string_value: "identity" } }
 	require.NoError(t, d.Swap(t.Context(), table))
 	require.Eventually(t, func() bool {
 		return !slices.ContainsFunc(d.Partitions(), func(p aggregate.Partition) bool { return !p.Up })
-	}, 5*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 
 	a := aggregate.New(aggregate.Options{Partitions: d, Models: d, Counts: d})
 	t.Cleanup(a.Close)
@@ -139,7 +139,9 @@ parameters { key: "conch_builtin" value { string_value: "identity" } }
 
 var _ front.Inferer = dispatcher{}
 
+// Infer keeps the front's reference to a request, as the daemon does: a caller may be answered before his execution is over.
 func (d dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
+	r.Ref()
 	return d.Dispatcher.Infer(ctx, r)
 }
 
