@@ -51,15 +51,17 @@ func someone(t *testing.T, control minitriton.Control, load ...string) *others {
 	return o
 }
 
-var quick = Health{Period: 10 * time.Millisecond, Deadline: 300 * time.Millisecond}
+// watchful asks often, and waits so long for the answer that a busy machine makes no server seem to hang.
+var watchful = Health{Period: 10 * time.Millisecond, Deadline: 30 * time.Second}
 
 // attachTo makes a driver in front of servers, and a channel that tells of changes.
-func attachTo(t *testing.T, dir string, all ...*others) (*Attached, chan string) {
+func attachTo(t *testing.T, dir string, health Health, all ...*others) (*Attached, chan string) {
+	t.Helper()
 	var endpoints []AttachEndpoint
 	for i, o := range all {
 		endpoints = append(endpoints, AttachEndpoint{GPU: string(rune('A' + i)), Endpoint: o.at})
 	}
-	d, err := NewAttached(AttachOptions{Endpoints: endpoints, Dir: dir, Health: quick})
+	d, err := NewAttached(AttachOptions{Endpoints: endpoints, Dir: dir, Health: health})
 	require.NoError(t, err)
 	changes := make(chan string, 100)
 	d.Watch(func(reason string) { changes <- reason })
@@ -88,7 +90,7 @@ func names(s EndpointState) []string {
 func TestAttachFollowsTheIndex(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a")
-	d, changes := attachTo(t, t.TempDir(), o)
+	d, changes := attachTo(t, t.TempDir(), watchful, o)
 	states, err := d.States(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, names(states[0]))
@@ -103,7 +105,7 @@ func TestAttachFollowsTheIndex(t *testing.T) {
 	require.Eventually(t, func() bool {
 		states, err = d.States(t.Context())
 		return err == nil && len(names(states[0])) == 1 && names(states[0])[0] == "b"
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
 }
 
 // An address besides gRPC's at which nothing answers is told of, once: a client
@@ -121,7 +123,7 @@ func TestAttachTellsOfAWrongAddress(t *testing.T) {
 	}{{nobody, o.at.Metrics, []string{"HTTP"}}, {o.at.HTTP, nobody, []string{"metrics"}}, {"", "", nil}, {o.at.HTTP, o.at.Metrics, nil}} {
 		wrong := *o
 		wrong.at.HTTP, wrong.at.Metrics = c.http, c.metrics
-		d, changes := attachTo(t, t.TempDir(), &wrong)
+		d, changes := attachTo(t, t.TempDir(), watchful, &wrong)
 		<-changes // it serves a model
 		if c.shut != nil {
 			require.Contains(t, <-changes, "does not answer")
@@ -142,7 +144,7 @@ func TestAttachTellsOfAWrongAddress(t *testing.T) {
 func TestAttachReportsDeathReturnAndLoss(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a", "b")
-	d, _ := attachTo(t, t.TempDir(), o)
+	d, _ := attachTo(t, t.TempDir(), watchful, o)
 	_, err := d.States(t.Context())
 	require.NoError(t, err)
 	p, events := attachPartition(t, d, "A")
@@ -171,7 +173,7 @@ func TestAttachWaitsForAServer(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a")
 	require.NoError(t, o.server.Close())
-	d, changes := attachTo(t, t.TempDir(), o)
+	d, changes := attachTo(t, t.TempDir(), watchful, o)
 	states, err := d.States(t.Context())
 	require.NoError(t, err)
 	require.False(t, states[0].Seen)
@@ -190,7 +192,9 @@ func TestAttachFindsAServerThatHangs(t *testing.T) {
 	o := someone(t, minitriton.ControlExplicit, "a")
 	gate := newGate(t, o.at.GRPC)
 	o.at.GRPC = gate.address
-	d, _ := attachTo(t, t.TempDir(), o)
+	hasty := watchful
+	hasty.Deadline = 3 * time.Second
+	d, _ := attachTo(t, t.TempDir(), hasty, o)
 	_, err := d.States(t.Context())
 	require.NoError(t, err)
 	_, events := attachPartition(t, d, "A")
@@ -198,7 +202,7 @@ func TestAttachFindsAServerThatHangs(t *testing.T) {
 	gate.shut()
 	e := <-events
 	require.False(t, e.Up)
-	require.Contains(t, e.Reason, "hangs: it did not answer a health probe within 300ms")
+	require.Contains(t, e.Reason, "hangs: it did not answer a health probe within 3s")
 	gate.open()
 	require.True(t, (<-events).Up)
 }
@@ -209,7 +213,7 @@ func TestAttachTakesOverAndHandsBack(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a", "b")
 	dir := t.TempDir()
-	d, _ := attachTo(t, dir, o)
+	d, _ := attachTo(t, dir, watchful, o)
 	before, err := d.States(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 700, before[0].Models[0].Config.GetDynamicBatching().GetMaxQueueDelayMicroseconds())
@@ -223,7 +227,7 @@ func TestAttachTakesOverAndHandsBack(t *testing.T) {
 	require.Nil(t, now[0].Models[0].Config.GetDynamicBatching())
 	require.NotNil(t, now[0].Models[1].Config.GetDynamicBatching(), "b was not wanted")
 
-	again, _ := attachTo(t, dir, o)
+	again, _ := attachTo(t, dir, watchful, o)
 	_, err = again.States(t.Context())
 	require.NoError(t, err)
 	require.Len(t, again.HandBack(t.Context(), true), 1)
@@ -245,7 +249,7 @@ func TestAttachTakesOverAndHandsBack(t *testing.T) {
 func TestAttachLeavesAServerWithoutControl(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlNone)
-	d, _ := attachTo(t, t.TempDir(), o)
+	d, _ := attachTo(t, t.TempDir(), watchful, o)
 	_, err := d.States(t.Context())
 	require.NoError(t, err)
 	every := func(string) bool { return true }

@@ -77,7 +77,7 @@ func TestEmbeddedServesLoadsAndStops(t *testing.T) {
 	life := s.current
 	s.mu.Unlock()
 	require.NoError(t, life.kill())
-	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(events) == 2 && events[1].Up }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(events) == 2 && events[1].Up }, 30*time.Second, time.Millisecond)
 	require.Equal(t, before, p.Endpoint())
 	_, err = answer(t.Context(), p.Endpoint(), "m")
 	require.NoError(t, err)

@@ -43,6 +43,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// began is a file of a model that its executions write.
+const began = "began"
+
 // fakeServer answers as a tritonserver in explicit mode does, as far as the
 // driver asks. A model's name says how it behaves: "hang" never loads,
 // "refused" does not load, "crash" ends the server.
@@ -111,6 +114,9 @@ func (f *fakeServer) ModelInfer(_ context.Context, r *tritonpb.ModelInferRequest
 		return nil, status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", r.GetModelName())
 	}
 	defer f.running.Done()
+	if err := os.WriteFile(filepath.Join(f.repository, r.GetModelName(), began), nil, 0o600); err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
 	time.Sleep(300 * time.Millisecond)
 	return &tritonpb.ModelInferResponse{ModelName: r.GetModelName()}, nil
 }

@@ -23,7 +23,7 @@ func TestAServerThatHangsIsRestarted(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, server string, env map[string]string) {
 		w := newWorld(t, server, env, func(o *ProcessOptions) {
-			o.Health = Health{Period: 20 * time.Millisecond, Deadline: time.Second}
+			o.Health = Health{Period: 20 * time.Millisecond, Deadline: 2 * time.Second}
 		})
 		w.model("m", "pass")
 		code := filepath.Join(w.repo, "m", "1", "model.py")

@@ -59,7 +59,7 @@ func onServers(t *testing.T, test func(t *testing.T, server string, env map[stri
 func newWorld(t *testing.T, server string, env map[string]string, change func(*ProcessOptions)) *world {
 	w := &world{T: t, real: env["FAKE_TRITON"] == "", repo: t.TempDir()}
 	w.o = ProcessOptions{
-		Server: server, Environment: env, Dir: t.TempDir(), StartTimeout: 20 * time.Second, LoadTimeout: 20 * time.Second, StopTimeout: 5 * time.Second,
+		Server: server, Environment: env, Dir: t.TempDir(), StartTimeout: time.Minute, LoadTimeout: time.Minute, StopTimeout: time.Minute,
 		Backoff: Backoff{Min: 10 * time.Millisecond, Max: 80 * time.Millisecond, Stable: time.Hour},
 	}
 	if change != nil {
@@ -106,11 +106,10 @@ func (w *world) seen() []Event {
 
 func (w *world) await(what string, enough func([]Event) bool) {
 	w.Helper()
-	require.Eventually(w, func() bool { return enough(w.seen()) }, 20*time.Second, 5*time.Millisecond, what)
+	require.Eventually(w, func() bool { return enough(w.seen()) }, 2*time.Minute, 5*time.Millisecond, what)
 }
 
-// model writes a python model that doubles its input; body is what its
-// initialize does, delay what an execution takes.
+// model writes a python model that doubles its input and notes when an execution begins; body is what its initialize does.
 func (w *world) model(name, body string) {
 	w.Helper()
 	dir := filepath.Join(w.repo, name, "1")
@@ -130,11 +129,15 @@ class TritonPythonModel:
         ` + body + `
 
     def execute(self, requests):
+        open("` + w.noted(name) + `", "w").close()
         time.sleep(0.3)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", pb_utils.get_input_tensor_by_name(r, "INPUT").as_numpy() * 2)]) for r in requests]
 `
 	require.NoError(w, os.WriteFile(filepath.Join(dir, "model.py"), []byte(code), 0o644))
 }
+
+// noted is the file that says that an execution has begun.
+func (w *world) noted(model string) string { return filepath.Join(w.repo, model, began) }
 
 func infer(ctx context.Context, e Endpoint, model string) error {
 	conn, err := grpc.NewClient("passthrough:///"+e.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -166,9 +169,10 @@ func TestAServerLoadsServesAndStops(t *testing.T) {
 		require.NoError(t, p.Load(t.Context(), "m"))
 		require.NoError(t, infer(t.Context(), p.Endpoint(), "m"))
 
+		require.NoError(t, os.Remove(w.noted("m")))
 		answered := make(chan error, 1)
 		go func() { answered <- infer(context.Background(), p.Endpoint(), "m") }()
-		time.Sleep(100 * time.Millisecond)
+		require.Eventually(t, func() bool { _, err := os.Stat(w.noted("m")); return err == nil }, 30*time.Second, time.Millisecond)
 		require.NoError(t, p.Stop(t.Context()), "a clean stop")
 		require.NoError(t, <-answered, "a request that was accepted is answered")
 		require.ErrorIs(t, p.Load(t.Context(), "m"), ErrStopped)
@@ -277,7 +281,7 @@ func TestAStopWhileALoadHangsKills(t *testing.T) {
 		require.Error(t, p.Load(ctx, "hang"))
 		begin := time.Now()
 		require.NoError(t, p.Stop(t.Context()))
-		require.Less(t, time.Since(begin), 4*time.Second, "no use in asking a server that hangs")
+		require.Less(t, time.Since(begin), w.o.StopTimeout/2, "no use in asking a server that hangs")
 	})
 }
 
