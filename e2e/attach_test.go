@@ -133,7 +133,7 @@ func TestAttachObserves(t *testing.T) {
 		require.Eventually(t, func() bool {
 			m, err := a.Model(t.Context(), "emulated")
 			return err == nil && slices.Equal(m.Partitions, []string{"gpu0"})
-		}, 10*time.Second, 20*time.Millisecond)
+		}, 30*time.Second, 20*time.Millisecond)
 		require.NoError(t, w.clients[1].Load(t.Context(), "emulated"))
 	})
 	requireAllAnswered(t, r)
@@ -163,7 +163,7 @@ func TestAttachLearnsFromBatchesOfTheServer(t *testing.T) {
 			var err error
 			m, err = a.Model(t.Context(), "emulated")
 			return err == nil && len(m.Profiles) > 0 && m.Profiles[0].Usable && m.Profiles[0].Points[2].Observations >= 5
-		}, 15*time.Second, 100*time.Millisecond, "a profile of several batch sizes")
+		}, 30*time.Second, 100*time.Millisecond, "a profile of several batch sizes")
 	})
 	requireAllAnswered(t, r)
 	require.True(t, m.DynamicBatching)
@@ -300,7 +300,7 @@ func TestAttachWithoutModelControl(t *testing.T) {
 	require.Eventually(t, func() bool {
 		ok, err := w.clients[1].ModelReady(t.Context(), "emulated", "")
 		return ok && err == nil
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 
 	c := w.attach("control", nil)
 	a := admin(t, c)

@@ -109,7 +109,7 @@ func TestWhoIsGoneIsNotServed(t *testing.T) {
 	requireExecuted := func(since rig.Usage, executions, rows uint64, why string) {
 		t.Helper()
 		answered(<-ask(t.Context(), client, "next", 9), "next", 9)
-		require.Eventually(t, func() bool { return executed(since).Executions > executions }, 10*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return executed(since).Executions > executions }, 30*time.Second, 5*time.Millisecond)
 		got := executed(since)
 		require.Equal(t, []uint64{executions + 1, rows + 1}, []uint64{got.Executions, got.Rows}, why)
 	}

@@ -106,7 +106,7 @@ func TestKilledServerIsBackAndNobodyNotices(t *testing.T) {
 				events := strings.Join(eventKinds(t, a, since), "\n")
 				assert.Contains(collect, events, "partition_down: partition "+victim.ID+" is down: tritonserver exited: signal: killed")
 				assert.Contains(collect, events, "partition_up: partition "+victim.ID+" is up again")
-			}, 15*time.Second, 50*time.Millisecond)
+			}, 30*time.Second, 50*time.Millisecond)
 			require.NotEqual(t, old, serverOf(t, c, victim.ID))
 		}
 	})
@@ -194,7 +194,7 @@ func TestPolicySwapUnderLoadLosesNothing(t *testing.T) {
 				plan, err := a.Plan(t.Context())
 				assert.NoError(collect, err)
 				assert.Equal(collect, to.policy, plan.Policy)
-			}, 15*time.Second, 50*time.Millisecond)
+			}, 30*time.Second, 50*time.Millisecond)
 		})
 		requireAllAnswered(t, result)
 	}

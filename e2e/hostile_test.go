@@ -265,7 +265,7 @@ func TestBodiesThatAreNeverWhole(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, body, err := get(t, "http://"+c.Metrics+"/metrics")
 		return err == nil && strings.Contains(body, "\nconch_edge_bytes 0\n")
-	}, 10*time.Second, 50*time.Millisecond, "in the end nothing is held")
+	}, 30*time.Second, 50*time.Millisecond, "in the end nothing is held")
 }
 
 // unfinished opens calls on one HTTP/2 connection and sends all of their messages but the end.
@@ -423,7 +423,7 @@ func TestAnswersThatNobodyTakes(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, text, err := get(t, "http://"+c.Metrics+"/metrics")
 		return err == nil && strings.Contains(text, "\nconch_edge_bytes 0\n")
-	}, 10*time.Second, 50*time.Millisecond, "in the end nothing is held")
+	}, 30*time.Second, 50*time.Millisecond, "in the end nothing is held")
 }
 
 // Messages that are too large, as they are or once they are unpacked, are refused in gRPC's words.

@@ -44,14 +44,14 @@ func TestDrainOnSIGTERM(t *testing.T) {
 	require.Eventually(t, func() bool {
 		m, err := a.Model(t.Context(), "emulated")
 		return err == nil && m.Queued > 0 && m.Queued+int(done.Load()) > callers/2
-	}, 5*time.Second, time.Millisecond, "requests queue up")
+	}, 30*time.Second, time.Millisecond, "requests queue up")
 	require.NoError(t, syscall.Kill(c.Pid(), syscall.SIGTERM))
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
 		status, body, err := get(t, "http://"+c.Metrics+"/readyz")
 		assert.NoError(collect, err)
 		assert.Equal(collect, http.StatusServiceUnavailable, status)
 		assert.Contains(collect, body, "draining")
-	}, 2*time.Second, time.Millisecond, "who balances load is told to go elsewhere")
+	}, 30*time.Second, time.Millisecond, "who balances load is told to go elsewhere")
 	_, err := triton.ModelInfer(t.Context(), tensor("emulated", 1))
 	require.Equal(t, codes.Unavailable, status.Code(err), "new requests are refused: %v", err)
 	for range callers {

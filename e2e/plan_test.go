@@ -33,7 +33,7 @@ func advise(t *testing.T, c *rig.Conch) {
 		v, err := admin(t, c).Version(t.Context())
 		assert.NoError(collect, err)
 		assert.Equal(collect, "advise", v.Mode)
-	}, 5*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 }
 
 // An operator cuts the GPU in other partitions while requests flow: every server is replaced, the new ones serve before the old ones end,
@@ -97,7 +97,7 @@ func TestPlanApplyUnderLoadLosesNothing(t *testing.T) {
 					}
 				}
 				assert.Equal(collect, len(cut.partitions), servers)
-			}, 5*time.Second, 50*time.Millisecond)
+			}, 30*time.Second, 50*time.Millisecond)
 		})
 	}
 }

@@ -113,5 +113,5 @@ func (r remains) requireGone(t *testing.T, c *rig.Conch) {
 			assert.NoError(collect, err)
 			assert.Empty(collect, files, "shared memory is left")
 		}
-	}, 5*time.Second, 50*time.Millisecond)
+	}, 30*time.Second, 50*time.Millisecond)
 }

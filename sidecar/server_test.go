@@ -362,7 +362,7 @@ func TestRestartAndReload(t *testing.T) {
 	require.Eventually(t, func() bool {
 		m, err := c.admin.Model(t.Context(), "alpha")
 		return err == nil && m.SLOSeconds == .04 && c.dispatcher.Routes().Models["alpha"].SLO == 40*time.Millisecond
-	}, 5*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	c.reload(t.Context(), func() (*config.Config, error) { return parse(t, text(dir, t.TempDir(), "")), nil })
 	require.Contains(t, c.log.String(), "reload refused, nothing was changed: state")
 	require.NoError(t, c.infer(t.Context(), "alpha", 1))
@@ -382,7 +382,7 @@ func TestDrain(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, metrics := c.get("metrics", "/metrics")
 		return strings.Contains(metrics, `conch_request_rows_total{model="alpha"} 30`)
-	}, 5*time.Second, time.Millisecond, "all were accepted")
+	}, 30*time.Second, time.Millisecond, "all were accepted")
 	go c.stop()
 	wait.Wait()
 	for _, err := range errs {

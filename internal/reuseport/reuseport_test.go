@@ -69,14 +69,14 @@ func TestYield(t *testing.T) {
 		require.NoError(t, err)
 		next := accept(l)
 		dial(t, address, 64)
-		require.Eventually(t, func() bool { return old.n.Load()+next.n.Load() == 64 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return old.n.Load()+next.n.Load() == 64 }, 30*time.Second, time.Millisecond)
 		require.Positive(t, old.n.Load(), "both take their share")
 		require.Positive(t, next.n.Load(), "both take their share")
 
 		require.NoError(t, reuseport.Yield(old.TCPListener, 1))
 		before := old.n.Load()
 		dial(t, address, 64)
-		require.Eventually(t, func() bool { return old.n.Load()+next.n.Load() == 128 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return old.n.Load()+next.n.Load() == 128 }, 30*time.Second, time.Millisecond)
 		require.Equal(t, before, old.n.Load(), "all go to the other")
 		old.end(t)
 		old = next
@@ -84,7 +84,7 @@ func TestYield(t *testing.T) {
 	}
 	require.NoError(t, reuseport.Yield(old.TCPListener, 1))
 	dial(t, address, 8) // where there is no other they still come
-	require.Eventually(t, func() bool { return old.n.Load() == 8 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return old.n.Load() == 8 }, 30*time.Second, time.Millisecond)
 	old.end(t)
 }
 

@@ -391,7 +391,7 @@ func TestDeathBetweenCallsIsRepairedAtOnce(t *testing.T) {
 	_, err := w.Use(t.Context(), mode(t, "good"))
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(w.Status().PID, syscall.SIGKILL))
-	require.Eventually(t, func() bool { return w.Status().State == policyhost.StateDown }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.Status().State == policyhost.StateDown }, 30*time.Second, time.Millisecond)
 	_, err = w.Plan(t.Context(), snapshot(1, 10*time.Second))
 	require.NoError(t, err)
 	require.Equal(t, 1, w.Status().Restarts)
@@ -477,5 +477,5 @@ func TestOutputIsLogged(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.Plan(t.Context(), snapshot(1, 10*time.Second))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return strings.Contains(w.logged(), "printed by the policy") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(w.logged(), "printed by the policy") }, 30*time.Second, time.Millisecond)
 }
