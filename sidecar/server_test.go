@@ -96,8 +96,8 @@ state: %s
 listen: {grpc: "127.0.0.1:0", http: "127.0.0.1:0", metrics: "127.0.0.1:0", admin: "127.0.0.1:0"}
 driver: {kind: embedded}
 gpus: [{type: A100-80GB, count: 2}]
-policy: {name: static, executable: %s}
-limits: {drain: 5s}
+policy: {name: static, executable: %s, deadline: 30s}
+limits: {drain: 1m}
 %s
 `, repository, state, self, more)
 }
@@ -135,7 +135,7 @@ func startConch(t *testing.T, yaml string) *conch {
 		}
 	})
 	t.Cleanup(c.stop)
-	require.Eventually(t, func() bool { code, _ := c.get("metrics", "/readyz"); return code == http.StatusOK }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { code, _ := c.get("metrics", "/readyz"); return code == http.StatusOK }, time.Minute, 10*time.Millisecond)
 	return c
 }
 
@@ -216,7 +216,9 @@ func (c *conch) burst(model string, n int) []error {
 // operator sees of it.
 func TestFromRepositoryToAnswer(t *testing.T) {
 	t.Parallel()
-	c := startConch(t, text(writeZoo(t, "alpha", "beta"), t.TempDir(), "models: {alpha: {slo: 30s}}"))
+	yaml := text(writeZoo(t, "alpha", "beta"), t.TempDir(), "models: {alpha: {slo: 30s}}")
+	// Executions so long that requests come meanwhile on a busy machine, too.
+	c := startConch(t, strings.Replace(yaml, "kind: embedded", "kind: embedded, stretch: 4", 1))
 	for _, model := range []string{"alpha", "beta"} {
 		for _, err := range c.burst(model, 40) {
 			require.NoError(t, err)
@@ -414,16 +416,24 @@ func TestPolicySwapUnderLoad(t *testing.T) {
 			}
 		})
 	}
+	flows := func() {
+		t.Helper()
+		mu.Lock()
+		before := sent
+		mu.Unlock()
+		require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return sent >= before+20 }, 30*time.Second, time.Millisecond)
+	}
+	flows()
 	for _, layout := range []string{"* = 50, 50", "* = 100", "gpu0 = 50, 50"} {
 		_, err := c.admin.UsePolicy(t.Context(), client.UsePolicyRequest{Name: "static", Parameters: map[string]string{"partitions": layout}})
 		require.NoError(t, err)
 		_, err = c.admin.Apply(t.Context(), client.ApplyRequest{Author: "test"})
 		require.NoError(t, err)
+		flows()
 	}
 	cancel()
 	wait.Wait()
 	require.Empty(t, failures)
-	require.Greater(t, sent, 50)
 	gpus, err := c.admin.GPUs(t.Context())
 	require.NoError(t, err)
 	require.Len(t, gpus[0].Partitions, 2)

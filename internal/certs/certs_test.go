@@ -61,7 +61,7 @@ func shake(t *testing.T, server *tls.Config, client credentials.TransportCredent
 	raw, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
 	require.NoError(t, err)
 	defer raw.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	conn, info, err := client.ClientHandshake(ctx, "localhost", raw)
 	if err == nil {

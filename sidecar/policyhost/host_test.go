@@ -59,8 +59,8 @@ func newWorld(t *testing.T, change func(*policyhost.Options)) *world {
 			defer w.mu.Unlock()
 			w.kinds = append(w.kinds, e.Kind)
 		},
-		StartTimeout: 20 * time.Second,
-		Budget:       5 * time.Second,
+		StartTimeout: time.Minute,
+		Budget:       30 * time.Second,
 		Grace:        50 * time.Millisecond,
 		BackoffMin:   time.Second, BackoffMax: 3 * time.Second,
 		BreakerFailures: 4, BreakerOpen: time.Minute, BreakerOpenMax: 90 * time.Second,
@@ -209,8 +209,10 @@ func TestFailedStarts(t *testing.T) {
 			w := newWorld(t, func(o *policyhost.Options) {
 				o.Policies = map[string]policyhost.Executable{"mine": {Path: "/bin/true"}}
 				o.Builtins = listScript(t)
-				o.Budget = 300 * time.Millisecond
-				if test.name == "silent" {
+				switch test.name {
+				case "hang at describe":
+					o.Budget = 300 * time.Millisecond
+				case "silent":
 					o.StartTimeout = 300 * time.Millisecond
 				}
 			})
@@ -259,9 +261,9 @@ func TestFailedCalls(t *testing.T) {
 			require.NoError(t, err)
 			pid := w.Status().PID
 			w.events()
-			budget := 300 * time.Millisecond
-			if !test.dies {
-				budget = 10 * time.Second
+			budget := 30 * time.Second
+			if errors.Is(test.want, policyhost.ErrDeadline) {
+				budget = 300 * time.Millisecond
 			}
 			_, err = w.Plan(t.Context(), snapshot(1, budget))
 			require.ErrorIs(t, err, test.want)
@@ -298,7 +300,11 @@ func TestTryingParametersIsNoPlan(t *testing.T) {
 	for _, bad := range []string{"good", "hang", "exit"} {
 		t.Run(bad, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, func(o *policyhost.Options) { o.Budget = 300 * time.Millisecond })
+			w := newWorld(t, func(o *policyhost.Options) {
+				if bad == "hang" {
+					o.Budget = 3 * time.Second // it has to describe itself in it, too
+				}
+			})
 			ref := mode(t, bad)
 			ref.Parameters = map[string]string{"colour": "red"}
 			_, err := w.Use(t.Context(), ref)
@@ -314,7 +320,7 @@ func TestSlowButInTime(t *testing.T) {
 	w := newWorld(t, nil)
 	_, err := w.Use(t.Context(), mode(t, "slow"))
 	require.NoError(t, err)
-	_, err = w.Plan(t.Context(), snapshot(1, 10*time.Second))
+	_, err = w.Plan(t.Context(), snapshot(1, 30*time.Second))
 	require.NoError(t, err)
 }
 
@@ -338,7 +344,7 @@ func TestBackoffBreakerAndRecovery(t *testing.T) {
 	require.NoError(t, err)
 	w.events()
 	plan := func() error {
-		_, err := w.Plan(t.Context(), snapshot(1, 10*time.Second))
+		_, err := w.Plan(t.Context(), snapshot(1, 30*time.Second))
 		return err
 	}
 	refusedUntil := func(d time.Duration, why error) {
@@ -392,7 +398,7 @@ func TestDeathBetweenCallsIsRepairedAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(w.Status().PID, syscall.SIGKILL))
 	require.Eventually(t, func() bool { return w.Status().State == policyhost.StateDown }, 30*time.Second, time.Millisecond)
-	_, err = w.Plan(t.Context(), snapshot(1, 10*time.Second))
+	_, err = w.Plan(t.Context(), snapshot(1, 30*time.Second))
 	require.NoError(t, err)
 	require.Equal(t, 1, w.Status().Restarts)
 }
@@ -425,7 +431,7 @@ func TestSwap(t *testing.T) {
 	_, err := w.Use(t.Context(), mode(t, "slow"))
 	require.NoError(t, err)
 	old := w.Status().PID
-	first, err := w.Plan(t.Context(), snapshot(1, 10*time.Second))
+	first, err := w.Plan(t.Context(), snapshot(1, 30*time.Second))
 	require.NoError(t, err)
 
 	_, err = w.Use(t.Context(), mode(t, "exit at start"))
@@ -438,7 +444,7 @@ func TestSwap(t *testing.T) {
 	for range 3 {
 		wg.Go(func() {
 			for i := range 3 {
-				_, err := w.Plan(t.Context(), snapshot(uint64(i), 10*time.Second))
+				_, err := w.Plan(t.Context(), snapshot(uint64(i), 30*time.Second))
 				if err != nil {
 					t.Errorf("a plan failed during the swap: %v", err)
 				}
@@ -475,7 +481,7 @@ func TestOutputIsLogged(t *testing.T) {
 	w := newWorld(t, nil)
 	_, err := w.Use(t.Context(), mode(t, "chatty"))
 	require.NoError(t, err)
-	_, err = w.Plan(t.Context(), snapshot(1, 10*time.Second))
+	_, err = w.Plan(t.Context(), snapshot(1, 30*time.Second))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return strings.Contains(w.logged(), "printed by the policy") }, 30*time.Second, time.Millisecond)
 }
