@@ -7,7 +7,10 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"sync/atomic"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
@@ -29,7 +33,8 @@ func TestDrainOnSIGTERM(t *testing.T) {
 	require.Len(t, left.prefixes, 2, "every server names its shared memory")
 	require.GreaterOrEqual(t, len(left.processes), 5, "two servers, two stubs, a policy")
 	const callers = 100
-	var done atomic.Int64
+	rows := scrape(t, c).sum("conch_request_rows_total", "model=emulated")
+	release := holdEmulation(t, c, 2)
 	answers := make(chan error, callers)
 	for i := range callers {
 		go func() {
@@ -37,33 +42,65 @@ func TestDrainOnSIGTERM(t *testing.T) {
 			if err == nil && firstOutput(r) != 2*float32(i)+1 {
 				err = assert.AnError
 			}
-			done.Add(1)
 			answers <- err
 		}()
 	}
 	require.Eventually(t, func() bool {
-		m, err := a.Model(t.Context(), "emulated")
-		return err == nil && m.Queued > 0 && m.Queued+int(done.Load()) > callers/2
-	}, 30*time.Second, time.Millisecond, "requests queue up")
+		return scrape(t, c).sum("conch_request_rows_total", "model=emulated") == rows+callers
+	}, 30*time.Second, 10*time.Millisecond, "all are accepted")
+	m, err := a.Model(t.Context(), "emulated")
+	require.NoError(t, err)
+	require.Greater(t, m.Queued, callers/2, "requests queue up")
 	require.NoError(t, syscall.Kill(c.Pid(), syscall.SIGTERM))
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
 		status, body, err := get(t, "http://"+c.Metrics+"/readyz")
 		assert.NoError(collect, err)
 		assert.Equal(collect, http.StatusServiceUnavailable, status)
 		assert.Contains(collect, body, "draining")
-	}, 30*time.Second, time.Millisecond, "who balances load is told to go elsewhere")
-	_, err := triton.ModelInfer(t.Context(), tensor("emulated", 1))
+	}, 20*time.Second, 10*time.Millisecond, "who balances load is told to go elsewhere")
+	_, err = triton.ModelInfer(t.Context(), tensor("emulated", 1))
 	require.Equal(t, codes.Unavailable, status.Code(err), "new requests are refused: %v", err)
+	release()
 	for range callers {
 		require.NoError(t, <-answers)
 	}
 	select {
 	case <-c.Exited():
 		require.NoError(t, c.ExitError(), "conch ends with status 0")
-	case <-time.After(20 * time.Second):
-		require.FailNow(t, "conch still runs 20 s after SIGTERM")
+	case <-time.After(time.Minute):
+		require.FailNow(t, "conch still runs a minute after its last answer")
 	}
 	left.requireGone(t, c)
+}
+
+// holdEmulation takes the turn of every partition on emulated GPUs: executions begin, and end after the release.
+func holdEmulation(t *testing.T, c *rig.Conch, partitions int) (release func()) {
+	t.Helper()
+	locks := map[string]*os.File{}
+	for _, p := range processesOf(t, c) {
+		_, after, found := strings.Cut(p.environment, "\x00CONCH_EMULATION_DIR=")
+		if !found {
+			continue
+		}
+		dir, _, _ := strings.Cut(after, "\x00")
+		files, err := filepath.Glob(filepath.Join(dir, "partition-*.lock"))
+		require.NoError(t, err)
+		for _, name := range files {
+			if locks[name] == nil {
+				locks[name], err = os.Open(name)
+				require.NoError(t, err)
+				require.NoError(t, syscall.Flock(int(locks[name].Fd()), syscall.LOCK_EX))
+			}
+		}
+	}
+	require.Len(t, locks, partitions)
+	release = sync.OnceFunc(func() {
+		for _, lock := range locks {
+			require.NoError(t, lock.Close())
+		}
+	})
+	t.Cleanup(release)
+	return release
 }
 
 // A conch that starts again on its state serves what it served, and an unclean end is no exception.
