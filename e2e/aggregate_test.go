@@ -214,7 +214,7 @@ func TestLoadsAreRevisions(t *testing.T) {
 		require.Eventually(t, func() bool {
 			all := indexed(t, client, "times")
 			return len(all) == 1 && all[0] == "5 UNAVAILABLE unloaded"
-		}, 20*time.Second, 20*time.Millisecond)
+		}, 30*time.Second, 20*time.Millisecond)
 	}
 	gone()
 	require.NoError(t, load(nil))

@@ -99,7 +99,7 @@ func TestWhoIsGoneIsNotServed(t *testing.T) {
 		require.Eventually(t, func() bool {
 			m, err := a.Model(t.Context(), "slow")
 			return err == nil && m.Queued == n
-		}, 20*time.Second, 5*time.Millisecond, "%d requests wait", n)
+		}, 30*time.Second, 5*time.Millisecond, "%d requests wait", n)
 	}
 	executed := func(since rig.Usage) rig.Counts {
 		t.Helper()

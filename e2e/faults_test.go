@@ -123,7 +123,7 @@ func moodySettings(t *testing.T) map[string]any {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	return map[string]any{"policy": map[string]any{
-		"name": "moody", "executable": self, "deadline": "300ms", "parameters": map[string]any{"mood": "well"},
+		"name": "moody", "executable": self, "deadline": "2s", "parameters": map[string]any{"mood": "well"},
 	}}
 }
 

@@ -17,7 +17,7 @@ import (
 // elsewhere, and another is started in its place.
 func TestHungTritonIsReplaced(t *testing.T) {
 	c := start(t, 2, map[string]any{"driver": map[string]any{
-		"kind": "process", "tritonserver": setting(t, "CONCH_TRITONSERVER"), "probe": map[string]any{"period": "100ms", "deadline": "1s"},
+		"kind": "process", "tritonserver": setting(t, "CONCH_TRITONSERVER"), "probe": map[string]any{"period": "100ms", "deadline": "2s"},
 	}}, "emulated")
 	a := admin(t, c)
 	since := lastEvent(t, a)
@@ -27,7 +27,7 @@ func TestHungTritonIsReplaced(t *testing.T) {
 		require.Eventually(t, func() bool {
 			events := strings.Join(eventKinds(t, a, since), "\n")
 			return strings.Contains(events, "partition gpu1 is down: the server hangs") && strings.Contains(events, "partition gpu1 is up again")
-		}, 20*time.Second, 50*time.Millisecond)
+		}, 30*time.Second, 50*time.Millisecond)
 		require.ErrorIs(t, syscall.Kill(hung, 0), syscall.ESRCH)
 	})
 	requireAllAnswered(t, r)

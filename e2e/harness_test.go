@@ -98,7 +98,7 @@ func start(t *testing.T, gpus int, settings map[string]any, models ...string) *r
 // serve runs conch, on the real server unless told otherwise, ends it with the test, and requires that nothing of it is left then.
 func serve(t *testing.T, o rig.ConchOptions) *rig.Conch {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	o.Bin = setting(t, "CONCH_BIN")
 	if o.Server == "" {

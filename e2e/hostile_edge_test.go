@@ -95,7 +95,7 @@ type besieged struct {
 }
 
 func besiege(t *testing.T) *besieged {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	server, err := rig.StartServer(ctx, rig.ServerOptions{Repository: conformanceModels(t, "identity")})
 	require.NoError(t, err)

@@ -81,7 +81,7 @@ func desert(ctx context.Context, address string, random *rand.Rand) error {
 // answers, over HTTP and on gRPC streams.
 func TestWhoLeavesGeneration(t *testing.T) {
 	server, c := observed(t, "decoupled", "identity")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
 	defer client.CloseIdleConnections()

@@ -95,7 +95,7 @@ func observed(t *testing.T, models ...string) (*rig.Server, *rig.Conch) {
 func TestStreamsThatKill(t *testing.T) {
 	server, c := observed(t, "decoupled", "identity")
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var clean, hasty sync.WaitGroup
 	var over atomic.Bool

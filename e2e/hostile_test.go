@@ -182,7 +182,7 @@ func TestHostileHTTP(t *testing.T) {
 		conn := dialTCP(t, c.HTTP)
 		_, err := io.WriteString(conn, rest)
 		require.NoError(t, err)
-		return closedWithin(t, conn, 15*time.Second)
+		return closedWithin(t, conn, time.Minute)
 	}
 	var bomb bytes.Buffer
 	z := gzip.NewWriter(&bomb)
@@ -375,7 +375,7 @@ func TestFloodsOverHTTP2(t *testing.T) {
 		}
 		select {
 		case <-gone:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			require.Fail(t, "a flood of pings is not ended")
 		}
 	})
@@ -414,7 +414,7 @@ func TestAnswersThatNobodyTakes(t *testing.T) {
 	select {
 	case n := <-data:
 		require.Zero(t, n, "no window, no data")
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		require.Fail(t, "who takes nothing is still connected")
 	}
 	_, text, err := get(t, "http://"+c.Metrics+"/metrics")

@@ -38,7 +38,7 @@ const quickModel = "quick-0"
 // embedded runs conch with emulated GPUs and minitriton inside it.
 func embedded(t *testing.T, o rig.ConchOptions) *rig.Conch {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	o.Bin, o.Models, o.GPUs = setting(t, "CONCH_BIN"), quick(), 1
 	c, err := rig.StartConch(ctx, o)
@@ -264,7 +264,7 @@ func TestRestartLosesNoConnectionThatWaits(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool { return served.Load() > 200 || t.Failed() }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return served.Load() > 200 || t.Failed() }, 30*time.Second, time.Millisecond)
 	require.NoError(t, syscall.Kill(old.Pid(), syscall.SIGTERM))
 	for end := time.Now().Add(time.Second); time.Now().Before(end); {
 		for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
@@ -282,12 +282,12 @@ func TestRestartLosesNoConnectionThatWaits(t *testing.T) {
 
 // alive asks whether a server is live, on a connection of its own.
 func alive(address string) error {
-	c, err := net.DialTimeout("tcp", address, 20*time.Second)
+	c, err := net.DialTimeout("tcp", address, time.Minute)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(c, "GET /v2/health/live HTTP/1.1\r\nHost: c\r\nConnection: close\r\n\r\n"); err != nil {

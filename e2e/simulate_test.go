@@ -20,7 +20,7 @@ import (
 
 // What arrives at a conch under load is recorded, replayed on virtual time and judged, with the programs that a person runs.
 func TestLiveTrafficIsRecordedReplayedAndJudged(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	emulated, err := rig.Zoo("A100", 4, 16, "ResNet50")
 	require.NoError(t, err)
@@ -42,7 +42,7 @@ func TestLiveTrafficIsRecordedReplayedAndJudged(t *testing.T) {
 		recorded <- out
 	}()
 	// The header of the trace says that the recording has begun.
-	require.Eventually(t, func() bool { info, err := os.Stat(trace); return err == nil && info.Size() > 0 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { info, err := os.Stat(trace); return err == nil && info.Size() > 0 }, 30*time.Second, 10*time.Millisecond)
 
 	models := emulated.Load()
 	caller, err := loadgen.NewGRPC(c.Endpoints(), models, loadgen.Emulated(16))

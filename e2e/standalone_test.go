@@ -42,6 +42,6 @@ func TestMinitritonAsAProcess(t *testing.T) {
 			}
 		}
 		return false
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	crowd(t, caller, 4, 10)
 }

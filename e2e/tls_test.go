@@ -41,7 +41,7 @@ func TestTLSToTriton(t *testing.T) {
 				"arguments": append(c.arguments, "--grpc-server-cert="+serverCertificate, "--grpc-server-key="+serverKey),
 			}}})
 			stub := triton(t, conch)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			for i := range 20 {
 				r, err := stub.ModelInfer(ctx, tensor("emulated", float32(i)))

@@ -45,7 +45,7 @@ func repository(t *testing.T) string {
 // straight is a real server that serves the suite's models.
 func straight(t *testing.T) *rig.Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	s, err := rig.StartServer(ctx, rig.ServerOptions{Server: setting(t, "CONCH_TRITONSERVER"), Repository: repository(t)})
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func straight(t *testing.T) *rig.Server {
 // conch is Conch in front of two real servers that each serve the suite's models.
 func conch(t *testing.T) *rig.Conch {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c, err := rig.StartConch(ctx, rig.ConchOptions{Bin: setting(t, "CONCH_BIN"), Server: setting(t, "CONCH_TRITONSERVER"), Repository: repository(t), GPUs: 2})
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestScripts(t *testing.T) {
 // run runs a program and returns what it printed; one that fails fails the test with all that it said.
 func run(t *testing.T, program string, arguments ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	command := exec.CommandContext(ctx, program, arguments...)
 	command.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")

@@ -66,7 +66,7 @@ func server(path func(*testing.T) string) start {
 // serve starts a server that has loaded nothing.
 func serve(t *testing.T, path, repository string) *rig.Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	s, err := rig.StartServer(ctx, rig.ServerOptions{Server: path, Repository: repository})
 	require.NoError(t, err)
@@ -117,7 +117,7 @@ func loadAll(t *testing.T, address string) {
 // front starts a Conch and ends it with the test.
 func front(t *testing.T, o rig.ConchOptions) conformance.Target {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	o.Bin = setting(t, "CONCH_BIN")
 	c, err := rig.StartConch(ctx, o)
