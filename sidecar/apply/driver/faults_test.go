@@ -106,7 +106,13 @@ func TestAModelThatWillNotLoadAgainIsMissingAndTheOthersServe(t *testing.T) {
 		w.await("up", func(e []Event) bool { return len(e) > 0 && e[len(e)-1].Up })
 		events := w.seen()
 		require.Equal(t, []string{"n"}, events[len(events)-1].Missing)
-		require.Equal(t, maxReviveLoads, events[len(events)-1].Restarts)
+		spoilt := 0 // a real server on a busy machine may fail to come back for other reasons, too
+		for _, e := range events {
+			if strings.Contains(e.Reason, `load model "n" again`) {
+				spoilt++
+			}
+		}
+		require.Equal(t, maxReviveLoads-1, spoilt, "the last of its failures is reported with the server that is up: %+v", events)
 		require.NoError(t, infer(t.Context(), p.Endpoint(), "m"))
 		require.NoError(t, p.Stop(t.Context()))
 	})
