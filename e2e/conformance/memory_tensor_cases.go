@@ -305,7 +305,7 @@ func memoryRegionCases() []Case {
 			e.until(func() bool {
 				_, err := e.Client.Stub.SystemSharedMemoryUnregister(e.ctx(), &pb.SystemSharedMemoryUnregisterRequest{Name: "a"})
 				return err == nil
-			}, 5*time.Second, 5*time.Millisecond)
+			}, callTimeout, 5*time.Millisecond)
 			_, err = e.Client.Stub.ModelInfer(e.ctx(), request("identity", inputAt("INPUT0", "FP32", shape(1, 2), at("a", nil, 8))))
 			e.refused(err, codes.NotFound, "Unable to find shared memory region: 'a'")
 		}},
