@@ -259,12 +259,16 @@ func TestBodiesThatAreNeverWhole(t *testing.T) {
 	most := peak()
 	t.Logf("%d MiB resident at most, %d before; others' p99 %v", most>>20, base>>20, p99)
 	require.Less(t, most, bound(base, 2*senders, 2*senders))
-	_, body, err := get(t, "http://"+c.Metrics+"/metrics")
-	require.NoError(t, err)
-	require.NotContains(t, body, `conch_edge_refused_total{reason="evicted"} 0`, "gRPC calls were evicted")
+	require.Positive(t, scrape(t, c).sum("conch_edge_refused_total", "reason=evicted"), "gRPC calls were evicted")
+	requireNothingHeld(t, c)
+}
+
+// requireNothingHeld waits until conch counts no bytes of requests and answers any more.
+func requireNothingHeld(t *testing.T, c *rig.Conch) {
+	t.Helper()
 	require.Eventually(t, func() bool {
-		_, body, err := get(t, "http://"+c.Metrics+"/metrics")
-		return err == nil && strings.Contains(body, "\nconch_edge_bytes 0\n")
+		m := scrape(t, c)
+		return len(m.labelled("conch_edge_bytes")) == 1 && m.sum("conch_edge_bytes") == 0
 	}, 30*time.Second, 50*time.Millisecond, "in the end nothing is held")
 }
 
@@ -417,13 +421,8 @@ func TestAnswersThatNobodyTakes(t *testing.T) {
 	case <-time.After(time.Minute):
 		require.Fail(t, "who takes nothing is still connected")
 	}
-	_, text, err := get(t, "http://"+c.Metrics+"/metrics")
-	require.NoError(t, err)
-	require.Contains(t, text, `conch_edge_refused_total{reason="stalled"} 1`)
-	require.Eventually(t, func() bool {
-		_, text, err := get(t, "http://"+c.Metrics+"/metrics")
-		return err == nil && strings.Contains(text, "\nconch_edge_bytes 0\n")
-	}, 30*time.Second, 50*time.Millisecond, "in the end nothing is held")
+	require.EqualValues(t, 1, scrape(t, c).sum("conch_edge_refused_total", "reason=stalled"))
+	requireNothingHeld(t, c)
 }
 
 // Messages that are too large, as they are or once they are unpacked, are refused in gRPC's words.

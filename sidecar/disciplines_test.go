@@ -5,6 +5,7 @@ package main
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,10 +25,10 @@ func TestDisciplinesHaveTheSameNamesEverywhere(t *testing.T) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, one := range queue.DescribeDisciplines() {
-			require.Contains(t, string(text), "`"+one.Name+"`", file)
+			require.True(t, strings.Contains(string(text), "`"+one.Name+"`"), "%s does not name %s", file, one.Name)
 			if file == "dispatch/queue/README.md" {
 				for _, p := range one.Parameters {
-					require.Contains(t, string(text), "`"+p.Name+"`, default `"+p.Default+"`", one.Name)
+					require.True(t, strings.Contains(string(text), "`"+p.Name+"`, default `"+p.Default+"`"), "%s: parameter %s of %s with its default %s", file, p.Name, one.Name, p.Default)
 				}
 			}
 		}

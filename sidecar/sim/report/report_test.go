@@ -62,10 +62,10 @@ func TestAPageLoadsNothingAndNamesCannotBecomeMarkup(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, small().HTML(&out))
 	page := out.String()
-	require.NotContains(t, page, "<img")
+	require.Zero(t, strings.Count(page, "<img"))
 	require.Equal(t, 1, strings.Count(page, "</script>"))
 	for _, outside := range []string{"http://", "https://", "<link", "@import", "url("} {
-		require.NotContains(t, page, outside)
+		require.Zero(t, strings.Count(page, outside), outside)
 	}
 	var table bytes.Buffer
 	require.NoError(t, small().Table(&table))

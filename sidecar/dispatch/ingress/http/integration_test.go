@@ -190,7 +190,8 @@ func TestThroughDispatcher(t *testing.T) {
 	text, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
 	for _, id := range []string{"p0", "p1"} {
-		require.Contains(t, string(text), `nv_inference_request_success{model="echo",partition="`+id+`",version="1"}`)
+		sample := `nv_inference_request_success{model="echo",partition="` + id + `",version="1"}`
+		require.True(t, strings.Contains(string(text), sample), "the metrics have no sample %s", sample)
 	}
 	nethttp.DefaultClient.CloseIdleConnections()
 }
