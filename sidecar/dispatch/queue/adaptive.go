@@ -36,7 +36,8 @@ import (
 // But where requests come in bursts it does not start before .06 l(1), times the
 // square of the part of it that a row saves which joins, times 1 - 2/dispersion,
 // has passed since the last of them: where there is one there are more, and the
-// first must not take a partition from all the others.
+// first must not take a partition from all the others. The fewer than 8
+// partitions there are, the more does it take: then the 2 counts with N/8.
 //
 // Under low load there is no queue to shorten. That is while more than the share
 // idle of the partitions is free, and, unless requests come in bursts, while the
@@ -49,22 +50,24 @@ import (
 //
 // A batch has no more rows than the b of the least
 //
-//	l(b)/b x (1 + k l(b)/T), k = min(.3, .02 dispersion^(3/4) / load^2),
+//	l(b)/b x (1 + k l(b)/T), k = min(.3, .02 dispersion^(3/4) / load^2) / max(1, sqrt(N/8)),
 //
-// with T the mean SLO of the requests that share the partitions. A batch takes a
+// with T the mean SLO of the requests that share the N partitions. A batch takes a
 // partition from others for l(b), which cannot be undone. Where rows gain little
 // by company, many small batches cost next to nothing, and who is more urgent
-// goes between them. That is worth the more the burstier arrivals are, and the
-// more time of the partitions is to spare. But a burst, of twice the dispersion,
-// is not split further than the partitions can serve within the SLO.
+// goes between them. That is worth the more the burstier arrivals are, the
+// more time of the partitions is to spare, and the longer it takes until another
+// of them is free. But a burst, of twice the dispersion, is not split further than
+// the partitions can serve within the SLO.
 //
 // Where such a b takes longer than T, whoever is urgent is late behind any of its
 // batches. Then it is the largest that takes at most .8 T, if that costs at most
 //
 //	min(.3, (k + 1/load - 1) min(1, (8/N)^2))
 //
-// more: the fewer partitions there are, the longer it takes until one of them is
-// free. Else nothing is split: few large batches leave more partitions alone.
+// more. Else it is that b nevertheless, if the partitions can serve a burst four
+// times as large with it, and if not, nothing is split: few large batches leave
+// more partitions alone.
 type adaptive struct {
 	deferred
 	idle float64
@@ -81,11 +84,14 @@ const (
 	bursty, quiet  = 2, .06
 	torrent, haste = 4, .3
 	// How much a long batch is in the way of others, see Most, and at most; burst
-	// is how many times the dispersion it must be possible to serve in time.
-	inTheWay, mostInTheWay, burst = .02, .3, 2
+	// is how many times the dispersion it must be possible to serve in time, and
+	// surge how many times where batches take longer than others can wait.
+	inTheWay, mostInTheWay, burst, surge = .02, .3, 2, 8
 	// bearable is the part of the SLO of others that they can wait behind a batch;
-	// dearer is how much more such a batch may cost at most, on up to few partitions.
-	bearable, dearer, few = .8, .3, 8
+	// dearer is how much more such a batch may cost at most.
+	bearable, dearer = .8, .3
+	// few is the number of partitions below which it takes long until one is free.
+	few = 8
 )
 
 // defaultIdle is the parameter `idle` unless told otherwise.
@@ -122,7 +128,7 @@ func (adaptive) DefaultDrop() string { return "reserve" }
 func (a adaptive) Hurry(now Time, c *Candidate, p Pressure) Time {
 	at := a.hurry(now, c, p)
 	if p.Dispersion > bursty {
-		silence := quiet * (1 - bursty/p.Dispersion) * p.Saved * p.Saved * float64(p.Alone)
+		silence := quiet * (1 - bursty/p.Dispersion*min(1, float64(p.Usable)/few)) * p.Saved * p.Saved * float64(p.Alone)
 		at = max(at, p.Newest+Time(silence))
 	}
 	return at
@@ -162,13 +168,18 @@ func (adaptive) Most(d Demand) int {
 	if d.Rate == 0 || d.Around == 0 {
 		return d.MaxBatch // nothing is known of who shares the partitions
 	}
-	around := float64(d.Around)
+	around, partitions := float64(d.Around), float64(d.Partitions)
 	weight := min(mostInTheWay, inTheWay*math.Pow(d.Dispersion, .75)/max(d.Load*d.Load, .01))
+	weight *= math.Sqrt(min(1, few/partitions))
+	// served is how many rows batches of b can serve within the SLO.
+	served := func(b int) float64 {
+		return partitions * float64(b) * math.Floor(float64(d.SLO)/float64(d.Table.At(b)))
+	}
 	cost := func(b int) float64 {
-		l := float64(d.Table.At(b))
-		if float64(d.Partitions*b)*math.Floor(float64(d.SLO)/l) < burst*d.Dispersion {
+		if served(b) < burst*d.Dispersion {
 			return math.Inf(1)
 		}
+		l := float64(d.Table.At(b))
 		return l / float64(b) * (1 + weight*l/around)
 	}
 	best, least := d.MaxBatch, math.Inf(1)
@@ -184,9 +195,12 @@ func (adaptive) Most(d Demand) int {
 	for brief > 0 && float64(d.Table.At(brief)) > bearable*around {
 		brief--
 	}
-	scarce := min(1, few*few/float64(d.Partitions*d.Partitions))
+	scarce := min(1, few*few/(partitions*partitions))
 	if more := min(dearer, scarce*(weight+max(0, 1/d.Load-1))); brief > 0 && cost(brief) <= (1+more)*least {
 		return brief
+	}
+	if served(best) >= surge*d.Dispersion {
+		return best
 	}
 	return d.MaxBatch
 }

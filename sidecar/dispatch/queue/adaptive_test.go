@@ -111,16 +111,18 @@ func TestAdaptiveSize(t *testing.T) {
 		d    queue.Demand
 		want int
 	}{
-		{"rows gain much by company", queue.Demand{Table: strong, SLO: 60 * ms, Dispersion: 1, Load: .9}, 64},
-		{"even in bursts", queue.Demand{Table: strong, SLO: 60 * ms, Dispersion: 10, Load: .9}, 64},
+		{"rows gain much by company: as many as the SLO allows", queue.Demand{Table: strong, SLO: 60 * ms, Dispersion: 1, Load: .9}, 45},
+		{"even in bursts", queue.Demand{Table: strong, SLO: 60 * ms, Dispersion: 10, Load: .9}, 45},
 		{"they gain little", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .9}, 3},
 		{"more is to spare", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .3}, 1},
 		{"others would wait for a burst", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 10, Load: .9}, 1},
+		{"less long for one of many partitions", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 10, Load: .9, Partitions: 64}, 2},
 		{"a burst that takes all the partitions", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 100, Load: .9}, 64},
 		{"small batches would take too long for others as well", queue.Demand{Table: queue.Linear(40*ms, 28*ms, 64), SLO: 378 * ms, Dispersion: 10, Load: .5}, 64},
 		{"others can wait for one of its rows, and no longer", queue.Demand{Table: heavy, SLO: 420 * ms, Dispersion: 10, Load: .9, Around: 60 * ms}, 1},
-		{"but there is no time to lose", queue.Demand{Table: heavy, SLO: 420 * ms, Dispersion: 1, Load: 1, Around: 60 * ms}, 64},
-		{"but one of many partitions is soon free", queue.Demand{Table: heavy, SLO: 420 * ms, Dispersion: 10, Load: .9, Around: 60 * ms, Partitions: 64}, 64},
+		{"but there is no time to lose", queue.Demand{Table: heavy, SLO: 420 * ms, Dispersion: 1, Load: 1, Around: 60 * ms}, 9},
+		{"nor for a burst", queue.Demand{Table: heavy, SLO: 420 * ms, Dispersion: 100, Load: 1, Around: 60 * ms}, 64},
+		{"and one of many partitions is soon free", queue.Demand{Table: heavy, SLO: 420 * ms, Dispersion: 10, Load: .9, Around: 60 * ms, Partitions: 64}, 6},
 		{"others who have time", queue.Demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .9, Around: 4000 * ms}, 7},
 	} {
 		c.d.MaxBatch, c.d.Rate = 64, 100

@@ -5,9 +5,8 @@ package queue
 
 const (
 	// gathers is how many of its own gathering times a batch of reserve leaves
-	// room for beside the first, at most, where the model keeps up to several
-	// partitions busy.
-	gathers, several = .7, 8
+	// room for beside the first, at most, where the model keeps few partitions busy.
+	gathers = .7
 	// overload is the load from which on reserve stays off the edge. What models
 	// need is reckoned with batches that are gathered at their rates; those that
 	// wait for their turn grow larger, so that somewhat more than there seem to be
@@ -51,7 +50,7 @@ func (reserve) hold(o outlook) (int, Time) {
 	if o.partitions > 1 {
 		b = nearly(o.table, o.reach, max(0, 1/o.load-1))
 	}
-	spare := min(gathers, o.saved*o.saved) * min(1, several/max(1, o.need))
+	spare := min(gathers, o.saved*o.saved) * min(1, few/max(1, o.need))
 	row := min(1+spare, max(1, o.need)) / o.perSecond * 1e9
 	for b > 1 && float64(o.table.At(b))+float64(b)*row > float64(o.slo) {
 		b--
