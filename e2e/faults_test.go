@@ -65,7 +65,8 @@ func TestBadTensorFailsItsCallerAlone(t *testing.T) {
 		21: {renamed, codes.InvalidArgument, "unexpected inference input 'NOBODY'"},
 		24: {tensor("fragile", -2), codes.Internal, caught},
 	}
-	for round := range 5 {
+	inCompany := func() bool { return sharedExecutions(t, triton, "fragile") > before }
+	for round := 0; round < 5 || round < 50 && !inCompany(); round++ {
 		var wg sync.WaitGroup
 		for i := range 32 {
 			wg.Go(func() {
@@ -83,7 +84,7 @@ func TestBadTensorFailsItsCallerAlone(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	require.Greater(t, sharedExecutions(t, triton, "fragile"), before, "the bad ones were in company")
+	require.True(t, inCompany(), "the bad ones were in company")
 }
 
 // Both servers are killed under load, one after the other: what runs there is retried on the other one, and the first has to serve alone

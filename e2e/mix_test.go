@@ -306,8 +306,9 @@ func (m *mix) prepare(t *testing.T, direct tritonpb.GRPCInferenceServiceClient) 
 	}
 }
 
-// Twenty thousand requests of all kinds, and as many again while too few of them have met others, good and bad, patient and not, over both protocols, share executions on three servers. Every
-// caller gets what the model alone would have answered: computed here where Go can, asked of a server directly where it cannot.
+// Twenty thousand requests of all kinds, good and bad, patient and not, over both protocols, and as many again while too few have met others,
+// share executions on three servers. Every caller gets what the model alone would have answered: computed here where Go can, asked of a server
+// directly where it cannot.
 func TestMix(t *testing.T) {
 	t.Run(fmt.Sprintf("seed=%d", *mixSeed), func(t *testing.T) {
 		c := serve(t, rig.ConchOptions{Repository: mixRepository(t), GPUs: 3})
