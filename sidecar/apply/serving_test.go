@@ -102,7 +102,7 @@ func replacing(t *testing.T, d driver.Driver) {
 	db := openDB(t, state)
 	router := dispatch.New(dispatch.Options{})
 	measured := &samples{seen: map[string][]warmup.Sample{}}
-	a, err := apply.New(apply.Options{Dir: filepath.Join(state, "partitions"), DB: db, Driver: d, Repository: store, Router: router, Recorder: measured, DrainTimeout: 5 * time.Second})
+	a, err := apply.New(apply.Options{Dir: filepath.Join(state, "partitions"), DB: db, Driver: d, Repository: store, Router: router, Recorder: measured, DrainTimeout: time.Minute})
 	require.NoError(t, err)
 	origin := repo.Origin{Author: "test", Reason: "load test", Time: time.Now()}
 	first, err := store.Import(t.Context(), dir, origin)
