@@ -19,43 +19,68 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // unit is one time unit of Symphony's example.
 const unit queue.Time = 1e9
 
-// trace runs Symphony's example (section 3.3): l(b) = b+5, SLO 12, three
-// partitions, request i arriving at (i-1) times interval (.75 in the paper)
-// unless it is skipped. It returns a line per decision.
-func trace(t *testing.T, discipline, drop string, interval queue.Time, requests int, skip map[int]bool) string {
+// rule is a discipline with its parameters and a drop policy.
+type rule struct {
+	discipline, drop string
+	params           map[string]string
+}
+
+// model is the one of Symphony's example (section 3.3) under the rule: l(b) = b+5, SLO 12.
+func (r rule) model(t *testing.T) queue.ModelSpec {
 	t.Helper()
-	d, err := queue.NewDiscipline(discipline, nil)
+	d, err := queue.NewDiscipline(r.discipline, r.params)
 	require.NoError(t, err)
-	p, err := queue.NewDropPolicy(drop)
+	p, err := queue.NewDropPolicy(r.drop)
 	require.NoError(t, err)
-	rec := &recorder{}
-	s := queue.New(rec, queue.Options{})
-	m := s.AddModel(0, queue.ModelSpec{
+	return queue.ModelSpec{
 		Classes: []queue.Table{queue.Linear(unit, 5*unit, 32)}, MaxBatch: 32, SLO: 12 * unit,
 		Late: queue.LateDrop, Discipline: d, Drop: p,
-	})
+	}
+}
+
+// example is Symphony's: three partitions, request i arriving at (i-1) times
+// interval (.75 in the paper) unless it is skipped.
+type example struct {
+	rule     rule
+	interval queue.Time
+	skip     map[int]bool
+	// later are rules that hold from the arrival of a request on.
+	later map[int]rule
+	// arrivalsFirst lets a request in before a batch that ends at the same moment.
+	arrivalsFirst bool
+}
+
+// trace runs the example and returns a line per decision.
+func (e example) trace(t *testing.T, requests int) string {
+	t.Helper()
+	rec := &recorder{}
+	s := queue.New(rec, queue.Options{})
+	m := s.AddModel(0, e.rule.model(t))
 	for rank := range int32(3) {
 		s.AddPartition(0, queue.PartitionSpec{Rank: rank, Serves: []queue.Service{{Model: m}}})
 	}
 	for i := 1; ; {
-		for skip[i] {
+		for e.skip[i] {
 			i++
 		}
 		arrival := queue.Never
 		if i <= requests {
-			arrival = queue.Time(i-1) * interval
+			arrival = queue.Time(i-1) * e.interval
 		}
 		now := min(arrival, rec.end(), s.Next())
 		if now == queue.Never {
 			return rec.log.String()
 		}
 		rec.now = now
-		switch now {
-		case rec.end():
+		switch {
+		case now == rec.end() && !(e.arrivalsFirst && now == arrival):
 			id := rec.running[0].Partition
 			rec.running = rec.running[1:]
 			s.Complete(now, id)
-		case arrival:
+		case now == arrival:
+			if other, ok := e.later[i]; ok {
+				require.NoError(t, s.SetModel(now, m, other.model(t)))
+			}
 			s.Enqueue(now, m, &queue.Request{Arrival: now, Owner: i})
 			i++
 		default:
@@ -95,31 +120,41 @@ func (r *recorder) Drop(q *queue.Request, why queue.DropReason) {
 
 func seconds(t queue.Time) float64 { return float64(t) / float64(unit) }
 
-// TestSymphonyExample replays figures 4 and 5 of Symphony.
+// TestSymphonyExample replays figures 4 and 5 of Symphony. What its text says of
+// them is in begins and drops.
 func TestSymphonyExample(t *testing.T) {
 	missing := map[int]bool{13: true, 14: true, 15: true}
+	deferred, eager := rule{"deferred", "window", nil}, rule{"eager", "prefix", nil}
+	const paper = unit * 3 / 4
 	for _, c := range []struct {
-		name, discipline, drop string
-		interval               queue.Time
-		skip                   map[int]bool
-		drops                  bool
+		name    string
+		example example
+		begins  string
+		drops   string // the first of them; empty: none
 	}{
-		{"deferred", "deferred", "window", unit * 3 / 4, nil, false},
-		{"deferred-missing", "deferred", "window", unit * 3 / 4, missing, false},
-		{"eager-missing", "eager", "prefix", unit * 3 / 4, missing, true},
-		{"target", "target", "window", unit * 3 / 4, nil, false},
-		{"adaptive-missing", "adaptive", "reserve", unit * 4 / 5, missing, false},
+		{"deferred", example{rule: deferred, interval: paper}, "  2.25  GPU 1  R1-R4  4 requests until 11.25\n", ""},
+		{"deferred-missing", example{rule: deferred, interval: paper, skip: missing}, "  2.25  GPU 1  R1-R4  4 requests until 11.25\n", ""},
+		// Figure 5a: staggered until three are missing, eager from then on. R16 and R25 run alone, and R26 with only one of the six behind it.
+		{
+			"eager-from-16", example{rule: deferred, interval: paper, skip: missing, later: map[int]rule{16: eager}, arrivalsFirst: true},
+			"  2.25  GPU 1  R1-R4  4 requests until 11.25\n", "R35 R37 R38",
+		},
+		{"eager-missing", example{rule: eager, interval: paper, skip: missing}, "  0.00  GPU 1  R1-R1  1 requests until 6.00\n", "R21 R22 R23"},
+		{"target", example{rule: rule{"target", "window", nil}, interval: paper}, "", ""},
+		{"timeout", example{rule: rule{"timeout", "none", map[string]string{"max_queue_delay": "3s"}}, interval: paper}, "  3.00  GPU 1  R1-R4  4 requests", ""},
+		{"adaptive-missing", example{rule: rule{"adaptive", "reserve", nil}, interval: unit * 4 / 5, skip: missing}, "  0.00  GPU 1  R1-R1  1 requests until 6.00\n", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := trace(t, c.discipline, c.drop, c.interval, 60, c.skip)
+			got := c.example.trace(t, 60)
 			golden(t, c.name, got)
-			require.Equal(t, c.drops, strings.Contains(got, "drop"))
-			switch c.discipline {
-			case "deferred":
-				require.True(t, strings.HasPrefix(got, "  2.25  GPU 1  R1-R4  4 requests until 11.25\n"), "the paper's first batch")
-			case "adaptive":
-				require.True(t, strings.HasPrefix(got, "  0.00  GPU 1  R1-R1  1 requests until 6.00\n"), "all GPUs are free: nobody waits")
+			require.True(t, strings.HasPrefix(got, c.begins), got)
+			var dropped []string
+			for line := range strings.Lines(got) {
+				if _, who, ok := strings.Cut(line, "drop "); ok && len(dropped) < 3 {
+					dropped = append(dropped, strings.TrimSuffix(strings.TrimSpace(who), ": late"))
+				}
 			}
+			require.Equal(t, c.drops, strings.Join(dropped, " "))
 		})
 	}
 }
