@@ -29,7 +29,7 @@ export CONCH_BIN = $(CURDIR)/bin
 .PHONY: help
 help: ## this list
 	@printf 'Conch: make TARGET\n\n'
-	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="core cores sim room proxy instant overload live fidelity" (bench)\n'
 
 .PHONY: demo

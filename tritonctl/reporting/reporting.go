@@ -52,7 +52,7 @@ func (o *Options) Flags(c *cobra.Command) {
 	c.Flags().IntVar(&o.GPUs, "gpus", 0, "so many GPUs instead of those there are: the first ones, or copies of the last one besides")
 	o.gpus = c.Flags().Lookup("gpus")
 	c.Flags().StringVar(&o.Timeline, "timeline", "", "window of the timeline of batches, such as 10s-12s (default: the scenario's, or the first second that counts)")
-	c.Flags().Uint64Var(&o.Seed, "seed", 0, "seed of everything random (default: the scenario's)")
+	c.Flags().Uint64Var(&o.Seed, "seed", 0, "seed of everything random (default: that of the scenario or snapshot)")
 	c.MarkFlagsMutuallyExclusive("discipline", "disciplines")
 	c.MarkFlagsMutuallyExclusive("policy", "policies")
 }
@@ -66,13 +66,16 @@ type Variant struct {
 // Variants are the runs that the flags ask for: every policy, or every discipline, or the scenario as it is.
 func (o *Options) Variants(s *scenario.Scenario) ([]Variant, error) {
 	if len(o.Disciplines) > 0 && len(o.Policies) > 0 {
-		return nil, errors.New("--discipline and --policy: compare one of them at a time")
+		return nil, fmt.Errorf("%w: --discipline and --policy: compare one of them at a time", factory.ErrUsage)
 	}
 	if o.gpus != nil && o.gpus.Changed && o.GPUs < 1 {
 		return nil, fmt.Errorf("%w: --gpus %d: at least one is needed", factory.ErrUsage, o.GPUs)
 	}
 	for flag, names := range map[string][]string{"--discipline": o.Disciplines, "--policy": o.Policies} {
 		for i, name := range names {
+			if name == "" {
+				return nil, fmt.Errorf("%w: %s: a name is empty; names are separated by one comma", factory.ErrUsage, flag)
+			}
 			if slices.Contains(names[:i], name) {
 				return nil, fmt.Errorf("%w: %s names %s twice", factory.ErrUsage, flag, name)
 			}
@@ -110,6 +113,10 @@ func (o *Options) Variants(s *scenario.Scenario) ([]Variant, error) {
 			}
 			p.Executable = full
 		}
+		if p.Executable == "" && !slices.Contains(scenario.Policies(), name) {
+			return nil, fmt.Errorf("%w: --policy: there is no policy %q in this program; there are: %s. One of others is NAME=PATH of its executable",
+				factory.ErrUsage, name, strings.Join(scenario.Policies(), ", "))
+		}
 		p.Process = p.Process || o.Processes
 		one.Policy = &p
 		all = append(all, Variant{name, one})
@@ -128,10 +135,10 @@ func (o *Options) Variants(s *scenario.Scenario) ([]Variant, error) {
 			p.Parameters["discipline"] = name
 			one.Policy = &p
 		} else if one.Policy != nil {
-			return nil, fmt.Errorf("--discipline: policy %s chooses the disciplines of this scenario", one.Policy.Name)
+			return nil, fmt.Errorf("%w: --discipline: policy %s chooses the disciplines of this scenario", factory.ErrUsage, one.Policy.Name)
 		}
 		if err := one.Check(); err != nil {
-			return nil, fmt.Errorf("--discipline: %w", err)
+			return nil, fmt.Errorf("%w: --discipline: %w", factory.ErrUsage, err)
 		}
 		all = append(all, Variant{name, one})
 	}
@@ -159,8 +166,13 @@ func (o *Options) window(s *scenario.Scenario) error {
 	}
 	from, to, ok := strings.Cut(o.Timeline, "-")
 	t := &scenario.Timeline{Max: most}
-	if !ok || t.From.UnmarshalText([]byte(from)) != nil || t.To.UnmarshalText([]byte(to)) != nil || t.To <= t.From {
+	switch {
+	case !ok || t.From.UnmarshalText([]byte(from)) != nil || t.To.UnmarshalText([]byte(to)) != nil:
 		return fmt.Errorf("%w: --timeline %q: write it like 10s-12s", factory.ErrUsage, o.Timeline)
+	case t.To <= t.From:
+		return fmt.Errorf("%w: --timeline %q ends before it begins; write it like 10s-12s", factory.ErrUsage, o.Timeline)
+	case s.Duration > 0 && t.From >= s.Duration:
+		return fmt.Errorf("%w: --timeline %q begins when requests no longer arrive, after %v", factory.ErrUsage, o.Timeline, time.Duration(s.Duration))
 	}
 	s.Timeline = t
 	return nil
@@ -203,6 +215,15 @@ func (o *Options) Goodput(ctx context.Context, v Variant, dir string, guess floa
 		return err
 	})
 	return found, err
+}
+
+// Notes are the scenario's, and what the flags leave out of it.
+func (o *Options) Notes(s *scenario.Scenario) []string {
+	notes := s.Notes()
+	if o.GPUs > 0 && s.Policy == nil && len(o.Policies) == 0 && (s.Plan != nil || s.Snapshot != nil) {
+		notes = append(notes, "--gpus leaves out where models were placed: every model is on every GPU; --policy places them")
+	}
+	return notes
 }
 
 // named says which of several runs failed.

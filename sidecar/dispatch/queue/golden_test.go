@@ -73,7 +73,7 @@ func (e example) trace(t *testing.T, requests int) string {
 		}
 		rec.now = now
 		switch {
-		case now == rec.end() && !(e.arrivalsFirst && now == arrival):
+		case now == rec.end() && (now < arrival || !e.arrivalsFirst):
 			id := rec.running[0].Partition
 			rec.running = rec.running[1:]
 			s.Complete(now, id)

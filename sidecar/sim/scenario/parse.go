@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/goccy/go-yaml"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -53,12 +54,22 @@ func decode(data []byte, into *Scenario) (err error) {
 		if errors.Is(err, io.EOF) {
 			return errors.New("the file is empty")
 		}
-		return err
+		return brief(err)
 	}
 	if err := decoder.Decode(&Scenario{}); !errors.Is(err, io.EOF) {
 		return errors.New("a second document; a scenario is one")
 	}
 	return nil
+}
+
+// brief leaves the file's own text out of an error that would show more than a few lines of it: the decoder shows the whole value that is
+// wrong, which in a file that is no scenario at all is the file.
+func brief(err error) error {
+	const most = 16 // lines
+	if strings.Count(err.Error(), "\n") <= most {
+		return err
+	}
+	return fmt.Errorf("%s; is it a scenario? One begins with apiVersion: %s", yaml.FormatError(err, false, false), APIVersion)
 }
 
 // FromSnapshot makes a scenario of a snapshot (JSON with the names of policy.proto) and a trace beside the scenario's file: what a live

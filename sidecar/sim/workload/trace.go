@@ -145,7 +145,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 	}
 	decoder := json.NewDecoder(bytes.NewReader(line))
 	if err := decoder.Decode(&t.Header); err != nil {
-		return nil, fmt.Errorf("trace: %w: its header: %w", ErrNotATrace, err)
+		return nil, fmt.Errorf("trace: %w: its first line is not the header of a recording, which is JSON (%w); a list of arrivals or counts per minute is for the trace of a scenario", ErrNotATrace, err)
 	}
 	if t.Header.Format != traceFormat || t.Header.Version != traceVersion {
 		return nil, fmt.Errorf("trace: %w: its header says %q version %d", ErrNotATrace, t.Header.Format, t.Header.Version)

@@ -44,7 +44,7 @@ more or fewer GPUs.`,
 
 func run(ctx context.Context, f *factory.Factory, seeds int, args []string) error {
 	if seeds < 1 || seeds > 100 {
-		return fmt.Errorf("--seeds %d is not from 1 to 100", seeds)
+		return fmt.Errorf("%w: --seeds %d is not from 1 to 100", factory.ErrUsage, seeds)
 	}
 	in := advise.Input{Batching: map[string]advise.Batching{}, Progress: func(text string) { f.Step("%s", text) }}
 	for i := range seeds {

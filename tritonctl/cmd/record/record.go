@@ -58,6 +58,9 @@ type summary struct {
 }
 
 func (o *Options) run(ctx context.Context) error {
+	if o.length <= 0 {
+		return fmt.Errorf("%w: --for %v is not above 0", factory.ErrUsage, o.length)
+	}
 	api, err := o.Client()
 	if err != nil {
 		return err

@@ -93,7 +93,7 @@ func (o *Options) run(ctx context.Context, path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	r := report.New(fmt.Sprintf("replay of %s: %d requests in %v", filepath.Base(path), traffic.Requests, traffic.Length.Round(time.Millisecond)), runs...)
-	r.Notes = s.Notes()
+	r.Notes = o.Notes(s)
 	if traffic.Truncated {
 		r.Notes = append(r.Notes, filepath.Base(path)+" ends in the middle of an entry; what is before it was replayed")
 	}

@@ -66,7 +66,7 @@ func (o *Options) run(ctx context.Context, path string) error {
 		}
 		s.Duration = scenario.Duration(o.duration)
 		if err := s.Check(); err != nil {
-			return fmt.Errorf("--duration: %w", err)
+			return fmt.Errorf("%w: --duration: %w", factory.ErrUsage, err)
 		}
 	}
 	if o.goodput {
@@ -98,7 +98,7 @@ func (o *Options) run(ctx context.Context, path string) error {
 		title = filepath.Base(path)
 	}
 	r := report.New(title, runs...)
-	r.Notes = s.Notes()
+	r.Notes = o.Notes(s)
 	if s.Trace != nil {
 		total := runs[0].Result
 		r.Notes = append(r.Notes, fmt.Sprintf("%s: %d requests count, of %.6g s", s.Trace.File, total.Total.Arrivals, total.Seconds))
