@@ -117,7 +117,6 @@ func (o *Options) Variants(s *scenario.Scenario) ([]Variant, error) {
 			return nil, fmt.Errorf("%w: --policy: there is no policy %q in this program; there are: %s. One of others is NAME=PATH of its executable",
 				factory.ErrUsage, name, strings.Join(scenario.Policies(), ", "))
 		}
-		p.Process = p.Process || o.Processes
 		one.Policy = &p
 		all = append(all, Variant{name, one})
 	}
@@ -151,6 +150,16 @@ func (o *Options) Variants(s *scenario.Scenario) ([]Variant, error) {
 			name = "as it is"
 		}
 		all = append(all, Variant{name, *s})
+	}
+	if o.Processes {
+		for i := range all {
+			if all[i].Scenario.Policy == nil {
+				return nil, fmt.Errorf("%w: --processes: there is no policy to run; name one with --policy", factory.ErrUsage)
+			}
+			p := *all[i].Scenario.Policy
+			p.Process = true
+			all[i].Scenario.Policy = &p
+		}
 	}
 	return slices.Clip(all), nil
 }
