@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -62,11 +64,15 @@ func decode(data []byte, into *Scenario) (err error) {
 	return nil
 }
 
-// brief leaves the file's own text out of an error that would show more than a few lines of it: the decoder shows the whole value that is
-// wrong, which in a file that is no scenario at all is the file.
+// brief leaves the file's own text out of an error that would show much of it, or what is no text: the decoder shows the whole value that is
+// wrong, which in a file that is no scenario at all, such as a recorded trace, is the file.
 func brief(err error) error {
-	const most = 16 // lines
-	if strings.Count(err.Error(), "\n") <= most {
+	const mostLines, mostBytes = 16, 4096
+	text := err.Error()
+	odd := func(r rune) bool {
+		return r == utf8.RuneError || unicode.IsControl(r) && r != '\n' && r != '\t' && r != '\r'
+	}
+	if strings.Count(text, "\n") <= mostLines && len(text) <= mostBytes && !strings.ContainsFunc(text, odd) {
 		return err
 	}
 	return fmt.Errorf("%s; is it a scenario? One begins with apiVersion: %s", yaml.FormatError(err, false, false), APIVersion)
