@@ -33,13 +33,22 @@ type duel struct {
 	seeds  int
 }
 
-// against compares seed by seed, as far as both have them.
-func against(first, other *cell) duel {
+// quotients are what the first holds over what another holds, seed by seed, as far as both have them.
+func quotients(first, other *cell) []float64 {
 	a, o := rates(first.found), rates(other.found)
-	n := min(len(a), len(o))
-	logs := make([]float64, n)
-	for i := range n {
-		logs[i] = math.Log(max(a[i], 1e-9) / max(o[i], 1e-9))
+	all := make([]float64, min(len(a), len(o)))
+	for i := range all {
+		all[i] = max(a[i], 1e-9) / max(o[i], 1e-9)
+	}
+	return all
+}
+
+// against compares seed by seed.
+func against(first, other *cell) duel {
+	logs := quotients(first, other)
+	n := len(logs)
+	for i := range logs {
+		logs[i] = math.Log(logs[i])
 	}
 	mean, deviation := stat.MeanStdDev(logs, nil)
 	d := duel{other: other, ratio: math.Exp(mean), seeds: n}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 )
 
 // adaptive is ours: deferred batching that starts earlier by as much as that is
@@ -48,29 +49,12 @@ import (
 // company, and the load still takes about as few partitions as it can (Symphony,
 // section 3.5).
 //
-// A batch has no more rows than the b of the least
-//
-//	l(b)/b x (1 + k l(b)/T), k = min(.3, .02 dispersion^(3/4) / load^2) / max(1, sqrt(N/8)),
-//
-// with T the mean SLO of the requests that share the N partitions. A batch takes a
-// partition from others for l(b), which cannot be undone. Where rows gain little
-// by company, many small batches cost next to nothing, and who is more urgent
-// goes between them. That is worth the more the burstier arrivals are, the
-// more time of the partitions is to spare, and the longer it takes until another
-// of them is free. But a burst, of twice the dispersion, is not split further than
-// the partitions can serve within the SLO.
-//
-// Where such a b takes longer than T, whoever is urgent is late behind any of its
-// batches. Then it is the largest that takes at most .8 T, if that costs at most
-//
-//	min(.3, (k + 1/load - 1) min(1, (8/N)^2))
-//
-// more. Else it is that b nevertheless, if the partitions can serve a burst four
-// times as large with it, and if not, nothing is split: few large batches leave
-// more partitions alone.
+// How many rows a batch has at most is in adaptive_size.go. Each of these rules can
+// be taken away: see adaptive_rules.go.
 type adaptive struct {
 	deferred
-	idle float64
+	idle    float64
+	without rules
 }
 
 const (
@@ -83,13 +67,6 @@ const (
 	// how many times l(reach) a candidate starts earlier for each unit above torrent.
 	bursty, quiet  = 2, .06
 	torrent, haste = 4, .3
-	// How much a long batch is in the way of others, see Most, and at most; burst
-	// is how many times the dispersion it must be possible to serve in time, and
-	// surge how many times where batches take longer than others can wait.
-	inTheWay, mostInTheWay, burst, surge = .02, .3, 2, 8
-	// bearable is the part of the SLO of others that they can wait behind a batch;
-	// dearer is how much more such a batch may cost at most.
-	bearable, dearer = .8, .3
 	// few is the number of partitions below which it takes long until one is free.
 	few = 8
 )
@@ -106,18 +83,23 @@ func adaptiveKind() disciplineKind {
 			Parameters: []Parameter{{
 				Name: "idle", Default: strconv.FormatFloat(defaultIdle, 'g', -1, 64),
 				Help: "load is low while more than this share of the partitions is free, or the models need clearly fewer than the rest: then batches start at once only while fewer are busy than the load needs, so that the others stay idle",
+			}, {
+				Name: "without", Help: "rules that are taken away, to measure what they bring, such as quiet,brief; there are " + strings.Join(AdaptiveRules(), ", "),
 			}},
 		},
 		make: func(params map[string]string) (Discipline, error) {
-			text, ok := params["idle"]
-			if !ok {
-				return adaptive{idle: defaultIdle}, nil
+			a := adaptive{idle: defaultIdle}
+			var err error
+			if text, ok := params["idle"]; ok {
+				a.idle, err = strconv.ParseFloat(text, 64)
+				if err != nil || !(a.idle >= 0 && a.idle <= 1) {
+					return nil, fmt.Errorf("parameter idle=%q is not a number from 0 to 1", text)
+				}
 			}
-			idle, err := strconv.ParseFloat(text, 64)
-			if err != nil || !(idle >= 0 && idle <= 1) {
-				return nil, fmt.Errorf("parameter idle=%q is not a number from 0 to 1", text)
+			if a.without, err = rulesOf(params["without"]); err != nil {
+				return nil, err
 			}
-			return adaptive{idle: idle}, nil
+			return a, nil
 		},
 	}
 }
@@ -127,8 +109,12 @@ func (adaptive) DefaultDrop() string { return "reserve" }
 
 func (a adaptive) Hurry(now Time, c *Candidate, p Pressure) Time {
 	at := a.hurry(now, c, p)
-	if p.Dispersion > bursty {
-		silence := quiet * (1 - bursty/p.Dispersion*min(1, float64(p.Usable)/few)) * p.Saved * p.Saved * float64(p.Alone)
+	if p.Dispersion > bursty && !a.without.has(ruleQuiet) {
+		counts := 1.0
+		if !a.without.has(ruleScarce) {
+			counts = min(1, float64(p.Usable)/few)
+		}
+		silence := quiet * (1 - bursty/p.Dispersion*counts) * p.Saved * p.Saved * float64(p.Alone)
 		at = max(at, p.Newest+Time(silence))
 	}
 	return at
@@ -143,15 +129,20 @@ func (a adaptive) hurry(now Time, c *Candidate, p Pressure) Time {
 		}
 		return Never
 	}
-	if p.Usable == 1 || c.Rows >= p.Worth {
+	if p.Usable == 1 || c.Rows >= p.Worth && !a.without.has(ruleWorth) {
 		return now
 	}
-	if need := p.Need * min(1, usable/p.AllNeed); need > 0 && need < crowded {
+	if need := p.Need * min(1, usable/p.AllNeed); need > 0 && need < crowded && !a.without.has(ruleLight) {
 		return now
 	}
-	reach := float64(p.Reach)
-	early := evenly - p.Left/usable + haste*max(0, p.Dispersion-torrent)
-	if p.AllNeed > 0 {
+	reach, early := float64(p.Reach), 0.0
+	if !a.without.has(ruleStagger) {
+		early = evenly - p.Left/usable
+	}
+	if p.Dispersion > torrent && !a.without.has(ruleHaste) {
+		early += haste * (p.Dispersion - torrent)
+	}
+	if p.AllNeed > 0 && !a.without.has(ruleCrowd) {
 		early += p.Crowd / p.AllNeed
 	}
 	wait := float64(c.Frontrun-now) - reach*early
@@ -160,47 +151,4 @@ func (a adaptive) hurry(now Time, c *Candidate, p Pressure) Time {
 	}
 	// Left falls until then, so the moment comes before the wait is over.
 	return now + 1 + Time(wait/(1+reach*p.Ebb/usable))
-}
-
-// Most is the batch of the least cost, where that counts that others have to
-// wait for it.
-func (adaptive) Most(d Demand) int {
-	if d.Rate == 0 || d.Around == 0 {
-		return d.MaxBatch // nothing is known of who shares the partitions
-	}
-	around, partitions := float64(d.Around), float64(d.Partitions)
-	weight := min(mostInTheWay, inTheWay*math.Pow(d.Dispersion, .75)/max(d.Load*d.Load, .01))
-	weight *= math.Sqrt(min(1, few/partitions))
-	// served is how many rows batches of b can serve within the SLO.
-	served := func(b int) float64 {
-		return partitions * float64(b) * math.Floor(float64(d.SLO)/float64(d.Table.At(b)))
-	}
-	cost := func(b int) float64 {
-		if served(b) < burst*d.Dispersion {
-			return math.Inf(1)
-		}
-		l := float64(d.Table.At(b))
-		return l / float64(b) * (1 + weight*l/around)
-	}
-	best, least := d.MaxBatch, math.Inf(1)
-	for b := 1; b <= d.MaxBatch && d.Table.At(b) <= d.SLO; b++ {
-		if c := cost(b); c < least {
-			best, least = b, c
-		}
-	}
-	if d.Table.At(best) <= d.Around || math.IsInf(least, 1) {
-		return best
-	}
-	brief := best
-	for brief > 0 && float64(d.Table.At(brief)) > bearable*around {
-		brief--
-	}
-	scarce := min(1, few*few/(partitions*partitions))
-	if more := min(dearer, scarce*(weight+max(0, 1/d.Load-1))); brief > 0 && cost(brief) <= (1+more)*least {
-		return brief
-	}
-	if served(best) >= surge*d.Dispersion {
-		return best
-	}
-	return d.MaxBatch
 }
