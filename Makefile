@@ -30,7 +30,7 @@ export CONCH_BIN = $(CURDIR)/bin
 help: ## this list
 	@printf 'Conch: make TARGET\n\n'
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
-	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="core cores sim room proxy instant overload live fidelity" (bench)\n'
+	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="core cores sim room ablation proxy instant overload live fidelity" (bench)\n'
 
 .PHONY: demo
 demo: ## Triton's batching against Conch on four emulated GPUs, then a Conch to try (TRITON=real: real tritonservers)
@@ -96,8 +96,8 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 	@scripts/setup/golangci.sh; touch $@
 
 .PHONY: bench
-BENCH ?= core cores sim room proxy instant overload live fidelity
-bench: ## the figures of docs/results.md (BENCH="core cores sim room proxy instant overload live fidelity" chooses)
+BENCH ?= core cores sim room ablation proxy instant overload live fidelity
+bench: ## the figures of docs/results.md (BENCH="core cores sim room ablation proxy instant overload live fidelity" chooses)
 	@$(MAKE) build
 	@case '$(BENCH)' in *live*|*fidelity*) $(MAKE) triton;; esac
 	@for b in $(BENCH); do bin/conch-bench "$$b"; done
@@ -113,7 +113,7 @@ compare: ## goodput of every discipline under a matrix of simulated loads (up to
 	@bin/conch-bench compare
 
 .PHONY: results
-results: ## docs/results.md from results/*.json
+results: ## docs/results.md, and the table of rules in sidecar/dispatch/queue/README.md, from results/*.json
 	@$(MAKE) build PROGRAMS=conch-bench=bench
 	@bin/conch-bench results
 

@@ -120,6 +120,9 @@ func (b *bench) ablation(ctx context.Context, r *figure.Report) error {
 	w := tabwriter.NewWriter(b.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "without\tload\twith it\twithout it\tratio")
 	for _, one := range all {
+		if held(one.with) == 0 || held(one.without) == 0 {
+			return fmt.Errorf("%s: with it %v req/s hold and without it %v, with some seed none: no ratio; choose another load", one.figure(), rates(one.with.found), rates(one.without.found))
+		}
 		d := against(one.with, one.without)
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", one.name, one.load.name(), figure.Number(held(one.with)), figure.Number(held(one.without)), d)
 		r.AddMean(one.figure(), quotients(one.with, one.without), "ratio",

@@ -95,8 +95,8 @@ func command() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return rig.ServeMinitriton(cmd.Context(), args) },
 	})
 
-	var page string
-	results := &cobra.Command{Use: "results", Short: "Writes docs/results.md from results/*.json", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+	var page, rules string
+	results := &cobra.Command{Use: "results", Short: "Writes docs/results.md, and the queue's table of rules, from results/*.json", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 		reports, err := figure.Read(b.results)
 		if err != nil {
 			return err
@@ -107,6 +107,11 @@ func command() *cobra.Command {
 				r.Remarks = differences()
 			case "compare":
 				r.Remarks = matrixRemarks(r)
+			case "ablation":
+				r.Remarks = ablationRemarks()
+				if err := rewriteTable(rules, r); err != nil {
+					return err
+				}
 			}
 		}
 		var text bytes.Buffer
@@ -116,6 +121,7 @@ func command() *cobra.Command {
 		return os.WriteFile(page, text.Bytes(), 0o644)
 	}}
 	results.Flags().StringVar(&page, "page", "docs/results.md", "file to write")
+	results.Flags().StringVar(&rules, "rules", "sidecar/dispatch/queue/README.md", "page whose table of rules is written anew")
 	root.AddCommand(results)
 	return root
 }
