@@ -126,7 +126,7 @@ func (b *bench) ablation(ctx context.Context, r *figure.Report) error {
 		d := against(one.with, one.without)
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", one.name, one.load.name(), figure.Number(held(one.with)), figure.Number(held(one.without)), d)
 		r.AddMean(one.figure(), quotients(one.with, one.without), "ratio",
-			fmt.Sprintf("%s and %s req/s; %s", figure.Number(held(one.with)), figure.Number(held(one.without)), d))
+			fmt.Sprintf("%s req/s with it, %s without; 95%% interval +-%.3f", figure.Number(held(one.with)), figure.Number(held(one.without)), d.ratio*d.margin))
 	}
 	r.Emulated = "everything: simulated time, no delays, every model on every GPU; at most 1% bad of all requests together"
 	return w.Flush()

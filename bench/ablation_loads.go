@@ -145,6 +145,6 @@ func clusters() ([]column, error) {
 	}
 	resnet, inception := cases[0].Profile, cases[1].Profile
 	return []column{
-		copies("equal", resnet, 4, 4), copies("equal", resnet, 4, 6), copies("equal", resnet, 8, 12), copies("inception", inception, 1, 8),
+		copies("equal", resnet, 4, 6), copies("equal", resnet, 8, 12), copies("inception", inception, 1, 8),
 	}, nil
 }
