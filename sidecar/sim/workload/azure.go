@@ -24,8 +24,9 @@ type Counts struct {
 // maxPerMinute bounds one count: more is a broken file.
 const maxPerMinute = 1 << 40
 
-// ReadAzure reads counts per minute in the format of the Azure Functions traces of 2019 and 2021: a header HashOwner, HashApp, HashFunction,
-// Trigger, 1, 2, ... and a line per function. Fewer minutes than a day's 1440 are allowed. Errors name the line.
+// ReadAzure reads counts per minute in the format of the Azure Functions trace of 2019: a header HashOwner, HashApp, HashFunction,
+// Trigger, 1, 2, ... and a line per function. (That of 2021 has single invocations: see NewList.) Fewer
+// minutes than a day's 1440 are allowed. Errors name the line.
 func ReadAzure(r io.Reader) ([]Counts, error) {
 	lines := csv.NewReader(r)
 	lines.ReuseRecord = true
