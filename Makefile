@@ -113,7 +113,7 @@ compare: ## goodput of every discipline under a matrix of simulated loads (up to
 	@bin/conch-bench compare
 
 .PHONY: results
-results: ## docs/results.md, and the table of rules in sidecar/dispatch/queue/README.md, from results/*.json
+results: ## docs/results.md, and the figures in tables of README.md and other pages, from results/*.json
 	@$(MAKE) build PROGRAMS=conch-bench=bench
 	@bin/conch-bench results
 

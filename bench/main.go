@@ -96,7 +96,8 @@ func command() *cobra.Command {
 	})
 
 	var page, rules string
-	results := &cobra.Command{Use: "results", Short: "Writes docs/results.md, and the queue's table of rules, from results/*.json", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+	var citing []string
+	results := &cobra.Command{Use: "results", Short: "Writes docs/results.md, the queue's table of rules, and the figures in tables of other pages, from results/*.json", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 		reports, err := figure.Read(b.results)
 		if err != nil {
 			return err
@@ -114,6 +115,11 @@ func command() *cobra.Command {
 				}
 			}
 		}
+		for _, path := range citing {
+			if err := cite(path, reports); err != nil {
+				return err
+			}
+		}
 		var text bytes.Buffer
 		if err := figure.Render(&text, reports); err != nil {
 			return err
@@ -122,6 +128,7 @@ func command() *cobra.Command {
 	}}
 	results.Flags().StringVar(&page, "page", "docs/results.md", "file to write")
 	results.Flags().StringVar(&rules, "rules", "sidecar/dispatch/queue/README.md", "page whose table of rules is written anew")
+	results.Flags().StringSliceVar(&citing, "citing", []string{"README.md", "docs/performance.md"}, "pages in whose tables figures are renewed")
 	root.AddCommand(results)
 	return root
 }
@@ -145,4 +152,17 @@ func target(use string) string {
 		return "make " + use
 	}
 	return "make bench BENCH=" + use
+}
+
+// cite renews the figures in the tables of a page.
+func cite(path string, reports []*figure.Report) error {
+	page, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	text, err := figure.Cite(string(page), reports)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return os.WriteFile(path, []byte(text), 0o644)
 }

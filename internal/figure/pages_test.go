@@ -4,10 +4,7 @@
 package figure_test
 
 import (
-	"math"
 	"os"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -16,59 +13,42 @@ import (
 	"github.com/conch-serving/conch/internal/figure"
 )
 
-// cited is a number in a table's cell, with its spread if it has one: 5,514 (5,487 to 5,542) req/s, 4.9 million, 0.93.
-var cited = regexp.MustCompile(`^(-?[0-9][0-9,]*(?:\.[0-9]+)?)( million)?(?: \((-?[0-9][0-9,.]*) to (-?[0-9][0-9,.]*)\))?`)
-
-// TestPagesCiteWhatWasMeasured: a table row that names a figure has its value, and its spread if any, as the results have them, rounded.
+// TestPagesCiteWhatWasMeasured: the tables of these pages have the figures of the results; `make results` writes them.
 func TestPagesCiteWhatWasMeasured(t *testing.T) {
 	reports, err := figure.Read("../../results")
 	require.NoError(t, err)
-	known := map[string]figure.Figure{}
-	for _, r := range reports {
-		for _, f := range r.Figures {
-			known[f.Name] = f
-		}
-	}
-	for page, least := range map[string]int{"../../README.md": 15, "../../docs/performance.md": 8} {
+	for page, named := range map[string]string{"../../README.md": "`table2.resnet50.adaptive.goodput`", "../../docs/performance.md": "`proxy.grpc.1KB.c1.added_to_forwarder`"} {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
-		rows := 0
-		for line := range strings.Lines(string(text)) {
-			cells := strings.Split(line, "|")
-			for i := 1; i+1 < len(cells); i++ {
-				name, ok := strings.CutPrefix(strings.TrimSpace(cells[i]), "`")
-				name, end := strings.CutSuffix(name, "`")
-				if !ok || !end || !strings.Contains(name, ".") {
-					continue
-				}
-				f, ok := known[name]
-				require.True(t, ok, "%s: no results file has %s", page, name)
-				said := strings.TrimSpace(cells[i+1])
-				rows++
-				if said == "below 0" {
-					require.Negative(t, f.Value, "%s: %s", page, name)
-					continue
-				}
-				part := cited.FindStringSubmatch(said)
-				require.NotNil(t, part, "%s: %s: %q is no number", page, name, said)
-				scale := 1.
-				if part[2] != "" {
-					scale = 1e6
-				}
-				require.True(t, rounds(part[1], f.Value/scale), "%s: %s is %g, not %s", page, name, f.Value, part[1])
-				if part[3] != "" {
-					require.True(t, rounds(part[3], f.Low/scale) && rounds(part[4], f.High/scale), "%s: %s is from %g to %g, not %s", page, name, f.Low, f.High, said)
-				}
-			}
-		}
-		require.GreaterOrEqual(t, rows, least, "%s: its tables were not found", page)
+		require.Contains(t, string(text), named+" | ", "%s: its table was not found", page)
+		renewed, err := figure.Cite(string(text), reports)
+		require.NoError(t, err, page)
+		require.Equal(t, strings.Split(renewed, "\n"), strings.Split(string(text), "\n"), "%s: `make results` renews it", page)
 	}
 }
 
-// rounds reports whether a text is a value, rounded to as many decimals as the text has.
-func rounds(text string, value float64) bool {
-	text = strings.ReplaceAll(text, ",", "")
-	v, err := strconv.ParseFloat(text, 64)
-	_, decimals, _ := strings.Cut(text, ".")
-	return err == nil && math.Abs(v-value) <= .5000001*math.Pow10(-len(decimals))
+// TestCite: values and spreads take the form of those that they replace.
+func TestCite(t *testing.T) {
+	reports := []*figure.Report{{Figures: []figure.Figure{
+		{Name: "a.goodput", Value: 5514.4, Low: 987.2, High: 12345.6, Runs: 3},
+		{Name: "a.rate", Value: 7_449_000, Low: 4_810_000, High: 7_600_000, Runs: 5},
+		{Name: "a.added", Value: -.2},
+		{Name: "a.ratio", Value: .126},
+	}}}
+	for _, c := range []struct{ name, was, want string }{
+		{"spread and unit", "| goodput | `a.goodput` | 1 (1 to 1) req/s |\n", "| goodput | `a.goodput` | 5,514 (987 to 12,346) req/s |\n"},
+		{"millions", "| `a.rate` | 1.0 million (1.0 to 2.0) | x |", "| `a.rate` | 7.4 million (4.8 to 7.6) | x |"},
+		{"negative", "| `a.added` | 0.44 | 1.5 |", "| `a.added` | below 0 | 1.5 |"},
+		{"no longer negative", "| `a.ratio` | below 0 | 1.5 |", "| `a.ratio` | 0.13 | 1.5 |"},
+		{"one run has no spread", "| `a.ratio` | 0.2 (0.1 to 0.3) |", "| `a.ratio` | 0.1 |"},
+		{"no figure's name", "| `queue` | 1 |\n`a.ratio` 5\n", "| `queue` | 1 |\n`a.ratio` 5\n"},
+	} {
+		got, err := figure.Cite(c.was, reports)
+		require.NoError(t, err, c.name)
+		require.Equal(t, c.want, got, c.name)
+	}
+	_, err := figure.Cite("| `a.other` | 1 |", reports)
+	require.ErrorContains(t, err, "a.other, which no results file has")
+	_, err = figure.Cite("| `a.ratio` | fast |", reports)
+	require.ErrorContains(t, err, `the cell after a.ratio is "fast"`)
 }
