@@ -5,10 +5,10 @@ package main
 
 import "github.com/conch-serving/conch/internal/figure"
 
-// differences say where the figures of reproduce and what was published are not the same, and why. Each was looked for in the simulator: the rows
+// differences, in a report of reproduce, say where the figures of reproduce and what was published are not the same, and why. Each was looked for in the simulator: the rows
 // that are named show the effect alone.
-func differences() []figure.Remark {
-	return []figure.Remark{
+func differences(r *figure.Report) []figure.Remark {
+	remarks := []figure.Remark{
 		{
 			About: "Symphony's own scheduler with other rules",
 			Text: "Its eager, target and timeout-drop figures were measured with its default delays, not without. It keeps 2 ms of every deadline back for the response, and 100 us and 50 us a request " +
@@ -42,7 +42,7 @@ func differences() []figure.Remark {
 			About: "Mixed zoos, figure 9",
 			Text: "The paper compares systems, these rows rules. Against the best rule of the three systems, deferred wins little (`deferred.of_best_system`), because earliest latest moment first without planning ahead is a good rule: it is the best of the three in every mix. Against the " +
 				"duty cycle alone the gap is as wide as the paper says, or wider, on the A100 and, nearly, with weak batching, and narrower on the 1080 Ti, 2.5 of 3.5 with strong batching and 1.8 of 2.0 with all models; against flex it is narrower where batching is strong. What Nexus's plan would gain by packing models onto few GPUs, while here every model is on every GPU, was not measured. " +
-				"And on mixed loads eager with prefix drop holds more than deferred: the paper compares with eager under window drop only. The gather bound leaves nobody more than some 6 to 7% above that.",
+				"And on mixed loads eager with prefix drop holds more than deferred: the paper compares with eager under window drop only." + mixes(r),
 		},
 		{
 			About: "Table 1",
@@ -66,10 +66,6 @@ func differences() []figure.Remark {
 				"The one that knows all arrivals stays 2 to 3% below the prototype's 5,750 req/s on ResNet50. The rest can be the prototype's run: on few requests, which begin with free GPUs and whose " +
 				"rate is a percent up or down by chance, this search reaches that too (`clairvoyant_short`), with a spread of 5%.",
 		},
-		{
-			About: "Low load",
-			Text: "Idle shares of deferred are above (p-o)/p near the peak, because at the paper's p itself a tenth of the GPU time is idle (`load100`): deferred fails its 1% before its GPUs are always busy. " +
-				"Far below the peak they meet (p-o)/p again, because fewer requests gather there in what the SLO leaves, and smaller batches take more time per request.",
-		},
 	}
+	return append(remarks, around(r)...)
 }

@@ -17,18 +17,19 @@ type batch struct {
 // gpus of an example: a sink that remembers what ends when.
 type gpus struct {
 	ends    map[queue.PartitionID]queue.Time
-	first   *batch
-	dropped int
+	batches []batch
+	dropped []int // numbers of requests, R1 is 1
 }
 
 func (g *gpus) Dispatch(b *queue.Batch) {
-	if g.first == nil {
-		g.first = &batch{b.Rows, float64(b.Start) / float64(unit)}
-	}
+	g.batches = append(g.batches, batch{b.Rows, float64(b.Start) / float64(unit)})
 	g.ends[b.Partition] = b.Finish
 }
 
-func (g *gpus) Drop(*queue.Request, queue.DropReason) { g.dropped++ }
+func (g *gpus) Drop(q *queue.Request, _ queue.DropReason) {
+	number, _ := q.Owner.(int)
+	g.dropped = append(g.dropped, number)
+}
 
 // next is the partition that is done next, and when.
 func (g *gpus) next() (id queue.PartitionID, at queue.Time) {
@@ -41,38 +42,73 @@ func (g *gpus) next() (id queue.PartitionID, at queue.Time) {
 	return id, at
 }
 
-// example drives the queue through Symphony's example with three requests missing, and returns its first batch and how many were dropped.
-func example(d queue.Discipline, drop queue.DropPolicy) (first batch, dropped int) {
-	const requests = 75
+// exampleRequests arrive in the example, the three that are missing counted; afterGap is the first after them.
+const exampleRequests, afterGap = 75, 16
+
+// exampleRule is a discipline with a drop policy for the example's model: l(b) = b + 5, an SLO of 12.
+func exampleRule(discipline, drop string) (queue.ModelSpec, error) {
+	d, err := queue.NewDiscipline(discipline, nil)
+	if err != nil {
+		return queue.ModelSpec{}, err
+	}
+	p, err := queue.NewDropPolicy(drop)
+	return queue.ModelSpec{
+		Classes: []queue.Table{queue.Linear(unit, 5*unit, 32)}, MaxBatch: 32, SLO: 12 * unit, Late: queue.LateDrop, Discipline: d, Drop: p,
+	}, err
+}
+
+// example drives the queue through Symphony's example with three requests missing: three GPUs, a request each .75, under one rule until the gap
+// and under another from the first request after it on. A request that arrives when a batch ends is there when the next one starts, as in the
+// paper's figure 5a.
+func example(before, after queue.ModelSpec) (*gpus, error) {
 	g := &gpus{ends: map[queue.PartitionID]queue.Time{}}
 	s := queue.New(g, queue.Options{})
-	m := s.AddModel(0, queue.ModelSpec{
-		Classes: []queue.Table{queue.Linear(unit, 5*unit, 32)}, MaxBatch: 32, SLO: 12 * unit, Late: queue.LateDrop, Discipline: d, Drop: drop,
-	})
+	m := s.AddModel(0, before)
 	for rank := range int32(3) {
 		s.AddPartition(0, queue.PartitionSpec{Rank: rank, Serves: []queue.Service{{Model: m}}})
 	}
 	for i := 1; ; {
 		if i == 13 {
-			i = 16
+			i = afterGap
 		}
 		arrival := queue.Never
-		if i <= requests {
+		if i <= exampleRequests {
 			arrival = queue.Time(i-1) * unit * 3 / 4
 		}
 		id, done := g.next()
 		now := min(arrival, done, s.Next())
 		switch now {
 		case queue.Never:
-			return *g.first, g.dropped
+			return g, nil
+		case arrival:
+			if i == afterGap {
+				if err := s.SetModel(now, m, after); err != nil {
+					return nil, err
+				}
+			}
+			s.Enqueue(now, m, &queue.Request{Arrival: now, Rows: 1, Owner: i})
+			i++
 		case done:
 			delete(g.ends, id)
 			s.Complete(now, id)
-		case arrival:
-			s.Enqueue(now, m, &queue.Request{Arrival: now, Rows: 1})
-			i++
 		default:
 			s.Advance(now)
 		}
 	}
+}
+
+// regained is when batches are staggered again after the gap: from then on all but the last have four rows and start three units apart. Zero
+// if they never are.
+func (g *gpus) regained() (at float64) {
+	all := g.batches[:len(g.batches)-1]
+	for i := len(all) - 1; i > 0 && all[i].rows == 4; i-- {
+		if i+1 < len(all) && all[i+1].start != all[i].start+3 {
+			break
+		}
+		if all[i].start <= float64(afterGap-1)*.75 {
+			break
+		}
+		at = all[i].start
+	}
+	return at
 }

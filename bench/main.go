@@ -6,7 +6,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -25,7 +24,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := command().ExecuteContext(ctx); err != nil {
+	if err := command(os.Stdout, os.Stderr).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -42,8 +41,8 @@ type bench struct {
 	start                      time.Time
 }
 
-func command() *cobra.Command {
-	b := &bench{out: os.Stdout, progress: os.Stderr, start: time.Now()}
+func command(out, progress io.Writer) *cobra.Command {
+	b := &bench{out: out, progress: progress, start: time.Now()}
 	root := &cobra.Command{Use: "conch-bench", Short: "Measures the figures of docs/results.md", SilenceUsage: true, SilenceErrors: true}
 	program, err := os.Executable()
 	if err != nil {
@@ -54,11 +53,11 @@ func command() *cobra.Command {
 	flags.StringVar(&b.results, "results", "results", "directory of the reports")
 	flags.StringVar(&b.server, "tritonserver", os.Getenv("CONCH_TRITONSERVER"), "path of tritonserver, for live")
 	flags.Uint64Var(&b.seed, "seed", 1, "seed of arrivals")
-	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy), burst.minitriton (fidelity) or fig6b (reproduce)")
+	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy), burst.minitriton (fidelity) or fig6b (reproduce); the results file stays as it is")
 	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")
 
 	flags.Float64Var(&b.stretch, "stretch", defaultStretch, "factor on emulated times and lengths: a busy machine needs more (fidelity)")
-	flags.BoolVar(&b.quick, "quick", false, "simulate a twentieth of the time: to see that it works, not to cite (reproduce, ablation, compare)")
+	flags.BoolVar(&b.quick, "quick", false, "simulate a twentieth of the time: to see that it works, not to cite (reproduce, ablation, compare, room); the results file stays as it is")
 
 	measure := func(use, short string, run func(context.Context, *figure.Report) error) {
 		root.AddCommand(&cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
@@ -70,7 +69,7 @@ func command() *cobra.Command {
 			if err := run(ctx, r); err != nil {
 				return err
 			}
-			return errors.Join(r.Print(b.out), r.Write(b.results))
+			return b.publish(r)
 		}})
 	}
 	measure("core", "The queue alone: on one core, and past that core's capacity", b.core)
@@ -102,14 +101,9 @@ func command() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		explain(reports)
 		for _, r := range reports {
-			switch r.File {
-			case "reproduce":
-				r.Remarks = differences()
-			case "compare":
-				r.Remarks = matrixRemarks(r)
-			case "ablation":
-				r.Remarks = ablationRemarks()
+			if r.File == "ablation" {
 				if err := rewriteTable(rules, r); err != nil {
 					return err
 				}
@@ -131,6 +125,23 @@ func command() *cobra.Command {
 	results.Flags().StringSliceVar(&citing, "citing", []string{"README.md", "docs/performance.md"}, "pages in whose tables figures are renewed")
 	root.AddCommand(results)
 	return root
+}
+
+// publish prints the figures, and replaces the results file with them unless they are a part of what belongs there, or no figures to cite.
+func (b *bench) publish(r *figure.Report) error {
+	if err := r.Print(b.out); err != nil {
+		return err
+	}
+	path := filepath.Join(b.results, r.File+".json")
+	switch {
+	case b.quick:
+		b.say(path + " is not written: with --quick the figures are not to cite")
+	case b.only != "":
+		b.say(path + " is not written: with --only the figures are a part of it")
+	default:
+		return r.Write(b.results)
+	}
+	return r.Validate()
 }
 
 // say prints a line of progress with the seconds since the start.

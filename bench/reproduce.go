@@ -41,17 +41,15 @@ func rule(discipline, drop string, parameters map[string]string) scenario.Dispat
 	return scenario.Dispatch{Discipline: discipline, DropPolicy: drop, Parameters: parameters}
 }
 
-// reproduce compares the simulator with what Symphony's paper and its published scheduler say, wherever that needs no GPU.
-func (b *bench) reproduce(ctx context.Context, r *figure.Report) error {
-	seeds := b.roundsOr(3)
-	cases, err := zoo.Cases()
-	if err != nil {
-		return err
-	}
-	parts := []struct {
-		name string
-		rows func() ([]*row, error)
-	}{
+// section is a part of reproduce, by the name that --only looks in.
+type section struct {
+	name string
+	rows func() ([]*row, error)
+}
+
+// sections are all of reproduce's parts.
+func (b *bench) sections(cases []zoo.Case) []section {
+	return []section{
 		{"table2", func() ([]*row, error) { return b.table2(cases) }},
 		{"reference", func() ([]*row, error) { return b.references(cases), nil }},
 		{"budget", func() ([]*row, error) { return b.budgets(cases), nil }},
@@ -64,8 +62,17 @@ func (b *bench) reproduce(ctx context.Context, r *figure.Report) error {
 		{"overload and idle", func() ([]*row, error) { return b.aroundThePeak(cases[0]), nil }},
 		{"example", missing},
 	}
+}
+
+// reproduce compares the simulator with what Symphony's paper and its published scheduler say, wherever that needs no GPU.
+func (b *bench) reproduce(ctx context.Context, r *figure.Report) error {
+	seeds := b.roundsOr(3)
+	cases, err := zoo.Cases()
+	if err != nil {
+		return err
+	}
 	var rows []*row
-	for _, part := range parts {
+	for _, part := range b.sections(cases) {
 		if !strings.Contains(part.name, b.only) {
 			continue
 		}
@@ -82,7 +89,8 @@ func (b *bench) reproduce(ctx context.Context, r *figure.Report) error {
 		return err
 	}
 	b.print(rows, r)
-	r.Emulated = "everything: simulated time, Poisson arrivals unless a figure says otherwise, no delays; at most 1% bad of the worst model; " + fmt.Sprintf("%d seeds", seeds)
+	r.Emulated = "everything: simulated time, Poisson arrivals unless a figure says otherwise, no delays; at most 1% bad of the worst model; " +
+		fmt.Sprintf("%d seeds, but one for each workload of the `table1.deferred_over` rows, whose spread is over workloads", seeds)
 	return nil
 }
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/internal/zoo"
-	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/bound"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
@@ -149,16 +148,26 @@ func (b *bench) zoos() ([]*row, error) {
 			most := bound.Gather(bounds, gpus)
 			rows = append(rows, &row{figure: n + "gather.bound", unit: "req/s", runs: []float64{most}, note: fmt.Sprintf("%d models", len(models))})
 			cells := map[string]*cell{}
-			for _, x := range []contestant{
+			rules := []contestant{
 				{"adaptive", "adaptive", ""}, {"deferred", "deferred", "window"}, {"eager", "eager", "window"}, {"eager_prefix", "eager", "prefix"},
 				{"earliest_latest", "earliest-latest", ""}, {"duty_cycle", "duty-cycle", ""}, {"flex", "flex", ""},
-			} {
-				cells[x.name] = &cell{name: n + x.name + ".goodput", guess: .8 * most, scenario: world(gpus, b.simulated(6e4)/most, rule(x.discipline, x.drop, nil), models...)}
+			}
+			if part.name == "mixed" {
+				rules = append(rules, contestant{"adaptive_prefix", "adaptive", "prefix"}, contestant{"eager_reserve", "eager", "reserve"})
+			}
+			for _, x := range rules {
+				searched := cell{name: n + x.name + ".goodput", guess: .8 * most, scenario: world(gpus, b.simulated(6e4)/most, rule(x.discipline, x.drop, nil), models...)}
+				cells[x.name] = &searched
 				note := ""
 				if p := plain[kind.name][x.name]; p != "" && part.name == "mixed" {
 					note = "a plain simulation " + p
 				}
-				rows = append(rows, &row{figure: n + x.name + ".goodput", unit: "req/s", note: note, cell: cells[x.name]})
+				rows = append(rows, &row{figure: searched.name, unit: "req/s", note: note, cell: &searched})
+				if part.name == "mixed" && (x.name == "adaptive" || x.name == "eager_prefix") {
+					together := searched
+					together.name, together.overall = n+x.name+".overall.goodput", true
+					rows = append(rows, &row{figure: together.name, unit: "req/s", note: "with at most 1% bad of all requests together", cell: &together})
+				}
 			}
 			rows = append(rows, &row{
 				figure: n + "deferred.of_best_system", unit: "ratio", published: published{paper: said[kind.name+"."+part.name]}, note: "over the best of earliest_latest, duty_cycle and flex",
@@ -203,7 +212,8 @@ func (b *bench) fewGPUs(c zoo.Case) []*row {
 	return rows
 }
 
-// aroundThePeak are section 3.5's two properties: good requests past the peak (flat top), and idle GPUs below it.
+// aroundThePeak are section 3.5's two properties: past the peak goodput p, at a load o, a bad share like (o-p)/o, and below it an idle share like
+// (p-o)/p. Loads are in percent of what the discipline itself holds, seed by seed; overloads are those that Symphony's own scheduler was given.
 func (b *bench) aroundThePeak(c zoo.Case) []*row {
 	own := ownOverload()
 	var rows []*row
@@ -219,12 +229,27 @@ func (b *bench) aroundThePeak(c zoo.Case) []*row {
 			}
 			rows = append(rows, one)
 		}
+		peak := &cell{name: "overload.resnet50." + discipline + ".peak.goodput", guess: c.Goodput["symphony"], scenario: s}
+		rows = append(rows, &row{figure: peak.name, unit: "req/s", note: "its p of section 3.5: at most 1% bad", cell: peak})
+		for _, percent := range []int{110, 125, 200, 400} {
+			n, o := fmt.Sprintf("overload.resnet50.%s.load%d.", discipline, percent), float64(percent)/100
+			rows = append(rows,
+				&row{
+					figure: n + "bad", unit: "ratio", run: peak.offering(o, bad), published: published{paper: (o - 1) / o},
+					note: fmt.Sprintf("of requests, at %d%% of its own peak; the paper's relation is (o-p)/o", percent),
+				},
+				&row{figure: n + "rows_per_batch", unit: "rows", run: peak.offering(o, meanBatch)})
+		}
 		for _, percent := range []int{25, 50, 75, 100} {
-			rows = append(rows, &row{
-				figure: fmt.Sprintf("idle.resnet50.%s.load%d.share", discipline, percent), unit: "ratio",
-				run:       offering(s, c.Goodput["symphony"]*float64(percent)/100, idle),
-				published: published{paper: 1 - float64(percent)/100}, note: fmt.Sprintf("of GPU time, at %d%% of the paper's peak; load-proportional is (p-o)/p", percent),
-			})
+			n, o := fmt.Sprintf("idle.resnet50.%s.load%d.", discipline, percent), float64(percent)/100
+			rows = append(rows,
+				&row{
+					figure: n + "share", unit: "ratio", run: peak.offering(o, idle), published: published{paper: 1 - o},
+					note: fmt.Sprintf("of GPU time, at %d%% of its own peak; the paper's relation is (p-o)/p", percent),
+				},
+				&row{figure: n + "gpus_used", unit: "GPUs", run: peak.offering(o, used), note: fmt.Sprintf("of %d, that ran anything at all", c.GPUs)},
+				&row{figure: n + "rows_per_batch", unit: "rows", run: peak.offering(o, meanBatch)},
+				&row{figure: n + "p50", unit: "ms", run: peak.offering(o, func(r *sim.Result) float64 { return r.Latency.P50Us / 1e3 })})
 		}
 	}
 	return rows
@@ -247,8 +272,33 @@ func offering(s *scenario.Scenario, rate float64, of func(*sim.Result) float64) 
 	}
 }
 
+// offering runs a cell's scenario at so many times the goodput that was found for the seed.
+func (c *cell) offering(times float64, of func(*sim.Result) float64) func(context.Context, uint64) (float64, error) {
+	return func(ctx context.Context, seed uint64) (float64, error) {
+		for _, h := range c.found.All {
+			if h.Seed == seed && h.Rate > 0 {
+				return offering(c.scenario, times*h.Rate, of)(ctx, seed)
+			}
+		}
+		return 0, fmt.Errorf("%s: nothing is held with seed %d, so there is no load to offer in parts of it", c.name, seed)
+	}
+}
+
 // answered is how many requests a second were answered in time.
 func answered(r *sim.Result) float64 { return r.Total.Goodput }
+
+// bad is the share of requests that were not answered in time.
+func bad(r *sim.Result) float64 { return r.Total.BadRate }
+
+// used is how many partitions ran a batch.
+func used(r *sim.Result) (n float64) {
+	for _, p := range r.Partitions {
+		if p.Batches > 0 {
+			n++
+		}
+	}
+	return n
+}
 
 // idle is the share of the time that partitions had nothing to run, over all of them.
 func idle(r *sim.Result) float64 {
@@ -260,27 +310,51 @@ func idle(r *sim.Result) float64 {
 }
 
 // missing is the example of Symphony's section 3.3: l(b) = b + 5, an SLO of 12, 3 GPUs, a request each .75, without the 13th to the 15th. The text
-// says that deferred starts four requests at 2.25 first and staggers again after the gap, and that eager drops requests then, the 35th, 37th, 38th
-// and so on.
+// says that deferred starts four requests at 2.25 first (figure 4); that who is eager from the 16th on drops the 35th, 37th, 38th and so on (5a);
+// and that deferred idles for a short while after the gap and staggers again (5b).
 func missing() ([]*row, error) {
-	var rows []*row
-	for _, x := range []contestant{{"deferred", "deferred", "window"}, {"eager", "eager", "prefix"}} {
-		d, err := queue.NewDiscipline(x.discipline, nil)
-		if err != nil {
-			return nil, err
-		}
-		drop, err := queue.NewDropPolicy(x.drop)
-		if err != nil {
-			return nil, err
-		}
-		first, dropped := example(d, drop)
-		n := "example." + x.name + "."
-		if x.name == "deferred" {
-			rows = append(rows,
-				&row{figure: n + "first_batch", unit: "rows", runs: []float64{float64(first.rows)}, published: published{paper: 4}},
-				&row{figure: n + "first_start", unit: "units", runs: []float64{first.start}, published: published{paper: 2.25}})
-		}
-		rows = append(rows, &row{figure: n + "dropped", unit: "requests", runs: []float64{float64(dropped)}, note: "of the 60 that come after three have not"})
+	deferred, err := exampleRule("deferred", "window")
+	if err != nil {
+		return nil, err
 	}
-	return rows, nil
+	eager, err := exampleRule("eager", "prefix")
+	if err != nil {
+		return nil, err
+	}
+	staggered, err := example(deferred, deferred)
+	if err != nil {
+		return nil, err
+	}
+	deteriorates, err := example(deferred, eager)
+	if err != nil {
+		return nil, err
+	}
+	first := staggered.batches[0]
+	rows := []*row{
+		{figure: "example.fig4.deferred.first_batch", unit: "rows", runs: []float64{float64(first.rows)}, published: published{paper: 4}},
+		{figure: "example.fig4.deferred.first_start", unit: "units", runs: []float64{first.start}, published: published{paper: 2.25}},
+	}
+	const fig5a = "example.fig5a.eager_from_r16."
+	for i, known := range []struct {
+		name  string
+		paper float64
+	}{{"first", 35}, {"second", 37}, {"third", 38}} {
+		one := &row{
+			figure: fig5a + known.name + "_drop", unit: "request", published: published{paper: known.paper},
+			note: "number of the request; deferred, and so staggered, before three are missing, eager with prefix drop from the next, R16, on",
+		}
+		if i < len(deteriorates.dropped) {
+			one.runs = []float64{float64(deteriorates.dropped[i])}
+		}
+		rows = append(rows, one)
+	}
+	from16 := fmt.Sprintf("of the %d requests from R16 on", exampleRequests-afterGap+1)
+	return append(rows,
+		&row{figure: fig5a + "dropped", unit: "requests", runs: []float64{float64(len(deteriorates.dropped))}, note: from16},
+		&row{figure: "example.fig5b.deferred.dropped", unit: "requests", runs: []float64{float64(len(staggered.dropped))}, note: from16},
+		&row{
+			figure: "example.fig5b.deferred.staggered_again", unit: "units", runs: []float64{staggered.regained()},
+			note: "moment from which every batch has four rows again and starts three units, l(4)/3, after the one before; R16 arrives at 11.25",
+		},
+	), nil
 }

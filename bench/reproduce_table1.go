@@ -223,6 +223,11 @@ func panels(pairs []pair) []*row {
 	} {
 		rows = append(rows, &row{figure: "table1.deferred_over_eager." + part.name, unit: "ratio", note: "of those drawn", rest: gains(1, drawn(part.of))})
 	}
+	for _, one := range rows {
+		if !one.hidden {
+			one.note += "; one seed for each workload, the spread is over workloads"
+		}
+	}
 	slices.SortStableFunc(rows, func(x, y *row) int { return strings.Compare(x.figure, y.figure) })
 	return rows
 }

@@ -10,40 +10,105 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/internal/figure"
+	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/sidecar/sim"
 )
 
-// TestReproduceComparesEveryRow measures the parts that are quick, on a twentieth of the time, and looks for their figures beside what is
-// published.
-func TestReproduceComparesEveryRow(t *testing.T) {
-	for _, c := range []struct {
-		part, shows string
-		figures     []string
-	}{
-		{"table2", "5839", []string{
-			"table2.resnet50.earliest_latest.goodput", "table2.inceptionresnetv2.flex.goodput", "table2.resnet50.deferred.median_batch_of_requests",
-			"table2.inceptionresnetv2.clockwork_ahead.goodput", "table2.resnet50.duty_cycle_dealt_in_turn.goodput",
-		}},
-		{"budget", "5140", []string{"budget.resnet50.target.goodput", "budget.resnet50.deferred.offered6000.goodput"}},
-		{"fig6a", "fig6a", []string{"fig6a.beta15.eager_prefix.of_deferred"}},
-		{"overload", "5650", []string{"overload.resnet50.deferred.offered10000.goodput", "idle.resnet50.adaptive.load100.share"}},
-		{"example", "2.25", []string{"example.deferred.first_start"}},
-	} {
-		b, out := tiny(c.part)
+// promised are what reproduce has rows of, by part: the tables and figures of Symphony's paper that need no GPU, and what Symphony's published
+// scheduler was run with.
+func promised() map[string][]string {
+	return map[string][]string{
+		"table2":            {"table2.resnet50.deferred.goodput", "table2.resnet50.deferred.median_batch_of_requests", "table2.inceptionresnetv2.staggered.bound"},
+		"reference":         {"reference.resnet50.clairvoyant.goodput", "reference.inceptionresnetv2.horizon.offered980.bad"},
+		"budget":            {"budget.resnet50.target.goodput", "budget.inceptionresnetv2.eager.goodput", "budget.resnet50.deferred.offered6000.goodput"},
+		"fig6a":             {"fig6a.beta1.eager.of_deferred", "fig6a.beta15.eager_prefix.of_deferred"},
+		"fig6b":             {"fig6b.resnet50.best_timeout.of_deferred", "fig6b.a100.best_timeout.of_deferred"},
+		"fig9":              {"fig9.a100.mixed.adaptive_prefix.goodput", "fig9.a100.strong.deferred.of_best_system", "fig9.gtx1080ti.mixed.eager_prefix.overall.goodput", "fig9.gtx1080ti.weak.flex.goodput"},
+		"few":               {"few.8on4.deferred.goodput", "few.16on32.adaptive.goodput"},
+		"table1":            {"table1.deferred_over_eager.all", "table1.deferred_over_eager.densenet121_slo30", "table1.deferred_over_eager_prefix.bert", "table1.deferred_over_eager.mixed"},
+		"table1 bursts":     {"table1.bursts.hard.deferred_over_eager", "table1.bursts.delays.deferred_over_eager"},
+		"overload and idle": {"overload.resnet50.deferred.offered10000.goodput", "overload.resnet50.adaptive.load125.bad", "idle.resnet50.deferred.load25.share", "idle.resnet50.adaptive.load50.gpus_used"},
+		"example":           {"example.fig4.deferred.first_start", "example.fig5a.eager_from_r16.first_drop", "example.fig5b.deferred.staggered_again"},
+	}
+}
+
+// TestReproduceHasAllParts: every part has the rows that are promised of it, and no figure is there twice.
+func TestReproduceHasAllParts(t *testing.T) {
+	cases, err := zoo.Cases()
+	require.NoError(t, err)
+	b, _ := tiny("")
+	seen, parts := map[string]string{}, map[string]bool{}
+	for _, part := range b.sections(cases) {
+		rows, err := part.rows()
+		require.NoError(t, err)
+		names := map[string]bool{}
+		for _, one := range rows {
+			if one.hidden {
+				continue
+			}
+			require.NotContains(t, seen, one.figure)
+			seen[one.figure], names[one.figure] = part.name, true
+			ways := 0
+			for _, asks := range []bool{one.cell != nil, len(one.runs) > 0, one.run != nil, one.rest != nil} {
+				if asks {
+					ways++
+				}
+			}
+			require.Equal(t, 1, ways, "%s is measured in one way", one.figure)
+		}
+		for _, name := range promised()[part.name] {
+			require.Contains(t, names, name)
+		}
+		parts[part.name] = true
+	}
+	require.Len(t, parts, len(promised()), "a part of which nothing is promised")
+}
+
+// TestReproduceMeasuresEveryRow runs the parts that are quick, on a twentieth of the time: all their rows become figures, beside what is published.
+func TestReproduceMeasuresEveryRow(t *testing.T) {
+	cases, err := zoo.Cases()
+	require.NoError(t, err)
+	for part, shows := range map[string]string{"table2": "5839", "budget": "5140", "fig6a": "fig6a", "overload and idle": "5650", "example": "2.25"} {
+		b, out := tiny(part)
 		r := &figure.Report{File: "reproduce", Command: "make reproduce"}
 		require.NoError(t, b.reproduce(t.Context(), r))
 		require.NoError(t, r.Validate())
-		require.Contains(t, out.String(), c.shows)
-		names := map[string]bool{}
-		for _, f := range r.Figures {
-			names[f.Name] = true
-		}
-		for _, name := range c.figures {
-			require.Contains(t, names, name)
+		require.Contains(t, out.String(), shows)
+		measured := figuresOf(r)
+		for _, section := range b.sections(cases) {
+			if section.name != part {
+				continue
+			}
+			rows, err := section.rows()
+			require.NoError(t, err)
+			require.NotEmpty(t, rows)
+			for _, one := range rows {
+				require.True(t, one.hidden || measured.have(one.figure), one.figure)
+			}
 		}
 	}
 	b, _ := tiny("fig99")
 	require.ErrorContains(t, b.reproduce(t.Context(), &figure.Report{}), "fig99")
+}
+
+// TestAroundThePeak: the relation of the bad and the idle share to load, as Symphony's section 3.5 has it, is what ours are set beside.
+func TestAroundThePeak(t *testing.T) {
+	b, _ := tiny("overload")
+	r := &figure.Report{}
+	require.NoError(t, b.reproduce(t.Context(), r))
+	note := map[string]string{}
+	for _, one := range r.Figures {
+		note[one.Name] = one.Note
+	}
+	f := figuresOf(r)
+	for _, d := range []string{"deferred", "adaptive"} {
+		n := "resnet50." + d
+		require.Contains(t, note["overload."+n+".load125.bad"], "paper 0.2;")
+		require.InDelta(t, .75, f["overload."+n+".load400.bad"], .1)
+		require.Contains(t, note["idle."+n+".load25.share"], "paper 0.75;")
+		require.Greater(t, f["idle."+n+".load25.share"], f["idle."+n+".load75.share"])
+		require.Less(t, f["idle."+n+".load25.gpus_used"], 8.)
+	}
 }
 
 // TestDrawsAreEven: each option of a column of table 1 comes as often as the others, and a seed is a sample.
@@ -119,15 +184,44 @@ func TestTable1SearchesWhatItShows(t *testing.T) {
 	require.Equal(t, 5+2*8, searched["bursts"])
 }
 
+// TestEverySeedOfTable1IsNoted: a spread that is not over seeds says so.
+func TestEverySeedOfTable1IsNoted(t *testing.T) {
+	for _, one := range panels(nil) {
+		require.Contains(t, one.note, "one seed", one.figure)
+	}
+}
+
 // TestExampleOfSection33 is what Symphony's text says of figures 4 and 5.
 func TestExampleOfSection33(t *testing.T) {
 	rows, err := missing()
 	require.NoError(t, err)
 	value := map[string]float64{}
 	for _, one := range rows {
+		require.Len(t, one.runs, 1, one.figure)
 		value[one.figure] = one.runs[0]
 	}
-	require.Equal(t, 4., value["example.deferred.first_batch"])
-	require.Equal(t, 2.25, value["example.deferred.first_start"])
-	require.Less(t, value["example.deferred.dropped"], value["example.eager.dropped"])
+	require.Equal(t, 4., value["example.fig4.deferred.first_batch"])
+	require.Equal(t, 2.25, value["example.fig4.deferred.first_start"])
+	for i, who := range []string{"first", "second", "third"} {
+		require.Equal(t, []float64{35, 37, 38}[i], value["example.fig5a.eager_from_r16."+who+"_drop"])
+	}
+	require.Greater(t, value["example.fig5a.eager_from_r16.dropped"], 3.)
+	require.Zero(t, value["example.fig5b.deferred.dropped"])
+	require.Equal(t, 13.5, value["example.fig5b.deferred.staggered_again"])
+}
+
+// TestStaggeredAgain: a schedule that never finds its pattern again has no moment at which it does.
+func TestStaggeredAgain(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		batches []batch
+		at      float64
+	}{
+		{"at once", []batch{{4, 8.25}, {4, 13.5}, {4, 16.5}, {4, 19.5}, {1, 30}}, 13.5},
+		{"later", []batch{{4, 8.25}, {1, 11.25}, {4, 16.5}, {4, 19.5}, {2, 30}}, 16.5},
+		{"uneven", []batch{{4, 8.25}, {4, 13.5}, {4, 17}, {4, 20}, {2, 30}}, 17},
+		{"never", []batch{{4, 8.25}, {1, 11.25}, {4, 14.25}, {1, 18}, {1, 24}}, 0},
+	} {
+		require.Equal(t, c.at, (&gpus{batches: c.batches}).regained(), c.name)
+	}
 }
