@@ -278,15 +278,15 @@ func shade(v, best float64) string {
 	return "████"
 }
 
-// matrixRemarks say what is not in the table, how to read what is, and what the report of room, which may be nil, has to it.
-func matrixRemarks(r, room *figure.Report) []figure.Remark {
+// matrixRemarks say what is not in the table, and how to read what is.
+func matrixRemarks(r *figure.Report) []figure.Remark {
 	var counts []string
 	for _, f := range r.Figures {
 		if strings.HasPrefix(f.Name, "compare.adaptive_") {
 			counts = append(counts, f.Note)
 		}
 	}
-	remarks := []figure.Remark{
+	return []figure.Remark{
 		{
 			About: "What is left out",
 			Text: "Popularity where there is one model; loads of which the bound says that not even one request per second and model can be held; and the worst model's rows (`each`) but for twenty models and more under Poisson " +
@@ -298,6 +298,9 @@ func matrixRemarks(r, room *figure.Report) []figure.Remark {
 			Text: "A value is the geometric mean over the seeds. All disciplines get the same arrivals with the same seed, and under bursts seeds differ by more than disciplines do; so `adaptive` and the best of the others are compared seed by " +
 				"seed, and where three do not tell whether it is below .995, there are up to twelve. " + strings.Join(counts, ". ") + ".",
 		},
+		{
+			About: "How much room there is",
+			Text:  "`make bench BENCH=room` sets searches that know more beside `adaptive`, one model on GPUs of its own. What they hold, and what follows, is said there.",
+		},
 	}
-	return append(remarks, roomRemarks(room)...)
 }

@@ -14,18 +14,12 @@ import (
 
 // explain fills in the remarks of the reports that have some. What they say of figures follows the figures.
 func explain(reports []*figure.Report) {
-	var room *figure.Report
-	for _, r := range reports {
-		if r.File == "room" {
-			room = r
-		}
-	}
 	for _, r := range reports {
 		switch r.File {
 		case "reproduce":
 			r.Remarks = differences(r)
 		case "compare":
-			r.Remarks = matrixRemarks(r, room)
+			r.Remarks = matrixRemarks(r)
 		case "room":
 			r.Remarks = roomRemarks(r)
 		case "ablation":
@@ -164,11 +158,9 @@ func around(r *figure.Report) []figure.Remark {
 
 // roomRemarks say where the searches are ahead of adaptive, and where they are not.
 func roomRemarks(room *figure.Report) []figure.Remark {
-	if room == nil {
-		return nil
-	}
 	f := figuresOf(room)
 	var lines, above, behind []string
+	asked := map[string]bool{} // by kind of arrivals: the search that knows the rate
 	for _, shape := range []struct{ name, is string }{{"poisson", "Poisson arrivals"}, {"gamma30", "Gamma .3"}, {"gamma05", "Gamma .05"}} {
 		var ratios, on []string
 		for _, one := range room.Figures {
@@ -182,13 +174,19 @@ func roomRemarks(room *figure.Report) []figure.Remark {
 				above = append(above, "`"+one.Name+"`")
 			}
 			horizon, adaptive := name+".horizon.goodput", name+".adaptive.goodput"
-			if f.have(horizon, adaptive) && f[horizon] > f[adaptive] {
-				behind = append(behind, "`"+horizon+"`")
+			if f.have(horizon, adaptive) {
+				asked[shape.name] = true
+				if f[horizon] > f[adaptive] {
+					behind = append(behind, "`"+horizon+"`")
+				}
 			}
 		}
 		if len(ratios) > 0 {
 			lines = append(lines, fmt.Sprintf("with %s %s on %s GPUs", shape.is, strings.Join(ratios, ", "), strings.Join(on, ", ")))
 		}
+	}
+	if len(lines) == 0 {
+		return nil
 	}
 	text := "`make bench BENCH=room` sets a search that knows every arrival beside `adaptive`, one model on GPUs of its own. `adaptive` holds of what that search holds: " + strings.Join(lines, "; ") + ". " +
 		"Where the search is ahead it has the future: it knows that a burst is over, and starts, or that another follows, and waits. "
@@ -196,10 +194,14 @@ func roomRemarks(room *figure.Report) []figure.Remark {
 		text += "It keeps a bounded number of schedules, so what it finds is no bound of what is possible but a goodput that is: a lower bound of the best. Where `adaptive` holds more (" + strings.Join(above, ", ") +
 			"), the search missed schedules that there are, and says nothing about the room above `adaptive`. The two also are not given the same number of arrivals, which counts under bursts. "
 	}
+	text += "The search that knows what a dispatcher knows, the rate, holds "
 	if len(behind) == 0 {
-		text += "The search that knows what a dispatcher knows, the rate, holds less than `adaptive` wherever it was asked (`horizon` rows). So no room is known that could be taken without knowing what comes."
+		text += "less than `adaptive` wherever it was asked (`horizon` rows): no room is known that could be taken without knowing what comes."
 	} else {
-		text += "The search that knows what a dispatcher knows, the rate, holds more than `adaptive` in " + strings.Join(behind, ", ") + ": there is room that could be taken without knowing what comes."
+		text += "more than `adaptive` in " + strings.Join(behind, ", ") + ": there is room that could be taken without knowing what comes."
+	}
+	if asked["poisson"] && len(asked) == 1 {
+		text += " It was asked with Poisson arrivals only."
 	}
 	return []figure.Remark{{About: "How much room there is", Text: text}}
 }
@@ -217,7 +219,7 @@ func coreRemarks(r *figure.Report) []figure.Remark {
 	return []figure.Remark{{
 		About: "Symphony's own scheduler",
 		Text: fmt.Sprintf("The C++ scheduler that Symphony's authors published (nexuslb) was built and run alone, on a machine of two cores like this one: the same models of 1.082b+5.204 ms with an SLO of 100 ms, 24 of them on 1,000 GPUs, 99%% served in time. It scheduled .79 to .86 million requests a second with a model thread and the rank thread on a core each, and .86 to .89 million with both on one core. "+
-			"`%s` is %.1f million on one core, %.1f to %.1f times %.2f to %.2f. With 64 models it did .75 to .79 million, and with two model threads and 4,000 GPUs 1.10 to 1.24. Offered 915,000 a second, more than its capacity of 840,000, it scheduled 39,000 to 62,000; `core.past` is what the queue does there. "+
-			"The two were not run on the same day, and not measured alike: its threads keep real time with timers and poll, while the queue is called with the time, and only its own processor time counts.", ours, million, million/high, million/low, low, high),
+			"`%s` is %.1f million on one core, %.1f to %.1f times that. With 64 models it did .75 to .79 million, and with two model threads and 4,000 GPUs 1.10 to 1.24. Offered 915,000 a second, more than its capacity of 840,000, it scheduled 39,000 to 62,000; `core.past` is what the queue does there. "+
+			"The two were not run on the same day, and not measured alike: its threads keep real time with timers and poll, while the queue is called with the time, and only its own processor time counts.", ours, million, million/high, million/low),
 	}}
 }
