@@ -32,6 +32,8 @@ type crowd struct {
 	free    []*queue.Request
 	// running and waiting requests, and what became of the others.
 	inside, good, bad int
+
+	_ [64]byte // the next crowd, which another core may own, is on another cache line
 }
 
 type batchEnd struct {

@@ -73,7 +73,7 @@ func command(out, progress io.Writer) *cobra.Command {
 		}})
 	}
 	measure("core", "The queue alone: on one core, and past that core's capacity", b.core)
-	measure("cores", "The queue alone on one core and on two, behind a lock, in stripes and in shards; needs two quiet cores", b.cores)
+	measure("cores", "The queue alone on one core and on two: behind a lock, in stripes, and in shards behind locks and with a goroutine each; needs two quiet cores", b.cores)
 	measure("sim", "How many requests a second the simulator simulates, on one core", b.sim)
 	measure("proxy", "A call through conch against the same call straight to the server behind it", b.proxy)
 	measure("instant", "Calls per second through conch over those of the server alone, a real tritonserver whose model takes no time", b.instant)

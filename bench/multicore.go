@@ -17,153 +17,6 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 )
 
-// callers is how many goroutines hand requests in at once, as the goroutines of calls do live.
-const callers = 64
-
-// intake is a way in which many callers reach the queue.
-type intake interface {
-	// arrive hands one request in, for a caller.
-	arrive(caller, model int)
-	// close ends what runs in the background.
-	close()
-}
-
-// intakes are what is compared: one scheduler behind one lock, which is how sidecar/dispatch does it; Symphony's division of labour (section 4),
-// in which callers leave requests in stripes and a goroutine alone matches; and schedulers of their own for halves of the models and partitions.
-func intakes() []struct {
-	name, note string
-	make       func(models, partitions int, seed uint64) (intake, error)
-} {
-	return []struct {
-		name, note string
-		make       func(models, partitions int, seed uint64) (intake, error)
-	}{
-		{"lock", "one scheduler behind one lock, as conch has it", func(m, p int, seed uint64) (intake, error) { return newShards(1, m, p, seed) }},
-		{"stripes", "callers leave requests in stripes, one goroutine matches", newStripes},
-		{"sharded", "two schedulers, each with half of the models and partitions", func(m, p int, seed uint64) (intake, error) { return newShards(2, m, p, seed) }},
-	}
-}
-
-// shards split models and partitions evenly over schedulers with a lock each.
-type shards []*shard
-
-type shard struct {
-	mu sync.Mutex
-	*crowd
-	_ [64]byte // the next one's lock is on another cache line
-}
-
-func newShards(n, models, partitions int, seed uint64) (intake, error) {
-	all := make(shards, n)
-	for i := range all {
-		c, err := newCrowd(models/n, partitions/n, seed+uint64(i))
-		if err != nil {
-			return nil, err
-		}
-		all[i] = &shard{crowd: c}
-	}
-	return all, nil
-}
-
-func (all shards) arrive(_, model int) {
-	s := all[model%len(all)]
-	s.mu.Lock()
-	s.arrive(model / len(all))
-	s.mu.Unlock()
-}
-
-func (shards) close() {}
-
-const (
-	stripeCount = 8
-	// stripeRoom is how many requests wait in a stripe before callers do.
-	stripeRoom = 512
-)
-
-// stripes collect what callers hand in; one goroutine takes it from there.
-type stripes struct {
-	crowd *crowd
-	all   [stripeCount]stripe
-	// wake tells the goroutine that a stripe was empty and is not any more.
-	wake  chan struct{}
-	stop  chan struct{}
-	ended sync.WaitGroup
-}
-
-type stripe struct {
-	mu     sync.Mutex
-	room   sync.Cond
-	models []int32
-	_      [64]byte // the next one's lock is on another cache line
-}
-
-func newStripes(models, partitions int, seed uint64) (intake, error) {
-	c, err := newCrowd(models, partitions, seed)
-	if err != nil {
-		return nil, err
-	}
-	s := &stripes{crowd: c, wake: make(chan struct{}, 1), stop: make(chan struct{})}
-	for i := range s.all {
-		one := &s.all[i]
-		one.models, one.room.L = make([]int32, 0, stripeRoom), &one.mu
-	}
-	s.ended.Go(s.match)
-	return s, nil
-}
-
-func (s *stripes) arrive(caller, model int) {
-	one := &s.all[caller%stripeCount]
-	one.mu.Lock()
-	for len(one.models) == cap(one.models) {
-		one.room.Wait()
-	}
-	one.models = append(one.models, int32(model))
-	first := len(one.models) == 1
-	one.mu.Unlock()
-	if first {
-		select {
-		case s.wake <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// match is the one goroutine that knows the scheduler.
-func (s *stripes) match() {
-	spare := make([]int32, 0, stripeRoom)
-	for {
-		select {
-		case <-s.wake:
-		case <-s.stop:
-			s.take(spare)
-			return
-		}
-		spare = s.take(spare)
-	}
-}
-
-// take empties all stripes, and returns the space of the last.
-func (s *stripes) take(spare []int32) []int32 {
-	for i := range s.all {
-		one := &s.all[i]
-		one.mu.Lock()
-		taken := one.models
-		one.models = spare[:0]
-		one.room.Broadcast()
-		one.mu.Unlock()
-		for _, model := range taken {
-			s.crowd.arrive(int(model))
-		}
-		spare = taken
-	}
-	return spare
-}
-
-func (s *stripes) close() {
-	close(s.stop)
-	s.ended.Wait()
-}
-
 // spin does so many steps of work that nothing else waits for.
 func spin(steps int, x uint64) uint64 {
 	for range steps {
@@ -189,16 +42,30 @@ func spinFor(length time.Duration) (steps int, err error) {
 	return int(float64(probe) * length.Seconds() / (ended - began).Seconds()), nil
 }
 
+// spinning is how many steps a second so many goroutines do that share nothing, on as many cores.
+func spinning(cores, steps int) float64 {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(cores))
+	var group sync.WaitGroup
+	var sum atomic.Uint64
+	began := time.Now()
+	for i := range cores {
+		group.Go(func() { sum.Add(spin(steps, uint64(i)+1)) })
+	}
+	group.Wait()
+	return float64(cores*steps) / time.Since(began).Seconds()
+}
+
 // handed is how fast requests were handed in.
 type handed struct {
 	perSecond float64 // of wall time
 	cpu       float64 // microseconds of all cores per request
 }
 
-// handIn lets all callers hand requests in until so many were, each after so many steps of work of its own.
-func handIn(in intake, models, requests, steps int) (handed, error) {
+// handIn lets all callers of an intake hand requests in until so many were, each after so many steps of work of its own.
+func handIn(in intake, kind intakeKind, models, requests, steps int) (handed, error) {
 	var group sync.WaitGroup
 	var sum atomic.Uint64
+	callers, stride := kind.callers()
 	each := requests / callers
 	used, err := cpuTime()
 	if err != nil {
@@ -212,7 +79,7 @@ func handIn(in intake, models, requests, steps int) (handed, error) {
 			for range each {
 				x = spin(steps, x)
 				in.arrive(caller, model%models)
-				model += 7
+				model += stride
 			}
 			sum.Add(x) // so that the work is done
 		})
@@ -227,6 +94,9 @@ func handIn(in intake, models, requests, steps int) (handed, error) {
 // ownWork is what a request costs its caller besides the queue. Live it is more: reading, batching and answering a small request take some tens of
 // microseconds.
 const ownWork = 10 * time.Microsecond
+
+// spinSteps are some tens of milliseconds.
+const spinSteps = 1 << 24
 
 // cores compares the intakes on one core and on two, in turns within one run: as fast as they can, and with callers that have work of their own.
 func (b *bench) cores(ctx context.Context, r *figure.Report) error {
@@ -254,16 +124,19 @@ func (b *bench) cores(ctx context.Context, r *figure.Report) error {
 
 func (b *bench) intakes(ctx context.Context, r *figure.Report, name string, models, partitions, requests, steps int, note string) error {
 	rounds := b.roundsOr(7)
+	var free []float64
 	speeds, costs := map[string][]float64{}, map[string][]float64{}
 	key := func(kind string, cores int) string { return fmt.Sprintf("%s.%s.%dcore", name, kind, cores) }
 	for round := range rounds {
 		b.say(fmt.Sprintf("%s, %d callers: round %d of %d", name, callers, round+1, rounds))
+		one := spinning(1, spinSteps)
+		free = append(free, spinning(2, spinSteps)/one)
 		for _, cores := range []int{1, 2} {
 			for _, kind := range intakes() {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				one, err := measure(kind.make, models, partitions, requests, steps, cores, b.seed)
+				one, err := measure(kind, models, partitions, requests, steps, cores, b.seed)
 				if err != nil {
 					return err
 				}
@@ -278,24 +151,43 @@ func (b *bench) intakes(ctx context.Context, r *figure.Report, name string, mode
 			r.AddRuns(key(kind.name, cores)+".cpu_microseconds", costs[key(kind.name, cores)], "us", "of processor time per request")
 		}
 	}
-	for _, kind := range []string{"stripes", "sharded"} {
-		r.AddRuns(fmt.Sprintf("%s.%s_over_lock", name, kind), ratios(speeds[key(kind, 2)], speeds[key("lock", 2)]), "ratio", "requests per second on two cores, in turns")
+	for _, kind := range intakes() {
+		if kind.name != "lock" {
+			r.AddRuns(fmt.Sprintf("%s.%s_over_lock", name, kind.name), ratios(speeds[key(kind.name, 2)], speeds[key("lock", 2)]), "ratio", "requests per second on two cores, in turns")
+		}
 	}
+	for _, kind := range intakes() {
+		r.AddRuns(fmt.Sprintf("%s.%s.two_cores_over_one", name, kind.name), ratios(speeds[key(kind.name, 2)], speeds[key(kind.name, 1)]), "ratio", "requests per second, in turns")
+	}
+	r.AddRuns(name+".spinning.two_cores_over_one", free, "ratio", "work that shares nothing, before each round: below 2, others had a part of the cores")
 	return nil
 }
 
+// intakeRemarks say what is set against what, and what is not.
+func intakeRemarks() []figure.Remark {
+	return []figure.Remark{
+		{About: "What runs on the cores", Text: "The callers too, except for `pinned`: 64 goroutines that do nothing but hand requests in leave less than two cores for the scheduling. " +
+			"`pinned` is what the schedulers alone do with a core each: every shard makes its own requests, as in Symphony's own measurement of its scheduler (section 5.5)."},
+		{About: "What Symphony does and no row measures", Text: "Model threads that gather candidates, and one thread that matches them with all GPUs (section 4.2). " +
+			"The queue gathers and matches in one call, on lanes and partitions that one scheduler holds together, and `adaptive` looks at all of them to decide when a candidate may start. " +
+			"`stripes` match in one goroutine, which also gathers; `owned` and `pinned` are threads per shard of the models, each with its own part of the partitions, so that nothing is matched between them. " +
+			"What that costs in goodput is in the `halves_over_whole` rows."},
+		{About: "How quiet the machine was", Text: "The `spinning` rows are a control: the speed of two goroutines that share nothing, on two cores, over that of one. It is 2 where nobody else runs."},
+	}
+}
+
 // measure runs one intake on so many cores.
-func measure(open func(models, partitions int, seed uint64) (intake, error), models, partitions, requests, steps, cores int, seed uint64) (handed, error) {
-	in, err := open(models, partitions, seed)
+func measure(kind intakeKind, models, partitions, requests, steps, cores int, seed uint64) (handed, error) {
+	in, err := kind.make(models, partitions, seed)
 	if err != nil {
 		return handed{}, err
 	}
 	defer in.close()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(cores))
-	if _, err := handIn(in, models, 500*partitions, 0); err != nil { // fills the queues
+	if _, err := handIn(in, kind, models, 500*partitions, 0); err != nil { // fills the queues
 		return handed{}, err
 	}
-	return handIn(in, models, requests, steps)
+	return handIn(in, kind, models, requests, steps)
 }
 
 // ratios of two series of rounds.

@@ -26,6 +26,8 @@ func explain(reports []*figure.Report) {
 			r.Remarks = ablationRemarks()
 		case "core":
 			r.Remarks = coreRemarks(r)
+		case "cores":
+			r.Remarks = intakeRemarks()
 		}
 	}
 }
