@@ -150,7 +150,7 @@ func TestExplainKnowsEveryReportWithRemarks(t *testing.T) {
 	explain(reports)
 	for _, r := range reports {
 		switch r.File {
-		case "reproduce", "compare", "room", "ablation", "core":
+		case "reproduce", "compare", "room", "ablation", "core", "cores":
 			require.NotEmpty(t, r.Remarks, r.File)
 		default:
 			require.Empty(t, r.Remarks, r.File)
