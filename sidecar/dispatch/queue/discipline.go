@@ -97,7 +97,7 @@ type Hurrier interface {
 // ErrUnknown is wrapped by errors about names that do not exist.
 var ErrUnknown = errors.New("unknown name")
 
-// Parameter documents one parameter of a discipline.
+// Parameter documents one parameter of a discipline. An empty default is none.
 type Parameter struct {
 	Name, Default, Help string
 }
