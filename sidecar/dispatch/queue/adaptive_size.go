@@ -65,11 +65,11 @@ func (a adaptive) Most(d Demand) int {
 		return best
 	}
 	brief := best
-	for brief > 0 && (a.without.has(ruleBrief) || float64(d.Table.At(brief)) > bearable*around) {
+	for brief > 0 && float64(d.Table.At(brief)) > bearable*around {
 		brief--
 	}
 	rare := min(1, few*few/(partitions*partitions))
-	if more := min(dearer, rare*(weight+max(0, 1/d.Load-1))); brief > 0 && cost(brief) <= (1+more)*least {
+	if more := min(dearer, rare*(weight+max(0, 1/d.Load-1))); brief > 0 && cost(brief) <= (1+more)*least && !a.without.has(ruleBrief) {
 		return brief
 	}
 	if served(best) >= surge*d.Dispersion && !a.without.has(ruleSurge) {
