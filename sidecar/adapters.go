@@ -51,7 +51,7 @@ func (r routes) Partitions() []aggregate.Partition {
 		})
 	}
 	for name, m := range table.Models {
-		for _, placement := range m.Partitions {
+		for _, placement := range m.Places {
 			if i, ok := at[placement.Partition]; ok {
 				all[i].Models = append(all[i].Models, name)
 			}

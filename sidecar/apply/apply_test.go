@@ -23,7 +23,7 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
-	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
@@ -102,7 +102,7 @@ func TestTheStepsOfAPlan(t *testing.T) {
 	_, err = to(a, 3, r, partition("p1", "g1", 100, "a", "c"))
 	require.NoError(t, err)
 	require.NotNil(t, w.table.Models["b"])
-	require.Empty(t, w.table.Models["b"].Partitions)
+	require.Empty(t, w.table.Models["b"].Places)
 	require.Len(t, w.processes, 1)
 }
 
@@ -208,7 +208,7 @@ func TestAServerThatComesBackElsewhereIsFollowed(t *testing.T) {
 	r := w.revision("r1", map[string]int{"a": 8, "b": 8})
 	_, err := to(a, 1, r, partition("p0", "g0", 100, "a", "b"), partition("p1", "g1", 100, "a"))
 	require.NoError(t, err)
-	index := slices.IndexFunc(w.table.Partitions, func(p *dispatch.Partition) bool { return p.ID == "p0" })
+	index := slices.IndexFunc(w.table.Partitions, func(p *router.Partition) bool { return p.ID == "p0" })
 	process := w.processes[w.table.Partitions[index].Endpoint.GRPC]
 	process.spec.Notify(driver.Event{Partition: "p0", Reason: "killed", Endpoint: process.endpoint})
 	require.False(t, w.states["p0"])
@@ -222,8 +222,8 @@ func TestAServerThatComesBackElsewhereIsFollowed(t *testing.T) {
 	process.spec.Notify(driver.Event{Partition: "p0", Up: true, Restarts: 1, Endpoint: process.endpoint, Missing: []string{"b"}})
 	require.True(t, w.states["p0"])
 	require.Equal(t, "host:new", w.table.Partitions[index].Endpoint.GRPC)
-	require.Len(t, w.table.Models["a"].Partitions, 2)
-	require.Empty(t, w.table.Models["b"].Partitions, "what did not load again gets no requests")
+	require.Len(t, w.table.Models["a"].Places, 2)
+	require.Empty(t, w.table.Models["b"].Places, "what did not load again gets no requests")
 	require.Equal(t, []string{"a"}, a.Partitions()[0].Models)
 	require.Equal(t, []string{"b"}, a.Partitions()[0].Missing)
 	require.Len(t, w.events, 2)

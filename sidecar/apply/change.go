@@ -17,7 +17,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/warmup"
-	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
@@ -388,7 +388,7 @@ func (c *change) swap() step {
 // back puts the old table in force again; Applier.mu is held.
 func (c *change) back(ctx context.Context) error {
 	if c.old == nil {
-		return c.a.o.Router.Swap(context.WithoutCancel(ctx), &dispatch.RouteTable{})
+		return c.a.o.Router.Swap(context.WithoutCancel(ctx), &router.Table{})
 	}
 	return c.a.o.Router.Swap(context.WithoutCancel(ctx), table(c.old, c.a.running))
 }
@@ -400,7 +400,12 @@ func (c *change) drain(id, model string) step {
 		do: func(ctx context.Context) (string, error) {
 			within, cancel := context.WithTimeout(ctx, c.a.o.DrainTimeout)
 			defer cancel()
-			return "", c.a.o.Router.AwaitDrained(within, id, model)
+			select {
+			case <-c.a.o.Router.Drained(id, model):
+				return "", nil
+			case <-within.Done():
+				return "", within.Err()
+			}
 		},
 	}
 }

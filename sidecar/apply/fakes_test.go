@@ -22,7 +22,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/warmup"
-	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // errInjected is the failure of an operation that a test chose.
@@ -47,7 +47,7 @@ type world struct {
 	staged    map[string]map[string]string // dir, model, digest
 	processes map[string]*fakeProcess      // by endpoint
 	started   int
-	table     *dispatch.RouteTable
+	table     *router.Table
 	states    map[string]bool
 	measured  []string
 	drained   []string
@@ -247,7 +247,7 @@ func (w *world) names(address, model string) bool {
 			return true
 		}
 		if m := w.table.Models[model]; m != nil {
-			return slices.ContainsFunc(m.Partitions, func(pl dispatch.Placement) bool { return pl.Partition == p.ID })
+			return slices.ContainsFunc(m.Places, func(pl router.Place) bool { return pl.Partition == p.ID })
 		}
 	}
 	return false
@@ -255,7 +255,7 @@ func (w *world) names(address, model string) bool {
 
 // Router.
 
-func (w *world) Swap(_ context.Context, t *dispatch.RouteTable) error {
+func (w *world) Swap(_ context.Context, t *router.Table) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.op("swap"); err != nil {
@@ -270,7 +270,7 @@ func (w *world) Swap(_ context.Context, t *dispatch.RouteTable) error {
 		at[p.ID] = process
 	}
 	for _, m := range t.Models {
-		for _, pl := range m.Partitions {
+		for _, pl := range m.Places {
 			if _, loaded := at[pl.Partition].models[m.Name]; !loaded {
 				w.t.Fatalf("the table names %s on %s, where it is not loaded", m.Name, pl.Partition)
 			}
@@ -280,11 +280,13 @@ func (w *world) Swap(_ context.Context, t *dispatch.RouteTable) error {
 	return nil
 }
 
-func (w *world) AwaitDrained(_ context.Context, partition, model string) error {
+func (w *world) Drained(partition, model string) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.drained = append(w.drained, partition+"/"+model)
-	return nil
+	idle := make(chan struct{})
+	close(idle)
+	return idle
 }
 
 func (w *world) SetPartitionState(id string, up bool, _ string) {
@@ -329,7 +331,7 @@ func (w *world) state() string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.table.Models)) {
 		m := w.table.Models[name]
-		fmt.Fprintf(&text, "%s %v max %d of %d batchable %t\n", name, m.Partitions, m.MaxBatch, m.Config.GetMaxBatchSize(), m.Batchable)
+		fmt.Fprintf(&text, "%s %v max %d of %d batchable %t\n", name, m.Places, m.MaxBatch, m.Config.GetMaxBatchSize(), m.Batchable)
 	}
 	for _, p := range w.table.Partitions {
 		fmt.Fprintf(&text, "%+v\n", *p)

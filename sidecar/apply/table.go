@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/repo"
-	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // table is the route table of a target whose partitions are served by the given
@@ -18,8 +18,8 @@ import (
 // it with no placement, so that they are refused and not unknown. Models that
 // the snapshot leaves out although nothing is wrong with them are unloaded or
 // would not load.
-func table(t *Target, running map[string]*running) *dispatch.RouteTable {
-	routes := &dispatch.RouteTable{Revision: t.Plan.GetSnapshotRevision(), Models: map[string]*dispatch.Model{}, Absent: map[string][]string{}}
+func table(t *Target, running map[string]*running) *router.Table {
+	routes := &router.Table{Revision: t.Plan.GetSnapshotRevision(), Models: map[string]*router.Model{}, Absent: map[string][]string{}}
 	for _, m := range t.Revision.Models {
 		if m.Config != nil && m.Err() == nil {
 			routes.Absent[m.Name] = versions(m)
@@ -30,7 +30,7 @@ func table(t *Target, running map[string]*running) *dispatch.RouteTable {
 		if files == nil || files.Config == nil {
 			continue
 		}
-		route := &dispatch.Model{
+		route := &router.Model{
 			Name: m.GetName(), Config: files.Config, Written: files.Written, Revision: m.GetRevision(), SLO: time.Duration(m.GetSloUs()) * time.Microsecond, Late: m.GetLate(),
 		}
 		route.Batchable, route.PassThroughReason = repo.Batchable(files.Config)
@@ -51,16 +51,16 @@ func table(t *Target, running map[string]*running) *dispatch.RouteTable {
 		if r == nil {
 			continue
 		}
-		routes.Partitions = append(routes.Partitions, &dispatch.Partition{
+		routes.Partitions = append(routes.Partitions, &router.Partition{
 			ID: p.GetId(), GPU: p.GetGpu(), GPUType: r.gpu.GetType(), ThreadPercentage: p.GetThreadPercentage(), Rank: int(p.GetRank()),
-			Endpoint: dispatch.Endpoint(r.endpoint),
+			Endpoint: router.Endpoint(r.endpoint),
 		})
 		for _, in := range p.GetInstances() {
 			m := routes.Models[in.GetModel()]
 			if m == nil || slices.Contains(r.missing, in.GetModel()) {
 				continue
 			}
-			m.Partitions = append(m.Partitions, dispatch.Placement{Partition: p.GetId(), MaxBatch: int(in.GetMaxBatch())})
+			m.Places = append(m.Places, router.Place{Partition: p.GetId(), MaxBatch: int(in.GetMaxBatch())})
 		}
 	}
 	return routes
@@ -78,7 +78,7 @@ func versions(m *repo.Model) []string {
 // narrow limits the batches of a serving table to what both the old files and
 // the new ones take, for the models that are about to be loaded again. It is
 // nil where every batch that the old files take suits the new ones.
-func narrow(old *dispatch.RouteTable, next *repo.Revision, reloads map[string]bool) *dispatch.RouteTable {
+func narrow(old *router.Table, next *repo.Revision, reloads map[string]bool) *router.Table {
 	narrowed := *old
 	narrowed.Models = maps.Clone(old.Models)
 	needed := false

@@ -18,7 +18,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
 	"github.com/conch-serving/conch/sidecar/apply/warmup"
-	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // Target is a state to reach: a plan, the snapshot that it answers and the
@@ -48,10 +48,10 @@ type Repository interface {
 // called one at a time.
 type Router interface {
 	// Swap replaces the route table and returns at once.
-	Swap(ctx context.Context, t *dispatch.RouteTable) error
-	// AwaitDrained waits until nothing runs for the model (for any, if empty) on a
-	// partition that the table in force does not place it on.
-	AwaitDrained(ctx context.Context, partition, model string) error
+	Swap(ctx context.Context, t *router.Table) error
+	// Drained is closed when nothing runs any more for the model (for any, if empty)
+	// on a partition that the table in force does not place it on.
+	Drained(partition, model string) <-chan struct{}
 	SetPartitionState(id string, up bool, reason string)
 }
 

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
-	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // BenchmarkProxy compares calls through Conch (client, front, dispatcher,
@@ -103,7 +103,7 @@ func BenchmarkStreams(b *testing.B) {
 			m := *r.table.Models["slow"]
 			m.Batchable = queued
 			table := *r.table
-			table.Revision, table.Models = 2, map[string]*dispatch.Model{"slow": &m}
+			table.Revision, table.Models = 2, map[string]*router.Model{"slow": &m}
 			require.NoError(b, r.d.Swap(b.Context(), &table))
 			request := &tritonpb.ModelInferRequest{
 				ModelName: "slow", Inputs: []*input{{Name: "INPUT0", Datatype: "FP32", Shape: []int64{1, 16}}}, RawInputContents: [][]byte{make([]byte, 64)},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // What is passed through is judged by the SLO and keeps its partition busy, as what
@@ -22,7 +23,7 @@ func TestWhatIsPassedThroughCountsAsWhatIsQueued(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newTriton(t)
 			p.takes = takes
-			d, seen := newDispatcher(t, dispatch.Options{}, table(1, func(m *dispatch.Model) {
+			d, seen := newDispatcher(t, dispatch.Options{}, table(1, func(m *router.Model) {
 				m.Batchable, m.SLO = batchable, takes/2
 			}, p))
 			for _, err := range atOnce(4, func(i int) error { return infer(t.Context(), t, d, uint32(i), 1, nil) }) {
@@ -50,7 +51,7 @@ func TestStreamedRequestsAreJudged(t *testing.T) {
 	for want, decoupled := range map[dispatch.Result]bool{dispatch.Late: false, dispatch.OK: true} {
 		p := newTriton(t)
 		p.takes = 30 * time.Millisecond
-		_, seen, client := streamed(t, dispatch.Options{}, table(1, func(m *dispatch.Model) {
+		_, seen, client := streamed(t, dispatch.Options{}, table(1, func(m *router.Model) {
 			m.Batchable, m.SLO = false, time.Millisecond
 			m.Config.ModelTransactionPolicy = &tritonpb.ModelTransactionPolicy{Decoupled: decoupled}
 		}, p))

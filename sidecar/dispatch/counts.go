@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // ModelCounts are what clients asked of a model, where Triton's own statistics
@@ -131,7 +133,7 @@ func newTally(version string, maxBatch int) *tally {
 
 // tallies are one for each served version of a route, and the last one for
 // requests of any other.
-func (m *model) setTallies(spec *Model) []*tally {
+func (m *model) setTallies(spec *router.Model) []*tally {
 	if m.tallies == nil || m.revision != spec.Revision {
 		m.tallies, m.revision = map[string]*tally{}, spec.Revision
 	}

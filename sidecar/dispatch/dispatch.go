@@ -35,7 +35,7 @@ type Dispatcher struct {
 	broken   atomic.Bool
 	accepted atomic.Int64 // requests and streams that are not finished
 	bytes    atomic.Int64 // of those requests
-	watchers atomic.Int32 // AwaitDrained and Drain calls
+	watchers atomic.Int32 // Drained and Drain calls
 
 	background context.Context // ends with Close
 	cancel     context.CancelFunc
@@ -236,7 +236,7 @@ func (d *Dispatcher) route(name string) (*route, error) {
 	}
 	r := t.models[name]
 	if r == nil {
-		return nil, t.unknown(name, "")
+		return nil, t.table.Unknown(name, "")
 	}
 	return r, nil
 }

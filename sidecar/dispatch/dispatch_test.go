@@ -17,6 +17,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 func TestRequestsShareExecutions(t *testing.T) {
@@ -39,7 +40,7 @@ func TestRequestsShareExecutions(t *testing.T) {
 
 func TestWithoutProfileNothingWaits(t *testing.T) {
 	p := newTriton(t)
-	d, _ := newDispatcher(t, dispatch.Options{}, table(1, func(m *dispatch.Model) { m.SLO = time.Hour }, p))
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, func(m *router.Model) { m.SLO = time.Hour }, p))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(t, infer(ctx, t, d, 1, 2, nil))
@@ -202,7 +203,7 @@ func TestCancelledWhileRunning(t *testing.T) {
 
 func TestLateIsDroppedWhereAsked(t *testing.T) {
 	p := newTriton(t)
-	d, seen := newDispatcher(t, dispatch.Options{}, table(1, func(m *dispatch.Model) { m.Late, m.SLO = policy.LatePolicy_LATE_POLICY_DROP, 20*time.Millisecond }, p))
+	d, seen := newDispatcher(t, dispatch.Options{}, table(1, func(m *router.Model) { m.Late, m.SLO = policy.LatePolicy_LATE_POLICY_DROP, 20*time.Millisecond }, p))
 	d.SetProfile(linear(time.Millisecond, 50*time.Millisecond)) // can never be in time
 	err := infer(t.Context(), t, d, 1, 1, nil)
 	requireCode(t, codes.Unavailable, err)
@@ -215,7 +216,7 @@ func TestLateIsDroppedWhereAsked(t *testing.T) {
 func TestLateIsServedByDefault(t *testing.T) {
 	p := newTriton(t)
 	p.takes = 30 * time.Millisecond
-	d, seen := newDispatcher(t, dispatch.Options{}, table(1, func(m *dispatch.Model) { m.SLO = 20 * time.Millisecond }, p))
+	d, seen := newDispatcher(t, dispatch.Options{}, table(1, func(m *router.Model) { m.SLO = 20 * time.Millisecond }, p))
 	d.SetProfile(linear(time.Millisecond, 50*time.Millisecond))
 	require.NoError(t, infer(t.Context(), t, d, 1, 1, nil))
 	require.Equal(t, 1, seen.count(t)[dispatch.Late])
@@ -223,7 +224,7 @@ func TestLateIsServedByDefault(t *testing.T) {
 
 func TestTimeoutParameterShortensTheDeadline(t *testing.T) {
 	p := newTriton(t)
-	d, _ := newDispatcher(t, dispatch.Options{}, table(1, func(m *dispatch.Model) {
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, func(m *router.Model) {
 		m.SLO, m.Late = time.Hour, policy.LatePolicy_LATE_POLICY_DROP
 	}, p))
 	d.SetProfile(linear(time.Millisecond, 50*time.Millisecond))
@@ -288,7 +289,7 @@ func TestWhatAServerDoesNotHaveIsAskedForElsewhere(t *testing.T) {
 	}
 	without, with := newTriton(t), newTriton(t)
 	without.refuse = unloaded
-	d, seen := newDispatcher(t, dispatch.Options{}, table(1, func(m *dispatch.Model) { m.Batchable = false }, without, with))
+	d, seen := newDispatcher(t, dispatch.Options{}, table(1, func(m *router.Model) { m.Batchable = false }, without, with))
 	for i := range 4 {
 		require.NoError(t, infer(t.Context(), t, d, uint32(i), 1, nil))
 	}
@@ -312,7 +313,7 @@ func TestRequestsThatKillAreRefused(t *testing.T) {
 
 func TestSequencesStayTogether(t *testing.T) {
 	parts := []*triton{newTriton(t), newTriton(t), newTriton(t)}
-	d, _ := newDispatcher(t, dispatch.Options{}, table(1, func(m *dispatch.Model) { m.Batchable, m.PassThroughReason = false, "sequence batching" }, parts...))
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, func(m *router.Model) { m.Batchable, m.PassThroughReason = false, "sequence batching" }, parts...))
 	send := func(id int64, seed uint32) {
 		require.NoError(t, infer(t.Context(), t, d, seed, 1, func(m *tritonpb.ModelInferRequest) {
 			m.Parameters = map[string]*tritonpb.InferParameter{"sequence_id": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: id}}}
@@ -357,9 +358,9 @@ func TestSwapUnderLoad(t *testing.T) {
 	}
 	for i := range 20 {
 		next := [][]*triton{{b}, {a, b}, {a}}[i%3]
-		require.NoError(t, d.Swap(t.Context(), table(uint64(i+2), func(m *dispatch.Model) { m.SLO = time.Duration(20+i) * time.Millisecond }, next...)))
+		require.NoError(t, d.Swap(t.Context(), table(uint64(i+2), func(m *router.Model) { m.SLO = time.Duration(20+i) * time.Millisecond }, next...)))
 		if i%3 == 0 {
-			require.NoError(t, d.AwaitDrained(t.Context(), "p"+a.address, ""))
+			<-d.Drained("p"+a.address, "")
 			before := len(a.executions())
 			time.Sleep(5 * time.Millisecond)
 			require.Len(t, a.executions(), before, "a drained partition gets nothing")
@@ -391,7 +392,7 @@ func oneRunsOneWaits(t *testing.T) (p *triton, d *dispatch.Dispatcher, results c
 // batched in a table that was replaced before they were queued.
 func TestUnbatchedModelServesWhatItAccepted(t *testing.T) {
 	p, d, results := oneRunsOneWaits(t)
-	require.NoError(t, d.Swap(t.Context(), table(2, func(m *dispatch.Model) { m.Batchable = false }, p)))
+	require.NoError(t, d.Swap(t.Context(), table(2, func(m *router.Model) { m.Batchable = false }, p)))
 	<-p.started
 	close(p.hold)
 	require.NoError(t, <-results)
@@ -420,7 +421,7 @@ func TestBatchingTurnedOnAndOffUnderLoad(t *testing.T) {
 		})
 	}
 	for i := range 200 {
-		require.NoError(t, d.Swap(t.Context(), table(uint64(i+2), func(m *dispatch.Model) { m.Batchable = i%2 == 1 }, p)))
+		require.NoError(t, d.Swap(t.Context(), table(uint64(i+2), func(m *router.Model) { m.Batchable = i%2 == 1 }, p)))
 		for before := sent.Load(); sent.Load() < before+10 && ctx.Err() == nil; {
 			time.Sleep(50 * time.Microsecond)
 		}
@@ -437,8 +438,7 @@ func TestRemovedModelServesWhatItAccepted(t *testing.T) {
 	empty.Models = nil
 	require.NoError(t, d.Swap(t.Context(), empty))
 	requireCode(t, codes.NotFound, infer(t.Context(), t, d, 3, 1, nil))
-	drained := make(chan error, 1)
-	go func() { drained <- d.AwaitDrained(t.Context(), "p"+p.address, "m") }()
+	drained := d.Drained("p"+p.address, "m")
 	select {
 	case <-drained:
 		t.Fatal("drained while requests run")
@@ -447,19 +447,19 @@ func TestRemovedModelServesWhatItAccepted(t *testing.T) {
 	close(p.hold)
 	require.NoError(t, <-results)
 	require.NoError(t, <-results)
-	require.NoError(t, <-drained)
+	<-drained
 }
 
 func TestSwapRefusesNonsense(t *testing.T) {
 	p := newTriton(t)
 	d, _ := newDispatcher(t, dispatch.Options{}, table(1, nil, p))
-	for name, change := range map[string]func(*dispatch.Model){
-		"partition":  func(m *dispatch.Model) { m.Partitions = []dispatch.Placement{{Partition: "x"}} },
-		"discipline": func(m *dispatch.Model) { m.Discipline = "x" },
-		"drop":       func(m *dispatch.Model) { m.DropPolicy = "x" },
-		"name":       func(m *dispatch.Model) { m.Name = "x" },
+	for name, change := range map[string]func(*router.Model){
+		"partition":  func(m *router.Model) { m.Places = []router.Place{{Partition: "x"}} },
+		"discipline": func(m *router.Model) { m.Discipline = "x" },
+		"drop":       func(m *router.Model) { m.DropPolicy = "x" },
+		"name":       func(m *router.Model) { m.Name = "x" },
 	} {
-		require.ErrorIs(t, d.Swap(t.Context(), table(2, change, p)), dispatch.ErrRouteTable, name)
+		require.ErrorIs(t, d.Swap(t.Context(), table(2, change, p)), router.ErrTable, name)
 	}
 	require.Equal(t, uint64(1), d.Routes().Revision)
 	require.NoError(t, infer(t.Context(), t, d, 1, 1, nil))

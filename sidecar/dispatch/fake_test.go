@@ -26,6 +26,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -177,13 +178,13 @@ func modelConfig(name string) *tritonpb.ModelConfig {
 }
 
 // table serves model m on the given partitions.
-func table(revision uint64, change func(*dispatch.Model), parts ...*triton) *dispatch.RouteTable {
-	m := &dispatch.Model{Name: "m", Config: modelConfig("m"), Versions: []string{"1"}, SLO: 100 * time.Millisecond, Batchable: true}
-	t := &dispatch.RouteTable{Revision: revision, Models: map[string]*dispatch.Model{"m": m}}
+func table(revision uint64, change func(*router.Model), parts ...*triton) *router.Table {
+	m := &router.Model{Name: "m", Config: modelConfig("m"), Versions: []string{"1"}, SLO: 100 * time.Millisecond, Batchable: true}
+	t := &router.Table{Revision: revision, Models: map[string]*router.Model{"m": m}}
 	for i, p := range parts {
 		id := "p" + p.address
-		t.Partitions = append(t.Partitions, &dispatch.Partition{ID: id, GPU: "g", GPUType: "T", ThreadPercentage: 100, Rank: i, Endpoint: dispatch.Endpoint{GRPC: p.address}})
-		m.Partitions = append(m.Partitions, dispatch.Placement{Partition: id})
+		t.Partitions = append(t.Partitions, &router.Partition{ID: id, GPU: "g", GPUType: "T", ThreadPercentage: 100, Rank: i, Endpoint: router.Endpoint{GRPC: p.address}})
+		m.Places = append(m.Places, router.Place{Partition: id})
 	}
 	if change != nil {
 		change(m)
@@ -265,7 +266,7 @@ func (r *recorder) settled() bool {
 	return len(r.outcomes) == r.arrived
 }
 
-func newDispatcher(t *testing.T, o dispatch.Options, table *dispatch.RouteTable) (*dispatch.Dispatcher, *recorder) {
+func newDispatcher(t *testing.T, o dispatch.Options, table *router.Table) (*dispatch.Dispatcher, *recorder) {
 	r := &recorder{}
 	o.Observer = r
 	d := dispatch.New(o)

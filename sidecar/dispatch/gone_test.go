@@ -20,10 +20,11 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/grpc"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // fronts puts both fronts before a dispatcher.
-func fronts(t *testing.T, d *dispatch.Dispatcher, table *dispatch.RouteTable) (grpcAddress, httpAddress string) {
+func fronts(t *testing.T, d *dispatch.Dispatcher, table *router.Table) (grpcAddress, httpAddress string) {
 	r := &rig{d: d, table: table}
 	agg := aggregate.New(aggregate.Options{Partitions: r, Models: r})
 	t.Cleanup(agg.Close)

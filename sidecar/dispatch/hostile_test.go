@@ -28,6 +28,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	grpcfront "github.com/conch-serving/conch/sidecar/dispatch/ingress/grpc"
 	httpfront "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // victim is a server that writes down whatever reaches it and answers nothing.
@@ -83,9 +84,9 @@ func newAttacked(t *testing.T) *attacked {
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
 
-	part := &dispatch.Partition{ID: "p", GPU: "g", GPUType: "T", ThreadPercentage: 100,
-		Endpoint: dispatch.Endpoint{GRPC: l.Addr().String(), HTTP: strings.TrimPrefix(behind.URL, "http://")}}
-	table := &dispatch.RouteTable{Revision: 1, Partitions: []*dispatch.Partition{part}, Models: map[string]*dispatch.Model{}}
+	part := &router.Partition{ID: "p", GPU: "g", GPUType: "T", ThreadPercentage: 100,
+		Endpoint: router.Endpoint{GRPC: l.Addr().String(), HTTP: strings.TrimPrefix(behind.URL, "http://")}}
+	table := &router.Table{Revision: 1, Partitions: []*router.Partition{part}, Models: map[string]*router.Model{}}
 	for name, tensor := range map[string]struct {
 		datatype tritonpb.DataType
 		dims     []int64
@@ -98,12 +99,12 @@ func newAttacked(t *testing.T) *attacked {
 		config := &tritonpb.ModelConfig{Name: name, MaxBatchSize: tensor.batch,
 			Input:  []*tritonpb.ModelInput{{Name: "INPUT0", DataType: tensor.datatype, Dims: tensor.dims}},
 			Output: []*tritonpb.ModelOutput{{Name: "OUTPUT0", DataType: tensor.datatype, Dims: tensor.dims}}}
-		m := &dispatch.Model{Name: name, Config: config, Versions: []string{"1"}, Partitions: []dispatch.Placement{{Partition: "p"}}}
+		m := &router.Model{Name: name, Config: config, Versions: []string{"1"}, Places: []router.Place{{Partition: "p"}}}
 		m.Batchable, m.PassThroughReason = batch.Batchable(config)
 		table.Models[name] = m
 	}
 	for name, config := range sequenceConfigs() {
-		table.Models[name] = &dispatch.Model{Name: name, Config: config, Versions: []string{"1"}, Partitions: []dispatch.Placement{{Partition: "p"}}}
+		table.Models[name] = &router.Model{Name: name, Config: config, Versions: []string{"1"}, Places: []router.Place{{Partition: "p"}}}
 	}
 	d, _ := newDispatcher(t, dispatch.Options{}, table)
 	r := &rig{d: d, table: table}

@@ -32,6 +32,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/grpc"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // These tests run the whole request path: an ordinary gRPC client, the gRPC
@@ -46,7 +47,7 @@ type rig struct {
 	direct  tritonpb.GRPCInferenceServiceClient // to the first partition
 	conn    *grpc.ClientConn
 	agg     *aggregate.Aggregate
-	table   *dispatch.RouteTable
+	table   *router.Table
 	repo    string
 }
 
@@ -76,7 +77,7 @@ func newRig(t testing.TB, partitions int, models ...string) *rig {
 		config := liveModels[name] + fmt.Sprintf(` parameters { key: "conch_builtin" value { string_value: %q } }`, name)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.pbtxt"), []byte(config), 0o644))
 	}
-	r := &rig{seen: &recorder{}, repo: repo, table: &dispatch.RouteTable{Revision: 1, Models: make(map[string]*dispatch.Model)}}
+	r := &rig{seen: &recorder{}, repo: repo, table: &router.Table{Revision: 1, Models: make(map[string]*router.Model)}}
 	for i := range partitions {
 		r.table.Partitions = append(r.table.Partitions, r.newPartition(t, fmt.Sprint("p", i), i))
 	}
@@ -84,10 +85,10 @@ func newRig(t testing.TB, partitions int, models ...string) *rig {
 	for _, name := range models {
 		c, err := r.direct.ModelConfig(t.Context(), &tritonpb.ModelConfigRequest{Name: name})
 		require.NoError(t, err)
-		m := &dispatch.Model{Name: name, Config: c.Config, Versions: []string{"1"}, SLO: 50 * time.Millisecond}
+		m := &router.Model{Name: name, Config: c.Config, Versions: []string{"1"}, SLO: 50 * time.Millisecond}
 		m.Batchable, m.PassThroughReason = batch.Batchable(c.Config)
 		for _, p := range r.table.Partitions {
-			m.Partitions = append(m.Partitions, dispatch.Placement{Partition: p.ID})
+			m.Places = append(m.Places, router.Place{Partition: p.ID})
 		}
 		r.table.Models[name] = m
 	}
@@ -117,7 +118,7 @@ func dialTo(t testing.TB, address string) *grpc.ClientConn {
 }
 
 // newPartition starts one more server on the repository.
-func (r *rig) newPartition(t testing.TB, id string, rank int) *dispatch.Partition {
+func (r *rig) newPartition(t testing.TB, id string, rank int) *router.Partition {
 	s, err := minitriton.New(minitriton.Options{Repository: r.repo, Control: minitriton.ControlNone, Partition: minitriton.Partition{ID: id}})
 	require.NoError(t, err)
 	l, err := minitriton.Loopback()
@@ -125,9 +126,9 @@ func (r *rig) newPartition(t testing.TB, id string, rank int) *dispatch.Partitio
 	require.NoError(t, s.Start(t.Context(), l))
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	r.servers = append(r.servers, s)
-	return &dispatch.Partition{
+	return &router.Partition{
 		ID: id, GPU: "g", GPUType: "T", ThreadPercentage: 100, Rank: rank,
-		Endpoint: dispatch.Endpoint{GRPC: s.Endpoint().GRPC, HTTP: s.Endpoint().HTTP},
+		Endpoint: router.Endpoint{GRPC: s.Endpoint().GRPC, HTTP: s.Endpoint().HTTP},
 	}
 }
 
@@ -443,10 +444,10 @@ func TestStreamOutlivesItsPartition(t *testing.T) {
 	without.Revision = 2
 	without.Partitions = r.table.Partitions[1:]
 	m := *r.table.Models["identity"]
-	m.Partitions = m.Partitions[1:]
-	without.Models = map[string]*dispatch.Model{"identity": &m}
+	m.Places = m.Places[1:]
+	without.Models = map[string]*router.Model{"identity": &m}
 	require.NoError(t, r.d.Swap(ctx, &without))
-	require.NoError(t, r.d.AwaitDrained(ctx, "p0", ""))
+	<-r.d.Drained("p0", "")
 	require.NoError(t, r.servers[0].Close())
 	send(2)
 	send(3)

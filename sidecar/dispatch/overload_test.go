@@ -20,6 +20,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // spasmodic is a partition on virtual time: one execution in five takes much longer than l(b).
@@ -64,7 +65,7 @@ func spasmodically(t *testing.T) *dispatch.Dispatcher {
 	go func() { _ = server.Serve(l) }()
 	d, _ := newDispatcher(t, dispatch.Options{Clock: dispatch.TimerClock(), DialOptions: []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),
-	}}, table(1, func(m *dispatch.Model) { m.SLO, m.Late = spasmodicSLO, policy.LatePolicy_LATE_POLICY_DROP }, &triton{address: "127.0.0.1:1"}))
+	}}, table(1, func(m *router.Model) { m.SLO, m.Late = spasmodicSLO, policy.LatePolicy_LATE_POLICY_DROP }, &triton{address: "127.0.0.1:1"}))
 	d.SetProfile(linear(spasmodicAlpha, spasmodicBeta+16*time.Millisecond+32*time.Millisecond))
 	return d
 }

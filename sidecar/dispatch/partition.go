@@ -17,11 +17,12 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // routes is a route table made ready for requests: immutable.
 type routes struct {
-	table      *RouteTable
+	table      *router.Table
 	models     map[string]*route
 	partitions []*partition
 }
@@ -29,7 +30,7 @@ type routes struct {
 // route is one model under one table: immutable.
 type route struct {
 	*model
-	spec     *Model
+	spec     *router.Model
 	rules    *batch.Rules
 	maxBatch int
 	places   []*placement
@@ -53,7 +54,7 @@ type model struct {
 
 	// Guarded by Dispatcher.mu.
 	classes     []class // indices are the queue's profile classes; never shrinks
-	spec        *Model
+	spec        *router.Model
 	queueSpec   queue.ModelSpec
 	rules       *batch.Rules
 	last        *route // under the last table that had it
@@ -106,7 +107,7 @@ func (d *Dispatcher) outageError(m *model) error {
 // partition is one Triton process. A partition that comes back under another
 // endpoint or share is another one.
 type partition struct {
-	spec    *Partition // as it was first named; its rank may change
+	spec    *router.Partition // as it was first named; its rank may change
 	id      queue.PartitionID
 	conn    *forward.Conn
 	memory  *shm.Pool     // nil: none is shared with its server
@@ -120,9 +121,9 @@ type partition struct {
 	places sync.Map // model name to *placement; never shrinks
 
 	// Guarded by Dispatcher.mu.
-	current *Partition // under the table in force
-	reason  string     // why it is down
-	byOrder bool       // SetPartitionState said so, and only it may say up
+	current *router.Partition // under the table in force
+	reason  string            // why it is down
+	byOrder bool              // SetPartitionState said so, and only it may say up
 	probing bool
 	removed bool
 }
@@ -232,7 +233,7 @@ func (d *Dispatcher) reapLocked() {
 
 // PartitionState is what the dispatcher knows about a partition.
 type PartitionState struct {
-	Partition *Partition
+	Partition *router.Partition
 	Up        bool
 	// Draining tells that the table in force does not name it any more.
 	Draining bool
@@ -268,6 +269,6 @@ func (p *partition) state() PartitionState {
 }
 
 // same reports whether a partition goes on under a new table.
-func (p *partition) same(spec *Partition) bool {
+func (p *partition) same(spec *router.Partition) bool {
 	return p.spec.Endpoint == spec.Endpoint && p.spec.GPUType == spec.GPUType && p.spec.ThreadPercentage == spec.ThreadPercentage
 }

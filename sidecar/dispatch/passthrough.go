@@ -16,6 +16,7 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // passThrough forwards one request alone and at once, outside the queue. A
@@ -216,10 +217,10 @@ func (l *placement) release(d *Dispatcher) {
 // that serves the model with the fewest calls under way, or any partition when
 // model is empty. Release must be called when the request has ended. Errors
 // are gRPC status errors in Triton's words.
-func (d *Dispatcher) Pick(model string) (e Endpoint, release func(), err error) {
+func (d *Dispatcher) Pick(model string) (e router.Endpoint, release func(), err error) {
 	l, err := d.pick("", model)
 	if err != nil {
-		return Endpoint{}, nil, err
+		return router.Endpoint{}, nil, err
 	}
 	return l.partition.spec.Endpoint, func() { l.release(d) }, nil
 }
@@ -250,7 +251,7 @@ func (d *Dispatcher) pick(name, model string) (*placement, error) {
 				places = append(places, p.place(""))
 			}
 		case r == nil:
-			return nil, t.unknown(model, "")
+			return nil, t.table.Unknown(model, "")
 		default:
 			places = r.places
 		}

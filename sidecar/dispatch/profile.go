@@ -10,6 +10,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 type profileKey struct{ model, gpuType string }
@@ -32,7 +33,7 @@ func (m *model) class(p *partition) int32 {
 	return int32(len(m.classes) - 1)
 }
 
-func share(p *Partition) uint32 {
+func share(p *router.Partition) uint32 {
 	if p.ThreadPercentage == 0 {
 		return 100
 	}
@@ -65,10 +66,10 @@ func (d *Dispatcher) refresh(m *model) {
 
 func (d *Dispatcher) modelSpec(m *model) queue.ModelSpec {
 	return queue.ModelSpec{
-		Name: m.name, Classes: d.tables(m), MaxBatch: max(1, m.spec.maxBatch()),
+		Name: m.name, Classes: d.tables(m), MaxBatch: max(1, m.spec.RowLimit()),
 		// A request that was queued under the table before must not wait for a batch
 		// that nobody makes any more.
-		Closed: m.spec.maxBatch() == 0,
+		Closed: m.spec.RowLimit() == 0,
 		SLO:    queue.Time(m.spec.SLO), Late: late(m.spec.Late),
 	}
 }
@@ -77,7 +78,7 @@ func (d *Dispatcher) modelSpec(m *model) queue.ModelSpec {
 // of the profile at the partition's share, and Conch's own time on top.
 func (d *Dispatcher) tables(m *model) []queue.Table {
 	tables := make([]queue.Table, len(m.classes))
-	n := max(1, m.spec.maxBatch())
+	n := max(1, m.spec.RowLimit())
 	for i, c := range m.classes {
 		p := d.profiles[profileKey{m.name, c.gpuType}]
 		if p.GetUsable() {

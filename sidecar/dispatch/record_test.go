@@ -14,6 +14,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // tape records while it is on.
@@ -33,7 +34,7 @@ func (r *tape) Record(a dispatch.Arrival) {
 func TestARecorderHearsWhatATraceNeeds(t *testing.T) {
 	p := newTriton(t)
 	r := &tape{}
-	d, seen := newDispatcher(t, dispatch.Options{Recorder: r}, table(1, func(m *dispatch.Model) { m.SLO = 10 * time.Second }, p))
+	d, seen := newDispatcher(t, dispatch.Options{Recorder: r}, table(1, func(m *router.Model) { m.SLO = 10 * time.Second }, p))
 	send := func(ctx context.Context, rows int, timeoutUs int64) {
 		answer, err := d.Infer(ctx, request(t, "1", rows, 1, func(m *tritonpb.ModelInferRequest) {
 			if timeoutUs > 0 {

@@ -5,25 +5,21 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// ErrRouteTable is wrapped by errors about tables that make no sense.
-var ErrRouteTable = errors.New("route table")
-
 // Routes returns the table in force, nil before the first Swap.
-func (d *Dispatcher) Routes() *RouteTable {
+func (d *Dispatcher) Routes() *router.Table {
 	if t := d.routes.Load(); t != nil {
 		return t.table
 	}
@@ -33,8 +29,8 @@ func (d *Dispatcher) Routes() *RouteTable {
 // Swap replaces the route table, all or nothing. It does not wait: requests
 // that are queued stay queued and run under the new table, executions under way
 // finish where they are, and partitions that it no longer names get no new
-// work. Use AwaitDrained before unloading or stopping what it no longer names.
-func (d *Dispatcher) Swap(ctx context.Context, t *RouteTable) error {
+// work. Wait for Drained before unloading or stopping what it no longer names.
+func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -81,35 +77,20 @@ type plan struct {
 	rules      *batch.Rules
 }
 
-func (d *Dispatcher) compile(t *RouteTable) (map[string]plan, error) {
-	known := make(map[string]bool, len(t.Partitions))
-	for _, p := range t.Partitions {
-		if p.ID == "" || known[p.ID] {
-			return nil, fmt.Errorf("%w %d: partition id %q is empty or given twice", ErrRouteTable, t.Revision, p.ID)
-		}
-		known[p.ID] = true
+func (d *Dispatcher) compile(t *router.Table) (map[string]plan, error) {
+	if err := t.Check(); err != nil {
+		return nil, err
 	}
 	plans := make(map[string]plan, len(t.Models))
 	for name, m := range t.Models {
-		if m.Name != name {
-			return nil, fmt.Errorf("%w %d: model %q is listed as %q", ErrRouteTable, t.Revision, m.Name, name)
-		}
-		for i, place := range m.Partitions {
-			if !known[place.Partition] {
-				return nil, fmt.Errorf("%w %d: model %q is placed on partition %q, which is not in the table", ErrRouteTable, t.Revision, name, place.Partition)
-			}
-			if slices.ContainsFunc(m.Partitions[:i], func(o Placement) bool { return o.Partition == place.Partition }) {
-				return nil, fmt.Errorf("%w %d: model %q is placed twice on partition %q", ErrRouteTable, t.Revision, name, place.Partition)
-			}
-		}
-		p := plan{rules: batch.NewRules(m.Config, m.Versions, t.members(m.Config)...)}
+		p := plan{rules: batch.NewRules(m.Config, m.Versions, t.Members(m.Config)...)}
 		var err error
 		if p.discipline, err = queue.NewDiscipline(m.Discipline, m.Parameters); err != nil {
-			return nil, fmt.Errorf("%w %d: model %q: %w", ErrRouteTable, t.Revision, name, err)
+			return nil, fmt.Errorf("%w %d: model %q: %w", router.ErrTable, t.Revision, name, err)
 		}
 		if m.DropPolicy != "" {
 			if p.drop, err = queue.NewDropPolicy(m.DropPolicy); err != nil {
-				return nil, fmt.Errorf("%w %d: model %q: %w", ErrRouteTable, t.Revision, name, err)
+				return nil, fmt.Errorf("%w %d: model %q: %w", router.ErrTable, t.Revision, name, err)
 			}
 		}
 		if q, ok := p.discipline.(queue.Preempter); ok && q.Preempts(math.MaxInt32, 1) {
@@ -120,23 +101,8 @@ func (d *Dispatcher) compile(t *RouteTable) (map[string]plan, error) {
 	return plans, nil
 }
 
-// members are the configurations of the models that an ensemble calls, by itself
-// or through ensembles.
-func (t *RouteTable) members(config *tritonpb.ModelConfig) (all []*tritonpb.ModelConfig) {
-	seen := map[string]bool{}
-	for open := []*tritonpb.ModelConfig{config}; len(open) > 0; open = open[1:] {
-		for _, step := range open[0].GetEnsembleScheduling().GetStep() {
-			if m := t.Models[step.GetModelName()]; m != nil && !seen[m.Name] {
-				seen[m.Name] = true
-				all, open = append(all, m.Config), append(open, m.Config)
-			}
-		}
-	}
-	return all
-}
-
 // connect finds or makes the partitions of a table.
-func (d *Dispatcher) connect(t *RouteTable) (map[string]*partition, error) {
+func (d *Dispatcher) connect(t *router.Table) (map[string]*partition, error) {
 	parts := make(map[string]*partition, len(t.Partitions))
 	var fresh []*partition
 	for _, spec := range t.Partitions {
@@ -149,7 +115,7 @@ func (d *Dispatcher) connect(t *RouteTable) (map[string]*partition, error) {
 			for _, p := range fresh {
 				_ = p.close()
 			}
-			return nil, fmt.Errorf("%w %d: partition %q: %w", ErrRouteTable, t.Revision, spec.ID, err)
+			return nil, fmt.Errorf("%w %d: partition %q: %w", router.ErrTable, t.Revision, spec.ID, err)
 		}
 		p := &partition{spec: spec, conn: conn, memory: d.newMemory(spec.Endpoint.GRPC, conn)}
 		p.up.Store(true)
@@ -159,7 +125,7 @@ func (d *Dispatcher) connect(t *RouteTable) (map[string]*partition, error) {
 	return parts, nil
 }
 
-func (d *Dispatcher) setPartition(now queue.Time, p *partition, spec *Partition) *partition {
+func (d *Dispatcher) setPartition(now queue.Time, p *partition, spec *router.Partition) *partition {
 	if old := d.partitions[spec.ID]; old != nil && old != p {
 		d.retire(now, old)
 	}
@@ -185,7 +151,7 @@ func (d *Dispatcher) retire(now queue.Time, p *partition) {
 	}
 }
 
-func (d *Dispatcher) setModel(now queue.Time, spec *Model, pl plan) *route {
+func (d *Dispatcher) setModel(now queue.Time, spec *router.Model, pl plan) *route {
 	m := d.models[spec.Name]
 	fresh := m == nil
 	if fresh {
@@ -202,8 +168,8 @@ func (d *Dispatcher) setModel(now queue.Time, spec *Model, pl plan) *route {
 	m.unlendable.Store(false)
 	backend := spec.Config.GetBackend()
 	m.runs.Store(&backend)
-	r := &route{model: m, spec: spec, rules: m.rules, maxBatch: spec.maxBatch(), tallies: m.setTallies(spec)}
-	for _, place := range spec.Partitions {
+	r := &route{model: m, spec: spec, rules: m.rules, maxBatch: spec.RowLimit(), tallies: m.setTallies(spec)}
+	for _, place := range spec.Places {
 		p := d.partitions[place.Partition]
 		r.places = append(r.places, p.place(spec.Name))
 		m.class(p)
@@ -221,18 +187,6 @@ func (d *Dispatcher) setModel(now queue.Time, spec *Model, pl plan) *route {
 	return r
 }
 
-// maxBatch is the most rows that one execution may have.
-func (m *Model) maxBatch() int {
-	limit := int(m.Config.GetMaxBatchSize())
-	if m.MaxBatch > 0 && m.MaxBatch < limit {
-		limit = m.MaxBatch
-	}
-	if !m.Batchable {
-		limit = 0 // everything passes through
-	}
-	return limit
-}
-
 // setServices tells the scheduler which partition serves what.
 func (d *Dispatcher) setServices(now queue.Time, next *routes) {
 	serves := make(map[string][]queue.Service, len(next.partitions))
@@ -240,7 +194,7 @@ func (d *Dispatcher) setServices(now queue.Time, next *routes) {
 		if r.maxBatch == 0 {
 			continue
 		}
-		for _, place := range r.spec.Partitions {
+		for _, place := range r.spec.Places {
 			p := d.partitions[place.Partition]
 			serves[place.Partition] = append(serves[place.Partition], queue.Service{Model: r.id, Class: r.class(p), MaxBatch: place.MaxBatch})
 		}
@@ -255,9 +209,9 @@ func (d *Dispatcher) setServices(now queue.Time, next *routes) {
 }
 
 // removeOthers takes out what the new table does not name.
-func (d *Dispatcher) removeOthers(now queue.Time, t *RouteTable) {
+func (d *Dispatcher) removeOthers(now queue.Time, t *router.Table) {
 	for id, p := range d.partitions {
-		if !slices.ContainsFunc(t.Partitions, func(s *Partition) bool { return s.ID == id }) {
+		if !slices.ContainsFunc(t.Partitions, func(s *router.Partition) bool { return s.ID == id }) {
 			d.retire(now, p)
 		}
 	}
@@ -285,32 +239,40 @@ func (d *Dispatcher) removeOthers(now queue.Time, t *RouteTable) {
 	}
 }
 
-// AwaitDrained waits until nothing runs for the model on the partition any more.
+// Drained is closed when nothing runs for the model on the partition any more.
 // Call it after the Swap that took the placement away and before unloading the
 // model. An empty model means everything on processes that had this partition's
-// id and are not in the table in force: call it before stopping one. It returns
-// ctx's error if that ends first. Partitions that are unknown are idle.
-func (d *Dispatcher) AwaitDrained(ctx context.Context, partition, model string) error {
-	return d.awaitChange(ctx, func() bool {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		all := slices.Clone(d.retired)
-		if p := d.partitions[partition]; p != nil && model != "" {
-			all = append(all, p)
+// id and are not in the table in force: wait for it before stopping one.
+// Partitions that are unknown are idle.
+func (d *Dispatcher) Drained(partition, model string) <-chan struct{} {
+	drained := make(chan struct{})
+	d.tasks.Go(func() {
+		if d.awaitChange(d.background, func() bool { return d.idlePlace(partition, model) }) == nil {
+			close(drained)
 		}
-		for _, p := range all {
-			if p.spec.ID != partition {
-				continue
-			}
-			if model == "" && p.running.Load() > 0 {
-				return false
-			}
-			if v, ok := p.places.Load(model); ok && v.(*placement).running.Load() > 0 {
-				return false
-			}
-		}
-		return true
 	})
+	return drained
+}
+
+func (d *Dispatcher) idlePlace(partition, model string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := slices.Clone(d.retired)
+	if p := d.partitions[partition]; p != nil && model != "" {
+		all = append(all, p)
+	}
+	for _, p := range all {
+		if p.spec.ID != partition {
+			continue
+		}
+		if model == "" && p.running.Load() > 0 {
+			return false
+		}
+		if v, ok := p.places.Load(model); ok && v.(*placement).running.Load() > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // late is the queue's name for a policy's choice.

@@ -27,7 +27,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
-	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // outcome is what a caller got: over gRPC a message or an error, over HTTP a
@@ -62,7 +62,7 @@ type world struct {
 
 	servers  map[string]*minitriton.Server // by partition
 	loaded   map[string]bool
-	gone     map[string]*dispatch.Model // as last served
+	gone     map[string]*router.Model // as last served
 	waiting  []*pending
 	killed   bool // since nothing was under way
 	next     int
@@ -107,7 +107,7 @@ func TestBatchingNeverShows(t *testing.T) {
 
 func newWorld(t *testing.T, partitions int) *world {
 	models := []string{"identity", "add_sub", "string"}
-	w := &world{rig: newRig(t, partitions, models...), t: t, servers: map[string]*minitriton.Server{}, loaded: map[string]bool{}, gone: map[string]*dispatch.Model{}, next: partitions}
+	w := &world{rig: newRig(t, partitions, models...), t: t, servers: map[string]*minitriton.Server{}, loaded: map[string]bool{}, gone: map[string]*router.Model{}, next: partitions}
 	for i, p := range w.table.Partitions {
 		w.servers[p.ID] = w.rig.servers[i]
 	}
@@ -236,7 +236,7 @@ func (w *world) cancelOne(t *rapid.T) {
 
 // swap gives every model another place, discipline, target and limit.
 func (w *world) swap(t *rapid.T) {
-	next := &dispatch.RouteTable{Revision: w.table.Revision + 1, Partitions: w.table.Partitions, Models: map[string]*dispatch.Model{}}
+	next := &router.Table{Revision: w.table.Revision + 1, Partitions: w.table.Partitions, Models: map[string]*router.Model{}}
 	for _, name := range slices.Sorted(maps.Keys(w.loaded)) {
 		if !w.loaded[name] {
 			continue
@@ -245,11 +245,11 @@ func (w *world) swap(t *rapid.T) {
 		m.Discipline = rapid.SampledFrom([]string{"adaptive", "deferred", "eager", "timeout"}).Draw(t, "discipline")
 		m.SLO = time.Duration(rapid.IntRange(1, 30).Draw(t, "slo")) * time.Millisecond
 		m.MaxBatch = rapid.SampledFrom([]int{0, 2, 4}).Draw(t, "max batch")
-		m.Partitions = nil
+		m.Places = nil
 		places := rapid.IntRange(1, 1<<len(next.Partitions)-1).Draw(t, "places")
 		for i, p := range next.Partitions {
 			if places&(1<<i) != 0 {
-				m.Partitions = append(m.Partitions, dispatch.Placement{Partition: p.ID})
+				m.Places = append(m.Places, router.Place{Partition: p.ID})
 			}
 		}
 		next.Models[name] = &m
@@ -258,14 +258,14 @@ func (w *world) swap(t *rapid.T) {
 }
 
 // config is a model as it was first served.
-func (w *world) config(name string) *dispatch.Model {
+func (w *world) config(name string) *router.Model {
 	if m := w.table.Models[name]; m != nil {
 		return m
 	}
 	return w.gone[name]
 }
 
-func (w *world) apply(t *rapid.T, next *dispatch.RouteTable) {
+func (w *world) apply(t *rapid.T, next *router.Table) {
 	for name, m := range w.table.Models {
 		w.gone[name] = m
 	}
@@ -284,14 +284,14 @@ func (w *world) loadOrUnload(t *rapid.T) {
 	for _, q := range w.waiting {
 		q.either = q.either || q.request.ModelName == name
 	}
-	next := &dispatch.RouteTable{Revision: w.table.Revision + 1, Partitions: w.table.Partitions, Models: maps.Clone(w.table.Models)}
+	next := &router.Table{Revision: w.table.Revision + 1, Partitions: w.table.Partitions, Models: maps.Clone(w.table.Models)}
 	if !w.loaded[name] {
 		delete(next.Models, name)
 	} else {
 		m := *w.config(name)
-		m.Partitions = nil
+		m.Places = nil
 		for _, p := range next.Partitions {
-			m.Partitions = append(m.Partitions, dispatch.Placement{Partition: p.ID})
+			m.Places = append(m.Places, router.Place{Partition: p.ID})
 		}
 		next.Models[name] = &m
 	}
@@ -313,14 +313,14 @@ func (w *world) kill(t *rapid.T) {
 	p := w.newPartition(w.t, fmt.Sprint("p", w.next), i)
 	w.next++
 	w.servers[p.ID] = w.rig.servers[len(w.rig.servers)-1]
-	next := &dispatch.RouteTable{Revision: w.table.Revision + 1, Partitions: slices.Clone(w.table.Partitions), Models: map[string]*dispatch.Model{}}
+	next := &router.Table{Revision: w.table.Revision + 1, Partitions: slices.Clone(w.table.Partitions), Models: map[string]*router.Model{}}
 	next.Partitions[i] = p
 	for name, m := range w.table.Models {
 		c := *m
-		c.Partitions = slices.Clone(m.Partitions)
-		for k := range c.Partitions {
-			if c.Partitions[k].Partition == dead.ID {
-				c.Partitions[k].Partition = p.ID
+		c.Places = slices.Clone(m.Places)
+		for k := range c.Places {
+			if c.Places[k].Partition == dead.ID {
+				c.Places[k].Partition = p.ID
 			}
 		}
 		next.Models[name] = &c

@@ -12,6 +12,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // handClock has timers that go off when the test says so.
@@ -41,7 +42,7 @@ func (t *handTimer) Stop() bool {
 	return true
 }
 
-func decoupled(m *dispatch.Model) {
+func decoupled(m *router.Model) {
 	m.Batchable, m.Config.ModelTransactionPolicy = false, &tritonpb.ModelTransactionPolicy{Decoupled: true}
 }
 
@@ -100,7 +101,7 @@ func TestASequenceStaysWhereItIs(t *testing.T) {
 		}
 		return m
 	}
-	d, _, client := streamed(t, dispatch.Options{}, table(1, func(m *dispatch.Model) {
+	d, _, client := streamed(t, dispatch.Options{}, table(1, func(m *router.Model) {
 		m.Batchable = false
 		m.Config.SchedulingChoice = &tritonpb.ModelConfig_SequenceBatching{SequenceBatching: &tritonpb.ModelSequenceBatching{MaxSequenceIdleMicroseconds: 60e6}}
 	}, p, q))

@@ -23,12 +23,13 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 type inferClient = grpc.BidiStreamingClient[tritonpb.ModelInferRequest, tritonpb.ModelStreamInferResponse]
 
 // streamed is a dispatcher behind the gRPC front, with a client of it.
-func streamed(t *testing.T, o dispatch.Options, routes *dispatch.RouteTable) (*dispatch.Dispatcher, *recorder, tritonpb.GRPCInferenceServiceClient) {
+func streamed(t *testing.T, o dispatch.Options, routes *router.Table) (*dispatch.Dispatcher, *recorder, tritonpb.GRPCInferenceServiceClient) {
 	d, seen := newDispatcher(t, o, routes)
 	address, _ := fronts(t, d, routes)
 	return d, seen, tritonpb.NewGRPCInferenceServiceClient(dialTo(t, address))
@@ -171,7 +172,7 @@ func TestStreamsHaveDeadlines(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)
 	d, seen, client := streamed(t, dispatch.Options{}, table(1, nil, p))
-	drop := table(2, func(m *dispatch.Model) { m.Late, m.SLO = policy.LatePolicy_LATE_POLICY_DROP, time.Hour }, p)
+	drop := table(2, func(m *router.Model) { m.Late, m.SLO = policy.LatePolicy_LATE_POLICY_DROP, time.Hour }, p)
 	require.NoError(t, d.Swap(t.Context(), drop))
 	d.SetProfile(linear(100*time.Microsecond, time.Millisecond))
 	s := openStream(t.Context(), t, client, message("first", 1, 1))
@@ -271,7 +272,7 @@ func TestStreamAcrossAPartitionsDeath(t *testing.T) {
 func TestStreamsOfModelsThatAreNotBatched(t *testing.T) {
 	p := newTriton(t)
 	p.started = make(chan string, 10)
-	_, seen, client := streamed(t, dispatch.Options{}, table(1, func(m *dispatch.Model) { m.Batchable = false }, p))
+	_, seen, client := streamed(t, dispatch.Options{}, table(1, func(m *router.Model) { m.Batchable = false }, p))
 	s := openStream(t.Context(), t, client, message("a", 1, 1), message("b", 1, 1), message("c", 1, 1))
 	require.Equal(t, []string{"a|m|true|", "b|m|true|", "c|m|true|"}, lines(t, s))
 	require.Equal(t, []int{1, 1, 1}, p.executions())

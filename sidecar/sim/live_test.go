@@ -26,6 +26,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
@@ -117,7 +118,7 @@ type live struct {
 func newLive(t *testing.T, s small, plan *policy.Plan, snapshot *policy.Snapshot, jitter float64) *live {
 	l := &live{}
 	doors := map[string]*bufconn.Listener{}
-	table := &dispatch.RouteTable{Revision: 1, Models: map[string]*dispatch.Model{}}
+	table := &router.Table{Revision: 1, Models: map[string]*router.Model{}}
 	for i, p := range plan.GetPartitions() {
 		address := fmt.Sprintf("127.0.0.1:%d", i+1)
 		door := bufconn.Listen(1 << 20)
@@ -127,13 +128,13 @@ func newLive(t *testing.T, s small, plan *policy.Plan, snapshot *policy.Snapshot
 		go func() { _ = server.Serve(door) }()
 		t.Cleanup(server.Stop)
 		l.servers = append(l.servers, server)
-		table.Partitions = append(table.Partitions, &dispatch.Partition{
+		table.Partitions = append(table.Partitions, &router.Partition{
 			ID: p.GetId(), GPU: p.GetGpu(), GPUType: "X", ThreadPercentage: p.GetThreadPercentage(), Rank: int(p.GetRank()),
-			Endpoint: dispatch.Endpoint{GRPC: address},
+			Endpoint: router.Endpoint{GRPC: address},
 		})
 	}
 	for _, m := range snapshot.GetModels() {
-		one := &dispatch.Model{
+		one := &router.Model{
 			Name: m.GetName(), Versions: []string{"1"}, SLO: s.slo, Late: s.late, Batchable: true, Discipline: s.discipline,
 			Config: &tritonpb.ModelConfig{
 				Name: m.GetName(), MaxBatchSize: int32(s.batch),
@@ -142,7 +143,7 @@ func newLive(t *testing.T, s small, plan *policy.Plan, snapshot *policy.Snapshot
 			},
 		}
 		for _, p := range table.Partitions {
-			one.Partitions = append(one.Partitions, dispatch.Placement{Partition: p.ID})
+			one.Places = append(one.Places, router.Place{Partition: p.ID})
 		}
 		table.Models[one.Name] = one
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/metrics"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // dispatcher is a dispatcher as the fronts want to see it; the daemon does the same.
@@ -39,7 +40,7 @@ func (d dispatcher) Partitions() []aggregate.Partition {
 	for _, s := range d.Dispatcher.Partitions() {
 		p := aggregate.Partition{ID: s.Partition.ID, GRPC: s.Partition.Endpoint.GRPC, HTTP: s.Partition.Endpoint.HTTP, Up: s.Up && !s.Draining, Conn: s.Conn}
 		for name, m := range routes.Models {
-			if slices.ContainsFunc(m.Partitions, func(pl dispatch.Placement) bool { return pl.Partition == p.ID }) {
+			if slices.ContainsFunc(m.Places, func(pl router.Place) bool { return pl.Partition == p.ID }) {
 				p.Models = append(p.Models, name)
 			}
 		}
@@ -100,8 +101,8 @@ output [{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }]
 parameters { key: "conch_builtin" value { string_value: "identity" } }
 `), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(repository, "echo", "1", "model.py"), nil, 0o644))
-	table := &dispatch.RouteTable{Revision: 1}
-	echoModel := &dispatch.Model{Name: "echo", Versions: []string{"1"}, Batchable: true, MaxBatch: 8, SLO: time.Second}
+	table := &router.Table{Revision: 1}
+	echoModel := &router.Model{Name: "echo", Versions: []string{"1"}, Batchable: true, MaxBatch: 8, SLO: time.Second}
 	for _, id := range []string{"p0", "p1"} {
 		s, err := minitriton.New(minitriton.Options{Repository: repository, Control: minitriton.ControlExplicit, Load: []string{"echo"}, Partition: minitriton.Partition{ID: id}})
 		require.NoError(t, err)
@@ -110,14 +111,14 @@ parameters { key: "conch_builtin" value { string_value: "identity" } }
 		require.NoError(t, s.Start(t.Context(), l))
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		e := s.Endpoint()
-		table.Partitions = append(table.Partitions, &dispatch.Partition{ID: id, ThreadPercentage: 100,
-			Endpoint: dispatch.Endpoint{GRPC: e.GRPC, HTTP: e.HTTP, Metrics: e.Metrics}})
-		echoModel.Partitions = append(echoModel.Partitions, dispatch.Placement{Partition: id})
+		table.Partitions = append(table.Partitions, &router.Partition{ID: id, ThreadPercentage: 100,
+			Endpoint: router.Endpoint{GRPC: e.GRPC, HTTP: e.HTTP, Metrics: e.Metrics}})
+		echoModel.Places = append(echoModel.Places, router.Place{Partition: id})
 	}
 	echoModel.Config = &tritonpb.ModelConfig{Name: "echo", Backend: "python", MaxBatchSize: 8,
 		Input:  []*tritonpb.ModelInput{{Name: "INPUT0", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{-1}}},
 		Output: []*tritonpb.ModelOutput{{Name: "OUTPUT0", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{-1}}}}
-	table.Models = map[string]*dispatch.Model{"echo": echoModel}
+	table.Models = map[string]*router.Model{"echo": echoModel}
 	d = dispatcher{dispatch.New(dispatch.Options{})}
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	require.NoError(t, d.Swap(t.Context(), table))

@@ -1,0 +1,152 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package router
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// Table says where every model is served. It is immutable once handed to
+// Swap.
+type Table struct {
+	// Revision is the plan's, for logs and metrics.
+	Revision   uint64
+	Models     map[string]*Model
+	Partitions []*Partition
+	// Absent are models that the repository has and that are not served, unloaded or
+	// refused by their servers, with the versions that would be. They are answered
+	// otherwise than models that nobody ever loaded.
+	Absent map[string][]string
+}
+
+// Model is how requests of one model are dispatched.
+type Model struct {
+	Name string
+	// Config is the configuration that Triton reports once the model is loaded.
+	Config *tritonpb.ModelConfig
+	// Written is the configuration as its author wrote it, with what Conch does
+	// itself still in it; nil is Config.
+	Written *tritonpb.ModelConfig
+	// Revision changes when the model is loaded anew: its statistics then begin
+	// anew, as Triton's do.
+	Revision string
+	// Versions that are served; requests for any other pass through.
+	Versions []string
+	// SLO is the target latency; zero means none, and then nothing is deferred.
+	SLO  time.Duration
+	Late policy.LatePolicy
+	// MaxBatch limits the rows of a batch; zero means Config.MaxBatchSize.
+	MaxBatch int
+	// Batchable is false when every request passes through; see batch.Batchable.
+	Batchable         bool
+	PassThroughReason string
+	// Discipline and Parameters as queue.NewDiscipline takes them; DropPolicy as
+	// queue.NewDropPolicy does. Empty means the default.
+	Discipline string
+	Parameters map[string]string
+	DropPolicy string
+	Places     []Place
+}
+
+// Place is a model's instance in a partition.
+type Place struct {
+	// Partition is the id of one of Table.Partitions.
+	Partition string
+	// MaxBatch limits batches sent there; zero means the model's limit.
+	MaxBatch int
+}
+
+// Partition is a share of one GPU, served by one Triton process.
+type Partition struct {
+	ID, GPU, GPUType string
+	ThreadPercentage uint32
+	// Rank orders free partitions: low ranks are used first.
+	Rank     int
+	Endpoint Endpoint
+}
+
+// Endpoint is where a Triton process listens: host:port or unix:PATH.
+type Endpoint struct {
+	GRPC, HTTP, Metrics string
+}
+
+// ErrTable is wrapped by errors about tables that make no sense.
+var ErrTable = errors.New("route table")
+
+// Check reports what contradicts itself in a table: an error that wraps ErrTable.
+func (t *Table) Check() error {
+	known := make(map[string]bool, len(t.Partitions))
+	for _, p := range t.Partitions {
+		if p.ID == "" || known[p.ID] {
+			return fmt.Errorf("%w %d: partition id %q is empty or given twice", ErrTable, t.Revision, p.ID)
+		}
+		known[p.ID] = true
+	}
+	for name, m := range t.Models {
+		if m.Name != name {
+			return fmt.Errorf("%w %d: model %q is listed as %q", ErrTable, t.Revision, m.Name, name)
+		}
+		for i, place := range m.Places {
+			if !known[place.Partition] {
+				return fmt.Errorf("%w %d: model %q is placed on partition %q, which is not in the table", ErrTable, t.Revision, name, place.Partition)
+			}
+			if slices.ContainsFunc(m.Places[:i], func(o Place) bool { return o.Partition == place.Partition }) {
+				return fmt.Errorf("%w %d: model %q is placed twice on partition %q", ErrTable, t.Revision, name, place.Partition)
+			}
+		}
+	}
+	return nil
+}
+
+// Unknown is Triton's answer, a gRPC status error, about a model that the table
+// does not serve: to a request for a version of it, or for any if that is empty.
+func (t *Table) Unknown(model, version string) error {
+	versions, absent := t.Absent[model]
+	switch {
+	case !absent:
+		return status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", model)
+	case version == "":
+		return status.Errorf(codes.NotFound, "Request for unknown model: '%s' has no available versions", model)
+	case slices.Contains(versions, version):
+		return status.Errorf(codes.Unavailable, "Request for unknown model: '%s' version %s is not at ready state", model, version)
+	}
+	return status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", model, version)
+}
+
+// Members are the configurations of the models that an ensemble calls, by itself
+// or through ensembles.
+func (t *Table) Members(ensemble *tritonpb.ModelConfig) (all []*tritonpb.ModelConfig) {
+	seen := map[string]bool{}
+	for open := []*tritonpb.ModelConfig{ensemble}; len(open) > 0; open = open[1:] {
+		for _, step := range open[0].GetEnsembleScheduling().GetStep() {
+			if m := t.Models[step.GetModelName()]; m != nil && !seen[m.Name] {
+				seen[m.Name] = true
+				all, open = append(all, m.Config), append(open, m.Config)
+			}
+		}
+	}
+	return all
+}
+
+// RowLimit is the most rows that one execution of the model may have; zero means
+// that every request passes through.
+func (m *Model) RowLimit() int {
+	limit := int(m.Config.GetMaxBatchSize())
+	if m.MaxBatch > 0 && m.MaxBatch < limit {
+		limit = m.MaxBatch
+	}
+	if !m.Batchable {
+		return 0
+	}
+	return limit
+}
