@@ -53,11 +53,11 @@ func command(out, progress io.Writer) *cobra.Command {
 	flags.StringVar(&b.results, "results", "results", "directory of the reports")
 	flags.StringVar(&b.server, "tritonserver", os.Getenv("CONCH_TRITONSERVER"), "path of tritonserver, for live")
 	flags.Uint64Var(&b.seed, "seed", 1, "seed of arrivals")
-	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy), burst.minitriton (fidelity) or fig6b (reproduce); the results file stays as it is")
+	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy), 8on4.triton (live), burst.minitriton (fidelity) or fig6b (reproduce); the results file stays as it is")
 	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")
 
 	flags.Float64Var(&b.stretch, "stretch", defaultStretch, "factor on emulated times and lengths: a busy machine needs more (fidelity)")
-	flags.BoolVar(&b.quick, "quick", false, "simulate a twentieth of the time: to see that it works, not to cite (reproduce, ablation, compare, room); the results file stays as it is")
+	flags.BoolVar(&b.quick, "quick", false, "measure for a part of the time: to see that it works, not to cite (live: half, without confirmation; reproduce, ablation, compare, room: a twentieth); the results file stays as it is")
 
 	measure := func(use, short string, run func(context.Context, *figure.Report) error) {
 		root.AddCommand(&cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
@@ -78,7 +78,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("proxy", "A call through conch against the same call straight to the server behind it", b.proxy)
 	measure("instant", "Calls per second through conch over those of the server alone, a real tritonserver whose model takes no time", b.instant)
 	measure("overload", "Goodput and memory of conch at multiples of what it can do", b.overload)
-	measure("live", "Goodput over Triton's own best batching, real tritonservers on emulated GPUs", b.live)
+	measure("live", "Goodput over Triton's own best scheduling, real tritonservers on emulated GPUs; --only SCENARIO.ROW", b.live)
 
 	measure("fidelity", "Goodput and p99 of live conch over the simulator's for the same arrivals, on minitriton and real tritonservers; --only SCENARIO.TRITON", b.fidelity)
 

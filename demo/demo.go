@@ -39,14 +39,14 @@ func (d *demo) run(ctx context.Context) error {
 	var r rows
 	var err error
 	d.say("1/4 Triton's dynamic batching at the same load, best of several max_queue_delay")
-	if r.tritonSame, err = c.TritonAt(ctx, d.scenario.offered); err != nil {
+	if r.tritonSame, err = c.At(ctx, d.scenario.triton, d.scenario.offered); err != nil {
 		return err
 	}
 	d.say("2/4 Triton's highest load with at most 1% bad")
-	if r.tritonHighest, err = c.TritonHighest(ctx, d.scenario.start); err != nil {
+	if r.tritonHighest, err = c.Highest(ctx, d.scenario.triton, d.scenario.start); err != nil {
 		return err
 	}
-	conch, err := c.StartConch(ctx)
+	conch, err := rig.ConchSetup{}.Start(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -57,11 +57,11 @@ func (d *demo) withConch(ctx context.Context, conch *rig.Conch, r *rows) error {
 	c := &d.scenario.contest
 	var err error
 	d.say("3/4 Conch at the same load")
-	if r.conchSame, err = c.ConchAt(ctx, conch, d.scenario.offered); err != nil {
+	if r.conchSame, err = c.TrialOf(ctx, rig.ConchSetup{}, conch, d.scenario.offered); err != nil {
 		return err
 	}
 	d.say("4/4 Conch's highest load with at most 1% bad")
-	if r.conchHighest, err = c.ConchHighest(ctx, conch, 1.25*d.scenario.offered); err != nil {
+	if r.conchHighest, err = c.HighestOf(ctx, rig.ConchSetup{}, conch, 1.25*d.scenario.offered); err != nil {
 		return err
 	}
 	if err := d.report(ctx, r); err != nil {
@@ -79,7 +79,7 @@ func (d *demo) say(line string) {
 func (d *demo) report(ctx context.Context, r *rows) error {
 	fmt.Fprintf(d.out, "\nEMULATED %s.\nServers: %s. Bad = late against the SLO, failed or dropped, of all requests; counted alike on both sides.\n",
 		d.scenario.emulated, d.scenario.what)
-	fmt.Fprintf(d.out, "Triton: every model on every GPU, callers balance by least outstanding; the best of max_queue_delay %v.\n", d.scenario.contest.Delays)
+	fmt.Fprintf(d.out, "Triton: every model on every GPU, callers balance by least outstanding; the best of max_queue_delay %v.\n", d.scenario.delays)
 	fmt.Fprintf(d.out, "Conch: defaults, and `late: drop`.\n\n")
 	table(d.out, []section{
 		{fmt.Sprintf("the same load, %.0f req/s", d.scenario.offered), []line{{"Triton", r.tritonSame}, {"Conch", r.conchSame}}},
@@ -102,12 +102,12 @@ func (d *demo) report(ctx context.Context, r *rows) error {
 		report.Command, report.File = "make demo TRITON=real", "demo-real"
 	}
 	name := d.scenario.figure
-	best := "Triton: " + r.tritonHighest.Setting
+	best := "Triton: " + r.tritonHighest.Setup.String()
 	report.Add(name+".goodput_ratio", ratio, "ratio", "highest load with at most 1% bad, Conch over Triton; "+best)
 	report.Add(name+".triton.goodput", r.tritonHighest.Held(), "req/s", best)
 	report.Add(name+".conch.goodput", r.conchHighest.Held(), "req/s", "")
 	offered := fmt.Sprintf("offered %.0f req/s", d.scenario.offered)
-	report.Add(name+".same_load.triton.goodput", r.tritonSame.Goodput(), "req/s", offered+"; Triton: "+r.tritonSame.Setting)
+	report.Add(name+".same_load.triton.goodput", r.tritonSame.Goodput(), "req/s", offered+"; Triton: "+r.tritonSame.Setup.String())
 	report.Add(name+".same_load.conch.goodput", r.conchSame.Goodput(), "req/s", offered)
 	report.Add(name+".timer_lateness_p99_ms", float64(late)/1e6, "ms", "worst trial")
 	if err := report.Print(d.out); err != nil {

@@ -20,6 +20,9 @@ var models = [...]string{"ResNet50", "InceptionV3", "MobileNetV2", "VGG16", "Den
 // scenario is what to compare, and for how long.
 type scenario struct {
 	contest rig.Contest
+	// delays are the settings of max_queue_delay to choose Triton's best from, and triton its setups with them.
+	delays []time.Duration
+	triton []rig.Setup
 	// figure prefixes the names of figures.
 	figure string
 	// offered is the rate that both face, in req/s; start is where the search for Triton's highest begins.
@@ -51,8 +54,9 @@ func scenarioOf(triton, server string) (scenario, error) {
 	}
 	s.offered, s.start = 500/stretch, 330/stretch
 	for _, delay := range []time.Duration{0, time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond} {
-		s.contest.Delays = append(s.contest.Delays, time.Duration(stretch*float64(delay)))
+		s.delays = append(s.delays, time.Duration(stretch*float64(delay)))
 	}
+	s.triton = rig.Delays(s.delays...)
 	var err error
 	s.contest.Models, err = rig.Zoo(zoo.GTX1080Ti, stretch, 16, models[:]...)
 	return s, err

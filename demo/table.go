@@ -31,7 +31,7 @@ func table(w io.Writer, sections []section) {
 		fmt.Fprintf(w, "%s\n", s.title)
 		fmt.Fprintf(w, heading, "", "offered/s", "goodput/s", "bad", "worst model", "p99/SLO", "mean batch", "GPUs busy")
 		for _, l := range s.lines {
-			fmt.Fprintf(w, row, l.name, l.Offered(), l.Goodput(), 100*l.Bad(), 100*l.WorstBad(), p99(l.Trial), l.MeanBatch, 100*l.BusyShare, l.Setting)
+			fmt.Fprintf(w, row, l.name, l.Offered(), l.Goodput(), 100*l.Bad(), 100*l.WorstBad(), p99(l.Trial), l.MeanBatch, 100*l.BusyShare, l.Setup)
 		}
 	}
 }

@@ -25,6 +25,7 @@ type GRPC struct {
 	payload   payload
 	templates [][]byte
 	ends      []*endpoint
+	serving   [][]*endpoint // by model
 	turn      atomic.Uint64
 }
 
@@ -51,6 +52,22 @@ func NewGRPC(endpoints []string, models []Model, t Tensor) (*GRPC, error) {
 		}
 		g.ends = append(g.ends, &endpoint{conn: conn})
 	}
+	for _, m := range models {
+		serving := g.ends
+		if m.Endpoints != nil {
+			serving = nil
+		}
+		for _, i := range m.Endpoints {
+			if i < 0 || i >= len(g.ends) {
+				return nil, errors.Join(fmt.Errorf("load: model %q is served by endpoint %d of %d", m.Name, i, len(g.ends)), g.Close())
+			}
+			serving = append(serving, g.ends[i])
+		}
+		if len(serving) == 0 {
+			return nil, errors.Join(fmt.Errorf("load: model %q is served by no endpoint", m.Name), g.Close())
+		}
+		g.serving = append(g.serving, serving)
+	}
 	return g, nil
 }
 
@@ -63,9 +80,9 @@ func (g *GRPC) Close() error {
 	return errors.Join(errs...)
 }
 
-// Call sends one request to the endpoint with the fewest outstanding ones and checks the answer.
+// Call sends one request to the endpoint with the fewest outstanding ones, of those that serve the model, and checks the answer.
 func (g *GRPC) Call(ctx context.Context, model int, sequence uint64) error {
-	e := g.pick()
+	e := g.pick(g.serving[model])
 	e.outstanding.Add(1)
 	defer e.outstanding.Add(-1)
 
@@ -90,11 +107,11 @@ func (g *GRPC) Call(ctx context.Context, model int, sequence uint64) error {
 }
 
 // pick takes the endpoint with the fewest outstanding requests, and among equals goes round.
-func (g *GRPC) pick() *endpoint {
-	first := int(g.turn.Add(1) % uint64(len(g.ends)))
-	best := g.ends[first]
-	for i := 1; i < len(g.ends); i++ {
-		if e := g.ends[(first+i)%len(g.ends)]; e.outstanding.Load() < best.outstanding.Load() {
+func (g *GRPC) pick(ends []*endpoint) *endpoint {
+	first := int(g.turn.Add(1) % uint64(len(ends)))
+	best := ends[first]
+	for i := 1; i < len(ends); i++ {
+		if e := ends[(first+i)%len(ends)]; e.outstanding.Load() < best.outstanding.Load() {
 			best = e
 		}
 	}

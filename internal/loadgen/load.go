@@ -20,6 +20,8 @@ type Model struct {
 	SLO time.Duration
 	// Weight is this model's part of the rate, relative to the others'; 0 means 1.
 	Weight float64
+	// Endpoints are the indexes of the endpoints that serve the model; nil means all of them do.
+	Endpoints []int
 }
 
 // Arrivals is the process that spaces requests.

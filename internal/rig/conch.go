@@ -79,7 +79,7 @@ func (c *Conch) start(ctx context.Context, o ConchOptions) error {
 	case o.Repository == "" && len(o.Attach) > 0:
 	case o.Repository == "":
 		o.Repository = filepath.Join(c.dir, "models")
-		if err := o.Models.write(o.Repository, nil); err != nil {
+		if err := o.Models.write(o.Repository, nil, batching{}); err != nil {
 			return err
 		}
 	default:
@@ -213,6 +213,9 @@ func (c *Conch) BusyShare(u Usage, over time.Duration) float64 {
 
 // Endpoints is the one address that clients call, host:port.
 func (c *Conch) Endpoints() []string { return []string{c.GRPC} }
+
+// Serving is nil: every model is served at the one address.
+func (c *Conch) Serving() [][]int { return nil }
 
 // Pid is the process id of conch.
 func (c *Conch) Pid() int { return c.child.cmd.Process.Pid }

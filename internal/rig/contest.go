@@ -10,15 +10,13 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/internal/loadgen"
-	"github.com/conch-serving/conch/internal/zoo"
 )
 
 // Limit is the fraction of bad requests up to which a system holds a rate.
 const Limit = 0.01
 
-// Contest compares Triton's own dynamic batching with Conch on the same emulated GPUs under the same load and the same accounting: on
-// every GPU a Triton serves every model, and the caller sends each request to the one with the fewest outstanding; or Conch serves the
-// same models on as many GPUs.
+// Contest compares setups that serve the same models on the same emulated GPUs under the same load and the same accounting. Where several
+// servers have a model, the caller sends each request to the one with the fewest outstanding.
 type Contest struct {
 	Models  Models
 	GPUs    int
@@ -27,14 +25,14 @@ type Contest struct {
 	Server string
 	// Bin is the directory of conch and conch-policies.
 	Bin string
-	// Delays are the settings of max_queue_delay to choose Triton's best from, the most promising first.
-	Delays []time.Duration
 	// Warmup and Measure are the lengths of one trial.
 	Warmup, Measure time.Duration
-	// Confirm measures a highest rate again, with other arrivals and for twice as long, and lowers it until it holds.
-	Confirm bool
+	// Confirm is the length of the trials, with other arrivals, that confirm the rate that a search found; 0 means that none do. A rate is
+	// confirmed if at most Limit of the requests of every model are bad; a search, whose trials are too short for that, looks at all models
+	// together.
+	Confirm time.Duration
 	Seed    uint64
-	// Progress is told what happens, a line at a time.
+	// Progress is called with a line for everything that happens.
 	Progress func(line string)
 
 	worstLateness time.Duration
@@ -49,12 +47,9 @@ func (c *Contest) Lateness() (late time.Duration, ofSLO float64) {
 	return c.worstLateness, ofSLO
 }
 
-// Standing is what a system made of one rate.
+// Standing is what a setup made of one rate.
 type Standing struct {
-	// Setting is what was chosen for it, to be shown.
-	Setting string
-	// Delay is Triton's max_queue_delay.
-	Delay time.Duration
+	Setup Setup
 	*Trial
 }
 
@@ -70,23 +65,13 @@ func (c *Contest) load(rate float64) loadgen.Load {
 	}
 }
 
-func (c *Contest) triton(ctx context.Context, delay time.Duration, use func(*Tritons) error) error {
-	t, err := StartTritons(ctx, TritonOptions{Server: c.Server, Models: c.Models, GPUs: c.GPUs, Dynamic: &zoo.DynamicBatching{MaxQueueDelay: delay}})
-	if err != nil {
-		return err
-	}
-	return errors.Join(use(t), t.Close())
-}
-
-func setting(delay time.Duration) string { return fmt.Sprintf("max_queue_delay %v", delay) }
-
-// TritonAt offers one rate to Triton with each delay and returns the one with the best goodput.
-func (c *Contest) TritonAt(ctx context.Context, rate float64) (best Standing, err error) {
-	for _, delay := range c.Delays {
-		err := c.triton(ctx, delay, func(t *Tritons) error {
-			trial, err := c.trial(ctx, "Triton, "+setting(delay), t, c.load(rate))
-			if err == nil && (best.Trial == nil || trial.Goodput() > best.Goodput()) {
-				best = Standing{Setting: setting(delay), Delay: delay, Trial: trial}
+// At offers one rate to each setup and returns the standing with the best goodput.
+func (c *Contest) At(ctx context.Context, setups []Setup, rate float64) (best Standing, err error) {
+	for _, setup := range setups {
+		err := c.with(ctx, setup, func(s System) error {
+			standing, err := c.TrialOf(ctx, setup, s, rate)
+			if err == nil && (best.Trial == nil || standing.Goodput() > best.Goodput()) {
+				best = standing
 			}
 			return err
 		})
@@ -97,18 +82,24 @@ func (c *Contest) TritonAt(ctx context.Context, rate float64) (best Standing, er
 	return best, nil
 }
 
-// TritonHighest searches the highest rate that Triton holds with the best of its delays. The first delay is searched from start on; each
-// other has to hold a little more than the best so far to be searched too.
-func (c *Contest) TritonHighest(ctx context.Context, start float64) (best Standing, err error) {
-	for _, delay := range c.Delays {
+// TrialOf offers one rate to a setup that was started as s.
+func (c *Contest) TrialOf(ctx context.Context, setup Setup, s System, rate float64) (Standing, error) {
+	trial, err := c.trial(ctx, title(setup), s, c.load(rate))
+	return Standing{Setup: setup, Trial: trial}, err
+}
+
+// Highest searches the highest rate that the best of the setups holds. The first is searched from start on; each other has to hold a little
+// more than the best so far to be searched too, so that the most promising belongs first.
+func (c *Contest) Highest(ctx context.Context, setups []Setup, start float64) (best Standing, err error) {
+	for _, setup := range setups {
 		search := loadgen.Search{Start: start, Step: 1.25, Resolution: 0.04}
 		if best.Trial != nil {
 			search.Start, search.Step, search.Least = 1.04*best.Rate, 1.1, best.Rate
 		}
-		err := c.triton(ctx, delay, func(t *Tritons) error {
-			found, err := c.highest(ctx, "Triton, "+setting(delay), t, search)
+		err := c.with(ctx, setup, func(s System) error {
+			found, err := c.highest(ctx, title(setup), s, search)
 			if err == nil && found != nil && (best.Trial == nil || found.Rate > best.Rate) {
-				best = Standing{Setting: setting(delay), Delay: delay, Trial: found}
+				best = Standing{Setup: setup, Trial: found}
 			}
 			return err
 		})
@@ -117,30 +108,21 @@ func (c *Contest) TritonHighest(ctx context.Context, start float64) (best Standi
 		}
 	}
 	if best.Trial == nil {
-		return Standing{}, fmt.Errorf("rig: Triton does not hold even %.0f req/s", start/100)
+		return Standing{}, fmt.Errorf("rig: %s does not hold even %.0f req/s", title(setups[0]), start/100)
 	}
 	return best, nil
 }
 
-// StartConch starts the Conch of the contest. Late requests are dropped, which counts as bad.
-func (c *Contest) StartConch(ctx context.Context) (*Conch, error) {
-	return StartConch(ctx, ConchOptions{Bin: c.Bin, Server: c.Server, Models: c.Models, GPUs: c.GPUs, GPUType: c.GPUType, Late: "drop"})
-}
-
-// ConchAt offers one rate to Conch.
-func (c *Contest) ConchAt(ctx context.Context, conch *Conch, rate float64) (Standing, error) {
-	trial, err := c.trial(ctx, "Conch", conch, c.load(rate))
-	return Standing{Setting: "late: drop", Trial: trial}, err
-}
-
-// ConchHighest searches the highest rate that Conch holds.
-func (c *Contest) ConchHighest(ctx context.Context, conch *Conch, start float64) (Standing, error) {
-	found, err := c.highest(ctx, "Conch", conch, loadgen.Search{Start: start, Step: 1.25, Resolution: 0.04})
+// HighestOf searches the highest rate that a setup holds which was started as s.
+func (c *Contest) HighestOf(ctx context.Context, setup Setup, s System, start float64) (Standing, error) {
+	found, err := c.highest(ctx, title(setup), s, loadgen.Search{Start: start, Step: 1.25, Resolution: 0.04})
 	if err == nil && found == nil {
-		err = fmt.Errorf("rig: Conch does not hold even %.0f req/s:\n%s", start/100, conch.LogTail())
+		err = fmt.Errorf("rig: %s does not hold even %.0f req/s", title(setup), start/100)
 	}
-	return Standing{Setting: "late: drop", Trial: found}, err
+	return Standing{Setup: setup, Trial: found}, err
 }
+
+func title(s Setup) string { return fmt.Sprintf("%s, %v", s.System(), s) }
 
 // highest returns the trial of the highest rate that the system holds, or nil if the search gave up.
 func (c *Contest) highest(ctx context.Context, name string, s System, search loadgen.Search) (*Trial, error) {
@@ -158,27 +140,32 @@ func (c *Contest) highest(ctx context.Context, name string, s System, search loa
 	if err != nil || rate == 0 {
 		return nil, err
 	}
-	if !c.Confirm {
+	if c.Confirm == 0 {
 		return trials[rate], nil
 	}
-	return c.confirm(ctx, name, s, rate)
+	return confirm(rate, search.Start/100, func(rate float64) (*Trial, error) {
+		load := c.load(rate)
+		load.Seed, load.Measure, load.AbortAbove = c.Seed+1_000_003, c.Confirm, Limit
+		return c.trial(ctx, name+", confirming", s, load)
+	})
 }
 
 // confirmStep is between the rates of two confirming trials.
 const confirmStep = 1.03
 
-// confirm tries the rate that a search found with other arrivals for twice as long, and goes down until one holds or, if the first
-// holds, up until one does not: a search may have settled too low as well as too high. It returns the highest that held.
-func (c *Contest) confirm(ctx context.Context, name string, s System, rate float64) (*Trial, error) {
+// confirm tries the rate that a search found, and goes down until one holds or, if the first holds, up until one does not: a search may have
+// settled too low as well as too high. It returns the highest that held.
+func confirm(rate, least float64, try func(rate float64) (*Trial, error)) (*Trial, error) {
 	var held *Trial
 	for step := 1.0; ; rate *= step {
-		load := c.load(rate)
-		load.Seed, load.Measure = c.Seed+1_000_003, 2*c.Measure
-		trial, err := c.trial(ctx, name+", confirming", s, load)
+		if rate < least {
+			return nil, errors.New("rig: no rate was confirmed: at every rate more than 1% of a model's requests were bad")
+		}
+		trial, err := try(rate)
 		if err != nil {
 			return nil, err
 		}
-		switch holds := trial.Bad() <= Limit; {
+		switch holds := !trial.Aborted && trial.WorstBad() <= Limit; {
 		case holds && step < 1:
 			return trial, nil
 		case holds:
@@ -199,7 +186,7 @@ func (c *Contest) trial(ctx context.Context, name string, s System, l loadgen.Lo
 	if _, wrong, first := trial.Faults(); wrong > 0 {
 		return nil, fmt.Errorf("rig: %s gave %d wrong answers, the first: %w", name, wrong, first)
 	}
-	bad := fmt.Sprintf("%.2f%% bad", 100*trial.Bad())
+	bad := fmt.Sprintf("%.2f%% bad, worst model %.2f%%", 100*trial.Bad(), 100*trial.WorstBad())
 	if trial.Aborted {
 		bad = "too many bad, stopped early"
 	}

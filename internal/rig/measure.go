@@ -16,6 +16,8 @@ import (
 // System is what is measured: Tritons or a Conch.
 type System interface {
 	Endpoints() []string
+	// Serving lists, for each model, the indexes of the endpoints that serve it; nil means that all of them serve every model.
+	Serving() [][]int
 	Usage(ctx context.Context) (Usage, error)
 	BusyShare(u Usage, over time.Duration) float64
 }
@@ -31,6 +33,12 @@ type Trial struct {
 
 // Measure offers the load to the system.
 func Measure(ctx context.Context, s System, l loadgen.Load) (*Trial, error) {
+	if serving := s.Serving(); serving != nil {
+		l.Models = slices.Clone(l.Models)
+		for i := range l.Models {
+			l.Models[i].Endpoints = serving[i]
+		}
+	}
 	caller, err := loadgen.NewGRPC(s.Endpoints(), l.Models, loadgen.Emulated(16))
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)

@@ -5,6 +5,7 @@ package rig
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/conch-serving/conch/internal/loadgen"
@@ -70,10 +71,19 @@ func (m Models) Load() []loadgen.Model {
 	return list
 }
 
-// write writes the model repository; dynamic may be nil.
-func (m Models) write(directory string, dynamic *zoo.DynamicBatching) error {
-	for _, model := range m.list {
-		model.Dynamic = dynamic
+// batching is how Triton itself is asked to schedule the models.
+type batching struct {
+	dynamic    *zoo.DynamicBatching // nil: none
+	takesTurns bool
+}
+
+// write writes a model repository of the models whose indexes are given; nil means all of them.
+func (m Models) write(directory string, only []int, how batching) error {
+	for i, model := range m.list {
+		if only != nil && !slices.Contains(only, i) {
+			continue
+		}
+		model.Dynamic, model.TakesTurns = how.dynamic, how.takesTurns
 		if err := zoo.Write(directory, model); err != nil {
 			return fmt.Errorf("rig: %w", err)
 		}

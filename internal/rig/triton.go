@@ -26,10 +26,14 @@ type TritonOptions struct {
 	// Server is the path of tritonserver, or empty for minitriton in this process.
 	Server string
 	Models Models
-	// GPUs is how many emulated GPUs there are, each with one server that serves every model.
+	// GPUs is how many emulated GPUs there are, each with one server.
 	GPUs int
+	// Placement lists, for each GPU, the indexes of the models that its server serves; nil means that each serves every model.
+	Placement [][]int
 	// Dynamic is Triton's dynamic batching; nil means none.
 	Dynamic *zoo.DynamicBatching
+	// RateLimiter has Triton's rate limiter execute one model at a time on each GPU. It needs a real Server.
+	RateLimiter bool
 }
 
 // Tritons are servers with Triton's own scheduling.
@@ -39,6 +43,7 @@ type Tritons struct {
 
 	models  Models
 	gpus    int
+	serving [][]int
 	dir     string
 	minis   []*minitriton.Server
 	servers []*child
@@ -58,26 +63,32 @@ func StartTritons(ctx context.Context, o TritonOptions) (*Tritons, error) {
 }
 
 func (t *Tritons) start(ctx context.Context, o TritonOptions) error {
-	repository := filepath.Join(t.dir, "models")
-	if err := o.Models.write(repository, o.Dynamic); err != nil {
-		return err
+	if o.Placement != nil && len(o.Placement) != o.GPUs {
+		return fmt.Errorf("rig: a placement on %d GPUs, of which there are %d", len(o.Placement), o.GPUs)
 	}
 	for i := range o.GPUs {
 		gpu := "gpu" + strconv.Itoa(i)
+		var only []int
+		if o.Placement != nil {
+			only = o.Placement[i]
+		}
+		repository := filepath.Join(t.dir, gpu+"-models")
+		if err := o.Models.write(repository, only, batching{o.Dynamic, o.RateLimiter}); err != nil {
+			return err
+		}
 		begin := t.startMini
 		if o.Server != "" {
-			begin = func(ctx context.Context, gpu, repository string) error {
-				return t.startReal(ctx, o.Server, gpu, repository)
-			}
+			begin = func(_ context.Context, gpu, repository string) error { return t.startReal(o, gpu, repository) }
 		}
 		if err := begin(ctx, gpu, repository); err != nil {
 			return err
 		}
 	}
+	t.serving = serving(o.Placement, len(o.Models.list))
 	for i, end := range t.GRPC {
 		ready := func(ctx context.Context) error {
 			_, err := readUsage(ctx, t.Metrics[i]) // the door that a tritonserver opens last
-			return errors.Join(err, modelsReady(ctx, end, t.models.Names()))
+			return errors.Join(err, modelsReady(ctx, end, t.namesOn(o, i)))
 		}
 		if o.Server == "" {
 			if err := ready(ctx); err != nil {
@@ -110,7 +121,34 @@ func (t *Tritons) startMini(ctx context.Context, gpu, repository string) error {
 	return nil
 }
 
-func (t *Tritons) startReal(_ context.Context, server, gpu, repository string) error {
+// serving turns a placement around: by model, the GPUs that it is on.
+func serving(placement [][]int, models int) [][]int {
+	if placement == nil {
+		return nil
+	}
+	on := make([][]int, models)
+	for gpu, list := range placement {
+		for _, m := range list {
+			on[m] = append(on[m], gpu)
+		}
+	}
+	return on
+}
+
+// namesOn lists the models that the server of a GPU serves.
+func (t *Tritons) namesOn(o TritonOptions, gpu int) []string {
+	names := t.models.Names()
+	if o.Placement == nil {
+		return names
+	}
+	var on []string
+	for _, m := range o.Placement[gpu] {
+		on = append(on, names[m])
+	}
+	return on
+}
+
+func (t *Tritons) startReal(o TritonOptions, gpu, repository string) error {
 	ports, err := freePorts(3)
 	if err != nil {
 		return err
@@ -121,8 +159,11 @@ func (t *Tritons) startReal(_ context.Context, server, gpu, repository string) e
 		fmt.Sprintf("--http-port=%d", ports[0]), fmt.Sprintf("--grpc-port=%d", ports[1]), fmt.Sprintf("--metrics-port=%d", ports[2]),
 		"--backend-config=python,shm-region-prefix-name=" + filepath.Base(t.dir) + "-" + gpu,
 	}
+	if o.RateLimiter {
+		arguments = append(arguments, "--rate-limit=execution_count")
+	}
 	environment := []string{"CONCH_PARTITION=" + gpu, "CONCH_GPU=" + gpu, "CONCH_SHARE=100", "CONCH_EMULATION_DIR=" + t.dir}
-	c, err := start("tritonserver of "+gpu, filepath.Join(t.dir, gpu+".log"), server, arguments, environment)
+	c, err := start("tritonserver of "+gpu, filepath.Join(t.dir, gpu+".log"), o.Server, arguments, environment)
 	if err != nil {
 		return err
 	}
@@ -142,6 +183,9 @@ func (t *Tritons) BusyShare(u Usage, over time.Duration) float64 {
 
 // Endpoints are the addresses that clients call, host:port.
 func (t *Tritons) Endpoints() []string { return t.GRPC }
+
+// Serving lists, for each model, the indexes of the endpoints that serve it; nil means that each serves every model.
+func (t *Tritons) Serving() [][]int { return t.serving }
 
 // Close ends the servers and removes their files.
 func (t *Tritons) Close() error {

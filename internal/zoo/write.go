@@ -17,6 +17,8 @@ import (
 type DynamicBatching struct {
 	MaxQueueDelay       time.Duration
 	PreferredBatchSizes []int
+	// QueueTimeout is default_queue_policy's: a request that has waited for so long is refused (timeout_action REJECT); 0 means none.
+	QueueTimeout time.Duration
 }
 
 // Model is a model directory to be written: a profile and the rest of its config.pbtxt.
@@ -38,6 +40,9 @@ type Model struct {
 	Instances int
 	// Dynamic asks for Triton's dynamic batching; nil means none.
 	Dynamic *DynamicBatching
+	// TakesTurns gives every instance a rate_limiter resource of which the server has one: a server started with
+	// --rate-limit=execution_count then executes one instance at a time, and forms a batch only when it may execute.
+	TakesTurns bool
 	// ModelPy is written as 1/model.py, which a real server needs and minitriton does not.
 	ModelPy []byte
 }
@@ -63,7 +68,11 @@ func (m Model) Config() (string, error) {
 	fmt.Fprintf(&b, "name: %q\nbackend: \"python\"\nmax_batch_size: %d\n", m.name(), m.MaxBatchSize)
 	fmt.Fprintf(&b, "input [ { name: \"INPUT\" data_type: TYPE_FP32 dims: [ %s ] } ]\n", dims)
 	fmt.Fprintf(&b, "output [ { name: \"OUTPUT\" data_type: TYPE_FP32 dims: [ %s ] } ]\n", dims)
-	fmt.Fprintf(&b, "instance_group [ { count: %d kind: KIND_CPU } ]\n", max(1, m.Instances))
+	limiter := ""
+	if m.TakesTurns {
+		limiter = " rate_limiter { resources [ { name: \"GPU\" count: 1 global: true } ] }"
+	}
+	fmt.Fprintf(&b, "instance_group [ { count: %d kind: KIND_CPU%s } ]\n", max(1, m.Instances), limiter)
 	if d := m.Dynamic; d != nil {
 		b.WriteString("dynamic_batching {")
 		if len(d.PreferredBatchSizes) > 0 {
@@ -71,6 +80,9 @@ func (m Model) Config() (string, error) {
 		}
 		if d.MaxQueueDelay > 0 {
 			fmt.Fprintf(&b, " max_queue_delay_microseconds: %d", d.MaxQueueDelay.Microseconds())
+		}
+		if d.QueueTimeout > 0 {
+			fmt.Fprintf(&b, " default_queue_policy { timeout_action: REJECT default_timeout_microseconds: %d }", d.QueueTimeout.Microseconds())
 		}
 		b.WriteString(" }\n")
 	}

@@ -75,7 +75,7 @@ func TestWrite(t *testing.T) {
 	root := t.TempDir()
 	m := zoo.Model{
 		Name: "dense", Profile: p, Stretch: 5, MaxBatchSize: 32, Dims: []int64{3, 4}, Knee: 60, Jitter: .02, L2: .5, Bandwidth: .25, Instances: 2,
-		Dynamic: &zoo.DynamicBatching{MaxQueueDelay: 1500 * time.Microsecond, PreferredBatchSizes: []int{4, 8}}, ModelPy: []byte("# python\n"),
+		Dynamic: &zoo.DynamicBatching{MaxQueueDelay: 1500 * time.Microsecond, PreferredBatchSizes: []int{4, 8}, QueueTimeout: 70 * time.Millisecond}, TakesTurns: true, ModelPy: []byte("# python\n"),
 	}
 	require.NoError(t, zoo.Write(root, m))
 
@@ -92,6 +92,10 @@ func TestWrite(t *testing.T) {
 	require.Equal(t, int32(2), config.InstanceGroup[0].Count)
 	require.Equal(t, uint64(1500), config.GetDynamicBatching().MaxQueueDelayMicroseconds)
 	require.Equal(t, []int32{4, 8}, config.GetDynamicBatching().PreferredBatchSize)
+	policy := config.GetDynamicBatching().DefaultQueuePolicy
+	require.Equal(t, uint64(70_000), policy.DefaultTimeoutMicroseconds)
+	require.Equal(t, tritonpb.ModelQueuePolicy_REJECT, policy.TimeoutAction)
+	require.Equal(t, uint32(1), config.InstanceGroup[0].RateLimiter.Resources[0].Count)
 	got := map[string]string{}
 	for k, v := range config.Parameters {
 		got[k] = v.StringValue

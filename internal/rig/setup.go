@@ -1,0 +1,131 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/conch-serving/conch/internal/zoo"
+)
+
+// Setup is one way to serve the models of a contest on its GPUs.
+type Setup interface {
+	// String says what is special about it, to be shown.
+	String() string
+	// System is who serves: Triton or Conch.
+	System() string
+	start(ctx context.Context, c *Contest) (running, error)
+}
+
+// running is a system that was started.
+type running interface {
+	System
+	Close() error
+}
+
+// TritonSetup is a tritonserver per GPU with Triton's own scheduling.
+type TritonSetup struct {
+	zoo.DynamicBatching
+	// Placement lists the models of each GPU; nil means that every GPU has every model. Placed says it in words.
+	Placement [][]int
+	Placed    string
+	// RateLimiter lets one model of a GPU execute at a time (tritonserver --rate-limit=execution_count).
+	RateLimiter bool
+}
+
+// System is Triton.
+func (TritonSetup) System() string { return "Triton" }
+
+// String lists the settings that differ from Triton's defaults, and always the delay.
+func (t TritonSetup) String() string {
+	all := []string{fmt.Sprintf("max_queue_delay %v", t.MaxQueueDelay)}
+	if len(t.PreferredBatchSizes) > 0 {
+		all = append(all, fmt.Sprintf("preferred_batch_size %v", t.PreferredBatchSizes))
+	}
+	if t.QueueTimeout > 0 {
+		all = append(all, fmt.Sprintf("queue timeout %v, REJECT", t.QueueTimeout))
+	}
+	if t.Placed != "" {
+		all = append(all, t.Placed)
+	}
+	if t.RateLimiter {
+		all = append(all, "rate limiter, one execution per GPU")
+	}
+	return strings.Join(all, ", ")
+}
+
+func (t TritonSetup) start(ctx context.Context, c *Contest) (running, error) {
+	tritons, err := StartTritons(ctx, TritonOptions{
+		Server: c.Server, Models: c.Models, GPUs: c.GPUs, Placement: t.Placement, Dynamic: &t.DynamicBatching, RateLimiter: t.RateLimiter,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return tritons, nil
+}
+
+// Delays are setups that differ in max_queue_delay.
+func Delays(delays ...time.Duration) []Setup {
+	var all []Setup
+	for _, d := range delays {
+		all = append(all, TritonSetup{DynamicBatching: zoo.DynamicBatching{MaxQueueDelay: d}})
+	}
+	return all
+}
+
+// ConchSetup is Conch in front of the GPUs. Late requests are dropped, which counts as bad.
+type ConchSetup struct {
+	// Discipline is an operator's choice; empty leaves Conch's default.
+	Discipline string
+	Parameters map[string]string
+}
+
+// System is Conch.
+func (ConchSetup) System() string { return "Conch" }
+
+// String says what differs from Conch's defaults.
+func (s ConchSetup) String() string {
+	if s.Discipline == "" {
+		return "late: drop"
+	}
+	text := "late: drop, discipline " + s.Discipline
+	for name, value := range s.Parameters {
+		text += fmt.Sprintf(", %s %s", name, value)
+	}
+	return text
+}
+
+func (s ConchSetup) start(ctx context.Context, c *Contest) (running, error) {
+	conch, err := s.Start(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return conch, nil
+}
+
+// Start starts the Conch of a contest.
+func (s ConchSetup) Start(ctx context.Context, c *Contest) (*Conch, error) {
+	o := ConchOptions{Bin: c.Bin, Server: c.Server, Models: c.Models, GPUs: c.GPUs, GPUType: c.GPUType, Late: "drop"}
+	if s.Discipline != "" {
+		defaults := map[string]any{"late": "drop", "discipline": s.Discipline}
+		if len(s.Parameters) > 0 {
+			defaults["parameters"] = s.Parameters
+		}
+		o.Settings = map[string]any{"defaults": defaults}
+	}
+	return StartConch(ctx, o)
+}
+
+// with starts a setup, uses it and closes it.
+func (c *Contest) with(ctx context.Context, s Setup, use func(System) error) error {
+	started, err := s.start(ctx, c)
+	if err != nil {
+		return fmt.Errorf("rig: %s, %v: %w", s.System(), s, err)
+	}
+	return errors.Join(use(started), started.Close())
+}
