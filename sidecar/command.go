@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/conch-serving/conch/sidecar/apply/driver/shim"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
@@ -73,7 +74,7 @@ Watch Triton servers that run already, and change nothing of theirs:
 	root.Flags().StringVar(&f.admin, "admin", "", "address of the admin API: unix:///path, host:port, or off")
 	root.Flags().StringVar(&f.logLevel, "log-level", "", "debug, info, warn or error")
 	root.Flags().StringVar(&f.logFormat, "log-format", "", "auto, json or text")
-	root.AddCommand(configCommand(p))
+	root.AddCommand(configCommand(p), shimCommand())
 	return root
 }
 
@@ -93,6 +94,14 @@ func configCommand(p process) *cobra.Command {
 		},
 	})
 	return group
+}
+
+// shimCommand is how conch starts the parents of its servers.
+func shimCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "shim DIR", Short: "Keep one tritonserver alive while conch restarts", Hidden: true, Args: cobra.ExactArgs(1),
+		Run: func(_ *cobra.Command, args []string) { os.Exit(shim.Main(args[0])) },
+	}
 }
 
 func environment() config.Environment {

@@ -1,0 +1,145 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package shim
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sharedMemoryDir is where Linux keeps named shared memory.
+const sharedMemoryDir = "/dev/shm"
+
+// identify is a process with its start time, field 22 of /proc/PID/stat.
+func identify(pid int) (process, error) {
+	fields, err := stat(pid)
+	if err != nil {
+		return process{}, err
+	}
+	// After the name the fields count from 3, the state.
+	start, err := strconv.ParseUint(fields[22-3], 10, 64)
+	if err != nil {
+		return process{}, fmt.Errorf("start time of process %d: %w", pid, err)
+	}
+	return process{PID: pid, Start: start}, nil
+}
+
+// stat are the fields of /proc/PID/stat from the third on. The second, the
+// name, may hold anything.
+func stat(pid int) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return nil, err
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 20 {
+		return nil, fmt.Errorf("/proc/%d/stat has %d fields after the name", pid, len(fields))
+	}
+	return fields, nil
+}
+
+// runs reports that the very process is there and more than a zombie.
+func (p process) runs() bool {
+	now, err := identify(p.PID)
+	if err != nil || now != p {
+		return false
+	}
+	fields, err := stat(p.PID)
+	return err == nil && fields[0] != "Z" && fields[0] != "X"
+}
+
+// boot identifies the time since the machine started: process ids and start
+// times mean nothing beyond it.
+func boot() string {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func pids() []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var all []int
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			all = append(all, pid)
+		}
+	}
+	return all
+}
+
+// killMarked kills every process whose environment has one of the names, and
+// waits until they are gone. Processes that nobody has reaped yet are gone.
+func killMarked(names ...string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		left := 0
+		for _, pid := range pids() {
+			environment, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+			if err != nil || pid == os.Getpid() || !marked(environment, names) {
+				continue
+			}
+			left++
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("kill process %d: %w", pid, err)
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d processes survive SIGKILL", left)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func marked(environment []byte, names []string) bool {
+	_, after, found := bytes.Cut(append([]byte{0}, environment...), []byte("\x00"+NameVariable+"="))
+	if !found {
+		return false
+	}
+	value, _, _ := bytes.Cut(after, []byte{0})
+	for _, n := range names {
+		if string(value) == n {
+			return true
+		}
+	}
+	return false
+}
+
+// RemoveSharedMemory removes the named shared memory whose names begin with
+// prefix.
+func RemoveSharedMemory(prefix string) error {
+	if prefix == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(sharedMemoryDir)
+	if err != nil {
+		return nil //nolint:nilerr // none is mounted, so that none was left
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), prefix) {
+			continue
+		}
+		if removing := os.Remove(filepath.Join(sharedMemoryDir, e.Name())); removing != nil && !errors.Is(removing, os.ErrNotExist) {
+			err = errors.Join(err, removing)
+		}
+	}
+	return err
+}
