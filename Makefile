@@ -58,7 +58,8 @@ test: build triton clients race ## everything CI runs: build, vet, unit, propert
 
 # What reads bytes of strangers, as PACKAGE:TARGET. More targets are in those packages; their corpora run as tests.
 FUZZ := sidecar/dispatch/batch:FuzzReadRequest sidecar/dispatch/ingress/http:FuzzHTTPRequest \
-	sidecar/dispatch/batch:FuzzAssemble sidecar/dispatch/ingress/http:FuzzJSONRequest sidecar/dispatch/ingress/http:FuzzBinarySplit
+	sidecar/dispatch/batch:FuzzAssemble sidecar/dispatch/ingress/http:FuzzJSONRequest sidecar/dispatch/ingress/http:FuzzBinarySplit \
+	internal/onnx:FuzzRead
 FUZZ_SECONDS ?= 10
 
 .PHONY: fuzz
@@ -139,7 +140,8 @@ generate: .cache/bin/protoc ## generated code from .proto files
 	@PATH=$(CURDIR)/.cache/bin:$$PATH; \
 	into='--go_out=. --go_opt=module=$(MODULE) --go-grpc_out=. --go-grpc_opt=module=$(MODULE)'; \
 	protoc -I internal/triton/proto $$into internal/triton/proto/*.proto; \
-	protoc -I plugins/policy $$into plugins/policy/policy.proto
+	protoc -I plugins/policy $$into plugins/policy/policy.proto; \
+	protoc -I internal/onnx/proto --go_out=. --go_opt=module=$(MODULE) internal/onnx/proto/onnx.proto
 	@git diff --stat -- '*.pb.go'
 
 .cache/bin/protoc: scripts/setup/protoc.sh scripts/setup/protoc.txt scripts/setup/lib.sh
