@@ -77,7 +77,7 @@ func New(o Options) *Dispatcher {
 	d.clock = d.o.Clock
 	d.origin = d.clock.Now()
 	d.background, d.cancel = context.WithCancel(context.Background())
-	d.sched = queue.New(sink{d}, queue.Options{})
+	d.sched = queue.New(sink{d}, queue.Options{Trial: trialPause})
 	d.alarm = d.clock.Alarm(d.ring)
 	return d
 }

@@ -13,6 +13,11 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
+// trialPause is the shortest time between two executions of a model only to see whether its
+// profile, by which its requests cannot be served in time, is true; it grows to 8 s while
+// the profile is.
+const trialPause = queue.Time(500 * time.Millisecond)
+
 type profileKey struct{ model, gpuType string }
 
 // class is a profile class: partitions of one GPU type and share have the same

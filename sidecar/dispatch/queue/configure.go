@@ -104,6 +104,9 @@ func (s *Scheduler) rewire() {
 				m.pool.waiting++
 			}
 		}
+		if m.pool != nil && m.trial.owed {
+			m.pool.owed++
+		}
 		if m.pool != nil && m.preempter != nil && s.preemptor != nil {
 			m.pool.preempt = true
 		}
@@ -133,11 +136,12 @@ func (s *Scheduler) SetModel(now Time, id ModelID, spec ModelSpec) error {
 		return fmt.Errorf("set model %d (%q): %w", id, spec.Name, ErrUnknownModel)
 	}
 	now = s.hold(now)
+	was := m.spec.Late
 	m.setSpec(spec)
 	if spec.Closed {
 		s.empty(m, DropClosed)
 	} else {
-		s.reopen(m)
+		s.reopen(m, was)
 	}
 	s.dirty = true
 	s.release(now)
@@ -145,9 +149,9 @@ func (s *Scheduler) SetModel(now Time, id ModelID, spec ModelSpec) error {
 }
 
 // reopen puts requests that were given up back among those that wait, if the
-// new specification may decide otherwise about them.
-func (s *Scheduler) reopen(m *model) {
-	if m.spec.Late == LateServe && m.spec.Drop.bounded() && len(m.spec.Classes) > 0 {
+// new specification may decide otherwise about them. What waits for a trial waits on.
+func (s *Scheduler) reopen(m *model, was Late) {
+	if (m.spec.Late == LateServe || was == LateDrop) && m.spec.Drop.bounded() && len(m.spec.Classes) > 0 {
 		return
 	}
 	for _, l := range m.lanes {

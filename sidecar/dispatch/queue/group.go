@@ -18,10 +18,12 @@ type partition struct {
 	up       bool
 	draining bool
 	busy     bool // from Dispatch to Complete
-	free     bool // in the group's set of free partitions
-	work     work // what its batch adds to its pool's
-	batch    Batch
-	turn     int // in group.cycle: whose turn it was last
+	// experiment is what its batch is to find out.
+	experiment experiment
+	free       bool // in the group's set of free partitions
+	work       work // what its batch adds to its pool's
+	batch      Batch
+	turn       int // in group.cycle: whose turn it was last
 }
 
 // usable tells whether the partition may be given batches when it is idle.
@@ -63,6 +65,8 @@ type pool struct {
 	waiting int      // lanes with requests that can still make it
 	preempt bool     // a discipline may preempt, and the sink can
 	late    laneList // lanes with requests that were given up
+	owed    int      // models that are owed a trial
+	forced  Time     // from when on a trial may take a partition that others wait for
 	timer   slot     // when the most urgent candidate may start before its exec
 }
 
@@ -70,6 +74,7 @@ type pool struct {
 type service struct {
 	group   *group
 	table   Table // nil without a usable profile
+	hope    Table // nil where table is known well
 	limit   int   // rows per batch
 	most    int   // limit, or less if the discipline wants that, as of epoch
 	bounded bool  // batches are kept within deadlines

@@ -178,6 +178,12 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 			c.gather(now, l.waiting.head) // nobody was given up, so make no room
 		}
 	}
+	if svc.bounded && c.widen(now) {
+		p.experiment = experimentProbe
+		s.stats.Probes++
+	}
+	l.m.probe.since++
+	l.m.trial.executes(c.Rows, now, s.trial)
 	l.waiting.cut(c.first, c.last)
 	s.count(l, -c.Requests, -c.Rows)
 	s.dispatch(p, l, svc, c.first, now, false, hurried && execOf(c, now) > now)
@@ -240,8 +246,12 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 // nearest latest first; one that is more urgent still and may start before its
 // exec comes before them.
 func (s *Scheduler) freed(p *partition, now Time) {
-	if pl := p.group.pool; pl.late.n > 0 && pl.work.late < pl.leftOver() {
-		s.serveLate(pl, now)
+	if pl := p.group.pool; pl.late.n > 0 {
+		if pl.work.late < pl.leftOver() {
+			s.serveLate(pl, now, false)
+		} else if pl.mayForce(now) {
+			s.serveLate(pl, now, true)
+		}
 	}
 	for p.free {
 		g := p.group
@@ -329,9 +339,12 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 		s.timers.set(&pl.timer, next)
 	}
 	for pl.late.n > 0 && (pl.free > pl.waiting || pl.free > 0 && pl.work.late < pl.leftOver()) {
-		if !s.serveLate(pl, now) {
+		if !s.serveLate(pl, now, false) {
 			break
 		}
+	}
+	if pl.free > 0 && pl.mayForce(now) {
+		s.serveLate(pl, now, true)
 	}
 }
 
@@ -384,9 +397,13 @@ func (pl *pool) mostUrgent() *candidate {
 }
 
 // serveLate dispatches one batch of requests that were given up, lane by lane.
-// How large a batch may be says lateLimit.
-func (s *Scheduler) serveLate(pl *pool, now Time) bool {
+// How large a batch may be says lateLimit. If forced, others wait for the
+// partition, and only a model that is owed a trial is served.
+func (s *Scheduler) serveLate(pl *pool, now Time, forced bool) bool {
 	for l := pl.late.head; l != nil; l = l.next {
+		if forced && !l.m.trial.owed {
+			continue
+		}
 		var svc *service
 		var on *partition
 		for _, o := range l.m.services {
@@ -401,6 +418,13 @@ func (s *Scheduler) serveLate(pl *pool, now Time) bool {
 		last, rows, n := first, int(first.Rows), 1
 		for r := first.next; r != nil && rows+int(r.Rows) <= svc.late; r = r.next {
 			last, rows, n = r, rows+int(r.Rows), n+1
+		}
+		if l.m.trial.owed {
+			l.m.settled()
+			on.experiment = experimentTrial
+			if forced {
+				pl.force(now, svc.table.At(rows))
+			}
 		}
 		l.late.cut(first, last)
 		s.countLate(l, -n, -rows)

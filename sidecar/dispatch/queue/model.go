@@ -32,6 +32,9 @@ type model struct {
 	requests, rows, late, lateRows int
 	rate                           rate
 
+	trial trial
+	probe probe
+
 	epoch      uint32  // of the rate that the services were last aimed with
 	need       float64 // the mean of what its services say; its part of its pool's
 	crowd      float64 // likewise its part
@@ -74,6 +77,14 @@ func (m *model) table(class int32) Table {
 		return nil
 	}
 	return m.spec.Classes[class]
+}
+
+// hope returns the optimistic table of a profile class, nil if there is none.
+func (m *model) hope(class int32) Table {
+	if m.table(class) == nil || int(class) >= len(m.spec.Optimistic) || len(m.spec.Optimistic[class]) < 2 {
+		return nil
+	}
+	return m.spec.Optimistic[class]
 }
 
 // laneFor returns the lane of a key, recycling an idle one for a new key.
@@ -122,7 +133,7 @@ func (m *model) serve(groups []*group) {
 			if sv.Model != m.id {
 				continue
 			}
-			svc := &service{group: g, table: m.table(sv.Class), limit: m.spec.MaxBatch}
+			svc := &service{group: g, table: m.table(sv.Class), hope: m.hope(sv.Class), limit: m.spec.MaxBatch}
 			if sv.MaxBatch > 0 {
 				svc.limit = min(svc.limit, sv.MaxBatch)
 			}

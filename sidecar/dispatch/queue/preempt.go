@@ -55,7 +55,7 @@ func (s *Scheduler) takeOver(c *candidate, p *partition, now Time) {
 	s.stats.Preempted++
 	s.stats.PreemptedRequests += uint64(len(s.lost))
 	s.preemptor.Preempt(&p.batch)
-	p.busy = false
+	p.busy, p.experiment = false, experimentNone
 	p.group.pool.work.add(p.work, -1)
 	clear(p.batch.Requests)
 	l.waiting.cut(c.first, c.last)

@@ -107,7 +107,8 @@ const (
 	// LateServe keeps it and serves it behind everything that can still make
 	// its deadline, on partitions that nobody else waits for. The default.
 	LateServe Late = iota
-	// LateDrop hands it to Sink.Drop at once.
+	// LateDrop hands it to Sink.Drop at once, but for a few that are tried (see
+	// Options.Trial).
 	LateDrop
 )
 
@@ -127,6 +128,10 @@ type ModelSpec struct {
 	// one class, means that no usable profile exists yet: there, requests are
 	// forwarded at once in batches of whatever is queued, and never dropped.
 	Classes []Table
+	// Optimistic holds for each class the least that l(b) may be, where that is not
+	// well known: batches that only this table allows are tried at a bounded rate
+	// (see trial.go). An empty list or table means that nothing is to be tried.
+	Optimistic []Table
 	// MaxBatch is the largest number of rows in a batch; below 1 counts as 1.
 	MaxBatch int
 	// Closed says that nothing of this model is to be queued any more: what waits

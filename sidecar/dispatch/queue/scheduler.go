@@ -7,6 +7,10 @@ package queue
 type Options struct {
 	// RateWindow is the time over which arrival rates are averaged; zero means 5 s.
 	RateWindow Time
+	// Trial is the shortest time between two executions of a model for the sake of
+	// finding out whether requests that its profile condemns can be served after all
+	// (see trial.go). Zero means that profiles are true and nothing is tried.
+	Trial Time
 }
 
 // Scheduler holds the queues of all models and the state of all partitions. It
@@ -19,6 +23,7 @@ type Scheduler struct {
 	sink      Sink
 	preemptor Preemptor // the sink, if it is one
 	window    Time
+	trial     Time
 	now       Time
 
 	models     []*model     // by identifier; nil where removed
@@ -44,7 +49,7 @@ func New(sink Sink, o Options) *Scheduler {
 	}
 	preemptor, _ := sink.(Preemptor)
 	return &Scheduler{
-		sink: sink, preemptor: preemptor, window: o.RateWindow, byKey: make(map[string]*group),
+		sink: sink, preemptor: preemptor, window: o.RateWindow, trial: o.Trial, byKey: make(map[string]*group),
 		models: make([]*model, 1), partitions: make([]*partition, 1),
 	}
 }
@@ -200,6 +205,7 @@ func (s *Scheduler) Complete(now Time, id PartitionID) {
 		return
 	}
 	p.busy = false
+	s.found(p, now)
 	if p.usable() {
 		p.group.pool.work.add(p.work, -1)
 	}
@@ -277,6 +283,9 @@ func (s *Scheduler) countLate(l *lane, requests, rows int) {
 	l.nlate += requests
 	l.m.late += requests
 	l.m.lateRows += rows
+	if l.m.late == 0 {
+		l.m.settled()
+	}
 	s.stats.LateRequests += requests
 	if l.avoid != NoPartition {
 		l.m.avoiding += requests
@@ -314,7 +323,7 @@ func (s *Scheduler) take(l *lane, r *Request) {
 // giveUp is what drop policies do to a waiting request.
 func (s *Scheduler) giveUp(l *lane, r *Request, why DropReason) {
 	s.take(l, r)
-	if l.m.spec.Late == LateDrop {
+	if tried := why == DropLate && s.tries(l.m, r); l.m.spec.Late == LateDrop && !tried {
 		s.drop(r, why)
 		return
 	}

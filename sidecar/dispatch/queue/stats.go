@@ -16,6 +16,9 @@ type Stats struct {
 	// Preempted counts batches that gave way to larger ones, PreemptedRequests
 	// their requests. Dispatched and Batches count them too.
 	Preempted, PreemptedRequests uint64
+	// Trials and Probes count executions that were to find out whether a profile is
+	// still true (see trial.go).
+	Trials, Probes uint64
 	// Dropped counts Sink.Drop calls, GivenUp requests that were kept to be
 	// served late, both by DropReason.
 	Dropped, GivenUp [dropReasons]uint64

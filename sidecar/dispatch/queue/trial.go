@@ -1,0 +1,155 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+// What is believed of l(b) decides what is executed, and what is executed is all
+// that can correct the belief. Two exceptions break that circle, each at a bounded
+// rate.
+//
+// A trial executes a request that the belief alone condemns: one that could not
+// have made its deadline even if it had been started when it arrived. Without
+// trials, a model whose l(1) is believed to be above its SLO would never run again
+// under LateDrop. A model has one trial at a time, the first when nothing as large
+// was executed for Options.Trial, then at most one per Options.Trial, and half as
+// often after each trial that took as long as believed, down to one in 16
+// Options.Trial. Trials take partitions that nobody waits for; where somebody
+// always waits they take at most a thirty-second of the pool's time.
+//
+// A probe is a batch that is larger than the deadline of its first request allows
+// by the belief, but not by ModelSpec.Optimistic. At most one batch in 16 of a
+// model is a probe, and half as many after each probe that took longer than hoped,
+// down to one in 1024.
+const (
+	trialSlowest = 16 // times Options.Trial
+	trialShare   = 32 // one part in so many of a pool's time, while others wait
+	// A trial that takes less than this part of what was believed shows that the belief is wrong.
+	trialSurprise = .9
+
+	probeOften, probeSeldom = 16, 1024
+	// A size is probed where it may take less than this part of what is believed.
+	probeHope = .8
+	// A probe has at most so many times the rows that the belief allows.
+	probeGrowth = 2
+)
+
+// trial is when a model's next trial may be.
+type trial struct {
+	next, every Time
+	rows        int32 // of the request that was condemned last
+	// owed tells that the model has a late request which must be tried.
+	owed bool
+}
+
+// probe counts the batches of a model between probes.
+type probe struct{ since, gap int }
+
+// experiment is what a running batch is to find out.
+type experiment uint8
+
+const (
+	experimentNone experiment = iota
+	experimentTrial
+	experimentProbe
+)
+
+// condemned tells whether belief alone gives a request up: it would be late even if it had
+// been started when it arrived.
+func (m *model) condemned(r *Request) bool {
+	return m.fastest != nil && int(r.Rows) < len(m.fastest) && r.Arrival+m.fastest[r.Rows] > r.Deadline
+}
+
+// tries decides whether a request that was given up is to be tried.
+func (s *Scheduler) tries(m *model, r *Request) bool {
+	t := &m.trial
+	if s.trial == 0 || m.pool == nil || !m.condemned(r) {
+		return false
+	}
+	t.rows = r.Rows
+	if t.every == 0 {
+		t.every, t.next = s.trial, s.now+s.trial
+	}
+	if t.owed || s.now < t.next {
+		return false
+	}
+	t.next = s.now + t.every
+	t.owed = true
+	m.pool.owed++
+	s.stats.Trials++
+	return true
+}
+
+// executes notes a batch that nobody had given up: while such batches show what l(b) is,
+// nothing smaller is tried.
+func (t *trial) executes(rows int, now, pause Time) {
+	if t.every > 0 && rows >= int(t.rows) {
+		t.next = max(t.next, now+pause)
+	}
+}
+
+// settled ends what is owed to a model: a late request was dispatched, or none is left.
+func (m *model) settled() {
+	if !m.trial.owed {
+		return
+	}
+	m.trial.owed = false
+	if m.pool != nil {
+		m.pool.owed--
+	}
+}
+
+// mayForce tells whether a trial may take a partition now that others wait for.
+func (pl *pool) mayForce(now Time) bool { return pl.owed > 0 && now >= pl.forced }
+
+// force notes that a trial took a partition that others waited for.
+func (pl *pool) force(now, took Time) {
+	pl.forced = now + trialShare*max(1, took)/Time(max(1, pl.usable))
+}
+
+// widen makes a probe of a candidate that is about to start, if one is due: it adds waiting
+// requests as long as the deadline holds by the optimistic table. It reports whether it did.
+func (c *candidate) widen(now Time) bool {
+	l, svc := c.lane, c.svc
+	m := l.m
+	if svc.hope == nil || m.stepper != nil || l.avoid != NoPartition || m.probe.since < max(m.probe.gap, probeOften) {
+		return false
+	}
+	most := min(svc.limit, probeGrowth*c.Rows)
+	rows, requests, last := c.Rows, c.Requests, c.last
+	for r := last.next; r != nil && rows+int(r.Rows) <= most && now+svc.hope.At(rows+int(r.Rows)) <= c.Deadline; r = r.next {
+		rows, requests, last = rows+int(r.Rows), requests+1, r
+	}
+	if rows == c.Rows || now+svc.table.At(rows) <= c.Deadline || float64(svc.hope.At(rows)) > probeHope*float64(svc.table.At(rows)) {
+		return false
+	}
+	c.Rows, c.Requests, c.last = rows, requests, last
+	m.probe.since = 0
+	return true
+}
+
+// found takes the result of an experiment.
+func (s *Scheduler) found(p *partition, now Time) {
+	m := s.model(p.batch.Model)
+	what := p.experiment
+	p.experiment = experimentNone
+	if m == nil || what == experimentNone {
+		return
+	}
+	took, believed := now-p.batch.Start, p.batch.Finish-p.batch.Start
+	switch what {
+	case experimentTrial:
+		if float64(took) < trialSurprise*float64(believed) {
+			m.trial.every = s.trial
+			m.trial.next = min(m.trial.next, now+s.trial)
+		} else {
+			m.trial.every = min(2*m.trial.every, trialSlowest*s.trial)
+			m.trial.next = max(m.trial.next, now+m.trial.every)
+		}
+	case experimentProbe:
+		if float64(took) < (1+probeHope)/2*float64(believed) {
+			m.probe.gap = probeOften
+		} else {
+			m.probe.gap = min(2*max(m.probe.gap, probeOften), probeSeldom)
+		}
+	}
+}
