@@ -27,7 +27,7 @@ func (moody) Describe(context.Context) (*policy.Description, error) {
 	}, nil
 }
 
-func (moody) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+func (moody) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*policy.Plan, error) {
 	switch s.GetParameters()["mood"] {
 	case "hang":
 		time.Sleep(time.Hour)
@@ -36,12 +36,12 @@ func (moody) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error)
 	case "nonsense":
 		return &policy.Plan{
 			SnapshotRevision: s.GetRevision(), Policy: "moody", PolicyVersion: "1",
-			Partitions: []*policy.Partition{{Id: "nowhere", Gpu: "no such GPU", ThreadPercentage: 900}},
+			Partitions: []*policy.Partition{{Id: "nowhere", Gpus: []string{"no such GPU"}, ThreadPercentage: 900}},
 		}, nil
 	}
 	halves := proto.CloneOf(s)
 	halves.Parameters = map[string]string{"partitions": "* = 50, 50", "discipline": "eager"}
-	plan, err := static.New().Plan(ctx, halves)
+	plan, err := static.New().Plan(ctx, halves, h)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"log/slog"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -24,7 +23,7 @@ func machine(c *config.Config, daemon mps.Daemon, log *slog.Logger) (*policy.Nod
 	if err != nil {
 		name = "localhost"
 	}
-	node := &policy.Node{Name: name, CpuCores: uint32(runtime.NumCPU()), MemoryBytes: hostMemory()}
+	node := &policy.Node{Name: name}
 	if c.Driver.Kind == config.DriverAttach {
 		// The devices are the servers' affair, wherever they are.
 		node.Gpus = devices(c)
@@ -48,7 +47,7 @@ func machine(c *config.Config, daemon mps.Daemon, log *slog.Logger) (*policy.Nod
 		node.Gpus = found
 	default:
 		// Triton's CPU models need a place too.
-		node.Gpus = []*policy.GPU{{Id: config.GPUID(0), Type: "CPU", MemoryBytes: node.GetMemoryBytes(), Emulated: true}}
+		node.Gpus = []*policy.GPU{{Id: config.GPUID(0), Type: "CPU", MemoryBytes: hostMemory(), Emulated: true}}
 	}
 	for _, g := range node.GetGpus() {
 		g.SharesEnforced = daemon.Running && !g.GetEmulated()

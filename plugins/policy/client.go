@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -43,14 +44,54 @@ func (c *Client) Describe(ctx context.Context) (*Description, error) {
 	return d, nil
 }
 
-// Plan implements [Policy], with the errors of [Client.Describe].
-func (c *Client) Plan(ctx context.Context, s *Snapshot) (*Plan, error) {
+// Plan implements [Policy], with the errors of [Client.Describe]. The policy's
+// questions go to h, within Snapshot.evaluations: one that asks for more, or
+// that ends the call without a plan, is [ErrGarbled]. An error of h ends the
+// call and is returned as it is.
+func (c *Client) Plan(ctx context.Context, s *Snapshot, h Host) (*Plan, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	codec := &answerCodec{}
-	p, err := c.rpc.Plan(ctx, s, grpc.ForceCodecV2(codec))
+	stream, err := c.rpc.Plan(ctx, grpc.ForceCodecV2(codec))
 	if err != nil {
 		return nil, codec.explain(err)
 	}
-	return p, nil
+	message := &HostMessage{Message: &HostMessage_Snapshot{Snapshot: s}}
+	left := s.GetEvaluations()
+	for {
+		// A failed Send means that the stream is over; Recv says why.
+		if err := stream.Send(message); err != nil && !errors.Is(err, io.EOF) {
+			return nil, codec.explain(err)
+		}
+		answer, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil, fmt.Errorf("%w: the policy ended the call without a plan", ErrGarbled)
+		}
+		if err != nil {
+			return nil, codec.explain(err)
+		}
+		switch what := answer.GetMessage().(type) {
+		case *PolicyMessage_Plan:
+			if what.Plan == nil {
+				return nil, fmt.Errorf("%w: an empty plan message", ErrGarbled)
+			}
+			return what.Plan, nil
+		case *PolicyMessage_Evaluate:
+			plans := what.Evaluate.GetPlans()
+			if len(plans) > MaxEvaluatePlans || uint32(len(plans)) > left {
+				return nil, fmt.Errorf("%w: it asks to evaluate %d plans; at most %d a question, and %d of the snapshot's %d evaluations are left",
+					ErrGarbled, len(plans), MaxEvaluatePlans, left, s.GetEvaluations())
+			}
+			left -= uint32(len(plans))
+			outcomes, err := h.Evaluate(ctx, plans...)
+			if err != nil {
+				return nil, err
+			}
+			message = &HostMessage{Message: &HostMessage_Outcomes{Outcomes: &Outcomes{Outcomes: outcomes}}}
+		default:
+			return nil, fmt.Errorf("%w: a message that is neither a question nor a plan", ErrGarbled)
+		}
+	}
 }
 
 // answerCodec is the protobuf codec of one call. gRPC reports an answer that

@@ -17,7 +17,7 @@ func (mine) Describe(context.Context) (*policy.Description, error) {
 	return &policy.Description{Name: "mine", Version: "0.1.0", Summary: "All models on the first GPU."}, nil
 }
 
-func (mine) Plan(_ context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+func (mine) Plan(_ context.Context, s *policy.Snapshot, _ policy.Host) (*policy.Plan, error) {
 	plan := &policy.Plan{SnapshotRevision: s.GetRevision()}
 	x := policy.NewIndex(s)
 	if len(x.GPUs()) == 0 {
@@ -28,7 +28,7 @@ func (mine) Plan(_ context.Context, s *policy.Snapshot) (*policy.Plan, error) {
 		return plan, nil
 	}
 	gpu := x.GPUs()[0]
-	only := &policy.Partition{Id: gpu.GetId(), Node: gpu.Node, Gpu: gpu.GetId(), ThreadPercentage: 100}
+	only := &policy.Partition{Id: gpu.GetId(), Node: gpu.Node, Gpus: []string{gpu.GetId()}, ThreadPercentage: 100}
 	for _, m := range s.GetModels() {
 		only.Instances = append(only.Instances, policy.ModelInstance(m.GetName(), 0))
 	}
@@ -42,14 +42,14 @@ func ExamplePolicy() {
 		Revision: 3,
 		Nodes:    []*policy.Node{{Name: "box", Gpus: []*policy.GPU{{Id: "gpu0"}}}},
 		Models:   []*policy.Model{{Name: "bert"}, {Name: "resnet50"}},
-	})
+	}, policy.NoEvaluation{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	for _, p := range plan.GetPartitions() {
 		for _, in := range p.GetInstances() {
-			fmt.Println(p.GetId(), in.Label())
+			fmt.Println(p.GetId(), in.GetModel())
 		}
 	}
 	// Output:

@@ -16,6 +16,7 @@ type Index struct {
 	profiles map[profileKey]*Profile
 	gpus     []NodeGPU
 	byID     map[gpuKey]*GPU
+	derived  map[string]*DerivedModel
 	rules    map[string]*Rule
 	anyModel *Rule
 }
@@ -37,7 +38,14 @@ func NewIndex(s *Snapshot) *Index {
 		models:   make(map[string]*Model, len(s.GetModels())),
 		profiles: make(map[profileKey]*Profile, len(s.GetProfiles())),
 		byID:     make(map[gpuKey]*GPU),
+		derived:  make(map[string]*DerivedModel),
 		rules:    make(map[string]*Rule),
+	}
+	for _, d := range s.GetDerived() {
+		name := d.GetRecipe().GetName()
+		if _, twice := x.derived[name]; !twice {
+			x.derived[name] = d
+		}
 	}
 	for _, m := range s.GetModels() {
 		if _, twice := x.models[m.GetName()]; !twice {
@@ -71,6 +79,33 @@ func (x *Index) Snapshot() *Snapshot { return x.snapshot }
 
 // Model by name; nil where there is none.
 func (x *Index) Model(name string) *Model { return x.models[name] }
+
+// Derived is the derived model that exists or is on offer under the name; nil
+// where there is none.
+func (x *Index) Derived(name string) *DerivedModel { return x.derived[name] }
+
+// CPU of a node; nil where it may run no models.
+func (x *Index) CPU(node string) *CPU {
+	for _, n := range x.snapshot.GetNodes() {
+		if n.GetName() == node {
+			return n.GetCpu()
+		}
+	}
+	return nil
+}
+
+// GPUOf is the GPU that a partition has a share of; nil where it has none,
+// several, or one that the snapshot does not have.
+func (x *Index) GPUOf(part *Partition) *GPU { return x.GPU(part.GetNode(), part.GPU()) }
+
+// TypeOf is what profiles call the place of a partition: the type of its GPU, or
+// of its node's CPUs; empty where the snapshot does not have it.
+func (x *Index) TypeOf(part *Partition) string {
+	if part.OnCPU() {
+		return x.CPU(part.GetNode()).GetType()
+	}
+	return x.GPUOf(part).GetType()
+}
 
 // GPUs of all nodes, unavailable ones included, sorted by node, then by index,
 // then by id: GPU order.

@@ -3,63 +3,62 @@
 
 package policy
 
-// Key names what an instance holds: "model:resnet50", "merge_group:g1" or
-// "segment:s1"; empty where it holds nothing.
-func (x *Instance) Key() string {
-	switch what := x.GetWhat().(type) {
-	case *Instance_Model:
-		return "model:" + what.Model
-	case *Instance_MergeGroup:
-		return "merge_group:" + what.MergeGroup
-	case *Instance_Segment:
-		return "segment:" + what.Segment
+// ModelInstance is an instance of a model; maxBatch 0 means the model's own
+// maximum.
+func ModelInstance(model string, maxBatch uint32) *Instance {
+	return &Instance{Model: model, MaxBatch: maxBatch}
+}
+
+// GPU is the id of the one GPU that the partition has a share of; empty for a
+// partition on its node's CPUs, and for one on several GPUs.
+func (x *Partition) GPU() string {
+	if len(x.GetGpus()) == 1 {
+		return x.GetGpus()[0]
 	}
 	return ""
 }
 
-// Label is what an instance holds as a person reads it.
-func (x *Instance) Label() string {
-	switch what := x.GetWhat().(type) {
-	case *Instance_Model:
-		return what.Model
-	case *Instance_MergeGroup:
-		return what.MergeGroup + " (merge group)"
-	case *Instance_Segment:
-		return what.Segment + " (segment)"
+// OnCPU reports that the partition has a share of its node's CPUs and of no GPU.
+func (x *Partition) OnCPU() bool { return len(x.GetGpus()) == 0 }
+
+// On reports whether the partition has a share of the GPU of the node.
+func (x *Partition) On(node, gpu string) bool {
+	if x.GetNode() != node {
+		return false
 	}
-	return "nothing"
-}
-
-// ModelInstance is an instance of a model; maxBatch 0 means the model's own
-// maximum.
-func ModelInstance(model string, maxBatch uint32) *Instance {
-	return &Instance{What: &Instance_Model{Model: model}, MaxBatch: maxBatch}
-}
-
-// ModelsOf returns the models that an instance of the plan serves: itself, the
-// members of its merge group, or the model that its segment is of.
-func (x *Plan) ModelsOf(in *Instance) []string {
-	switch what := in.GetWhat().(type) {
-	case *Instance_Model:
-		return []string{what.Model}
-	case *Instance_MergeGroup:
-		for _, g := range x.GetMergeGroups() {
-			if g.GetName() == what.MergeGroup {
-				return g.GetMembers()
-			}
+	for _, id := range x.GetGpus() {
+		if id == gpu {
+			return true
 		}
-	case *Instance_Segment:
-		for _, s := range x.GetSegments() {
-			if s.GetName() == what.Segment {
-				return []string{s.GetModel()}
-			}
+	}
+	return false
+}
+
+// Recipe by the name of the model that it makes; nil where the plan wants no
+// such model.
+func (x *Plan) Recipe(name string) *Recipe {
+	for _, r := range x.GetRecipes() {
+		if r.GetName() == name {
+			return r
 		}
 	}
 	return nil
 }
 
-// PartitionsOf returns the partitions of the plan that serve the model in
-// whatever form, in the plan's order.
+// ModelsOf returns the models that clients know and that an instance of the plan
+// serves: those that its recipe makes it from, or itself.
+func (x *Plan) ModelsOf(in *Instance) []string {
+	if in.GetModel() == "" {
+		return nil
+	}
+	if r := x.Recipe(in.GetModel()); r != nil {
+		return r.GetMembers()
+	}
+	return []string{in.GetModel()}
+}
+
+// PartitionsOf returns the partitions of the plan that serve the model, itself
+// or in a derived model, in the plan's order.
 func (x *Plan) PartitionsOf(model string) []*Partition {
 	var found []*Partition
 	for _, part := range x.GetPartitions() {

@@ -19,50 +19,24 @@ func (x *Index) PartitionBytes(p *Plan, part *Partition) uint64 {
 }
 
 // InstanceBytes is the memory of one instance: its weights, and the working
-// memory of its largest batch. The members of a merge group count what they
-// share once (each the most that it shares with a member before it), a segment
-// counts its fraction of the model. An instance of something that the snapshot
-// or the plan does not have counts 0.
+// memory of its largest batch. A derived model that does not exist yet counts
+// what it will need where that is known, else what its members need together,
+// which serve in its place until it exists: the larger of both. An instance of
+// something that the snapshot or the plan does not have counts 0.
 func (x *Index) InstanceBytes(p *Plan, in *Instance) (weights, working uint64) {
-	switch what := in.GetWhat().(type) {
-	case *Instance_Model:
-		m := x.Model(what.Model)
+	if m := x.Model(in.GetModel()); m != nil {
 		return m.GetMemoryBytes(), workingBytes(m, in.GetMaxBatch())
-	case *Instance_MergeGroup:
-		var members []*Model
-		for _, g := range p.GetMergeGroups() {
-			if g.GetName() != what.MergeGroup {
-				continue
-			}
-			for _, name := range g.GetMembers() {
-				m := x.Model(name)
-				weights = addBytes(weights, m.GetMemoryBytes()-min(m.GetMemoryBytes(), mostShared(m, members)))
-				working = max(working, workingBytes(m, in.GetMaxBatch()))
-				members = append(members, m)
-			}
-			return weights, working
-		}
-	case *Instance_Segment:
-		for _, s := range p.GetSegments() {
-			if s.GetName() == what.Segment {
-				m, parts := x.Model(s.GetModel()), uint64(max(1, s.GetCount()))
-				return m.GetMemoryBytes() / parts, workingBytes(m, in.GetMaxBatch()) / parts
-			}
-		}
 	}
-	return 0, 0
-}
-
-func mostShared(m *Model, others []*Model) uint64 {
-	var most uint64
-	for _, similarity := range m.GetSimilarities() {
-		for _, other := range others {
-			if similarity.GetModel() == other.GetName() {
-				most = max(most, similarity.GetSharedBytes())
-			}
-		}
+	recipe := p.Recipe(in.GetModel())
+	if recipe == nil {
+		return 0, 0
 	}
-	return most
+	for _, name := range recipe.GetMembers() {
+		m := x.Model(name)
+		weights = addBytes(weights, m.GetMemoryBytes())
+		working = max(working, workingBytes(m, in.GetMaxBatch()))
+	}
+	return max(weights, x.Derived(in.GetModel()).GetMemoryBytes()), working
 }
 
 // workingBytes of a batch; 0 rows mean the model's own maximum.

@@ -5,6 +5,7 @@ package policy_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -134,14 +135,11 @@ func TestPartitionBytes(t *testing.T) {
 		{Name: "b", MemoryBytes: 50, ActivationBytesPerRow: 10, MaxBatchSize: 4, Similarities: []*policy.Similarity{{Model: "a", SharedBytes: 30}}},
 		{Name: "c"},
 		{Name: "huge", MemoryBytes: math.MaxUint64, ActivationBytesPerRow: math.MaxUint64, MaxBatchSize: 2},
-	}}
+	}, Derived: []*policy.DerivedModel{{Recipe: &policy.Recipe{Name: "h"}, MemoryBytes: 200}}}
 	x := policy.NewIndex(s)
 	plan := &policy.Plan{
-		MergeGroups: []*policy.MergeGroup{{Name: "g", Members: []string{"a", "b"}}},
-		Segments:    []*policy.Segment{{Name: "a/0", Model: "a", Count: 2}},
+		Recipes: []*policy.Recipe{{Name: "g", Members: []string{"a", "b"}}, {Name: "h", Members: []string{"a", "b"}}},
 	}
-	group := &policy.Instance{What: &policy.Instance_MergeGroup{MergeGroup: "g"}}
-	segment := &policy.Instance{What: &policy.Instance_Segment{Segment: "a/0"}}
 	for _, test := range []struct {
 		name      string
 		instances []*policy.Instance
@@ -152,8 +150,8 @@ func TestPartitionBytes(t *testing.T) {
 		{"smaller batch", []*policy.Instance{policy.ModelInstance("a", 3)}, 106},
 		{"working memory counts once", []*policy.Instance{policy.ModelInstance("a", 0), policy.ModelInstance("b", 0)}, 190},
 		{"unknown memory", []*policy.Instance{policy.ModelInstance("c", 0), policy.ModelInstance("nosuch", 0)}, 0},
-		{"shared bytes count once", []*policy.Instance{group}, 160},
-		{"half a model", []*policy.Instance{segment}, 58},
+		{"a merge that is not made yet is its members", []*policy.Instance{policy.ModelInstance("g", 0)}, 190},
+		{"or what it will be, where that is more", []*policy.Instance{policy.ModelInstance("h", 0)}, 240},
 		{"no overflow", []*policy.Instance{policy.ModelInstance("huge", 0), policy.ModelInstance("a", 0)}, math.MaxUint64},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -253,26 +251,37 @@ func TestResolve(t *testing.T) {
 
 func TestUnmet(t *testing.T) {
 	d := &policy.Description{Needs: []string{
-		policy.NeedProfiles, policy.NeedInterference, policy.NeedSimilarity, policy.NeedVariants, policy.NeedCost, "magic",
+		policy.NeedProfiles, policy.NeedInterference, policy.NeedRequirements, policy.NeedUtilizations, policy.NeedSimilarity,
+		policy.NeedDerived, policy.NeedVariants, policy.NeedCost, policy.NeedEvaluate, "magic",
 	}}
 	require.Equal(t, []string{"magic"}, d.Unmet(&policy.Snapshot{}))
 	s := &policy.Snapshot{Models: []*policy.Model{{Name: "m"}}}
 	require.Equal(t, d.Needs, d.Unmet(s))
-	s.Profiles = []*policy.Profile{{}}
+	point := &policy.ProfilePoint{Batch: 1, ThreadPercentage: 100}
+	s.Profiles = []*policy.Profile{{Model: "m", Usable: true, Points: []*policy.ProfilePoint{point}}}
 	s.Interference = []*policy.Interference{{}}
 	s.Models[0].Similarities = []*policy.Similarity{{}}
-	s.Models[0].Variants = []*policy.Variant{{}}
+	s.Derived = []*policy.DerivedModel{{}}
+	s.Apps = []*policy.App{{Variants: []*policy.Variant{{}}}}
 	s.Nodes = []*policy.Node{{Gpus: []*policy.GPU{{CostPerHour: 1}}}}
+	s.Evaluations, s.Traffic = 64, &policy.Traffic{Digest: "d"}
+	require.Equal(t, []string{policy.NeedRequirements, policy.NeedUtilizations, "magic"}, d.Unmet(s), "a zero is not known, not small")
+	point.Creq, point.Mreq = &policy.Estimate{Value: .5}, &policy.Estimate{Value: .1}
+	point.BandwidthUtilization, point.L2Utilization = &policy.Estimate{Value: .2}, &policy.Estimate{Value: .3}
 	require.Equal(t, []string{"magic"}, d.Unmet(s))
+	s.Profiles = append(s.Profiles, &policy.Profile{Model: "n", Usable: true, Points: []*policy.ProfilePoint{{Batch: 1, ThreadPercentage: 100}}})
+	require.Equal(t, []string{policy.NeedRequirements, policy.NeedUtilizations, "magic"}, d.Unmet(s), "of every model, not of some")
+	for _, need := range d.Needs {
+		require.True(t, strings.HasPrefix(policy.Remedy(need), need+": "), "what to do about %s", need)
+	}
 }
 
 func TestModelsOf(t *testing.T) {
 	plan := &policy.Plan{
-		MergeGroups: []*policy.MergeGroup{{Name: "g", Members: []string{"a", "b"}}},
-		Segments:    []*policy.Segment{{Name: "s", Model: "c"}},
+		Recipes: []*policy.Recipe{{Name: "g", Members: []string{"a", "b"}}, {Name: "s", Members: []string{"c"}}},
 		Partitions: []*policy.Partition{
-			{Id: "0", Instances: []*policy.Instance{{What: &policy.Instance_MergeGroup{MergeGroup: "g"}}}},
-			{Id: "1", Instances: []*policy.Instance{{What: &policy.Instance_Segment{Segment: "s"}}, policy.ModelInstance("b", 1)}},
+			{Id: "0", Instances: []*policy.Instance{policy.ModelInstance("g", 0)}},
+			{Id: "1", Instances: []*policy.Instance{policy.ModelInstance("s", 0), policy.ModelInstance("b", 1)}},
 			{Id: "2", Instances: []*policy.Instance{{}}},
 		},
 	}
@@ -286,9 +295,5 @@ func TestModelsOf(t *testing.T) {
 	require.Equal(t, []string{"0", "1"}, places("b"))
 	require.Equal(t, []string{"1"}, places("c"))
 	require.Empty(t, places("g"))
-	require.Equal(t, "merge_group:g", plan.Partitions[0].Instances[0].Key())
-	require.Equal(t, "segment:s", plan.Partitions[1].Instances[0].Key())
-	require.Equal(t, "model:b", plan.Partitions[1].Instances[1].Key())
-	require.Empty(t, plan.Partitions[2].Instances[0].Key())
-	require.True(t, proto.Equal(&policy.Instance{MaxBatch: 3, What: &policy.Instance_Model{Model: "x"}}, policy.ModelInstance("x", 3)))
+	require.True(t, proto.Equal(&policy.Instance{MaxBatch: 3, Model: "x"}, policy.ModelInstance("x", 3)))
 }

@@ -6,10 +6,14 @@ package policy
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 
 	"github.com/hashicorp/go-hclog"
 	plugin "github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // The handshake between host and plugin, as go-plugin does it: the host sets
@@ -18,11 +22,11 @@ import (
 const (
 	// ProtocolVersion of the contract. It changes when a policy built against the
 	// old one could no longer be understood.
-	ProtocolVersion = 1
+	ProtocolVersion = 2
 	// CookieKey and CookieValue are no secret; they tell a plugin that it was
 	// started by Conch and not by a person.
 	CookieKey   = "CONCH_POLICY_PLUGIN"
-	CookieValue = "6d0a3b5e-policy-v1"
+	CookieValue = "6d0a3b5e-policy-v2"
 	// PluginName is what the host dispenses.
 	PluginName = "policy"
 	// maxSnapshotBytes bounds a snapshot as the plugin receives it; gRPC's own 4
@@ -108,6 +112,56 @@ func (s *server) Describe(ctx context.Context, _ *DescribeRequest) (*Description
 	return s.policy.Describe(ctx)
 }
 
-func (s *server) Plan(ctx context.Context, snapshot *Snapshot) (*Plan, error) {
-	return s.policy.Plan(ctx, snapshot)
+func (s *server) Plan(stream grpc.BidiStreamingServer[HostMessage, PolicyMessage]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	snapshot := first.GetSnapshot()
+	if snapshot == nil {
+		return status.Error(codes.InvalidArgument, "policy: the first message of a Plan call is the snapshot")
+	}
+	var host Host = NoEvaluation{}
+	if snapshot.GetEvaluations() > 0 {
+		host = &remoteHost{stream: stream, left: snapshot.GetEvaluations()}
+	}
+	plan, err := s.policy.Plan(stream.Context(), snapshot, host)
+	if err != nil {
+		return err
+	}
+	return stream.Send(&PolicyMessage{Message: &PolicyMessage_Plan{Plan: plan}})
+}
+
+// remoteHost is the [Host] at the other end of a Plan call. Questions are asked
+// one at a time.
+type remoteHost struct {
+	stream grpc.BidiStreamingServer[HostMessage, PolicyMessage]
+	asking sync.Mutex
+	left   uint32
+}
+
+// Evaluate implements [Host].
+func (h *remoteHost) Evaluate(ctx context.Context, plans ...*Plan) ([]*Outcome, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	h.asking.Lock()
+	defer h.asking.Unlock()
+	left, err := Spend(h.left, plans)
+	if err != nil {
+		return nil, err
+	}
+	h.left = left
+	if err := h.stream.Send(&PolicyMessage{Message: &PolicyMessage_Evaluate{Evaluate: &EvaluateRequest{Plans: plans}}}); err != nil {
+		return nil, err
+	}
+	answer, err := h.stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	outcomes := answer.GetOutcomes().GetOutcomes()
+	if len(outcomes) != len(plans) {
+		return nil, fmt.Errorf("policy: the host answered %d plans with %d outcomes", len(plans), len(outcomes))
+	}
+	return outcomes, nil
 }

@@ -85,18 +85,18 @@ func (f *floor) pinned() map[[2]string][]*policy.Partition {
 			continue
 		}
 		for _, part := range current.PartitionsOf(m.GetName()) {
-			if g := f.x.GPU(part.GetNode(), part.GetGpu()); g == nil || g.GetUnavailable() {
+			if g := f.x.GPU(part.GetNode(), part.GPU()); g == nil || g.GetUnavailable() {
 				continue
 			}
 			if f.current[m.GetName()] == nil {
 				f.current[m.GetName()] = make(map[string]bool)
 			}
 			f.current[m.GetName()][part.GetId()] = true
-			kept[[2]string{part.GetNode(), part.GetGpu()}] = nil
+			kept[[2]string{part.GetNode(), part.GPU()}] = nil
 		}
 	}
 	for _, part := range current.GetPartitions() {
-		key := [2]string{part.GetNode(), part.GetGpu()}
+		key := [2]string{part.GetNode(), part.GPU()}
 		if list, keep := kept[key]; keep {
 			kept[key] = append(list, part)
 		}
@@ -109,7 +109,7 @@ func (f *floor) layout(g policy.NodeGPU, kept []*policy.Partition, ambiguous boo
 	var parts []*policy.Partition
 	for _, old := range kept {
 		parts = append(parts, &policy.Partition{
-			Id: old.GetId(), Node: g.Node, Gpu: g.GetId(),
+			Id: old.GetId(), Node: g.Node, Gpus: []string{g.GetId()},
 			ThreadPercentage: old.GetThreadPercentage(), MemoryLimitBytes: old.GetMemoryLimitBytes(),
 		})
 	}
@@ -133,7 +133,7 @@ func (f *floor) layout(g policy.NodeGPU, kept []*policy.Partition, ambiguous boo
 		if len(shares) > 1 {
 			id = base + "." + strconv.Itoa(i)
 		}
-		parts = append(parts, &policy.Partition{Id: id, Node: g.Node, Gpu: g.GetId(), ThreadPercentage: share})
+		parts = append(parts, &policy.Partition{Id: id, Node: g.Node, Gpus: []string{g.GetId()}, ThreadPercentage: share})
 	}
 	return parts
 }

@@ -69,7 +69,7 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 
 // Plan implements [policy.Policy]. It fails only where a parameter does not
 // parse.
-func (p Policy) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*policy.Plan, error) {
 	set, err := parseSettings(s.GetParameters())
 	if err != nil {
 		return nil, err
@@ -88,9 +88,11 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, err
 	dispatch(plan, set, floor)
 	for _, app := range s.GetApps() {
 		route := &policy.AppRoute{App: app.GetName()}
-		for _, model := range app.GetModels() {
-			if floor.instances[model] > 0 {
-				route.Models = append(route.Models, model)
+		for _, v := range app.GetVariants() {
+			if floor.instances[v.GetModel()] > 0 {
+				route.Variants = append(route.Variants, &policy.WeightedVariant{
+					Model: v.GetModel(), Weight: 1, Accuracy: v.GetAccuracy(), LatencyUs: x.Model(v.GetModel()).GetSloUs(),
+				})
 			}
 		}
 		plan.AppRoutes = append(plan.AppRoutes, route)

@@ -50,7 +50,7 @@ func TestGolden(t *testing.T) {
 			require.NoError(t, err)
 			s := &policy.Snapshot{}
 			require.NoError(t, prototext.Unmarshal(text, s))
-			p, err := static.New().Plan(t.Context(), s)
+			p, err := static.New().Plan(t.Context(), s, policy.NoEvaluation{})
 			require.NoError(t, err)
 			require.Empty(t, conformance.Check(s, p))
 			got := format(t, p)
@@ -99,7 +99,7 @@ func TestBadParameters(t *testing.T) {
 		{"dispatch_parameters", "lazy.delay = 5", "not a dispatch discipline"},
 	} {
 		t.Run(test.name+" "+test.value, func(t *testing.T) {
-			_, err := static.New().Plan(t.Context(), &policy.Snapshot{Parameters: map[string]string{test.name: test.value}})
+			_, err := static.New().Plan(t.Context(), &policy.Snapshot{Parameters: map[string]string{test.name: test.value}}, policy.NoEvaluation{})
 			require.ErrorContains(t, err, test.want)
 			require.ErrorContains(t, err, "parameter "+test.name)
 		})
@@ -115,9 +115,9 @@ func TestMappings(t *testing.T) {
 	mapped := proto.CloneOf(&written)
 	written.Parameters = map[string]string{"partitions": "gpu1 = 40, 60", "placement": "bert = gpu0; resnet50 = gpu0, gpu1.1", "disciplines": "bert = deferred"}
 	mapped.Parameters = map[string]string{"partitions": `{"gpu1": [40, 60]}`, "placement": `{"resnet50": ["gpu0", "gpu1.1"], "bert": "gpu0"}`, "disciplines": `{"bert": "deferred"}`}
-	want, err := static.New().Plan(t.Context(), &written)
+	want, err := static.New().Plan(t.Context(), &written, policy.NoEvaluation{})
 	require.NoError(t, err)
-	got, err := static.New().Plan(t.Context(), mapped)
+	got, err := static.New().Plan(t.Context(), mapped, policy.NoEvaluation{})
 	require.NoError(t, err)
 	require.Equal(t, format(t, want), format(t, got))
 	require.Contains(t, format(t, got), "gpu1.1")
@@ -153,7 +153,7 @@ func FuzzParameters(f *testing.F) {
 				"placement": placement, "partitions": partitions, "dispatch_parameters": dispatch,
 			},
 		}
-		p, err := static.New().Plan(t.Context(), s)
+		p, err := static.New().Plan(t.Context(), s, policy.NoEvaluation{})
 		if err != nil {
 			return
 		}
@@ -170,7 +170,7 @@ func TestEveryModelGetsAPlaceFirst(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "d"} {
 		s.Models = append(s.Models, &policy.Model{Name: name, MemoryBytes: 5, Rate: 1})
 	}
-	p, err := static.New().Plan(t.Context(), s)
+	p, err := static.New().Plan(t.Context(), s, policy.NoEvaluation{})
 	require.NoError(t, err)
 	require.Empty(t, p.GetUnplaced())
 	for _, m := range s.Models {

@@ -231,7 +231,7 @@ func partition(p control.Partition) client.Partition {
 		GRPC: p.GRPC, HTTP: p.HTTP, Metrics: p.Metrics, Models: []string{}, BusyShare: p.BusyShare,
 	}
 	for _, i := range p.GetInstances() {
-		out.Models = append(out.Models, i.GetModel()+i.GetMergeGroup()+i.GetSegment())
+		out.Models = append(out.Models, i.GetModel())
 	}
 	return out
 }
@@ -256,11 +256,11 @@ func diff(p *control.Proposal) client.Diff {
 		out.Changes = append(out.Changes, client.Change{Action: action, Partition: partition, Model: model, Detail: detail})
 	}
 	for _, q := range p.Diff.Start {
-		add("start", q.GetId(), "", fmt.Sprintf("%d%% of %s", q.GetThreadPercentage(), q.GetGpu()))
+		add("start", q.GetId(), "", fmt.Sprintf("%d%% of %s", q.GetThreadPercentage(), q.GPU()))
 	}
 	for _, r := range p.Diff.Replace {
 		add("replace", r.New.GetId(), "", fmt.Sprintf("%d%% of %s instead of %d%% of %s",
-			r.New.GetThreadPercentage(), r.New.GetGpu(), r.Old.GetThreadPercentage(), r.Old.GetGpu()))
+			r.New.GetThreadPercentage(), r.New.GPU(), r.Old.GetThreadPercentage(), r.Old.GPU()))
 	}
 	for _, l := range p.Diff.Loads {
 		add("load", l.Partition.GetId(), instance(l.Instance), "")
@@ -287,7 +287,7 @@ func diff(p *control.Proposal) client.Diff {
 	return out
 }
 
-func instance(i *policy.Instance) string { return i.GetModel() + i.GetMergeGroup() + i.GetSegment() }
+func instance(i *policy.Instance) string { return i.GetModel() }
 
 func policyOf(p control.Policy) client.Policy {
 	out := client.Policy{

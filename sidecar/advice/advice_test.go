@@ -216,8 +216,8 @@ func TestInvariants(t *testing.T) {
 func TestGPUs(t *testing.T) {
 	nodes := []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "whole"}, {Id: "cut"}, {Id: "down"}, {Id: "gone", Unavailable: true}, {Id: "empty"}}}}
 	p := &policy.Plan{Partitions: []*policy.Partition{
-		{Id: "a", Gpu: "whole", ThreadPercentage: 100, Rank: 2}, {Id: "b", Node: "n", Gpu: "cut", ThreadPercentage: 75, Rank: 1},
-		{Id: "c", Node: "n", Gpu: "cut", ThreadPercentage: 25, Rank: 0}, {Id: "d", Gpu: "down", ThreadPercentage: 100}, {Id: "e", Gpu: "gone", ThreadPercentage: 100},
+		{Id: "a", Gpus: []string{"whole"}, ThreadPercentage: 100, Rank: 2}, {Id: "b", Node: "n", Gpus: []string{"cut"}, ThreadPercentage: 75, Rank: 1},
+		{Id: "c", Node: "n", Gpus: []string{"cut"}, ThreadPercentage: 25, Rank: 0}, {Id: "d", Gpus: []string{"down"}, ThreadPercentage: 100}, {Id: "e", Gpus: []string{"gone"}, ThreadPercentage: 100},
 	}}
 	measured := []*policy.PartitionStatistics{
 		{Partition: "a", Up: true, IdleShare: .5}, {Partition: "b", Up: true, IdleShare: .8}, {Partition: "c", Up: true}, {Partition: "d", IdleShare: 1}, {Partition: "e", Up: true},

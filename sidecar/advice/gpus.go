@@ -23,7 +23,7 @@ func GPUs(nodes []*policy.Node, p *policy.Plan, measured []*policy.PartitionStat
 			one, has := GPU{ID: id, Rank: ^uint32(0)}, false
 			var shares, idle float64
 			for _, part := range p.GetPartitions() {
-				if part.GetGpu() != g.GetId() || part.GetNode() != "" && part.GetNode() != n.GetName() {
+				if part.GPU() != g.GetId() || part.GetNode() != "" && part.GetNode() != n.GetName() {
 					continue
 				}
 				has = true

@@ -157,13 +157,10 @@ func (a *Applier) Apply(ctx context.Context, t Target, d *plan.Diff) (*Result, e
 func supported(t Target) error {
 	gpus := gpusOf(t.Snapshot)
 	for _, p := range t.Plan.GetPartitions() {
-		if gpus[p.GetGpu()] == nil {
-			return fmt.Errorf("partition %s is on GPU %q, which the snapshot does not have", p.GetId(), p.GetGpu())
+		if gpus[p.GPU()] == nil {
+			return fmt.Errorf("partition %s is on GPU %q, which the snapshot does not have", p.GetId(), p.GPU())
 		}
 		for _, in := range p.GetInstances() {
-			if _, ok := in.GetWhat().(*policy.Instance_Model); !ok {
-				return fmt.Errorf("%w: partition %s holds %s", ErrUnsupported, p.GetId(), in.Label())
-			}
 			m := t.Revision.Model(in.GetModel())
 			if m == nil {
 				return fmt.Errorf("partition %s: model %q of revision %s: %w", p.GetId(), in.GetModel(), t.Revision.ID, repo.ErrNoModel)
@@ -258,7 +255,7 @@ func (a *Applier) Close(ctx context.Context) error {
 // end stops a process and removes its directory.
 func (a *Applier) end(ctx context.Context, r *running) error {
 	stopped := r.process.Stop(ctx)
-	if r.repository == a.o.Driver.Repository(r.partition.GetGpu()) {
+	if r.repository == a.o.Driver.Repository(r.partition.GPU()) {
 		return stopped // its server goes on serving from it
 	}
 	return errors.Join(stopped, a.clear(context.WithoutCancel(ctx), r, nil))
@@ -268,7 +265,7 @@ func (a *Applier) end(ctx context.Context, r *running) error {
 // models that were staged for it.
 func (a *Applier) clear(ctx context.Context, r *running, models []string) error {
 	switch {
-	case r.repository != a.o.Driver.Repository(r.partition.GetGpu()):
+	case r.repository != a.o.Driver.Repository(r.partition.GPU()):
 		return errors.Join(a.o.Repository.Unstage(ctx, r.repository), os.RemoveAll(filepath.Dir(r.repository)))
 	case len(models) > 0:
 		return a.o.Repository.Unstage(ctx, r.repository, models...)

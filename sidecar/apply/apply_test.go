@@ -183,12 +183,10 @@ func TestWhatCannotBeServedIsRefusedBeforeAnythingStarts(t *testing.T) {
 	w, a := setUp(t)
 	r := w.revision("r1", map[string]int{"a": 8, "broken": 8})
 	r.Model("broken").Problems = []repo.Problem{{Severity: repo.SeverityError, File: "broken/1", Text: "model.py is missing"}}
-	merged := partition("p0", "g0", 100)
-	merged.Instances = append(merged.Instances, &policy.Instance{What: &policy.Instance_MergeGroup{MergeGroup: "m"}})
 	for _, c := range []struct {
 		p    *policy.Partition
 		want error
-	}{{merged, apply.ErrUnsupported}, {partition("p0", "g0", 100, "unknown"), repo.ErrNoModel}, {partition("p0", "g0", 100, "broken"), repo.ErrInvalidModel}} {
+	}{{partition("p0", "g0", 100, "unknown"), repo.ErrNoModel}, {partition("p0", "g0", 100, "broken"), repo.ErrInvalidModel}} {
 		_, err := to(a, 1, r, c.p)
 		require.ErrorIs(t, err, c.want)
 	}
@@ -339,7 +337,7 @@ func TestAFailureAtAnyStepLeavesTheOldStateServing(t *testing.T) {
 				gpu := rapid.SampledFrom([]string{"g0", "g1", "g2"}).Draw(t, "gpu")
 				share := rapid.SampledFrom([]uint32{20, 50}).Draw(t, "share")
 				if was := last[id]; was != nil && rapid.Bool().Draw(t, "keeps its process") {
-					gpu, share = was.GetGpu(), was.GetThreadPercentage()
+					gpu, share = was.GPU(), was.GetThreadPercentage()
 				}
 				placed := rapid.SliceOfNDistinct(rapid.SampledFrom(models), 0, 3, rapid.ID[string]).Draw(t, "models")
 				slices.Sort(placed)
@@ -391,7 +389,7 @@ func check(t *rapid.T, w *world, r *repo.Revision, partitions []*policy.Partitio
 		if fmt.Sprint(process.models) != fmt.Sprint(want) {
 			t.Fatalf("partition %s holds %v, want %v", p.GetId(), process.models, want)
 		}
-		if process.spec.Partition.GetThreadPercentage() != p.GetThreadPercentage() || process.spec.GPU.GetId() != p.GetGpu() {
+		if process.spec.Partition.GetThreadPercentage() != p.GetThreadPercentage() || process.spec.GPU.GetId() != p.GPU() {
 			t.Fatalf("partition %s runs with another share or GPU", p.GetId())
 		}
 	}

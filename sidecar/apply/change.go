@@ -47,7 +47,7 @@ func (a *Applier) change(next *Target, d *plan.Diff) *change {
 		fresh = append(fresh, r.New)
 	}
 	for _, p := range fresh {
-		c.started[p.GetId()] = &running{partition: p, gpu: c.gpus[p.GetGpu()], models: map[string]bool{}}
+		c.started[p.GetId()] = &running{partition: p, gpu: c.gpus[p.GPU()], models: map[string]bool{}}
 	}
 	if c.old == nil || next.Given {
 		return c // a server whose models others load has changed over by itself
@@ -72,7 +72,7 @@ func (c *change) make() []phase {
 	}
 	for _, k := range c.diff.Keep {
 		for _, in := range k.Old.GetInstances() {
-			if c.reloads[in.GetModel()] && slices.ContainsFunc(k.New.GetInstances(), func(n *policy.Instance) bool { return n.Key() == in.Key() }) {
+			if c.reloads[in.GetModel()] && slices.ContainsFunc(k.New.GetInstances(), func(n *policy.Instance) bool { return n.GetModel() == in.GetModel() }) {
 				reloads = c.atDepth(reloads, in.GetModel(), c.reload(k.New.GetId(), in.GetModel()))
 			}
 		}
@@ -109,7 +109,7 @@ func (c *change) end() []phase {
 		drains = append(drains, c.drain(p.GetId(), ""))
 		if c.a.o.Driver.Lasting() && !c.next.Given { // the server stays, what it need not serve goes
 			for _, model := range r.loaded() {
-				if !c.stays(p.GetGpu(), model) {
+				if !c.stays(p.GPU(), model) {
 					unloads = append(unloads, c.unload(r, model))
 				}
 			}
@@ -122,7 +122,7 @@ func (c *change) end() []phase {
 // stays reports whether the next plan has a model on a GPU.
 func (c *change) stays(gpu, model string) bool {
 	for _, p := range c.next.Plan.GetPartitions() {
-		if p.GetGpu() == gpu && slices.Contains(modelsOf(p), model) {
+		if p.GPU() == gpu && slices.Contains(modelsOf(p), model) {
 			return true
 		}
 	}
@@ -166,7 +166,7 @@ func (c *change) stage(p *policy.Partition) step {
 // directory is the model repository of a new process: its server's own, or one
 // that is made for it.
 func (c *change) directory(p *policy.Partition) (repository string, clean func() error, err error) {
-	if own := c.a.o.Driver.Repository(p.GetGpu()); own != "" {
+	if own := c.a.o.Driver.Repository(p.GPU()); own != "" {
 		return own, func() error { return nil }, nil
 	}
 	if err := os.MkdirAll(c.a.o.Dir, 0o755); err != nil {

@@ -373,7 +373,7 @@ func snapshot(revision uint64, r *repo.Revision) *policy.Snapshot {
 }
 
 func partition(id, gpu string, share uint32, models ...string) *policy.Partition {
-	p := &policy.Partition{Id: id, Node: "n", Gpu: gpu, ThreadPercentage: share}
+	p := &policy.Partition{Id: id, Node: "n", Gpus: []string{gpu}, ThreadPercentage: share}
 	for _, m := range models {
 		p.Instances = append(p.Instances, policy.ModelInstance(m, 0))
 	}

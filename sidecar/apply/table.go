@@ -52,7 +52,7 @@ func table(t *Target, running map[string]*running) *router.Table {
 			continue
 		}
 		routes.Partitions = append(routes.Partitions, &router.Partition{
-			ID: p.GetId(), GPU: p.GetGpu(), GPUType: r.gpu.GetType(), ThreadPercentage: p.GetThreadPercentage(), Rank: int(p.GetRank()),
+			ID: p.GetId(), GPU: p.GPU(), GPUType: r.gpu.GetType(), ThreadPercentage: p.GetThreadPercentage(), Rank: int(p.GetRank()),
 			Endpoint: router.Endpoint(r.endpoint),
 		})
 		for _, in := range p.GetInstances() {

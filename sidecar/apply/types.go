@@ -138,8 +138,6 @@ type PartitionState struct {
 var (
 	// ErrStale: the diff starts from another plan than the one that serves.
 	ErrStale = errors.New("the diff does not start from the serving plan")
-	// ErrUnsupported: the plan holds what this build cannot serve.
-	ErrUnsupported = errors.New("this build cannot serve that")
 	// ErrClosed: the applier was closed.
 	ErrClosed = errors.New("the applier is closed")
 )

@@ -65,7 +65,7 @@ func (s *servers) Partitions() []*policy.Partition {
 	defer s.mu.Unlock()
 	var all []*policy.Partition
 	for i, gpu := range []string{"gpu0", "gpu1"} {
-		p := &policy.Partition{Id: gpu, Node: "n", Gpu: gpu, ThreadPercentage: 100, Rank: uint32(i)}
+		p := &policy.Partition{Id: gpu, Node: "n", Gpus: []string{gpu}, ThreadPercentage: 100, Rank: uint32(i)}
 		for _, m := range s.revision.Models {
 			p.Instances = append(p.Instances, policy.ModelInstance(m.Name, uint32(m.Config.GetMaxBatchSize())))
 		}

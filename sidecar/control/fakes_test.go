@@ -106,7 +106,7 @@ func everywhere(_ context.Context, s *policy.Snapshot) (*policy.Plan, error) {
 	out := &policy.Plan{}
 	for _, n := range s.GetNodes() {
 		for i, g := range n.GetGpus() {
-			part := &policy.Partition{Id: g.GetId(), Node: n.GetName(), Gpu: g.GetId(), ThreadPercentage: 100, Rank: uint32(i)}
+			part := &policy.Partition{Id: g.GetId(), Node: n.GetName(), Gpus: []string{g.GetId()}, ThreadPercentage: 100, Rank: uint32(i)}
 			for _, m := range s.GetModels() {
 				part.Instances = append(part.Instances, policy.ModelInstance(m.GetName(), m.GetMaxBatchSize()))
 			}

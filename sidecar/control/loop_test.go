@@ -54,7 +54,7 @@ func TestPolicyFailuresChangeNothing(t *testing.T) {
 		}, control.EventPlanRejected, "soon is no duration"},
 		"takes more than there is": {func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
 			p, err := everywhere(ctx, s)
-			p.Partitions[1].Gpu = "gpu0"
+			p.Partitions[1].Gpus = []string{"gpu0"}
 			return p, err
 		}, control.EventPlanRejected, "gpu0"},
 	} {

@@ -214,7 +214,7 @@ func (c *Control) GPUs() []GPU {
 		for _, g := range n.GetGpus() {
 			one := GPU{Node: n.GetName(), GPU: g}
 			for _, p := range v.serving.GetPartitions() {
-				if p.GetGpu() == g.GetId() && (p.GetNode() == n.GetName() || p.GetNode() == "") {
+				if p.GPU() == g.GetId() && (p.GetNode() == n.GetName() || p.GetNode() == "") {
 					one.Partitions = append(one.Partitions, v.partition(p))
 				}
 			}

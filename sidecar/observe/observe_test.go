@@ -433,7 +433,7 @@ func TestSnapshot(t *testing.T) {
 		Revision: 7, Seed: 1, Budget: time.Second, Objective: policy.Objective_OBJECTIVE_MAX_GOODPUT,
 		Nodes:      []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", Type: "T4"}, {Id: "gpu1", Type: "T4"}}}},
 		Models:     []*policy.Model{{Name: "a", SloUs: 1000}, {Name: "b"}},
-		Current:    &policy.Plan{Partitions: []*policy.Partition{{Id: "p1", Gpu: "gpu1"}, {Id: "p0", Gpu: "gpu0"}}},
+		Current:    &policy.Plan{Partitions: []*policy.Partition{{Id: "p1", Gpus: []string{"gpu1"}}, {Id: "p0", Gpus: []string{"gpu0"}}}},
 		Parameters: map[string]string{"k": "v"},
 		Queued:     func(model string) int { return len(model) },
 		Up:         func(id string) bool { return id == "p0" },

@@ -39,9 +39,9 @@ type Diff struct {
 	Unloads []Load
 	// Updates are instances that stay in a kept partition and change.
 	Updates []Update
-	// Dispatch are the models (or merge groups) whose discipline changes.
+	// Dispatch are the models whose discipline changes.
 	Dispatch []DispatchChange
-	// AppRoutes are the apps whose models change.
+	// AppRoutes are the apps whose variants change.
 	AppRoutes []AppRouteChange
 }
 
@@ -66,8 +66,8 @@ type Load struct {
 type Update struct {
 	Partition *policy.Partition
 	Old, New  *policy.Instance
-	// Reload says that the server must load it again: its files, its merge group
-	// or its own share changed. Otherwise the change is one of the route table.
+	// Reload says that the server must load it again: its files, its recipe or
+	// its own share changed. Otherwise the change is one of the route table.
 	Reload bool
 }
 
@@ -78,10 +78,10 @@ type DispatchChange struct {
 	Old, New *policy.Dispatch
 }
 
-// AppRouteChange is an app with other models. Old or New may be nil.
+// AppRouteChange is an app whose requests go elsewhere. Old or New may be nil.
 type AppRouteChange struct {
 	App      string
-	Old, New []string
+	Old, New *policy.AppRoute
 }
 
 // Empty reports that there is nothing to do.
@@ -158,7 +158,7 @@ func Changed(before, after *policy.Snapshot) []string {
 // sameProcess reports whether one process can be both partitions: what a
 // process is started with cannot change while it runs.
 func sameProcess(a, b *policy.Partition) bool {
-	return a.GetNode() == b.GetNode() && a.GetGpu() == b.GetGpu() &&
+	return a.GetNode() == b.GetNode() && slices.Equal(a.GetGpus(), b.GetGpus()) &&
 		a.GetThreadPercentage() == b.GetThreadPercentage() &&
 		a.GetMemoryLimitBytes() == b.GetMemoryLimitBytes()
 }
@@ -178,11 +178,11 @@ func (c *comparison) loadAll(part *policy.Partition) {
 func (c *comparison) instances(old, part *policy.Partition) {
 	before := make(map[string]*policy.Instance)
 	for _, in := range old.GetInstances() {
-		before[in.Key()] = in
+		before[in.GetModel()] = in
 	}
 	for _, in := range part.GetInstances() {
-		was, ok := before[in.Key()]
-		delete(before, in.Key())
+		was, ok := before[in.GetModel()]
+		delete(before, in.GetModel())
 		if !ok {
 			c.d.Loads = append(c.d.Loads, Load{Partition: part, Instance: in})
 			continue
@@ -193,40 +193,21 @@ func (c *comparison) instances(old, part *policy.Partition) {
 		}
 	}
 	for _, in := range old.GetInstances() {
-		if _, gone := before[in.Key()]; gone {
+		if _, gone := before[in.GetModel()]; gone {
 			c.d.Unloads = append(c.d.Unloads, Load{Partition: part, Instance: in})
 		}
 	}
 }
 
-// content reports whether what the instance holds has other files: a model of
-// it changed, or the group or segment is made otherwise.
+// content reports whether what the instance holds has other files: a model that
+// it serves changed, or its recipe did.
 func (c *comparison) content(in *policy.Instance) bool {
 	for _, name := range c.new.ModelsOf(in) {
 		if c.reload[name] {
 			return true
 		}
 	}
-	return !proto.Equal(group(c.old, in.GetMergeGroup()), group(c.new, in.GetMergeGroup())) ||
-		!proto.Equal(segment(c.old, in.GetSegment()), segment(c.new, in.GetSegment()))
-}
-
-func group(p *policy.Plan, name string) *policy.MergeGroup {
-	for _, g := range p.GetMergeGroups() {
-		if g.GetName() == name {
-			return g
-		}
-	}
-	return nil
-}
-
-func segment(p *policy.Plan, name string) *policy.Segment {
-	for _, g := range p.GetSegments() {
-		if g.GetName() == name {
-			return g
-		}
-	}
-	return nil
+	return c.reload[in.GetModel()] || !proto.Equal(c.old.Recipe(in.GetModel()), c.new.Recipe(in.GetModel()))
 }
 
 func (c *comparison) dispatch() {
@@ -249,20 +230,20 @@ func (c *comparison) dispatch() {
 }
 
 func (c *comparison) appRoutes() {
-	before := make(map[string][]string)
+	before := make(map[string]*policy.AppRoute)
 	for _, r := range c.old.GetAppRoutes() {
-		before[r.GetApp()] = r.GetModels()
+		before[r.GetApp()] = r
 	}
 	for _, r := range c.new.GetAppRoutes() {
-		was, ok := before[r.GetApp()]
+		was := before[r.GetApp()]
 		delete(before, r.GetApp())
-		if !ok || !slices.Equal(was, r.GetModels()) {
-			c.d.AppRoutes = append(c.d.AppRoutes, AppRouteChange{App: r.GetApp(), Old: was, New: r.GetModels()})
+		if !proto.Equal(was, r) {
+			c.d.AppRoutes = append(c.d.AppRoutes, AppRouteChange{App: r.GetApp(), Old: was, New: r})
 		}
 	}
 	for _, r := range c.old.GetAppRoutes() {
 		if _, gone := before[r.GetApp()]; gone {
-			c.d.AppRoutes = append(c.d.AppRoutes, AppRouteChange{App: r.GetApp(), Old: r.GetModels()})
+			c.d.AppRoutes = append(c.d.AppRoutes, AppRouteChange{App: r.GetApp(), Old: r})
 		}
 	}
 }

@@ -39,17 +39,17 @@ func next() *policy.Plan {
 	p.Partitions[0].ThreadPercentage = 100
 	p.Partitions[0].MemoryLimitBytes = 3 << 29
 	// p1 goes, p2 stays with other instances, p3 is new.
-	p.Partitions[1] = &policy.Partition{Id: "p3", Node: "n", Gpu: "gpu1", ThreadPercentage: 20, Rank: 3, Instances: []*policy.Instance{
-		{What: &policy.Instance_MergeGroup{MergeGroup: "g"}, ThreadPercentage: 10, SliceUs: 500, Slot: 1},
+	p.Partitions[1] = &policy.Partition{Id: "p3", Node: "n", Gpus: []string{"gpu1"}, ThreadPercentage: 20, Rank: 3, Instances: []*policy.Instance{
+		{Model: "g", ThreadPercentage: 10, Rate: 12.5},
 	}}
 	p.Partitions[2].Rank = 1
 	p.Partitions[2].Instances = []*policy.Instance{policy.ModelInstance("c", 1), policy.ModelInstance("e", 0)}
-	p.MergeGroups = []*policy.MergeGroup{{Name: "g", Mode: policy.MergeMode_MERGE_MODE_BACKBONE, Members: []string{"a", "b"}}}
+	p.Recipes = []*policy.Recipe{{Name: "g", Kind: policy.RecipeKind_RECIPE_KIND_MERGE, Mode: policy.MergeMode_MERGE_MODE_BACKBONE, Members: []string{"a", "b"}}}
 	p.Dispatch = []*policy.Dispatch{
 		{Model: "b", Discipline: "adaptive"},
 		{Model: "c", Discipline: "eager"},
 	}
-	p.AppRoutes[0].Models = []string{"b", "a"}
+	p.AppRoutes[0].Variants = []*policy.WeightedVariant{{Model: "b", Weight: 3}, {Model: "a", Weight: 1}}
 	return p
 }
 
@@ -75,20 +75,21 @@ func TestReasonsAreNoChange(t *testing.T) {
 	require.True(t, plan.Compute(answer(), p).Empty())
 }
 
-func TestGroupMadeOtherwiseIsLoadedAgain(t *testing.T) {
-	withGroup := func(digest string) *policy.Plan {
+func TestDerivedModelMadeOtherwiseIsLoadedAgain(t *testing.T) {
+	merged := func(members ...string) *policy.Plan {
 		return &policy.Plan{
-			MergeGroups: []*policy.MergeGroup{{Name: "g", Members: []string{"a", "b"}, ManifestDigest: digest}},
-			Partitions: []*policy.Partition{{Id: "p", Gpu: "gpu0", ThreadPercentage: 100, Instances: []*policy.Instance{
-				{What: &policy.Instance_MergeGroup{MergeGroup: "g"}}, policy.ModelInstance("c", 0),
+			Recipes: []*policy.Recipe{{Name: "g", Members: members}},
+			Partitions: []*policy.Partition{{Id: "p", Gpus: []string{"gpu0"}, ThreadPercentage: 100, Instances: []*policy.Instance{
+				policy.ModelInstance("g", 0), policy.ModelInstance("c", 0),
 			}}},
 		}
 	}
-	d := plan.Compute(withGroup("1"), withGroup("2"))
+	d := plan.Compute(merged("a", "b"), merged("a", "b", "d"))
 	require.Len(t, d.Updates, 1)
 	require.True(t, d.Updates[0].Reload)
-	require.Equal(t, "g", d.Updates[0].New.GetMergeGroup())
-	require.Len(t, plan.Compute(withGroup("1"), withGroup("1"), "a").Updates, 1, "a member's files changed")
+	require.Equal(t, "g", d.Updates[0].New.GetModel())
+	require.Len(t, plan.Compute(merged("a", "b"), merged("a", "b"), "a").Updates, 1, "a member's files changed")
+	require.Len(t, plan.Compute(merged("a", "b"), merged("a", "b"), "g").Updates, 1, "it was made again")
 }
 
 func TestChanged(t *testing.T) {
@@ -140,23 +141,23 @@ func applied(t *rapid.T, current *policy.Plan, d *plan.Diff) *policy.Plan {
 	instances := func(id string) map[string]*policy.Instance {
 		list := make(map[string]*policy.Instance)
 		for _, in := range running[id].GetInstances() {
-			list[in.Key()] = in
+			list[in.GetModel()] = in
 		}
 		return list
 	}
 	for _, u := range d.Unloads {
-		in := instances(u.Partition.GetId())[u.Instance.Key()]
+		in := instances(u.Partition.GetId())[u.Instance.GetModel()]
 		require.NotNil(t, in, "unloaded where it is")
 		part := running[u.Partition.GetId()]
 		part.Instances = slices.DeleteFunc(part.Instances, func(x *policy.Instance) bool { return x == in })
 	}
 	for _, l := range d.Loads {
-		require.NotContains(t, instances(l.Partition.GetId()), l.Instance.Key(), "loaded where it is not")
+		require.NotContains(t, instances(l.Partition.GetId()), l.Instance.GetModel(), "loaded where it is not")
 		part := running[l.Partition.GetId()]
 		part.Instances = append(part.Instances, proto.CloneOf(l.Instance))
 	}
 	for _, u := range d.Updates {
-		in := instances(u.Partition.GetId())[u.New.Key()]
+		in := instances(u.Partition.GetId())[u.New.GetModel()]
 		require.True(t, proto.Equal(u.Old, in))
 		proto.Reset(in)
 		proto.Merge(in, u.New)
@@ -192,7 +193,7 @@ func partitionsByID(p *policy.Plan) map[string]string {
 	for _, part := range p.GetPartitions() {
 		part = proto.CloneOf(part)
 		slices.SortFunc(part.Instances, func(a, b *policy.Instance) int {
-			if a.Key() < b.Key() {
+			if a.GetModel() < b.GetModel() {
 				return -1
 			}
 			return 1
@@ -224,7 +225,7 @@ func plans() *rapid.Generator[*policy.Plan] {
 				continue
 			}
 			part := &policy.Partition{
-				Id: id, Gpu: rapid.SampledFrom([]string{"gpu0", "gpu1"}).Draw(t, "gpu"),
+				Id: id, Gpus: []string{rapid.SampledFrom([]string{"gpu0", "gpu1"}).Draw(t, "gpu")},
 				ThreadPercentage: rapid.SampledFrom([]uint32{50, 100}).Draw(t, "share"),
 				Rank:             rapid.Uint32Range(0, 1).Draw(t, "rank"),
 			}

@@ -6,6 +6,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/conch-serving/conch/plugins/policy"
@@ -55,7 +56,8 @@ type Placement struct {
 	GPUType   string `json:"gpu_type"`
 	Share     uint32 `json:"thread_percentage"`
 	Rank      uint32 `json:"rank"`
-	// As is how it is served there: the model itself, its merge group or segment.
+	// As is how it is served there: the model itself, or the derived model that it
+	// is a member of.
 	As       string `json:"as"`
 	MaxBatch uint32 `json:"max_batch"`
 	// Enforced is false where the share is recorded only.
@@ -108,11 +110,9 @@ func Explain(s *policy.Snapshot, p *policy.Plan, model string) (*Explanation, er
 		PassThroughReason: m.GetPassThroughReason(), Rules: ruleTexts(x.Rule(model)),
 	}
 	names := map[string]bool{model: true}
-	for _, g := range p.GetMergeGroups() {
-		for _, member := range g.GetMembers() {
-			if member == model {
-				names[g.GetName()] = true
-			}
+	for _, r := range p.GetRecipes() {
+		if slices.Contains(r.GetMembers(), model) {
+			names[r.GetName()] = true
 		}
 	}
 	for _, part := range p.PartitionsOf(model) {
@@ -150,15 +150,15 @@ func Explain(s *policy.Snapshot, p *policy.Plan, model string) (*Explanation, er
 }
 
 func placement(x *policy.Index, p *policy.Plan, part *policy.Partition, m *policy.Model) Placement {
-	gpu := x.GPU(part.GetNode(), part.GetGpu())
+	gpu := x.GPUOf(part)
 	at := Placement{
-		Partition: part.GetId(), Node: part.GetNode(), GPU: part.GetGpu(), GPUType: gpu.GetType(),
+		Partition: part.GetId(), Node: part.GetNode(), GPU: Hosts(part), GPUType: x.TypeOf(part),
 		Share: part.GetThreadPercentage(), Rank: part.GetRank(), Enforced: gpu.GetSharesEnforced(),
 	}
 	for _, in := range part.GetInstances() {
 		for _, name := range p.ModelsOf(in) {
 			if name == m.GetName() {
-				at.As, at.MaxBatch = in.Label(), in.GetMaxBatch()
+				at.As, at.MaxBatch = in.GetModel(), in.GetMaxBatch()
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func placement(x *policy.Index, p *policy.Plan, part *policy.Partition, m *polic
 			at.Why = append(at.Why, r.GetText())
 		}
 	}
-	profile := x.Profile(m.GetName(), gpu.GetType())
+	profile := x.Profile(m.GetName(), x.TypeOf(part))
 	if profile == nil {
 		return at
 	}

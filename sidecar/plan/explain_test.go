@@ -20,8 +20,8 @@ func TestExplainText(t *testing.T) {
 	refused.Partitions[0].Instances = refused.Partitions[0].Instances[1:]
 	refused.Unplaced = []*policy.Unplaced{{Model: "a", Tried: 3, Refusals: []*policy.Refusal{{Cause: policy.CauseMemory, Count: 2}, {Cause: policy.CauseUnavailable, Count: 1}}}}
 	merged := answer()
-	merged.MergeGroups = []*policy.MergeGroup{{Name: "g", Members: []string{"a", "b"}}}
-	merged.Partitions[0].Instances = []*policy.Instance{{What: &policy.Instance_MergeGroup{MergeGroup: "g"}, MaxBatch: 4}}
+	merged.Recipes = []*policy.Recipe{{Name: "g", Members: []string{"a", "b"}}}
+	merged.Partitions[0].Instances = []*policy.Instance{policy.ModelInstance("g", 4)}
 	merged.Dispatch = []*policy.Dispatch{{Model: "g", Discipline: "eager"}}
 	merged.Reasons = []*policy.Reason{{Model: "g", Text: "they share a backbone"}}
 	for _, test := range []struct {

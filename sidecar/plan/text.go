@@ -45,7 +45,7 @@ func (d *Diff) Text() string {
 	for _, p := range d.Stop {
 		fmt.Fprintf(&b, "- %s: %s (drain, then stop)\n", p.GetId(), processText(p))
 		for _, in := range p.GetInstances() {
-			fmt.Fprintf(&b, "    - %s\n", in.Label())
+			fmt.Fprintf(&b, "    - %s\n", in.GetModel())
 		}
 	}
 	if len(d.Dispatch) > 0 {
@@ -58,7 +58,7 @@ func (d *Diff) Text() string {
 		b.WriteString("apps\n")
 	}
 	for _, c := range d.AppRoutes {
-		b.WriteString("  " + change(c.App, c.Old != nil, c.New != nil, strings.Join(c.Old, ", "), strings.Join(c.New, ", ")))
+		b.WriteString("  " + change(c.App, c.Old != nil, c.New != nil, routeText(c.Old), routeText(c.New)))
 	}
 	return b.String()
 }
@@ -95,7 +95,7 @@ func (d *Diff) Summary() string {
 func (d *Diff) instances(b *strings.Builder, p *policy.Partition) {
 	for _, l := range d.Loads {
 		if l.Partition == p {
-			fmt.Fprintf(b, "    + %s%s\n", l.Instance.Label(), instanceText(l.Instance))
+			fmt.Fprintf(b, "    + %s%s\n", l.Instance.GetModel(), instanceText(l.Instance))
 		}
 	}
 	for _, u := range d.Updates {
@@ -109,11 +109,11 @@ func (d *Diff) instances(b *strings.Builder, p *policy.Partition) {
 		if u.Reload {
 			how += " (load again)"
 		}
-		fmt.Fprintf(b, "    ~ %s%s\n", u.New.Label(), how)
+		fmt.Fprintf(b, "    ~ %s%s\n", u.New.GetModel(), how)
 	}
 	for _, l := range d.Unloads {
 		if l.Partition == p {
-			fmt.Fprintf(b, "    - %s\n", l.Instance.Label())
+			fmt.Fprintf(b, "    - %s\n", l.Instance.GetModel())
 		}
 	}
 }
@@ -129,7 +129,7 @@ func change(name string, had, has bool, was, is string) string {
 }
 
 func processText(p *policy.Partition) string {
-	text := fmt.Sprintf("%d%% of %s", p.GetThreadPercentage(), p.GetGpu())
+	text := fmt.Sprintf("%d%% of %s", p.GetThreadPercentage(), Hosts(p))
 	if p.GetNode() != "" {
 		text += " on " + p.GetNode()
 	}
@@ -147,10 +147,36 @@ func instanceText(in *policy.Instance) string {
 	if in.GetThreadPercentage() > 0 {
 		text += fmt.Sprintf(", %d%%", in.GetThreadPercentage())
 	}
-	if in.GetSliceUs() > 0 {
-		text += fmt.Sprintf(", slot %d of %d us", in.GetSlot(), in.GetSliceUs())
+	if in.GetRate() > 0 {
+		text += fmt.Sprintf(", for %.4g rows/s", in.GetRate())
 	}
 	return text
+}
+
+// Hosts is what a partition has a share of, as a person reads it: its GPUs, or
+// "cpu".
+func Hosts(p *policy.Partition) string {
+	if p.OnCPU() {
+		return "cpu"
+	}
+	return strings.Join(p.GetGpus(), "+")
+}
+
+// routeText is the variants of a route with their parts of the requests.
+func routeText(r *policy.AppRoute) string {
+	total := 0.0
+	for _, v := range r.GetVariants() {
+		total += v.GetWeight()
+	}
+	parts := make([]string, 0, len(r.GetVariants()))
+	for _, v := range r.GetVariants() {
+		if total > 0 {
+			parts = append(parts, fmt.Sprintf("%s %.0f%%", v.GetModel(), 100*v.GetWeight()/total))
+		} else {
+			parts = append(parts, v.GetModel())
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 func dispatchText(d *policy.Dispatch) string {

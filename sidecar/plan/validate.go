@@ -5,9 +5,12 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/plugins/policy"
 )
@@ -31,26 +34,36 @@ var idForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$`)
 
 // Validate lists what is wrong with plan p as an answer to snapshot s; the list
 // is empty where nothing is. It looks at everything even after the first
-// violation, so that a policy's author sees all at once.
+// violation, so that a policy's author sees all at once, but for a plan that
+// says more than such a snapshot can need: of that it looks at nothing else.
 //
 // A model that misses its SLO where it is counts only where a usable profile
 // says so, where the operator did not pin it there, and where some GPU of the
 // snapshot would do: a model that can meet its SLO nowhere is served as well as
 // can be rather than not at all ([policy.Index.Hopeless]).
 //
-// Dispatch entries must be of [Disciplines] and [DropPolicies], and pass the
-// checks that the caller adds.
+// A planned rate is a violation where the profile says that the partition
+// cannot carry it; carrying less than the present load is none, for overload
+// happens.
+//
+// What the contract can say and this build cannot serve is a violation
+// ([CodeUnsupported]), never ignored. Dispatch entries must be of [Disciplines]
+// and [DropPolicies], and pass the checks that the caller adds.
 func Validate(s *policy.Snapshot, p *policy.Plan, checks ...DispatchCheck) Violations {
 	v := &validator{x: policy.NewIndex(s), s: s, p: p, places: make(map[string][]*policy.Partition), checks: checks}
+	if v.excess(); len(v.found) > 0 {
+		return v.found
+	}
 	if p.GetSnapshotRevision() != s.GetRevision() {
 		v.add(CodeRevision, "", "answers snapshot %d, asked was %d", p.GetSnapshotRevision(), s.GetRevision())
 	}
-	v.groups()
-	v.segments()
+	v.recipes()
 	v.partitions()
-	v.gpus()
+	v.hosts()
 	v.models()
+	v.capacity()
 	v.dispatch()
+	v.subClusters()
 	v.names()
 	return v.found
 }
@@ -69,68 +82,52 @@ func (v *validator) add(code Code, subject, format string, args ...any) {
 	v.found = append(v.found, Violation{Code: code, Subject: subject, Text: fmt.Sprintf(format, args...)})
 }
 
-// groups checks that merge groups have a name of their own and members that
-// exist, may be merged, and are in one group each.
-func (v *validator) groups() {
+// served reports whether something in the plan may be about the name: a model of
+// the snapshot, or a derived model that the plan wants.
+func (v *validator) served(name string) bool {
+	return v.x.Model(name) != nil || v.p.Recipe(name) != nil
+}
+
+// recipes checks that every derived model that is wanted is on offer as it is
+// written, may be made, and that a member is in one of them.
+func (v *validator) recipes() {
 	names, memberOf := make(map[string]bool), make(map[string]string)
-	for _, g := range v.p.GetMergeGroups() {
-		name := g.GetName()
-		if name == "" || names[name] || v.x.Model(name) != nil {
-			v.add(CodeName, name, "a merge group needs a name that no other group and no model has")
+	for _, r := range v.p.GetRecipes() {
+		name := r.GetName()
+		offer := v.x.Derived(name)
+		switch {
+		case name == "" || names[name]:
+			v.add(CodeName, name, "a recipe needs a name that no other recipe has")
+		case offer == nil:
+			v.add(CodeRecipe, name, "the snapshot offers no such derived model")
+		case offer.GetRefusal() != "":
+			v.add(CodeRecipe, name, "it cannot be made: %s", offer.GetRefusal())
+		case !proto.Equal(offer.GetRecipe(), r):
+			v.add(CodeRecipe, name, "the recipe is not the one on offer: %v", offer.GetRecipe())
 		}
 		names[name] = true
-		if g.GetMode() == policy.MergeMode_MERGE_MODE_UNSPECIFIED || policy.MergeMode_name[int32(g.GetMode())] == "" {
-			v.add(CodeMerge, name, "the mode %v is none", g.GetMode())
+		switch {
+		case r.GetKind() == policy.RecipeKind_RECIPE_KIND_SEGMENT:
+			v.add(CodeUnsupported, name, "segments run in the simulator only")
+		case r.GetKind() != policy.RecipeKind_RECIPE_KIND_MERGE:
+			v.add(CodeRecipe, name, "the kind %v is none", r.GetKind())
+		case r.GetMode() != policy.MergeMode_MERGE_MODE_BACKBONE:
+			v.add(CodeUnsupported, name, "the mode %v cannot be served: members with different batches have no batch dimension that Triton knows; ask for the mode backbone", r.GetMode())
+		case len(r.GetMembers()) < 2:
+			v.add(CodeRecipe, name, "%d members are too few to merge", len(r.GetMembers()))
 		}
-		if len(g.GetMembers()) < 2 {
-			v.add(CodeMerge, name, "%d members are too few to merge", len(g.GetMembers()))
-		}
-		for _, member := range g.GetMembers() {
+		for _, member := range r.GetMembers() {
 			if v.x.Model(member) == nil {
 				v.add(CodeUnknown, name, "the member %q is not in the snapshot", member)
 				continue
 			}
 			if other, twice := memberOf[member]; twice {
-				v.add(CodeMerge, name, "the member %s is in group %s already", member, other)
+				v.add(CodeRecipe, name, "the member %s is in %s already", member, other)
 			}
 			memberOf[member] = name
 			if v.x.Rule(member).NeverMerge {
-				v.add(CodeConstraint, member, "must never be merged, and is in group %s", name)
+				v.add(CodeConstraint, member, "must never be merged, and is in %s", name)
 			}
-		}
-	}
-}
-
-// segments checks that the segments of a model are numbered without a gap.
-func (v *validator) segments() {
-	names := make(map[string]bool)
-	indices := make(map[string]map[uint32]bool)
-	counts := make(map[string]uint32)
-	var order []string
-	for _, g := range v.p.GetSegments() {
-		name, model := g.GetName(), g.GetModel()
-		if name == "" || names[name] || v.x.Model(name) != nil {
-			v.add(CodeName, name, "a segment needs a name that no other segment and no model has")
-		}
-		names[name] = true
-		if v.x.Model(model) == nil {
-			v.add(CodeUnknown, name, "the model %q is not in the snapshot", model)
-		}
-		if indices[model] == nil {
-			indices[model], counts[model] = make(map[uint32]bool), g.GetCount()
-			order = append(order, model)
-		}
-		if g.GetCount() != counts[model] {
-			v.add(CodeSegment, name, "says that %s has %d segments, another says %d", model, g.GetCount(), counts[model])
-		}
-		if g.GetIndex() >= g.GetCount() || indices[model][g.GetIndex()] {
-			v.add(CodeSegment, name, "the index %d of %d is out of range or used twice", g.GetIndex(), g.GetCount())
-		}
-		indices[model][g.GetIndex()] = true
-	}
-	for _, model := range order {
-		if len(indices[model]) != int(counts[model]) {
-			v.add(CodeSegment, model, "%d of %d segments are there", len(indices[model]), counts[model])
 		}
 	}
 }
@@ -147,13 +144,7 @@ func (v *validator) partitions() {
 			v.add(CodeName, id, "two partitions have this id")
 		}
 		ids[id] = true
-		gpu := v.x.GPU(part.GetNode(), part.GetGpu())
-		switch {
-		case gpu == nil:
-			v.add(CodeUnknown, id, "the GPU %q of node %q is not in the snapshot", part.GetGpu(), part.GetNode())
-		case gpu.GetUnavailable():
-			v.add(CodeUnavailable, id, "the GPU %s may not be used", part.GetGpu())
-		}
+		v.host(part)
 		if share := part.GetThreadPercentage(); share < 1 || share > 100 {
 			v.add(CodeShare, id, "the thread percentage %d is not from 1 to 100", share)
 		}
@@ -162,55 +153,81 @@ func (v *validator) partitions() {
 				v.add(CodeMemory, id, "its instances need %d bytes, its limit is %d", need, limit)
 			}
 		}
-		v.instances(part, gpu)
+		v.instances(part)
 	}
 }
 
-func (v *validator) instances(part *policy.Partition, gpu *policy.GPU) {
+// host checks that a partition lies on something that is there and may be used.
+func (v *validator) host(part *policy.Partition) {
+	id := part.GetId()
+	switch gpus := part.GetGpus(); {
+	case len(gpus) > 1:
+		v.add(CodeUnsupported, id, "it wants a share of %d GPUs; this build serves a partition on one", len(gpus))
+	case len(gpus) == 1:
+		switch gpu := v.x.GPUOf(part); {
+		case gpu == nil:
+			v.add(CodeUnknown, id, "the GPU %q of node %q is not in the snapshot", gpus[0], part.GetNode())
+		case gpu.GetUnavailable():
+			v.add(CodeUnavailable, id, "the GPU %s may not be used", gpus[0])
+		}
+	case v.x.CPU(part.GetNode()) == nil:
+		v.add(CodeUnknown, id, "it names no GPU, and the CPUs of node %q may run no models", part.GetNode())
+	}
+}
+
+// instances checks what a partition holds.
+func (v *validator) instances(part *policy.Partition) {
 	keys := make(map[string]bool)
-	// whole is false for a model that is here in segments.
-	whole := make(map[string]bool)
+	here := make(map[string]bool)
 	for _, in := range part.GetInstances() {
-		models := v.p.ModelsOf(in)
-		if in.Key() == "" {
-			v.add(CodeUnknown, part.GetId(), "an instance names no model, merge group or segment")
+		name := in.GetModel()
+		if name == "" {
+			v.add(CodeUnknown, part.GetId(), "an instance names no model")
 			continue
 		}
-		if len(models) == 0 {
-			v.add(CodeUnknown, part.GetId(), "the plan does not describe %s", in.Label())
-		}
-		_, segment := in.GetWhat().(*policy.Instance_Segment)
-		if keys[in.Key()] {
-			v.add(CodeDuplicate, part.GetId(), "holds %s twice", in.Label())
+		if keys[name] {
+			v.add(CodeDuplicate, part.GetId(), "holds %s twice", name)
 			continue
 		}
-		keys[in.Key()] = true
+		keys[name] = true
 		if in.GetThreadPercentage() > 100 {
-			v.add(CodeShare, part.GetId(), "the thread percentage %d of %s is above 100", in.GetThreadPercentage(), in.Label())
+			v.add(CodeShare, part.GetId(), "the thread percentage %d of %s is above 100", in.GetThreadPercentage(), name)
 		}
-		for _, name := range models {
-			if v.x.Model(name) == nil {
-				if _, direct := in.GetWhat().(*policy.Instance_Model); direct {
-					v.add(CodeUnknown, part.GetId(), "the model %q is not in the snapshot", name)
+		v.unsupported(part, in)
+		for _, model := range v.p.ModelsOf(in) {
+			if v.x.Model(model) == nil {
+				if v.p.Recipe(name) == nil {
+					v.add(CodeUnknown, part.GetId(), "the model %q is not in the snapshot", model)
 				}
 				continue
 			}
-			// The segments of one model may lie side by side, anything else of it
-			// only once.
-			wasWhole, twice := whole[name]
-			if twice && (wasWhole || !segment) {
-				v.add(CodeDuplicate, part.GetId(), "serves %s twice", name)
+			if here[model] {
+				v.add(CodeDuplicate, part.GetId(), "serves %s twice", model)
 				continue
 			}
-			if !twice {
-				v.places[name] = append(v.places[name], part)
-			}
-			whole[name] = !segment
-			v.batch(part, in, name)
-			if gpu != nil && !segment {
-				v.latency(part, in, gpu, name)
-			}
+			here[model] = true
+			v.places[model] = append(v.places[model], part)
+			v.batch(part, in, model)
+			v.latency(part, in, model)
 		}
+	}
+}
+
+// unsupported refuses what an instance may ask for and this build cannot serve.
+func (v *validator) unsupported(part *policy.Partition, in *policy.Instance) {
+	switch in.GetRole() {
+	case policy.Role_ROLE_UNSPECIFIED, policy.Role_ROLE_SERVE:
+	default:
+		v.add(CodeUnsupported, part.GetId(), "the role %v of %s; this build has instances that serve", in.GetRole(), in.GetModel())
+	}
+	if in.GetVersion() != 0 {
+		v.add(CodeUnsupported, part.GetId(), "version %d of %s alone; this build serves the versions that its configuration names", in.GetVersion(), in.GetModel())
+	}
+	if in.GetSliceUs() != 0 || in.GetSlot() != 0 {
+		v.add(CodeUnsupported, part.GetId(), "a slot or slice of %s; rounds are the discipline duty-cycle's and have its parameters", in.GetModel())
+	}
+	if rate := in.GetRate(); !(rate >= 0) || math.IsInf(rate, 0) {
+		v.add(CodeCapacity, part.GetId(), "the rate %v of %s is none", rate, in.GetModel())
 	}
 }
 
@@ -220,38 +237,57 @@ func (v *validator) batch(part *policy.Partition, in *policy.Instance, name stri
 	}
 }
 
-func (v *validator) latency(part *policy.Partition, in *policy.Instance, gpu *policy.GPU, name string) {
-	share := part.GetThreadPercentage()
+func shareOf(part *policy.Partition, in *policy.Instance) uint32 {
 	if own := in.GetThreadPercentage(); own > 0 {
-		share = own
+		return own
 	}
-	if v.x.Meets(name, gpu.GetType(), share) || v.x.Rule(name).Pinned || v.x.Hopeless(name) {
-		return
-	}
-	l, _ := v.x.UsableProfile(name, gpu.GetType()).Upper(1, share)
-	v.add(CodeLatency, part.GetId(), "one row of %s takes %.0f us at %d%% of a %s, its SLO is %d us",
-		name, l, share, gpu.GetType(), v.x.Model(name).GetSloUs())
+	return part.GetThreadPercentage()
 }
 
-// gpus checks what the partitions of one GPU add up to.
-func (v *validator) gpus() {
+func (v *validator) latency(part *policy.Partition, in *policy.Instance, name string) {
+	share, on := shareOf(part, in), v.x.TypeOf(part)
+	if v.x.Meets(name, on, share) || v.x.Rule(name).Pinned || v.x.Hopeless(name) {
+		return
+	}
+	l, _ := v.x.UsableProfile(name, on).Upper(1, share)
+	v.add(CodeLatency, part.GetId(), "one row of %s takes %.0f us at %d%% of a %s, its SLO is %d us",
+		name, l, share, on, v.x.Model(name).GetSloUs())
+}
+
+// hosts checks what the partitions of one GPU, and of one node's CPUs, add up to.
+func (v *validator) hosts() {
+	type host struct{ node, gpu string }
+	type load struct{ share, bytes uint64 }
+	loads := make(map[host]*load)
+	at := func(h host) *load {
+		if loads[h] == nil {
+			loads[h] = &load{}
+		}
+		return loads[h]
+	}
+	for _, part := range v.p.GetPartitions() {
+		l := at(host{part.GetNode(), part.GPU()})
+		l.share += uint64(part.GetThreadPercentage())
+		if need := v.x.PartitionBytes(v.p, part); l.bytes+need >= l.bytes {
+			l.bytes += need
+		} else {
+			l.bytes = math.MaxUint64
+		}
+	}
+	check := func(subject string, l *load, memory uint64) {
+		if l.share > 100 {
+			v.add(CodeShare, subject, "the thread percentages of its partitions add up to %d", l.share)
+		}
+		if memory > 0 && l.bytes > memory {
+			v.add(CodeMemory, subject, "its partitions need %d bytes, it has %d", l.bytes, memory)
+		}
+	}
 	for _, g := range v.x.GPUs() {
-		var share, bytes uint64
-		for _, part := range v.p.GetPartitions() {
-			if part.GetNode() == g.Node && part.GetGpu() == g.GetId() {
-				share += uint64(part.GetThreadPercentage())
-				if need := v.x.PartitionBytes(v.p, part); bytes+need >= bytes {
-					bytes += need
-				} else {
-					bytes = ^uint64(0)
-				}
-			}
-		}
-		if share > 100 {
-			v.add(CodeShare, g.GetId(), "the thread percentages of its partitions add up to %d", share)
-		}
-		if memory := g.GetMemoryBytes(); memory > 0 && bytes > memory {
-			v.add(CodeMemory, g.GetId(), "its partitions need %d bytes, it has %d", bytes, memory)
+		check(g.GetId(), at(host{g.Node, g.GetId()}), g.GetMemoryBytes())
+	}
+	for _, n := range v.s.GetNodes() {
+		if cpu := n.GetCpu(); cpu != nil {
+			check("the CPUs of "+n.GetName(), at(host{n.GetName(), ""}), cpu.GetMemoryBytes())
 		}
 	}
 }
@@ -262,9 +298,8 @@ func (v *validator) dispatch() {
 	seen := make(map[string]bool)
 	for _, d := range v.p.GetDispatch() {
 		name := d.GetModel()
-		isGroup := slices.ContainsFunc(v.p.GetMergeGroups(), func(g *policy.MergeGroup) bool { return g.GetName() == name })
-		if v.x.Model(name) == nil && !isGroup {
-			v.add(CodeUnknown, name, "has a dispatch discipline and is no model or merge group")
+		if !v.served(name) {
+			v.add(CodeUnknown, name, "has a dispatch discipline and is no model")
 		}
 		if seen[name] {
 			v.add(CodeDuplicate, name, "has two dispatch disciplines")

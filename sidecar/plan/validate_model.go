@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"math"
 	"slices"
 
 	"github.com/conch-serving/conch/plugins/policy"
@@ -14,10 +15,9 @@ func (v *validator) models() {
 	for _, m := range v.s.GetModels() {
 		name := m.GetName()
 		refused := v.refused(name)
-		if len(v.places[name]) == 0 && m.GetRate() > 0 && !refused {
+		if len(v.places[name]) == 0 && m.GetRate() > 0 && !refused && !m.GetOnDemand() {
 			v.add(CodeUnplaced, name, "has %.4g requests a second, no place, and no reason for it", m.GetRate())
 		}
-		v.complete(name)
 		v.dependencies(m)
 		v.rule(name, refused)
 	}
@@ -28,33 +28,6 @@ func (v *validator) refused(name string) bool {
 	return slices.ContainsFunc(v.p.GetUnplaced(), func(u *policy.Unplaced) bool {
 		return u.GetModel() == name && (u.GetText() != "" || len(u.GetRefusals()) > 0)
 	})
-}
-
-// complete checks that a model served in segments has all of them somewhere,
-// and is not served whole as well.
-func (v *validator) complete(name string) {
-	placed := make(map[string]bool)
-	whole := false
-	for _, part := range v.places[name] {
-		for _, in := range part.GetInstances() {
-			if slices.Contains(v.p.ModelsOf(in), name) {
-				segment, ok := in.GetWhat().(*policy.Instance_Segment)
-				if !ok {
-					whole = true
-				} else {
-					placed[segment.Segment] = true
-				}
-			}
-		}
-	}
-	if whole || len(placed) == 0 {
-		return
-	}
-	for _, g := range v.p.GetSegments() {
-		if g.GetModel() == name && !placed[g.GetName()] {
-			v.add(CodeSegment, name, "its segment %s is in no partition", g.GetName())
-		}
-	}
 }
 
 // dependencies checks that an ensemble lies with the models that it calls.
@@ -76,8 +49,8 @@ func (v *validator) dependencies(m *policy.Model) {
 func (v *validator) rule(name string, refused bool) {
 	rule, places := v.x.Rule(name), v.places[name]
 	for _, part := range places {
-		if !rule.AllowsGPU(part.GetGpu()) {
-			v.add(CodeConstraint, name, "may not be on GPU %s", part.GetGpu())
+		if !rule.AllowsGPU(part.GPU()) {
+			v.add(CodeConstraint, name, "may not be on GPU %s", part.GPU())
 		}
 		if share := part.GetThreadPercentage(); !rule.AllowsShare(share) {
 			v.add(CodeConstraint, name, "may not be in %s with its %d%%", part.GetId(), share)
@@ -113,7 +86,7 @@ func (v *validator) alone(name string, part *policy.Partition) {
 func (v *validator) pinned(name string, refused bool) {
 	was := make(map[string]bool)
 	for _, part := range v.s.GetCurrent().PartitionsOf(name) {
-		if g := v.x.GPU(part.GetNode(), part.GetGpu()); g != nil && !g.GetUnavailable() {
+		if g := v.x.GPUOf(part); g != nil && !g.GetUnavailable() {
 			was[place(part)] = true
 		}
 	}
@@ -133,7 +106,7 @@ func (v *validator) pinned(name string, refused bool) {
 
 // place is what a pinned model must not change.
 func place(part *policy.Partition) string {
-	return part.GetId() + " " + part.GetNode() + " " + part.GetGpu()
+	return part.GetId() + " " + part.GetNode() + " " + part.GPU()
 }
 
 // names checks that reasons, predictions, app routes and wishes are about
@@ -143,21 +116,17 @@ func (v *validator) names() {
 	for _, part := range v.p.GetPartitions() {
 		partitions[part.GetId()] = true
 	}
-	served := func(name string) bool {
-		return v.x.Model(name) != nil ||
-			slices.ContainsFunc(v.p.GetMergeGroups(), func(g *policy.MergeGroup) bool { return g.GetName() == name })
-	}
 	for _, r := range v.p.GetReasons() {
-		if r.GetModel() != "" && !served(r.GetModel()) {
-			v.add(CodeUnknown, r.GetModel(), "has a reason and is no model or merge group")
+		if r.GetModel() != "" && !v.served(r.GetModel()) {
+			v.add(CodeUnknown, r.GetModel(), "has a reason and is no model")
 		}
 		if r.GetPartition() != "" && !partitions[r.GetPartition()] {
 			v.add(CodeUnknown, r.GetPartition(), "has a reason and is no partition of the plan")
 		}
 	}
 	for _, d := range v.p.GetPredictions() {
-		if !served(d.GetModel()) {
-			v.add(CodeUnknown, d.GetModel(), "has a prediction and is no model or merge group")
+		if !v.served(d.GetModel()) {
+			v.add(CodeUnknown, d.GetModel(), "has a prediction and is no model")
 		}
 	}
 	for _, u := range v.p.GetUnplaced() {
@@ -165,17 +134,84 @@ func (v *validator) names() {
 			v.add(CodeUnknown, u.GetModel(), "is called unplaced and is no model")
 		}
 	}
-	apps := make(map[string]bool)
+	v.appRoutes()
+}
+
+// appRoutes checks that a route leads an app's requests to variants of its own
+// that are placed.
+func (v *validator) appRoutes() {
+	apps := make(map[string]*policy.App)
 	for _, a := range v.s.GetApps() {
-		apps[a.GetName()] = true
+		apps[a.GetName()] = a
 	}
+	seen := make(map[string]bool)
 	for _, r := range v.p.GetAppRoutes() {
-		if !apps[r.GetApp()] {
+		app := apps[r.GetApp()]
+		if app == nil {
 			v.add(CodeUnknown, r.GetApp(), "has a route and is no app")
 		}
-		for _, name := range r.GetModels() {
+		if seen[r.GetApp()] {
+			v.add(CodeDuplicate, r.GetApp(), "has two routes")
+		}
+		seen[r.GetApp()] = true
+		for _, w := range r.GetVariants() {
+			name := w.GetModel()
+			if app != nil && !slices.ContainsFunc(app.GetVariants(), func(x *policy.Variant) bool { return x.GetModel() == name }) {
+				v.add(CodeUnknown, r.GetApp(), "is routed to %q, which is no variant of it", name)
+				continue
+			}
 			if len(v.places[name]) == 0 {
 				v.add(CodeUnplaced, r.GetApp(), "is served by %s, which has no place", name)
+			}
+			if weight := w.GetWeight(); !(weight >= 0) || math.IsInf(weight, 0) {
+				v.add(CodeCapacity, r.GetApp(), "the weight %v of %s is none", weight, name)
+			}
+		}
+	}
+}
+
+// subClusters checks that a model and the partitions that serve it are in the
+// same sub-cluster, where the plan has any.
+func (v *validator) subClusters() {
+	partitions, models := make(map[string]string), make(map[string]string)
+	known := make(map[string]bool)
+	for _, part := range v.p.GetPartitions() {
+		known[part.GetId()] = true
+	}
+	names := make(map[string]bool)
+	for _, c := range v.p.GetSubClusters() {
+		name := c.GetName()
+		if name == "" || names[name] {
+			v.add(CodeName, name, "a sub-cluster needs a name that no other has")
+		}
+		names[name] = true
+		for _, id := range c.GetPartitions() {
+			if !known[id] {
+				v.add(CodeUnknown, name, "the partition %q is not in the plan", id)
+			}
+			if other, twice := partitions[id]; twice {
+				v.add(CodeDuplicate, name, "the partition %s is in %s already", id, other)
+			}
+			partitions[id] = name
+		}
+		for _, model := range c.GetModels() {
+			if !v.served(model) {
+				v.add(CodeUnknown, name, "the model %q is not in the snapshot", model)
+			}
+			if other, twice := models[model]; twice {
+				v.add(CodeDuplicate, name, "the model %s is in %s already", model, other)
+			}
+			models[model] = name
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	for _, part := range v.p.GetPartitions() {
+		for _, in := range part.GetInstances() {
+			if models[in.GetModel()] != partitions[part.GetId()] {
+				v.add(CodeUnsupported, part.GetId(), "it is in sub-cluster %q and serves %s of sub-cluster %q; one dispatcher serves a sub-cluster alone",
+					partitions[part.GetId()], in.GetModel(), models[in.GetModel()])
 			}
 		}
 	}

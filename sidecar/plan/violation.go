@@ -36,10 +36,15 @@ const (
 	CodeDispatch Code = "dispatch"
 	// CodeConstraint: an operator's order is not obeyed.
 	CodeConstraint Code = "constraint"
-	// CodeMerge: a merge group is not well formed.
-	CodeMerge Code = "merge"
-	// CodeSegment: a segment is not well formed.
-	CodeSegment Code = "segment"
+	// CodeRecipe: a derived model is not on offer, cannot be made, or is written
+	// otherwise than it is offered.
+	CodeRecipe Code = "recipe"
+	// CodeCapacity: a planned rate or weight is none, or more than a profile allows.
+	CodeCapacity Code = "capacity"
+	// CodeUnsupported: the contract can say it, this build cannot serve it.
+	CodeUnsupported Code = "unsupported"
+	// CodeExcess: the plan says more than any plan for the snapshot needs.
+	CodeExcess Code = "excess"
 	// CodeDependency: an ensemble is placed without a model that it calls.
 	CodeDependency Code = "dependency"
 )

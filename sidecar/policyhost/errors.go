@@ -27,6 +27,9 @@ var (
 	ErrRefused = errors.New("the policy returned an error")
 	// ErrRejected: Options.Check refused the plan; its error is wrapped too.
 	ErrRejected = errors.New("the plan was rejected")
+	// ErrEvaluation: the host could not evaluate what the policy asked about. That
+	// is not the policy's fault.
+	ErrEvaluation = errors.New("evaluating plans for the policy failed")
 	// ErrBackoff: the process is dead and it is too early to start it again.
 	ErrBackoff = errors.New("waiting before the policy's process is started again")
 	// ErrBreakerOpen: the policy failed too often and is left alone for a while.

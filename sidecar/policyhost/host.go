@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +32,8 @@ type Host struct {
 	closed bool
 	inUse  *inUse
 	good   *policy.Plan
+	// states are the policies' own, by name and version, where Options.State is nil.
+	states map[string][]byte
 }
 
 // inUse is the policy in use and what became of it. What comes before process
@@ -125,7 +128,7 @@ func (h *Host) prepare(ctx context.Context, ref Ref) (*inUse, error) {
 	// at all.
 	if unmet := d.Unmet(&policy.Snapshot{}); len(unmet) > 0 {
 		p.stop()
-		return nil, fmt.Errorf("%w: %v are unknown to this version of Conch", ErrNeeds, unmet)
+		return nil, needs(unmet)
 	}
 	if err := h.tryParameters(ctx, p, ref, resolved); err != nil {
 		p.stop()
@@ -147,7 +150,7 @@ func (h *Host) tryParameters(ctx context.Context, p *process, ref Ref, resolved 
 		return nil
 	}
 	idle := &policy.Snapshot{PlanningBudgetUs: h.o.Budget.Microseconds(), Parameters: resolved}
-	_, err := p.plan(ctx, idle, h.o.Budget+h.o.Grace)
+	_, err := p.plan(ctx, idle, h.o.Budget+h.o.Grace, nil)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -227,7 +230,7 @@ func (h *Host) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, erro
 
 func (h *Host) plan(ctx context.Context, u *inUse, s *policy.Snapshot) (*policy.Plan, error) {
 	if unmet := u.description.Unmet(s); len(unmet) > 0 {
-		return nil, fmt.Errorf("%w: %v", ErrNeeds, unmet)
+		return nil, needs(unmet)
 	}
 	h.mu.Lock()
 	halfOpened, err := u.guard.admit(h.o.Now())
@@ -247,9 +250,16 @@ func (h *Host) plan(ctx context.Context, u *inUse, s *policy.Snapshot) (*policy.
 	}
 	asked := withParameters(s, u)
 	asked.PlanningBudgetUs = budget.Microseconds()
+	if h.o.Evaluator == nil {
+		asked.Evaluations = 0
+	}
+	asked.PolicyState = h.state(u)
 	began := h.o.Now()
-	answer, err := u.process.plan(ctx, asked, budget+h.o.Grace)
+	answer, err := u.process.plan(ctx, asked, budget+h.o.Grace, h.o.Evaluator)
 	took := h.o.Now().Sub(began)
+	if err == nil {
+		h.keepState(u, answer.GetPolicyState())
+	}
 	if err == nil {
 		err = h.check(asked, answer, u)
 	}
@@ -266,6 +276,47 @@ func (h *Host) plan(ctx context.Context, u *inUse, s *policy.Snapshot) (*policy.
 		h.emit(EventBreakerClosed, u.name, nil, "the policy answers again")
 	}
 	return answer, nil
+}
+
+// needs is the refusal of a policy that reads more than the snapshot holds, with
+// what an operator can do about it.
+func needs(unmet []string) error {
+	remedies := make([]string, len(unmet))
+	for i, need := range unmet {
+		remedies[i] = policy.Remedy(need)
+	}
+	return fmt.Errorf("%w: %s", ErrNeeds, strings.Join(remedies, "; "))
+}
+
+// state is what the latest answer of the policy's name and version left.
+func (h *Host) state(u *inUse) []byte {
+	key := u.description.GetName() + "@" + u.description.GetVersion()
+	if h.o.State != nil {
+		return h.o.State.PolicyState(key)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.states[key]
+}
+
+// keepState keeps what an answer leaves for the next snapshot, whether the plan
+// will be applied or not. More than the contract allows is left out: Validate
+// refuses such a plan.
+func (h *Host) keepState(u *inUse, state []byte) {
+	if len(state) > policy.MaxStateBytes {
+		return
+	}
+	key := u.description.GetName() + "@" + u.description.GetVersion()
+	if h.o.State != nil {
+		h.o.State.SetPolicyState(key, state)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.states == nil {
+		h.states = make(map[string][]byte)
+	}
+	h.states[key] = state
 }
 
 // check completes the answer and asks the caller's check.
@@ -304,6 +355,15 @@ func (h *Host) ensure(ctx context.Context, u *inUse) error {
 // none.
 func (h *Host) failed(ctx context.Context, u *inUse, kind EventKind, err error) error {
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return err
+	}
+	if errors.Is(err, ErrRejected) || errors.Is(err, ErrEvaluation) {
+		// The breaker is for crashes and silence: another snapshot may well get a
+		// plan that can be applied.
+		h.mu.Lock()
+		u.lastErr = err
+		h.mu.Unlock()
+		h.emit(kind, u.name, err, "%v", err)
 		return err
 	}
 	h.mu.Lock()

@@ -81,7 +81,7 @@ func (f fake) Describe(ctx context.Context) (*policy.Description, error) {
 	return d, nil
 }
 
-func (f fake) Plan(_ context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+func (f fake) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*policy.Plan, error) {
 	answer := &policy.Plan{SnapshotRevision: s.GetRevision(), Reasons: []*policy.Reason{
 		{Text: fmt.Sprintf("colour=%s size=%s budget=%d models=%d env=%s",
 			s.GetParameters()["colour"], s.GetParameters()["size"], s.GetPlanningBudgetUs(), len(s.GetModels()), environmentNames())},
@@ -108,6 +108,21 @@ func (f fake) Plan(_ context.Context, s *policy.Snapshot) (*policy.Plan, error) 
 		answer.ProtoReflect().SetUnknown([]byte{0x12, 0x01, 0xff})
 	case "huge":
 		answer.Reasons[0].Text = strings.Repeat("x", 2<<20)
+	case "evaluate":
+		// Asks twice, and says what it heard.
+		first, second := &policy.Plan{Policy: "first"}, &policy.Plan{Policy: "second"}
+		both, err := h.Evaluate(ctx, first, second)
+		if err != nil {
+			return nil, err
+		}
+		again, err := h.Evaluate(ctx, first)
+		if err != nil {
+			return nil, err
+		}
+		answer.Reasons[0].Text = fmt.Sprintf("%v %v %v", both[0].GetGoodput(), both[1].GetGoodput(), again[0].GetGoodput())
+	case "remember":
+		answer.Reasons[0].Text = fmt.Sprintf("%q", s.GetPolicyState())
+		answer.PolicyState = append(s.GetPolicyState(), 'x')
 	case "refuse":
 		return nil, errors.New("the moon is wrong")
 	case "chatty":

@@ -166,7 +166,7 @@ func (p *process) reap() {
 
 // describe asks for the description, within the limit.
 func (p *process) describe(ctx context.Context, limit time.Duration) (d *policy.Description, err error) {
-	err = p.call(ctx, limit, func(ctx context.Context) (err error) {
+	err = p.call(ctx, limit, func(ctx context.Context, _ *clock) (err error) {
 		d, err = p.policy.Describe(ctx)
 		return err
 	})
@@ -176,10 +176,16 @@ func (p *process) describe(ctx context.Context, limit time.Duration) (d *policy.
 	return d, err
 }
 
-// plan asks for a plan, within the limit.
-func (p *process) plan(ctx context.Context, s *policy.Snapshot, limit time.Duration) (answer *policy.Plan, err error) {
-	err = p.call(ctx, limit, func(ctx context.Context) (err error) {
-		answer, err = p.policy.Plan(ctx, s)
+// plan asks for a plan, within the limit. The time in which evaluator works for
+// the policy is not the policy's: it does not count. A nil evaluator evaluates
+// nothing.
+func (p *process) plan(ctx context.Context, s *policy.Snapshot, limit time.Duration, evaluator Evaluator) (answer *policy.Plan, err error) {
+	err = p.call(ctx, limit, func(ctx context.Context, c *clock) (err error) {
+		var host policy.Host = policy.NoEvaluation{}
+		if evaluator != nil && s.GetEvaluations() > 0 {
+			host = &evaluating{evaluator: evaluator, snapshot: s, clock: c}
+		}
+		answer, err = p.policy.Plan(ctx, s, host)
 		return err
 	})
 	if err == nil && answer.GetSnapshotRevision() != s.GetRevision() {
@@ -190,18 +196,22 @@ func (p *process) plan(ctx context.Context, s *policy.Snapshot, limit time.Durat
 
 // call makes one call and says what its failure means. A process that did not
 // answer in time or whose connection broke is dead afterwards.
-func (p *process) call(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+func (p *process) call(ctx context.Context, limit time.Duration, f func(context.Context, *clock) error) error {
 	// The call's context ends with ctx and after the limit, but has no deadline:
 	// gRPC would tell it to the policy, whose end may then be the first to end
 	// the call, and nobody could say whose fault that is.
 	limited, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	defer time.AfterFunc(limit, cancel).Stop()
-	err := f(limited)
+	running := startClock(limit, cancel)
+	defer running.stop()
+	err := f(limited, running)
+	var failed *evaluationError
 	switch {
 	case err == nil:
 		return nil
+	case ctx.Err() == nil && errors.As(err, &failed):
+		return fmt.Errorf("%w: %w", ErrEvaluation, failed.err)
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case limited.Err() != nil:

@@ -46,6 +46,12 @@ type Options struct {
 	// Check judges a plan before it counts as good; its error is found in what
 	// Plan returns. Nil accepts every plan that answers its snapshot.
 	Check func(*policy.Snapshot, *policy.Plan) error
+	// Evaluator answers what policies ask with policy.Host.Evaluate; nil: nothing is
+	// evaluated, and a snapshot's evaluations are 0.
+	Evaluator Evaluator
+	// State keeps what policies leave for their next snapshot; nil: this host keeps
+	// it, and it ends with it.
+	State StateStore
 	// Now is the clock of back-off and breaker; default time.Now.
 	Now func() time.Time
 	// Logger gets the host's own lines and those of the policy; default: none.
@@ -69,6 +75,13 @@ type Options struct {
 	// BreakerOpen is how long it stays open before one trial; doubled with every
 	// failed trial up to BreakerOpenMax; default 30s and 10 minutes.
 	BreakerOpen, BreakerOpenMax time.Duration
+}
+
+// StateStore keeps Plan.policy_state of the latest answer, by "NAME@VERSION" of
+// the policy. Its methods may be called by several goroutines.
+type StateStore interface {
+	PolicyState(policy string) []byte
+	SetPolicyState(policy string, state []byte)
 }
 
 // EventKind is what happened, a stable word for metrics and the API.

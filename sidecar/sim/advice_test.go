@@ -167,7 +167,7 @@ func TestPoliciesSeeTheAdvice(t *testing.T) {
 					continue
 				}
 				plan.Partitions = append(plan.Partitions, &policy.Partition{
-					Id: "on-" + g.GetId(), Node: n.GetName(), Gpu: g.GetId(), ThreadPercentage: 100, Rank: uint32(placed), Instances: []*policy.Instance{policy.ModelInstance("m00", 0)},
+					Id: "on-" + g.GetId(), Node: n.GetName(), Gpus: []string{g.GetId()}, ThreadPercentage: 100, Rank: uint32(placed), Instances: []*policy.Instance{policy.ModelInstance("m00", 0)},
 				})
 				placed++
 			}

@@ -214,7 +214,7 @@ func TestWorldsThatMakeNoSense(t *testing.T) {
 		"not from 0 to 1":                       func(w *sim.World) { w.Jitter = math.NaN() },
 		"no model of the snapshot":              func(w *sim.World) { w.Plan.Partitions[0].Instances[0] = policy.ModelInstance("x", 0) },
 		"unknown name":                          func(w *sim.World) { w.Plan.Dispatch[0].Discipline = "x" },
-		"merge groups":                          func(w *sim.World) { w.Plan.MergeGroups = []*policy.MergeGroup{{}} },
+		"derived models":                        func(w *sim.World) { w.Plan.Recipes = []*policy.Recipe{{}} },
 		"no knowledge 2":                        func(w *sim.World) { w.Knowledge = sim.LearnDelays + 1 },
 		"a delay is below 0":                    func(w *sim.World) { w.Delays.Request = -1 },
 		"a request of model 7":                  func(w *sim.World) { w.Streams = []workload.Stream{workload.Slice(workload.Arrival{Model: 7})} },

@@ -159,7 +159,7 @@ func (e *engine) rent(p *policy.Plan) {
 
 func uses(p *policy.Plan, g *gpu) bool {
 	for _, part := range p.GetPartitions() {
-		if part.GetNode() == g.node && part.GetGpu() == g.id {
+		if part.GetNode() == g.node && part.GPU() == g.id {
 			return true
 		}
 	}

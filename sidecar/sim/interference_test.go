@@ -73,7 +73,7 @@ func TestAnyNumberOfCoRunners(t *testing.T) {
 func TestAnotherGPUDoesNotInterfere(t *testing.T) {
 	w := neighbours(t, 2, 2, workload.Arrival{}, workload.Arrival{Model: 1})
 	w.Snapshot.Nodes[0].Gpus = append(w.Snapshot.Nodes[0].Gpus, &policy.GPU{Id: "other", Type: "X"})
-	w.Plan.Partitions[1].Gpu = "other"
+	w.Plan.Partitions[1].Gpus = []string{"other"}
 	for _, b := range run(t, w).Timeline {
 		require.InDelta(t, 100e3, b.End-b.Start, 1e-3)
 	}

@@ -65,7 +65,7 @@ func TestInvariants(t *testing.T) {
 				for _, node := range snapshot.GetNodes() {
 					for _, g := range node.GetGpus() {
 						if g.GetUnavailable() {
-							p.Partitions = slices.DeleteFunc(p.Partitions, func(part *policy.Partition) bool { return part.GetGpu() == g.GetId() })
+							p.Partitions = slices.DeleteFunc(p.Partitions, func(part *policy.Partition) bool { return part.GPU() == g.GetId() })
 						}
 					}
 				}

@@ -129,7 +129,7 @@ func newLive(t *testing.T, s small, plan *policy.Plan, snapshot *policy.Snapshot
 		t.Cleanup(server.Stop)
 		l.servers = append(l.servers, server)
 		table.Partitions = append(table.Partitions, &router.Partition{
-			ID: p.GetId(), GPU: p.GetGpu(), GPUType: "X", ThreadPercentage: p.GetThreadPercentage(), Rank: int(p.GetRank()),
+			ID: p.GetId(), GPU: p.GPU(), GPUType: "X", ThreadPercentage: p.GetThreadPercentage(), Rank: int(p.GetRank()),
 			Endpoint: router.Endpoint{GRPC: address},
 		})
 	}

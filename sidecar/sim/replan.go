@@ -82,19 +82,19 @@ func (e *engine) validate(s *policy.Snapshot, answer *policy.Plan) error {
 
 // check says what of a plan the simulator does not run.
 func (e *engine) check(p *policy.Plan) error {
-	if len(p.GetMergeGroups()) > 0 || len(p.GetSegments()) > 0 {
-		return fmt.Errorf("%w: the plan has merge groups or segments, which are not simulated", ErrWorld)
+	if len(p.GetRecipes()) > 0 {
+		return fmt.Errorf("%w: the plan has derived models, which are not simulated", ErrWorld)
 	}
 	x := policy.NewIndex(e.w.Snapshot)
 	for _, part := range p.GetPartitions() {
 		g := e.gpuOf(part)
 		if g == nil {
-			return fmt.Errorf("%w: partition %s is on GPU %s of node %s, which there is not", ErrWorld, part.GetId(), part.GetGpu(), part.GetNode())
+			return fmt.Errorf("%w: partition %s is on GPU %s of node %s, which there is not", ErrWorld, part.GetId(), part.GPU(), part.GetNode())
 		}
 		for _, in := range part.GetInstances() {
 			m := x.Model(in.GetModel())
 			if m == nil {
-				return fmt.Errorf("%w: partition %s holds %s, which is no model of the snapshot", ErrWorld, part.GetId(), in.Label())
+				return fmt.Errorf("%w: partition %s holds %s, which is no model of the snapshot", ErrWorld, part.GetId(), in.GetModel())
 			}
 			if x.UsableProfile(m.GetName(), g.spec.GetType()) == nil {
 				return fmt.Errorf("%w: model %s is placed on %s, a %s, and has no usable profile for it", ErrWorld, m.GetName(), part.GetId(), g.spec.GetType())
@@ -110,7 +110,7 @@ func (e *engine) check(p *policy.Plan) error {
 }
 
 func (e *engine) gpuOf(part *policy.Partition) *gpu {
-	if g := e.gpuByName[part.GetNode()+"/"+part.GetGpu()]; g != nil && g.removed == queue.Never {
+	if g := e.gpuByName[part.GetNode()+"/"+part.GPU()]; g != nil && g.removed == queue.Never {
 		return g
 	}
 	return nil
@@ -287,7 +287,7 @@ func (e *engine) cost(d *plan.Diff) queue.Time {
 func (e *engine) makeRoom(next *policy.Plan, d *plan.Diff) {
 	x := policy.NewIndex(e.w.Snapshot)
 	need := make(map[string]uint64)
-	name := func(p *policy.Partition) string { return p.GetNode() + "/" + p.GetGpu() }
+	name := func(p *policy.Partition) string { return p.GetNode() + "/" + p.GPU() }
 	ends := slices.Clone(d.Stop)
 	for _, r := range d.Replace {
 		ends = append(ends, r.Old)
@@ -364,7 +364,7 @@ func (e *engine) nodes() []*policy.Node {
 	var nodes []*policy.Node
 	byName := make(map[string]*policy.Node)
 	for _, n := range e.w.Snapshot.GetNodes() {
-		one := &policy.Node{Name: n.GetName(), CpuCores: n.GetCpuCores(), MemoryBytes: n.GetMemoryBytes()}
+		one := &policy.Node{Name: n.GetName(), Cpu: n.GetCpu()}
 		nodes = append(nodes, one)
 		byName[one.Name] = one
 	}

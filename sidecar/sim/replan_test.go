@@ -45,7 +45,7 @@ func on(s *policy.Snapshot, gpus ...string) *policy.Plan {
 	p := &policy.Plan{SnapshotRevision: s.GetRevision(), Policy: "test"}
 	for i, g := range gpus {
 		p.Partitions = append(p.Partitions, &policy.Partition{
-			Id: "on-" + g, Node: "n", Gpu: g, ThreadPercentage: 100, Rank: uint32(i), Instances: []*policy.Instance{policy.ModelInstance("m00", 0)},
+			Id: "on-" + g, Node: "n", Gpus: []string{g}, ThreadPercentage: 100, Rank: uint32(i), Instances: []*policy.Instance{policy.ModelInstance("m00", 0)},
 		})
 	}
 	return p
@@ -198,7 +198,7 @@ func TestRentedGPUs(t *testing.T) {
 			for _, g := range n.GetGpus() {
 				if n.GetName() == "rented" && wanted == 4 {
 					plan.Partitions = append(plan.Partitions, &policy.Partition{
-						Id: g.GetId(), Node: "rented", Gpu: g.GetId(), ThreadPercentage: 100, Rank: 9, Instances: []*policy.Instance{policy.ModelInstance("m00", 0)},
+						Id: g.GetId(), Node: "rented", Gpus: []string{g.GetId()}, ThreadPercentage: 100, Rank: 9, Instances: []*policy.Instance{policy.ModelInstance("m00", 0)},
 					})
 				}
 			}
@@ -223,6 +223,13 @@ func TestRentedGPUs(t *testing.T) {
 	require.InDelta(t, 2, r.History[11].GPUs, 0)
 }
 
+// alone is a policy whose host evaluates nothing.
+type alone struct{ policy.Policy }
+
+func (a alone) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+	return a.Policy.Plan(ctx, s, policy.NoEvaluation{})
+}
+
 // TestTheStaticPolicy is a whole run by a policy that Conch brings.
 func TestTheStaticPolicy(t *testing.T) {
 	s := resnet50()
@@ -232,7 +239,7 @@ func TestTheStaticPolicy(t *testing.T) {
 	require.True(t, ok)
 	d, err := static.Describe(t.Context())
 	require.NoError(t, err)
-	w.Plan, w.Policy = nil, static
+	w.Plan, w.Policy = nil, alone{static}
 	w.Snapshot.Parameters, err = d.Resolve(map[string]string{"discipline": "deferred", "drop_policy": "window"})
 	require.NoError(t, err)
 	r := run(t, w)

@@ -51,7 +51,7 @@ func (e *engine) fault(err error, p *partition) {
 
 // same reports whether a partition's process goes on under a new plan.
 func (p *partition) same(spec *policy.Partition) bool {
-	return p.spec.GetNode() == spec.GetNode() && p.spec.GetGpu() == spec.GetGpu() &&
+	return p.spec.GetNode() == spec.GetNode() && p.spec.GPU() == spec.GPU() &&
 		p.spec.GetThreadPercentage() == spec.GetThreadPercentage() && p.spec.GetMemoryLimitBytes() == spec.GetMemoryLimitBytes()
 }
 

@@ -71,7 +71,7 @@ func (s small) plan() *policy.Plan {
 	}
 	for i := range s.gpus {
 		for k, share := range shares {
-			part := &policy.Partition{Id: fmt.Sprintf("p%03d.%d", i, k), Node: "n", Gpu: fmt.Sprintf("g%03d", i), ThreadPercentage: share, Rank: uint32(len(p.Partitions))}
+			part := &policy.Partition{Id: fmt.Sprintf("p%03d.%d", i, k), Node: "n", Gpus: []string{fmt.Sprintf("g%03d", i)}, ThreadPercentage: share, Rank: uint32(len(p.Partitions))}
 			for m := range s.models {
 				part.Instances = append(part.Instances, policy.ModelInstance(fmt.Sprintf("m%02d", m), 0))
 			}

@@ -47,7 +47,7 @@ func (c *checker) say(format string, args ...any) {
 func (c *checker) gpuOf(part *policy.Partition) *policy.GPU {
 	for _, n := range c.s.GetNodes() {
 		for _, g := range n.GetGpus() {
-			if n.GetName() == part.GetNode() && g.GetId() == part.GetGpu() {
+			if part.On(n.GetName(), g.GetId()) {
 				return g
 			}
 		}
@@ -62,9 +62,12 @@ func (c *checker) partitions() {
 			c.say("partition id %q is empty or used twice", part.GetId())
 		}
 		ids = append(ids, part.GetId())
-		g := c.gpuOf(part)
-		if g == nil || g.GetUnavailable() {
-			c.say("partition %s lies on GPU %q of node %q, which is not there or may not be used", part.GetId(), part.GetGpu(), part.GetNode())
+		if part.OnCPU() {
+			if c.x.CPU(part.GetNode()) == nil {
+				c.say("partition %s lies on the CPUs of node %q, which may run no models", part.GetId(), part.GetNode())
+			}
+		} else if g := c.gpuOf(part); g == nil || g.GetUnavailable() {
+			c.say("partition %s lies on GPUs %q of node %q, which are not there or may not be used", part.GetId(), part.GetGpus(), part.GetNode())
 		}
 		if part.GetThreadPercentage() < 1 || part.GetThreadPercentage() > 100 {
 			c.say("partition %s has a share of %d", part.GetId(), part.GetThreadPercentage())
@@ -76,7 +79,7 @@ func (c *checker) partitions() {
 		for _, in := range part.GetInstances() {
 			models := c.p.ModelsOf(in)
 			if len(models) == 0 {
-				c.say("partition %s holds %s, which the plan does not describe", part.GetId(), in.Label())
+				c.say("partition %s holds %s, which the plan does not describe", part.GetId(), in.GetModel())
 			}
 			for _, name := range models {
 				m := c.model(name)
@@ -87,7 +90,7 @@ func (c *checker) partitions() {
 				if in.GetMaxBatch() > max(1, m.GetMaxBatchSize()) {
 					c.say("partition %s gives %s a batch of %d", part.GetId(), name, in.GetMaxBatch())
 				}
-				if in.GetSegment() == "" && slices.Contains(here, name) {
+				if slices.Contains(here, name) {
 					c.say("partition %s holds %s twice", part.GetId(), name)
 				}
 				here = append(here, name)
@@ -118,7 +121,7 @@ func (c *checker) gpus() {
 			var share uint32
 			var bytes uint64
 			for _, part := range c.p.GetPartitions() {
-				if part.GetNode() == n.GetName() && part.GetGpu() == g.GetId() {
+				if part.On(n.GetName(), g.GetId()) {
 					share += part.GetThreadPercentage()
 					bytes += c.x.PartitionBytes(c.p, part)
 				}
@@ -167,8 +170,8 @@ func (c *checker) obeyed(o *policy.Constraint, model string) {
 	places := c.p.PartitionsOf(model)
 	excused := c.refusal(model) != nil
 	for _, part := range places {
-		if len(o.GetGpus()) > 0 && !slices.Contains(o.GetGpus(), part.GetGpu()) {
-			c.say("model %s may not be on %s", model, part.GetGpu())
+		if len(o.GetGpus()) > 0 && !slices.Contains(o.GetGpus(), part.GPU()) {
+			c.say("model %s may not be on %s", model, part.GetGpus())
 		}
 		share := part.GetThreadPercentage()
 		if share < o.GetMinThreadPercentage() || o.GetMaxThreadPercentage() > 0 && share > o.GetMaxThreadPercentage() {
@@ -180,7 +183,7 @@ func (c *checker) obeyed(o *policy.Constraint, model string) {
 					c.say("model %s wants %s for itself, %s is there", model, part.GetId(), other)
 				}
 			}
-			if o.GetNeverMerge() && in.GetMergeGroup() != "" && slices.Contains(c.p.ModelsOf(in), model) {
+			if o.GetNeverMerge() && c.p.Recipe(in.GetModel()).GetKind() == policy.RecipeKind_RECIPE_KIND_MERGE && slices.Contains(c.p.ModelsOf(in), model) {
 				c.say("model %s must not be merged", model)
 			}
 		}
@@ -222,8 +225,7 @@ func (c *checker) stays(model string, places []*policy.Partition, excused bool) 
 
 func (c *checker) names() {
 	named := func(what, name string) {
-		group := slices.ContainsFunc(c.p.GetMergeGroups(), func(g *policy.MergeGroup) bool { return g.GetName() == name })
-		if c.model(name) == nil && !group {
+		if c.model(name) == nil && c.p.Recipe(name) == nil {
 			c.say("%s is about %q, which does not exist", what, name)
 		}
 	}

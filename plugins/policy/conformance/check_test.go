@@ -22,9 +22,9 @@ func TestCheck(t *testing.T) {
 		{"good", func(*policy.Snapshot, *policy.Plan) {}, ""},
 		{"revision", func(_ *policy.Snapshot, p *policy.Plan) { p.SnapshotRevision = 1 }, "answers snapshot 1"},
 		{"id", func(_ *policy.Snapshot, p *policy.Plan) { p.Partitions[1].Id = "gpu0" }, "used twice"},
-		{"gpu", func(_ *policy.Snapshot, p *policy.Plan) { p.Partitions[1].Gpu = "gpu2" }, "may not be used"},
+		{"gpu", func(_ *policy.Snapshot, p *policy.Plan) { p.Partitions[1].Gpus = []string{"gpu2"} }, "may not be used"},
 		{"share", func(_ *policy.Snapshot, p *policy.Plan) { p.Partitions[1].ThreadPercentage = 0 }, "a share of 0"},
-		{"shares", func(_ *policy.Snapshot, p *policy.Plan) { p.Partitions[1].Gpu = "gpu0" }, "add up to 200"},
+		{"shares", func(_ *policy.Snapshot, p *policy.Plan) { p.Partitions[1].Gpus = []string{"gpu0"} }, "add up to 200"},
 		{"memory", func(s *policy.Snapshot, _ *policy.Plan) { s.Models[0].MemoryBytes = 101 }, "holds 101"},
 		{"limit", func(_ *policy.Snapshot, p *policy.Plan) { p.Partitions[1].MemoryLimitBytes = 9 }, "more than its limit"},
 		{"model", func(_ *policy.Snapshot, p *policy.Plan) {
@@ -59,8 +59,8 @@ func TestCheck(t *testing.T) {
 		}, "wants gpu1 for itself"},
 		{"merged", func(s *policy.Snapshot, p *policy.Plan) {
 			s.Constraints = []*policy.Constraint{{Model: "b", NeverMerge: true}}
-			p.MergeGroups = []*policy.MergeGroup{{Name: "g", Members: []string{"b"}}}
-			p.Partitions[1].Instances[0] = &policy.Instance{What: &policy.Instance_MergeGroup{MergeGroup: "g"}}
+			p.Recipes = []*policy.Recipe{{Name: "g", Kind: policy.RecipeKind_RECIPE_KIND_MERGE, Members: []string{"b"}}}
+			p.Partitions[1].Instances[0] = policy.ModelInstance("g", 0)
 		}, "must not be merged"},
 		{"moved", func(s *policy.Snapshot, _ *policy.Plan) {
 			s.Constraints = []*policy.Constraint{{Model: "b", Pinned: true}}
@@ -82,14 +82,14 @@ func TestCheck(t *testing.T) {
 					{Name: "a", MemoryBytes: 90, MaxBatchSize: 4}, {Name: "b", MemoryBytes: 20}, {Name: "c", MemoryBytes: 200},
 				},
 				Current: &policy.Plan{Partitions: []*policy.Partition{
-					{Id: "gpu0", Node: "n", Gpu: "gpu0", ThreadPercentage: 100, Instances: []*policy.Instance{policy.ModelInstance("b", 0)}},
+					{Id: "gpu0", Node: "n", Gpus: []string{"gpu0"}, ThreadPercentage: 100, Instances: []*policy.Instance{policy.ModelInstance("b", 0)}},
 				}},
 			}
 			p := &policy.Plan{
 				SnapshotRevision: 5,
 				Partitions: []*policy.Partition{
-					{Id: "gpu0", Node: "n", Gpu: "gpu0", ThreadPercentage: 100, Instances: []*policy.Instance{policy.ModelInstance("a", 4)}},
-					{Id: "gpu1", Node: "n", Gpu: "gpu1", ThreadPercentage: 100, Instances: []*policy.Instance{policy.ModelInstance("b", 0)}},
+					{Id: "gpu0", Node: "n", Gpus: []string{"gpu0"}, ThreadPercentage: 100, Instances: []*policy.Instance{policy.ModelInstance("a", 4)}},
+					{Id: "gpu1", Node: "n", Gpus: []string{"gpu1"}, ThreadPercentage: 100, Instances: []*policy.Instance{policy.ModelInstance("b", 0)}},
 				},
 				Unplaced: []*policy.Unplaced{{
 					Model: "c", Tried: 2, Refusals: []*policy.Refusal{{Cause: policy.CauseMemory, Count: 2}}, Text: "0/2 partitions: 2 memory",

@@ -82,10 +82,8 @@ func (s *suite) describe(t *testing.T, d *policy.Description) {
 	}
 	_, err = d.Resolve(defaults)
 	require.NoError(t, err, "the defaults are values of their types and among their values")
-	known := []string{policy.NeedProfiles, policy.NeedInterference, policy.NeedSimilarity, policy.NeedVariants, policy.NeedCost}
-	for _, need := range d.GetNeeds() {
-		require.Contains(t, known, need)
-	}
+	require.Empty(t, d.Unmet(&policy.Snapshot{}), "needs that the contract does not know")
+	require.GreaterOrEqual(t, d.GetIntervalUs(), int64(0))
 }
 
 func (s *suite) empty(t *testing.T) {
@@ -110,7 +108,7 @@ func (s *suite) ask(ctx context.Context, t tester, snapshot *policy.Snapshot) {
 	answers := make([]*policy.Plan, 0, 3)
 	for _, p := range []policy.Policy{s.first, s.first, s.second} {
 		limited, cancel := context.WithTimeout(ctx, s.o.Budget)
-		answer, err := p.Plan(limited, snapshot)
+		answer, err := p.Plan(limited, snapshot, policy.NoEvaluation{})
 		cancel()
 		require.NoError(t, err, "Plan within %s", s.o.Budget)
 		answers = append(answers, answer)
@@ -133,7 +131,7 @@ func (s *suite) badParameter(t *testing.T, d *policy.Description) {
 	ctx, cancel := context.WithTimeout(t.Context(), s.o.Budget)
 	defer cancel()
 	snapshot := &policy.Snapshot{Revision: 1, Parameters: map[string]string{name: "no value of its type"}}
-	if _, err := s.first.Plan(ctx, snapshot); err != nil {
+	if _, err := s.first.Plan(ctx, snapshot, policy.NoEvaluation{}); err != nil {
 		t.Logf("the policy says: %v", err)
 	}
 	s.empty(t)

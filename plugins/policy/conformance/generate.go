@@ -34,7 +34,9 @@ func Snapshots() *rapid.Generator[*policy.Snapshot] {
 		constraints(t, s)
 		current(t, s)
 		if len(s.Models) > 1 && rapid.Bool().Draw(t, "app") {
-			s.Apps = []*policy.App{{Name: "app", Models: []string{s.Models[1].Name, s.Models[0].Name}, SloUs: 100_000}}
+			s.Apps = []*policy.App{{Name: "app", SloUs: 100_000, Variants: []*policy.Variant{
+				{Model: s.Models[0].Name, Accuracy: .7}, {Model: s.Models[1].Name, Accuracy: .8},
+			}}}
 		}
 		return s
 	})
@@ -152,7 +154,7 @@ func current(t *rapid.T, s *policy.Snapshot) {
 			shares := rapid.SampledFrom([][]uint32{nil, {100}, {50, 50}}).Draw(t, "shares in force")
 			for i, share := range shares {
 				part := &policy.Partition{
-					Id: fmt.Sprintf("%s.%s.%d", n.Name, g.Id, i), Node: n.Name, Gpu: g.Id,
+					Id: fmt.Sprintf("%s.%s.%d", n.Name, g.Id, i), Node: n.Name, Gpus: []string{g.Id},
 					ThreadPercentage: share, Rank: uint32(len(s.Current.Partitions)),
 				}
 				for _, m := range s.Models {

@@ -248,7 +248,7 @@ func (c *Catalogue) partitions(states []driver.EndpointState, models map[string]
 		if !s.Seen {
 			continue
 		}
-		p := &policy.Partition{Id: s.GPU, Node: c.node, Gpu: s.GPU, ThreadPercentage: 100, Rank: uint32(i)}
+		p := &policy.Partition{Id: s.GPU, Node: c.node, Gpus: []string{s.GPU}, ThreadPercentage: 100, Rank: uint32(i)}
 		for _, served := range s.Models {
 			m := models[served.Name]
 			if m == nil || !proto.Equal(signature(m.Config), signature(served.Config)) {

@@ -48,9 +48,9 @@ func served(name string, maxBatch int32, dims ...int64) driver.Served {
 func placed(c *attached.Catalogue) map[string]map[string]uint32 {
 	all := map[string]map[string]uint32{}
 	for _, p := range c.Partitions() {
-		all[p.GetGpu()] = map[string]uint32{}
+		all[p.GPU()] = map[string]uint32{}
 		for _, in := range p.GetInstances() {
-			all[p.GetGpu()][in.GetModel()] = in.GetMaxBatch()
+			all[p.GPU()][in.GetModel()] = in.GetMaxBatch()
 		}
 	}
 	return all

@@ -72,7 +72,7 @@ func attachTo(t *testing.T, dir string, health Health, all ...*others) (*Attache
 func attachPartition(t *testing.T, d *Attached, gpu string) (Process, chan Event) {
 	events := make(chan Event, 100)
 	p, err := d.Start(t.Context(), Spec{
-		Partition: &policy.Partition{Id: gpu, Gpu: gpu, ThreadPercentage: 100}, GPU: &policy.GPU{Id: gpu}, Notify: func(e Event) { events <- e },
+		Partition: &policy.Partition{Id: gpu, Gpus: []string{gpu}, ThreadPercentage: 100}, GPU: &policy.GPU{Id: gpu}, Notify: func(e Event) { events <- e },
 	})
 	require.NoError(t, err)
 	return p, events

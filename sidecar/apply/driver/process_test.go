@@ -82,7 +82,7 @@ func newWorld(t *testing.T, server string, env map[string]string, change func(*P
 
 func (w *world) spec() Spec {
 	return Spec{
-		Partition: &policy.Partition{Id: "gpu0/a", Gpu: "gpu0", ThreadPercentage: 40}, GPU: &policy.GPU{Id: "gpu0", Emulated: true},
+		Partition: &policy.Partition{Id: "gpu0/a", Gpus: []string{"gpu0"}, ThreadPercentage: 40}, GPU: &policy.GPU{Id: "gpu0", Emulated: true},
 		RepositoryDir: w.repo, Notify: func(e Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -23,7 +23,7 @@ func world(gpus int, rate float64, models ...string) *policy.Snapshot {
 	for i := range gpus {
 		id := "gpu" + string(rune('0'+i))
 		s.Nodes[0].Gpus = append(s.Nodes[0].Gpus, &policy.GPU{Id: id, Type: "T", Index: uint32(i)})
-		p := &policy.Partition{Id: id, Node: "n", Gpu: id, ThreadPercentage: 100, Rank: uint32(i)}
+		p := &policy.Partition{Id: id, Node: "n", Gpus: []string{id}, ThreadPercentage: 100, Rank: uint32(i)}
 		for _, m := range models {
 			p.Instances = append(p.Instances, policy.ModelInstance(m, 0))
 		}

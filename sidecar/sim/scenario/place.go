@@ -89,7 +89,7 @@ func (p *Plan) given(snapshot *policy.Snapshot) (*policy.Plan, error) {
 			return nil, fmt.Errorf("plan: partitions[%d]: there is no GPU %q; the first is called gpu0", i, part.GPU)
 		}
 		one := &policy.Partition{
-			Id: fmt.Sprintf("%s.%d", part.GPU, onGPU[part.GPU]), Node: x.GPUs()[at].Node, Gpu: part.GPU,
+			Id: fmt.Sprintf("%s.%d", part.GPU, onGPU[part.GPU]), Node: x.GPUs()[at].Node, Gpus: []string{part.GPU},
 			ThreadPercentage: cmp.Or(part.Share, 100), Rank: uint32(i),
 		}
 		onGPU[part.GPU]++
@@ -121,7 +121,7 @@ func (s *Scenario) dealt(snapshot *policy.Snapshot, groups int) *policy.Plan {
 		}
 		for k, share := range cut {
 			one := &policy.Partition{
-				Id: fmt.Sprintf("%s.%d", g.GetId(), k), Node: g.Node, Gpu: g.GetId(), ThreadPercentage: share, Rank: uint32(len(made.Partitions)),
+				Id: fmt.Sprintf("%s.%d", g.GetId(), k), Node: g.Node, Gpus: []string{g.GetId()}, ThreadPercentage: share, Rank: uint32(len(made.Partitions)),
 			}
 			for m := i % groups; m < len(snapshot.GetModels()); m += groups {
 				one.Instances = append(one.Instances, policy.ModelInstance(snapshot.GetModels()[m].GetName(), 0))
@@ -211,7 +211,7 @@ func (r resolving) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, 
 	}
 	s = proto.CloneOf(s)
 	s.Parameters = r.parameters
-	plan, err := r.Policy.Plan(ctx, s)
+	plan, err := r.Policy.Plan(ctx, s, policy.NoEvaluation{})
 	if err == nil && plan.GetPolicy() == "" {
 		plan.Policy, plan.PolicyVersion = r.description.GetName(), r.description.GetVersion()
 	}

@@ -178,10 +178,10 @@ func (s *Scenario) possible(w *sim.World) error {
 	}
 	for _, p := range w.Plan.GetPartitions() {
 		for _, i := range p.GetInstances() {
-			needs[p.GetGpu()] += models[i.GetModel()].GetMemoryBytes()
+			needs[p.GPU()] += models[i.GetModel()].GetMemoryBytes()
 		}
-		if has := memory[p.GetGpu()]; has > 0 && needs[p.GetGpu()] > has {
-			return fmt.Errorf("the models on %s need %d bytes, and it has memoryBytes %d: name where models are (plan), or a policy", p.GetGpu(), needs[p.GetGpu()], has)
+		if has := memory[p.GPU()]; has > 0 && needs[p.GPU()] > has {
+			return fmt.Errorf("the models on %s need %d bytes, and it has memoryBytes %d: name where models are (plan), or a policy", p.GPU(), needs[p.GPU()], has)
 		}
 	}
 	for i, f := range s.Failures {

@@ -43,7 +43,7 @@ func draw(t *output.Table, shown client.Plan) {
 	}
 	t.Row("PARTITION", "GPU", "SHARE", "MEMORY", "RANK", "SERVES")
 	for _, q := range p.GetPartitions() {
-		t.Row(q.GetId(), q.GetGpu(), fmt.Sprintf("%d%%", q.GetThreadPercentage()), output.Bytes(q.GetMemoryLimitBytes()), q.GetRank(), serves(q))
+		t.Row(q.GetId(), q.GPU(), fmt.Sprintf("%d%%", q.GetThreadPercentage()), output.Bytes(q.GetMemoryLimitBytes()), q.GetRank(), serves(q))
 	}
 	for _, u := range p.GetUnplaced() {
 		t.Line("not placed: " + u.GetModel() + ": " + u.GetText())
@@ -53,7 +53,7 @@ func draw(t *output.Table, shown client.Plan) {
 func serves(q *policy.Partition) string {
 	names := make([]string, 0, len(q.GetInstances()))
 	for _, i := range q.GetInstances() {
-		names = append(names, i.GetModel()+i.GetMergeGroup()+i.GetSegment())
+		names = append(names, i.GetModel())
 	}
 	return strings.Join(names, ",")
 }

@@ -1,0 +1,61 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import "github.com/conch-serving/conch/plugins/policy"
+
+// capacitySlack is what a planned rate may exceed the profile by before it is a
+// violation: rates and profiles are measured, and rounding is no lie.
+const capacitySlack = 1.02
+
+// capacity checks planned rates against what profiles allow: a partition runs
+// one batch at a time, so that the time of all its planned rows, each at the
+// cheapest batch that its SLO allows, has to fit.
+func (v *validator) capacity() {
+	for _, part := range v.p.GetPartitions() {
+		busy, known := 0.0, false
+		for _, in := range part.GetInstances() {
+			if in.GetRate() <= 0 {
+				continue
+			}
+			if per, ok := v.perRow(part, in); ok {
+				busy += in.GetRate() * per / 1e6
+				known = true
+			}
+		}
+		if known && busy > capacitySlack {
+			v.add(CodeCapacity, part.GetId(), "its planned rates need %.2f of its time, by the profiles at %d%% of a %s", busy, part.GetThreadPercentage(), v.x.TypeOf(part))
+		}
+	}
+}
+
+// perRow is the least microseconds that a row of the instance takes there, with
+// a batch that meets the SLO; false where no usable profile says so.
+func (v *validator) perRow(part *policy.Partition, in *policy.Instance) (us float64, ok bool) {
+	name := in.GetModel()
+	m := v.x.Model(name)
+	profile := v.x.UsableProfile(name, v.x.TypeOf(part))
+	if m == nil || profile == nil {
+		return 0, false
+	}
+	share := shareOf(part, in)
+	limit := max(1, m.GetMaxBatchSize())
+	if own := in.GetMaxBatch(); own > 0 {
+		limit = min(limit, own)
+	}
+	if slo := m.GetSloUs(); slo > 0 {
+		limit = max(1, profile.MaxBatch(share, limit, float64(slo)))
+	}
+	best := 0.0
+	for b := uint32(1); b <= limit; b++ {
+		l, known := profile.Latency(b, share)
+		if !known {
+			return 0, false
+		}
+		if per := l / float64(b); best == 0 || per < best {
+			best = per
+		}
+	}
+	return best, best > 0
+}
