@@ -125,7 +125,7 @@ func (w *world) GPUAdvice(context.Context) (client.GPUAdvice, error) {
 
 func (w *world) Plan(context.Context) (client.Plan, error) {
 	return client.Plan{Revision: w.revision, Policy: "static", AppliedAt: at(1), AppliedBy: "conch", Plan: []byte(
-		`{"snapshot_revision":"3","partitions":[{"id":"gpu0","gpu":"gpu0","thread_percentage":100,"instances":[{"model":"counter"}]}],"unplaced":[{"model":"bert","text":"0/1 partitions: 1 memory"}]}`)}, nil
+		`{"snapshot_revision":"3","partitions":[{"id":"gpu0","gpus":["gpu0"],"thread_percentage":100,"instances":[{"model":"counter"}]}],"unplaced":[{"model":"bert","text":"0/1 partitions: 1 memory"}]}`)}, nil
 }
 
 func (w *world) Diff(context.Context) (client.Diff, error) {
@@ -199,7 +199,7 @@ func (w *world) Snapshot(context.Context) (json.RawMessage, error) {
 "nodes":[{"name":"n","gpus":[{"id":"gpu0","type":"A100"},{"id":"gpu1","type":"A100","index":1}]}],
 "profiles":[{"model":"counter","gpu_type":"A100","usable":true,"source":"PROFILE_SOURCE_CALIBRATED","points":[
 {"batch":1,"thread_percentage":100,"latency_us":{"value":6000},"latency_upper_us":6000},{"batch":32,"thread_percentage":100,"latency_us":{"value":37000},"latency_upper_us":37000}]}],
-"current":{"partitions":[{"id":"gpu0","node":"n","gpu":"gpu0","thread_percentage":100,"instances":[{"model":"counter"}]},{"id":"gpu1","node":"n","gpu":"gpu1","thread_percentage":100,"instances":[{"model":"counter"}]}]}}`), nil
+"current":{"partitions":[{"id":"gpu0","node":"n","gpus":["gpu0"],"thread_percentage":100,"instances":[{"model":"counter"}]},{"id":"gpu1","node":"n","gpus":["gpu1"],"thread_percentage":100,"instances":[{"model":"counter"}]}]}}`), nil
 }
 
 // Record is a request every 4 ms for two seconds, whatever was asked.

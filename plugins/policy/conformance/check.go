@@ -171,7 +171,7 @@ func (c *checker) obeyed(o *policy.Constraint, model string) {
 	excused := c.refusal(model) != nil
 	for _, part := range places {
 		if len(o.GetGpus()) > 0 && !slices.Contains(o.GetGpus(), part.GPU()) {
-			c.say("model %s may not be on %s", model, part.GetGpus())
+			c.say("model %s may not be on %s", model, part.GPU())
 		}
 		share := part.GetThreadPercentage()
 		if share < o.GetMinThreadPercentage() || o.GetMaxThreadPercentage() > 0 && share > o.GetMaxThreadPercentage() {
