@@ -265,7 +265,7 @@ func TestReloadUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	other := underLoad(t, c, 100, 4*time.Second, func() {
+	other := underLoad(t, c, 100, func() {
 		for _, factor := range []int{6, 7, 8} {
 			write(t, dir, "times/5/model.py", multiplier(strconv.Itoa(factor)))
 			_, err := client.RepositoryModelLoad(t.Context(), &tritonpb.RepositoryModelLoadRequest{ModelName: "times"})

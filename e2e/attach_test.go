@@ -126,7 +126,7 @@ func TestAttachObserves(t *testing.T) {
 	require.Equal(t, client.CodeRefused, client.CodeOf(err), "%v", err)
 
 	hung := w.servers[1].Pid()
-	r := underLoad(t, c, 20, 6*time.Second, func() {
+	r := underLoad(t, c, 20, func() {
 		require.NoError(t, syscall.Kill(hung, syscall.SIGSTOP))
 		requireUp(t, a, "gpu0")
 		require.NoError(t, syscall.Kill(hung, syscall.SIGCONT))
@@ -160,7 +160,7 @@ func TestAttachLearnsFromBatchesOfTheServer(t *testing.T) {
 	a := admin(t, c)
 	requireUp(t, a, "gpu0")
 	var m client.Model
-	r := underLoad(t, c, 120, 8*time.Second, func() {
+	r := underLoad(t, c, 120, func() {
 		require.Eventually(t, func() bool {
 			var err error
 			m, err = a.Model(t.Context(), "emulated")
@@ -189,7 +189,7 @@ func TestAttachOutlivesAServer(t *testing.T) {
 	c := w.attach("observe", nil)
 	a := admin(t, c)
 	requireUp(t, a, "gpu0", "gpu1")
-	r := underLoad(t, c, 20, 3*time.Second, func() {
+	r := underLoad(t, c, 20, func() {
 		kill(t, w.servers[0].Pid())
 		requireUp(t, a, "gpu1")
 	})
@@ -215,7 +215,7 @@ func TestAttachControlsAndReleases(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, dry.Changes, 2)
 	require.Nil(t, w.configs("emulated")[0].GetDynamicBatching(), "a dry run changes nothing")
-	r := underLoad(t, c, 30, 4*time.Second, func() {
+	r := underLoad(t, c, 30, func() {
 		released, err := a.Release(t.Context(), client.ReleaseRequest{Reason: "the trial is over"})
 		require.NoError(t, err)
 		require.Equal(t, dry.Changes, released.Changes)

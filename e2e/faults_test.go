@@ -95,7 +95,7 @@ func TestKilledServerIsBackAndNobodyNotices(t *testing.T) {
 	all := partitions(t, a)
 	require.Len(t, all, 2)
 	since := lastEvent(t, a)
-	result := underLoad(t, c, 60, 8*time.Second, func() {
+	result := underLoad(t, c, 60, func() {
 		for _, victim := range all {
 			old := serverOf(t, c, victim.ID)
 			kill(t, old)
@@ -142,7 +142,7 @@ func TestFailingPolicyChangesNothingForTraffic(t *testing.T) {
 		t.Run(mood.name, func(t *testing.T) {
 			since := lastEvent(t, a)
 			counted := scrape(t, c).sum("conch_plans_total", "policy=moody", mood.result)
-			result := underLoad(t, c, 30, 3*time.Second, func() {
+			result := underLoad(t, c, 30, func() {
 				out, code := tritonctl(t, c, "policy", "use", "moody", "--set", "mood="+mood.name)
 				require.Zero(t, code, out)
 				out, code = tritonctl(t, c, "plan", "apply")
@@ -183,7 +183,7 @@ func TestPolicySwapUnderLoadLosesNothing(t *testing.T) {
 		policy     string
 		partitions int
 	}{{"static", 1}, {"moody", 2}} {
-		result := underLoad(t, c, 25, 6*time.Second, func() {
+		result := underLoad(t, c, 25, func() {
 			_, err := a.UsePolicy(t.Context(), client.UsePolicyRequest{Name: to.policy, Author: "test", Reason: "swap"})
 			require.NoError(t, err)
 			require.EventuallyWithT(t, func(collect *assert.CollectT) {

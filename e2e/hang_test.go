@@ -22,7 +22,7 @@ func TestHungTritonIsReplaced(t *testing.T) {
 	a := admin(t, c)
 	since := lastEvent(t, a)
 	hung := serverOf(t, c, "gpu1")
-	r := underLoad(t, c, 30, 6*time.Second, func() {
+	r := underLoad(t, c, 30, func() {
 		require.NoError(t, syscall.Kill(hung, syscall.SIGSTOP))
 		require.Eventually(t, func() bool {
 			events := strings.Join(eventKinds(t, a, since), "\n")

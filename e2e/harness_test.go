@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -133,40 +135,63 @@ func triton(t *testing.T, c *rig.Conch) tritonpb.GRPCInferenceServiceClient {
 	return tritonpb.NewGRPCInferenceServiceClient(conn)
 }
 
-// underLoad offers emulated a steady load and, once it flows, runs meanwhile. It returns what became of the requests.
-func underLoad(t *testing.T, c *rig.Conch, rate float64, length time.Duration, meanwhile func()) *loadgen.Result {
+// atLeast is how many requests a load has at the least: with fewer a test would say little about requests.
+const atLeast = 60
+
+// underLoad offers emulated a steady load, runs meanwhile once requests are answered, and ends the load when meanwhile has returned and enough
+// requests have been answered after that, so that what meanwhile did is used too. It returns what became of the requests.
+func underLoad(t *testing.T, c *rig.Conch, rate float64, meanwhile func()) *loadgen.Result {
 	t.Helper()
 	models := []loadgen.Model{{Name: "emulated", SLO: 400 * time.Millisecond}}
 	caller, err := loadgen.NewGRPC(c.Endpoints(), models, loadgen.Emulated(16))
 	require.NoError(t, err)
 	defer caller.Close()
-	flowing := make(chan struct{})
+	counting := &answers{Caller: caller, changed: make(chan struct{}, 1)}
+	end, done := make(chan struct{}), make(chan error, 1)
 	var result *loadgen.Result
-	done := make(chan error, 1)
 	go func() {
 		var err error
-		result, err = loadgen.Run(t.Context(), loadgen.Load{Models: models, Rate: rate, Measure: length, Patience: 30 * time.Second, Seed: 1},
-			&telling{Caller: caller, told: flowing}, minitriton.SystemClock())
+		result, err = loadgen.Run(t.Context(), loadgen.Load{Models: models, Rate: rate, Measure: 5 * time.Minute, Until: end, Patience: time.Minute, Seed: 1},
+			counting, minitriton.SystemClock())
 		done <- err
 	}()
-	<-flowing
+	ended := sync.OnceFunc(func() { close(end) })
+	defer ended() // if meanwhile fails the test
+	counting.await(t, 20)
 	meanwhile()
+	counting.await(t, max(atLeast, counting.n.Load()+20))
+	ended()
 	require.NoError(t, <-done)
 	return result
 }
 
-// telling closes told once the 20th request has been answered.
-type telling struct {
+// answers counts calls that have been answered.
+type answers struct {
 	loadgen.Caller
-	told chan struct{}
+	n       atomic.Int64
+	changed chan struct{}
 }
 
-func (c *telling) Call(ctx context.Context, model int, sequence uint64) error {
-	err := c.Caller.Call(ctx, model, sequence)
-	if sequence == 20 {
-		close(c.told)
+func (a *answers) Call(ctx context.Context, model int, sequence uint64) error {
+	err := a.Caller.Call(ctx, model, sequence)
+	a.n.Add(1)
+	select {
+	case a.changed <- struct{}{}:
+	default:
 	}
 	return err
+}
+
+// await returns once n calls have been answered.
+func (a *answers) await(t *testing.T, n int64) {
+	t.Helper()
+	for patience := time.After(2 * time.Minute); a.n.Load() < n; {
+		select {
+		case <-a.changed:
+		case <-patience:
+			require.FailNow(t, "no answers", "%d of %d calls were answered", a.n.Load(), n)
+		}
+	}
 }
 
 // requireAllAnswered is: every request got its right answer, late or not.
@@ -176,7 +201,7 @@ func requireAllAnswered(t *testing.T, r *loadgen.Result) {
 	require.Zero(t, failed, "first error: %v", first)
 	require.Zero(t, wrong, "first wrong answer: %v", first)
 	for _, m := range r.Models {
-		require.Greater(t, m.Sent, 50)
+		require.GreaterOrEqual(t, m.Sent, atLeast)
 		_, all := m.Quantile(1)
 		require.True(t, all, "every request was answered before its caller's patience ended")
 	}

@@ -59,7 +59,7 @@ func TestPlanApplyUnderLoadLosesNothing(t *testing.T) {
 			before := scrape(t, c)
 			serving, err := a.Plan(t.Context())
 			require.NoError(t, err)
-			result := underLoad(t, c, 25, 5*time.Second, func() {
+			result := underLoad(t, c, 25, func() {
 				run("policy", "use", "static", "--set", "partitions="+cut.shares, "--set", "discipline=eager")
 				now, err := a.Plan(t.Context())
 				require.NoError(t, err)

@@ -39,6 +39,12 @@ func targets() map[string]start {
 	}
 }
 
+// everyPush reports whether a target is tested with -short too: the real server, which holds the suite to the truth, minitriton, which
+// stands for it in other tests, and Conch with several real servers, which is all of Conch. The others differ in how Conch has its servers.
+func everyPush(target string) bool {
+	return target == "tritonserver" || target == "minitriton" || target == "conch tritonserver 3"
+}
+
 // embedded is minitriton.
 func embedded(*testing.T) string { return "" }
 
@@ -141,6 +147,9 @@ func TestTargets(t *testing.T) {
 	t.Run("all", func(t *testing.T) { // returns when all of them have
 		for name, start := range targets() {
 			t.Run(name, func(t *testing.T) {
+				if testing.Short() && !everyPush(name) {
+					t.Skip("-short: `make test-all` runs it")
+				}
 				t.Parallel()
 				repository := t.TempDir()
 				require.NoError(t, conformance.WriteModels(repository))

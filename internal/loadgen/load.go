@@ -52,6 +52,9 @@ type Load struct {
 	Given []Arrival
 	// Requests that arrive within Warmup are sent but not counted; then Measure is counted.
 	Warmup, Measure time.Duration
+	// Until ends the load when it is closed, if that is before Measure is over: no more requests are sent. Result.Measured is then as much
+	// shorter. Nil never ends it.
+	Until <-chan struct{}
 	// Seed fixes arrivals and the order of models.
 	Seed uint64
 	// Patience bounds the wait for answers after the last arrival. What is unanswered then is cancelled and counts as late.
@@ -101,6 +104,7 @@ func Run(ctx context.Context, l Load, c Caller, clock Clock) (*Result, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("load: %w", err)
 	}
+	l.Measure = r.measured
 	result := r.counts.result(l)
 	result.Start = r.start
 	return result, nil
@@ -113,6 +117,8 @@ type run struct {
 	start  time.Time
 	wg     sync.WaitGroup
 	counts *counts
+	// measured is the time in which requests were counted.
+	measured time.Duration
 }
 
 // generate sends requests at their times until the load ends, is aborted, or ctx ends.
@@ -122,6 +128,7 @@ func (r *run) generate(ctx context.Context) {
 		draw = given(r.load.Given)
 	}
 	end := r.load.Warmup + r.load.Measure
+	r.measured = r.load.Measure
 	for sequence := uint64(1); ; sequence++ {
 		at, model := draw()
 		if at >= end || ctx.Err() != nil || r.counts.hopeless() {
@@ -130,6 +137,12 @@ func (r *run) generate(ctx context.Context) {
 		arrival := r.start.Add(at)
 		if wait := arrival.Sub(r.clock.Now()); wait > 0 {
 			r.clock.Sleep(wait)
+		}
+		select {
+		case <-r.load.Until:
+			r.measured = max(0, at-r.load.Warmup)
+			return
+		default:
 		}
 		counted := at >= r.load.Warmup
 		if counted {

@@ -113,6 +113,26 @@ func TestLatencyCountsFromTheArrival(t *testing.T) {
 	})
 }
 
+// A load that is ended counts what was sent until then, as a load of that length.
+func TestUntilEndsTheLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		until := make(chan struct{})
+		time.AfterFunc(2*time.Second+time.Millisecond, func() { close(until) })
+		load := loadgen.Load{
+			Models: []loadgen.Model{{Name: "m", SLO: time.Second}}, Rate: 100, Arrivals: loadgen.Fixed, Warmup: time.Second, Measure: time.Hour,
+			Until: until, Patience: time.Minute,
+		}
+		result, err := loadgen.Run(t.Context(), load, callerFunc(func(ctx context.Context, _ int, _ uint64) error {
+			return taking(ctx, 10*time.Millisecond)
+		}), bubble{})
+		require.NoError(t, err)
+		require.Equal(t, 101, result.Models[0].Sent, "from 1 s to 2 s, every 10 ms")
+		require.Zero(t, result.Bad())
+		require.Equal(t, 1010*time.Millisecond, result.Measured)
+		require.InDelta(t, 100, result.Goodput(), 1e-9)
+	})
+}
+
 func TestGiveUpCancelsAtTheSLO(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var longest atomic.Int64
