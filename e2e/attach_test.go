@@ -146,7 +146,7 @@ func TestAttachObserves(t *testing.T) {
 	require.NotEmpty(t, m.Profiles)
 	require.NotEmpty(t, m.Profiles[0].Points)
 	// What Conch would gain cannot be said of few requests, and is not.
-	out, code := tritonctl(t, c, "advise")
+	out, code := tritonctl(t, c, "advise", "--for", "0")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "There is too little to say what Conch would gain:\nemulated: ")
 }
@@ -178,7 +178,7 @@ func TestAttachLearnsFromBatchesOfTheServer(t *testing.T) {
 	}
 	roundTrip, _ := r.Models[0].Quantile(.5)
 	require.Less(t, m.Profiles[0].Points[0].LatencySeconds, .75*roundTrip.Seconds(), "a round trip waits for the batch before it too")
-	out, code := tritonctl(t, c, "advise")
+	out, code := tritonctl(t, c, "advise", "--for", "0")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "Triton's own batching holds")
 }

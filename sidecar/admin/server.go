@@ -39,6 +39,8 @@ type API interface {
 	Import(ctx context.Context, r client.ImportRequest) (client.RepositoryRevision, error)
 	Rollback(ctx context.Context, r client.RollbackRequest) (client.RepositoryRevision, error)
 	Release(ctx context.Context, r client.ReleaseRequest) (client.ReleaseResult, error)
+	// Measure times generated batches on servers that others run.
+	Measure(ctx context.Context, r client.MeasureRequest) ([]client.Measured, error)
 	// Snapshot is what a policy would see now: a policy.Snapshot as JSON with the
 	// names of policy.proto.
 	Snapshot(ctx context.Context) (json.RawMessage, error)
@@ -82,6 +84,7 @@ func NewHandler(api API, logger *slog.Logger) http.Handler {
 	mux.HandleFunc("POST /v1/repository/import", order(s, api.Import))
 	mux.HandleFunc("POST /v1/repository/rollback", order(s, api.Rollback))
 	mux.HandleFunc("POST /v1/release", order(s, api.Release))
+	mux.HandleFunc("POST /v1/measure", order(s, api.Measure))
 	mux.HandleFunc("GET /v1/snapshot", answer(s, func(r *http.Request) (json.RawMessage, error) { return api.Snapshot(r.Context()) }))
 	mux.HandleFunc("GET /v1/trace", s.trace)
 	mux.HandleFunc("GET /v1/events", s.events)

@@ -169,8 +169,9 @@ func model(m control.Model) client.Model {
 		Rate: m.Rate, Burstiness: m.Burstiness,
 		Goodput: m.Statistics.GetGoodput(), BadRate: m.Statistics.GetBadRate(), MeanBatch: m.Statistics.GetMeanBatch(),
 		LatencyP50Seconds: m.Statistics.GetLatencyP50Us() / 1e6, LatencyP99Seconds: m.Statistics.GetLatencyP99Us() / 1e6,
-		Queued:   int(m.Statistics.GetQueuedRequests()),
-		Profiles: each(m.Profiles, profile),
+		Queued:               int(m.Statistics.GetQueuedRequests()),
+		Profiles:             each(m.Profiles, profile),
+		DeclaredAlphaSeconds: m.DeclaredAlpha.Seconds(), DeclaredBetaSeconds: m.DeclaredBeta.Seconds(),
 	}
 	return out
 }

@@ -82,6 +82,8 @@ type Model struct {
 	// Statistics cover the statistics window.
 	Statistics *policy.ModelStatistics
 	Profiles   []*policy.Profile
+	// DeclaredAlpha and DeclaredBeta are models.NAME.profile of conch.yaml; both 0 where there is none.
+	DeclaredAlpha, DeclaredBeta time.Duration
 }
 
 // GPU is a device with the partitions of the serving plan.

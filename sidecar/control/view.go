@@ -142,6 +142,9 @@ func (v view) model(m *repo.Model) Model {
 	if v.serving.passThrough != "" {
 		out.Batchable, out.PassThroughReason = false, v.serving.passThrough
 	}
+	if p := v.config.Models[m.Name].Profile; p != nil {
+		out.DeclaredAlpha, out.DeclaredBeta = p.Alpha.Std(), p.Beta.Std()
+	}
 	rates := v.c.recorder.Rates(m.Name, v.now)
 	out.Rate, out.RowRate, out.Burstiness = rates.Window, rates.Rows, rates.Burstiness
 	out.Statistics = v.c.recorder.Statistics(m.Name, v.now)

@@ -193,6 +193,17 @@ func (w *world) Events(_ context.Context, since uint64) ([]client.Event, error) 
 	return events[min(since, 2):], nil
 }
 
+// Measure is counter on a server of 5 ms a batch and 1 ms a row.
+func (w *world) Measure(_ context.Context, r client.MeasureRequest) ([]client.Measured, error) {
+	if r.Share > .5 {
+		return nil, &client.Error{Code: client.CodeInvalid, Message: "the share of a server's time is above 0 and at most .5"}
+	}
+	return []client.Measured{
+		{Model: "bert", GPUType: "A100", Partition: "gpu0", Skipped: "input \"IDS\" has a dimension that varies"},
+		{Model: "counter", GPUType: "A100", Partition: "gpu0", Batches: []client.MeasuredBatch{{Rows: 1, Seconds: .006, Repeats: r.Repeats}, {Rows: 16, Seconds: .021, Repeats: r.Repeats}}},
+	}, nil
+}
+
 // Snapshot is counter alone, with a measured profile, at rate requests per second.
 func (w *world) Snapshot(context.Context) (json.RawMessage, error) {
 	return json.RawMessage(`{"revision":"3","models":[{"name":"counter","slo_us":"25000","max_batch_size":32,"batchable":true,"rate":300,"row_rate":300,"burstiness":1}],

@@ -59,6 +59,9 @@ type Model struct {
 	LatencyP99Seconds    float64   `json:"latency_p99_seconds"`
 	Queued               int       `json:"queued"`
 	Profiles             []Profile `json:"profiles,omitempty"`
+	// DeclaredAlphaSeconds and DeclaredBetaSeconds are models.NAME.profile of conch.yaml.
+	DeclaredAlphaSeconds float64 `json:"declared_alpha_seconds,omitempty"`
+	DeclaredBetaSeconds  float64 `json:"declared_beta_seconds,omitempty"`
 }
 
 // Profile is l(b, p) of a model on one GPU type.

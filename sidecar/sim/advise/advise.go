@@ -4,7 +4,6 @@
 package advise
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/sim"
-	"github.com/conch-serving/conch/sidecar/sim/scenario"
 )
 
 // Batching is how Triton itself batches a model, as its config.pbtxt says.
@@ -32,11 +30,16 @@ type Input struct {
 	Batching map[string]Batching
 	// Seen is how Triton's own batching fares with the present traffic, by model; nil where Conch batches.
 	Seen map[string]Seen
+	// Grids are l(b) by model, declared or measured; they win over the snapshot's profiles, and hold for the whole of every GPU.
+	Grids map[string]Grid
+	// Shared: the snapshot's observations are executions that the servers counted themselves, with the time in which they waited for other
+	// models of the same GPU.
+	Shared bool
 	// Traffic is recorded; nil generates it at the snapshot's rates and burstiness.
 	Traffic *Traffic
 	// Seeds of the repetitions; the spread over them is the advice's.
 	Seeds []uint64
-	// Progress is told of every step; it may be nil.
+	// Progress is called with what is done at the moment; it may be nil.
 	Progress func(string)
 }
 
@@ -60,6 +63,9 @@ type Advice struct {
 	Needed int `json:"gpus_needed"`
 	// Present is how many GPUs the traffic that was observed needs; nil where there is one GPU.
 	Present *Present `json:"present,omitempty"`
+	// Possible are the answers for what is not known: by how much one batch costs whatever its size. Then Enough is false, and Triton, Conch
+	// and Ratio are those of no single case.
+	Possible []Possible `json:"possible,omitempty"`
 	// Notes are what the figures do not know.
 	Notes []string `json:"notes,omitempty"`
 	// Text is all of it in sentences.
@@ -83,13 +89,19 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 		a.Text = append([]string{"There is too little to say what Conch would gain:"}, a.Missing...)
 		return a, nil
 	}
+	if len(w.open) > 0 {
+		return a, a.possible(ctx, w)
+	}
+	if err := w.uncover(ctx, w.hidden, w.rate); err != nil {
+		return nil, err
+	}
 	a.Enough = true
 	say := func(text string) {
 		if in.Progress != nil {
 			in.Progress(text)
 		}
 	}
-	if a.Triton, err = w.goodput(ctx, "timeout", 0); err != nil {
+	if a.Triton, err = w.goodput(ctx, tritonSide, 0, in.Seeds); err != nil {
 		return nil, err
 	}
 	if why := contradicted(in.Seen, a.Triton); why != "" {
@@ -99,7 +111,7 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 		a.Text = []string{"The simulation of your Triton does not agree with what it does, so that nothing can be said of Conch:", why}
 		return a, nil
 	}
-	if a.Conch, err = w.goodput(ctx, "adaptive", 0); err != nil {
+	if a.Conch, err = w.goodput(ctx, conchSide, 0, in.Seeds); err != nil {
 		return nil, err
 	}
 	if a.Triton.Low > 0 {
@@ -111,7 +123,7 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 		n := len(ratios)
 		a.Ratio, a.Low, a.High = (ratios[(n-1)/2]+ratios[n/2])/2, ratios[0]*(1-tolerance), ratios[n-1]*(1+tolerance)
 		say("searching how few GPUs would do")
-		if a.Needed, err = w.fewest(ctx, "adaptive", a.Triton.Rate, a.GPUs); err != nil {
+		if a.Needed, err = w.fewest(ctx, conchSide, a.Triton.Rate, a.GPUs); err != nil {
 			return nil, err
 		}
 		if a.Needed == a.GPUs {
@@ -121,10 +133,10 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	if a.GPUs > 1 {
 		say("searching how few GPUs the present traffic needs")
 		a.Present = &Present{}
-		if a.Present.Triton, err = w.fewest(ctx, "timeout", w.rate, a.GPUs); err != nil {
+		if a.Present.Triton, err = w.fewest(ctx, tritonSide, w.rate, a.GPUs); err != nil {
 			return nil, err
 		}
-		if a.Present.Conch, err = w.fewest(ctx, "adaptive", w.rate, a.GPUs); err != nil {
+		if a.Present.Conch, err = w.fewest(ctx, conchSide, w.rate, a.GPUs); err != nil {
 			return nil, err
 		}
 	}
@@ -150,73 +162,36 @@ func contradicted(seen map[string]Seen, triton *sim.Found) string {
 	return ""
 }
 
-// write makes sentences of the figures.
-func (a *Advice) write(seeds int, live bool) {
-	from := "the recorded traffic"
-	if live {
-		from = "the present rates"
-	}
-	if a.Triton.Low == 0 {
-		a.Text = append(a.Text, fmt.Sprintf(
-			"Under %s, Triton's own batching holds the SLOs at no rate at all in the simulator, so there is nothing to compare with; Conch would hold %.0f requests per second (%.0f to %.0f over %d seeds).",
-			from, a.Conch.Rate, a.Conch.Low, a.Conch.High, seeds), "Check the SLOs: `tritonctl model ls` shows them.")
-	} else {
-		a.Text = append(a.Text, fmt.Sprintf("%.0f requests per second were observed. With traffic like that, Triton's own batching holds %.0f requests per second on your %s with at most 1%% bad for every model, and Conch would hold %.0f.",
-			a.Rate, a.Triton.Rate, gpus(a.GPUs), a.Conch.Rate))
-		switch {
-		case a.Low > 1:
-			a.Text = append(a.Text, fmt.Sprintf("Conch would hold %.2fx the traffic at the same SLO (%.2f to %.2f over %d seeds).", a.Ratio, a.Low, a.High, seeds))
-		case a.High < 1:
-			a.Text = append(a.Text, fmt.Sprintf("Conch would hold less than Triton: %.2fx (%.2f to %.2f over %d seeds). Do not put it in control of these models.", a.Ratio, a.Low, a.High, seeds))
-		default:
-			a.Text = append(a.Text, fmt.Sprintf("Conch would gain nothing certain: %.2fx (%.2f to %.2f over %d seeds).", a.Ratio, a.Low, a.High, seeds))
-		}
-		if a.Needed > 0 && a.Needed < a.GPUs {
-			a.Text = append(a.Text, fmt.Sprintf("Or the same on %d of your %s, with every model on each of them (in all of %d repetitions).", a.Needed, gpus(a.GPUs), seeds))
-		}
-	}
-	if p := a.Present; p != nil && p.Conch > 0 {
-		triton := fmt.Sprintf("with Triton's own batching %d", p.Triton)
-		if p.Triton == 0 {
-			triton = fmt.Sprintf("with Triton's own batching %d do not hold them", a.GPUs)
-		}
-		a.Text = append(a.Text, fmt.Sprintf("The %.0f requests per second that were observed need %s with Conch, and %s.", a.Rate, gpus(p.Conch), triton))
-	}
-	for _, n := range a.Notes {
-		a.Text = append(a.Text, "Not known: "+n)
-	}
-}
-
-func gpus(n int) string {
-	if n == 1 {
-		return "1 GPU"
-	}
-	return fmt.Sprintf("%d GPUs", n)
-}
-
 // tolerance is how exactly rates are searched, relative to them.
 const tolerance = .02
 
-// goodput under a discipline; gpus 0 means the present ones and the present placement.
-func (w *world) goodput(ctx context.Context, discipline string, gpus int) (*sim.Found, error) {
-	return sim.Goodput(ctx, sim.Search{Seeds: w.in.Seeds, Guess: w.rate, Tolerance: tolerance, Trying: func(rate float64, seed uint64) {
+// side is one of the two that are compared.
+type side string
+
+const (
+	tritonSide side = "your Triton"
+	conchSide  side = "Conch"
+)
+
+// goodput is what a side holds; gpus 0 means the present ones and the present placement.
+func (w *world) goodput(ctx context.Context, who side, gpus int, seeds []uint64) (*sim.Found, error) {
+	return sim.Goodput(ctx, sim.Search{Seeds: seeds, Guess: w.rate, Tolerance: tolerance, Trying: func(rate float64, seed uint64) {
 		if w.in.Progress != nil {
-			who := map[string]string{"timeout": "Triton's own batching", "adaptive": "Conch"}[discipline]
-			w.in.Progress(fmt.Sprintf("searching what %s holds: %.0f req/s, repetition %d of %d", who, rate, slices.Index(w.in.Seeds, seed)+1, len(w.in.Seeds)))
+			w.in.Progress(fmt.Sprintf("searching what %s holds: %.0f req/s, repetition %d of %d", who, rate, slices.Index(seeds, seed)+1, len(seeds)))
 		}
 	}, Run: func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
-		return w.run(ctx, discipline, gpus, rate, seed)
+		return w.run(ctx, who, gpus, rate, seed)
 	}})
 }
 
 // fewest is the least number of GPUs that hold a rate with every seed, found by halving; 0 where all of them do not.
-func (w *world) fewest(ctx context.Context, discipline string, rate float64, all int) (int, error) {
+func (w *world) fewest(ctx context.Context, who side, rate float64, all int) (int, error) {
 	hold := func(n int) (bool, error) {
 		if n == all {
 			n = 0 // as they are, with the present placement
 		}
 		for _, seed := range w.in.Seeds {
-			r, err := w.run(ctx, discipline, n, rate, seed)
+			r, err := w.run(ctx, who, n, rate, seed)
 			if err != nil || r.WorstBadRate() > .01 {
 				return false, err
 			}
@@ -242,32 +217,23 @@ func (w *world) fewest(ctx context.Context, discipline string, rate float64, all
 	return holds, nil
 }
 
-func (w *world) run(ctx context.Context, discipline string, gpus int, rate float64, seed uint64) (*sim.Result, error) {
-	s, err := scenario.FromSnapshot(w.snapshot, nil)
-	if err != nil {
-		return nil, err
-	}
-	s.Duration, s.Warmup = scenario.Duration(trial), scenario.Duration(trial/20)
-	made, err := s.World(scenario.Options{Seed: seed, GPUs: gpus})
-	if err != nil {
-		return nil, err
-	}
-	made.Streams, err = w.streams(made.Snapshot, rate, seed)
-	if err != nil {
-		return nil, err
-	}
-	made.Jitter = .02
-	made.Plan.Dispatch = nil
-	for _, m := range made.Snapshot.GetModels() {
-		d := &policy.Dispatch{Model: m.GetName(), Discipline: discipline}
-		if discipline == "timeout" {
-			b := w.in.Batching[m.GetName()]
-			d.Parameters = map[string]string{"max_queue_delay": b.Delay.String()}
-			if !b.Dynamic {
-				m.MaxBatchSize = cmp.Or(w.largest[m.GetName()], 1)
-			}
+func (w *world) run(ctx context.Context, who side, gpus int, rate float64, seed uint64) (*sim.Result, error) {
+	if who == tritonSide {
+		r, err := w.asIs(ctx, gpus, rate, seed)
+		if err != nil {
+			return nil, err
 		}
-		made.Plan.Dispatch = append(made.Plan.Dispatch, d)
+		return r.Result, nil
+	}
+	made, err := w.prepare(gpus, seed)
+	if err != nil {
+		return nil, err
+	}
+	if made.Streams, err = w.streams(made.Snapshot, rate, seed); err != nil {
+		return nil, err
+	}
+	for _, m := range made.Snapshot.GetModels() {
+		made.Plan.Dispatch = append(made.Plan.Dispatch, &policy.Dispatch{Model: m.GetName(), Discipline: "adaptive"})
 	}
 	return sim.Run(ctx, made.World)
 }

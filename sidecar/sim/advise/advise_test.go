@@ -76,7 +76,7 @@ func TestThinDataGiveNoFigure(t *testing.T) {
 	}{
 		{"nothing arrived", func(s *policy.Snapshot) { s.Models[0].Rate = 0 }, "No requests were seen"},
 		{"little arrived", func(s *policy.Snapshot) { s.Models[0].Rate = 3 }, "15 requests; 200 are the least"},
-		{"no profile", func(s *policy.Snapshot) { s.Profiles[0].Usable = false }, "not known well enough"},
+		{"no profile", func(s *policy.Snapshot) { s.Profiles[0].Usable = false }, "how long its batches take is not known"},
 		{"no SLO", func(s *policy.Snapshot) { s.Models[0].SloUs = 0 }, "no SLO"},
 		{"nowhere", func(s *policy.Snapshot) { s.Current = nil }, "on no GPU"},
 	} {

@@ -26,6 +26,8 @@ const (
 	short = 30 * time.Second
 	// liveWindow is what the rates of a snapshot cover that does not say.
 	liveWindow = 5 * time.Second
+	// jitter of executions, as a fraction of their time.
+	jitter = .02
 	// mostLeftOut is the share of all requests that may belong to models that cannot be judged.
 	mostLeftOut = .1
 )
@@ -66,78 +68,80 @@ func ReadTraffic(r io.Reader) (*Traffic, error) {
 // world is what every trial has in common.
 type world struct {
 	in       Input
-	snapshot []byte // without models that have no traffic or cannot be simulated
+	snapshot *policy.Snapshot // without models that have no traffic or cannot be simulated
 	rate     float64
-	largest  map[string]uint32 // rows of one request, by model
+	// hidden are the kinds whose l(b) is found from what servers counted; open are those of which only l(1) was seen.
+	hidden, open []*hidden
 }
 
 // look finds out what can be simulated, and what is missing.
 func (a *Advice) look(in Input) (*world, error) {
 	s := proto.CloneOf(in.Snapshot)
-	w := &world{in: in, largest: map[string]uint32{}}
+	w := &world{in: in}
 	counts := map[string]float64{}
 	if in.Traffic != nil {
-		for _, one := range in.Traffic.Arrivals {
-			name := in.Traffic.Models[one.Model].Name
+		for _, arrival := range in.Traffic.Arrivals {
+			name := in.Traffic.Models[arrival.Model].Name
 			counts[name]++
-			w.largest[name] = max(w.largest[name], uint32(one.Rows))
 		}
 		if in.Traffic.Truncated {
-			a.Notes = append(a.Notes, "what arrived after the recording was cut off: it ends in the middle of an entry.")
+			a.note("what arrived after the recording was cut off: it ends in the middle of an entry.")
 		}
 		if in.Traffic.Length < short {
-			a.Notes = append(a.Notes, fmt.Sprintf("how the traffic varies beyond the %v that were recorded.", in.Traffic.Length.Round(time.Millisecond)))
+			a.note("how the traffic varies beyond the %v that were recorded.", in.Traffic.Length.Round(time.Millisecond))
 		}
 	} else {
 		for _, m := range s.GetModels() {
 			counts[m.GetName()] = m.GetRate() * window(s).Seconds()
 		}
-		a.Notes = append(a.Notes, "how the traffic varies beyond the last seconds: `tritonctl record --for 5m --file trace`, then `tritonctl advise trace` know more.")
+		a.note("how the traffic varies beyond the last %v: `tritonctl advise --for 5m` knows more.", window(s))
 	}
 	x := policy.NewIndex(s)
 	a.GPUs = len(x.GPUs())
 	total, unknown := 0.0, 0.0
 	keep := map[string]bool{}
 	var left []reason
+	leave := func(model, format string, args ...any) {
+		left = append(left, reason{model, fmt.Sprintf(format, args...)})
+		unknown += counts[model]
+	}
+	judged := map[string]bool{}
 	for _, m := range s.GetModels() {
 		n := counts[m.GetName()]
 		if n == 0 {
 			continue
 		}
-		delete(counts, m.GetName())
+		judged[m.GetName()] = true
 		if !m.GetBatchable() {
-			a.Notes = append(a.Notes, fmt.Sprintf("what %s costs the others: its requests pass through (%s), and are left out here.", m.GetName(), m.GetPassThroughReason()))
+			a.note("what %s costs the others: its requests pass through (%s), and are left out here.", m.GetName(), m.GetPassThroughReason())
 			continue
 		}
-		placed := len(s.GetCurrent().PartitionsOf(m.GetName())) > 0
 		switch {
 		case n < fewestRequests:
-			left = append(left, reason{m.GetName(), fmt.Sprintf("%.0f requests; %d are the least. Record for longer: tritonctl record --for 5m --file trace", n, fewestRequests)})
-			unknown += n
-		case !placed:
-			left = append(left, reason{m.GetName(), "it is on no GPU."})
-			unknown += n
-		case !a.profiled(x, s, m):
-			left = append(left, reason{m.GetName(), fmt.Sprintf("how long its batches take is not known well enough: at least two batch sizes must be seen often. Let Triton batch (dynamic_batching in its config.pbtxt), send some requests of several rows, or declare models.%s.profile.alpha and .beta in conch.yaml.", m.GetName())})
-			unknown += n
+			leave(m.GetName(), "%.0f requests; %d are the least. Look for longer: tritonctl advise --for 5m", n, fewestRequests)
+		case len(s.GetCurrent().PartitionsOf(m.GetName())) == 0:
+			leave(m.GetName(), "it is on no GPU.")
 		case m.GetSloUs() == 0:
-			left = append(left, reason{m.GetName(), "it has no SLO; give it one in conch.yaml."})
-			unknown += n
+			leave(m.GetName(), "it has no SLO; give it one in conch.yaml.")
 		default:
+			if text := a.learn(&in, x, s, m, w); text != "" {
+				leave(m.GetName(), "%s", text)
+				continue
+			}
 			keep[m.GetName()] = true
 			total += n
 		}
 	}
 	// A model that is hardly ever called must not keep the others without an answer.
-	for _, one := range left {
+	for _, why := range left {
 		if len(keep) > 0 && unknown <= mostLeftOut*(total+unknown) {
-			a.Notes = append(a.Notes, fmt.Sprintf("what %s costs the others: it is left out here (%s)", one.model, one.text))
+			a.note("what %s costs the others: it is left out here (%s)", why.model, why.text)
 		} else {
-			a.Missing = append(a.Missing, one.model+": "+one.text)
+			a.Missing = append(a.Missing, why.model+": "+why.text)
 		}
 	}
 	for _, name := range sorted(counts) {
-		if counts[name] > 0 {
+		if counts[name] > 0 && !judged[name] {
 			a.Missing = append(a.Missing, name+": it is in the trace and not in the snapshot.")
 		}
 	}
@@ -151,14 +155,9 @@ func (a *Advice) look(in Input) (*world, error) {
 	w.rate = total / length.Seconds()
 	a.Rate = w.rate
 	only(s, keep)
-	a.Notes = append(a.Notes,
-		"how requests queue in each Triton server: one queue before all GPUs is simulated for both sides, which favours Triton where a model is on several; a GPU runs one batch at a time, also where instance_group has several instances.",
-		"what other callers of the servers do, and the microseconds that Conch itself adds.")
-	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(s)
-	if err != nil {
-		return nil, fmt.Errorf("advise: snapshot: %w", err)
-	}
-	w.snapshot = encoded
+	a.note("several instances of a model on one GPU: it is simulated with one, as if a GPU ran one batch at a time; queue policies, priorities and the rate limiter of your servers.")
+	a.note("what other callers of the servers do, and the microseconds that Conch itself adds.")
+	w.snapshot = s
 	return w, nil
 }
 
@@ -180,36 +179,6 @@ func sorted(m map[string]float64) []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-// profiled reports whether the model's latency is known on every type of GPU, and notes how it is known.
-func (a *Advice) profiled(x *policy.Index, s *policy.Snapshot, m *policy.Model) bool {
-	seen := map[string]bool{}
-	for _, g := range x.GPUs() {
-		if seen[g.GetType()] {
-			continue
-		}
-		seen[g.GetType()] = true
-		p := x.UsableProfile(m.GetName(), g.GetType())
-		if p == nil {
-			return false
-		}
-		switch p.GetSource() {
-		case policy.ProfileSource_PROFILE_SOURCE_ESTIMATED, policy.ProfileSource_PROFILE_SOURCE_DECLARED:
-			a.Notes = append(a.Notes, fmt.Sprintf("whether %s is as fast on %s as its profile says, which is not measured.", m.GetName(), g.GetType()))
-		case policy.ProfileSource_PROFILE_SOURCE_OBSERVED:
-			largest := uint32(0)
-			for _, q := range p.GetPoints() {
-				if q.GetObservations() > 0 {
-					largest = max(largest, q.GetBatch())
-				}
-			}
-			if largest < m.GetMaxBatchSize() {
-				a.Notes = append(a.Notes, fmt.Sprintf("how long batches of %s above %d rows take on %s: they were not seen, and are reckoned from the smaller ones.", m.GetName(), largest, g.GetType()))
-			}
-		}
-	}
-	return true
 }
 
 // streams are a trial's arrivals at a rate: pieces of what was recorded in random order, faster or slower, or generated.
@@ -274,7 +243,11 @@ func Only(snapshot []byte, names map[string]bool) ([]byte, error) {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
 	only(&s, names)
-	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(&s)
+	return encode(&s)
+}
+
+func encode(s *policy.Snapshot) ([]byte, error) {
+	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}

@@ -5,8 +5,10 @@
 package advise
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -14,57 +16,106 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/sidecar/sim/advise"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
+// Options of the command.
+type Options struct {
+	*factory.Factory
+	seeds, repeats int
+	length         time.Duration
+	measure, yes   bool
+	share          float64
+	grid           string
+}
+
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	seeds := 5
+	o := &Options{Factory: f, seeds: 5, repeats: 6, length: time.Minute, share: .1}
 	c := &cobra.Command{
 		Use:   "advise [TRACE]",
 		Short: "Say what Conch would gain with your traffic",
 		Long: `advise simulates the models, GPUs, placement and profiles that a running conch
-sees, in any mode, under Triton's own dynamic batching with the delays of your
-config.pbtxt, and under Conch's adaptive discipline. The traffic is a trace of
-tritonctl record, or generated at the present rates. Where the data are too thin
-it says what is missing instead of a number.
+sees, in any mode: under your Triton servers as they are, a queue per server and
+per model with the dynamic_batching of your config.pbtxt; and under Conch. The
+traffic is a trace of tritonctl record, or what arrives within the next minute
+(--for; --for 0 generates it at the present rates).
+
+How long batches take is taken from, in this order: --grid; --measure, which asks,
+and then sends generated batches of 1, 2, 4, ... rows of zeros to the servers, for
+at most --share of each server's time; conch's profiles, declared or measured; the
+servers' own statistics. If none of them tells more than single rows, advise gives
+the gain for several cases.
 
 tritonctl gpu advise answers another question: whether the load of late wants
 more or fewer GPUs.`,
 		Example: `  tritonctl advise
+  tritonctl advise --measure
+  tritonctl advise --grid grid.yaml      # resnet50: {1: 8ms, 8: 15ms, 32: 40ms}
   tritonctl record --for 5m --file trace && tritonctl advise trace`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error { return run(c.Context(), f, seeds, args) },
+		RunE: func(c *cobra.Command, args []string) error { return o.run(c.Context(), args) },
 	}
-	c.Flags().IntVar(&seeds, "seeds", seeds, "repetitions, of which the spread is shown")
+	flags := c.Flags()
+	flags.IntVar(&o.seeds, "seeds", o.seeds, "repetitions, of which the spread is shown")
+	flags.DurationVar(&o.length, "for", o.length, "how long to look at the traffic; 0 takes the present rates")
+	flags.BoolVar(&o.measure, "measure", false, "send a few generated batches of each size to the servers first")
+	flags.BoolVarP(&o.yes, "yes", "y", false, "do not ask before --measure")
+	flags.Float64Var(&o.share, "share", o.share, "largest part of a server's time that --measure may take")
+	flags.IntVar(&o.repeats, "repeats", o.repeats, "batches of each size that --measure sends")
+	flags.StringVar(&o.grid, "grid", "", "YAML file with the time of batches by model and rows")
 	return c
 }
 
-func run(ctx context.Context, f *factory.Factory, seeds int, args []string) error {
-	if seeds < 1 || seeds > 100 {
-		return fmt.Errorf("%w: --seeds %d is not from 1 to 100", factory.ErrUsage, seeds)
+func (o *Options) run(ctx context.Context, args []string) error {
+	if o.seeds < 1 || o.seeds > 100 {
+		return fmt.Errorf("%w: --seeds %d is not from 1 to 100", factory.ErrUsage, o.seeds)
 	}
-	in := advise.Input{Batching: map[string]advise.Batching{}, Progress: func(text string) { f.Step("%s", text) }}
-	for i := range seeds {
-		in.Seeds = append(in.Seeds, uint64(i+1))
+	if o.length < 0 {
+		return fmt.Errorf("%w: --for %v is below 0", factory.ErrUsage, o.length)
 	}
-	if len(args) > 0 {
-		file, err := os.Open(args[0])
-		if err != nil {
-			return err
-		}
-		in.Traffic, err = advise.ReadTraffic(file)
-		_ = file.Close() // it was only read
-		if err != nil {
-			return fmt.Errorf("%s: %w", args[0], err)
-		}
-	}
-	api, err := f.Client()
+	api, err := o.Client()
 	if err != nil {
 		return err
 	}
+	in := advise.Input{Grids: map[string]advise.Grid{}, Progress: func(text string) { o.Step("%s", text) }}
+	for i := range o.seeds {
+		in.Seeds = append(in.Seeds, uint64(i+1))
+	}
+	if o.grid != "" {
+		if in.Grids, err = readGrids(o.grid); err != nil {
+			return err
+		}
+	}
+	var notes []string
+	if o.measure {
+		if notes, err = o.timed(ctx, api, in.Grids); err != nil {
+			return err
+		}
+	}
+	if in.Traffic, err = o.traffic(ctx, api, args); err != nil {
+		return err
+	}
+	if err := seen(ctx, api, &in); err != nil {
+		return err
+	}
+	a, err := advise.Make(ctx, in)
+	o.Done()
+	if err != nil {
+		return err
+	}
+	return o.Print(a, func(t *output.Table) {
+		for _, line := range append(a.Text, notes...) {
+			t.Line(line)
+		}
+	})
+}
+
+// seen is what conch knows of its servers.
+func seen(ctx context.Context, api *client.Client, in *advise.Input) error {
 	raw, err := api.Snapshot(ctx)
 	if err != nil {
 		return err
@@ -81,23 +132,56 @@ func run(ctx context.Context, f *factory.Factory, seeds int, args []string) erro
 	if err != nil {
 		return err
 	}
+	// While the servers batch, their own statistics are what conch has observed.
+	observing := version.Mode == "observe"
+	in.Shared = observing && version.Driver == "attach"
+	in.Batching = map[string]advise.Batching{}
 	for _, m := range models {
-		if version.Mode == "observe" {
+		if observing {
 			if in.Seen == nil {
 				in.Seen = map[string]advise.Seen{}
 			}
 			in.Seen[m.Name] = advise.Seen{Rate: m.Rate, BadRate: m.BadRate}
 		}
+		if line := m.DeclaredAlphaSeconds + m.DeclaredBetaSeconds; in.Shared && line > 0 && in.Grids[m.Name] == nil {
+			last := max(2, m.MaxBatchSize)
+			in.Grids[m.Name] = advise.Grid{1: seconds(line), last: seconds(m.DeclaredBetaSeconds + float64(last)*m.DeclaredAlphaSeconds)}
+		}
 		in.Batching[m.Name] = advise.Batching{Dynamic: m.DynamicBatching, Delay: time.Duration(m.MaxQueueDelaySeconds * 1e9)}
 	}
-	a, err := advise.Make(ctx, in)
-	f.Done()
-	if err != nil {
-		return err
-	}
-	return f.Print(a, func(t *output.Table) {
-		for _, line := range a.Text {
-			t.Line(line)
+	return nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// traffic is a recording, or what arrives from now on; nil means the present rates.
+func (o *Options) traffic(ctx context.Context, api *client.Client, args []string) (*advise.Traffic, error) {
+	var source io.Reader
+	switch {
+	case len(args) > 0:
+		file, err := os.Open(args[0])
+		if err != nil {
+			return nil, err
 		}
-	})
+		defer file.Close() //nolint:errcheck // it is only read
+		source = file
+	case o.length == 0:
+		return nil, nil
+	default:
+		o.Step("looking at the traffic for %v", o.length)
+		var recorded bytes.Buffer
+		got, err := api.Record(ctx, o.length, &recorded)
+		if err != nil {
+			return nil, err
+		}
+		if got.Requests == 0 {
+			return nil, fmt.Errorf("no request arrived within %v: send some of your clients to conch, then ask again", o.length)
+		}
+		source = &recorded
+	}
+	traffic, err := advise.ReadTraffic(source)
+	if err != nil && len(args) > 0 {
+		err = fmt.Errorf("%s: %w", args[0], err)
+	}
+	return traffic, err
 }

@@ -1,0 +1,33 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/conch-serving/conch/sidecar/admin/client"
+)
+
+// Most that one order may ask of servers that serve others.
+const (
+	mostShare   = .5
+	mostRepeats = 100
+)
+
+// CheckMeasure says what is wrong with an order to time batches.
+func CheckMeasure(r client.MeasureRequest) error {
+	if !(r.Share > 0 && r.Share <= mostShare) || r.Repeats < 1 || r.Repeats > mostRepeats {
+		return &client.Error{Code: client.CodeInvalid, Message: fmt.Sprintf("share %g and %d repeats: the share of a server's time is above 0 and at most %g, the repeats are from 1 to %d", r.Share, r.Repeats, mostShare, mostRepeats)}
+	}
+	return nil
+}
+
+// Measure implements API for a conch with servers of its own.
+func (v view) Measure(_ context.Context, r client.MeasureRequest) ([]client.Measured, error) {
+	if err := CheckMeasure(r); err != nil {
+		return nil, err
+	}
+	return nil, &client.Error{Code: client.CodeRefused, Message: "conch runs these servers itself and timed their models when it loaded them: tritonctl model get NAME shows the profile"}
+}

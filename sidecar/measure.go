@@ -1,0 +1,122 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/admin"
+	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/apply/warmup"
+)
+
+// toMeasure is a model on the server that times it.
+type toMeasure struct {
+	model, gpuType, partition string
+	server                    tritonpb.GRPCInferenceServiceClient
+	config                    *tritonpb.ModelConfig
+	enough                    time.Duration // the model's SLO
+}
+
+// Measure implements admin.API: of each model and type of GPU one server times it, and servers work side by side.
+func (d doors) Measure(ctx context.Context, r client.MeasureRequest) ([]client.Measured, error) {
+	if d.s.servers == nil || !d.s.control.PassingThrough() {
+		return d.API.Measure(ctx, r)
+	}
+	if err := admin.CheckMeasure(r); err != nil {
+		return nil, err
+	}
+	types := map[string]string{}
+	for _, g := range d.s.control.GPUs() {
+		types[g.GetId()] = g.GetType()
+	}
+	slos := map[string]time.Duration{}
+	for _, m := range d.s.control.Models() {
+		slos[m.Name] = m.SLO
+	}
+	byServer, err := d.share(ctx, r.Models, types, slos)
+	if err != nil {
+		return nil, err
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	all := []client.Measured{}
+	for _, list := range byServer {
+		wg.Go(func() {
+			for _, one := range list {
+				measured := one.measure(ctx, r)
+				mu.Lock()
+				all = append(all, measured)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(all, func(a, b client.Measured) int {
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.GPUType, b.GPUType))
+	})
+	return all, nil
+}
+
+// share deals the models out to the servers that have them, so that each server has as few as possible.
+func (d doors) share(ctx context.Context, models []string, types map[string]string, slos map[string]time.Duration) (map[string][]toMeasure, error) {
+	type kind struct{ model, gpuType string }
+	serving := map[kind][]toMeasure{}
+	var kinds []kind
+	err := d.s.servers.driver.Each(ctx, func(_ context.Context, e driver.EndpointState, server tritonpb.GRPCInferenceServiceClient) error {
+		for _, m := range e.Models {
+			if len(models) > 0 && !slices.Contains(models, m.Name) {
+				continue
+			}
+			k := kind{m.Name, types[e.GPU]}
+			if serving[k] == nil {
+				kinds = append(kinds, k)
+			}
+			serving[k] = append(serving[k], toMeasure{m.Name, k.gpuType, e.GPU, server, m.Config, slos[m.Name]})
+		}
+		return nil
+	})
+	byServer := map[string][]toMeasure{}
+	for _, k := range kinds {
+		least := slices.MinFunc(serving[k], func(a, b toMeasure) int {
+			return cmp.Compare(len(byServer[a.partition]), len(byServer[b.partition]))
+		})
+		byServer[least.partition] = append(byServer[least.partition], least)
+	}
+	return byServer, err
+}
+
+func (m toMeasure) measure(ctx context.Context, r client.MeasureRequest) client.Measured {
+	out := client.Measured{Model: m.model, GPUType: m.gpuType, Partition: m.partition}
+	timed, skipped, err := warmup.Paced(ctx, m.server, m.config, warmup.Pace{
+		Share: r.Share, Repeats: r.Repeats, Enough: m.enough, Now: time.Now, Sleep: sleep,
+	})
+	if err != nil {
+		skipped = err.Error()
+	}
+	out.Skipped = skipped
+	for _, b := range timed {
+		out.Batches = append(out.Batches, client.MeasuredBatch{Rows: b.Rows, Seconds: b.Duration.Seconds(), Repeats: b.Repeats})
+	}
+	return out
+}
+
+// sleep returns early when ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,52 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package advise
+
+import (
+	"fmt"
+)
+
+// write makes sentences of the figures.
+func (a *Advice) write(seeds int, live bool) {
+	from := "the recorded traffic"
+	if live {
+		from = "the present rates"
+	}
+	if a.Triton.Low == 0 {
+		a.Text = append(a.Text, fmt.Sprintf(
+			"Under %s, Triton's own batching holds the SLOs at no rate at all in the simulator, so there is nothing to compare with; Conch would hold %.0f requests per second (%.0f to %.0f over %d seeds).",
+			from, a.Conch.Rate, a.Conch.Low, a.Conch.High, seeds), "Check the SLOs: `tritonctl model ls` shows them.")
+	} else {
+		a.Text = append(a.Text, fmt.Sprintf("%.0f requests per second were observed. With traffic like that, Triton's own batching holds %.0f requests per second on your %s with at most 1%% bad for every model, and Conch would hold %.0f.",
+			a.Rate, a.Triton.Rate, gpus(a.GPUs), a.Conch.Rate))
+		switch {
+		case a.Low > 1:
+			a.Text = append(a.Text, fmt.Sprintf("Conch would hold %.2fx the traffic at the same SLO (%.2f to %.2f over %d seeds).", a.Ratio, a.Low, a.High, seeds))
+		case a.High < 1:
+			a.Text = append(a.Text, fmt.Sprintf("Conch would hold less than Triton: %.2fx (%.2f to %.2f over %d seeds). Do not put it in control of these models.", a.Ratio, a.Low, a.High, seeds))
+		default:
+			a.Text = append(a.Text, fmt.Sprintf("Conch would gain nothing certain: %.2fx (%.2f to %.2f over %d seeds).", a.Ratio, a.Low, a.High, seeds))
+		}
+		if a.Needed > 0 && a.Needed < a.GPUs {
+			a.Text = append(a.Text, fmt.Sprintf("Or the same on %d of your %s, with every model on each of them (in all of %d repetitions).", a.Needed, gpus(a.GPUs), seeds))
+		}
+	}
+	if p := a.Present; p != nil && p.Conch > 0 {
+		triton := fmt.Sprintf("with Triton's own batching %d", p.Triton)
+		if p.Triton == 0 {
+			triton = fmt.Sprintf("with Triton's own batching %d do not hold them", a.GPUs)
+		}
+		a.Text = append(a.Text, fmt.Sprintf("The %.0f requests per second that were observed need %s with Conch, and %s.", a.Rate, gpus(p.Conch), triton))
+	}
+	for _, n := range a.Notes {
+		a.Text = append(a.Text, "Not known: "+n)
+	}
+}
+
+func gpus(n int) string {
+	if n == 1 {
+		return "1 GPU"
+	}
+	return fmt.Sprintf("%d GPUs", n)
+}

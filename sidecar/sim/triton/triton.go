@@ -1,0 +1,336 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package triton
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/sim"
+	"github.com/conch-serving/conch/sidecar/sim/histogram"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
+)
+
+// ErrWorld is wrapped by errors about worlds that make no sense.
+var ErrWorld = errors.New("triton: the servers cannot be simulated")
+
+// Model is a model as its config.pbtxt has it.
+type Model struct {
+	Name string
+	// SLO is within what an answer is good.
+	SLO time.Duration
+	// MaxBatch is max_batch_size. Dynamic says whether there is dynamic_batching, with Delay as max_queue_delay and Preferred as
+	// preferred_batch_size.
+	MaxBatch  int
+	Dynamic   bool
+	Delay     time.Duration
+	Preferred []int
+}
+
+// Server is one Triton with a GPU of its own.
+type Server struct {
+	// Latency[m][b] is what an execution of b rows of World.Models[m] takes when it has the GPU for itself; index 0 is unused. A model with
+	// no latencies is not served. A batch beyond the last entry takes as long as that.
+	Latency [][]time.Duration
+}
+
+// World is what is simulated. It is used up by one Run: streams are read.
+type World struct {
+	Models  []Model
+	Servers []Server
+	// Streams are the arrivals; Arrival.Model is an index of Models. Requests that arrive within Warmup do not count.
+	Streams          []workload.Stream
+	Duration, Warmup time.Duration
+	// Seed is of Jitter, the standard deviation of an execution's time as a fraction of it.
+	Seed   uint64
+	Jitter float64
+}
+
+// Executions are those of one batch size of a model, as Triton's own statistics count them (batch_stats of ModelStatistics): with the time
+// that a batch waited for the GPU, which other models of the server used.
+type Executions struct {
+	Rows  int
+	Count uint64
+	Mean  time.Duration
+}
+
+// Result is what a run measured.
+type Result struct {
+	// Result has Total and Models, and nothing of partitions, history and plans.
+	*sim.Result
+	// Executions by model, in order of rows; the warm-up's too.
+	Executions [][]Executions
+}
+
+type eventKind uint8
+
+const (
+	arrive eventKind = iota
+	alarm            // a batcher wants to be asked
+	finish           // the GPU of a server is free
+)
+
+type event struct {
+	at     int64
+	order  int // among equal times, the order in which events were made
+	kind   eventKind
+	server int
+	model  int
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].order < e[j].order
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(v any)   { *e = append(*e, v.(event)) }
+func (e *events) Pop() any {
+	last := len(*e) - 1
+	v := (*e)[last]
+	*e = (*e)[:last]
+	return v
+}
+
+// job is a payload that an instance has taken.
+type job struct {
+	*payload
+	model int
+	taken int64
+}
+
+type server struct {
+	outstanding int
+	batchers    []*batcher // nil: not served
+	busy        []bool     // the model's instance has a payload
+	gpu         []job      // in order; the first one executes
+}
+
+type run struct {
+	w       *World
+	servers []server
+	events  events
+	made    int
+	now     int64
+	turn    int
+	random  *rand.Rand
+	next    []workload.Arrival // of each stream
+	totals  []sim.Totals
+	latency []histogram.Histogram
+	counted [][]executed // by model and rows
+	waiting []uint64     // counted requests without an answer, by model
+}
+
+type executed struct {
+	count uint64
+	sum   int64
+}
+
+// Run simulates the servers until the last arrival, and what is queued then for as long as an answer can be good.
+func Run(ctx context.Context, w World) (*Result, error) {
+	if err := w.check(); err != nil {
+		return nil, err
+	}
+	r := &run{w: &w, servers: make([]server, len(w.Servers)), random: workload.Seed(w.Seed, "executions", ""), next: make([]workload.Arrival, len(w.Streams))}
+	r.totals, r.latency, r.waiting = make([]sim.Totals, len(w.Models)), make([]histogram.Histogram, len(w.Models)), make([]uint64, len(w.Models))
+	for _, m := range w.Models {
+		r.counted = append(r.counted, make([]executed, max(1, m.MaxBatch)+1))
+	}
+	for i := range r.servers {
+		s := &r.servers[i]
+		s.batchers, s.busy = make([]*batcher, len(w.Models)), make([]bool, len(w.Models))
+		for m, l := range w.Servers[i].Latency {
+			if len(l) > 1 {
+				s.batchers[m] = newBatcher(w.Models[m])
+			}
+		}
+	}
+	var patience time.Duration
+	for _, m := range w.Models {
+		patience = max(patience, m.SLO)
+	}
+	for i := range w.Streams {
+		r.draw(i)
+	}
+	end := int64(w.Duration + patience)
+	for n := 0; len(r.events) > 0; n++ {
+		if n%4096 == 0 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		e := heap.Pop(&r.events).(event)
+		if e.at > end {
+			break
+		}
+		r.now = e.at
+		switch e.kind {
+		case arrive:
+			r.arrive(e.model)
+		case alarm:
+			r.form(e.server, e.model)
+		case finish:
+			r.finish(e.server)
+		}
+	}
+	for _, s := range w.Streams {
+		if err := workload.Err(s); err != nil {
+			return nil, err
+		}
+	}
+	return r.result(), nil
+}
+
+func (w *World) check() error {
+	if len(w.Models) == 0 || len(w.Servers) == 0 || w.Duration <= 0 || w.Warmup < 0 || w.Warmup >= w.Duration {
+		return fmt.Errorf("%w: %d models on %d servers for %v after %v", ErrWorld, len(w.Models), len(w.Servers), w.Duration, w.Warmup)
+	}
+	for m, model := range w.Models {
+		served := false
+		for _, s := range w.Servers {
+			if len(s.Latency) != len(w.Models) {
+				return fmt.Errorf("%w: a server has latencies of %d models, of which there are %d", ErrWorld, len(s.Latency), len(w.Models))
+			}
+			served = served || len(s.Latency[m]) > 1
+		}
+		if !served || model.SLO <= 0 {
+			return fmt.Errorf("%w: model %s needs a server and an SLO", ErrWorld, model.Name)
+		}
+	}
+	return nil
+}
+
+func (r *run) push(at int64, kind eventKind, server, model int) {
+	r.made++
+	heap.Push(&r.events, event{at, r.made, kind, server, model})
+}
+
+// draw takes a stream's next arrival; an event's model is the stream until it comes.
+func (r *run) draw(stream int) {
+	if a := &r.next[stream]; r.w.Streams[stream].Next(a) && a.At < r.w.Duration {
+		r.push(int64(a.At), arrive, 0, stream)
+	}
+}
+
+// arrive sends a request to the server with the fewest outstanding ones, of those that serve its model; among equals they take turns.
+func (r *run) arrive(stream int) {
+	a := r.next[stream]
+	r.draw(stream)
+	m, best := int(a.Model), -1
+	r.turn++
+	for i := range r.servers {
+		at := (r.turn + i) % len(r.servers)
+		if r.servers[at].batchers[m] != nil && (best < 0 || r.servers[at].outstanding < r.servers[best].outstanding) {
+			best = at
+		}
+	}
+	s := &r.servers[best]
+	q := request{at: r.now, rows: int(max(1, a.Rows)), counted: a.At >= r.w.Warmup}
+	if q.counted {
+		r.totals[m].Arrivals++
+		r.waiting[m]++
+	}
+	s.outstanding++
+	s.batchers[m].add(q)
+	r.form(best, m)
+}
+
+// form lets a batcher work, and its instance take what is ready.
+func (r *run) form(at, m int) {
+	s := &r.servers[at]
+	b := s.batchers[m]
+	again := b.form(r.now)
+	if !s.busy[m] {
+		if p := b.take(r.now); p != nil {
+			s.busy[m] = true
+			s.gpu = append(s.gpu, job{p, m, r.now})
+			if len(s.gpu) == 1 {
+				r.execute(at)
+			}
+			again = b.form(r.now)
+		}
+	}
+	if again > 0 {
+		r.push(again, alarm, at, m)
+	}
+}
+
+// execute starts the first job of a GPU.
+func (r *run) execute(at int) {
+	j := r.servers[at].gpu[0]
+	l := r.w.Servers[at].Latency[j.model]
+	took := float64(l[min(j.rows, len(l)-1)])
+	if r.w.Jitter > 0 {
+		took *= max(.1, 1+r.w.Jitter*r.random.NormFloat64())
+	}
+	r.push(r.now+max(1, int64(took)), finish, at, j.model)
+}
+
+func (r *run) finish(at int) {
+	s := &r.servers[at]
+	j := s.gpu[0]
+	s.gpu = s.gpu[1:]
+	if len(s.gpu) > 0 {
+		r.execute(at)
+	}
+	counted := r.counted[j.model]
+	c := &counted[min(j.rows, len(counted)-1)]
+	c.count++
+	c.sum += r.now - j.taken
+	s.outstanding -= len(j.requests)
+	for _, q := range j.requests {
+		if !q.counted {
+			continue
+		}
+		r.waiting[j.model]--
+		took := time.Duration(r.now - q.at)
+		r.latency[j.model].Add(took)
+		if took <= r.w.Models[j.model].SLO {
+			r.totals[j.model].Good++
+		} else {
+			r.totals[j.model].Late++
+		}
+	}
+	s.busy[j.model] = false
+	r.form(at, j.model)
+}
+
+func (r *run) result() *Result {
+	seconds := (r.w.Duration - r.w.Warmup).Seconds()
+	out := &Result{Result: &sim.Result{Version: 1, Seed: r.w.Seed, Seconds: seconds, WarmupSeconds: r.w.Warmup.Seconds(), EndSeconds: time.Duration(r.now).Seconds()}}
+	rates := func(t sim.Totals) sim.Totals {
+		t.Rate, t.Goodput = float64(t.Arrivals)/seconds, float64(t.Good)/seconds
+		if t.Arrivals > 0 {
+			t.BadRate = 1 - float64(t.Good)/float64(t.Arrivals)
+		}
+		return t
+	}
+	for i, m := range r.w.Models {
+		t := &r.totals[i]
+		t.Unanswered = r.waiting[i]
+		model := sim.ModelResult{Name: m.Name, SLOUs: m.SLO.Microseconds(), Totals: rates(*t), Batches: make([]uint64, len(r.counted[i]))}
+		model.Latency.P99Us = float64(r.latency[i].Quantile(.99)) / 1e3
+		var all []Executions
+		var rows, batches uint64
+		for b, c := range r.counted[i] {
+			if c.count > 0 {
+				all = append(all, Executions{b, c.count, time.Duration(c.sum / int64(c.count))})
+			}
+			model.Batches[b] = c.count
+			batches, rows = batches+c.count, rows+uint64(b)*c.count
+		}
+		model.MeanBatch = float64(rows) / float64(max(1, batches))
+		out.Executions = append(out.Executions, all)
+		out.Models = append(out.Models, model)
+		out.Total.Arrivals += t.Arrivals
+		out.Total.Good += t.Good
+		out.Total.Late += t.Late
+		out.Total.Unanswered += t.Unanswered
+	}
+	out.Total = rates(out.Total)
+	return out
+}
