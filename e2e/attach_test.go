@@ -181,6 +181,18 @@ func TestAttachLearnsFromBatchesOfTheServer(t *testing.T) {
 	out, code := tritonctl(t, c, "advise", "--for", "0")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "Triton's own batching holds")
+	// Asked to, conch times a few batches itself, and they are what the model takes.
+	measured, err := a.Measure(t.Context(), client.MeasureRequest{Models: []string{"emulated"}, Share: .5, Repeats: 3})
+	require.NoError(t, err)
+	require.Len(t, measured, 1)
+	require.Empty(t, measured[0].Skipped)
+	require.Equal(t, 1, measured[0].Batches[0].Rows)
+	for _, b := range measured[0].Batches {
+		require.GreaterOrEqual(t, b.Seconds, .020+.002*float64(b.Rows))
+	}
+	out, code = tritonctl(t, c, "advise", "--for", "0", "--measure", "--yes", "--share", ".5", "--repeats", "2")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "Measured: emulated on ")
 }
 
 // A server that dies takes no request with it.
