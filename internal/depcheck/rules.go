@@ -46,7 +46,8 @@ var rules = []rule{
 	{"sidecar/dispatch/queue", []string{"sidecar/dispatch/queue/...", "plugins/policy"}, "it is pure; the simulator runs it too"},
 	{"sidecar/dispatch/forecast", []string{"sidecar/dispatch/queue", "plugins/policy"}, "it is pure; the simulator runs it too"},
 	{"sidecar/dispatch/batch", []string{"internal/..."}, "it knows Triton's messages and nothing else"},
-	{"sidecar/dispatch/router", []string{"sidecar/dispatch/batch", "sidecar/dispatch/forward/...", "plugins/policy", "internal/..."}, "it owns partitions and knows no queue"},
+	{"sidecar/dispatch/router", []string{"sidecar/dispatch/batch", "sidecar/dispatch/clock", "sidecar/dispatch/forward/...", "plugins/policy", "internal/..."}, "it owns partitions and knows no queue"},
+	{"sidecar/dispatch/clock", nil, "it is time"},
 	{"sidecar/dispatch/forward", []string{"sidecar/dispatch/batch", "internal/..."}, "it knows how to reach a partition"},
 	{"sidecar/dispatch/ingress", []string{"sidecar/dispatch/ingress/...", "sidecar/dispatch/batch", "internal/..."}, "a front declares the interfaces that it needs"},
 

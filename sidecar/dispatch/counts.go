@@ -78,11 +78,7 @@ func (d *Dispatcher) Counts(model string) (ModelCounts, bool) {
 	if ns := c.last.Load(); ns != 0 {
 		m.LastInference = time.Unix(0, ns)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.broken.Load() && !r.removed {
-		m.Waiting, _ = d.sched.Queued(r.id)
-	}
+	m.Waiting = d.queues.waiting(r.model)
 	return m, true
 }
 
@@ -166,10 +162,10 @@ func (r *route) tallyOf(version string) *tally {
 
 // count counts a request as Triton would. Place is where it ran last, nil if it
 // never did.
-func (m *model) count(t *tally, place *placement, o *Outcome, v verdict) {
+func (m *model) count(t *tally, place *placeSeries, o *Outcome, v verdict) {
 	s := &m.series
 	if place != nil {
-		s = &place.series
+		s = &place.seriesSet
 	}
 	switch v {
 	case uncounted:
@@ -239,6 +235,12 @@ type series struct {
 	failed                 [verdicts]atomic.Uint64
 }
 
+// placeSeries are those of a model on a partition.
+type placeSeries struct {
+	partition string
+	seriesSet
+}
+
 // seriesSet holds series by version; it never shrinks.
 type seriesSet struct {
 	adding sync.Mutex
@@ -299,8 +301,9 @@ func (d *Dispatcher) Series() []Series {
 	var all []Series
 	for name, r := range t.models {
 		for i, version := range r.spec.Versions {
-			for _, l := range r.places {
-				all = append(all, l.series.of(version).read(name, l.partition.spec.ID))
+			for _, place := range d.router.Attached(name) {
+				place := place.(*placeSeries)
+				all = append(all, place.of(version).read(name, place.partition))
 			}
 			own := r.model.series.of(version).read(name, "")
 			if i == len(r.spec.Versions)-1 {

@@ -5,7 +5,6 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,72 +12,44 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
-	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
+	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // Dispatcher is the request path. Make one with New, give it a route table with
 // Swap and end it with Drain and Close. All methods are safe for concurrent use.
 type Dispatcher struct {
-	o      Options
-	clock  Clock
-	origin time.Time // zero of queue.Time
-	alarm  Alarm
-	budget forecast.Budget
-
-	routes   atomic.Pointer[routes]
-	draining atomic.Bool
-	// broken is set when the scheduler panicked: from then on everything is
-	// forwarded at once.
-	broken   atomic.Bool
-	accepted atomic.Int64 // requests and streams that are not finished
-	bytes    atomic.Int64 // of those requests
-	watchers atomic.Int32 // Drained and Drain calls
+	o         Options
+	clock     clock.Clock
+	admission admission
+	routes    atomic.Pointer[routes]
+	router    *router.Router
+	queues    *queues
+	workers   *workers
 
 	background context.Context // ends with Close
 	cancel     context.CancelFunc
 	tasks      sync.WaitGroup
-	workers    chan *run    // to those who wait for one
-	idle       atomic.Int32 // workers that wait
-	sequences  sequences
-	choosing   sync.Mutex // held while a partition is chosen outside the queue; before mu
-
-	mu         sync.Mutex // guards what follows
-	sched      *queue.Scheduler
-	armed      queue.Time // what the alarm is set to
-	outbox     []*run     // decided while mu is held, started when it is released
-	models     map[string]*model
-	byID       map[queue.ModelID]*model
-	partitions map[string]*partition
-	byQueueID  map[queue.PartitionID]*partition
-	retired    []*partition // out of the table, not yet idle
-	down       map[string]string
-	profiles   map[profileKey]*policy.Profile
-	changed    chan struct{} // closed and replaced when waiters should look again
-	closed     bool
+	swapping   sync.Mutex // held by Swap
 }
 
 // New starts a dispatcher without models.
 func New(o Options) *Dispatcher {
-	d := &Dispatcher{
-		o:          o.withDefaults(),
-		models:     make(map[string]*model),
-		byID:       make(map[queue.ModelID]*model),
-		partitions: make(map[string]*partition),
-		byQueueID:  make(map[queue.PartitionID]*partition),
-		down:       make(map[string]string),
-		profiles:   make(map[profileKey]*policy.Profile),
-		changed:    make(chan struct{}),
-		workers:    make(chan *run),
-		armed:      queue.Never,
-	}
+	d := &Dispatcher{o: o.withDefaults()}
 	d.clock = d.o.Clock
-	d.origin = d.clock.Now()
+	d.admission.maxRequests, d.admission.maxBytes = int64(d.o.MaxQueuedRequests), d.o.MaxQueuedBytes
 	d.background, d.cancel = context.WithCancel(context.Background())
-	d.sched = queue.New(sink{d}, queue.Options{Trial: trialPause})
-	d.alarm = d.clock.Alarm(d.ring)
+	d.workers = newWorkers(d.background, d.execute)
+	d.router = router.New(router.Options{
+		Clock: d.clock, Logger: d.o.Logger, OutageWait: d.o.OutageWait, Connections: d.o.Connections, DialOptions: d.o.DialOptions,
+		SharedMemoryBytes: d.o.SharedMemoryBytes, Busy: d.o.Observer.Busy,
+		Attach:         func(_ string, p *router.Process) any { return &placeSeries{partition: p.ID()} },
+		ProcessChanged: func(p *router.Process) { d.queues.follow(p) },
+		ModelChanged:   func(name string) { d.queues.followModel(name) },
+	})
+	d.queues = newQueues(d.clock, d.o.Logger, d.router, d.workers.begin, d.dropped)
 	return d
 }
 
@@ -94,11 +65,12 @@ type call struct {
 	rows    int
 	done    chan answer // buffered: nobody waits for a caller that has gone
 	state   atomic.Int32
-	stopped chan struct{} // the model's stop channel when it was queued
-	running bool          // dispatched, and not queued; guarded by Dispatcher.mu
-	left    bool          // its caller went away while it was running
-	retried bool          // a first attempt was lost; guarded by Dispatcher.mu until it runs again
-	batch   bool          // it could be batched, and says how many rows it has
+	batch   bool // it could be batched, and says how many rows it has
+
+	// Guarded by queues.mu, retried until it runs again.
+	running bool // dispatched, and not queued
+	left    bool // its caller went away while it was running
+	retried bool // a first attempt was lost
 }
 
 // States of a call.
@@ -114,10 +86,10 @@ type answer struct {
 	err     error
 	result  Result // OK stands for "derive it"
 	reason  string
-	place   *placement // of the last execution; nil: none
-	started time.Time  // when the last execution began; zero: never
-	rows    int        // of that execution
-	passed  bool       // outside the queue
+	place   *placeSeries // of the last execution; nil: none
+	started time.Time    // when the last execution began; zero: never
+	rows    int          // of that execution
+	passed  bool         // outside the queue
 	retried bool
 	// promised is when the queue predicted the batch's end, of its last answer
 	// where there was a prediction.
@@ -143,24 +115,21 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 	if err := d.refuse(r, route.rules); err != nil {
 		return d.finish(c, answer{err: err, result: Rejected, reason: "refused"})
 	}
-	size, reason, err := d.accept(r, 1)
+	size, reason, err := d.admission.admit(r, 1)
 	if err != nil {
 		return d.finish(c, answer{err: err, result: Rejected, reason: reason})
 	}
-	defer d.leave(size)
+	defer d.admission.leave(size)
 
 	// 3. What must not share an execution is forwarded now; so is everything if
 	// there is no queue to rely on.
 	if !queueable {
-		return d.finish(c, d.passThrough(c, route))
+		return d.finish(c, d.passThrough(c))
 	}
 
 	// 4. The rest is queued, and comes back answered: the scheduler hands it to
 	// execute together with others, or gives it up.
-	if a, ok := d.enqueue(c, route); !ok {
-		return d.finish(c, a)
-	}
-	return d.finish(c, d.await(c))
+	return d.finish(c, d.resolve(c, d.enqueue(c, route)))
 }
 
 // arrive makes the call of a request and tells who wants to know of it. Queueable
@@ -175,7 +144,7 @@ func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route)
 	if d.o.Recorder.Recording() {
 		d.record(ctx, r, route, c.rows, c.arrived)
 	}
-	return c, ok && rows <= route.maxBatch && !route.unsplittable.Load() && !d.broken.Load()
+	return c, ok && rows <= route.maxBatch && !route.unsplittable.Load()
 }
 
 // setDue takes the soonest of the model's SLO, the `timeout` parameter and the
@@ -198,13 +167,13 @@ func (c *call) setDue(route *route) {
 // setDeadline makes of when the answer is due what the queue plans with: earlier,
 // by the way back to the caller and by what predictions are known to be off.
 func (c *call) setDeadline(d *Dispatcher, route *route) {
-	c.queued.Arrival = d.queueTime(c.arrived)
+	c.queued.Arrival = d.queues.time(c.arrived)
 	c.queued.Deadline = queue.Never
 	if c.due.IsZero() {
 		return
 	}
 	back := d.o.ResponseBudget + route.margin.Of(c.due.Sub(c.arrived)-d.o.ResponseBudget)
-	c.queued.Deadline = max(1, d.queueTime(c.due.Add(-back)))
+	c.queued.Deadline = max(1, d.queues.time(c.due.Add(-back)))
 }
 
 // record tells the recorder of a request, with the deadline that setDue
@@ -241,80 +210,131 @@ func (d *Dispatcher) route(name string) (*route, error) {
 	return r, nil
 }
 
-// accept counts a request in, or refuses it. Own is what its caller has under way
-// by it: the request, and if it came on a stream, that too, which was let in
-// before.
-func (d *Dispatcher) accept(r *batch.Request, own int64) (size int64, reason string, err error) {
-	size = int64(r.Wire.Len())
-	if size == 0 {
-		for i := range r.Inputs {
-			size += int64(r.Inputs[i].Data.Len())
-		}
+// unserved is the answer to a request whose model has no route: err, or more
+// exactly what Triton says of the version that was asked for.
+func (d *Dispatcher) unserved(r *batch.Request, err error) error {
+	if t := d.routes.Load(); t != nil && r.Version != "" && t.models[r.Model] == nil {
+		return t.table.Unknown(r.Model, r.Version)
 	}
-	n, total := d.accepted.Add(1), d.bytes.Add(size)
-	switch {
-	case own == 1 && d.draining.Load():
-		reason, err = "draining", status.Error(codes.Unavailable, "Server is exiting: no new requests are accepted")
-	case n > int64(d.o.MaxQueuedRequests):
-		reason, err = "queue_requests", status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way", d.o.MaxQueuedRequests)
-	case total > d.o.MaxQueuedBytes && n > own:
-		reason, err = "queue_bytes", status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d bytes of requests are under way", d.o.MaxQueuedBytes)
-	default:
-		return size, "", nil
-	}
-	d.leave(size)
-	return 0, reason, err
+	return err
 }
 
 // UnderWay is how many requests and streams are accepted and not finished, and
 // the bytes of those requests: what MaxQueuedRequests and MaxQueuedBytes bound.
-func (d *Dispatcher) UnderWay() (requests, bytes int64) { return d.accepted.Load(), d.bytes.Load() }
-
-// leave counts a request out.
-func (d *Dispatcher) leave(size int64) {
-	d.bytes.Add(-size)
-	d.accepted.Add(-1)
-	if d.watchers.Load() > 0 {
-		d.wake()
-	}
+func (d *Dispatcher) UnderWay() (requests, bytes int64) {
+	return d.admission.requests.Load(), d.admission.bytes.Load()
 }
 
-// await waits for the answer, the caller's patience, or the end of hope.
+// enqueue queues a call.
+func (d *Dispatcher) enqueue(c *call, route *route) enqueued {
+	c.setDeadline(d, route)
+	return d.queues.enqueue(c)
+}
+
+// resolve waits for the answer of a call that was queued, or was not.
+func (d *Dispatcher) resolve(c *call, how enqueued) answer {
+	switch how {
+	case isUnknown: // it was unloaded since its route was read
+		_, err := d.route(c.req.Model)
+		return answer{err: d.unserved(c.req, err), result: Rejected, reason: "unloaded"}
+	case isOut:
+		return d.outage(c)
+	case isUnqueued:
+		return d.passThrough(c)
+	}
+	return d.await(c)
+}
+
+// outage is the answer to a call whose model nothing has served for too long.
+func (d *Dispatcher) outage(c *call) answer {
+	return answer{err: d.router.Out(c.req.Model), result: Failed, reason: "outage"}
+}
+
+// await waits for the answer, or the caller's patience.
 func (d *Dispatcher) await(c *call) answer {
 	select {
 	case a := <-c.done:
 		return a
 	case <-c.ctx.Done():
-		if !d.withdraw(c, true) {
-			return <-c.done
+	case <-d.queues.failed:
+		if d.queues.takeBack(c) {
+			return d.passThrough(c)
 		}
-		return answer{err: status.FromContextError(c.ctx.Err()).Err(), result: Cancelled}
-	case <-c.stopped:
-	}
-	// Nothing serves the model, the scheduler failed, or the dispatcher closed.
-	// A request that is running is waited for in any case.
-	if !d.withdraw(c, false) {
+		// It runs, and is waited for.
 		select {
 		case a := <-c.done:
 			return a
 		case <-c.ctx.Done():
-			if !d.withdraw(c, true) {
-				return <-c.done
+		}
+	}
+	if !d.queues.leave(c) {
+		return <-c.done
+	}
+	return answer{err: status.FromContextError(c.ctx.Err()).Err(), result: Cancelled}
+}
+
+// dropped deals with a call that the scheduler gave up. Guarded by queues.mu.
+func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
+	switch why {
+	case queue.DropModelRemoved, queue.DropClosed, queue.DropTooLarge:
+		// It was accepted: it is served. A model that is about to be removed is served
+		// where it is until then.
+		c.running = true
+		c.req.Ref()
+		lease, err := d.router.TryAcquire(c.req.Model, router.Hints{})
+		d.tasks.Go(func() {
+			defer c.req.Free()
+			switch {
+			case err == nil:
+				d.answer(c, d.passOn(c, lease))
+			case why == queue.DropModelRemoved:
+				d.answer(c, answer{err: err})
+			default:
+				d.answer(c, d.passThrough(c))
 			}
-			return answer{err: status.FromContextError(c.ctx.Err()).Err(), result: Cancelled}
-		}
+		})
+	case queue.DropOutage:
+		d.answer(c, d.outage(c))
+	default:
+		d.answer(c, answer{err: errExpired, result: Dropped, reason: why.String()})
 	}
-	if d.broken.Load() && d.background.Err() == nil {
-		if route, err := d.route(c.req.Model); err == nil {
-			return d.passThrough(c, route)
-		}
+}
+
+// errExpired is Triton's answer to a request that waited for too long.
+var errExpired = status.Error(codes.Unavailable, "Request timeout expired")
+
+// answer gives a call its answer. If the caller has gone the answer is freed,
+// and counted as Triton counts it, which runs such a request to its end.
+func (d *Dispatcher) answer(c *call, a answer) {
+	if c.state.CompareAndSwap(waiting, answered) {
+		c.done <- a
+		return
 	}
-	return answer{err: d.outageError(c.model), result: Failed, reason: "outage"}
+	d.unwanted(c, a)
+}
+
+// unwanted counts what came of a call whose caller left while it ran.
+func (d *Dispatcher) unwanted(c *call, a answer) {
+	o, now := d.outcome(c, &a)
+	d.overdue(c, &a, now)
+	if o.Result == Cancelled && a.result == OK {
+		o.Result = Failed
+	}
+	c.model.count(c.tally, a.place, &o, judge(&o, a.err, c.model.backend(), a.rows > 0))
+	if a.resp != nil {
+		a.resp.Free()
+	}
+}
+
+// left counts a call whose caller left before it ran.
+func (d *Dispatcher) left(c *call) {
+	d.unwanted(c, answer{err: status.FromContextError(c.ctx.Err()).Err(), result: Cancelled})
 }
 
 // finish reports the outcome and turns it into what Infer returns.
 func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
-	o, now := d.outcome(c, a)
+	a.expire(c.ctx, d.clock.Now())
+	o, now := d.outcome(c, &a)
 	d.overdue(c, &a, now)
 	c.model.counts.add(&o, now)
 	if !c.left { // else it is counted when it ends
@@ -324,8 +344,21 @@ func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 	return a.resp, a.err
 }
 
+// expire makes an answer DEADLINE_EXCEEDED once the caller's deadline has come: a
+// timer may not have rung yet.
+func (a *answer) expire(ctx context.Context, now time.Time) {
+	if a.result != OK || !expired(ctx, now) {
+		return
+	}
+	if a.resp != nil {
+		a.resp.Free()
+		a.resp = nil
+	}
+	a.err, a.result = status.FromContextError(context.DeadlineExceeded).Err(), Cancelled
+}
+
 // outcome is what became of a call that has its answer.
-func (d *Dispatcher) outcome(c *call, a answer) (o Outcome, now time.Time) {
+func (d *Dispatcher) outcome(c *call, a *answer) (o Outcome, now time.Time) {
 	now = d.clock.Now()
 	o = Outcome{
 		Model: c.req.Model, Result: a.result, Latency: now.Sub(c.arrived), Rows: c.rows, Batch: a.rows,
@@ -352,88 +385,61 @@ func (d *Dispatcher) outcome(c *call, a answer) (o Outcome, now time.Time) {
 	return o, now
 }
 
+// expired reports whether a caller's deadline has come.
+func expired(ctx context.Context, now time.Time) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && !now.Before(deadline)
+}
+
 // after reports whether an answer comes after it was due, if it was due at all.
 func after(now, due time.Time) bool { return !due.IsZero() && now.After(due) }
 
+// overdue counts how much later than predicted the last answer of a batch is
+// given.
+func (d *Dispatcher) overdue(c *call, a *answer, now time.Time) {
+	if a.promised > 0 {
+		at := d.queues.time(now)
+		c.model.margin.Add((at-a.promised).Duration()-d.o.ResponseBudget, at)
+	}
+}
+
+// SetPartitionState tells that a partition's process is up with its models
+// loaded, or is not, and why. A partition that was ordered down stays down until
+// it is ordered up. What is said about a partition before a table names it is
+// remembered.
+func (d *Dispatcher) SetPartitionState(id string, up bool, reason string) {
+	d.router.Set(id, up, reason)
+}
+
+// Partitions lists the partitions of the table in force, in its order, and then
+// those that drain.
+func (d *Dispatcher) Partitions() []router.PartitionState { return d.router.Partitions() }
+
+// Drained is closed when the last use of what a Swap took away has ended: see
+// router.Router.
+func (d *Dispatcher) Drained(partition, model string) <-chan struct{} {
+	return d.router.Drained(partition, model)
+}
+
+// Fault is why requests are not queued any more but forwarded at once, nil while
+// all is well.
+func (d *Dispatcher) Fault() error { return d.queues.failure() }
+
 // Drain refuses new requests and waits until every accepted one has been
 // answered, or ctx ends.
-func (d *Dispatcher) Drain(ctx context.Context) error {
-	d.draining.Store(true)
-	if err := d.awaitChange(ctx, func() bool { return d.accepted.Load() == 0 }); err != nil {
-		return errors.Join(errDraining(d.accepted.Load()), err)
-	}
-	return nil
-}
-
-func errDraining(n int64) error {
-	return status.Errorf(codes.DeadlineExceeded, "drain: %d requests are still under way", n)
-}
+func (d *Dispatcher) Drain(ctx context.Context) error { return d.admission.drain(ctx) }
 
 // Draining reports whether Drain was called.
-func (d *Dispatcher) Draining() bool { return d.draining.Load() }
+func (d *Dispatcher) Draining() bool { return d.admission.draining.Load() }
 
 // Close ends the dispatcher's goroutines and connections. Requests that still
 // wait fail with UNAVAILABLE.
 func (d *Dispatcher) Close() error {
-	d.draining.Store(true)
-	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
-		return nil
-	}
-	d.closed = true
+	d.admission.draining.Store(true)
 	d.cancel()
-	for _, m := range d.models {
-		m.interrupt()
-	}
-	d.broadcast()
-	var all []*partition
-	for _, p := range d.partitions {
-		all = append(all, p)
-	}
-	all = append(all, d.retired...)
-	d.mu.Unlock()
-	var err error
-	closed := make(chan error, len(all))
-	for _, p := range all {
-		go func() { closed <- p.close() }()
-	}
-	for range all {
-		err = errors.Join(err, <-closed)
-	}
-	d.alarm.Stop()
+	err := d.router.Close()
+	d.queues.close()
 	d.tasks.Wait()
+	d.workers.all.Wait()
 	return err
-}
-
-// awaitChange waits until ready reports true, looking again after every change.
-func (d *Dispatcher) awaitChange(ctx context.Context, ready func() bool) error {
-	d.watchers.Add(1)
-	defer d.watchers.Add(-1)
-	for {
-		d.mu.Lock()
-		changed := d.changed
-		d.mu.Unlock()
-		if ready() {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// wake makes those who wait in awaitChange look again.
-func (d *Dispatcher) wake() {
-	d.mu.Lock()
-	d.broadcast()
-	d.mu.Unlock()
-}
-
-// broadcast is wake for those who hold mu.
-func (d *Dispatcher) broadcast() {
-	close(d.changed)
-	d.changed = make(chan struct{})
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 const methodInfer = tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
@@ -27,7 +28,9 @@ const methodInfer = tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
 type run struct {
 	model   *model
 	rules   *batch.Rules // of the model when it was decided
-	place   *placement
+	process *router.Process
+	lease   router.Lease
+	refused error // there is no lease: the process is not up any more
 	calls   []*call
 	rows    int
 	decided queue.Time
@@ -39,7 +42,6 @@ type run struct {
 
 // execute runs a batch, answers its calls and frees the partition.
 func (d *Dispatcher) execute(b *run) {
-	defer d.tasks.Done()
 	defer func() {
 		if fault := recover(); fault != nil {
 			d.rescue(b, fault)
@@ -48,15 +50,20 @@ func (d *Dispatcher) execute(b *run) {
 		for _, c := range b.calls {
 			c.req.Free()
 		}
-		b.place.end(d)
+		if b.lease.Valid() {
+			b.lease.Release()
+		}
 	}()
-	p := b.place.partition
-	if b.withoutGone(); len(b.calls) == 0 {
-		d.complete(b)
+	if b.refused != nil {
+		d.lost(b, b.calls, b.refused)
+		return
+	}
+	if b.withoutGone(d.left); len(b.calls) == 0 {
+		d.queues.complete(b)
 		return
 	}
 	b.started = d.clock.Now()
-	b.shared = p.outside.Load() > 0
+	b.shared = b.lease.Outside() > 0
 
 	joined, err := b.join()
 	if err != nil {
@@ -64,15 +71,13 @@ func (d *Dispatcher) execute(b *run) {
 		d.separately(b, err)
 		return
 	}
-	// The caller's context is left behind: a cancelled call does not stop Triton,
-	// and the partition is busy until Triton has finished.
 	ctx := b.context(d.background)
 	b.loan = d.lend(b, joined)
 	frame := batch.Frame{Data: b.loan.marshal(joined)}
-	got, err := p.conn.Call(ctx, methodInfer, &frame)
+	got, err := b.process.Conn().Call(ctx, methodInfer, &frame)
 	if b.loan.refused(d, b, err) {
 		frame = batch.Frame{Data: joined.Marshal()}
-		got, err = p.conn.Call(ctx, methodInfer, &frame)
+		got, err = b.process.Conn().Call(ctx, methodInfer, &frame)
 	}
 	joined.Free()
 	end := d.clock.Now()
@@ -89,8 +94,12 @@ func (d *Dispatcher) execute(b *run) {
 		d.separately(b, err)
 		return
 	case err != nil:
-		d.complete(b)
 		d.answer(b.calls[0], b.answer(b.calls[0], nil, err))
+		if b.calls[0].ctx.Err() == nil {
+			d.queues.complete(b)
+		} else {
+			d.completeLater(b, end)
+		}
 		return
 	}
 	parts, err := b.split(got.Frame.Data)
@@ -98,7 +107,7 @@ func (d *Dispatcher) execute(b *run) {
 		d.unsplittable(b, err)
 		return
 	}
-	d.complete(b)
+	d.queues.complete(b)
 	for i, c := range b.calls {
 		a := b.answer(c, parts[i], nil)
 		if i == len(b.calls)-1 && b.finish > b.decided {
@@ -108,13 +117,26 @@ func (d *Dispatcher) execute(b *run) {
 	}
 }
 
+// completeLater gives the partition of a cancelled execution time until its
+// predicted end: most models do not look whether they are cancelled.
+func (d *Dispatcher) completeLater(b *run, now time.Time) {
+	left := (b.finish - d.queues.time(now)).Duration()
+	if b.finish <= b.decided || left <= 0 || d.background.Err() != nil {
+		d.queues.complete(b)
+		return
+	}
+	d.clock.After(left, func() { d.queues.complete(b) })
+}
+
 // withoutGone leaves out the calls whose callers have gone since the batch was
-// decided: what nobody waits for is not executed while that can be avoided.
-func (b *run) withoutGone() {
+// decided and tells of them: what nobody waits for is not executed while that can
+// be avoided.
+func (b *run) withoutGone(left func(*call)) {
 	kept := b.calls[:0]
 	for _, c := range b.calls {
 		if c.state.Load() == abandoned {
 			b.rows -= c.rows
+			left(c)
 			c.req.Free()
 			continue
 		}
@@ -159,11 +181,13 @@ func (b *run) requests() []*batch.Request {
 	return reqs
 }
 
-// context carries what a caller sent along: all metadata for a request that is
-// alone, the trace context of one of them for a batch.
+// context is what an execution ends with, and carries what callers sent along. A
+// call that is alone is cancelled with its caller, and carries all his metadata.
+// A batch goes on without a caller who leaves, for the others, and carries the
+// trace context of one of them.
 func (b *run) context(ctx context.Context) context.Context {
 	if len(b.calls) == 1 {
-		return outgoing(ctx, b.calls[0].ctx)
+		return onward(b.calls[0].ctx)
 	}
 	for _, c := range b.calls {
 		// Only this, and not all metadata, which would be copied for every call.
@@ -182,31 +206,22 @@ func (b *run) context(ctx context.Context) context.Context {
 
 // observe reports an execution and learns what Conch itself adds to it.
 func (d *Dispatcher) observe(b *run, end time.Time, err error) {
-	p := b.place.partition
+	p := b.process.Spec()
 	d.o.Observer.Executed(Execution{
-		Model: b.model.name, Partition: p.spec.ID, GPUType: p.spec.GPUType, ThreadPercentage: p.spec.ThreadPercentage,
+		Model: b.model.name, Partition: p.ID, GPUType: p.GPUType, ThreadPercentage: p.ThreadPercentage,
 		Rows: b.rows, Requests: len(b.calls), Start: b.started, End: end, Err: err,
-		Lent: b.loan.size(), Shared: b.shared || p.outside.Load() > 0,
+		Lent: b.loan.size(), Shared: b.shared || b.lease.Outside() > 0,
 	})
 	if err == nil {
 		b.model.counts.executed(end.Sub(b.started))
-		d.learn(d.queueTime(b.started) - b.decided)
-	}
-}
-
-// complete tells the scheduler that the partition is free.
-func (d *Dispatcher) complete(b *run) {
-	d.mu.Lock()
-	defer d.unlock()
-	if !d.broken.Load() {
-		d.sched.Complete(d.now(), b.place.partition.id)
+		d.queues.learn((d.queues.time(b.started) - b.decided).Duration())
 	}
 }
 
 // unsplittable deals with an answer that cannot be divided.
 func (d *Dispatcher) unsplittable(b *run, err error) {
 	if len(b.calls) == 1 {
-		d.complete(b)
+		d.queues.complete(b)
 		d.answer(b.calls[0], b.answer(b.calls[0], nil, status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)))
 		return
 	}
@@ -226,13 +241,13 @@ func (d *Dispatcher) separately(b *run, cause error) {
 		}
 		started := d.clock.Now()
 		frame := batch.Frame{Data: c.req.Marshal()}
-		got, err := b.place.partition.conn.Call(outgoing(d.background, c.ctx), methodInfer, &frame)
+		got, err := b.process.Conn().Call(onward(c.ctx), methodInfer, &frame)
 		if forward.Lost(err) {
 			d.lost(b, b.calls[i:], err)
 			return
 		}
 		c.tally.answered(err, b.model.backend())
-		a := answer{err: err, place: b.place, started: started, rows: c.rows, retried: c.retried}
+		a := answer{err: err, place: b.series(), started: started, rows: c.rows, retried: c.retried}
 		if err == nil {
 			if a.resp, err = batch.ReadResponse(got.Frame.Data); err != nil {
 				a.err = status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)
@@ -240,20 +255,48 @@ func (d *Dispatcher) separately(b *run, cause error) {
 		}
 		d.answer(c, a)
 	}
-	d.complete(b)
+	d.queues.complete(b)
 }
 
 // rescue answers the calls of a batch whose execution panicked: each is
 // forwarded once more, without anything that is shared.
 func (d *Dispatcher) rescue(b *run, fault any) {
 	d.o.Logger.Error("executing a batch failed: its requests are forwarded one by one", "model", b.model.name, "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
-	d.mu.Lock()
-	last := b.model.last
-	d.mu.Unlock()
 	for _, c := range b.calls {
 		if c.state.Load() == waiting {
-			d.answer(c, d.passThrough(c, last))
+			d.answer(c, d.passThrough(c))
 		}
 	}
-	d.complete(b)
+	d.queues.complete(b)
+}
+
+// answer is an answer that came from an execution.
+func (b *run) answer(c *call, resp *batch.Response, err error) answer {
+	return answer{resp: resp, err: err, place: b.series(), started: b.started, rows: b.rows, retried: c.retried}
+}
+
+// series is what is counted where the batch ran.
+func (b *run) series() *placeSeries {
+	s, _ := b.lease.Attached().(*placeSeries)
+	return s
+}
+
+// lost deals with a process that went away under a batch: it gets no more, and
+// calls that have no answer go back to the queue, once, each to run alone.
+func (d *Dispatcher) lost(b *run, calls []*call, cause error) {
+	if b.refused == nil {
+		d.router.Lost(b.process, cause)
+		d.o.Logger.Warn("a partition was lost under a batch", "partition", b.process.ID(), "model", b.model.name, "requests", len(calls), "error", cause)
+	}
+	for _, c := range d.queues.giveBack(b, calls) {
+		if c.retried {
+			d.answer(c, b.answer(c, nil, lostStatus(b.process, cause)))
+		} else {
+			d.answer(c, d.passThrough(c))
+		}
+	}
+}
+
+func lostStatus(p *router.Process, cause error) error {
+	return status.Errorf(codes.Unavailable, "partition %s was lost: %v", p.ID(), status.Convert(cause).Message())
 }

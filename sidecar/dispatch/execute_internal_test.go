@@ -52,7 +52,9 @@ func TestWhoLeftSinceTheDecisionIsLeftOut(t *testing.T) {
 	}
 	stays, also := one(1, waiting), one(2, waiting)
 	b := &run{rows: 10, calls: []*call{one(3, abandoned), stays, one(4, abandoned), also}}
-	b.withoutGone()
+	gone := 0
+	b.withoutGone(func(*call) { gone++ })
+	require.Equal(t, 2, gone, "each of them is counted")
 	require.Equal(t, []*call{stays, also}, b.calls)
 	require.Equal(t, 3, b.rows)
 	require.Equal(t, 2, f.n, "the run's references to what has gone are given back")

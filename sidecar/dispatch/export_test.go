@@ -6,7 +6,7 @@ package dispatch
 // BreakScheduler makes the scheduler's next use panic, as a fault of ours
 // would.
 func BreakScheduler(d *Dispatcher) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.sched = nil
+	d.queues.mu.Lock()
+	defer d.queues.mu.Unlock()
+	d.queues.sched = nil
 }

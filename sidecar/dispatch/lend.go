@@ -4,13 +4,11 @@
 package dispatch
 
 import (
-	"context"
 	"strings"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
-	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
@@ -31,7 +29,7 @@ type loan struct {
 
 // lend takes shared memory for a batch that is worth it.
 func (d *Dispatcher) lend(b *run, joined *batch.Request) *loan {
-	pool := b.place.partition.memory
+	pool := b.process.Memory()
 	if pool == nil || b.rules == nil || b.model.unlendable.Load() {
 		return nil
 	}
@@ -83,7 +81,7 @@ func (l *loan) refused(d *Dispatcher, b *run, err error) bool {
 	if strings.Contains(err.Error(), l.in.Region()) {
 		// It does not know the region: a client had everything unregistered, or the
 		// server was started again.
-		b.place.partition.memory.Discard()
+		b.process.Memory().Discard()
 	} else if !b.model.unlendable.Swap(true) {
 		d.o.Logger.Warn("the model's tensors go through the socket until its next route table", "model", b.model.name, "error", err)
 	}
@@ -115,31 +113,4 @@ func (l *loan) end() {
 		l.out.Free()
 	}
 	l.in, l.out = nil, nil
-}
-
-// newMemory makes the shared memory of a partition, nil if its server is on
-// another host or none is wanted.
-func (d *Dispatcher) newMemory(endpoint string, conn *forward.Conn) *shm.Pool {
-	if d.o.SharedMemoryBytes <= 0 || !shm.SameHost(endpoint) {
-		return nil
-	}
-	client := tritonpb.NewGRPCInferenceServiceClient(conn)
-	return shm.New(registrar{client}, shm.Options{Limit: d.o.SharedMemoryBytes, Logger: d.o.Logger})
-}
-
-// registrar is a server's side of the shared memory extension, over gRPC.
-type registrar struct {
-	client tritonpb.GRPCInferenceServiceClient
-}
-
-// Register implements shm.Registrar.
-func (r registrar) Register(ctx context.Context, region, key string, size int64) error {
-	_, err := r.client.SystemSharedMemoryRegister(ctx, &tritonpb.SystemSharedMemoryRegisterRequest{Name: region, Key: key, ByteSize: uint64(size)})
-	return err
-}
-
-// Unregister implements shm.Registrar.
-func (r registrar) Unregister(ctx context.Context, region string) error {
-	_, err := r.client.SystemSharedMemoryUnregister(ctx, &tritonpb.SystemSharedMemoryUnregisterRequest{Name: region})
-	return err
 }

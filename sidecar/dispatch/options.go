@@ -9,13 +9,14 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 )
 
 // Options of New. The zero value is usable.
 type Options struct {
-	// Clock is SystemClock() unless given.
-	Clock Clock
+	// Clock is clock.System() unless given.
+	Clock clock.Clock
 	// Observer may be nil.
 	Observer Observer
 	// Recorder may be nil.
@@ -47,7 +48,7 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	if o.Clock == nil {
-		o.Clock = SystemClock()
+		o.Clock = clock.System()
 	}
 	if o.Observer == nil {
 		o.Observer = nobody{}

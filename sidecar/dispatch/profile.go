@@ -18,7 +18,17 @@ import (
 // the profile is.
 const trialPause = queue.Time(500 * time.Millisecond)
 
+// profiles is what is known about l(b). Guarded by queues.mu, but for budget.
+type profiles struct {
+	budget *forecast.Budget
+	of     map[profileKey]*policy.Profile
+}
+
 type profileKey struct{ model, gpuType string }
+
+func newProfiles() profiles {
+	return profiles{budget: new(forecast.Budget), of: make(map[profileKey]*policy.Profile)}
+}
 
 // class is a profile class: partitions of one GPU type and share have the same
 // l(b).
@@ -29,8 +39,8 @@ type class struct {
 
 // class returns the queue's index for a partition's class, a new one for a
 // class that is new.
-func (m *model) class(p *partition) int32 {
-	c := class{p.spec.GPUType, share(p.spec)}
+func (m *model) class(p *router.Partition) int32 {
+	c := class{p.GPUType, share(p)}
 	if i := slices.Index(m.classes, c); i >= 0 {
 		return int32(i)
 	}
@@ -50,28 +60,36 @@ func share(p *router.Partition) uint32 {
 // not usable means that the model is still being learnt: then requests are
 // forwarded at once.
 func (d *Dispatcher) SetProfile(p *policy.Profile) {
-	d.mu.Lock()
-	defer d.unlock()
-	d.profiles[profileKey{p.GetModel(), p.GetGpuType()}] = p
-	if m := d.models[p.GetModel()]; m != nil {
-		d.refresh(m)
+	q := d.queues
+	q.mu.Lock()
+	defer q.unlock()
+	q.profiles.of[profileKey{p.GetModel(), p.GetGpuType()}] = p
+	if m := q.models[p.GetModel()]; m != nil {
+		q.do(func(s *queue.Scheduler) error { return q.setQueue(s, q.now(), m) })
 	}
 }
 
-// refresh gives the scheduler new tables for a model. Guarded by mu.
-func (d *Dispatcher) refresh(m *model) {
-	if d.broken.Load() {
+// learn counts the time that a batch took from the decision to the call.
+func (q *queues) learn(delay time.Duration) {
+	if !q.profiles.budget.Add(delay) {
 		return
 	}
-	m.queueSpec.Classes = d.tables(m)
-	if err := d.sched.SetModel(d.now(), m.id, m.queueSpec); err != nil {
-		d.o.Logger.Error("updating a model's profile", "model", m.name, "error", err)
-	}
+	q.mu.Lock()
+	defer q.unlock()
+	q.do(func(s *queue.Scheduler) error {
+		now := q.now()
+		s.Reconfigure(now, func() {
+			for _, m := range q.models {
+				q.check(q.setQueue(s, now, m))
+			}
+		})
+		return nil
+	})
 }
 
-func (d *Dispatcher) modelSpec(m *model) queue.ModelSpec {
+func (q *queues) modelSpec(m *model) queue.ModelSpec {
 	return queue.ModelSpec{
-		Name: m.name, Classes: d.tables(m), MaxBatch: max(1, m.spec.RowLimit()),
+		Name: m.name, Classes: q.tables(m), MaxBatch: max(1, m.spec.RowLimit()),
 		// A request that was queued under the table before must not wait for a batch
 		// that nobody makes any more.
 		Closed: m.spec.RowLimit() == 0,
@@ -81,36 +99,16 @@ func (d *Dispatcher) modelSpec(m *model) queue.ModelSpec {
 
 // tables makes one latency table for each class of a model: the upper quantile
 // of the profile at the partition's share, and Conch's own time on top.
-func (d *Dispatcher) tables(m *model) []queue.Table {
+func (q *queues) tables(m *model) []queue.Table {
 	tables := make([]queue.Table, len(m.classes))
 	n := max(1, m.spec.RowLimit())
+	budget := queue.Time(q.profiles.budget.Current())
 	for i, c := range m.classes {
-		p := d.profiles[profileKey{m.name, c.gpuType}]
+		p := q.profiles.of[profileKey{m.name, c.gpuType}]
 		if p.GetUsable() {
-			tables[i] = forecast.Table(p, c.share, n, queue.Time(d.budget.Current()))
+			tables[i] = forecast.Table(p, c.share, n, budget)
 		}
 	}
 	m.margin.Sets(tables)
 	return tables
-}
-
-// learn counts the time that a batch took from the decision to the call.
-func (d *Dispatcher) learn(delay queue.Time) {
-	if !d.budget.Add(delay.Duration()) {
-		return
-	}
-	d.mu.Lock()
-	defer d.unlock()
-	d.budget.Current()
-	for _, m := range d.models {
-		d.refresh(m)
-	}
-}
-
-// overdue counts how much later than predicted the last answer of a batch is
-// given.
-func (d *Dispatcher) overdue(c *call, a *answer, now time.Time) {
-	if a.promised > 0 {
-		c.model.margin.Add((d.queueTime(now)-a.promised).Duration()-d.o.ResponseBudget, d.queueTime(now))
-	}
 }

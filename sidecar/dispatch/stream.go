@@ -16,6 +16,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 const methodStream = tritonpb.GRPCInferenceService_ModelStreamInfer_FullMethodName
@@ -23,14 +24,14 @@ const methodStream = tritonpb.GRPCInferenceService_ModelStreamInfer_FullMethodNa
 // Stream passes a gRPC call of any kind through to one partition, message by
 // message, until both sides have ended.
 func (d *Dispatcher) Stream(method string, downstream grpc.ServerStream) error {
-	l, err := d.pick("", "")
+	lease, err := d.router.TryAcquire("", router.Hints{})
 	if err != nil {
 		return err
 	}
-	defer l.release(d)
-	ctx, cancel := context.WithCancel(outgoing(downstream.Context(), downstream.Context()))
+	defer lease.Release()
+	ctx, cancel := context.WithCancel(onward(downstream.Context()))
 	defer cancel()
-	up, err := l.partition.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
+	up, err := lease.Process().Conn().NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 	if err != nil {
 		return answerStatus(err)
 	}
@@ -109,7 +110,7 @@ type inferStream struct {
 	whyGone func() string
 
 	mu       sync.Mutex
-	ups      map[*partition]*upstream
+	ups      map[*router.Process]*upstream
 	finished []*upstream
 	steps    map[sequenceKey]chan struct{} // closed once the last request of the sequence was answered
 	closed   bool                          // no further tasks
@@ -118,6 +119,12 @@ type inferStream struct {
 	sending  bool                          // somebody sends those that can be
 	owed     int                           // requests without their last answer, or with one that waits for its turn
 	bytes    int64                         // of those requests, and of answers that wait for their turn
+}
+
+// sequenceKey is a sequence of a model.
+type sequenceKey struct {
+	model string
+	id    router.SequenceID
 }
 
 // InferStream serves ModelStreamInfer. A request that may share an execution is
@@ -131,16 +138,12 @@ type inferStream struct {
 // Of a call that owes more than its share of what may be under way no further
 // message is read until it owes less.
 func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
-	n := d.accepted.Add(1)
-	defer d.leave(0)
-	if d.draining.Load() {
-		return status.Error(codes.Unavailable, "Server is exiting: no new requests are accepted")
+	if err := d.admission.admitStream(); err != nil {
+		return err
 	}
-	if n > int64(d.o.MaxQueuedRequests) {
-		return status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way", d.o.MaxQueuedRequests)
-	}
+	defer d.admission.leave(0)
 	ctx, cancel := context.WithCancelCause(downstream.Context())
-	s := &inferStream{d: d, down: downstream, ctx: ctx, cancel: cancel, ups: make(map[*partition]*upstream), steps: make(map[sequenceKey]chan struct{}), less: make(chan struct{}, 1)}
+	s := &inferStream{d: d, down: downstream, ctx: ctx, cancel: cancel, ups: make(map[*router.Process]*upstream), steps: make(map[sequenceKey]chan struct{}), less: make(chan struct{}, 1)}
 	began := d.clock.Now()
 	s.whyGone = sync.OnceValue(func() string { return goneReason(downstream.Context(), began, d.clock.Now()) })
 	defer context.AfterFunc(downstream.Context(), func() { s.whyGone() })()
@@ -168,7 +171,10 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 	s.mu.Unlock()
 	s.tasks.Wait()
 	s.abandon()
-	if err == nil || errors.Is(err, io.EOF) {
+	switch {
+	case expired(downstream.Context(), d.clock.Now()): // its timer may not have rung yet
+		return status.FromContextError(context.DeadlineExceeded).Err()
+	case err == nil || errors.Is(err, io.EOF):
 		return nil
 	}
 	return answerStatus(err)
@@ -214,18 +220,21 @@ func (s *inferStream) take(r *batch.Request) error {
 		_, err = d.finish(c, answer{err: err, result: Rejected, reason: "refused"})
 		return s.refuse(r, decoupled, err)
 	}
-	size, reason, err := d.accept(r, 2)
+	size, reason, err := d.admission.admit(r, 2)
 	if err != nil {
 		_, err = d.finish(c, answer{err: err, result: Rejected, reason: reason})
 		return s.refuse(r, decoupled, err)
 	}
 	switch {
 	case queueable:
-		return s.alone(c, size, func() func() answer { return s.queue(c, route) })
+		return s.alone(c, size, func() func() answer {
+			how := d.enqueue(c, route)
+			return func() answer { return d.resolve(c, how) }
+		})
 	case decoupled:
-		return s.forward(c, route, size)
+		return s.forward(c, size)
 	}
-	return s.alone(c, size, func() func() answer { return s.passThrough(c, route) })
+	return s.alone(c, size, func() func() answer { return s.passThrough(c) })
 }
 
 // alone has a request answered by itself, in its turn. Begin is called here, so
@@ -236,7 +245,7 @@ func (s *inferStream) alone(c *call, size int64, begin func() (await func() answ
 	if s.closed {
 		s.mu.Unlock()
 		_, err := s.d.finish(c, answer{err: context.Cause(s.ctx), result: Cancelled})
-		s.d.leave(size)
+		s.d.admission.leave(size)
 		return err
 	}
 	s.tasks.Add(1)
@@ -248,7 +257,7 @@ func (s *inferStream) alone(c *call, size int64, begin func() (await func() answ
 		defer s.tasks.Done()
 		a := await()
 		resp, err := s.d.finish(c, a)
-		s.d.leave(size)
+		s.d.admission.leave(size)
 		m := streamed(c.req, &a, resp, err)
 		c.req.Free()
 		s.deliver(t, m, true)
@@ -256,36 +265,25 @@ func (s *inferStream) alone(c *call, size int64, begin func() (await func() answ
 	return nil
 }
 
-// queue hands a request to the scheduler.
-func (s *inferStream) queue(c *call, route *route) (await func() answer) {
-	a, queued := s.d.enqueue(c, route)
-	return func() answer {
-		if queued {
-			return s.d.await(c)
-		}
-		return a
-	}
-}
-
 // passThrough forwards a request, once the one before it in its sequence has been
 // answered: only on a stream would Triton keep their order.
-func (s *inferStream) passThrough(c *call, route *route) (await func() answer) {
-	sequence := sequenceOf(c.req)
+func (s *inferStream) passThrough(c *call) (await func() answer) {
+	sequence := router.SequenceOf(c.req)
 	if sequence == nil {
-		return func() answer { return s.d.passThrough(c, route) }
+		return func() answer { return s.d.passThrough(c) }
 	}
-	done := make(chan struct{})
+	key, done := sequenceKey{c.req.Model, sequence.ID}, make(chan struct{})
 	s.mu.Lock()
-	before := s.steps[sequence.key]
-	s.steps[sequence.key] = done
+	before := s.steps[key]
+	s.steps[key] = done
 	s.mu.Unlock()
 	return func() answer {
 		defer func() {
 			close(done)
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if s.steps[sequence.key] == done {
-				delete(s.steps, sequence.key)
+			if s.steps[key] == done {
+				delete(s.steps, key)
 			}
 		}()
 		if before != nil {
@@ -294,7 +292,7 @@ func (s *inferStream) passThrough(c *call, route *route) (await func() answer) {
 			case <-c.ctx.Done():
 			}
 		}
-		return s.d.passThrough(c, route)
+		return s.d.passThrough(c)
 	}
 }
 

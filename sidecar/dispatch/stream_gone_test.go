@@ -12,12 +12,13 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // handClock has timers that go off when the test says so.
 type handClock struct {
-	dispatch.Clock
+	clock.Clock
 	asked chan *handTimer
 }
 
@@ -28,10 +29,10 @@ type handTimer struct {
 }
 
 func newHandClock() *handClock {
-	return &handClock{Clock: dispatch.TimerClock(), asked: make(chan *handTimer, 10)}
+	return &handClock{Clock: clock.Timers(), asked: make(chan *handTimer, 10)}
 }
 
-func (c *handClock) After(wait time.Duration, ring func()) dispatch.Timer {
+func (c *handClock) After(wait time.Duration, ring func()) clock.Timer {
 	t := &handTimer{wait: wait, ring: ring, stopped: make(chan struct{})}
 	c.asked <- t
 	return t

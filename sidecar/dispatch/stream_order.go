@@ -44,7 +44,7 @@ func (s *inferStream) deliver(t *turn, m any, last bool) {
 		discard(m)
 		return
 	}
-	s.d.bytes.Add(held)
+	s.d.admission.bytes.Add(held)
 	t.messages = append(t.messages, m)
 	s.bytes += held
 	if t.ended = last; last {
@@ -74,7 +74,7 @@ func (s *inferStream) advance(t *turn) (over bool) {
 		if err := s.write(m); err != nil {
 			s.cancel(err)
 		}
-		s.d.bytes.Add(-n)
+		s.d.admission.bytes.Add(-n)
 		s.mu.Lock()
 		s.bytes -= n
 	}

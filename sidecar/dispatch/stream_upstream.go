@@ -14,23 +14,24 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // upstream is the stream of a call to one partition, for requests of decoupled
 // models. It keeps the partition from draining only while it owes answers.
 type upstream struct {
-	partition *partition
-	stream    grpc.ClientStream
-	cancel    context.CancelFunc
-	idle      chan struct{}   // says that nothing is owed; one signal at most
-	pending   []pendingAnswer // guarded by inferStream.mu
-	ended     bool            // guarded by inferStream.mu
+	process *router.Process
+	stream  grpc.ClientStream
+	cancel  context.CancelFunc
+	idle    chan struct{}   // says that nothing is owed; one signal at most
+	pending []pendingAnswer // guarded by inferStream.mu
+	ended   bool            // guarded by inferStream.mu
 }
 
 // pendingAnswer is a request whose last answer has not come.
 type pendingAnswer struct {
-	place   *placement // held until then
-	size    int64      // of the request
+	lease   router.Lease // held until then
+	size    int64        // of the request
 	model   *model
 	id      string
 	tally   *tally
@@ -44,7 +45,7 @@ type pendingAnswer struct {
 
 // forward sends a request of a decoupled model to a partition. Its answers have no
 // place in the order of the others.
-func (s *inferStream) forward(c *call, route *route, size int64) error {
+func (s *inferStream) forward(c *call, size int64) error {
 	p := pendingAnswer{size: size, model: c.model, id: c.req.ID, tally: c.tally, arrived: c.arrived, rows: c.rows}
 	wish, said := batch.FindParameter(c.req.Parameters, batch.ParameterEmptyFinalResponse)
 	asked, valid := wish.Bool()
@@ -53,7 +54,7 @@ func (s *inferStream) forward(c *call, route *route, size int64) error {
 	s.owed++
 	s.bytes += size
 	s.mu.Unlock()
-	up, err := s.hand(c.req, route, p)
+	up, err := s.hand(c.req, p)
 	if err != nil {
 		p.failed = true
 		result, reason := s.fate(&p)
@@ -76,52 +77,52 @@ func (s *inferStream) forward(c *call, route *route, size int64) error {
 // hand finds or opens the upstream for a request and makes it owe the answers. To
 // a partition that is lost before there is one nothing was sent: another may serve
 // the request, but not the sequence, whose state was lost too.
-func (s *inferStream) hand(r *batch.Request, route *route, p pendingAnswer) (*upstream, error) {
-	sequence := sequenceOf(r)
-	var avoid *partition
+func (s *inferStream) hand(r *batch.Request, p pendingAnswer) (*upstream, error) {
+	h := router.Hints{Sequence: router.SequenceOf(r)}
 	for {
-		var err error
-		if p.place, err = s.d.acquire(s.ctx, r.Model, route, avoid, sequence); err != nil {
-			return nil, err
-		}
-		up, err := s.upstream(p.place.partition)
+		lease, err := s.d.router.Acquire(s.ctx, r.Model, h)
 		if err != nil {
-			p.place.release(s.d)
-			if forward.Lost(err) && avoid == nil && sequence == nil && s.ctx.Err() == nil {
-				avoid = p.place.partition
+			return nil, s.d.unserved(r, err)
+		}
+		up, err := s.upstream(lease.Process())
+		if err != nil {
+			lease.Release()
+			if forward.Lost(err) && h.Avoid == nil && h.Sequence == nil && s.ctx.Err() == nil {
+				h.Avoid = lease.Process()
 				continue
 			}
 			return nil, err
 		}
 		s.mu.Lock()
 		if !up.ended {
+			p.lease = lease
 			up.pending = append(up.pending, p)
 			s.mu.Unlock()
 			return up, nil
 		}
 		s.mu.Unlock()
-		p.place.release(s.d)
+		lease.Release()
 	}
 }
 
 // upstream finds or opens the way to a partition.
-func (s *inferStream) upstream(p *partition) (*upstream, error) {
+func (s *inferStream) upstream(p *router.Process) (*upstream, error) {
 	s.mu.Lock()
 	up := s.ups[p]
 	s.mu.Unlock()
 	if up != nil {
 		return up, nil
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(outgoing(s.ctx, s.ctx)))
-	stream, err := p.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, methodStream)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(onward(s.ctx)))
+	stream, err := p.Conn().NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, methodStream)
 	if err != nil {
 		cancel()
 		if forward.Lost(err) {
-			s.d.reportLost(p, err)
+			s.d.router.Lost(p, err)
 		}
 		return nil, err
 	}
-	up = &upstream{partition: p, stream: stream, cancel: cancel, idle: make(chan struct{}, 1)}
+	up = &upstream{process: p, stream: stream, cancel: cancel, idle: make(chan struct{}, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed { // the call has ended meanwhile
@@ -179,7 +180,7 @@ func (s *inferStream) relay(up *upstream) {
 		over, up.pending = up.pending, nil
 	}
 	owes := len(up.pending) > 0
-	delete(s.ups, up.partition)
+	delete(s.ups, up.process)
 	if owes {
 		s.finished = append(s.finished, up)
 	}
@@ -191,8 +192,8 @@ func (s *inferStream) relay(up *upstream) {
 	if err == nil {
 		return
 	}
-	if forward.Lost(err) && s.ctx.Err() == nil && !up.partition.retired.Load() {
-		s.d.reportLost(up.partition, err)
+	if forward.Lost(err) && s.ctx.Err() == nil && !s.d.router.Retired(up.process) {
+		s.d.router.Lost(up.process, err)
 	}
 	if !forward.Lost(err) || owes {
 		s.cancel(err)
@@ -278,11 +279,11 @@ func (p *pendingAnswer) result() Result {
 
 // end counts a request out whose last answer has come, or will not come.
 func (s *inferStream) end(p *pendingAnswer, result Result, reason string) {
-	if p.place != nil {
-		p.place.release(s.d)
+	if p.lease.Valid() {
+		p.lease.Release()
 	}
 	s.d.finishStreamed(p, result, reason)
-	s.d.leave(p.size)
+	s.d.admission.leave(p.size)
 	s.mu.Lock()
 	s.settle(p.size)
 	s.mu.Unlock()
@@ -303,7 +304,7 @@ func (s *inferStream) abandon() {
 	}
 	for _, t := range s.turns {
 		for _, m := range t.messages {
-			s.d.bytes.Add(-sizeOf(m))
+			s.d.admission.bytes.Add(-sizeOf(m))
 			discard(m)
 		}
 		t.messages = nil
@@ -335,7 +336,8 @@ func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason stri
 			v = judgeError(status.Error(codes.Internal, p.said), p.model.backend())
 		}
 	}
-	p.model.count(p.tally, p.place, &o, v)
+	place, _ := p.lease.Attached().(*placeSeries)
+	p.model.count(p.tally, place, &o, v)
 	if v == succeeded || v == failedCanceled {
 		p.tally.asked.Add(1)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/sim"
@@ -147,7 +148,7 @@ func newLive(t *testing.T, s small, plan *policy.Plan, snapshot *policy.Snapshot
 		}
 		table.Models[one.Name] = one
 	}
-	l.dispatcher = dispatch.New(dispatch.Options{Clock: dispatch.TimerClock(), DialOptions: []grpc.DialOption{
+	l.dispatcher = dispatch.New(dispatch.Options{Clock: clock.Timers(), DialOptions: []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return doors[address].DialContext(ctx) }),
 	}})
 	t.Cleanup(func() { require.NoError(t, l.dispatcher.Close()) })

@@ -184,6 +184,23 @@ func (s *Scheduler) RemoveModel(now Time, id ModelID) error {
 	return nil
 }
 
+// Empty drops all that is queued for a model, with a reason of the caller's.
+func (s *Scheduler) Empty(now Time, id ModelID, why DropReason) error {
+	m := s.model(id)
+	if m == nil {
+		return fmt.Errorf("empty model %d: %w", id, ErrUnknownModel)
+	}
+	now = s.begin(now)
+	s.empty(m, why)
+	if s.held == 0 {
+		for _, l := range m.lanes {
+			s.place(l, now)
+		}
+	}
+	s.end(m.pool, now)
+	return nil
+}
+
 // empty drops all that is queued for a model.
 func (s *Scheduler) empty(m *model, why DropReason) {
 	for _, l := range m.lanes {

@@ -201,6 +201,8 @@ const (
 	DropModelRemoved
 	// DropClosed says that its model's queue was closed.
 	DropClosed
+	// DropOutage says that its model's queue was emptied because nothing serves it.
+	DropOutage
 
 	dropReasons = iota
 )
@@ -217,6 +219,8 @@ func (r DropReason) String() string {
 		return "model_removed"
 	case DropClosed:
 		return "closed"
+	case DropOutage:
+		return "outage"
 	}
 	return fmt.Sprintf("reason_%d", uint8(r))
 }

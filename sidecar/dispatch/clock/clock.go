@@ -1,14 +1,14 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package dispatch
+package clock
 
 import (
 	"sync"
 	"time"
 )
 
-// Clock is the time the dispatcher lives in.
+// Clock is the time that the request path lives in.
 type Clock interface {
 	Now() time.Time
 	// Alarm returns an alarm that calls ring on a goroutine of its own.
@@ -34,9 +34,9 @@ type Alarm interface {
 	Stop()
 }
 
-// TimerClock is real time with time.Timer, which is about a millisecond coarse on
+// Timers is real time with time.Timer, which is about a millisecond coarse on
 // Linux but follows the virtual time of testing/synctest.
-func TimerClock() Clock { return timerClock{} }
+func Timers() Clock { return timerClock{} }
 
 type timerClock struct{}
 

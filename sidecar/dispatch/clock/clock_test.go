@@ -1,7 +1,7 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package dispatch_test
+package clock_test
 
 import (
 	"slices"
@@ -11,11 +11,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 )
 
 func TestAlarms(t *testing.T) {
-	for name, clock := range map[string]dispatch.Clock{"system": dispatch.SystemClock(), "timer": dispatch.TimerClock()} {
+	for name, clock := range map[string]clock.Clock{"system": clock.System(), "timer": clock.Timers()} {
 		t.Run(name, func(t *testing.T) {
 			rang := make(chan time.Time, 10)
 			a := clock.Alarm(func() { rang <- time.Now() })
@@ -45,7 +45,7 @@ func TestAlarms(t *testing.T) {
 func TestTimerClockFollowsVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rang := make(chan time.Time, 1)
-		a := dispatch.TimerClock().Alarm(func() { rang <- time.Now() })
+		a := clock.Timers().Alarm(func() { rang <- time.Now() })
 		defer a.Stop()
 		at := time.Now().Add(time.Hour)
 		a.Set(at)
@@ -57,8 +57,8 @@ func TestTimerClockFollowsVirtualTime(t *testing.T) {
 func BenchmarkAlarm(b *testing.B) {
 	for _, c := range []struct {
 		name  string
-		clock dispatch.Clock
-	}{{"system", dispatch.SystemClock()}, {"timer", dispatch.TimerClock()}} {
+		clock clock.Clock
+	}{{"system", clock.System()}, {"timer", clock.Timers()}} {
 		b.Run(c.name, func(b *testing.B) {
 			rang := make(chan time.Time, 1)
 			a := c.clock.Alarm(func() { rang <- time.Now() })

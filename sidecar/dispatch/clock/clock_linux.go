@@ -1,7 +1,7 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package dispatch
+package clock
 
 import (
 	"os"
@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SystemClock is real time. Its alarm is a timer descriptor that the runtime's
+// System is real time. Its alarm is a timer descriptor that the runtime's
 // poller waits for: Go's own timers are rounded up to a millisecond when nothing
 // else runs, and a thread of its own that sleeps in the kernel has to win a
 // processor back when it wakes, which on a busy machine takes longer than the
 // poller does.
-func SystemClock() Clock { return systemClock{} }
+func System() Clock { return systemClock{} }
 
 type systemClock struct{ timerClock }
 

@@ -1,0 +1,331 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+// queues puts the scheduler, which is pure, on the machine's clock: whoever
+// releases its lock starts the batches that were decided meanwhile and sets the
+// alarm to the scheduler's next moment.
+//
+// A panic of the scheduler ends in do. From then on failed is closed and nothing
+// is queued: requests are forwarded at once, and partitions, tables and leases,
+// which are the router's, are not concerned.
+type queues struct {
+	clock  clock.Clock
+	origin time.Time // zero of queue.Time
+	log    *slog.Logger
+	router *router.Router
+	// begin starts a batch, without the lock. Dropped is told of requests that the
+	// scheduler gave up, with it.
+	begin   func(*run)
+	dropped func(*call, queue.DropReason)
+	failed  chan struct{}
+
+	mu        sync.Mutex // guards what follows; the router's lock comes after it
+	sched     *queue.Scheduler
+	fault     error // why the scheduler is not used any more
+	alarm     clock.Alarm
+	armed     queue.Time // what the alarm is set to
+	outbox    []*run     // decided while mu is held, begun when it is released
+	models    map[string]*model
+	byID      map[queue.ModelID]*model
+	ids       map[*router.Process]queue.PartitionID
+	processes map[queue.PartitionID]*router.Process
+	retired   map[*router.Process]bool // not in the table, and busy with a batch
+	profiles  profiles
+	retries   uint64
+	closed    bool
+}
+
+func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, begin func(*run), dropped func(*call, queue.DropReason)) *queues {
+	q := &queues{
+		clock: c, origin: c.Now(), log: log, router: r, begin: begin, dropped: dropped, failed: make(chan struct{}), armed: queue.Never,
+		models: make(map[string]*model), byID: make(map[queue.ModelID]*model),
+		ids: make(map[*router.Process]queue.PartitionID), processes: make(map[queue.PartitionID]*router.Process), retired: make(map[*router.Process]bool),
+		profiles: newProfiles(),
+	}
+	q.sched = queue.New(sink{q}, queue.Options{Trial: trialPause})
+	q.alarm = c.Alarm(q.ring)
+	return q
+}
+
+// time is a moment as the scheduler counts.
+func (q *queues) time(t time.Time) queue.Time { return queue.Time(t.Sub(q.origin)) }
+
+func (q *queues) now() queue.Time { return q.time(q.clock.Now()) }
+
+// do uses the scheduler, if there is one to rely on. Guarded by mu.
+func (q *queues) do(use func(s *queue.Scheduler) error) {
+	if q.fault != nil {
+		return
+	}
+	defer func() {
+		if fault := recover(); fault != nil {
+			q.fault = fmt.Errorf("the scheduler failed: %v", fault)
+			close(q.failed)
+			q.log.Error("the scheduler failed: requests are forwarded at once from now on; restart Conch", "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
+		}
+	}()
+	if err := use(q.sched); err != nil {
+		q.log.Error("the scheduler refused a change", "error", err)
+	}
+}
+
+// unlock releases mu, begins what was decided, and keeps the alarm right.
+func (q *queues) unlock() {
+	if !q.closed {
+		q.do(func(s *queue.Scheduler) error {
+			next := s.Next()
+			if next == q.armed {
+				return nil
+			}
+			if q.armed = next; next == queue.Never {
+				q.alarm.Set(time.Time{})
+			} else {
+				q.alarm.Set(q.origin.Add(time.Duration(next)))
+			}
+			return nil
+		})
+	}
+	runs := q.outbox
+	q.outbox = nil
+	q.mu.Unlock()
+	for _, r := range runs {
+		q.begin(r)
+	}
+}
+
+// ring is called by the alarm.
+func (q *queues) ring() {
+	q.mu.Lock()
+	defer q.unlock()
+	q.armed = queue.Never
+	if !q.closed {
+		q.do(func(s *queue.Scheduler) error { s.Advance(q.now()); return nil })
+	}
+}
+
+// failure is why there is no queue, nil while there is one.
+func (q *queues) failure() error {
+	select {
+	case <-q.failed:
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return q.fault
+	default:
+		return nil
+	}
+}
+
+// What became of a call that was to be queued.
+type enqueued uint8
+
+const (
+	// isQueued calls have their answer in call.done some day.
+	isQueued enqueued = iota
+	// isUnknown: the table in force does not have the model.
+	isUnknown
+	// isOut: nothing has served the model for too long, or Conch stops.
+	isOut
+	// isUnqueued: there is no queue to rely on.
+	isUnqueued
+)
+
+// enqueue hands a call to the scheduler, under the model that has its name now.
+func (q *queues) enqueue(c *call) enqueued {
+	q.mu.Lock()
+	defer q.unlock()
+	m := q.models[c.req.Model]
+	switch {
+	case q.fault != nil:
+		return isUnqueued
+	case m == nil:
+		return isUnknown
+	case m.out || q.closed:
+		return isOut
+	}
+	c.model = m
+	c.queued.Owner = c
+	q.do(func(s *queue.Scheduler) error { s.Enqueue(q.now(), m.id, &c.queued); return nil })
+	return isQueued
+}
+
+// leave takes a call out whose caller has gone. It returns false if the call has
+// its answer. A call that is running goes on, for others may share the
+// execution: this caller's part of the answer is thrown away. One that is alone
+// ends with its caller's context.
+func (q *queues) leave(c *call) bool {
+	q.mu.Lock()
+	defer q.unlock()
+	if !c.running {
+		q.do(func(s *queue.Scheduler) error { s.Cancel(q.now(), &c.queued); return nil })
+	}
+	c.left = c.running
+	return c.state.CompareAndSwap(waiting, abandoned)
+}
+
+// takeBack takes a call back from a scheduler that has failed, for its caller to
+// forward. It returns false if the call runs or has its answer.
+func (q *queues) takeBack(c *call) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return !c.running && c.state.CompareAndSwap(waiting, abandoned)
+}
+
+// complete tells the scheduler that a batch's process is free.
+func (q *queues) complete(b *run) {
+	q.mu.Lock()
+	defer q.unlock()
+	q.completed(b.process)
+}
+
+// completed is complete for those who hold mu.
+func (q *queues) completed(p *router.Process) {
+	id := q.ids[p]
+	q.do(func(s *queue.Scheduler) error { s.Complete(q.now(), id); return nil })
+	if q.retired[p] {
+		q.remove(p)
+	}
+}
+
+// remove takes a retired process out of the scheduler, unless it is busy with a
+// batch. Guarded by mu.
+func (q *queues) remove(p *router.Process) {
+	id := q.ids[p]
+	q.do(func(s *queue.Scheduler) error {
+		q.retired[p] = true
+		if s.RemovePartition(q.now(), id) != nil {
+			return nil // busy: completed comes back to it
+		}
+		delete(q.retired, p)
+		delete(q.ids, p)
+		delete(q.processes, id)
+		return nil
+	})
+}
+
+// giveBack puts the calls of a batch whose process was lost back into the queue,
+// each to run alone: one of them may be what the server died of. Those that
+// cannot wait there are returned: they were tried twice, or nothing serves their
+// model, or there is no queue.
+func (q *queues) giveBack(b *run, calls []*call) (hopeless []*call) {
+	q.mu.Lock()
+	defer q.unlock()
+	avoid := q.ids[b.process]
+	q.completed(b.process)
+	q.do(func(s *queue.Scheduler) error {
+		now := q.now()
+		_ = s.SetUp(now, avoid, q.router.Up(b.process)) // fails if it is retired, and removed
+		s.Reconfigure(now, func() {
+			for _, c := range calls {
+				switch {
+				case c.state.Load() != waiting: // its caller has gone, or has the answer
+				case c.retried || b.model.out || q.closed:
+					hopeless = append(hopeless, c)
+				default:
+					if b.started.IsZero() {
+						c.queued.Avoid = queue.NoPartition // it was never sent
+					} else {
+						c.retried = true
+						c.queued.Avoid = avoid
+						q.retries++
+						c.queued.Key = math.MaxUint64 - q.retries
+					}
+					c.running = false
+					s.Requeue(now, b.model.id, &c.queued)
+				}
+			}
+		})
+		return nil
+	})
+	if q.fault == nil {
+		return hopeless
+	}
+	hopeless = hopeless[:0]
+	for _, c := range calls {
+		if c.running = true; c.state.Load() == waiting {
+			hopeless = append(hopeless, c)
+		}
+	}
+	return hopeless
+}
+
+// follow makes the scheduler know whether a process is up.
+func (q *queues) follow(p *router.Process) {
+	q.mu.Lock()
+	defer q.unlock()
+	if id, ok := q.ids[p]; ok {
+		q.do(func(s *queue.Scheduler) error { return s.SetUp(q.now(), id, q.router.Up(p)) })
+	}
+}
+
+// followModel gives up what is queued for a model that nothing has served for too
+// long, and refuses more, or accepts it again.
+func (q *queues) followModel(name string) {
+	q.mu.Lock()
+	defer q.unlock()
+	if m := q.models[name]; m != nil {
+		q.setOut(m)
+	}
+}
+
+func (q *queues) setOut(m *model) {
+	if m.out = q.router.Out(m.name) != nil; m.out {
+		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropOutage) })
+	}
+}
+
+// waiting counts the requests that wait for a model.
+func (q *queues) waiting(m *model) (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.models[m.name] == m {
+		q.do(func(s *queue.Scheduler) error { n, _ = s.Queued(m.id); return nil })
+	}
+	return n
+}
+
+// close gives up what is queued and stops the alarm.
+func (q *queues) close() {
+	q.mu.Lock()
+	q.closed = true
+	for _, m := range q.models {
+		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropOutage) })
+	}
+	q.unlock()
+	q.alarm.Stop()
+}
+
+// sink receives the scheduler's decisions, with the lock held.
+type sink struct{ q *queues }
+
+// Dispatch implements queue.Sink.
+func (s sink) Dispatch(b *queue.Batch) {
+	q := s.q
+	m := q.byID[b.Model]
+	r := &run{model: m, rules: m.rules, process: q.processes[b.Partition], rows: b.Rows, decided: b.Start, finish: b.Finish, calls: make([]*call, len(b.Requests))}
+	r.lease, r.refused = q.router.Take(r.process, m.name)
+	for i, request := range b.Requests {
+		c := request.Owner.(*call)
+		c.running = true
+		c.req.Ref() // the run's own: the caller may leave before it ends
+		r.calls[i] = c
+	}
+	q.outbox = append(q.outbox, r)
+}
+
+// Drop implements queue.Sink.
+func (s sink) Drop(r *queue.Request, why queue.DropReason) { s.q.dropped(r.Owner.(*call), why) }

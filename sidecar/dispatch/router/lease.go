@@ -1,0 +1,282 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package router
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Lease is the right to use one process, for one model or for none. The zero
+// Lease is none. Release it once.
+type Lease struct {
+	r     *Router
+	p     *Process
+	l     *place // nil: for no model
+	queue bool
+}
+
+// Process is what the lease is on.
+func (l Lease) Process() *Process { return l.p }
+
+// Valid reports whether this is a lease.
+func (l Lease) Valid() bool { return l.p != nil }
+
+// Attached is what Options.Attach made for the model on the process; nil without
+// a model.
+func (l Lease) Attached() any {
+	if l.l == nil {
+		return nil
+	}
+	return l.l.attached
+}
+
+// Hints say which process a lease should be on.
+type Hints struct {
+	// Avoid is taken only if it is the last that is up.
+	Avoid *Process
+	// Sequence keeps the requests of a sequence together; nil: there is none.
+	Sequence *Sequence
+	// Partition is the only one that will do; empty: any.
+	Partition string
+}
+
+// Acquire leases a process that serves the model, or any process if the model is
+// empty, for something that runs outside the queue: the one that its sequence is
+// on, or else the one with the fewest leases. It waits while none is up. Errors
+// are gRPC status errors in Triton's words: the model is unknown to the table in
+// force, nothing serves it for too long, or ctx has ended.
+func (r *Router) Acquire(ctx context.Context, model string, h Hints) (Lease, error) {
+	for {
+		l, wait, err := r.try(model, h)
+		if wait == nil || err != nil {
+			return l, err
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return Lease{}, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// TryAcquire is Acquire without waiting.
+func (r *Router) TryAcquire(model string, h Hints) (Lease, error) {
+	l, wait, err := r.try(model, h)
+	if wait != nil && err == nil {
+		err = status.Errorf(codes.Unavailable, "no partition is up%s", forModel(model))
+	}
+	return l, err
+}
+
+func forModel(model string) string {
+	if model == "" {
+		return ""
+	}
+	return " for model '" + model + "'"
+}
+
+// try leases a process, or returns what is closed when to try again.
+func (r *Router) try(name string, h Hints) (l Lease, wait <-chan struct{}, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.closed:
+		return l, nil, errClosed
+	case r.table == nil:
+		return l, nil, status.Error(codes.Unavailable, "Server not ready: no route table yet")
+	}
+	now := r.o.Clock.Now()
+	if h.Partition != "" || name == "" {
+		p, err := r.any(h)
+		if err != nil {
+			return l, nil, err
+		}
+		var at *place
+		if name != "" {
+			at = p.places[name]
+		}
+		return r.lease(p, at, false, now), nil, nil
+	}
+	m := r.models[name]
+	if m == nil {
+		return l, nil, r.table.Unknown(name, "")
+	}
+	var best *place
+	if h.Sequence != nil {
+		best = m.homes.find(h.Sequence, now)
+	}
+	if best == nil {
+		if best = m.leastBusy(h.Avoid); best == nil {
+			if m.out {
+				return l, nil, m.outageError()
+			}
+			return l, m.wait(), nil
+		}
+	}
+	if h.Sequence != nil {
+		m.homes.put(h.Sequence, best, now)
+	}
+	return r.lease(best.process, best, false, now), nil, nil
+}
+
+// any finds a process for something that no model counts for. Guarded by mu.
+func (r *Router) any(h Hints) (best *Process, err error) {
+	if h.Partition != "" {
+		p := r.processes[h.Partition]
+		if p == nil {
+			return nil, status.Errorf(codes.NotFound, "partition '%s' does not exist", h.Partition)
+		}
+		if p.state == up {
+			return p, nil
+		}
+	} else {
+		for _, p := range r.order {
+			if p.state == up && (best == nil || p.leases < best.leases) {
+				best = p
+			}
+		}
+	}
+	if best == nil {
+		return nil, status.Error(codes.Unavailable, "no partition is up")
+	}
+	return best, nil
+}
+
+// leastBusy picks among the processes that are up; the one to avoid only if it is
+// the last. Guarded by Router.mu.
+func (m *model) leastBusy(avoid *Process) (best *place) {
+	for _, l := range m.places {
+		p := l.process
+		if p.state == up && (best == nil || best.process == avoid || p.leases < best.process.leases && p != avoid) {
+			best = l
+		}
+	}
+	return best
+}
+
+// Take leases a process for a batch of the queue, which chose it. It fails if the
+// process is not up or does not serve the model any more.
+func (r *Router) Take(p *Process, model string) (Lease, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := p.places[model]
+	if l == nil || !l.current || p.state != up || r.closed {
+		return Lease{}, fmt.Errorf("partition %s is not up: %s", p.ID(), p.reason)
+	}
+	return r.lease(p, l, true, r.o.Clock.Now()), nil
+}
+
+// lease counts a lease in. Guarded by mu.
+func (r *Router) lease(p *Process, l *place, queue bool, now time.Time) Lease {
+	p.leases++
+	p.begun++
+	if !queue {
+		p.outside++
+	}
+	if l != nil {
+		l.leases++
+		if p.serving++; p.serving == 1 {
+			p.since = now
+		}
+	}
+	return Lease{r: r, p: p, l: l, queue: queue}
+}
+
+// Release gives the lease back.
+func (l Lease) Release() {
+	r, p := l.r, l.p
+	now := r.o.Clock.Now()
+	from := now
+	r.mu.Lock()
+	p.leases--
+	if !l.queue {
+		p.outside--
+	}
+	if l.l != nil {
+		p.serving--
+		if from = p.since; now.After(from) {
+			p.since = now
+		}
+		if l.l.leases--; l.l.leases == 0 {
+			l.l.drains = idle(l.l.drains)
+			if !l.l.current {
+				delete(p.places, l.l.model)
+			}
+		}
+	}
+	if p.leases == 0 {
+		p.drains = idle(p.drains)
+		r.reap(p)
+	}
+	r.mu.Unlock()
+	if l.l != nil {
+		r.o.Busy(p.ID(), from, now)
+	}
+}
+
+// Alone is not 0 while this is the only lease on its process, and another number
+// after any other has begun.
+func (l Lease) Alone() uint64 {
+	l.r.mu.Lock()
+	defer l.r.mu.Unlock()
+	if l.p.leases != 1 {
+		return 0
+	}
+	return l.p.begun
+}
+
+// Outside reports how many leases on the process the queue does not know.
+func (l Lease) Outside() int {
+	l.r.mu.Lock()
+	defer l.r.mu.Unlock()
+	return l.p.outside
+}
+
+// drain is somebody who waits until several processes or one place are idle.
+type drain struct {
+	busy int // of those
+	idle chan struct{}
+}
+
+// idle tells those who wait that one of what they wait for is idle.
+func idle(all []*drain) []*drain {
+	for _, d := range all {
+		if d.busy--; d.busy == 0 {
+			close(d.idle)
+		}
+	}
+	return nil
+}
+
+// Drained is closed once the last lease is back. With a model, of those on the
+// model's place in the partition, whether the table in force names the partition
+// or not: call it after the Commit that took the place away. Without, of those
+// on processes that had this partition's name and that no table names any more:
+// wait for it before stopping one. What is unknown is idle.
+func (r *Router) Drained(partition, model string) <-chan struct{} {
+	d := &drain{idle: make(chan struct{})}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.retiredAndNamed() {
+		if p.ID() != partition {
+			continue
+		}
+		if l := p.places[model]; l != nil && l.leases > 0 {
+			d.busy++
+			l.drains = append(l.drains, d)
+		} else if model == "" && p.state >= retired && p.leases > 0 {
+			d.busy++
+			p.drains = append(p.drains, d)
+		}
+	}
+	if d.busy == 0 {
+		close(d.idle)
+	}
+	return d.idle
+}

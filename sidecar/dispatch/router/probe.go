@@ -1,0 +1,104 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package router
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// Probing intervals of a process that was lost.
+const (
+	firstProbe = 20 * time.Millisecond
+	lastProbe  = time.Second
+	// leastPatience is the least time that a probe takes for its answers.
+	leastPatience = 100 * time.Millisecond
+)
+
+// probe asks a lost process until it has all its models ready, its driver says
+// what it is, or no table names it.
+func (r *Router) probe(p *Process) {
+	for wait := firstProbe; ; wait = min(2*wait, lastProbe) {
+		rung := make(chan struct{})
+		timer := r.o.Clock.After(wait, func() { close(rung) })
+		select {
+		case <-rung:
+		case <-r.background.Done():
+			timer.Stop()
+		}
+		names, lost := r.probed(p)
+		if !lost || r.ready(p, names, wait) && r.found(p) {
+			return
+		}
+	}
+}
+
+// probed returns what a process should serve, and whether it is still lost.
+func (r *Router) probed(p *Process) (models []string, isLost bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || p.state != lost {
+		p.probing = false
+		return nil, false
+	}
+	for name, l := range p.places {
+		if l.current {
+			models = append(models, name)
+		}
+	}
+	return models, true
+}
+
+func (r *Router) ready(p *Process, models []string, patience time.Duration) bool {
+	ctx, cancel := context.WithTimeout(r.background, max(patience, leastPatience))
+	defer cancel()
+	p.conn.Reconnect()
+	client := tritonpb.NewGRPCInferenceServiceClient(p.conn)
+	if live, err := client.ServerLive(ctx, &tritonpb.ServerLiveRequest{}, grpc.WaitForReady(true)); err != nil || !live.GetLive() {
+		return false
+	}
+	for _, name := range models {
+		if ready, err := client.ModelReady(ctx, &tritonpb.ModelReadyRequest{Name: name}); err != nil || !ready.GetReady() {
+			return false
+		}
+	}
+	return true
+}
+
+// found puts a process that answers again back into use. It reports whether the
+// probe is over.
+func (r *Router) found(p *Process) bool {
+	var n notices
+	r.mu.Lock()
+	defer r.unlock(&n)
+	p.probing = false
+	if r.closed || p.state != lost {
+		return true
+	}
+	p.conn.Reconnect()
+	r.set(p, up, "", &n)
+	r.o.Logger.Info("a lost partition answers again", "partition", p.ID())
+	return true
+}
+
+// registrar is a server's side of the shared memory extension, over gRPC.
+type registrar struct {
+	client tritonpb.GRPCInferenceServiceClient
+}
+
+// Register implements shm.Registrar.
+func (r registrar) Register(ctx context.Context, region, key string, size int64) error {
+	_, err := r.client.SystemSharedMemoryRegister(ctx, &tritonpb.SystemSharedMemoryRegisterRequest{Name: region, Key: key, ByteSize: uint64(size)})
+	return err
+}
+
+// Unregister implements shm.Registrar.
+func (r registrar) Unregister(ctx context.Context, region string) error {
+	_, err := r.client.SystemSharedMemoryUnregister(ctx, &tritonpb.SystemSharedMemoryUnregisterRequest{Name: region})
+	return err
+}

@@ -1,0 +1,279 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package router
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
+)
+
+// state of a process; see the package's comment.
+type state uint8
+
+const (
+	up state = iota
+	lost
+	down
+	retired
+	closed
+)
+
+// Process is a partition as it runs: one Triton server. A partition that comes
+// back under another endpoint, GPU type or share is another process.
+type Process struct {
+	spec   atomic.Pointer[Partition] // under the latest table that named it; its rank may change
+	conn   *forward.Conn
+	memory *shm.Pool // nil: none is shared with its server
+
+	// Guarded by Router.mu.
+	state   state
+	reason  string // why it is not up
+	probing bool
+	places  map[string]*place
+	leases  int
+	outside int       // leases that the queue does not know
+	begun   uint64    // leases that ever began
+	serving int       // leases for a model
+	since   time.Time // busy with those, and reported, up to then
+	drains  []*drain  // who waits until nothing is leased
+}
+
+// place is a model on a process.
+type place struct {
+	process  *Process
+	model    string
+	current  bool // the table in force has it
+	leases   int
+	attached any
+	drains   []*drain // who waits until nothing is leased
+}
+
+// Spec is the partition under the latest table that named it.
+func (p *Process) Spec() *Partition { return p.spec.Load() }
+
+// ID is the partition's name.
+func (p *Process) ID() string { return p.spec.Load().ID }
+
+// Conn is the connection to the server. Calls need a lease.
+func (p *Process) Conn() *forward.Conn { return p.conn }
+
+// Memory is what the server shares with Conch, nil for none.
+func (p *Process) Memory() *shm.Pool { return p.memory }
+
+// dial makes a process.
+func (r *Router) dial(spec *Partition) (*Process, error) {
+	conn, err := forward.Dial(spec.Endpoint.GRPC, forward.Options{Connections: r.o.Connections, DialOptions: r.o.DialOptions})
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{conn: conn, places: make(map[string]*place)}
+	p.spec.Store(spec)
+	if r.o.SharedMemoryBytes > 0 && shm.SameHost(spec.Endpoint.GRPC) {
+		p.memory = shm.New(registrar{tritonpb.NewGRPCInferenceServiceClient(conn)}, shm.Options{Limit: r.o.SharedMemoryBytes, Logger: r.o.Logger})
+	}
+	return p, nil
+}
+
+// close ends what Conch has with the process.
+func (p *Process) close() error {
+	if p.memory != nil {
+		p.memory.Close()
+	}
+	return p.conn.Close()
+}
+
+// same reports whether the process goes on under another table.
+func (p *Process) same(spec *Partition) bool {
+	s := p.Spec()
+	return s.Endpoint == spec.Endpoint && s.GPUType == spec.GPUType && s.ThreadPercentage == spec.ThreadPercentage
+}
+
+// placeOf finds or makes a model's place on a process. Guarded by mu.
+func (r *Router) placeOf(p *Process, model string) *place {
+	l := p.places[model]
+	if l == nil {
+		l = &place{process: p, model: model, attached: r.o.Attach(model, p)}
+		p.places[model] = l
+	}
+	return l
+}
+
+// Attached lists what Options.Attach made for the places that a model has in the
+// table in force.
+func (r *Router) Attached(model string) []any {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.models[model]
+	if m == nil {
+		return nil
+	}
+	all := make([]any, len(m.places))
+	for i, l := range m.places {
+		all[i] = l.attached
+	}
+	return all
+}
+
+// forget drops the places that no table has and nobody uses. Guarded by Router.mu.
+func (p *Process) forget() {
+	for name, l := range p.places {
+		if !l.current && l.leases == 0 {
+			delete(p.places, name)
+		}
+	}
+}
+
+// set moves a process of the table in force to another state: the only way to do
+// so but for retire. Guarded by mu.
+func (r *Router) set(p *Process, to state, reason string, n *notices) {
+	from := p.state
+	p.state, p.reason = to, reason
+	if to != up && p.memory != nil {
+		p.memory.Discard()
+	}
+	for name, l := range p.places {
+		m := r.models[name]
+		if m == nil || !l.current {
+			continue
+		}
+		if to != up {
+			m.why = p.ID() + ": " + reason
+		}
+		switch {
+		case from == up && to != up:
+			m.up--
+		case from != up && to == up:
+			m.up++
+			m.wake()
+		default:
+			continue
+		}
+		r.judge(m, n)
+	}
+	if (from == up) != (to == up) {
+		n.processes = append(n.processes, p)
+	}
+}
+
+// retire takes a process out of use, which is not in the table in force any more.
+// It is closed with its last lease. Guarded by mu.
+func (r *Router) retire(p *Process) {
+	p.state = retired
+	for _, l := range p.places {
+		l.current = false
+	}
+	r.retired = append(r.retired, p)
+	r.reap(p)
+}
+
+// reap closes a retired process that nobody uses. Guarded by mu.
+func (r *Router) reap(p *Process) {
+	if p.state != retired || p.leases > 0 {
+		return
+	}
+	p.state = closed
+	r.retired = slices.DeleteFunc(r.retired, func(o *Process) bool { return o == p })
+	r.tasks.Go(func() {
+		if err := p.close(); err != nil {
+			r.o.Logger.Debug("closing the connection to a drained partition", "partition", p.ID(), "error", err)
+		}
+	})
+}
+
+// Set tells that a partition's process is up with its models loaded, or is not,
+// and why. A process that was said to be down stays down until it is said to be
+// up. What is said of a partition before a table names it is remembered.
+func (r *Router) Set(partition string, isUp bool, reason string) {
+	var n notices
+	r.mu.Lock()
+	defer r.unlock(&n)
+	if isUp {
+		delete(r.downs, partition)
+	} else {
+		r.downs[partition] = reason
+	}
+	p := r.processes[partition]
+	if p == nil || r.closed {
+		return
+	}
+	if isUp {
+		if p.state != up {
+			p.conn.Reconnect()
+			r.set(p, up, "", &n)
+		}
+		return
+	}
+	r.set(p, down, reason, &n)
+	// A server that hangs keeps its connections open: what waits for its answers
+	// goes elsewhere now.
+	r.tasks.Go(func() {
+		if err := p.conn.Drop(); err != nil {
+			r.o.Logger.Debug("dropping the connections to a partition that is down", "partition", p.ID(), "error", err)
+		}
+	})
+}
+
+// Lost tells that the connection to a process failed under a lease: the process
+// gets no further lease until it answers for all its models again.
+func (r *Router) Lost(p *Process, cause error) {
+	var n notices
+	r.mu.Lock()
+	defer r.unlock(&n)
+	if p.state != up || r.closed {
+		return
+	}
+	r.set(p, lost, cause.Error(), &n)
+	if !p.probing {
+		p.probing = true
+		r.tasks.Go(func() { r.probe(p) })
+	}
+}
+
+// Up reports whether a process gets leases.
+func (r *Router) Up(p *Process) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.state == up
+}
+
+// Retired reports whether no table names a process any more.
+func (r *Router) Retired(p *Process) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.state >= retired
+}
+
+// PartitionState is what the router knows of a process.
+type PartitionState struct {
+	Partition *Partition
+	Up        bool
+	// Draining tells that the table in force does not name it any more.
+	Draining bool
+	// Reason says why it is down.
+	Reason string
+	// Leases are those that are out.
+	Leases int
+	// Conn speaks Triton's gRPC to the partition with generated message types:
+	// for tritonpb.NewGRPCInferenceServiceClient.
+	Conn grpc.ClientConnInterface
+}
+
+// Partitions lists the partitions of the table in force, in its order, and then
+// those that drain.
+func (r *Router) Partitions() []PartitionState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []PartitionState
+	for _, p := range r.retiredAndNamed() {
+		all = append(all, PartitionState{Partition: p.Spec(), Up: p.state == up, Draining: p.state >= retired, Reason: p.reason, Leases: p.leases, Conn: p.conn})
+	}
+	return all
+}

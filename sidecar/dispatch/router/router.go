@@ -1,0 +1,379 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+)
+
+// Options of New. The zero value is usable.
+type Options struct {
+	// Clock is clock.System() unless given.
+	Clock  clock.Clock
+	Logger *slog.Logger
+	// OutageWait is how long a request may wait for a model none of whose processes
+	// is up. Zero means 30 seconds.
+	OutageWait time.Duration
+	// Connections per process. Zero means one, which measured best.
+	Connections int
+	// DialOptions are added to every connection.
+	DialOptions []grpc.DialOption
+	// SharedMemoryBytes is the most memory that each process on the same host may
+	// share with Conch. Zero means none.
+	SharedMemoryBytes int64
+
+	// ProcessChanged is told that a process has come up or is not up any more;
+	// ModelChanged that a model's outage was declared or is over. Ask Up and Out what
+	// is the case by then: calls may overtake each other. No lock is held.
+	ProcessChanged func(*Process)
+	ModelChanged   func(model string)
+	// Busy is told that a partition worked on requests for models from one moment to
+	// another. What is said of a partition does not overlap. No lock is held.
+	Busy func(partition string, from, to time.Time)
+	// Attach makes what the owner keeps for a model on a process: Lease.Attached.
+	Attach func(model string, p *Process) any
+}
+
+func (o Options) withDefaults() Options {
+	if o.Clock == nil {
+		o.Clock = clock.System()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.OutageWait <= 0 {
+		o.OutageWait = 30 * time.Second
+	}
+	if o.ProcessChanged == nil {
+		o.ProcessChanged = func(*Process) {}
+	}
+	if o.ModelChanged == nil {
+		o.ModelChanged = func(string) {}
+	}
+	if o.Busy == nil {
+		o.Busy = func(string, time.Time, time.Time) {}
+	}
+	if o.Attach == nil {
+		o.Attach = func(string, *Process) any { return nil }
+	}
+	return o
+}
+
+// Router owns the partitions. All methods are safe for concurrent use.
+type Router struct {
+	o          Options
+	background context.Context // ends with Close
+	cancel     context.CancelFunc
+	tasks      sync.WaitGroup
+
+	mu        sync.Mutex // guards what follows, and the state of processes, places and models
+	table     *Table
+	models    map[string]*model   // of the table in force
+	processes map[string]*Process // of the table in force, by partition
+	order     []*Process          // those, in the table's order
+	retired   []*Process          // in no table, and leased
+	downs     map[string]string   // partitions that their driver says are down, and why
+	closed    bool
+}
+
+// New makes a router without a table.
+func New(o Options) *Router {
+	r := &Router{
+		o: o.withDefaults(), models: make(map[string]*model), processes: make(map[string]*Process), downs: make(map[string]string),
+	}
+	r.background, r.cancel = context.WithCancel(context.Background())
+	return r
+}
+
+// model is where one model is served.
+type model struct {
+	name   string
+	places []*place // of the table in force
+	up     int      // places whose process is up
+	// changed is closed and replaced when those who wait for a place should look
+	// again; nil: nobody waits.
+	changed chan struct{}
+	outage  clock.Timer // runs while no place is up
+	out     bool        // that was for too long
+	why     string      // what the last process that failed died of
+	homes   homes
+}
+
+// wake makes those who wait for the model look again. Guarded by Router.mu.
+func (m *model) wake() {
+	if m.changed != nil {
+		close(m.changed)
+		m.changed = nil
+	}
+}
+
+// wait returns what wake closes. Guarded by Router.mu.
+func (m *model) wait() <-chan struct{} {
+	if m.changed == nil {
+		m.changed = make(chan struct{})
+	}
+	return m.changed
+}
+
+func (m *model) outageError() error {
+	why := m.why
+	if why == "" {
+		why = "it has none"
+	}
+	return status.Errorf(codes.Unavailable, "no partition that serves model '%s' is up: %s", m.name, why)
+}
+
+var errClosed = status.Error(codes.Unavailable, "Server is exiting: the request was not served")
+
+// notices are what is to be told once the lock is released.
+type notices struct {
+	processes []*Process
+	models    []string
+}
+
+// unlock releases the lock and tells what has changed.
+func (r *Router) unlock(n *notices) {
+	r.mu.Unlock()
+	for _, p := range n.processes {
+		r.o.ProcessChanged(p)
+	}
+	for _, m := range n.models {
+		r.o.ModelChanged(m)
+	}
+}
+
+// Table returns the table in force, nil before the first.
+func (r *Router) Table() *Table {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.table
+}
+
+// Change is a table that is ready to come into force.
+type Change struct {
+	r     *Router
+	table *Table
+	fresh map[string]*Process
+}
+
+// Prepare checks a table and connects to the processes that are new in it. It
+// changes nothing: Commit or Discard the change. One change may be open at a time.
+func (r *Router) Prepare(t *Table) (*Change, error) {
+	if err := t.Check(); err != nil {
+		return nil, err
+	}
+	c := &Change{r: r, table: t, fresh: make(map[string]*Process)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, fmt.Errorf("%w %d: the router is closed", ErrTable, t.Revision)
+	}
+	for _, spec := range t.Partitions {
+		if p := r.processes[spec.ID]; p != nil && p.same(spec) {
+			continue
+		}
+		p, err := r.dial(spec)
+		if err != nil {
+			c.Discard()
+			return nil, fmt.Errorf("%w %d: partition %q: %w", ErrTable, t.Revision, spec.ID, err)
+		}
+		c.fresh[spec.ID] = p
+	}
+	return c, nil
+}
+
+// Process returns the process that a partition of the new table is: one that goes
+// on, or a new one.
+func (c *Change) Process(partition string) *Process {
+	if p := c.fresh[partition]; p != nil {
+		return p
+	}
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	return c.r.processes[partition]
+}
+
+// Discard closes the connections that Prepare has made.
+func (c *Change) Discard() {
+	for _, p := range c.fresh {
+		_ = p.close() // nothing was sent
+	}
+}
+
+// Commit brings the table into force: from now on no lease is given on a place
+// that it does not have. It does not wait for leases on such places. The
+// processes that it retired are returned. ProcessChanged and ModelChanged are not
+// called: ask Up and Out.
+func (c *Change) Commit() (retired []*Process) {
+	r, t := c.r, c.table
+	var n notices // nobody is told: who commits knows
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		c.Discard()
+		return nil
+	}
+	order := make([]*Process, 0, len(t.Partitions))
+	named := make(map[string]*Process, len(t.Partitions))
+	for _, spec := range t.Partitions {
+		p := c.fresh[spec.ID]
+		if p == nil {
+			p = r.processes[spec.ID]
+		}
+		p.spec.Store(spec)
+		named[spec.ID] = p
+		order = append(order, p)
+	}
+	for id, p := range r.processes {
+		if named[id] != p {
+			retired = append(retired, p)
+		}
+	}
+	for _, p := range retired {
+		r.retire(p)
+	}
+	r.table, r.processes, r.order = t, named, order
+	r.place(t, &n)
+	for id, why := range r.downs {
+		if p := named[id]; p == nil {
+			delete(r.downs, id)
+		} else if p.state != down {
+			r.set(p, down, why, &n)
+		}
+	}
+	return retired
+}
+
+// place gives the models their places under a table. Guarded by mu.
+func (r *Router) place(t *Table, n *notices) {
+	for name, m := range r.models {
+		if t.Models[name] == nil {
+			delete(r.models, name)
+			m.rescue()
+			m.wake()
+		}
+	}
+	for _, p := range r.order {
+		for _, l := range p.places {
+			l.current = false
+		}
+	}
+	for name, spec := range t.Models {
+		m := r.models[name]
+		if m == nil {
+			m = &model{name: name}
+			r.models[name] = m
+		}
+		m.places, m.up = make([]*place, 0, len(spec.Places)), 0
+		m.homes.idle = idleTime(spec)
+		for _, s := range spec.Places {
+			l := r.placeOf(r.processes[s.Partition], name)
+			l.current = true
+			m.places = append(m.places, l)
+			if l.process.state == up {
+				m.up++
+			}
+		}
+		r.judge(m, n)
+		m.wake()
+	}
+	for _, p := range r.order {
+		p.forget()
+	}
+}
+
+// retiredAndNamed are all processes that there are. Guarded by mu.
+func (r *Router) retiredAndNamed() []*Process { return slices.Concat(r.order, r.retired) }
+
+// judge starts or ends the wait for a model of which nothing, or something, is
+// up. Guarded by mu.
+func (r *Router) judge(m *model, n *notices) {
+	switch {
+	case m.up > 0:
+		m.rescue()
+		if m.out {
+			m.out = false
+			n.models = append(n.models, m.name)
+		}
+	case m.outage == nil && !m.out && !r.closed:
+		var timer clock.Timer
+		timer = r.o.Clock.After(r.o.OutageWait, func() { r.declareOut(m, &timer) })
+		m.outage = timer
+	}
+}
+
+// rescue ends the wait for a model. Guarded by Router.mu.
+func (m *model) rescue() {
+	if m.outage != nil {
+		m.outage.Stop()
+		m.outage = nil
+	}
+}
+
+// declareOut ends the hope for a model, unless its timer was taken back meanwhile.
+func (r *Router) declareOut(m *model, timer *clock.Timer) {
+	var n notices
+	r.mu.Lock()
+	defer r.unlock(&n)
+	if m.outage != *timer {
+		return
+	}
+	m.outage, m.out = nil, true
+	m.wake()
+	n.models = append(n.models, m.name)
+}
+
+// Out reports whether a model has had no process for longer than OutageWait, and
+// the error that requests for it get.
+func (r *Router) Out(model string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch m := r.models[model]; {
+	case r.closed:
+		return errClosed
+	case m == nil || !m.out:
+		return nil
+	default:
+		return m.outageError()
+	}
+}
+
+// Close ends all connections. Who waits for a process fails with UNAVAILABLE.
+func (r *Router) Close() error {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil
+	}
+	r.closed = true
+	r.cancel()
+	for _, m := range r.models {
+		m.rescue()
+		m.wake()
+	}
+	all := r.retiredAndNamed()
+	r.mu.Unlock()
+	closed := make(chan error, len(all))
+	for _, p := range all {
+		go func() { closed <- p.close() }()
+	}
+	var err error
+	for range all {
+		err = errors.Join(err, <-closed)
+	}
+	r.tasks.Wait()
+	return err
+}

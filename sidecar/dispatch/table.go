@@ -1,0 +1,248 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+// routes is a route table made ready for requests: immutable.
+type routes struct {
+	table  *router.Table
+	models map[string]*route
+}
+
+// route is one model under one table: immutable. Where the model is served is the
+// router's to know, as of the moment at which that matters.
+type route struct {
+	*model
+	spec     *router.Model
+	rules    *batch.Rules
+	maxBatch int
+	tallies  []*tally
+}
+
+// model is what stays of a model while tables come and go.
+type model struct {
+	name   string
+	counts counts
+	margin forecast.Margin
+	// series of requests that never came to a partition.
+	series seriesSet
+	// runs is the backend that the model runs in.
+	runs atomic.Pointer[string]
+	// unsplittable is set when an answer did not have the batch's rows.
+	unsplittable atomic.Bool
+	// unlendable is set when its tensors did not fit shared memory.
+	unlendable atomic.Bool
+
+	// Guarded by queues.mu.
+	id        queue.ModelID
+	known     bool    // to the scheduler
+	classes   []class // indices are the queue's profile classes; never shrinks
+	spec      *router.Model
+	queueSpec queue.ModelSpec
+	rules     *batch.Rules
+	out       bool   // nothing has served it for too long
+	revision  string // of the model's files
+	tallies   map[string]*tally
+}
+
+func (m *model) backend() string {
+	if b := m.runs.Load(); b != nil {
+		return *b
+	}
+	return ""
+}
+
+// Routes returns the table in force, nil before the first Swap.
+func (d *Dispatcher) Routes() *router.Table {
+	if t := d.routes.Load(); t != nil {
+		return t.table
+	}
+	return nil
+}
+
+// Swap replaces the route table, all or nothing. It does not wait: requests
+// that are queued stay queued and run under the new table, and executions under
+// way finish where they are. No new work starts on a place that the table does
+// not have. Wait for Drained before unloading or stopping such a place.
+func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	d.swapping.Lock()
+	defer d.swapping.Unlock()
+	change, err := d.router.Prepare(t)
+	if err != nil {
+		return err
+	}
+	plans, err := d.compile(t)
+	if err != nil {
+		change.Discard()
+		return err
+	}
+	q := d.queues
+	q.mu.Lock()
+	defer q.unlock()
+	// What is queued for models that the table does not have is leased where they
+	// are served until now.
+	q.removeModels(t)
+	next := &routes{table: t, models: make(map[string]*route, len(t.Models))}
+	for name, spec := range t.Models {
+		next.models[name] = q.setModel(spec, plans[name])
+	}
+	retired := change.Commit()
+	d.routes.Store(next)
+	q.configure(next, change, retired)
+	return nil
+}
+
+// plan is what can be checked of a model before anything is changed.
+type plan struct {
+	discipline queue.Discipline
+	drop       queue.DropPolicy
+	rules      *batch.Rules
+}
+
+func (d *Dispatcher) compile(t *router.Table) (map[string]plan, error) {
+	plans := make(map[string]plan, len(t.Models))
+	for name, m := range t.Models {
+		p := plan{rules: batch.NewRules(m.Config, m.Versions, t.Members(m.Config)...)}
+		var err error
+		if p.discipline, err = queue.NewDiscipline(m.Discipline, m.Parameters); err != nil {
+			return nil, fmt.Errorf("%w %d: model %q: %w", router.ErrTable, t.Revision, name, err)
+		}
+		if m.DropPolicy != "" {
+			if p.drop, err = queue.NewDropPolicy(m.DropPolicy); err != nil {
+				return nil, fmt.Errorf("%w %d: model %q: %w", router.ErrTable, t.Revision, name, err)
+			}
+		}
+		if q, ok := p.discipline.(queue.Preempter); ok && q.Preempts(math.MaxInt32, 1) {
+			d.o.Logger.Info("Triton cannot abort an execution: the discipline orders batches by size and preempts none", "model", name, "discipline", m.Discipline)
+		}
+		plans[name] = p
+	}
+	return plans, nil
+}
+
+// removeModels takes out what a table does not have. Guarded by mu.
+func (q *queues) removeModels(t *router.Table) {
+	for name, m := range q.models {
+		if t.Models[name] != nil {
+			continue
+		}
+		delete(q.models, name)
+		q.do(func(s *queue.Scheduler) error { return s.RemoveModel(q.now(), m.id) })
+		delete(q.byID, m.id)
+	}
+}
+
+// setModel makes a model's route. Guarded by mu.
+func (q *queues) setModel(spec *router.Model, pl plan) *route {
+	m := q.models[spec.Name]
+	if m == nil {
+		m = &model{name: spec.Name}
+		q.models[spec.Name] = m
+	}
+	// Rules carry the seed of the keys that queued requests have. No request of an
+	// ensemble is queued, and its rules are its members' too.
+	if m.spec == nil || spec.Config.GetEnsembleScheduling() != nil || !proto.Equal(m.spec.Config, spec.Config) || !slices.Equal(m.spec.Versions, spec.Versions) {
+		m.rules = pl.rules
+	}
+	m.spec = spec
+	m.unsplittable.Store(false)
+	m.unlendable.Store(false)
+	backend := spec.Config.GetBackend()
+	m.runs.Store(&backend)
+	m.queueSpec.Discipline, m.queueSpec.Drop = pl.discipline, pl.drop
+	return &route{model: m, spec: spec, rules: m.rules, maxBatch: spec.RowLimit(), tallies: m.setTallies(spec)}
+}
+
+// configure makes the scheduler know a table that has come into force. Guarded by
+// mu.
+func (q *queues) configure(next *routes, change *router.Change, retired []*router.Process) {
+	q.do(func(s *queue.Scheduler) error {
+		now := q.now()
+		s.Reconfigure(now, func() {
+			for _, p := range retired {
+				q.check(s.DrainPartition(now, q.ids[p]))
+			}
+			named := make(map[string]*router.Process, len(next.table.Partitions))
+			serves := make(map[string][]queue.Service, len(next.table.Partitions))
+			for _, spec := range next.table.Partitions {
+				p := change.Process(spec.ID)
+				named[spec.ID] = p
+				if _, ok := q.ids[p]; !ok {
+					id := s.AddPartition(now, queue.PartitionSpec{Rank: int32(spec.Rank)})
+					q.ids[p], q.processes[id] = id, p
+				}
+			}
+			for _, r := range next.models {
+				for _, place := range r.spec.Places {
+					r.class(named[place.Partition].Spec())
+				}
+				q.check(q.setQueue(s, now, r.model))
+				for _, place := range r.spec.Places {
+					if r.maxBatch > 0 {
+						service := queue.Service{Model: r.id, Class: r.class(named[place.Partition].Spec()), MaxBatch: place.MaxBatch}
+						serves[place.Partition] = append(serves[place.Partition], service)
+					}
+				}
+			}
+			for id, p := range named {
+				list := serves[id]
+				slices.SortFunc(list, func(a, b queue.Service) int { return int(a.Model - b.Model) })
+				q.check(s.SetPartition(now, q.ids[p], queue.PartitionSpec{Rank: int32(p.Spec().Rank), Serves: list}))
+				q.check(s.SetUp(now, q.ids[p], q.router.Up(p)))
+			}
+		})
+		return nil
+	})
+	for _, p := range retired {
+		q.remove(p)
+	}
+	for _, r := range next.models {
+		q.setOut(r.model)
+	}
+}
+
+func (q *queues) check(err error) {
+	if err != nil {
+		q.log.Error("the scheduler refused a change", "error", err)
+	}
+}
+
+// setQueue gives the scheduler a model's specification.
+func (q *queues) setQueue(s *queue.Scheduler, now queue.Time, m *model) error {
+	spec := q.modelSpec(m)
+	spec.Discipline, spec.Drop = m.queueSpec.Discipline, m.queueSpec.Drop
+	m.queueSpec = spec
+	if m.known {
+		return s.SetModel(now, m.id, spec)
+	}
+	m.id, m.known = s.AddModel(now, spec), true
+	q.byID[m.id] = m
+	return nil
+}
+
+// late is the queue's name for a policy's choice.
+func late(p policy.LatePolicy) queue.Late {
+	if p == policy.LatePolicy_LATE_POLICY_DROP {
+		return queue.LateDrop
+	}
+	return queue.LateServe
+}

@@ -1,0 +1,70 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+)
+
+// maxIdleWorkers is how many goroutines are kept for the next batch.
+const maxIdleWorkers = 64
+
+// workers execute batches: on a goroutine that has just finished another one, if
+// there is one. A new goroutine would first have to grow its stack, which costs
+// as much as the rest of the way.
+type workers struct {
+	execute func(*run)
+	ended   context.Context // no worker is kept from then on
+	all     sync.WaitGroup
+	next    chan *run    // to those who wait for one
+	idle    atomic.Int32 // who wait
+}
+
+func newWorkers(ended context.Context, execute func(*run)) *workers {
+	return &workers{execute: execute, ended: ended, next: make(chan *run)}
+}
+
+// begin executes a batch.
+func (w *workers) begin(r *run) {
+	select {
+	case w.next <- r:
+	default:
+		w.all.Add(1)
+		go w.work(r)
+	}
+}
+
+// work executes a batch, and then others for as long as they come.
+func (w *workers) work(r *run) {
+	defer w.all.Done()
+	for {
+		w.execute(r)
+		if w.idle.Add(1) > maxIdleWorkers {
+			w.idle.Add(-1)
+			return
+		}
+		select {
+		case r = <-w.next:
+			w.idle.Add(-1)
+		case <-w.ended.Done():
+			return
+		}
+	}
+}
+
+// recovered logs a panic of a goroutine that a request has started, which would
+// otherwise end the process, and reports whether there was one. Call it deferred
+// with what recover returns.
+func recovered(log *slog.Logger, doing string, fault any) bool {
+	if fault == nil {
+		return false
+	}
+	log.Error(doing+" failed: this is a fault of Conch's", "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
+	return true
+}
