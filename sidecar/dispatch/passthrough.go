@@ -139,7 +139,10 @@ func (d *Dispatcher) Call(ctx context.Context, partition, model, method string, 
 // cancelled when he is gone, but without his deadline. Conch decides when that
 // has come, and a server that decided too would be of another opinion.
 func onward(caller context.Context) context.Context {
-	return outgoing(withoutDeadline{caller}, caller)
+	if _, ok := caller.Deadline(); ok {
+		return outgoing(withoutDeadline{caller}, caller)
+	}
+	return outgoing(caller, caller)
 }
 
 type withoutDeadline struct{ context.Context }
