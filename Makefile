@@ -51,15 +51,16 @@ build: ## the programs, into bin/
 	done; echo "-- built in $$((SECONDS - started)) s" >&2
 
 # Every push runs `test`, every night runs `test-all`. A new package needs nothing here: its tests are unit tests unless they lie below e2e.
-# What is too long for every push asks testing.Short().
+# What is too long for every push asks testing.Short(). Unit tests keep the processors busy, the others mostly wait for servers: they run at
+# the same time.
 .PHONY: test
-test: ## what CI runs at every push: build, vet, unit, property and golden tests; on a real tritonserver conformance and end to end
-	@$(MAKE) -j2 unit e2e SHORT=-short
+test: ## what CI runs at every push: vet, unit, property and golden tests; conformance and end to end on a real tritonserver
+	@$(MAKE) -j3 unit conformance e2e SHORT=-short
 
 .PHONY: test-all
 test-all: ## what CI runs every night: the same with -race everywhere, conformance of every target, and fuzzing (FUZZ_SECONDS=60 each)
-	@$(MAKE) unit ONE_GOROUTINE=
-	@$(MAKE) e2e
+	@$(MAKE) -j2 unit conformance ONE_GOROUTINE=
+	@$(MAKE) e2e E2E_RACE='$$(RACE)'
 	@$(MAKE) fuzz FUZZ_SECONDS=$(if $(filter command line environment,$(origin FUZZ_SECONDS)),$(FUZZ_SECONDS),60)
 
 GO_TEST = $(GO) test $(SHORT) -vet=all -timeout 15m
@@ -73,13 +74,19 @@ WITHOUT_RACE = $(addprefix $(MODULE)/,$(ONE_GOROUTINE))
 .PHONY: unit
 unit: race ## vet, unit, property and golden tests
 	@echo "-- vet, unit, property and golden tests$(RACE_SAYS)" >&2
-	@$(GO_TEST) $(RACE) $$($(GO) list ./... | grep -vE '^$(MODULE)/e2e(/|$$)' | grep -vxF "$$(printf '%s\n' none $(WITHOUT_RACE))")
 	@$(if $(ONE_GOROUTINE),$(GO_TEST) $(WITHOUT_RACE))
+	@$(GO_TEST) $(RACE) $$($(GO) list ./... | grep -vE '^$(MODULE)/e2e(/|$$)' | grep -vxF "$$(printf '%s\n' none $(WITHOUT_RACE))")
 
+.PHONY: conformance
+conformance: build triton race ## the conformance suite: a real tritonserver, minitriton, Conch
+	@echo "-- conformance on $$CONCH_TRITONSERVER$(RACE_SAYS)" >&2
+	@$(GO_TEST) $(RACE) -count=1 ./e2e/conformance
+
+# What is tested lies in other processes: the race detector, which would see the test's own goroutines, is for `make test-all`.
 .PHONY: e2e
-e2e: build triton clients race ## conformance and end-to-end tests, on a real tritonserver
-	@echo "-- conformance and end-to-end tests on $$CONCH_TRITONSERVER$(RACE_SAYS)" >&2
-	@$(GO_TEST) $(RACE) -count=1 -p 3 ./e2e/...
+e2e: build triton clients race ## end-to-end tests on a real tritonserver, and Triton's own clients
+	@echo "-- end-to-end tests on $$CONCH_TRITONSERVER" >&2
+	@$(GO_TEST) $(E2E_RACE) -count=1 -p 2 -parallel 4 ./e2e ./e2e/clients
 
 # What reads bytes of strangers, as PACKAGE:TARGET. More targets are in those packages; their corpora run as tests.
 FUZZ := sidecar/dispatch/batch:FuzzReadRequest sidecar/dispatch/ingress/http:FuzzHTTPRequest \

@@ -94,6 +94,7 @@ func indexed(t *testing.T, client tritonpb.GRPCInferenceServiceClient, model str
 
 // Versions are served, counted, described and ready each for itself, on every partition.
 func TestVersionsOverPartitions(t *testing.T) {
+	t.Parallel()
 	c, _ := three(t, "version_policy { specific { versions: [ 1, 5 ] } }\n")
 	client := triton(t, c)
 	ctx := t.Context()
@@ -153,6 +154,7 @@ func TestVersionsOverPartitions(t *testing.T) {
 
 // A model is loaded, overridden, spoilt, unloaded and loaded again, and a restart remembers it.
 func TestLoadsAreRevisions(t *testing.T) {
+	t.Parallel()
 	c, dir := three(t, "")
 	client := triton(t, c)
 	ctx := t.Context()
@@ -241,6 +243,7 @@ func ready(all []string) (some []string) {
 
 // While a model is loaded again and again, no request of it or of another fails, and every answer is of one of its versions.
 func TestReloadUnderLoad(t *testing.T) {
+	t.Parallel()
 	c, dir := three(t, "")
 	client := triton(t, c)
 	stop := make(chan struct{})
@@ -293,6 +296,7 @@ func TestReloadUnderLoad(t *testing.T) {
 
 // Settings and regions are told to all three servers, or to none.
 func TestSettingsOverPartitions(t *testing.T) {
+	t.Parallel()
 	c, _ := three(t, "")
 	client := triton(t, c)
 	ctx := t.Context()

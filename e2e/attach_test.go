@@ -28,24 +28,26 @@ type team struct {
 	servers []*rig.Server
 	clients []*thin.Client
 	dirs    []string
+	// emulation is where the servers have their emulated GPUs.
+	emulation string
 }
 
 const teamsBatching = "dynamic_batching { max_queue_delay_microseconds: 700 }\n"
 
 func newTeam(t *testing.T, flags ...string) *team {
 	t.Helper()
-	t.Setenv("CONCH_EMULATION_DIR", t.TempDir())
-	w := &team{t: t}
+	w := &team{t: t, emulation: "CONCH_EMULATION_DIR=" + t.TempDir()}
 	for i := range 2 {
-		// The servers' own, not conch's to name.
-		t.Setenv("CONCH_GPU", []string{"one", "two"}[i])
 		dir := filepath.Join(t.TempDir(), "models")
 		require.NoError(t, os.Rename(repository(t, "emulated"), dir))
 		config := filepath.Join(dir, "emulated", "config.pbtxt")
 		text, err := os.ReadFile(config)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(config, append(text, teamsBatching...), 0o644))
-		s, err := rig.StartServer(t.Context(), rig.ServerOptions{Server: setting(t, "CONCH_TRITONSERVER"), Repository: dir, Flags: append([]string{"--load-model=emulated"}, flags...)})
+		s, err := rig.StartServer(t.Context(), rig.ServerOptions{
+			Server: setting(t, "CONCH_TRITONSERVER"), Repository: dir, Flags: append([]string{"--load-model=emulated"}, flags...),
+			Environment: []string{w.emulation, "CONCH_GPU=" + []string{"one", "two"}[i]}, // names of the team's own
+		})
 		require.NoError(t, err)
 		t.Cleanup(func() {
 			_ = syscall.Kill(s.Pid(), syscall.SIGCONT) // it may be stopped where the test failed
@@ -112,6 +114,7 @@ func requireUp(t *testing.T, a *client.Client, ids ...string) {
 // while a server hangs, after it is back, and after others have unloaded the
 // model from it. Requests are passed on one by one.
 func TestAttachObserves(t *testing.T) {
+	t.Parallel()
 	w := newTeam(t)
 	before := w.configs("emulated")
 	c := w.attach("observe", func(settings map[string]any) { // a server will hang
@@ -154,6 +157,7 @@ func TestAttachObserves(t *testing.T) {
 // Clients send single rows, one server batches them: its statistics have l(b), and
 // Triton's side of the advice is Triton with that batching.
 func TestAttachLearnsFromBatchesOfTheServer(t *testing.T) {
+	t.Parallel()
 	w := newTeam(t)
 	w.servers, w.dirs = w.servers[:1], w.dirs[:1]
 	c := w.attach("observe", nil)
@@ -197,6 +201,7 @@ func TestAttachLearnsFromBatchesOfTheServer(t *testing.T) {
 
 // A server that dies takes no request with it.
 func TestAttachOutlivesAServer(t *testing.T) {
+	t.Parallel()
 	w := newTeam(t)
 	c := w.attach("observe", nil)
 	a := admin(t, c)
@@ -211,6 +216,7 @@ func TestAttachOutlivesAServer(t *testing.T) {
 // Control takes the batching from the servers; release gives it back, under load
 // and for good, and twice is once.
 func TestAttachControlsAndReleases(t *testing.T) {
+	t.Parallel()
 	w := newTeam(t)
 	before := w.configs("emulated")
 	require.EqualValues(t, 700, before[0].GetDynamicBatching().GetMaxQueueDelayMicroseconds())
@@ -264,6 +270,7 @@ func TestAttachControlsAndReleases(t *testing.T) {
 // With the servers' repositories conch places its own models, puts what was there
 // aside, and back; what it brought stays, with batching of its own.
 func TestAttachPlacesModelsAndReleasesThem(t *testing.T) {
+	t.Parallel()
 	w := newTeam(t)
 	before := w.configs("emulated")
 	own := repository(t, "emulated", "fragile")
@@ -303,9 +310,11 @@ func TestAttachPlacesModelsAndReleasesThem(t *testing.T) {
 // A server that takes no loads is served, and conch says why it does not control
 // it.
 func TestAttachWithoutModelControl(t *testing.T) {
+	t.Parallel()
 	w := newTeam(t)
 	require.NoError(t, w.servers[1].Close())
-	none, err := rig.StartServer(t.Context(), rig.ServerOptions{Server: setting(t, "CONCH_TRITONSERVER"), Repository: w.dirs[1], Flags: []string{"--model-control-mode=none"}})
+	none, err := rig.StartServer(t.Context(), rig.ServerOptions{Server: setting(t, "CONCH_TRITONSERVER"), Repository: w.dirs[1], Flags: []string{"--model-control-mode=none"},
+		Environment: []string{w.emulation, "CONCH_GPU=two"}})
 	require.NoError(t, err)
 	w.servers[1] = none
 	t.Cleanup(func() { require.NoError(t, none.Close()) })

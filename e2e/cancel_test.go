@@ -92,6 +92,7 @@ func slowHTTP() string {
 // Requests go away by deadline, cancel and disconnect, over both protocols, while they wait and while they run. What had not begun never
 // runs, by the server's own count of rows; what shares an execution with those that went is answered; and the metrics say who went how.
 func TestWhoIsGoneIsNotServed(t *testing.T) {
+	t.Parallel()
 	c, held := held(t)
 	a, client := admin(t, c), triton(t, c)
 	waiting := func(n int) {

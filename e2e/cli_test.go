@@ -44,6 +44,7 @@ func (t inOrder) Run(name string, script func(testscript.T)) {
 // The scripts of testdata/script drive tritonctl against one conch, one after the other. Each leaves it as it found it, but for the
 // history.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	c := start(t, 2, nil, "emulated", "encoder")
 	bin := setting(t, "CONCH_BIN")
 	own, more := repository(t, "emulated", "encoder"), repository(t, "emulated", "encoder", "fragile")

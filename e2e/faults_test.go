@@ -40,6 +40,7 @@ func firstOutput(r *tritonpb.ModelInferResponse) float32 {
 // One value of one caller makes the model raise for the whole batch, and some callers send what Triton refuses before it runs. Each of
 // them alone is told so.
 func TestBadTensorFailsItsCallerAlone(t *testing.T) {
+	t.Parallel()
 	c := start(t, 1, nil, "fragile")
 	triton := triton(t, c)
 	before := sharedExecutions(t, triton, "fragile")
@@ -90,6 +91,7 @@ func TestBadTensorFailsItsCallerAlone(t *testing.T) {
 // Both servers are killed under load, one after the other: what runs there is retried on the other one, and the first has to serve alone
 // once it is back.
 func TestKilledServerIsBackAndNobodyNotices(t *testing.T) {
+	t.Parallel()
 	c := start(t, 2, nil, "emulated")
 	a := admin(t, c)
 	all := partitions(t, a)
@@ -129,6 +131,7 @@ func moodySettings(t *testing.T) map[string]any {
 }
 
 func TestFailingPolicyChangesNothingForTraffic(t *testing.T) {
+	t.Parallel()
 	c := start(t, 1, moodySettings(t), "emulated")
 	a := admin(t, c)
 	before, err := a.Plan(t.Context())
@@ -174,6 +177,7 @@ func TestFailingPolicyChangesNothingForTraffic(t *testing.T) {
 
 // The swap changes everything a plan can change: two partitions instead of one, another discipline.
 func TestPolicySwapUnderLoadLosesNothing(t *testing.T) {
+	t.Parallel()
 	c := start(t, 1, map[string]any{"policy": map[string]any{
 		"name": "moody", "executable": moodySettings(t)["policy"].(map[string]any)["executable"], "parameters": map[string]any{"mood": "well"},
 	}}, "emulated")

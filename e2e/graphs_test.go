@@ -100,6 +100,7 @@ func distance(a, b []float32) float64 {
 // Callers of one to three rows each meet in batches, over gRPC, HTTP with JSON tensors and HTTP with binary ones; each gets what ONNX
 // Runtime computes for its rows.
 func TestGraphsAnswerLikeONNXRuntime(t *testing.T) {
+	t.Parallel()
 	c := start(t, 2, nil, "cnn", "encoder")
 	grpc := triton(t, c)
 	protocols := []struct {

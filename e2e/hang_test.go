@@ -16,6 +16,7 @@ import (
 // taken out within the probe's deadline, what waited for it is answered
 // elsewhere, and another is started in its place.
 func TestHungTritonIsReplaced(t *testing.T) {
+	t.Parallel()
 	c := start(t, 2, map[string]any{"driver": map[string]any{
 		"kind": "process", "tritonserver": setting(t, "CONCH_TRITONSERVER"), "probe": map[string]any{"period": "100ms", "deadline": "2s"},
 	}}, "emulated")

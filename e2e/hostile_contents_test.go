@@ -70,6 +70,7 @@ func pids(t *testing.T, c *rig.Conch) map[int]string {
 // Every request that is known to kill a server is sent at a real one, through conch, while others go about their business: each is
 // refused, nobody else notices, and the server and the stubs of its models are still the same processes.
 func TestHostileContentsHurtNobody(t *testing.T) {
+	t.Parallel()
 	c := serve(t, rig.ConchOptions{Repository: conformanceModels(t, "identity", "string", "unbatched", "sequence"), GPUs: 1})
 	before := pids(t, c)
 	require.GreaterOrEqual(t, len(before), 6, "a server, four stubs, a policy: %v", before)

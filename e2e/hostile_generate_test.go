@@ -80,6 +80,7 @@ func desert(ctx context.Context, address string, random *rand.Rand) error {
 // Callers of generate and generate_stream disconnect at any moment under load: neither the server nor Conch minds, and who stays gets all
 // answers, over HTTP and on gRPC streams.
 func TestWhoLeavesGeneration(t *testing.T) {
+	t.Parallel()
 	server, c := observed(t, "decoupled", "identity")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

@@ -74,6 +74,7 @@ func discard(c net.Conn) <-chan struct{} {
 
 // What clients do to HTTP/2 below gRPC reaches no server and disturbs nobody.
 func TestHostileHTTP2(t *testing.T) {
+	t.Parallel()
 	b := besiege(t)
 	message := framed(t)
 	half := message[:len(message)/2]

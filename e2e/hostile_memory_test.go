@@ -53,6 +53,7 @@ func fromMemory(input, output bool) *tritonpb.ModelInferRequest {
 // A server dies of memory that was taken away after it was registered. Conch refuses requests that use it, over both protocols and on
 // streams, and passes them on again once it is back.
 func TestMemoryThatIsTakenAway(t *testing.T) {
+	t.Parallel()
 	c := serve(t, rig.ConchOptions{Repository: conformanceModels(t, "identity"), GPUs: 2})
 	client := triton(t, c)
 	path := sharedObject(t, "conch", client)
@@ -94,6 +95,7 @@ func TestMemoryThatIsTakenAway(t *testing.T) {
 
 // What Conch keeps from a server is known to kill one.
 func TestMemoryThatIsTakenAwayKills(t *testing.T) {
+	t.Parallel()
 	s, err := rig.StartServer(t.Context(), rig.ServerOptions{Server: setting(t, "CONCH_TRITONSERVER"), Repository: conformanceModels(t, "identity"), Flags: []string{"--load-model=identity"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })

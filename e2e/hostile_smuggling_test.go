@@ -18,6 +18,7 @@ import (
 // Requests whose length can be read in two ways are refused, or answered with a connection that ends: what may be another request inside
 // them is never taken for one.
 func TestRequestSmuggling(t *testing.T) {
+	t.Parallel()
 	b := besiege(t)
 	body := `{"id":"` + marker + `","inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,2],"data":[1,2]}]}`
 	inner := fmt.Sprintf("POST /v2/models/identity/infer HTTP/1.1\r\nHost: c\r\nContent-Length: %d\r\n\r\n%s", len(body), body)

@@ -93,6 +93,7 @@ func observed(t *testing.T, models ...string) (*rig.Server, *rig.Conch) {
 // A real server crashes when requests of decoupled models follow others on streams, and when streams are cancelled that it is answering:
 // as it stands, within some hundred requests or some thousand cancels. Behind Conch, though it only observes, it does not.
 func TestStreamsThatKill(t *testing.T) {
+	t.Parallel()
 	server, c := observed(t, "decoupled", "identity")
 
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -147,6 +147,7 @@ func closedWithin(t *testing.T, c net.Conn, limit time.Duration) string {
 
 // Ten thousand connections that say nothing, on each protocol, cost what docs/operations.md says, and others are served.
 func TestIdleConnections(t *testing.T) {
+	t.Parallel()
 	c := fortress(t)
 	base := rss(t, c.Pid())
 	var limit syscall.Rlimit
@@ -176,6 +177,7 @@ func TestIdleConnections(t *testing.T) {
 
 // What is refused over HTTP, and how.
 func TestHostileHTTP(t *testing.T) {
+	t.Parallel()
 	c := fortress(t)
 	infer := "POST /v2/models/" + quickModel + "/infer HTTP/1.1\r\nHost: c\r\n"
 	post := func(rest string) string {
@@ -230,6 +232,7 @@ func TestHostileHTTP(t *testing.T) {
 
 // Bodies that are never whole count while they come: beyond the limit others are refused or the unfinished evicted, and memory is bounded.
 func TestBodiesThatAreNeverWhole(t *testing.T) {
+	t.Parallel()
 	c := fortress(t)
 	base := rss(t, c.Pid())
 	peak := watchRSS(t, c.Pid())
@@ -350,6 +353,7 @@ func (h *rawHTTP2) open(id uint32) {
 
 // Calls that are opened and reset, and pings, as fast as they can be written.
 func TestFloodsOverHTTP2(t *testing.T) {
+	t.Parallel()
 	c := fortress(t)
 	base := rss(t, c.Pid())
 	peak := watchRSS(t, c.Pid())
@@ -390,6 +394,7 @@ func TestFloodsOverHTTP2(t *testing.T) {
 
 // Answers that nobody takes: the client asks for much and opens no window.
 func TestAnswersThatNobodyTakes(t *testing.T) {
+	t.Parallel()
 	c := fortress(t)
 	raw := dialTCP(t, c.GRPC)
 	f := newRawHTTP2(t, raw)
@@ -427,6 +432,7 @@ func TestAnswersThatNobodyTakes(t *testing.T) {
 
 // Messages that are too large, as they are or once they are unpacked, are refused in gRPC's words.
 func TestLargeMessages(t *testing.T) {
+	t.Parallel()
 	c := fortress(t)
 	base := rss(t, c.Pid())
 	peak := watchRSS(t, c.Pid())

@@ -26,6 +26,7 @@ import (
 
 // Everything that conch has accepted when it is told to end is answered, and its servers end with it.
 func TestDrainOnSIGTERM(t *testing.T) {
+	t.Parallel()
 	c := start(t, 2, nil, "emulated")
 	a := admin(t, c)
 	triton := triton(t, c)
@@ -105,6 +106,7 @@ func holdEmulation(t *testing.T, c *rig.Conch, partitions int) (release func()) 
 
 // A conch that starts again on its state serves what it served, and an unclean end is no exception.
 func TestRestartOnTheSameState(t *testing.T) {
+	t.Parallel()
 	c := start(t, 2, nil, "emulated")
 	a := admin(t, c)
 	before, err := a.Plan(t.Context())

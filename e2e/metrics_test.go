@@ -82,6 +82,7 @@ func (m metrics) sum(family string, labels ...string) float64 {
 
 // What conch did is seen in its metrics, both ways, and in those of its servers.
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	c := start(t, 2, nil, "emulated")
 	triton := triton(t, c)
 	const requests = 12
@@ -139,6 +140,7 @@ func TestMetrics(t *testing.T) {
 
 // Readiness says what is missing while conch starts; liveness does not wait for that.
 func TestReadinessHasReasons(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	port := listener.Addr().(*net.TCPAddr).Port

@@ -310,6 +310,7 @@ func (m *mix) prepare(t *testing.T, direct tritonpb.GRPCInferenceServiceClient) 
 // share executions on three servers. Every caller gets what the model alone would have answered: computed here where Go can, asked of a server
 // directly where it cannot.
 func TestMix(t *testing.T) {
+	t.Parallel()
 	t.Run(fmt.Sprintf("seed=%d", *mixSeed), func(t *testing.T) {
 		c := serve(t, rig.ConchOptions{Repository: mixRepository(t), GPUs: 3})
 		m := &mix{seed: *mixSeed}

@@ -52,6 +52,7 @@ func conformanceModels(t *testing.T, names ...string) string {
 
 // What must not be batched is answered as Triton answers it, by two servers as if they were one, and tritonctl says why it is not batched.
 func TestPassThrough(t *testing.T) {
+	t.Parallel()
 	c := serve(t, rig.ConchOptions{Repository: conformanceModels(t, "decoupled", "sequence", "unbatched", "identity"), GPUs: 2})
 	triton := triton(t, c)
 	for _, m := range []struct {

@@ -39,6 +39,7 @@ func advise(t *testing.T, c *rig.Conch) {
 // An operator cuts the GPU in other partitions while requests flow: every server is replaced, the new ones serve before the old ones end,
 // and nobody notices.
 func TestPlanApplyUnderLoadLosesNothing(t *testing.T) {
+	t.Parallel()
 	c := start(t, 1, nil, "emulated")
 	a := admin(t, c)
 	advise(t, c)

@@ -223,6 +223,7 @@ func portsOf(t *testing.T, c *rig.Conch) (ports [3]int) {
 // One conch after another takes over the same addresses, and callers of every
 // kind notice nothing.
 func TestRollingRestart(t *testing.T) {
+	t.Parallel()
 	shared := map[string]any{"reusePort": true}
 	running := embedded(t, rig.ConchOptions{Listen: shared})
 	ports := portsOf(t, running)
@@ -246,6 +247,7 @@ func TestRollingRestart(t *testing.T) {
 // Connections that the kernel has made and the old conch has not accepted when it closes its listeners are served, too: it gets the processor
 // in short turns while they come, so that some always wait.
 func TestRestartLosesNoConnectionThatWaits(t *testing.T) {
+	t.Parallel()
 	shared := map[string]any{"reusePort": true}
 	old := embedded(t, rig.ConchOptions{Listen: shared})
 	next := embedded(t, rig.ConchOptions{Listen: shared, Ports: portsOf(t, old)})
@@ -302,6 +304,7 @@ func alive(address string) error {
 
 // A second conch needs leave to share an address.
 func TestAddressesAreNotSharedByChance(t *testing.T) {
+	t.Parallel()
 	running := embedded(t, rig.ConchOptions{})
 	var ports [3]int
 	_, port, err := net.SplitHostPort(running.GRPC)

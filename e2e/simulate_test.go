@@ -20,6 +20,7 @@ import (
 
 // What arrives at a conch under load is recorded, replayed on virtual time and judged, with the programs that a person runs.
 func TestLiveTrafficIsRecordedReplayedAndJudged(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	emulated, err := rig.Zoo("A100", 4, 16, "ResNet50")

@@ -19,6 +19,7 @@ import (
 
 // A minitriton as a process of its own stands in for a tritonserver: it serves, can be killed, and comes back with its models.
 func TestMinitritonAsAProcess(t *testing.T) {
+	t.Parallel()
 	program := filepath.Join(t.TempDir(), "minitriton")
 	script := fmt.Sprintf("#!/bin/sh\nexec '%s' minitriton \"$@\"\n", filepath.Join(setting(t, "CONCH_BIN"), "conch-bench"))
 	require.NoError(t, os.WriteFile(program, []byte(script), 0o700))

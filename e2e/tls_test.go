@@ -16,6 +16,7 @@ import (
 
 // Conch reaches a real tritonserver that serves gRPC over TLS, and one that asks for conch's own certificate.
 func TestTLSToTriton(t *testing.T) {
+	t.Parallel()
 	authority := certstest.New(t, "authority")
 	dir := t.TempDir()
 	ca := certstest.Write(t, dir, "ca.pem", authority.PEM)
@@ -61,6 +62,7 @@ func TestTLSToTriton(t *testing.T) {
 
 // A server of another authority is not trusted: conch does not become ready, and says why.
 func TestTLSToAStranger(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	ca := certstest.Write(t, dir, "ca.pem", certstest.New(t, "trusted").PEM)
 	certificate, key := certstest.New(t, "another").Issue("triton", time.Hour).Write(t, dir, "triton")

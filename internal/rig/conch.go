@@ -59,6 +59,7 @@ type Conch struct {
 	dir    string
 	bin    string
 	child  *child
+	ports  *ports
 }
 
 // StartConch starts conch and returns once it is ready and serves the models. Close it.
@@ -118,10 +119,11 @@ func (c *Conch) configure(o ConchOptions) error {
 	if err != nil {
 		return err
 	}
+	c.ports = free
 	var addresses [3]string
 	for i, port := range o.Ports {
 		if port == 0 {
-			port = free[i]
+			port = free.numbers[i]
 		}
 		addresses[i] = "127.0.0.1:" + strconv.Itoa(port)
 	}
@@ -237,6 +239,9 @@ func (c *Conch) Close() error {
 	var err error
 	if c.child != nil {
 		err = c.child.stop(40 * time.Second)
+	}
+	if c.ports != nil {
+		c.ports.release()
 	}
 	return errors.Join(err, os.RemoveAll(c.dir))
 }

@@ -22,8 +22,8 @@ type ServerOptions struct {
 	Server string
 	// Repository is the model repository. Nothing of it is loaded: the server is in explicit control mode.
 	Repository string
-	// Flags are further flags of tritonserver.
-	Flags []string
+	// Flags are further flags of tritonserver, and Environment further variables, as NAME=value.
+	Flags, Environment []string
 }
 
 // Server is one Triton that nobody stands in front of.
@@ -34,6 +34,7 @@ type Server struct {
 	dir, repository string
 	mini            *minitriton.Server
 	child           *child
+	ports           *ports
 }
 
 // StartServer starts a server and returns once it is live. Close it.
@@ -72,17 +73,19 @@ func (s *Server) startMini(ctx context.Context, o ServerOptions) error {
 }
 
 func (s *Server) startReal(ctx context.Context, o ServerOptions) error {
-	ports, err := freePorts(3)
+	free, err := freePorts(3)
 	if err != nil {
 		return err
 	}
+	s.ports = free
+	ports := free.numbers
 	arguments := append([]string{
 		"--model-repository=" + o.Repository, "--model-control-mode=explicit", "--disable-auto-complete-config", "--strict-readiness=false",
 		"--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1",
 		fmt.Sprintf("--http-port=%d", ports[0]), fmt.Sprintf("--grpc-port=%d", ports[1]), fmt.Sprintf("--metrics-port=%d", ports[2]),
 		"--exit-timeout-secs=2", "--backend-config=python,shm-region-prefix-name=" + filepath.Base(s.dir),
 	}, o.Flags...)
-	if s.child, err = start("tritonserver", filepath.Join(s.dir, "tritonserver.log"), o.Server, arguments, nil); err != nil {
+	if s.child, err = start("tritonserver", filepath.Join(s.dir, "tritonserver.log"), o.Server, arguments, o.Environment); err != nil {
 		return err
 	}
 	address := func(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
@@ -130,6 +133,9 @@ func (s *Server) Close() error {
 		for _, file := range left {
 			errs = append(errs, os.Remove(file))
 		}
+	}
+	if s.ports != nil {
+		s.ports.release()
 	}
 	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
 }

@@ -47,6 +47,7 @@ type Tritons struct {
 	dir     string
 	minis   []*minitriton.Server
 	servers []*child
+	ports   []*ports
 }
 
 // StartTritons starts the servers and returns once every model is ready on each. Close them.
@@ -149,10 +150,12 @@ func (t *Tritons) namesOn(o TritonOptions, gpu int) []string {
 }
 
 func (t *Tritons) startReal(o TritonOptions, gpu, repository string) error {
-	ports, err := freePorts(3)
+	free, err := freePorts(3)
 	if err != nil {
 		return err
 	}
+	t.ports = append(t.ports, free)
+	ports := free.numbers
 	arguments := []string{
 		"--model-repository=" + repository, "--model-control-mode=none", "--disable-auto-complete-config", "--strict-readiness=false",
 		"--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1",
@@ -197,6 +200,9 @@ func (t *Tritons) Close() error {
 	wg.Wait()
 	for _, s := range t.minis {
 		errs = append(errs, s.Close())
+	}
+	for _, p := range t.ports {
+		p.release()
 	}
 	return errors.Join(append(errs, os.RemoveAll(t.dir))...)
 }
