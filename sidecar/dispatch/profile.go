@@ -88,8 +88,9 @@ func (q *queues) learn(delay time.Duration) {
 }
 
 func (q *queues) modelSpec(m *model) queue.ModelSpec {
+	believed, optimistic := q.tables(m)
 	return queue.ModelSpec{
-		Name: m.name, Classes: q.tables(m), MaxBatch: max(1, m.spec.RowLimit()),
+		Name: m.name, Classes: believed, Optimistic: optimistic, MaxBatch: max(1, m.spec.RowLimit()),
 		// A request that was queued under the table before must not wait for a batch
 		// that nobody makes any more.
 		Closed: m.spec.RowLimit() == 0,
@@ -98,17 +99,18 @@ func (q *queues) modelSpec(m *model) queue.ModelSpec {
 }
 
 // tables makes one latency table for each class of a model: the upper quantile
-// of the profile at the partition's share, and Conch's own time on top.
-func (q *queues) tables(m *model) []queue.Table {
-	tables := make([]queue.Table, len(m.classes))
+// of the profile at the partition's share, and Conch's own time on top; and an optimistic
+// one where the profile is not known well.
+func (q *queues) tables(m *model) (tables, optimistic []queue.Table) {
+	tables, optimistic = make([]queue.Table, len(m.classes)), make([]queue.Table, len(m.classes))
 	n := max(1, m.spec.RowLimit())
 	budget := queue.Time(q.profiles.budget.Current())
 	for i, c := range m.classes {
 		p := q.profiles.of[profileKey{m.name, c.gpuType}]
 		if p.GetUsable() {
-			tables[i] = forecast.Table(p, c.share, n, budget)
+			tables[i], optimistic[i] = forecast.Table(p, c.share, n, budget), forecast.Optimistic(p, c.share, n, budget)
 		}
 	}
 	m.margin.Sets(tables)
-	return tables
+	return tables, optimistic
 }

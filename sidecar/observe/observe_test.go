@@ -158,6 +158,17 @@ func execute(r *observe.Recorder, model string, rows int, took time.Duration) {
 	r.Executed(observe.Execution{Model: model, Partition: "p", GPUType: "T4", ThreadPercentage: 100, Rows: rows, Start: start, End: start.Add(took)})
 }
 
+// steadily executes batches of so many rows, ten a second for some seconds, and returns when they end.
+func steadily(r *observe.Recorder, model string, from time.Time, seconds, rows int, took func() time.Duration) time.Time {
+	for i := range 10 * seconds {
+		at := from.Add(time.Duration(i) * 100 * time.Millisecond)
+		r.Executed(observe.Execution{Model: model, Partition: "p", GPUType: "T4", ThreadPercentage: 100, Rows: rows, Start: at, End: at.Add(took())})
+	}
+	return from.Add(time.Duration(seconds) * time.Second)
+}
+
+func always(took time.Duration) func() time.Duration { return func() time.Duration { return took } }
+
 func profile(t testing.TB, r *observe.Recorder) *policy.Profile {
 	all := r.Profiles()
 	require.Len(t, all, 1)
@@ -172,17 +183,15 @@ func TestProfileLearnsOnline(t *testing.T) {
 	r, random := recorder(t), rand.New(rand.NewPCG(3, 4))
 	r.SetModel("m", "r1", 16, nil)
 	require.Equal(t, "nothing was observed yet", r.Unusable("m", "T4"))
-	noisy := func(rows int) time.Duration {
-		return time.Duration(float64(line(time.Millisecond, 5*time.Millisecond, rows)) * (1 + .02*random.NormFloat64()))
+	noisy := func(rows int) func() time.Duration {
+		return func() time.Duration {
+			return time.Duration(float64(line(time.Millisecond, 5*time.Millisecond, rows)) * (1 + .02*random.NormFloat64()))
+		}
 	}
-	for range 50 {
-		execute(r, "m", 1, noisy(1))
-	}
+	now := steadily(r, "m", start, 5, 1, noisy(1))
 	require.False(t, profile(t, r).GetUsable())
 	require.Equal(t, "only one batch size was observed often enough", r.Unusable("m", "T4"))
-	for range 50 {
-		execute(r, "m", 4, noisy(4))
-	}
+	now = steadily(r, "m", now, 5, 4, noisy(4))
 	p := profile(t, r)
 	require.True(t, p.GetUsable())
 	require.Empty(t, r.Unusable("m", "T4"))
@@ -198,7 +207,7 @@ func TestProfileLearnsOnline(t *testing.T) {
 	}
 	// One stall of a second must not move a deadline by much.
 	before, _ := p.Upper(4, 100)
-	execute(r, "m", 4, time.Second)
+	r.Executed(observe.Execution{Model: "m", Partition: "p", GPUType: "T4", ThreadPercentage: 100, Rows: 4, Start: now, End: now.Add(time.Second)})
 	after, _ := profile(t, r).Upper(4, 100)
 	require.InEpsilon(t, before, after, .05)
 }
@@ -235,13 +244,11 @@ func TestCalibratedThenObserved(t *testing.T) {
 	require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_CALIBRATED, p.GetSource())
 	l8, _ := p.Latency(8, 100)
 	require.InDelta(t, 12_000, l8, 1)
-	for range 20 {
-		execute(r, "m", 2, 12*time.Millisecond) // twice what was calibrated
-	}
+	steadily(r, "m", start, 20, 2, always(12*time.Millisecond)) // twice what was calibrated
 	p = profile(t, r)
 	require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_OBSERVED, p.GetSource())
 	l8, _ = p.Latency(8, 100)
-	require.InDelta(t, 24_000, l8, 1)
+	require.InEpsilon(t, 24_000, l8, .03)
 	require.True(t, p.GetInterfered())
 }
 
@@ -269,20 +276,23 @@ func TestOneStallWhileCalibrating(t *testing.T) {
 	}
 }
 
-// TestInterfered is INFaaS's rule: above 1.5 times, until below 1.25 times.
+// TestInterfered is INFaaS's rule: above 1.5 times, until below 1.25 times; for ten seconds, and a minute after the last change.
 func TestInterfered(t *testing.T) {
 	r := recorder(t)
 	r.SetModel("m", "r1", 1, nil)
 	r.Calibrated("m", "T4", 100, []observe.Sample{{Rows: 1, Duration: 10 * time.Millisecond}})
 	require.False(t, profile(t, r).GetInterfered())
-	for _, step := range []struct {
-		took time.Duration
-		want bool
-	}{{10, false}, {14, false}, {16, true}, {14, true}, {13, true}, {12, false}, {14, false}} {
-		for range 200 {
-			execute(r, "m", 1, step.took*time.Millisecond)
-		}
-		require.Equal(t, step.want, profile(t, r).GetInterfered(), "%d ms", step.took)
+	now := start
+	for i, step := range []struct {
+		seconds int
+		took    time.Duration
+		want    bool
+	}{
+		{20, 10, false}, {20, 14, false}, {8, 16, false}, {8, 14, false}, {8, 16, false}, {8, 16, true}, {20, 14, true}, {20, 13, true},
+		{20, 12, false}, {20, 16, false}, {20, 16, false}, {25, 16, true}, {30, 10, true},
+	} {
+		now = steadily(r, "m", now, step.seconds, 1, always(step.took*time.Millisecond))
+		require.Equal(t, step.want, profile(t, r).GetInterfered(), "step %d: %d ms", i, step.took)
 	}
 }
 
@@ -377,14 +387,6 @@ func TestProfileInvariants(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestBatches(t *testing.T) {
-	require.Equal(t, []int{1}, observe.Batches(0))
-	require.Equal(t, []int{1, 2, 3, 4, 5}, observe.Batches(5))
-	b := observe.Batches(1000)
-	require.Less(t, len(b), 80)
-	require.Equal(t, 1000, b[len(b)-1])
 }
 
 func TestMoved(t *testing.T) {
@@ -491,5 +493,32 @@ func BenchmarkRecorder(b *testing.B) {
 		at = at.Add(time.Microsecond)
 		r.Arrived("m", 1, at)
 		r.Finished(observe.Outcome{Model: "m", Result: observe.OK, Latency: time.Millisecond, At: at})
+	}
+}
+
+// BenchmarkExecuted is what an execution costs the request path.
+func BenchmarkExecuted(b *testing.B) {
+	r, err := observe.New(prometheus.NewRegistry())
+	require.NoError(b, err)
+	at := start
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		at = at.Add(time.Millisecond)
+		execution := observe.Execution{Model: "m", Partition: "p", GPUType: "T4", ThreadPercentage: 100, Rows: 1 + i%16, Start: at, End: at.Add(5 * time.Millisecond)}
+		r.Executed(execution)
+	}
+}
+
+// BenchmarkProfiles is what a look at a model's profile costs the plan path: sixteen batch sizes in use.
+func BenchmarkProfiles(b *testing.B) {
+	r, err := observe.New(nil)
+	require.NoError(b, err)
+	r.SetModel("m", "r", 32, &observe.Line{Alpha: time.Millisecond, Beta: 5 * time.Millisecond})
+	for i := range 16 {
+		steadily(r, "m", start, 20, i+1, always(line(time.Millisecond, 5*time.Millisecond, i+1)))
+	}
+	for i := 0; b.Loop(); i++ {
+		execute(r, "m", 1+i%16, line(time.Millisecond, 5*time.Millisecond, 1+i%16))
+		r.Profiles()
 	}
 }

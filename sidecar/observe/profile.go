@@ -10,6 +10,7 @@ import (
 	"sort"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/observe/curve"
 )
 
 // Profiles returns what is known of l(b) of every model on every GPU type, by
@@ -17,9 +18,7 @@ import (
 func (r *Recorder) Profiles() []*policy.Profile {
 	var all []*policy.Profile
 	for _, m := range r.sorted() {
-		m.mu.Lock()
 		all = append(all, m.profiles()...)
-		m.mu.Unlock()
 	}
 	return all
 }
@@ -31,20 +30,79 @@ func (r *Recorder) Unusable(name, gpuType string) string {
 	if m == nil {
 		return ""
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	why := "nothing was observed yet"
-	for c, curve := range m.classes {
-		if c.gpuType != gpuType {
+	for _, l := range m.learn() {
+		if l.gpuType != gpuType {
 			continue
 		}
-		l := curve.learn(m.declared, m.maxBatch)
-		if l.usable {
+		if l.Usable {
 			return ""
 		}
-		why = l.why
+		why = l.Why
 	}
 	return why
+}
+
+// learnt is what is believed of a class, and what it was learnt from.
+type learnt struct {
+	class
+	*curve.Learnt
+	maxBatch   int
+	interfered bool
+	from       basis
+}
+
+// basis tells whether there is anything new to learn from: measurements, a second that has
+// passed, what is declared or estimated.
+type basis struct {
+	changes, priors uint64
+	second          int64
+}
+
+// learn brings every class of the model up to date, by type and share. It computes without
+// the model's lock, so that the request path does not wait.
+func (m *model) learn() []learnt {
+	type task struct {
+		of     *curve.Curve
+		clone  *curve.Curve
+		shapes []curve.Shape
+	}
+	m.mu.Lock()
+	now, maxBatch := m.latest, m.maxBatch
+	all, tasks := make([]learnt, 0, len(m.classes)), make([]task, 0, len(m.classes))
+	for c, known := range m.classes {
+		l := learnt{class: c, maxBatch: maxBatch, from: basis{known.Changes(), m.priors, now.Unix()}}
+		t := task{of: known}
+		if before := m.believed[c]; before.Learnt != nil && before.from == l.from {
+			l = before
+		} else {
+			t.clone, t.shapes = known.Clone(), m.shapes(c)
+		}
+		all, tasks = append(all, l), append(tasks, t)
+	}
+	m.mu.Unlock()
+
+	for i, t := range tasks {
+		if t.clone != nil {
+			l := t.clone.Learn(now, t.shapes, maxBatch)
+			all[i].Learnt = &l
+		}
+	}
+
+	m.mu.Lock()
+	for i, t := range tasks {
+		l := &all[i]
+		if t.clone != nil && m.classes[l.class] == t.of {
+			t.of.Follow(l.Learnt)
+			m.believed[l.class] = *l
+		}
+		l.interfered = t.of.Interfered()
+	}
+	m.mu.Unlock()
+	slices.SortFunc(all, func(a, b learnt) int {
+		return cmp.Or(cmp.Compare(a.gpuType, b.gpuType), cmp.Compare(a.share, b.share))
+	})
+	return all
 }
 
 // DeclareOn makes sure that a model with a declared profile has one on a GPU
@@ -71,43 +129,27 @@ func (r *Recorder) sorted() []*model {
 	return list
 }
 
-// profiles of the model; its lock is held.
+// profiles of the model, one for each GPU type.
 func (m *model) profiles() []*policy.Profile {
 	types := map[string]*policy.Profile{}
-	classes := make([]class, 0, len(m.classes))
-	for c := range m.classes {
-		classes = append(classes, c)
-	}
-	slices.SortFunc(classes, func(a, b class) int {
-		return cmp.Or(cmp.Compare(a.gpuType, b.gpuType), cmp.Compare(a.share, b.share))
-	})
-	for _, c := range classes {
-		curve := m.classes[c]
-		line := m.declared
-		if c.share != wholeGPU {
-			line = nil
-		}
-		l := curve.learn(line, m.maxBatch)
-		if len(l.points) == 0 {
+	for _, l := range m.learn() {
+		if l.Empty() {
 			continue
 		}
-		if l.usable && curve.baseline == nil {
-			curve.baseline = l.points
-		}
-		p := types[c.gpuType]
+		p := types[l.gpuType]
 		if p == nil {
-			p = &policy.Profile{Model: m.name, GpuType: c.gpuType}
-			types[c.gpuType] = p
+			p = &policy.Profile{Model: m.name, GpuType: l.gpuType}
+			types[l.gpuType] = p
 		}
-		p.Source = better(p.Source, l.source)
-		p.Interfered = p.Interfered || curve.interfered
+		p.Source = better(p.Source, l.Source)
+		p.Interfered = p.Interfered || l.interfered
 		// A share that is still being learnt must not spoil the others: its points
 		// are left out while another share has a usable curve.
 		switch {
-		case l.usable && !p.Usable:
-			p.Points, p.Usable = l.grid(c.share, m.maxBatch), true
-		case l.usable == p.Usable:
-			p.Points = append(p.Points, l.grid(c.share, m.maxBatch)...)
+		case l.Usable && !p.Usable:
+			p.Points, p.Usable = grid(l.Learnt, l.share, l.maxBatch), true
+		case l.Usable == p.Usable:
+			p.Points = append(p.Points, grid(l.Learnt, l.share, l.maxBatch)...)
 		}
 	}
 	list := make([]*policy.Profile, 0, len(types))
@@ -119,52 +161,39 @@ func (m *model) profiles() []*policy.Profile {
 }
 
 // better is the source that says more.
-func better(have policy.ProfileSource, s source) policy.ProfileSource {
+func better(have policy.ProfileSource, s curve.Source) policy.ProfileSource {
 	rank := []policy.ProfileSource{
-		policy.ProfileSource_PROFILE_SOURCE_UNSPECIFIED, policy.ProfileSource_PROFILE_SOURCE_DECLARED,
+		policy.ProfileSource_PROFILE_SOURCE_UNSPECIFIED, policy.ProfileSource_PROFILE_SOURCE_DECLARED, policy.ProfileSource_PROFILE_SOURCE_ESTIMATED,
 		policy.ProfileSource_PROFILE_SOURCE_CALIBRATED, policy.ProfileSource_PROFILE_SOURCE_OBSERVED,
 	}
 	return rank[max(slices.Index(rank, have), int(s))]
 }
 
-// Batches lists the batch sizes of the grid: all up to 16, then steps of an
-// eighth of an octave, and the largest itself.
-func Batches(maxBatch int) []int {
-	var all []int
-	for b := 1; b < maxBatch; b += max(1, 1<<max(0, int(math.Log2(float64(b)))-2)/2) {
-		all = append(all, b)
-	}
-	return append(all, max(1, maxBatch))
-}
-
 // grid is the curve as points of the contract. The upper latency is mean plus
 // one standard deviation, as in Symphony's own scheduler, and never falls as
 // batches grow.
-func (l *learnt) grid(share uint32, maxBatch int) []*policy.ProfilePoint {
-	batches := Batches(maxBatch)
+func grid(l *curve.Learnt, share uint32, maxBatch int) []*policy.ProfilePoint {
+	batches := curve.Batches(maxBatch)
 	points := make([]*policy.ProfilePoint, 0, len(batches))
 	upper := 0.0
 	for _, b := range batches {
-		mean, deviation := l.latency(b)
-		upper = max(upper, mean+deviation)
-		var count uint64
-		bound := 1.96 * deviation
-		if i, found := slices.BinarySearchFunc(l.points, b, func(q point, rows int) int { return q.rows - rows }); found {
-			count = l.points[i].count
-			bound /= math.Sqrt(max(1, l.points[i].weight))
-		}
+		e := l.At(b)
+		upper = max(upper, e.Mean+e.Deviation)
 		points = append(points, &policy.ProfilePoint{
-			Batch: uint32(b), ThreadPercentage: share, Observations: count,
-			LatencyUs:      &policy.Estimate{Value: mean, ErrorBound: bound},
+			Batch: uint32(b), ThreadPercentage: share, Observations: e.Observations,
+			LatencyUs:      &policy.Estimate{Value: e.Mean, ErrorBound: e.Bound},
 			LatencyUpperUs: upper,
 		})
 	}
 	return points
 }
 
+// boundStep is the change of an error bound, as a part of the latency, that the request path is told.
+const boundStep = .1
+
 // Moved reports whether a profile differs enough from another for the request
-// path to be told: usable or not, another grid, or an upper latency that moved
-// by more than the fraction.
+// path to be told: usable or not, another grid, an upper latency that moved by more than
+// the fraction, or an error bound that moved by a tenth of the latency.
 func Moved(from, to *policy.Profile, fraction float64) bool {
 	if from == nil || from.GetUsable() != to.GetUsable() || from.GetInterfered() != to.GetInterfered() || len(from.GetPoints()) != len(to.GetPoints()) {
 		return true
@@ -175,6 +204,9 @@ func Moved(from, to *policy.Profile, fraction float64) bool {
 			return true
 		}
 		if math.Abs(p.GetLatencyUpperUs()-q.GetLatencyUpperUs()) > fraction*p.GetLatencyUpperUs() {
+			return true
+		}
+		if math.Abs(p.GetLatencyUs().GetErrorBound()-q.GetLatencyUs().GetErrorBound()) > boundStep*p.GetLatencyUpperUs() {
 			return true
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/conch-serving/conch/sidecar/observe/curve"
 )
 
 // Window is how far back rates, statistics and busy shares look.
@@ -95,11 +97,29 @@ type model struct {
 	mu       sync.Mutex
 	arrivals arrivals
 	requests ring[requestCounts]
-	classes  map[class]*curve
+	classes  map[class]*curve.Curve
 	revision string
 	maxBatch int
 	declared *Line
+	// estimates by GPU type, points by share and rows.
+	estimates map[string][]PriorPoint
+	// priors counts changes of what is declared or estimated; believed is what was learnt last.
+	priors   uint64
+	believed map[class]learnt
+	// latest is the last moment that was reported of the model: what is older has lost
+	// weight by then.
+	latest time.Time
 }
+
+// class is where a profile holds: executions on one GPU type at one share take
+// the same time, wherever they are.
+type class struct {
+	gpuType string
+	share   uint32
+}
+
+// maxRows bounds the batch sizes that are told apart.
+const maxRows = 4096
 
 // requestCounts is one slot of a model's statistics.
 type requestCounts struct {
@@ -129,7 +149,7 @@ func (r *Recorder) model(name string) *model {
 	if m := old[name]; m != nil {
 		return m
 	}
-	m := &model{name: name, sums: r.metrics.model(name), classes: map[class]*curve{}}
+	m := &model{name: name, sums: r.metrics.model(name), classes: map[class]*curve.Curve{}, estimates: map[string][]PriorPoint{}, believed: map[class]learnt{}}
 	next := maps.Clone(old)
 	next[name] = m
 	r.models.Store(&next)
@@ -159,6 +179,7 @@ func (r *Recorder) Arrived(name string, rows int, at time.Time) {
 	m.sums.rows.Add(float64(rows))
 	m.mu.Lock()
 	m.arrivals.add(at, rows)
+	m.saw(at)
 	m.mu.Unlock()
 }
 
@@ -187,7 +208,8 @@ func (r *Recorder) Executed(e Execution) {
 	if e.Err != nil || e.Shared || e.Rows <= 0 || took <= 0 {
 		return
 	}
-	m.curve(class{e.GPUType, e.ThreadPercentage}).observe(e.Rows, took)
+	m.saw(e.End)
+	m.curve(class{e.GPUType, e.ThreadPercentage}).Observe(e.Rows, took, e.End)
 }
 
 // Busy takes a time in which a partition worked on requests. Times of one
@@ -248,7 +270,11 @@ func (r *Recorder) Calibrated(name, gpuType string, threadPercentage uint32, sam
 	m := r.model(name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.curve(class{gpuType, threadPercentage}).calibrate(samples)
+	all := make([]curve.Sample, len(samples))
+	for i, s := range samples {
+		all[i] = curve.Sample{Rows: s.Rows, Took: s.Duration}
+	}
+	m.curve(class{gpuType, threadPercentage}).Calibrate(all, m.latest)
 }
 
 // Sample is one timed execution.
@@ -265,9 +291,10 @@ func (r *Recorder) SetModel(name, revision string, maxBatch int, declared *Line)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.revision != revision && m.revision != "" {
-		m.classes = map[class]*curve{}
+		m.classes, m.estimates, m.believed = map[class]*curve.Curve{}, map[string][]PriorPoint{}, map[class]learnt{}
 	}
 	m.revision, m.maxBatch, m.declared = revision, max(1, maxBatch), declared
+	m.priors++
 }
 
 // Forget drops the models and partitions that keep does not name: their rates,
@@ -296,11 +323,18 @@ func (r *Recorder) Forget(keepModels, keepPartitions []string) {
 }
 
 // curve finds or makes the profile of a class. The model's lock is held.
-func (m *model) curve(c class) *curve {
+func (m *model) curve(c class) *curve.Curve {
 	l := m.classes[c]
 	if l == nil {
-		l = newCurve()
+		l = &curve.Curve{}
 		m.classes[c] = l
 	}
 	return l
+}
+
+// saw notes a moment that was reported.
+func (m *model) saw(at time.Time) {
+	if at.After(m.latest) {
+		m.latest = at
+	}
 }

@@ -30,7 +30,10 @@ func (r *Recorder) Served(name, gpuType string, threadPercentage uint32, all []E
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.curve(class{gpuType, threadPercentage}).serve(all)
+	c := m.curve(class{gpuType, threadPercentage})
+	for _, e := range all {
+		c.Serve(e.Rows, e.Count, e.Mean, m.latest)
+	}
 }
 
 // Unserved tells that Conch batches from here on: what servers said of themselves
@@ -40,35 +43,10 @@ func (r *Recorder) Unserved() {
 	for _, m := range r.sorted() {
 		m.mu.Lock()
 		for _, c := range m.classes {
-			c.unserve()
+			c.Unserve()
 		}
 		m.mu.Unlock()
 	}
-}
-
-// serve keeps a mean for each execution behind it, as many as count: how much
-// executions vary within one look at the server is not known.
-func (c *curve) serve(all []Executions) {
-	c.serving = true
-	for _, e := range all {
-		if e.Rows < 1 || e.Mean <= 0 {
-			continue
-		}
-		s := bucketed(c.served, e.Rows)
-		for range min(e.Count, memory) {
-			s.add(microseconds(e.Mean))
-		}
-		s.total += e.Count - min(e.Count, memory)
-	}
-}
-
-func (c *curve) unserve() {
-	if !c.serving {
-		return
-	}
-	c.serving = false
-	clear(c.observed)
-	c.baseline, c.judged, c.interfered = nil, 0, false
 }
 
 // ServerStatistics finds out what a server did between two looks at its

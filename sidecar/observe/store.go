@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/observe/curve"
 )
 
 // bucket of the state file that holds what was learnt: model name to stored.
@@ -24,16 +25,9 @@ type stored struct {
 }
 
 type storedCurve struct {
-	GPUType    string               `json:"gpu_type"`
-	Share      uint32               `json:"share"`
-	Observed   map[int]storedSample `json:"observed,omitempty"`
-	Calibrated map[int]storedSample `json:"calibrated,omitempty"`
-	Served     map[int]storedSample `json:"served,omitempty"`
-}
-
-type storedSample struct {
-	Microseconds []float32 `json:"us"`
-	Total        uint64    `json:"total"`
+	GPUType string `json:"gpu_type"`
+	Share   uint32 `json:"share"`
+	curve.Stored
 }
 
 // Save writes what was learnt to db.
@@ -42,8 +36,8 @@ func (r *Recorder) Save(db *bbolt.DB) error {
 	for _, m := range r.sorted() {
 		m.mu.Lock()
 		s := stored{Revision: m.revision}
-		for c, curve := range m.classes {
-			s.Curves = append(s.Curves, storedCurve{GPUType: c.gpuType, Share: c.share, Observed: pack(curve.observed), Calibrated: pack(curve.calibrated), Served: pack(curve.served)})
+		for c, l := range m.classes {
+			s.Curves = append(s.Curves, storedCurve{GPUType: c.gpuType, Share: c.share, Stored: l.Store()})
 		}
 		m.mu.Unlock()
 		if s.Revision == "" || len(s.Curves) == 0 {
@@ -90,34 +84,13 @@ func (r *Recorder) Restore(db *bbolt.DB) error {
 			m.mu.Lock()
 			if s.Revision == m.revision && len(m.classes) == 0 {
 				for _, c := range s.Curves {
-					m.classes[class{c.GPUType, c.Share}] = &curve{observed: unpack(c.Observed), calibrated: unpack(c.Calibrated), served: unpack(c.Served)}
+					m.classes[class{c.GPUType, c.Share}] = curve.Restore(c.Stored)
 				}
 			}
 			m.mu.Unlock()
 		}
 		return nil
 	})
-}
-
-func pack(in map[int]*samples) map[int]storedSample {
-	out := map[int]storedSample{}
-	for rows, s := range in {
-		ordered := append(append([]float32{}, s.ring[s.next:]...), s.ring[:s.next]...)
-		out[rows] = storedSample{Microseconds: ordered, Total: s.total}
-	}
-	return out
-}
-
-func unpack(in map[int]storedSample) map[int]*samples {
-	out := map[int]*samples{}
-	for rows, s := range in {
-		if rows < 1 || len(s.Microseconds) == 0 {
-			continue
-		}
-		ring := s.Microseconds[max(0, len(s.Microseconds)-memory):]
-		out[rows] = &samples{ring: ring, total: s.Total}
-	}
-	return out
 }
 
 func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }

@@ -27,25 +27,80 @@ func Table(p *policy.Profile, share uint32, n int, extra queue.Time) queue.Table
 	return t
 }
 
+// Optimistic is a table as by [Table] of what batches take at least, by the error bounds
+// of the profile: the queue may probe sizes that only this one allows. It is nil where it
+// differs little from the other, as it does once a profile is known well.
+func Optimistic(p *policy.Profile, share uint32, n int, extra queue.Time) queue.Table {
+	upper := Upper(p, share, n+1)
+	bound := row(boundsOf(p), share, n+1)
+	if upper == nil || bound == nil {
+		return nil
+	}
+	t := make(queue.Table, len(upper))
+	wide := false
+	for b := 1; b < len(t); b++ {
+		least := max(0, upper[b]-bound[b])
+		wide = wide || least < worthProbing*upper[b]
+		t[b] = max(queue.Time(least)+extra, t[b-1], 1)
+	}
+	if !wide {
+		return nil
+	}
+	return t
+}
+
+// worthProbing is the part of the believed latency below which a size must possibly be for
+// a table of its own; the queue's own limit is below that.
+const worthProbing = .9
+
 // Upper is the upper latency of 1..rows rows at the share in nanoseconds, by the
 // number of rows, made monotone; index 0 is unused. It interpolates as the
 // contract does (policy.Profile.Upper): linear in rows, and in 1/p between
 // shares. A share of 0 is the whole GPU. A profile without a usable point gives
 // nil.
 func Upper(p *policy.Profile, share uint32, rows int) []float64 {
-	grid := usable(p)
+	upper := row(usable(p), share, rows)
+	for b := 1; b < len(upper); b++ {
+		upper[b] = max(upper[b], upper[b-1], 1)
+	}
+	return upper
+}
+
+// row is the upper latency of a grid for 1..rows rows at one share, in nanoseconds; nil of
+// an empty one.
+func row(grid *policy.Profile, share uint32, rows int) []float64 {
 	if len(grid.GetPoints()) == 0 {
 		return nil
 	}
 	if share == 0 {
 		share = 100
 	}
-	upper := make([]float64, rows+1)
+	at := make([]float64, rows+1)
 	for b := 1; b <= rows; b++ {
 		us, _ := grid.Upper(uint32(b), share)
-		upper[b] = max(us*float64(time.Microsecond), upper[b-1], 1)
+		at[b] = us * float64(time.Microsecond)
 	}
-	return upper
+	return at
+}
+
+// boundsOf is a grid of the error bounds of a profile, as upper latencies.
+func boundsOf(p *policy.Profile) *policy.Profile {
+	grid := &policy.Profile{}
+	for _, q := range p.GetPoints() {
+		us := q.GetLatencyUs().GetErrorBound()
+		if !(us >= 0) || math.IsInf(us, 0) || q.GetBatch() == 0 || q.GetThreadPercentage() == 0 {
+			continue
+		}
+		grid.Points = append(grid.Points, &policy.ProfilePoint{Batch: q.GetBatch(), ThreadPercentage: q.GetThreadPercentage(), LatencyUpperUs: us})
+	}
+	sortGrid(grid)
+	return grid
+}
+
+func sortGrid(grid *policy.Profile) {
+	slices.SortStableFunc(grid.Points, func(a, b *policy.ProfilePoint) int {
+		return cmp.Or(cmp.Compare(a.GetThreadPercentage(), b.GetThreadPercentage()), cmp.Compare(a.GetBatch(), b.GetBatch()))
+	})
 }
 
 // usable is the part of a profile's grid that says something, in the order that
@@ -65,8 +120,6 @@ func usable(p *policy.Profile) *policy.Profile {
 		}
 		grid.Points = append(grid.Points, &policy.ProfilePoint{Batch: q.GetBatch(), ThreadPercentage: q.GetThreadPercentage(), LatencyUpperUs: us})
 	}
-	slices.SortStableFunc(grid.Points, func(a, b *policy.ProfilePoint) int {
-		return cmp.Or(cmp.Compare(a.GetThreadPercentage(), b.GetThreadPercentage()), cmp.Compare(a.GetBatch(), b.GetBatch()))
-	})
+	sortGrid(grid)
 	return grid
 }

@@ -28,7 +28,7 @@ const (
 
 	probeOften, probeSeldom = 16, 1024
 	// A size is probed where it may take less than this part of what is believed.
-	probeHope = .8
+	probeHope = .75
 	// A probe has at most so many times the rows that the belief allows.
 	probeGrowth = 2
 )

@@ -1,0 +1,85 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package curve
+
+import "time"
+
+// INFaaS (section 4.3) calls a model interfered when it takes 1.5 times its profile, and
+// no longer when it takes less than 1.25 times.
+const (
+	interferedAt  = 1.5
+	interferedEnd = 1.25
+	// judgedOver executions make one verdict.
+	judgedOver = 16
+	// A verdict must hold for heldFor before it counts, and for changesApart after the
+	// last change: what comes and goes within seconds is no reason for another plan.
+	heldFor      = 10 * time.Second
+	changesApart = time.Minute
+	// A curve that fell below this part of the baseline becomes the baseline: it had been
+	// taken on a disturbed machine.
+	betterBaseline = .8
+)
+
+// drift holds executions against a baseline.
+type drift struct {
+	baseline []point
+	// ratio is the decaying mean of measured over baseline latency, judged the number
+	// of executions in it.
+	ratio      float64
+	judged     int
+	interfered bool
+	// since is when the verdict began to differ from interfered, changed when
+	// interfered last changed.
+	since, changed time.Time
+}
+
+func (d *drift) restart() { *d = drift{interfered: d.interfered, changed: d.changed} }
+
+func (d *drift) judge(rows int, us float64, now time.Time) {
+	expected := at(d.baseline, rows)
+	if expected <= 0 {
+		return
+	}
+	d.judged++
+	d.ratio += (us/expected - d.ratio) / float64(min(d.judged, judgedOver))
+	if d.judged < judgedOver {
+		return
+	}
+	verdict := d.ratio > interferedAt
+	if d.interfered {
+		verdict = d.ratio >= interferedEnd
+	}
+	switch {
+	case verdict == d.interfered:
+		d.since = time.Time{}
+	case d.since.IsZero():
+		d.since = now
+	case now.Sub(d.since) >= heldFor && (d.changed.IsZero() || now.Sub(d.changed) >= changesApart):
+		d.interfered, d.changed, d.since = verdict, now, time.Time{}
+	}
+}
+
+// follow takes a usable curve as the baseline if there is none, or if its sizes that are
+// executed are surely faster than that.
+func (d *drift) follow(l *Learnt) {
+	if !l.Usable {
+		return
+	}
+	if d.baseline != nil {
+		fresh, faster := 0, 0
+		for _, p := range l.points {
+			if p.evidence >= sure {
+				fresh++
+				if p.mean < betterBaseline*at(d.baseline, p.rows) {
+					faster++
+				}
+			}
+		}
+		if 2*faster <= fresh || fresh == 0 {
+			return
+		}
+		d.ratio, d.judged = 0, 0
+	}
+	d.baseline = l.points
+}
