@@ -19,7 +19,8 @@ type rule struct {
 var rules = []rule{
 	{"plugins/policy", nil, "the contract stands alone: policies of other people compile against it"},
 	{"plugins/policy/conformance", []string{"plugins/policy"}, "it tests the contract, not Conch"},
-	{"plugins", []string{"plugins/policy", "plugins/builtin"}, "a policy is a function of the snapshot"},
+	{"plugins/policy/pack", []string{"plugins/policy"}, "it is what policies share, and a function of the snapshot"},
+	{"plugins", []string{"plugins/policy", "plugins/policy/pack", "plugins/builtin"}, "a policy is a function of the snapshot"},
 	{"plugins/builtin", []string{"plugins/..."}, "it is the list of policies"},
 
 	{"sidecar", []string{"..."}, "main wires everything"},

@@ -120,6 +120,10 @@ func newEngine(ctx context.Context, w *World) *engine {
 		for _, spec := range n.GetGpus() {
 			e.addGPU(n.GetName(), spec)
 		}
+		if cpu := n.GetCpu(); cpu != nil {
+			// A partition without a GPU lies on what has no id.
+			e.addGPU(n.GetName(), &policy.GPU{Type: cpu.GetType(), MemoryBytes: cpu.GetMemoryBytes(), CostPerHour: cpu.GetCostPerHour(), Emulated: cpu.GetEmulated()})
+		}
 	}
 	e.collect.init(e)
 	return e

@@ -369,7 +369,7 @@ func (e *engine) nodes() []*policy.Node {
 		byName[one.Name] = one
 	}
 	for _, g := range e.gpus {
-		if g.removed != queue.Never || g.leaving {
+		if g.removed != queue.Never || g.leaving || g.id == "" {
 			continue
 		}
 		one := byName[g.node]

@@ -1,0 +1,199 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package evaluate
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protodelim"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/plan"
+)
+
+// Between parent and child go length-delimited messages: to the child a policy.Snapshot, a trace in a wrapperspb.BytesValue, and then any
+// number of policy.EvaluateRequest; from it a policy.Outcomes for each. The child ends when its input does.
+
+// maxMessage bounds one message of either side.
+const maxMessage = 512 << 20
+
+// Serve is the child's end: it evaluates until r ends. Whoever calls it has lowered the priority of the process.
+func Serve(ctx context.Context, r io.Reader, w io.Writer, checks ...plan.DispatchCheck) error {
+	in, read := bufio.NewReader(r), protodelim.UnmarshalOptions{MaxSize: maxMessage}
+	var snapshot policy.Snapshot
+	if err := read.UnmarshalFrom(in, &snapshot); err != nil {
+		return fmt.Errorf("evaluate: reading the snapshot: %w", err)
+	}
+	var trace wrapperspb.BytesValue
+	if err := read.UnmarshalFrom(in, &trace); err != nil {
+		return fmt.Errorf("evaluate: reading the traffic: %w", err)
+	}
+	traffic, err := Read(bytes.NewReader(trace.GetValue()))
+	if err != nil {
+		return fmt.Errorf("evaluate: %w", err)
+	}
+	traffic.Length = max(traffic.Length, time.Duration(snapshot.GetTraffic().GetSeconds()*float64(time.Second)))
+	e := New(&snapshot, traffic, checks...)
+	for {
+		var question policy.EvaluateRequest
+		if err := read.UnmarshalFrom(in, &question); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("evaluate: reading a question: %w", err)
+		}
+		outcomes, err := e.Evaluate(ctx, question.GetPlans()...)
+		if err != nil {
+			return err
+		}
+		if _, err := protodelim.MarshalTo(w, &policy.Outcomes{Outcomes: outcomes}); err != nil {
+			return fmt.Errorf("evaluate: writing outcomes: %w", err)
+		}
+	}
+}
+
+// Child evaluates in a process of its own, one per snapshot revision, started with the first question about it. Its methods may be called by
+// several goroutines; questions are answered one at a time.
+type Child struct {
+	// Command makes the process that runs [Serve] on its standard input and output.
+	command func(context.Context) *exec.Cmd
+	// Traffic of a snapshot.
+	traffic func(*policy.Snapshot) (*Traffic, error)
+
+	mu      sync.Mutex
+	running *running
+}
+
+type running struct {
+	of     *policy.Snapshot
+	cmd    *exec.Cmd
+	cancel context.CancelFunc
+	in     io.WriteCloser
+	out    *bufio.Reader
+	stderr *limited
+}
+
+// NewChild makes an evaluator that starts nothing yet. Traffic gives the arrivals of a snapshot; nil generates them ([Generate]).
+func NewChild(command func(context.Context) *exec.Cmd, traffic func(*policy.Snapshot) (*Traffic, error)) *Child {
+	if traffic == nil {
+		traffic = func(s *policy.Snapshot) (*Traffic, error) { return Generate(s, 0) }
+	}
+	return &Child{command: command, traffic: traffic}
+}
+
+// Evaluate implements policyhost.Evaluator. A child that dies is an error once; the next question starts another.
+func (c *Child) Evaluate(ctx context.Context, s *policy.Snapshot, plans []*policy.Plan) ([]*policy.Outcome, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, err := c.ensure(s)
+	if err != nil {
+		return nil, err
+	}
+	// The end of the caller's context ends the child: nothing else interrupts a read.
+	defer context.AfterFunc(ctx, r.cancel)()
+	var outcomes policy.Outcomes
+	if _, err = protodelim.MarshalTo(r.in, &policy.EvaluateRequest{Plans: plans}); err == nil {
+		err = protodelim.UnmarshalOptions{MaxSize: maxMessage}.UnmarshalFrom(r.out, &outcomes)
+	}
+	if err == nil && len(outcomes.GetOutcomes()) != len(plans) {
+		err = fmt.Errorf("%d outcomes for %d plans", len(outcomes.GetOutcomes()), len(plans))
+	}
+	if err != nil {
+		c.end()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, fmt.Errorf("evaluate: the evaluating process: %w %s", err, r.stderr.text())
+	}
+	return outcomes.GetOutcomes(), nil
+}
+
+// Close ends the child.
+func (c *Child) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end()
+	return nil
+}
+
+func (c *Child) ensure(s *policy.Snapshot) (*running, error) {
+	if c.running != nil && c.running.of == s {
+		return c.running, nil
+	}
+	c.end()
+	traffic, err := c.traffic(s)
+	if err != nil {
+		return nil, err
+	}
+	var trace bytes.Buffer
+	if err := traffic.Write(&trace); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{of: s, cmd: c.command(ctx), cancel: cancel, stderr: &limited{}}
+	r.cmd.Stderr = r.stderr
+	r.cmd.WaitDelay = time.Second
+	if r.in, err = r.cmd.StdinPipe(); err == nil {
+		var out io.ReadCloser
+		if out, err = r.cmd.StdoutPipe(); err == nil {
+			r.out = bufio.NewReader(out)
+			err = r.cmd.Start()
+		}
+	}
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("evaluate: starting the evaluating process: %w", err)
+	}
+	c.running = r
+	_, err = protodelim.MarshalTo(r.in, s)
+	if err == nil {
+		_, err = protodelim.MarshalTo(r.in, wrapperspb.Bytes(trace.Bytes()))
+	}
+	if err != nil {
+		c.end()
+		return nil, fmt.Errorf("evaluate: the evaluating process: %w %s", err, r.stderr.text())
+	}
+	return r, nil
+}
+
+func (c *Child) end() {
+	if c.running == nil {
+		return
+	}
+	_ = c.running.in.Close()
+	c.running.cancel()
+	// The process was killed: that it did not end well is known.
+	_ = c.running.cmd.Wait()
+	c.running = nil
+}
+
+// limited keeps the first bytes of what a process says of its death.
+type limited struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+// Write implements io.Writer.
+func (l *limited) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if room := 2000 - len(l.buf); room > 0 {
+		l.buf = append(l.buf, p[:min(room, len(p))]...)
+	}
+	return len(p), nil
+}
+
+func (l *limited) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(bytes.TrimSpace(l.buf))
+}

@@ -1,0 +1,295 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package evaluate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/plan"
+	"github.com/conch-serving/conch/sidecar/sim"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
+)
+
+// ErrTooMany means that one question holds more plans than the contract allows.
+var ErrTooMany = errors.New("evaluate: too many plans in one question")
+
+// Evaluator runs plans against one snapshot and one traffic. It may be used by several goroutines; a call uses one core.
+type Evaluator struct {
+	snapshot *policy.Snapshot
+	index    *policy.Index
+	traffic  *Traffic
+	checks   []plan.DispatchCheck
+	// known are the models whose latency some place of the snapshot has a usable profile for. The others cannot be simulated, under no plan, and
+	// are left out of every outcome.
+	known map[string]bool
+}
+
+// New prepares evaluations. The checks are those of plan.Validate.
+func New(s *policy.Snapshot, t *Traffic, checks ...plan.DispatchCheck) *Evaluator {
+	e := &Evaluator{snapshot: s, index: policy.NewIndex(s), traffic: t, checks: checks, known: make(map[string]bool)}
+	for _, p := range s.GetProfiles() {
+		if p.GetUsable() && len(p.GetPoints()) > 0 {
+			e.known[p.GetModel()] = true
+		}
+	}
+	return e
+}
+
+// Evaluate says what would become of the plans, in their order. A plan that Validate refuses, or that cannot be simulated, has the reasons as
+// its outcome. It fails with [ErrTooMany] and when ctx ends.
+func (e *Evaluator) Evaluate(ctx context.Context, plans ...*policy.Plan) ([]*policy.Outcome, error) {
+	if len(plans) > policy.MaxEvaluatePlans {
+		return nil, fmt.Errorf("%w: %d; at most %d", ErrTooMany, len(plans), policy.MaxEvaluatePlans)
+	}
+	outcomes := make([]*policy.Outcome, len(plans))
+	for i, p := range plans {
+		o, err := e.one(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		outcomes[i] = o
+	}
+	return outcomes, nil
+}
+
+func (e *Evaluator) one(ctx context.Context, p *policy.Plan) (*policy.Outcome, error) {
+	if p.GetSnapshotRevision() == 0 {
+		p = proto.CloneOf(p)
+		p.SnapshotRevision = e.snapshot.GetRevision()
+	}
+	refused := &policy.Outcome{}
+	for _, v := range plan.Validate(e.snapshot, p, e.checks...) {
+		refused.Violations = append(refused.Violations, v.String())
+	}
+	if len(refused.Violations) > 0 {
+		return refused, nil
+	}
+	w, served := e.world(p)
+	result, err := sim.Run(ctx, w)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		return &policy.Outcome{Violations: []string{"it cannot be simulated: " + err.Error()}}, nil
+	}
+	return e.outcome(p, result, served), nil
+}
+
+// world is the snapshot under the plan, with the arrivals of every name given to what serves it: a model's to itself or to the derived model
+// that it is a member of, an app's to the variants of its route by their weights. Served are the names of its models.
+func (e *Evaluator) world(p *policy.Plan) (w sim.World, served []string) {
+	s := &policy.Snapshot{
+		Revision: e.snapshot.GetRevision(), Nodes: e.snapshot.GetNodes(), Profiles: e.snapshot.GetProfiles(),
+		Interference: e.snapshot.GetInterference(), ChangeCost: e.snapshot.GetChangeCost(),
+	}
+	index := make(map[string]int32)
+	for _, m := range e.snapshot.GetModels() {
+		if e.known[m.GetName()] {
+			index[m.GetName()] = int32(len(s.Models))
+			s.Models = append(s.Models, m)
+		}
+	}
+	simulated := proto.CloneOf(p)
+	simulated.Recipes = nil
+	for _, r := range p.GetRecipes() {
+		d := e.index.Derived(r.GetName())
+		if _, exists := index[r.GetName()]; !exists {
+			if len(d.GetProfiles()) == 0 {
+				// Nothing is known of it: its members are simulated in its place.
+				replace(simulated, r)
+				continue
+			}
+			s.Profiles = append(slices.Clip(s.Profiles), d.GetProfiles()...)
+			index[r.GetName()] = int32(len(s.Models))
+			s.Models = append(s.Models, e.merged(r))
+		}
+		for _, member := range r.GetMembers() {
+			index[member] = index[r.GetName()]
+		}
+	}
+	e.strip(simulated, s)
+	for _, m := range s.GetModels() {
+		served = append(served, m.GetName())
+	}
+	return sim.World{
+		Snapshot: s, Plan: simulated, Seed: e.snapshot.GetSeed(), Streams: []workload.Stream{e.arrivals(p, index)},
+		Duration: max(e.traffic.Length, time.Millisecond), Drain: 10 * time.Second, Bins: 1,
+	}, served
+}
+
+// merged is a derived model before it exists: what its members have in common, and the tightest of their SLOs.
+func (e *Evaluator) merged(r *policy.Recipe) *policy.Model {
+	m := &policy.Model{Name: r.GetName(), Batchable: true, Late: policy.LatePolicy_LATE_POLICY_DROP}
+	for _, name := range r.GetMembers() {
+		member := e.index.Model(name)
+		if slo := member.GetSloUs(); m.SloUs == 0 || slo > 0 && slo < m.SloUs {
+			m.SloUs = slo
+		}
+		if limit := member.GetMaxBatchSize(); m.MaxBatchSize == 0 || limit < m.MaxBatchSize {
+			m.MaxBatchSize = limit
+		}
+		if member.GetLate() != policy.LatePolicy_LATE_POLICY_DROP {
+			m.Late = member.GetLate()
+		}
+		m.Rate += member.GetRate()
+	}
+	return m
+}
+
+// replace puts the members of a recipe where the plan has the derived model.
+func replace(p *policy.Plan, r *policy.Recipe) {
+	for _, part := range p.GetPartitions() {
+		var all []*policy.Instance
+		for _, in := range part.GetInstances() {
+			if in.GetModel() != r.GetName() {
+				all = append(all, in)
+				continue
+			}
+			for _, member := range r.GetMembers() {
+				one := proto.CloneOf(in)
+				one.Model = member
+				all = append(all, one)
+			}
+		}
+		part.Instances = all
+	}
+}
+
+// strip takes out of a plan what cannot be simulated: instances whose latency there nobody knows, and what is about models that are left out.
+func (e *Evaluator) strip(p *policy.Plan, s *policy.Snapshot) {
+	x := policy.NewIndex(s)
+	for _, part := range p.GetPartitions() {
+		on := e.index.TypeOf(part)
+		part.Instances = slices.DeleteFunc(part.Instances, func(in *policy.Instance) bool {
+			return x.Model(in.GetModel()) == nil || x.UsableProfile(in.GetModel(), on) == nil
+		})
+	}
+	p.Dispatch = slices.DeleteFunc(p.Dispatch, func(d *policy.Dispatch) bool { return x.Model(d.GetModel()) == nil })
+	p.AppRoutes, p.SubClusters, p.Predictions, p.Reasons, p.Unplaced = nil, nil, nil, nil, nil
+}
+
+// target is what serves a part of a name's requests.
+type target struct {
+	model  int32
+	weight float64
+}
+
+func (e *Evaluator) arrivals(p *policy.Plan, index map[string]int32) workload.Stream {
+	targets := make([][]target, len(e.traffic.Names))
+	for i, name := range e.traffic.Names {
+		if model, ok := index[name]; ok {
+			targets[i] = []target{{model, 1}}
+			continue
+		}
+		targets[i] = route(p, name, index)
+	}
+	return &directed{arrivals: e.traffic.Arrivals, targets: targets, random: workload.Seed(e.snapshot.GetSeed(), "routes", "")}
+}
+
+// route is where an app's requests go; empty where nothing serves it.
+func route(p *policy.Plan, app string, index map[string]int32) (targets []target) {
+	for _, r := range p.GetAppRoutes() {
+		if r.GetApp() != app {
+			continue
+		}
+		total := 0.0
+		for _, v := range r.GetVariants() {
+			total += v.GetWeight()
+		}
+		for i, v := range r.GetVariants() {
+			model, ok := index[v.GetModel()]
+			weight := v.GetWeight()
+			if total == 0 && i == 0 {
+				weight = 1
+			}
+			if ok && weight > 0 {
+				targets = append(targets, target{model, weight})
+			}
+		}
+	}
+	return targets
+}
+
+// directed gives every arrival to what serves its name.
+type directed struct {
+	arrivals []workload.Arrival
+	targets  [][]target
+	random   *rand.Rand
+	next     int
+}
+
+// Next implements workload.Stream. Requests of names that nothing simulates are left out.
+func (d *directed) Next(a *workload.Arrival) bool {
+	for d.next < len(d.arrivals) {
+		*a = d.arrivals[d.next]
+		d.next++
+		if int(a.Model) >= len(d.targets) {
+			continue
+		}
+		targets := d.targets[a.Model]
+		switch len(targets) {
+		case 0:
+			continue
+		case 1:
+			a.Model = targets[0].model
+		default:
+			a.Model = d.pick(targets)
+		}
+		return true
+	}
+	return false
+}
+
+func (d *directed) pick(targets []target) int32 {
+	total := 0.0
+	for _, t := range targets {
+		total += t.weight
+	}
+	at := d.random.Float64() * total
+	for _, t := range targets {
+		if at -= t.weight; at < 0 {
+			return t.model
+		}
+	}
+	return targets[len(targets)-1].model
+}
+
+// outcome of a run. What a derived model serves is under the derived model's name.
+func (e *Evaluator) outcome(p *policy.Plan, r *sim.Result, served []string) *policy.Outcome {
+	o := &policy.Outcome{Goodput: r.Total.Goodput, BadRate: r.Total.BadRate}
+	for i, m := range r.Models {
+		if m.Arrivals == 0 {
+			continue
+		}
+		one := &policy.ModelOutcome{
+			Model: served[i], Goodput: m.Goodput, BadRate: m.BadRate, DropRate: float64(m.Dropped) / float64(m.Arrivals),
+			LatencyP50Us: m.Latency.P50Us, LatencyP99Us: m.Latency.P99Us, MeanBatch: m.MeanBatch,
+		}
+		o.Models = append(o.Models, one)
+	}
+	for _, part := range r.Partitions {
+		one := &policy.PartitionOutcome{Partition: part.ID, BusyShare: part.BusyShare}
+		if part.Batches > 0 {
+			one.MeanBatch = float64(part.Rows) / float64(part.Batches)
+		}
+		o.Partitions = append(o.Partitions, one)
+	}
+	used := make(map[*policy.GPU]bool)
+	for _, part := range p.GetPartitions() {
+		if g := e.index.GPUOf(part); g != nil && !used[g] {
+			used[g] = true
+			o.Gpus++
+			o.CostPerHour += g.GetCostPerHour()
+		}
+	}
+	return o
+}
