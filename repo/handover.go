@@ -5,6 +5,7 @@ package repo
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -15,21 +16,28 @@ import (
 
 // Original is the operator's own config.pbtxt of a model, as it was imported.
 func (s *Store) Original(revision, model string) ([]byte, error) {
+	return s.ReadFile(revision, model, ConfigFile)
+}
+
+// ReadFile is a file of the operator's of a model, by its path in the model's directory, as it was imported. It fails with [ErrNoModel],
+// and with fs.ErrNotExist where the model has no such file.
+func (s *Store) ReadFile(revision, model, path string) ([]byte, error) {
+	fail := func(err error) ([]byte, error) { return nil, fmt.Errorf("%s of %q of %s: %w", path, model, revision, err) }
 	r, err := s.revision(revision)
 	if err != nil {
-		return nil, fmt.Errorf("config of %q: %w", model, err)
+		return fail(err)
 	}
 	m := r.Model(model)
 	if m == nil {
-		return nil, fmt.Errorf("config of %q of %s: %w", model, r.ID, ErrNoModel)
+		return fail(ErrNoModel)
 	}
-	i := slices.IndexFunc(m.Files, func(f File) bool { return f.Path == ConfigFile })
+	i := slices.IndexFunc(m.Files, func(f File) bool { return f.Path == path })
 	if i < 0 {
-		return nil, fmt.Errorf("config of %q of %s: it has no %s", model, r.ID, ConfigFile)
+		return fail(fs.ErrNotExist)
 	}
 	text, err := os.ReadFile(s.files.path(m.Files[i]))
 	if err != nil {
-		return nil, fmt.Errorf("config of %q of %s: %w", model, r.ID, err)
+		return fail(err)
 	}
 	return text, nil
 }

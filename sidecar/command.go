@@ -25,7 +25,10 @@ import (
 )
 
 // process is what the command line has of the process that it runs in.
-type process struct{ stdout, stderr io.Writer }
+type process struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
 
 // flags are what the command line says over the file.
 type flags struct {
@@ -74,7 +77,7 @@ Watch Triton servers that run already, and change nothing of theirs:
 	root.Flags().StringVar(&f.admin, "admin", "", "address of the admin API: unix:///path, host:port, or off")
 	root.Flags().StringVar(&f.logLevel, "log-level", "", "debug, info, warn or error")
 	root.Flags().StringVar(&f.logFormat, "log-format", "", "auto, json or text")
-	root.AddCommand(configCommand(p), shimCommand())
+	root.AddCommand(configCommand(p), shimCommand(), evaluateCommand(p))
 	return root
 }
 

@@ -23,7 +23,7 @@ func main() {
 		<-ctx.Done()
 		stop()
 	}()
-	if err := newCommand(process{stdout: os.Stdout, stderr: os.Stderr}).ExecuteContext(ctx); err != nil {
+	if err := newCommand(process{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "conch:", err)
 		os.Exit(1)
 	}

@@ -281,8 +281,11 @@ func (s *server) newHost(o serverOptions, h control.Hooks) *policyhost.Host {
 	if own.Executable != "" {
 		third[own.Name] = policyhost.Executable{Path: own.Executable, SHA256: own.Checksum}
 	}
+	evaluations := evaluator(o.policies)
+	s.later(evaluations.Close)
 	host := policyhost.New(policyhost.Options{
-		Builtins: policyhost.Beside(o.policies), Policies: third, Check: h.Check, OnEvent: h.PolicyEvent,
+		Evaluator: evaluations,
+		Builtins:  policyhost.Beside(o.policies), Policies: third, Check: h.Check, OnEvent: h.PolicyEvent,
 		Logger: o.log.With("part", "policyhost"), Budget: own.Deadline.Std(),
 	})
 	s.later(host.Close)

@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"sort"
 	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy/grid"
 )
 
 // APIVersion is the only version of conch.yaml that this build reads.
@@ -41,14 +43,22 @@ type Config struct {
 	Policy     Policy           `yaml:"policy"`
 	Defaults   Defaults         `yaml:"defaults"`
 	Models     map[string]Model `yaml:"models"`
-	Interval   Duration         `yaml:"interval"`
-	Triggers   Triggers         `yaml:"triggers"`
-	Limits     Limits           `yaml:"limits"`
-	Seed       uint64           `yaml:"seed"`
-	Log        Log              `yaml:"log"`
+	Apps       map[string]App   `yaml:"apps"`
+	// Interference per type of GPU, Offers of GPUs that could be rented, and CPUs
+	// that models may use.
+	Interference []Interference `yaml:"interference"`
+	Offers       []Offer        `yaml:"offers"`
+	CPUs         CPUs           `yaml:"cpus"`
+	Interval     Duration       `yaml:"interval"`
+	Triggers     Triggers       `yaml:"triggers"`
+	Limits       Limits         `yaml:"limits"`
+	Seed         uint64         `yaml:"seed"`
+	Log          Log            `yaml:"log"`
 
 	// lines remembers where in the file each path was said.
 	lines map[string]int
+	// profiles are the files that models name, read.
+	profiles map[string][]grid.Profile
 }
 
 // Listen holds the addresses of the front doors: host:port, or "off".
@@ -167,6 +177,12 @@ type Policy struct {
 	Name       string            `yaml:"name"`
 	Parameters map[string]string `yaml:"parameters"`
 	Deadline   Duration          `yaml:"deadline"`
+	// Evaluations is how many plans it may have evaluated for one snapshot, Steps
+	// what else it may count (0: its own default), Traffic how much of it is
+	// generated for that.
+	Evaluations *uint32  `yaml:"evaluations"`
+	Steps       uint64   `yaml:"steps"`
+	Traffic     Duration `yaml:"traffic"`
 	// Executable is the plugin's file; empty means conch-policies beside conch.
 	Executable string `yaml:"executable"`
 	// Checksum is the SHA-256 of the executable in hexadecimal.
@@ -200,6 +216,8 @@ type Model struct {
 	MaxThreadPercentage uint32   `yaml:"maxThreadPercentage"`
 	Memory              Size     `yaml:"memory"`
 	Profile             *Profile `yaml:"profile"`
+	// Profiles is a file with l(b, p) on a grid (package plugins/policy/grid).
+	Profiles string `yaml:"profiles"`
 }
 
 // Profile declares l(b) = beta + alpha*b at a share of 100%.
@@ -261,6 +279,9 @@ func Load(path string, overlay func(*Config), env Environment) (*Config, error) 
 	c.Provision(env)
 	if err := c.Validate(env); err != nil {
 		return nil, named(path, err)
+	}
+	if err := c.readProfiles(path); err != nil {
+		return nil, err
 	}
 	return c, nil
 }

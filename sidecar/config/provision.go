@@ -23,6 +23,7 @@ type Environment struct {
 // hotSections change on SIGHUP; everything else needs a restart.
 var hotSections = map[string]bool{
 	"models": true, "defaults": true, "policy": true, "interval": true, "triggers": true, "mode": true, "seed": true,
+	"apps": true, "interference": true, "offers": true,
 }
 
 // EmulatedGPU is the type of the GPUs of the embedded driver under gpus: auto.
@@ -58,6 +59,13 @@ func (c *Config) Provision(env Environment) {
 	fill(&c.Objective, "max-goodput")
 	fill(&c.Policy.Name, "static")
 	fill(&c.Policy.Deadline, Duration(time.Second))
+	if c.Policy.Evaluations == nil {
+		c.Policy.Evaluations = new(uint32(256))
+	}
+	fill(&c.Policy.Traffic, Duration(10*time.Second))
+	if c.CPUs.Cores > 0 {
+		fill(&c.CPUs.Type, "cpu")
+	}
 	fill(&c.Defaults.SLO, Duration(100*time.Millisecond))
 	fill(&c.Defaults.Late, "serve")
 	fill(&c.Interval, Duration(30*time.Second))

@@ -41,6 +41,7 @@ func (c *Config) Validate(env Environment) error {
 	for _, name := range names {
 		v.model("models."+name, c.Models[name], c.GPUs)
 	}
+	v.world(c)
 	v.positive("interval", c.Interval)
 	v.fraction("triggers.rateUp", c.Triggers.RateUp, 100)
 	v.fraction("triggers.rateDown", c.Triggers.RateDown, 1)

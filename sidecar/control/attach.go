@@ -18,6 +18,7 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
@@ -361,7 +362,7 @@ func (c *Control) releaseDelay(model string) time.Duration {
 	in := c.intent()
 	if in.files != nil {
 		if m := in.files.Model(model); m != nil && m.Config != nil {
-			return slo(m, in.config) / releaseDelay
+			return snapshot.SLO(m, in.config) / releaseDelay
 		}
 	}
 	return in.config.Defaults.SLO.Std() / releaseDelay

@@ -17,6 +17,7 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/plan"
@@ -48,6 +49,7 @@ type Repository interface {
 	Current() (*repo.Revision, error)
 	Log(limit int) ([]*repo.Revision, error)
 	Collect(ctx context.Context, keep int, inUse ...string) (repo.Collected, error)
+	ReadFile(revision, model, path string) ([]byte, error)
 }
 
 // Requests is the request path as far as planning needs it; a
@@ -147,6 +149,10 @@ type Control struct {
 	before uint64
 	// revision of the repository that the next plan is for.
 	files *repo.Revision
+	// grids are the profiles that files declare, of those models.
+	grids snapshot.Grids
+	// history of the models' rates.
+	history snapshot.History
 	// failed are models whose present files would not load.
 	failed map[string]failure
 	// alarms are reasons to plan that need no threshold.

@@ -6,6 +6,7 @@ package control_test
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"slices"
 	"sync"
 
@@ -28,6 +29,8 @@ func model(name, digest string, batch int32) *repo.Model {
 		Output: []*tritonpb.ModelOutput{{Name: "OUTPUT", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{-1, 4}}},
 	}}
 }
+
+func (r *repository) ReadFile(string, string, string) ([]byte, error) { return nil, fs.ErrNotExist }
 
 func (r *repository) Import(_ context.Context, dir string, by repo.Origin) (*repo.Revision, error) {
 	r.mu.Lock()

@@ -4,15 +4,19 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/plugins/policy/grid"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/plan"
 	"github.com/conch-serving/conch/sidecar/policyhost"
@@ -145,8 +149,9 @@ func (c *Control) importFirst(ctx context.Context, dir string) (*repo.Revision, 
 // adopt makes a repository revision the one to plan for, and tells the recorder
 // what its models are.
 func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
+	grids := c.declared(files, settings)
 	c.mu.Lock()
-	c.files = files
+	c.files, c.grids = files, grids
 	c.mu.Unlock()
 	for _, m := range files.Models {
 		if err := m.Err(); err != nil {
@@ -159,6 +164,33 @@ func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
 		}
 		c.recorder.SetModel(m.Name, m.Digest, int(m.Config.GetMaxBatchSize()), line)
 	}
+}
+
+// declared are the profiles that files declare: those that conch.yaml names, else profile.json or profile.csv beside a model's config.pbtxt.
+// A file that cannot be read costs its model the profile, and nothing else.
+func (c *Control) declared(files *repo.Revision, settings *config.Config) snapshot.Grids {
+	grids := snapshot.Grids{}
+	for _, m := range files.Models {
+		if named := settings.DeclaredProfiles()[m.Name]; named != nil {
+			grids[m.Name] = named
+			continue
+		}
+		for _, name := range []string{"profile.json", "profile.csv"} {
+			if !slices.ContainsFunc(m.Files, func(f repo.File) bool { return f.Path == name }) {
+				continue
+			}
+			text, err := c.repository.ReadFile(files.ID, m.Name, name)
+			if err == nil {
+				grids[m.Name], err = grid.Read(bytes.NewReader(text))
+			}
+			if err != nil {
+				c.log.Warn("a profile file is left out", "model", m.Name, "file", name, "error", err)
+				delete(grids, m.Name)
+			}
+			break
+		}
+	}
+	return grids
 }
 
 // learnt saves what was learnt about models.

@@ -49,6 +49,7 @@ func (c *Control) loop(ctx context.Context) {
 			continue
 		}
 		now := c.clock.Now()
+		c.remind(now)
 		c.follow(&t)
 		c.weigh(&t, now)
 		if now.Sub(t.saved) >= saveEvery {
@@ -92,6 +93,16 @@ type triggers struct {
 	size        advice.State
 }
 
+// interval between plans though nothing changed: conch.yaml's, or that which the policy wants where it is shorter (INFaaS ticks every
+// second, gpulet every 20).
+func (c *Control) interval(settings *config.Config) time.Duration {
+	every := settings.Interval.Std()
+	if own := time.Duration(c.policies.Status().Description.GetIntervalUs()) * time.Microsecond; own >= tick {
+		every = min(every, own)
+	}
+	return every
+}
+
 // due says why a plan is wanted now; empty if none is.
 func (c *Control) due(t *triggers, now time.Time) string {
 	c.mu.Lock()
@@ -109,8 +120,9 @@ func (c *Control) due(t *triggers, now time.Time) string {
 	case len(alarms) > 0:
 		slices.Sort(alarms)
 		return strings.Join(slices.Compact(alarms), "; ")
-	case now.Sub(t.last) >= settings.Interval.Std():
-		return "interval of " + settings.Interval.String()
+	}
+	if every := c.interval(settings); now.Sub(t.last) >= every {
+		return "interval of " + every.String()
 	}
 	crossed := c.crossed(settings.Triggers, s, rates, now)
 	// Hysteresis in time: what was crossed must stay crossed.
@@ -164,6 +176,20 @@ func RateChange(planned, rate float64, t config.Triggers) string {
 		return "fell"
 	}
 	return ""
+}
+
+// remind adds the present rates to the history.
+func (c *Control) remind(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.files == nil {
+		return
+	}
+	rates := make(map[string]float64, len(c.files.Models))
+	for _, m := range c.files.Models {
+		rates[m.Name] = c.recorder.Rates(m.Name, now).Window
+	}
+	c.history.Add(now, rates)
 }
 
 // planned notes the rates that a plan was made for.

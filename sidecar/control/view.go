@@ -13,6 +13,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/control/snapshot"
 )
 
 // Version says which build this is and how it runs.
@@ -126,7 +127,7 @@ func (v view) model(m *repo.Model) Model {
 		out.State, out.StateReason = ModelInvalid, err.Error()
 		return out
 	}
-	d := describe(m, v.config)
+	d := snapshot.Model(m, v.config)
 	for _, version := range d.GetVersions() {
 		out.Versions = append(out.Versions, strconv.FormatInt(version, 10))
 	}

@@ -4,20 +4,15 @@
 package control
 
 import (
-	"cmp"
 	"maps"
-	"math"
-	"slices"
-	"time"
 
-	"google.golang.org/protobuf/proto"
-
-	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
+	"github.com/conch-serving/conch/sidecar/sim/evaluate"
 )
 
 // intent is what a plan is to be made for, before anything is observed.
@@ -69,13 +64,14 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 	c.snapshot++
 	revision, s := c.snapshot, c.serving
 	loads, starts, advised := maps.Clone(c.loads), c.starts, c.advice.Advice
+	grids, history := c.grids, c.history.List()
 	c.mu.Unlock()
 	settings := in.config
 	w := observe.World{
-		Revision: revision, Seed: settings.Seed, Budget: settings.Policy.Deadline.Std(), Objective: objective(settings.Objective),
+		Revision: revision, Seed: settings.Seed, Budget: settings.Policy.Deadline.Std(), Objective: snapshot.Objective(settings.Objective),
 		Nodes: c.nodes, Current: s.Plan.Plan, Parameters: c.policies.Status().Parameters,
-		ChangeCost:  changeCost(settings.Driver.Kind, loads, starts),
-		Constraints: constraints(settings.Models),
+		ChangeCost:  snapshot.ChangeCost(settings.Driver.Kind, loads, starts),
+		Constraints: snapshot.Constraints(settings.Models),
 		Queued: func(model string) int {
 			counts, _ := c.requests.Counts(model)
 			return counts.Waiting
@@ -87,133 +83,23 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 		if state, _ := in.out(m); state != "" {
 			continue
 		}
-		one := describe(m, settings)
+		one := snapshot.Model(m, settings)
 		one.LoadSeconds = loads[m.Name]
 		w.Models = append(w.Models, one)
 	}
-	return c.recorder.Snapshot(now, w)
-}
-
-// describe is a model as a snapshot has it, without what is observed.
-func describe(m *repo.Model, settings *config.Config) *policy.Model {
-	own := settings.Models[m.Name]
-	batchable, reason := repo.Batchable(m.Config)
-	one := &policy.Model{
-		Name: m.Name, Revision: m.Revision(), Versions: repo.ServedVersions(m.Config, m.Versions),
-		SloUs: slo(m, settings).Microseconds(), Late: late(m.Name, settings), Priority: own.Priority,
-		MaxBatchSize: uint32(max(0, m.Config.GetMaxBatchSize())), Batchable: batchable, PassThroughReason: reason,
-		MemoryBytes: uint64(max(0, m.Size())), ActivationBytesPerRow: rowBytes(m.Config),
-		Backend: cmp.Or(m.Config.GetBackend(), m.Config.GetPlatform()),
+	out := c.recorder.Snapshot(now, w)
+	out.Offers = snapshot.Offers(settings)
+	out.Apps = snapshot.Apps(settings, out.Models, func(app string) float64 { return c.recorder.Rates(app, now).Window })
+	if declared := snapshot.Interference(settings); len(declared) > 0 {
+		out.Interference = declared
 	}
-	if own.Memory > 0 {
-		one.MemoryBytes = uint64(own.Memory)
+	out.Profiles = snapshot.Complete(out.Profiles, grids, out.Models, snapshot.Types(out.Nodes, out.Offers))
+	out.History = history
+	out.Steps = settings.Policy.Steps
+	if out.Traffic = evaluate.Promise(out, settings.Policy.Traffic.Std()); out.Traffic != nil {
+		out.Evaluations = *settings.Policy.Evaluations
 	}
-	for _, step := range m.Config.GetEnsembleScheduling().GetStep() {
-		one.DependsOn = append(one.DependsOn, step.GetModelName())
-	}
-	slices.Sort(one.DependsOn)
-	one.DependsOn = slices.Compact(one.DependsOn)
-	return one
-}
-
-// slo of a model: conch.yaml's own word, else its config.pbtxt's, else the
-// default.
-func slo(m *repo.Model, settings *config.Config) time.Duration {
-	if own := settings.Models[m.Name].SLO; own > 0 {
-		return own.Std()
-	}
-	if said, ok, err := repo.SLO(m.Config); ok && err == nil {
-		return said
-	}
-	return settings.Defaults.SLO.Std()
-}
-
-func late(model string, settings *config.Config) policy.LatePolicy {
-	if cmp.Or(settings.Models[model].Late, settings.Defaults.Late) == "drop" {
-		return policy.LatePolicy_LATE_POLICY_DROP
-	}
-	return policy.LatePolicy_LATE_POLICY_SERVE
-}
-
-// rowBytes is what one row of a batch needs at the least: its inputs and
-// outputs. Dimensions that vary count 1.
-func rowBytes(c *tritonpb.ModelConfig) uint64 {
-	var total uint64
-	add := func(t tritonpb.DataType, dims []int64) {
-		bytes := elementBytes(t)
-		for _, d := range dims {
-			if d > 1 && bytes < math.MaxUint32 {
-				bytes *= uint64(min(d, math.MaxUint32))
-			}
-		}
-		total += bytes
-	}
-	for _, in := range c.GetInput() {
-		add(in.GetDataType(), in.GetDims())
-	}
-	for _, out := range c.GetOutput() {
-		add(out.GetDataType(), out.GetDims())
-	}
-	return total
-}
-
-func elementBytes(t tritonpb.DataType) uint64 {
-	switch t {
-	case tritonpb.DataType_TYPE_BOOL, tritonpb.DataType_TYPE_INT8, tritonpb.DataType_TYPE_UINT8:
-		return 1
-	case tritonpb.DataType_TYPE_FP16, tritonpb.DataType_TYPE_BF16, tritonpb.DataType_TYPE_INT16, tritonpb.DataType_TYPE_UINT16:
-		return 2
-	case tritonpb.DataType_TYPE_FP32, tritonpb.DataType_TYPE_INT32, tritonpb.DataType_TYPE_UINT32:
-		return 4
-	default:
-		return 8
-	}
-}
-
-func objective(name string) policy.Objective {
-	if name == "min-cost" {
-		return policy.Objective_OBJECTIVE_MIN_COST
-	}
-	return policy.Objective_OBJECTIVE_MAX_GOODPUT
-}
-
-// constraints are the operator's orders about single models, by name.
-func constraints(models map[string]config.Model) []*policy.Constraint {
-	var all []*policy.Constraint
-	for _, name := range slices.Sorted(maps.Keys(models)) {
-		m := models[name]
-		one := &policy.Constraint{
-			Gpus: slices.Sorted(slices.Values(m.GPUs)), MinInstances: m.MinInstances, MaxInstances: m.MaxInstances,
-			Exclusive: m.Exclusive, Pinned: m.Pinned,
-			MinThreadPercentage: m.MinThreadPercentage, MaxThreadPercentage: m.MaxThreadPercentage,
-		}
-		if proto.Size(one) == 0 {
-			continue
-		}
-		one.Model = name
-		all = append(all, one)
-	}
-	return all
-}
-
-// changeCost is what was measured; before that, what starting and loading took
-// on plain machines.
-func changeCost(driver string, loads map[string]float64, start float64) *policy.ChangeCost {
-	cost := &policy.ChangeCost{PartitionStartSeconds: .1, DefaultLoadSeconds: .3}
-	if driver == config.DriverEmbedded {
-		cost.PartitionStartSeconds, cost.DefaultLoadSeconds = .01, .01
-	}
-	if start > 0 {
-		cost.PartitionStartSeconds = start
-	}
-	if len(loads) > 0 {
-		sum := 0.0
-		for _, s := range loads {
-			sum += s
-		}
-		cost.DefaultLoadSeconds = sum / float64(len(loads))
-	}
-	return cost
+	return out
 }
 
 // sameSettings reports whether what the request path knows of models besides

@@ -21,8 +21,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
-// Between parent and child go length-delimited messages: to the child a policy.Snapshot, a trace in a wrapperspb.BytesValue, and then any
-// number of policy.EvaluateRequest; from it a policy.Outcomes for each. The child ends when its input does.
+// Between parent and child go length-delimited messages: to the child a policy.Snapshot, a trace in a wrapperspb.BytesValue (empty where the
+// snapshot's traffic is to be generated: the child draws it), and then any number of policy.EvaluateRequest; from it a policy.Outcomes for each. The child ends when its input does.
 
 // maxMessage bounds one message of either side.
 const maxMessage = 512 << 20
@@ -38,11 +38,19 @@ func Serve(ctx context.Context, r io.Reader, w io.Writer, checks ...plan.Dispatc
 	if err := read.UnmarshalFrom(in, &trace); err != nil {
 		return fmt.Errorf("evaluate: reading the traffic: %w", err)
 	}
-	traffic, err := Read(bytes.NewReader(trace.GetValue()))
+	length := time.Duration(snapshot.GetTraffic().GetSeconds() * float64(time.Second))
+	var traffic *Traffic
+	var err error
+	if len(trace.GetValue()) > 0 {
+		if traffic, err = Read(bytes.NewReader(trace.GetValue())); err == nil {
+			traffic.Length = max(traffic.Length, length)
+		}
+	} else {
+		traffic, err = Generate(&snapshot, length)
+	}
 	if err != nil {
 		return fmt.Errorf("evaluate: %w", err)
 	}
-	traffic.Length = max(traffic.Length, time.Duration(snapshot.GetTraffic().GetSeconds()*float64(time.Second)))
 	e := New(&snapshot, traffic, checks...)
 	for {
 		var question policy.EvaluateRequest
@@ -66,8 +74,8 @@ func Serve(ctx context.Context, r io.Reader, w io.Writer, checks ...plan.Dispatc
 type Child struct {
 	// Command makes the process that runs [Serve] on its standard input and output.
 	command func(context.Context) *exec.Cmd
-	// Traffic of a snapshot.
-	traffic func(*policy.Snapshot) (*Traffic, error)
+	// recorded traffic of a snapshot; nil generates.
+	recorded func(*policy.Snapshot) (*Traffic, error)
 
 	mu      sync.Mutex
 	running *running
@@ -82,12 +90,10 @@ type running struct {
 	stderr *limited
 }
 
-// NewChild makes an evaluator that starts nothing yet. Traffic gives the arrivals of a snapshot; nil generates them ([Generate]).
-func NewChild(command func(context.Context) *exec.Cmd, traffic func(*policy.Snapshot) (*Traffic, error)) *Child {
-	if traffic == nil {
-		traffic = func(s *policy.Snapshot) (*Traffic, error) { return Generate(s, 0) }
-	}
-	return &Child{command: command, traffic: traffic}
+// NewChild makes an evaluator that starts nothing yet. Recorded gives the arrivals of a snapshot that were recorded; where it is nil, or
+// gives none, the child draws them ([Generate]).
+func NewChild(command func(context.Context) *exec.Cmd, recorded func(*policy.Snapshot) (*Traffic, error)) *Child {
+	return &Child{command: command, recorded: recorded}
 }
 
 // Evaluate implements policyhost.Evaluator. A child that dies is an error once; the next question starts another.
@@ -130,18 +136,23 @@ func (c *Child) ensure(s *policy.Snapshot) (*running, error) {
 		return c.running, nil
 	}
 	c.end()
-	traffic, err := c.traffic(s)
-	if err != nil {
-		return nil, err
-	}
 	var trace bytes.Buffer
-	if err := traffic.Write(&trace); err != nil {
-		return nil, err
+	if c.recorded != nil {
+		traffic, err := c.recorded(s)
+		if err != nil {
+			return nil, err
+		}
+		if traffic != nil {
+			if err := traffic.Write(&trace); err != nil {
+				return nil, err
+			}
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{of: s, cmd: c.command(ctx), cancel: cancel, stderr: &limited{}}
 	r.cmd.Stderr = r.stderr
 	r.cmd.WaitDelay = time.Second
+	var err error
 	if r.in, err = r.cmd.StdinPipe(); err == nil {
 		var out io.ReadCloser
 		if out, err = r.cmd.StdoutPipe(); err == nil {

@@ -111,6 +111,22 @@ func TestEqualQuestionsGetEqualAnswers(t *testing.T) {
 	require.NotEqual(t, traffic.Describe().GetDigest(), generate(t, other, 2*time.Second).Describe().GetDigest())
 }
 
+func TestAPromiseChangesWithAllThatArrivalsDependOn(t *testing.T) {
+	s := world(1, 2, 100)
+	digest := func() string { return evaluate.Promise(s, time.Second).GetDigest() }
+	seen := map[string]bool{digest(): true}
+	require.True(t, seen[digest()], "it is the same twice")
+	for _, change := range []func(){
+		func() { s.Seed++ }, func() { s.Models[0].Rate++ }, func() { s.Models[0].Burstiness = 9 }, func() { s.Models[1].Name = "other" },
+		func() { s.Apps = []*policy.App{{Name: "app", Rate: 1}} },
+	} {
+		change()
+		require.False(t, seen[digest()])
+		seen[digest()] = true
+	}
+	require.Nil(t, evaluate.Promise(world(1, 1, 0), 0), "without load there is nothing to evaluate with")
+}
+
 func TestWhatCannotBeRunSaysWhy(t *testing.T) {
 	s := world(1, 1, 10)
 	bad := everywhere(s, 1, "m0", "nobody")
@@ -217,8 +233,7 @@ func TestChildAnswersAsTheProcessItself(t *testing.T) {
 		got, err := c.Evaluate(t.Context(), s, plans)
 		require.NoError(t, err)
 		for i := range want {
-			// Arrivals travel in microseconds.
-			require.InDelta(t, want[i].GetGoodput(), got[i].GetGoodput(), 1)
+			require.True(t, proto.Equal(want[i], got[i]))
 		}
 	}
 	next := proto.CloneOf(s)

@@ -42,19 +42,72 @@ type Traffic struct {
 	Source string
 }
 
-// Generate draws arrivals for the rates, row rates and burstiness of the snapshot's models and the rates of its apps, by its seed: equal
-// snapshots get equal arrivals. Where they would be more than [MaxRequests] the traffic is shorter.
-func Generate(s *policy.Snapshot, length time.Duration) (*Traffic, error) {
+// Promise names the traffic that [Generate] will draw for the snapshot, without drawing it: its digest covers all that the arrivals depend
+// on. A snapshot without load gets none.
+func Promise(s *policy.Snapshot, length time.Duration) *policy.Traffic {
+	h, total := sha256.New(), 0.0
+	var b [8]byte
+	number := func(v float64) {
+		binary.LittleEndian.PutUint64(b[:], math.Float64bits(v))
+		_, _ = h.Write(b[:])
+	}
+	each(s, func(name string, rate, rows, burstiness float64) error {
+		total += rate
+		_, _ = io.WriteString(h, name)
+		_, _ = h.Write([]byte{0})
+		number(rate)
+		number(rows)
+		number(burstiness)
+		return nil
+	})
+	if total == 0 {
+		return nil
+	}
+	length = capped(length, total)
+	number(length.Seconds())
+	binary.LittleEndian.PutUint64(b[:], s.GetSeed())
+	_, _ = h.Write(b[:])
+	return &policy.Traffic{
+		Digest: hex.EncodeToString(h.Sum(nil)), Source: SourceGenerated, Seconds: length.Seconds(), Requests: uint64(total * length.Seconds()),
+	}
+}
+
+// each calls visit for every model and app with a load: its rate in requests per second, the rows of a request, and the squared coefficient
+// of variation of the times between arrivals.
+func each(s *policy.Snapshot, visit func(name string, rate, rows, burstiness float64) error) error {
+	loaded := func(rate float64) bool { return rate > 0 && !math.IsInf(rate, 0) }
+	for _, m := range s.GetModels() {
+		if loaded(m.GetRate()) {
+			if err := visit(m.GetName(), m.GetRate(), m.GetRowRate()/m.GetRate(), m.GetBurstiness()); err != nil {
+				return err
+			}
+		}
+	}
+	for _, a := range s.GetApps() {
+		if loaded(a.GetRate()) {
+			if err := visit(a.GetName(), a.GetRate(), 1, 1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// capped is the length of a traffic that holds at most MaxRequests.
+func capped(length time.Duration, rate float64) time.Duration {
 	if length <= 0 {
 		length = DefaultLength
 	}
+	return min(length, time.Duration(MaxRequests/rate*float64(time.Second)))
+}
+
+// Generate draws arrivals for the rates, row rates and burstiness of the snapshot's models and the rates of its apps, by its seed: equal
+// snapshots get equal arrivals. Where they would be more than [MaxRequests] the traffic is shorter.
+func Generate(s *policy.Snapshot, length time.Duration) (*Traffic, error) {
 	t := &Traffic{Source: SourceGenerated}
 	var streams []workload.Stream
 	total := 0.0
-	add := func(name string, rate, rows, burstiness float64) error {
-		if !(rate > 0) || math.IsInf(rate, 0) {
-			return nil
-		}
+	if err := each(s, func(name string, rate, rows, burstiness float64) error {
 		total += rate
 		shape := 1.0
 		if burstiness > 0 {
@@ -70,20 +123,10 @@ func Generate(s *policy.Snapshot, length time.Duration) (*Traffic, error) {
 		t.Names = append(t.Names, name)
 		streams = append(streams, one)
 		return nil
+	}); err != nil {
+		return nil, err
 	}
-	for _, m := range s.GetModels() {
-		if err := add(m.GetName(), m.GetRate(), m.GetRowRate()/max(1e-9, m.GetRate()), m.GetBurstiness()); err != nil {
-			return nil, err
-		}
-	}
-	for _, a := range s.GetApps() {
-		if err := add(a.GetName(), a.GetRate(), 1, 1); err != nil {
-			return nil, err
-		}
-	}
-	if total > 0 {
-		length = min(length, time.Duration(MaxRequests/total*float64(time.Second)))
-	}
+	length = capped(length, max(total, 1e-9))
 	t.Length = length
 	for _, stream := range streams {
 		var a workload.Arrival
