@@ -19,12 +19,13 @@ type rule struct {
 var rules = []rule{
 	{"plugins/policy", nil, "the contract stands alone: policies of other people compile against it"},
 	{"plugins/policy/conformance", []string{"plugins/policy"}, "it tests the contract, not Conch"},
+	{"plugins/policy/grid", []string{"plugins/policy"}, "it is the file form of a profile"},
 	{"plugins/policy/pack", []string{"plugins/policy"}, "it is what policies share, and a function of the snapshot"},
 	{"plugins", []string{"plugins/policy", "plugins/policy/pack", "plugins/builtin"}, "a policy is a function of the snapshot"},
 	{"plugins/builtin", []string{"plugins/..."}, "it is the list of policies"},
 
 	{"sidecar", []string{"..."}, "main wires everything"},
-	{"sidecar/config", []string{"plugins/policy", "repo", "internal/..."}, "configuration knows nothing that it configures"},
+	{"sidecar/config", []string{"plugins/policy", "plugins/policy/grid", "repo", "internal/..."}, "configuration knows nothing that it configures"},
 	{"sidecar/admin", []string{"sidecar/admin/...", "sidecar/control", "sidecar/record", "sidecar/apply/...", "sidecar/plan", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
 	{"sidecar/admin/client", []string{"plugins/policy"}, "tritonctl and other people's programs import it"},
 	{"sidecar/advice", []string{"plugins/policy"}, "it is pure; conch and the simulator feed it"},
@@ -52,11 +53,11 @@ var rules = []rule{
 	{"sidecar/dispatch/forward", []string{"sidecar/dispatch/batch", "internal/..."}, "it knows how to reach a partition"},
 	{"sidecar/dispatch/ingress", []string{"sidecar/dispatch/ingress/...", "sidecar/dispatch/batch", "internal/..."}, "a front declares the interfaces that it needs"},
 
-	{"estimator", []string{"estimator/...", "internal/onnx/...", "plugins/policy"}, "it reads graphs"},
+	{"estimator", []string{"estimator/...", "internal/onnx/...", "plugins/policy", "plugins/policy/grid"}, "it reads graphs"},
 	{"merger", []string{"merger/...", "internal/onnx/...", "plugins/policy"}, "it rewrites graphs"},
 	{"repo", []string{"repo/...", "internal/..."}, "a leaf"},
 	{"tritonctl", []string{
-		"tritonctl/...", "sidecar/admin/client", "sidecar/sim/...", "estimator/...", "merger/...", "repo/...", "plugins/policy", "plugins/builtin",
+		"tritonctl/...", "sidecar/admin/client", "sidecar/sim/...", "estimator/...", "merger/...", "repo/...", "plugins/policy", "plugins/policy/grid", "plugins/builtin",
 	}, "it speaks to conch over the admin API"},
 	{"internal", []string{"internal/..."}, "internal packages are leaves"},
 	{"demo", []string{"internal/..."}, "it runs the programs that a user runs"},
