@@ -22,7 +22,9 @@ func (s *Store) Original(revision, model string) ([]byte, error) {
 // ReadFile is a file of the operator's of a model, by its path in the model's directory, as it was imported. It fails with [ErrNoModel],
 // and with fs.ErrNotExist where the model has no such file.
 func (s *Store) ReadFile(revision, model, path string) ([]byte, error) {
-	fail := func(err error) ([]byte, error) { return nil, fmt.Errorf("%s of %q of %s: %w", path, model, revision, err) }
+	fail := func(err error) ([]byte, error) {
+		return nil, fmt.Errorf("%s of %q of %s: %w", path, model, revision, err)
+	}
 	r, err := s.revision(revision)
 	if err != nil {
 		return fail(err)
