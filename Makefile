@@ -127,6 +127,7 @@ BENCH ?= core cores sim room ablation proxy instant overload live fidelity
 bench: ## the figures of docs/results.md (BENCH="core cores sim room ablation proxy instant overload live fidelity" chooses)
 	@$(MAKE) build
 	@case '$(BENCH)' in *live*|*fidelity*) $(MAKE) triton;; esac
+	@case '$(BENCH)' in *proxy*) $(MAKE) proxies || echo '-- proxy: without nginx and HAProxy' >&2;; esac
 	@for b in $(BENCH); do bin/conch-bench "$$b"; done
 
 .PHONY: reproduce
@@ -153,6 +154,10 @@ triton: ## a real tritonserver, into .cache/triton (TRITONSERVER=/path: check th
 clients: ## Triton's official clients and perf_analyzer, into .cache/clients
 	@[ -e .cache/clients/ready ] || echo "-- setting up Triton's clients" >&2
 	@scripts/setup/clients.sh
+
+.PHONY: proxies
+proxies: ## nginx and HAProxy for `make bench BENCH=proxy`, unpacked into .cache/proxies (optional)
+	@scripts/setup/proxies.sh
 
 .PHONY: compatibility
 compatibility: ## docs/compatibility.md: runs the conformance suite on every target and renders what came out

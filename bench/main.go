@@ -32,13 +32,13 @@ func main() {
 
 // bench is what all commands share.
 type bench struct {
-	bin, results, server, only string
-	seed                       uint64
-	rounds                     int
-	quick                      bool
-	stretch                    float64
-	out, progress              io.Writer
-	start                      time.Time
+	bin, results, server, only, proxies string
+	seed                                uint64
+	rounds                              int
+	quick                               bool
+	stretch                             float64
+	out, progress                       io.Writer
+	start                               time.Time
 }
 
 func command(out, progress io.Writer) *cobra.Command {
@@ -52,6 +52,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	flags.StringVar(&b.bin, "bin", filepath.Dir(program), "directory of conch and conch-policies")
 	flags.StringVar(&b.results, "results", "results", "directory of the reports")
 	flags.StringVar(&b.server, "tritonserver", os.Getenv("CONCH_TRITONSERVER"), "path of tritonserver, for live")
+	flags.StringVar(&b.proxies, "proxies", filepath.Join(".cache", "proxies"), "directory of nginx and haproxy, for proxy; those that are not there are left out")
 	flags.Uint64Var(&b.seed, "seed", 1, "seed of arrivals")
 	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy), 8on4.triton (live), burst.minitriton (fidelity) or fig6b (reproduce); the results file stays as it is")
 	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,22 +34,27 @@ var payloads = []payload{{"1KB", 256}, {"600KB", 150 * 1024}}
 // trialTime is how long each way is measured before it is the next one's turn.
 const trialTime = time.Second
 
+// patience is how long the last calls of a trial may take.
+const patience = 10 * time.Second
+
 // way is one way to the server.
 type way struct {
 	name, grpc, http string
 	pids             pids
+	reverse          bool // one of reverses: if it fails, the others are measured all the same
 }
 
-// The ways, in the order of their turns.
+// The names of the ways that are always there; those of reverses are there too if they are set up.
 const (
-	straight = iota
-	forwarded
-	libraries
-	through
+	straight  = "straight"
+	forwarded = "forwarder"
+	libraries = "libraries"
+	through   = "conch"
 )
 
 // proxy measures a call straight to a server that takes no time, through a plain TCP forwarder, through a proxy of nothing but the libraries
-// that conch is made with, and through conch, in turns, each in a process of its own.
+// that conch is made with, through nginx and HAProxy where `make proxies` has set them up, and through conch, in turns, each in a process of its
+// own.
 func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 	defer runtime.KeepAlive(slack())
 	r.Emulated = "the server: minitriton with a model that takes no time, in a process of its own"
@@ -102,11 +108,25 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 	if err != nil {
 		return err
 	}
-	ways := make([]way, 4)
-	ways[straight] = way{"straight", server.GRPC, server.HTTP, pids{own, 0, served}}
-	ways[forwarded] = way{"forwarder", forwarder.Addresses[0], forwarder.Addresses[1], pids{own, forwarder.Pid(), served}}
-	ways[libraries] = way{"libraries", library.Addresses[0], library.Addresses[1], pids{own, library.Pid(), served}}
-	ways[through] = way{"conch", conch.GRPC, conch.HTTP, pids{own, conch.Pid(), served}}
+	ways := []way{
+		{straight, server.GRPC, server.HTTP, pids{own, 0, served}, false},
+		{forwarded, forwarder.Addresses[0], forwarder.Addresses[1], pids{own, forwarder.Pid(), served}, false},
+		{libraries, library.Addresses[0], library.Addresses[1], pids{own, library.Pid(), served}, false},
+	}
+	for _, other := range reverses {
+		if _, err := os.Stat(filepath.Join(b.proxies, other.name)); err != nil {
+			b.say(other.name + " is left out: `make proxies` sets it up")
+			continue
+		}
+		p, err := startReverse(ctx, other, b.proxies, directory, server)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, p.Close()) }()
+		// Its workers are processes of their own: their processor time is not reported.
+		ways = append(ways, way{other.name, p.grpc, p.http, pids{own, 0, served}, true})
+	}
+	ways = append(ways, way{through, conch.GRPC, conch.HTTP, pids{own, conch.Pid(), served}, false})
 	for _, protocol := range []string{"grpc", "http"} {
 		for _, p := range payloads {
 			for _, callers := range []int{1, 64} {
@@ -151,13 +171,20 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 		defer closeCaller()
 		calls[i] = c
 	}
-	var p50, perSecond [through + 1][]float64
+	p50, perSecond := map[string][]float64{}, map[string][]float64{}
+	failed := map[string]bool{} // reverses that did not answer every call
 	var cost spending
-	var times [through + 1]account
+	times := map[string]*account{}
+	for _, w := range ways {
+		times[w.name] = &account{}
+	}
 	clock := minitriton.SystemClock()
 	length := 200 * time.Millisecond // the first round only warms up
-	for range b.roundsOr(7) + 1 {
+	for range b.roundsOr(5) + 1 {
 		for i, w := range ways {
+			if failed[w.name] {
+				continue
+			}
 			before, err := readRuntime(ctx, conch)
 			if err != nil {
 				return err
@@ -166,7 +193,14 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 			if err != nil {
 				return err
 			}
-			got, err := loadgen.Closed(ctx, callers, length, calls[i], clock)
+			bounded, cancel := context.WithTimeout(ctx, length+patience) // a reverse may lose a call for good
+			got, err := loadgen.Closed(bounded, callers, length, calls[i], clock)
+			cancel()
+			if err != nil && w.reverse {
+				b.say(fmt.Sprintf("%s: %s is left out: %v", name, w.name, err))
+				failed[w.name] = true
+				continue
+			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", w.name, err)
 			}
@@ -177,10 +211,10 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 			if err != nil {
 				return err
 			}
-			times[i].add(timesBefore, timesAfter, got.Calls)
-			p50[i] = append(p50[i], float64(got.Quantile(0.5))/float64(time.Microsecond))
-			perSecond[i] = append(perSecond[i], got.PerSecond())
-			if i == through {
+			times[w.name].add(timesBefore, timesAfter, got.Calls)
+			p50[w.name] = append(p50[w.name], float64(got.Quantile(0.5))/float64(time.Microsecond))
+			perSecond[w.name] = append(perSecond[w.name], got.PerSecond())
+			if w.name == through {
 				after, err := readRuntime(ctx, conch)
 				if err != nil {
 					return err
@@ -190,43 +224,58 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 		}
 		length = trialTime
 	}
-	var added, forwarderAdded, librariesAdded, addedRatio, ratio, forwarderRatio, toForwarder, librariesToForwarder []float64
-	for i := range p50[straight] {
-		added = append(added, p50[through][i]-p50[straight][i])
-		forwarderAdded = append(forwarderAdded, p50[forwarded][i]-p50[straight][i])
-		librariesAdded = append(librariesAdded, p50[libraries][i]-p50[straight][i])
-		addedRatio = append(addedRatio, added[i]/forwarderAdded[i])
-		ratio = append(ratio, perSecond[through][i]/perSecond[straight][i])
-		forwarderRatio = append(forwarderRatio, perSecond[forwarded][i]/perSecond[straight][i])
-		toForwarder = append(toForwarder, perSecond[through][i]/perSecond[forwarded][i])
-		librariesToForwarder = append(librariesToForwarder, perSecond[libraries][i]/perSecond[forwarded][i])
+	ways = slices.DeleteFunc(slices.Clone(ways), func(w way) bool { return failed[w.name] })
+	added := func(way string) []float64 {
+		return pairwise(p50[way], p50[straight], func(a, b float64) float64 { return a - b })
+	}
+	ratio := func(way, to string) []float64 {
+		return pairwise(perSecond[way], perSecond[to], func(a, b float64) float64 { return a / b })
 	}
 	if callers == 1 {
-		r.AddRuns(name+".added_to_forwarder", addedRatio, "ratio", "median latency that conch adds over what the forwarder adds, in turns")
-		r.AddRuns(name+".added_p50_us", added, "us", "median latency through conch less straight")
-		r.AddRuns(name+".forwarder_added_p50_us", forwarderAdded, "us", "median latency through the forwarder less straight")
-		r.AddRuns(name+".libraries_added_p50_us", librariesAdded, "us", "median latency through a proxy of nothing but the libraries less straight")
+		over := pairwise(added(through), added(forwarded), func(a, b float64) float64 { return a / b })
+		r.AddRuns(name+".added_to_forwarder", over, "ratio", "median latency that conch adds over what the forwarder adds, in turns")
+		r.AddRuns(name+".added_p50_us", added(through), "us", "median latency through conch less straight")
+		for _, w := range ways {
+			if w.name != straight && w.name != through {
+				r.AddRuns(name+"."+w.name+"_added_p50_us", added(w.name), "us", "median latency through "+titles[w.name]+" less straight")
+			}
+		}
 		r.AddRuns(name+".straight_p50_us", p50[straight], "us", "")
 	} else {
-		r.AddRuns(name+".throughput_to_forwarder", toForwarder, "ratio", "calls per second through conch over through the forwarder, in turns")
-		r.AddRuns(name+".libraries_to_forwarder", librariesToForwarder, "ratio", "calls per second through a proxy of nothing but the libraries over through the forwarder")
-		r.AddRuns(name+".throughput_ratio", ratio, "ratio", "calls per second through conch over straight")
-		r.AddRuns(name+".forwarder_throughput_ratio", forwarderRatio, "ratio", "calls per second through the forwarder over straight")
+		r.AddRuns(name+".throughput_to_forwarder", ratio(through, forwarded), "ratio", "calls per second through conch over through the forwarder, in turns")
+		r.AddRuns(name+".throughput_ratio", ratio(through, straight), "ratio", "calls per second through conch over straight")
+		for _, w := range ways {
+			if w.name != straight && w.name != through {
+				r.AddRuns(name+"."+w.name+"_throughput_ratio", ratio(w.name, straight), "ratio", "calls per second through "+titles[w.name]+" over straight")
+			}
+		}
 		r.AddRuns(name+".straight_per_second", perSecond[straight], "req/s", "")
 	}
-	for i, w := range ways {
-		times[i].report(r, name+"."+w.name, w.pids)
+	for _, w := range ways {
+		times[w.name].report(r, name+"."+w.name, w.pids)
 	}
 	cost.report(r, name)
 	if callers == 1 && p.elements*4 >= 16*shortestMove {
-		if err := b.copies(ctx, r, conch.Pid(), name, calls[through], p); err != nil {
+		if err := b.copies(ctx, r, conch.Pid(), name, calls[len(calls)-1], p); err != nil {
 			return err
 		}
 	}
-	mid := len(added) / 2
-	b.say(fmt.Sprintf("%s: p50 straight %.0f us, forwarder +%.0f, libraries +%.0f, conch +%.0f; per second %.0f, %.0f, %.0f, %.0f", name, p50[straight][mid], forwarderAdded[mid],
-		librariesAdded[mid], added[mid], perSecond[straight][mid], perSecond[forwarded][mid], perSecond[libraries][mid], perSecond[through][mid]))
+	for _, w := range ways {
+		b.say(fmt.Sprintf("%s: %s: p50 %.0f us, %.0f per second", name, w.name, median(p50[w.name]), median(perSecond[w.name])))
+	}
 	return nil
+}
+
+// titles are the ways in words.
+var titles = map[string]string{forwarded: "the forwarder", libraries: "a proxy of nothing but the libraries", "nginx": "nginx", "haproxy": "HAProxy"}
+
+// pairwise combines what was measured in the same round.
+func pairwise(a, b []float64, combine func(a, b float64) float64) []float64 {
+	out := make([]float64, min(len(a), len(b)))
+	for i := range out {
+		out[i] = combine(a[i], b[i])
+	}
+	return out
 }
 
 func (b *bench) caller(protocol, grpcAddress, httpAddress string, p payload, callers int) (c loadgen.Caller, closeCaller func(), err error) {
