@@ -1,0 +1,305 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package pack
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// Floor is the state of a packing. Make one with [New]; [Floor.Clone] gives a copy to try something on. It is not safe for concurrent use.
+type Floor struct {
+	// Index is of the snapshot that is planned for.
+	*policy.Index
+	// Hosts are in GPU order, then the CPUs of nodes by name. Unavailable GPUs are not among them.
+	Hosts []*Host
+
+	counts map[string]int
+	// pins are the ids of partitions on which a pinned model has to stay, by model.
+	pins map[string]map[string]bool
+	// exclusive: some model wants its partitions for itself.
+	exclusive bool
+	recipes   *policy.Plan
+	reasons   []*policy.Reason
+	causes    map[string][]string
+}
+
+// Host is a GPU, or the CPUs of a node.
+type Host struct {
+	Node string
+	// GPU is the id; empty for CPUs.
+	GPU string
+	// Type is what profiles and interference call it.
+	Type string
+	// Memory in bytes; 0 is unknown, and never full.
+	Memory uint64
+	// CostPerHour; 0 is unknown.
+	CostPerHour float64
+	// Parts are the partitions on it.
+	Parts []*Part
+
+	index int
+	bytes uint64
+}
+
+// Part is a partition that is being planned.
+type Part struct {
+	Host  *Host
+	Share uint32
+	// Instances in the order in which they were put there.
+	Instances []*policy.Instance
+
+	// id and limit of a partition that the plan in force has and that has to stay; empty otherwise.
+	id               string
+	limit            uint64
+	weights, working uint64
+}
+
+// New reads the snapshot. Partitions of the plan in force on which pinned models lie are there from the start, with those models.
+func New(s *policy.Snapshot) *Floor {
+	f := &Floor{
+		Index: policy.NewIndex(s), counts: make(map[string]int), pins: make(map[string]map[string]bool),
+		recipes: &policy.Plan{}, causes: make(map[string][]string),
+	}
+	for _, g := range f.GPUs() {
+		if g.GetUnavailable() {
+			continue
+		}
+		f.Hosts = append(f.Hosts, &Host{
+			Node: g.Node, GPU: g.GetId(), Type: g.GetType(), Memory: g.GetMemoryBytes(), CostPerHour: g.GetCostPerHour(), index: len(f.Hosts),
+		})
+	}
+	nodes := slices.Clone(s.GetNodes())
+	slices.SortStableFunc(nodes, func(a, b *policy.Node) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	for _, n := range nodes {
+		if cpu := n.GetCpu(); cpu != nil {
+			f.Hosts = append(f.Hosts, &Host{
+				Node: n.GetName(), Type: cpu.GetType(), Memory: cpu.GetMemoryBytes(), CostPerHour: cpu.GetCostPerHour(), index: len(f.Hosts),
+			})
+		}
+	}
+	for _, m := range s.GetModels() {
+		f.exclusive = f.exclusive || f.Rule(m.GetName()).Exclusive
+	}
+	f.keepPinned()
+	return f
+}
+
+// keepPinned opens the partitions on which pinned models lie. Their shares and limits stay, and so do the other partitions of the same
+// host, empty: a pinned model must not find its GPU cut otherwise.
+func (f *Floor) keepPinned() {
+	current := f.Snapshot().GetCurrent()
+	hosts := make(map[[2]string]*Host, len(f.Hosts))
+	for _, h := range f.Hosts {
+		hosts[[2]string{h.Node, h.GPU}] = h
+	}
+	parts := make(map[string]*Part)
+	var pinned []*policy.Model
+	for _, m := range f.Snapshot().GetModels() {
+		if !f.Rule(m.GetName()).Pinned {
+			continue
+		}
+		for _, part := range current.PartitionsOf(m.GetName()) {
+			h := hosts[[2]string{part.GetNode(), part.GPU()}]
+			if h == nil || len(part.GetGpus()) > 1 {
+				continue
+			}
+			if f.pins[m.GetName()] == nil {
+				f.pins[m.GetName()] = make(map[string]bool)
+				pinned = append(pinned, m)
+			}
+			f.pins[m.GetName()][part.GetId()] = true
+			if parts[part.GetId()] == nil && h.FreeShare() >= part.GetThreadPercentage() && part.GetThreadPercentage() > 0 {
+				p := f.Open(h, part.GetThreadPercentage())
+				p.id, p.limit = part.GetId(), part.GetMemoryLimitBytes()
+				parts[p.id] = p
+			}
+		}
+	}
+	for _, m := range pinned {
+		for _, part := range current.GetPartitions() {
+			if p := parts[part.GetId()]; p != nil && f.pins[m.GetName()][p.id] && f.Refuse(p, m.GetName(), 0) == "" {
+				f.Put(p, m.GetName(), 0, 0)
+			}
+		}
+	}
+}
+
+// Clone is a copy whose changes leave this floor alone.
+func (f *Floor) Clone() *Floor {
+	c := *f
+	c.counts = make(map[string]int, len(f.counts))
+	for name, n := range f.counts {
+		c.counts[name] = n
+	}
+	c.recipes = &policy.Plan{Recipes: slices.Clone(f.recipes.Recipes)}
+	c.reasons = slices.Clone(f.reasons)
+	c.causes = make(map[string][]string, len(f.causes))
+	for name, causes := range f.causes {
+		c.causes[name] = slices.Clone(causes)
+	}
+	c.Hosts = make([]*Host, len(f.Hosts))
+	for i, h := range f.Hosts {
+		host := *h
+		host.Parts = make([]*Part, len(h.Parts))
+		for j, p := range h.Parts {
+			part := *p
+			part.Host = &host
+			part.Instances = make([]*policy.Instance, len(p.Instances))
+			for k, in := range p.Instances {
+				part.Instances[k] = &policy.Instance{
+					Model: in.Model, MaxBatch: in.MaxBatch, Rate: in.Rate, ThreadPercentage: in.ThreadPercentage,
+				}
+			}
+			host.Parts[j] = &part
+		}
+		c.Hosts[i] = &host
+	}
+	return &c
+}
+
+// FreeShare is what is left of the host, in percent.
+func (h *Host) FreeShare() uint32 {
+	free := uint32(100)
+	for _, p := range h.Parts {
+		free -= min(free, p.Share)
+	}
+	return free
+}
+
+// FreeBytes of the host; the most there can be where its memory is unknown.
+func (h *Host) FreeBytes() uint64 {
+	if h.Memory == 0 {
+		return math.MaxUint64
+	}
+	return h.Memory - min(h.Memory, h.bytes)
+}
+
+// Index of the host in [Floor.Hosts].
+func (h *Host) Index() int { return h.index }
+
+// OnCPU reports that the host is the CPUs of a node.
+func (h *Host) OnCPU() bool { return h.GPU == "" }
+
+// Used reports that something lies on the host.
+func (h *Host) Used() bool {
+	return slices.ContainsFunc(h.Parts, func(p *Part) bool { return len(p.Instances) > 0 })
+}
+
+// Pinned reports that the partition has to stay as it is because of a pinned model.
+func (p *Part) Pinned() bool { return p.id != "" }
+
+// Holds reports whether the model is in the partition.
+func (p *Part) Holds(model string) bool { return p.Instance(model) != nil }
+
+// Instance of the model in the partition; nil where there is none.
+func (p *Part) Instance(model string) *policy.Instance {
+	for _, in := range p.Instances {
+		if in.GetModel() == model {
+			return in
+		}
+	}
+	return nil
+}
+
+// Count is how many partitions hold the model.
+func (f *Floor) Count(model string) int { return f.counts[model] }
+
+// PartsOf are the partitions that hold the model, in the order of hosts.
+func (f *Floor) PartsOf(model string) []*Part {
+	var all []*Part
+	for _, h := range f.Hosts {
+		for _, p := range h.Parts {
+			if p.Holds(model) {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// Open makes an empty partition. The caller has seen that so much is free.
+func (f *Floor) Open(h *Host, share uint32) *Part {
+	p := &Part{Host: h, Share: share}
+	h.Parts = append(h.Parts, p)
+	return p
+}
+
+// Close takes a partition away with everything in it.
+func (f *Floor) Close(p *Part) {
+	for len(p.Instances) > 0 {
+		f.Take(p, p.Instances[len(p.Instances)-1].GetModel())
+	}
+	p.Host.Parts = slices.DeleteFunc(p.Host.Parts, func(q *Part) bool { return q == p })
+}
+
+// Want adds a derived model that the plan is to have. It may then be placed by the name of its recipe.
+func (f *Floor) Want(r *policy.Recipe) { f.recipes.Recipes = append(f.recipes.Recipes, r) }
+
+// Put adds the model to the partition, with the models that it calls where they are not there yet. Batch 0 is the model's own maximum; rate
+// is the rows per second that the policy counts on there.
+func (f *Floor) Put(p *Part, model string, batch uint32, rate float64) {
+	f.add(p, &policy.Instance{Model: model, MaxBatch: f.batch(model, batch), Rate: rate})
+	for _, m := range f.Requires(model) {
+		if !p.Holds(m.GetName()) {
+			f.add(p, &policy.Instance{Model: m.GetName(), MaxBatch: f.batch(m.GetName(), 0)})
+		}
+	}
+}
+
+func (f *Floor) batch(model string, batch uint32) uint32 {
+	limit := f.maxBatch(model)
+	if batch == 0 {
+		return limit
+	}
+	return min(batch, limit)
+}
+
+// maxBatch of a model, or of the members of a derived model.
+func (f *Floor) maxBatch(model string) uint32 {
+	if m := f.Model(model); m != nil {
+		return max(1, m.GetMaxBatchSize())
+	}
+	limit := uint32(math.MaxUint32)
+	for _, name := range f.recipes.Recipe(model).GetMembers() {
+		limit = min(limit, max(1, f.Model(name).GetMaxBatchSize()))
+	}
+	return limit
+}
+
+func (f *Floor) add(p *Part, in *policy.Instance) {
+	p.Instances = append(p.Instances, in)
+	f.counts[in.Model]++
+	f.weigh(p)
+}
+
+// Take removes the model from the partition. The models that it calls stay.
+func (f *Floor) Take(p *Part, model string) {
+	before := len(p.Instances)
+	p.Instances = slices.DeleteFunc(p.Instances, func(in *policy.Instance) bool { return in.GetModel() == model })
+	f.counts[model] -= before - len(p.Instances)
+	f.weigh(p)
+}
+
+// weigh brings the memory of a partition and its host up to date.
+func (f *Floor) weigh(p *Part) {
+	p.Host.bytes -= add(p.weights, p.working)
+	p.weights, p.working = 0, 0
+	for _, in := range p.Instances {
+		w, a := f.InstanceBytes(f.recipes, in)
+		p.weights, p.working = add(p.weights, w), max(p.working, a)
+	}
+	p.Host.bytes = add(p.Host.bytes, add(p.weights, p.working))
+}
+
+// add does not wrap, for sizes are what others declare.
+func add(a, b uint64) uint64 {
+	if a > math.MaxUint64-b {
+		return math.MaxUint64
+	}
+	return a + b
+}

@@ -1,0 +1,123 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package pack_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/conformance"
+	"github.com/conch-serving/conch/plugins/policy/pack"
+)
+
+// plain is the least that a policy on this package is: it has no opinion of its own.
+type plain struct{}
+
+func (plain) Describe(context.Context) (*policy.Description, error) {
+	return &policy.Description{Name: "plain", Version: "1", Summary: "Every model gets one place."}, nil
+}
+
+func (plain) Plan(_ context.Context, s *policy.Snapshot, _ policy.Host) (*policy.Plan, error) {
+	f := pack.New(s)
+	f.Rest()
+	return f.Plan("plain", "1", func(string) *policy.Dispatch { return &policy.Dispatch{Discipline: "adaptive"} }), nil
+}
+
+func TestAPolicyWithoutAnOpinionConforms(t *testing.T) {
+	conformance.Run(t, conformance.Options{New: func(*testing.T) policy.Policy { return plain{} }})
+}
+
+// Whatever is put where Refuse allows it, the plan is good.
+func TestWhatIsNotRefusedIsGood(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := conformance.Snapshots().Draw(t, "snapshot")
+		f := pack.New(s)
+		for range rapid.IntRange(0, 20).Draw(t, "moves") {
+			if len(f.Hosts) == 0 || len(s.Models) == 0 {
+				break
+			}
+			h := rapid.SampledFrom(f.Hosts).Draw(t, "host")
+			model := rapid.SampledFrom(s.Models).Draw(t, "model").GetName()
+			switch rapid.IntRange(0, 3).Draw(t, "move") {
+			case 0:
+				if share := rapid.Uint32Range(1, 100).Draw(t, "share"); f.RefuseNew(h, share, model, 1) == "" {
+					f.Put(f.Open(h, share), model, 1, 5)
+				}
+			case 1:
+				if len(h.Parts) > 0 {
+					if p := rapid.SampledFrom(h.Parts).Draw(t, "part"); f.Refuse(p, model, 0) == "" {
+						f.Put(p, model, 0, 0)
+					}
+				}
+			case 2:
+				if len(h.Parts) > 0 {
+					if p := rapid.SampledFrom(h.Parts).Draw(t, "part"); !p.Pinned() {
+						f.Close(p)
+					}
+				}
+			case 3:
+				untouched := f.Plan("x", "1", nil)
+				c := f.Clone()
+				c.Rest()
+				require.True(t, proto.Equal(untouched, f.Plan("x", "1", nil)), "a clone's changes are its own")
+			}
+		}
+		f.Rest()
+		require.Empty(t, conformance.Check(s, f.Plan("x", "1", nil)))
+	})
+}
+
+func TestPartitionsKeepTheirNames(t *testing.T) {
+	s := &policy.Snapshot{
+		Revision: 2,
+		Nodes:    []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0"}, {Id: "gpu1", Index: 1}}, Cpu: &policy.CPU{Type: "cpu", Cores: 2}}},
+		Models:   []*policy.Model{{Name: "a"}, {Name: "b"}, {Name: "c"}},
+		Current: &policy.Plan{Partitions: []*policy.Partition{
+			{Id: "left", Node: "n", Gpus: []string{"gpu0"}, ThreadPercentage: 50, Instances: []*policy.Instance{policy.ModelInstance("a", 0)}},
+			{Id: "right", Node: "n", Gpus: []string{"gpu0"}, ThreadPercentage: 50, Instances: []*policy.Instance{policy.ModelInstance("b", 0)}},
+			{Id: "gpu1", Node: "n", Gpus: []string{"gpu1"}, ThreadPercentage: 80, Instances: []*policy.Instance{policy.ModelInstance("b", 0)}},
+		}},
+	}
+	f := pack.New(s)
+	f.Put(f.Open(f.Hosts[0], 50), "b", 0, 0)
+	f.Put(f.Open(f.Hosts[0], 50), "a", 0, 0)
+	f.Put(f.Open(f.Hosts[1], 100), "c", 0, 0)
+	f.Put(f.Open(f.Hosts[2], 60), "c", 0, 0)
+	var ids []string
+	for _, p := range f.Plan("x", "1", nil).GetPartitions() {
+		ids = append(ids, p.GetId())
+	}
+	require.Equal(t, []string{"right", "left", "gpu1.0", "n.cpu.0"}, ids, "same share and most models in common; gpu1 is another process")
+}
+
+func TestSlowdown(t *testing.T) {
+	m := &policy.Interference{L2Self: .1129, L2Other: .7160, BandwidthSelf: .3549, BandwidthOther: .0882, Constant: .8954}
+	require.InDelta(t, 1.2, pack.Slowdown(m, pack.Load{L2: .1, Bandwidth: .2}, pack.Load{L2: .3, Bandwidth: .05}), .01)
+	require.Equal(t, 1.0, pack.Slowdown(m, pack.Load{}, pack.Load{}), "nobody is sped up by company")
+	require.Equal(t, 1.0, pack.Slowdown(nil, pack.Load{L2: 1}, pack.Load{L2: 1}))
+}
+
+func TestDerivedModels(t *testing.T) {
+	r := &policy.Recipe{Name: "g", Kind: policy.RecipeKind_RECIPE_KIND_MERGE, Mode: policy.MergeMode_MERGE_MODE_BACKBONE, Members: []string{"a", "b"}}
+	s := &policy.Snapshot{
+		Revision: 1, Nodes: []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", MemoryBytes: 100}}}},
+		Models:  []*policy.Model{{Name: "a", MemoryBytes: 40, MaxBatchSize: 8}, {Name: "b", MemoryBytes: 40, MaxBatchSize: 4}, {Name: "c", MemoryBytes: 30}},
+		Derived: []*policy.DerivedModel{{Recipe: r, MemoryBytes: 50}},
+	}
+	f := pack.New(s)
+	f.Want(r)
+	require.Empty(t, f.RefuseNew(f.Hosts[0], 100, "g", 0))
+	f.Put(f.Open(f.Hosts[0], 100), "g", 0, 7)
+	f.Rest()
+	p := f.Plan("x", "1", nil)
+	require.Equal(t, uint32(4), p.GetPartitions()[0].GetInstances()[0].GetMaxBatch(), "the smallest of the members'")
+	require.Len(t, p.GetUnplaced(), 1, "the members are served; until the merge exists they need 80 bytes, and c does not fit beside them")
+	require.Equal(t, "0/1 partitions: 1 memory", p.GetUnplaced()[0].GetText())
+	require.Empty(t, conformance.Check(s, p))
+}

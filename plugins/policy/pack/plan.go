@@ -1,0 +1,283 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package pack
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// Why adds a reason to the plan: about a model, about a partition as a whole (model empty is not allowed then), in one sentence.
+func (f *Floor) Why(model, format string, args ...any) {
+	f.reasons = append(f.reasons, &policy.Reason{Model: model, Text: fmt.Sprintf(format, args...)})
+}
+
+// Fail notes why the policy itself found no place for the model somewhere: one of the causes of policy.Refusal, once per place that it looked
+// at. Together they are the model's entry among the unplaced, instead of what [Floor.Refuse] says of the floor as it is in the end.
+func (f *Floor) Fail(model, cause string) { f.causes[model] = append(f.causes[model], cause) }
+
+// Rest gives a place to every model that has none, or fewer than the operator wants, in partitions that are there, else in new ones on hosts
+// that are empty, else in what is left of a host: models without load, and models that the policy knows too little of. It never counts on
+// a rate for them. Models that load on demand are left out.
+func (f *Floor) Rest() {
+	models := slices.Clone(f.Snapshot().GetModels())
+	slices.SortStableFunc(models, func(a, b *policy.Model) int {
+		return cmp.Or(
+			cmp.Compare(b.GetPriority(), a.GetPriority()), cmp.Compare(b.GetRate(), a.GetRate()),
+			cmp.Compare(b.GetMemoryBytes(), a.GetMemoryBytes()), strings.Compare(a.GetName(), b.GetName()),
+		)
+	})
+	for _, m := range models {
+		name := m.GetName()
+		if m.GetOnDemand() && m.GetRate() == 0 {
+			continue
+		}
+		for f.served(name) < f.want(name) && f.restOne(name) {
+		}
+	}
+}
+
+// want is how many partitions have to serve a model.
+func (f *Floor) want(model string) int {
+	return max(1, int(f.Rule(model).MinInstances), len(f.pins[model]))
+}
+
+func (f *Floor) restOne(model string) bool {
+	var best *Part
+	for _, h := range f.Hosts {
+		for _, p := range h.Parts {
+			if f.Refuse(p, model, 0) == "" && (best == nil || p.Host.FreeBytes() > best.Host.FreeBytes()) {
+				best = p
+			}
+		}
+	}
+	if best != nil {
+		f.Put(best, model, 0, 0)
+		return true
+	}
+	for _, empty := range []bool{true, false} {
+		for _, h := range f.Hosts {
+			if free := h.FreeShare(); (len(h.Parts) == 0) == empty && f.RefuseNew(h, free, model, 0) == "" {
+				f.Put(f.Open(h, free), model, 0, 0)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Plan writes the floor down. Empty partitions are left out. The discipline of each model comes from dispatch; nil, or a nil entry, leaves
+// it to the host. What has no place, or fewer than wanted, is among the unplaced with counted refusals.
+func (f *Floor) Plan(name, version string, dispatch func(model string) *policy.Dispatch) *policy.Plan {
+	s := f.Snapshot()
+	plan := &policy.Plan{SnapshotRevision: s.GetRevision(), Policy: name, PolicyVersion: version, Reasons: f.reasons}
+	for _, r := range f.recipes.GetRecipes() {
+		if f.counts[r.GetName()] > 0 {
+			plan.Recipes = append(plan.Recipes, r)
+		}
+	}
+	namer := f.namer()
+	for _, h := range f.Hosts {
+		if !h.Used() {
+			continue
+		}
+		plan.PredictedCostPerHour += h.CostPerHour
+		for _, p := range h.Parts {
+			if len(p.Instances) == 0 {
+				continue
+			}
+			out := &policy.Partition{
+				Id: namer.name(p), Node: h.Node, ThreadPercentage: p.Share, MemoryLimitBytes: p.limit, Rank: uint32(len(plan.Partitions)),
+			}
+			if !h.OnCPU() {
+				out.Gpus = []string{h.GPU}
+			}
+			out.Instances = slices.Clone(p.Instances)
+			slices.SortFunc(out.Instances, func(a, b *policy.Instance) int { return strings.Compare(a.GetModel(), b.GetModel()) })
+			plan.Partitions = append(plan.Partitions, out)
+		}
+	}
+	placed := make([]string, 0, len(f.counts))
+	for model, n := range f.counts {
+		if n > 0 {
+			placed = append(placed, model)
+		}
+	}
+	slices.Sort(placed)
+	for _, model := range placed {
+		if dispatch == nil {
+			break
+		}
+		if d := dispatch(model); d != nil {
+			d.Model = model
+			plan.Dispatch = append(plan.Dispatch, d)
+		}
+	}
+	for _, m := range s.GetModels() {
+		if u := f.unplaced(m); u != nil {
+			plan.Unplaced = append(plan.Unplaced, u)
+		}
+	}
+	f.routes(plan)
+	return plan
+}
+
+func (f *Floor) unplaced(m *policy.Model) *policy.Unplaced {
+	name := m.GetName()
+	has, want := f.served(name), f.want(name)
+	if has >= want {
+		return nil
+	}
+	var t policy.Tally
+	switch causes := f.causes[name]; {
+	case len(causes) > 0:
+		for _, cause := range causes {
+			t.Try(cause)
+		}
+	case m.GetOnDemand() && has == 0 && m.GetRate() == 0:
+		t.Try(policy.CauseOnDemand)
+	default:
+		for _, h := range f.Hosts {
+			for _, p := range h.Parts {
+				if p.Holds(name) {
+					t.Try("")
+				} else {
+					t.Try(f.Refuse(p, name, 0))
+				}
+			}
+			if free := h.FreeShare(); free > 0 {
+				t.Try(f.RefuseNew(h, free, name, 0))
+			}
+		}
+		for _, g := range f.GPUs() {
+			if g.GetUnavailable() {
+				t.Try(policy.CauseUnavailable)
+			}
+		}
+	}
+	u := t.Unplaced(name)
+	if has > 0 {
+		u.Text += fmt.Sprintf("; %d wanted", want)
+	}
+	return u
+}
+
+// routes sends apps to their variants that have a place, evenly: a policy that knows better replaces them.
+func (f *Floor) routes(plan *policy.Plan) {
+	for _, app := range f.Snapshot().GetApps() {
+		route := &policy.AppRoute{App: app.GetName()}
+		for _, v := range app.GetVariants() {
+			if f.served(v.GetModel()) > 0 {
+				route.Variants = append(route.Variants, &policy.WeightedVariant{
+					Model: v.GetModel(), Weight: 1, Accuracy: v.GetAccuracy(), LatencyUs: f.Model(v.GetModel()).GetSloUs(),
+				})
+			}
+		}
+		plan.AppRoutes = append(plan.AppRoutes, route)
+	}
+}
+
+// namer gives partitions ids: that of a partition in force on the same host with the same share, the one with most models in common, else
+// one that neither plan has.
+type namer struct {
+	inForce map[string]bool
+	taken   map[string]bool
+	reused  map[*Part]string
+	onNodes map[string]int
+}
+
+func (f *Floor) namer() *namer {
+	n := &namer{inForce: make(map[string]bool), taken: make(map[string]bool), reused: make(map[*Part]string), onNodes: make(map[string]int)}
+	byHost := make(map[[2]string][]*policy.Partition)
+	for _, part := range f.Snapshot().GetCurrent().GetPartitions() {
+		n.inForce[part.GetId()] = true
+		if len(part.GetGpus()) <= 1 {
+			key := [2]string{part.GetNode(), part.GPU()}
+			byHost[key] = append(byHost[key], part)
+		}
+	}
+	for _, h := range f.Hosts {
+		n.onNodes[h.GPU]++
+		for _, p := range h.Parts {
+			if p.id != "" {
+				n.reused[p], n.taken[p.id] = p.id, true
+			}
+		}
+	}
+	for _, h := range f.Hosts {
+		for _, p := range h.Parts {
+			if p.id != "" || len(p.Instances) == 0 {
+				continue
+			}
+			best, most := "", -1
+			for _, old := range byHost[[2]string{h.Node, h.GPU}] {
+				if n.taken[old.GetId()] || old.GetThreadPercentage() != p.Share || old.GetMemoryLimitBytes() != p.limit {
+					continue
+				}
+				common := 0
+				for _, in := range old.GetInstances() {
+					if p.Holds(in.GetModel()) {
+						common++
+					}
+				}
+				if common > most {
+					best, most = old.GetId(), common
+				}
+			}
+			if best != "" {
+				n.reused[p], n.taken[best] = best, true
+			}
+		}
+	}
+	return n
+}
+
+func (n *namer) name(p *Part) string {
+	if id, ok := n.reused[p]; ok {
+		return id
+	}
+	base := p.Host.GPU
+	switch {
+	case base == "":
+		base = p.Host.Node + ".cpu"
+	case n.onNodes[base] > 1:
+		base = p.Host.Node + "." + base
+	}
+	base = fileName(base)
+	free := func(id string) bool { return !n.taken[id] && !n.inForce[id] }
+	id := base
+	if p.Share != 100 || !free(id) {
+		for i := 0; ; i++ {
+			if id = base + "." + strconv.Itoa(i); free(id) {
+				break
+			}
+		}
+	}
+	n.taken[id] = true
+	return id
+}
+
+// maxBase leaves room for a number in the 63 bytes of an id.
+const maxBase = 52
+
+// fileName makes an id of the contract out of whatever a GPU is called.
+func fileName(id string) string {
+	id = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.':
+			return r
+		}
+		return '-'
+	}, id)
+	id = strings.TrimLeft(id, ".-")
+	if id == "" {
+		return "gpu"
+	}
+	return id[:min(len(id), maxBase)]
+}
