@@ -7,127 +7,157 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 
+	"gonum.org/v1/gonum/stat"
+
 	"github.com/conch-serving/conch/internal/figure"
-	"github.com/conch-serving/conch/sidecar/dispatch/queue"
-	"github.com/conch-serving/conch/sidecar/sim/scenario"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 )
 
-// ablation is a part of adaptive, and a load on which it is taken away.
-type ablation struct {
-	name          string // of the part
-	load          column
-	with, without *cell
+// part is a rule of adaptive, or of reserve, and what takes it away.
+type part struct {
+	name string
+	zero func(*adaptive.Params)
 }
 
-// parts of adaptive, and what it is without each: its rules, and, instead of its drop policy, two that do less.
-func parts() (names []string, without map[string]scenario.Dispatch) {
-	without = map[string]scenario.Dispatch{}
-	for _, r := range queue.AdaptiveRules() {
-		names = append(names, r)
-		without[r] = rule("adaptive", "", map[string]string{"without": r})
+// parts of adaptive, in the order of the queue's page.
+func parts() []part {
+	return []part{
+		{"stagger", func(p *adaptive.Params) { p.Stagger = 0 }},
+		{"light", func(p *adaptive.Params) { p.Light = 0 }},
+		{"worth", func(p *adaptive.Params) { p.WorthSlack = 0 }},
+		{"crowd", func(p *adaptive.Params) { p.Crowd = 0 }},
+		{"haste", func(p *adaptive.Params) { p.Haste = 0 }},
+		{"quiet", func(p *adaptive.Params) { p.Quiet = 0 }},
+		{"scarce", func(p *adaptive.Params) { p.Scarce = 0 }},
+		{"size", func(p *adaptive.Params) { p.InTheWay = 0 }},
+		{"many", func(p *adaptive.Params) { p.Many = 0 }},
+		{"burst", func(p *adaptive.Params) { p.Burst = 0 }},
+		{"brief", func(p *adaptive.Params) { p.Dearer = 0 }},
+		{"surge", func(p *adaptive.Params) { p.Surge = 0 }},
+		{"keep", func(p *adaptive.Params) { p.Keep = 0 }},
+		{"gathers", func(p *adaptive.Params) { p.Gathers = 0 }},
+		{"edge", func(p *adaptive.Params) { p.Edge = 0 }},
 	}
-	for _, drop := range []string{"window", "prefix"} {
-		name := "reserve." + drop
-		names = append(names, name)
-		without[name] = rule("adaptive", drop, nil)
-	}
-	return names, without
 }
 
-// ablations are the parts and loads to measure. A load that several parts share is measured once with all of them.
-func (b *bench) ablations() ([]*ablation, error) {
-	all := *b
-	all.only = ""
-	columns, err := all.columns()
-	if err != nil {
-		return nil, err
-	}
-	more, err := clusters()
-	if err != nil {
-		return nil, err
-	}
-	known := map[string]column{}
-	for _, c := range append(columns, more...) {
-		known[c.name()] = c
-	}
-	names, without := parts()
-	loads, whole := ablationLoads(), map[string]*cell{}
-	var chosen []*ablation
-	for _, name := range names {
-		if len(loads[name]) == 0 {
-			return nil, fmt.Errorf("ablation: no load is known for %s", name)
-		}
-		for _, load := range loads[name] {
-			c, ok := known[load]
-			if !ok {
-				return nil, fmt.Errorf("ablation: %s: there is no load %s", name, load)
-			}
-			one := &ablation{name: name, load: c}
-			if !strings.Contains(one.figure(), b.only) {
-				continue
-			}
-			search := func(d scenario.Dispatch) *cell {
-				return &cell{
-					name: one.figure(), scenario: c.scenario(d), guess: .8 * c.bound, overall: !c.each,
-					requests: b.simulated(c.requests()), tolerance: .002, step: 1.1,
-				}
-			}
-			if whole[load] == nil {
-				whole[load] = search(rule("adaptive", "", nil))
-			}
-			one.with, one.without = whole[load], search(without[name])
-			chosen = append(chosen, one)
-		}
-	}
-	if len(chosen) == 0 {
-		return nil, errors.New("ablation: no figure has " + b.only + " in its name")
-	}
-	return chosen, nil
-}
-
-func (a *ablation) figure() string { return "ablation." + a.name + "." + a.load.name() + ".ratio" }
-
-// ablation measures what each rule of adaptive brings: its goodput with the rule over that without it, seed by seed, under the same arrivals.
+// ablation measures what each rule of adaptive brings on the loads that the development seed draws: its goodput with the rule over that
+// without it, under the same arrivals.
 func (b *bench) ablation(ctx context.Context, r *figure.Report) error {
-	all, err := b.ablations()
+	all := slices.DeleteFunc(parts(), func(p part) bool { return !strings.Contains("ablation."+p.name, b.only) })
+	if len(all) == 0 {
+		return errors.New("ablation: no rule has " + b.only + " in its name")
+	}
+	gains, err := b.gains(ctx, all)
 	if err != nil {
-		return err
-	}
-	var with, without []*cell
-	known := map[*cell]bool{}
-	for _, one := range all {
-		if !known[one.with] {
-			known[one.with] = true
-			with = append(with, one.with)
-		}
-		without = append(without, one.without)
-	}
-	seeds := b.roundsOr(6)
-	if err := b.search(ctx, with, seeds); err != nil {
-		return err
-	}
-	for _, one := range all {
-		if rate := one.with.found.Rate; rate > 0 {
-			one.without.guess, one.without.step = rate, 1.02
-		}
-	}
-	if err := b.search(ctx, without, seeds); err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(b.out, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "without\tload\twith it\twithout it\tratio")
-	for _, one := range all {
-		if held(one.with) == 0 || held(one.without) == 0 {
-			return fmt.Errorf("%s: with it %v req/s hold and without it %v, with some seed none: no ratio; choose another load", one.figure(), rates(one.with.found), rates(one.without.found))
+	fmt.Fprintln(w, "without\tmean\tmost\tleast\t>1.01\t<.99")
+	for i, p := range all {
+		var most, least gain
+		var ratios []float64
+		more, less := 0, 0
+		for k, g := range gains[i] {
+			if k == 0 || g.ratio > most.ratio {
+				most = g
+			}
+			if k == 0 || g.ratio < least.ratio {
+				least = g
+			}
+			if g.ratio > 1.01 {
+				more++
+			}
+			if g.ratio < .99 {
+				less++
+			}
+			ratios = append(ratios, g.ratio)
 		}
-		d := against(one.with, one.without)
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", one.name, one.load.name(), figure.Number(held(one.with)), figure.Number(held(one.without)), d)
-		r.AddMean(one.figure(), quotients(one.with, one.without), "ratio",
-			fmt.Sprintf("%s req/s with it, %s without; 95%% interval +-%.3f", figure.Number(held(one.with)), figure.Number(held(one.without)), d.ratio*d.margin))
+		mean := stat.GeometricMean(ratios, nil)
+		fmt.Fprintf(w, "%s\t%.3f\t%s %.3f\t%s %.3f\t%d\t%d\n", p.name, mean, most.load, most.ratio, least.load, least.ratio, more, less)
+		r.AddRuns("ablation."+p.name+".mean", []float64{mean}, "ratio", fmt.Sprintf("goodput with the rule over that without it; above 1.01 on %d of %d loads, below .99 on %d", more, len(ratios), less))
+		r.AddRuns("ablation."+p.name+".most", []float64{most.ratio}, "ratio", "on "+most.load)
+		r.AddRuns("ablation."+p.name+".least", []float64{least.ratio}, "ratio", "on "+least.load)
 	}
-	r.Emulated = "everything: simulated time, no delays, every model on every GPU; at most 1% bad of all requests together"
+	r.Emulated = "everything: simulated time, no delays, every model on every GPU; at most 1% bad of every model's requests"
 	return w.Flush()
+}
+
+// gain is what a rule brings on a load.
+type gain struct {
+	load  string
+	ratio float64
+}
+
+// gains are those of each rule on each load.
+func (b *bench) gains(ctx context.Context, all []part) ([][]gain, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	loads := b.drawnLoads(developmentSeed)
+	gains := make([][]gain, len(all))
+	for i := range gains {
+		gains[i] = make([]gain, len(loads))
+	}
+	work := make(chan int)
+	failures := make([]error, runtime.GOMAXPROCS(0))
+	var group sync.WaitGroup
+	for worker := range failures {
+		group.Go(func() {
+			for k := range work {
+				d := loads[k]
+				seeds := b.roundsOr(2)
+				whole, err := d.goodputs(ctx, adaptive.Defaults(), .7*d.capacity, b.seed, seeds)
+				for i, p := range all {
+					if err != nil {
+						break
+					}
+					params := adaptive.Defaults()
+					p.zero(&params)
+					var without []float64
+					if without, err = d.goodputs(ctx, params, whole[0], b.seed, seeds); err != nil {
+						break
+					}
+					sum := 0.0
+					for s := range whole {
+						sum += math.Log(whole[s] / without[s])
+					}
+					gains[i][k] = gain{d.name, math.Exp(sum / float64(len(whole)))}
+				}
+				if err != nil {
+					failures[worker] = fmt.Errorf("%s: %w", d.name, err)
+					cancel()
+					return
+				}
+				b.say(d.name)
+			}
+		})
+	}
+	for k := range loads {
+		select {
+		case work <- k:
+		case <-ctx.Done():
+		}
+	}
+	close(work)
+	group.Wait()
+	return gains, errors.Join(append(failures, ctx.Err())...)
+}
+
+// goodputs are what adaptive holds with some constants, seed by seed.
+func (d *draw) goodputs(ctx context.Context, params adaptive.Params, guess float64, seed uint64, seeds int) (all []float64, err error) {
+	for k := range uint64(seeds) {
+		rate, err := d.highest(ctx, entrant{rule: rule("adaptive", "", nil), params: &params}, guess, 1.1, seed+k)
+		if err != nil {
+			return nil, err
+		}
+		guess = max(rate, .01*d.capacity)
+		all = append(all, max(rate, 1e-3))
+	}
+	return all, nil
 }

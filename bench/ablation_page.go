@@ -37,31 +37,30 @@ func rewriteTable(path string, r *figure.Report) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// ablationTable has a row for each part of adaptive, with the figures of its loads.
+// ablationTable has a row for each rule of adaptive.
 func ablationTable(r *figure.Report) string {
 	var b strings.Builder
-	b.WriteString("| without | goodput with it over without it |\n|---|---|\n")
-	names, _ := parts()
-	for _, name := range names {
-		var loads []string
-		for _, f := range r.Figures {
-			if load, ok := strings.CutPrefix(f.Name, "ablation."+name+"."); ok {
-				loads = append(loads, fmt.Sprintf("`%s` %.3f", strings.TrimSuffix(load, ".ratio"), f.Value))
-			}
+	b.WriteString("| without | mean | most | least |\n|---|---|---|---|\n")
+	value := map[string]figure.Figure{}
+	for _, f := range r.Figures {
+		value[f.Name] = f
+	}
+	for _, p := range parts() {
+		mean, ok := value["ablation."+p.name+".mean"]
+		if !ok {
+			continue
 		}
-		if len(loads) > 0 {
-			fmt.Fprintf(&b, "| *%s* | %s |\n", name, strings.Join(loads, ", "))
-		}
+		most, least := value["ablation."+p.name+".most"], value["ablation."+p.name+".least"]
+		fmt.Fprintf(&b, "| *%s* | %.3f | %.3f | %.3f |\n", p.name, mean.Value, most.Value, least.Value)
 	}
 	return b.String()
 }
 
-// ablationRemarks say how the loads were chosen.
+// ablationRemarks say what the loads are.
 func ablationRemarks() []figure.Remark {
 	return []figure.Remark{{
-		About: "How the loads were chosen",
-		Text: "A row is goodput with a rule over goodput without it: the geometric mean over the seeds, under the same arrivals with the same seed; beside it both goodputs, and the 95% interval of the ratio. " +
-			"[The queue's page](../sidecar/dispatch/queue/README.md#measured) says what each rule is. For each, short runs of the matrix's loads without it, at about the goodput of `adaptive` and on other seeds, showed where it matters most. " +
-			"So these are not what a rule brings on average: on most loads it changes little or nothing. The last row of each rule is a load where those runs said that it costs something, or brings nothing.",
+		About: "The loads",
+		Text: "A ratio is goodput with a rule over goodput without it, under the same arrivals: the geometric mean over the seeds of arrivals on one load, and over all loads for `mean`. The loads are those that the development seed of " +
+			"`make bench BENCH=unseen` draws. [The queue's page](../sidecar/dispatch/queue/README.md#measured) says what each rule is.",
 	}}
 }

@@ -11,45 +11,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/internal/figure"
-	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
 func TestAblateOneRule(t *testing.T) {
-	b, out := tiny("ablation.stagger.inception1")
+	b, out := tiny("ablation.size")
+	b.rounds = 1
 	r := &figure.Report{File: "ablation", Command: "make bench BENCH=ablation"}
 	require.NoError(t, b.ablation(t.Context(), r))
-	require.Len(t, r.Figures, 1)
-	require.Equal(t, "ablation.stagger.inception1.poisson.equal.tight.gpus8.ratio", r.Figures[0].Name)
-	require.InDelta(t, 1, r.Figures[0].Value, .2)
-	require.Contains(t, out.String(), "stagger  inception1.poisson.equal.tight.gpus8")
+	require.Len(t, r.Figures, 3)
+	require.Equal(t, "ablation.size.mean", r.Figures[0].Name)
+	require.Greater(t, r.Figures[0].Value, .5)
+	require.Contains(t, out.String(), "size")
 	require.NoError(t, r.Validate())
 
 	b, _ = tiny("ablation.dash")
 	require.ErrorContains(t, b.ablation(t.Context(), r), "ablation.dash")
-}
-
-// TestEveryPartIsTakenAway: every rule of adaptive has three loads and more, and a load that several rules share is measured once with all of
-// them.
-func TestEveryPartIsTakenAway(t *testing.T) {
-	b, _ := tiny("")
-	all, err := b.ablations()
-	require.NoError(t, err)
-	loads, whole := map[string]int{}, map[string]*cell{}
-	for _, one := range all {
-		loads[one.name]++
-		if c := whole[one.load.name()]; c != nil {
-			require.Same(t, c, one.with)
-		}
-		whole[one.load.name()] = one.with
-		require.Empty(t, one.with.scenario.Dispatch.Parameters)
-		require.NotEqual(t, one.with.scenario.Dispatch, one.without.scenario.Dispatch)
-	}
-	for _, r := range append(queue.AdaptiveRules(), "reserve.window", "reserve.prefix") {
-		require.GreaterOrEqual(t, loads[r], 3, r)
-		require.LessOrEqual(t, loads[r], 6, r)
-		delete(loads, r)
-	}
-	require.Empty(t, loads)
 }
 
 // TestTheQueuesPageHasTheFigures holds README.md of the queue in step with results/ablation.json.
@@ -72,13 +48,9 @@ func TestTheQueuesPageHasTheFigures(t *testing.T) {
 
 func TestTableOfRules(t *testing.T) {
 	r := &figure.Report{Figures: []figure.Figure{
-		{Name: "ablation.quiet.a100.poisson.equal.tight.gpus2.ratio", Value: 1.0423},
-		{Name: "ablation.quiet.weak.poisson.equal.tight.gpus2.ratio", Value: .9},
-		{Name: "ablation.reserve.window.a100.poisson.equal.tight.gpus2.ratio", Value: 2},
+		{Name: "ablation.quiet.mean", Value: 1.0423}, {Name: "ablation.quiet.most", Value: 2}, {Name: "ablation.quiet.least", Value: .9},
 	}}
-	table := "| without | goodput with it over without it |\n|---|---|\n" +
-		"| *quiet* | `a100.poisson.equal.tight.gpus2` 1.042, `weak.poisson.equal.tight.gpus2` 0.900 |\n" +
-		"| *reserve.window* | `a100.poisson.equal.tight.gpus2` 2.000 |\n"
+	table := "| without | mean | most | least |\n|---|---|---|---|\n| *quiet* | 1.042 | 2.000 | 0.900 |\n"
 	page, err := withTable("before\n"+tableBegins+"old\n"+tableEnds+"\nafter\n", r)
 	require.NoError(t, err)
 	require.Equal(t, "before\n"+tableBegins+table+tableEnds+"\nafter\n", page)

@@ -15,8 +15,8 @@ import (
 
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/zoo"
-	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/sim/bound"
+	"github.com/conch-serving/conch/sidecar/sim/discipline"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
@@ -174,7 +174,7 @@ func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 	if err != nil {
 		return err
 	}
-	disciplines := queue.Names()
+	disciplines := discipline.Names()
 	var cells, again []*cell
 	for _, c := range columns {
 		for _, d := range disciplines {

@@ -12,6 +12,7 @@ import (
 	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/sim"
+	"github.com/conch-serving/conch/sidecar/sim/discipline"
 	"github.com/conch-serving/conch/sidecar/sim/bound"
 	"github.com/conch-serving/conch/sidecar/sim/reference"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
@@ -91,7 +92,7 @@ func (b *bench) table2(cases []zoo.Case) ([]*row, error) {
 				})
 			}
 		}
-		for _, d := range queue.DescribeDisciplines() {
+		for _, d := range discipline.Kinds() {
 			add(d.Name, d.Name, d.DefaultDrop, notes()[d.Name])
 		}
 		add("deferred_prefix", "deferred", "prefix", "in Symphony's code: timeout drop")

@@ -24,7 +24,7 @@ func TestDisciplinesHaveTheSameNamesEverywhere(t *testing.T) {
 	for _, file := range []string{"../docs/configuration.md", "dispatch/queue/README.md", "../plugins/static/README.md", "../ARCHITECTURE.md"} {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		for _, one := range queue.DescribeDisciplines() {
+		for _, one := range queue.Kinds() {
 			require.True(t, strings.Contains(string(text), "`"+one.Name+"`"), "%s does not name %s", file, one.Name)
 			if file == "dispatch/queue/README.md" {
 				for _, p := range one.Parameters {

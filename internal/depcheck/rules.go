@@ -38,7 +38,7 @@ var rules = []rule{
 	{"sidecar/apply/driver", []string{"sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
 	{"sidecar/apply/mps", []string{"plugins/policy"}, "it writes MPS's environment and files"},
 	{"sidecar/sim", []string{
-		"sidecar/sim/...", "sidecar/dispatch/queue", "sidecar/dispatch/forecast", "sidecar/advice", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",
+		"sidecar/sim/...", "sidecar/dispatch/queue/...", "sidecar/dispatch/forecast", "sidecar/advice", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",
 	}, "it drives the queue and the policies, those that are processes through the host that conch has"},
 	{"sidecar/observe", []string{"sidecar/observe/...", "plugins/policy", "internal/..."}, "observe, plan, policyhost and dispatch meet in control"},
 	{"sidecar/plan", []string{"plugins/policy"}, "it is pure"},
@@ -46,6 +46,8 @@ var rules = []rule{
 
 	{"sidecar/dispatch", []string{"sidecar/dispatch/...", "plugins/policy", "internal/..."}, "observe, plan, policyhost and dispatch meet in control"},
 	{"sidecar/dispatch/queue", []string{"sidecar/dispatch/queue/...", "plugins/policy"}, "it is pure; the simulator runs it too"},
+	{"sidecar/dispatch/queue/latency", nil, "it is time and tables"},
+	{"sidecar/dispatch/queue/adaptive", []string{"sidecar/dispatch/queue/latency"}, "it is rules, and knows nothing of queues"},
 	{"sidecar/dispatch/forecast", []string{"sidecar/dispatch/queue", "plugins/policy"}, "it is pure; the simulator runs it too"},
 	{"sidecar/dispatch/batch", []string{"internal/..."}, "it knows Triton's messages and nothing else"},
 	{"sidecar/dispatch/router", []string{"sidecar/dispatch/batch", "sidecar/dispatch/clock", "sidecar/dispatch/forward/...", "plugins/policy", "internal/..."}, "it owns partitions and knows no queue"},
@@ -61,7 +63,7 @@ var rules = []rule{
 	}, "it speaks to conch over the admin API"},
 	{"internal", []string{"internal/..."}, "internal packages are leaves"},
 	{"demo", []string{"internal/..."}, "it runs the programs that a user runs"},
-	{"bench", []string{"internal/...", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue"}, "it runs the programs that a user runs, and the simulator with every discipline of the queue"},
+	{"bench", []string{"internal/...", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue/..."}, "it runs the programs that a user runs, and the simulator with every discipline of the queue"},
 	{"e2e", []string{"e2e/...", "internal/...", "sidecar/admin/client", "plugins/..."}, "it tests from outside"},
 }
 

@@ -32,7 +32,7 @@ const (
 func dropPolicies() []string { return []string{"window", "prefix", "thrift", "reserve", "none"} }
 
 func disciplines() []string {
-	return []string{"adaptive", "deferred", "eager", "timeout", "duty-cycle", "earliest-latest", "flex", "target"}
+	return []string{"adaptive", "deferred", "eager", "timeout", "duty-cycle", "target"}
 }
 
 // Policy is the static policy; it has no state.

@@ -79,7 +79,7 @@ func format(t *testing.T, p *policy.Plan) string {
 
 func TestBadParameters(t *testing.T) {
 	for _, test := range []struct{ name, value, want string }{
-		{"discipline", "lazy", "adaptive, deferred, eager, timeout, duty-cycle, earliest-latest, flex, target"},
+		{"discipline", "lazy", "adaptive, deferred, eager, timeout, duty-cycle, target"},
 		{"disciplines", "resnet50 = lazy", "not a dispatch discipline"},
 		{"disciplines", "resnet50 = eager, adaptive", "one value is wanted"},
 		{"drop_policy", "all", "window, prefix, thrift, reserve, none"},

@@ -18,7 +18,7 @@ import (
 // Disciplines are the dispatch disciplines that the request path runs, a subset
 // of those that the contract names.
 func Disciplines() []string {
-	return []string{"adaptive", "deferred", "eager", "timeout", "duty-cycle", "earliest-latest", "flex", "target"}
+	return []string{"adaptive", "deferred", "eager", "timeout", "duty-cycle", "target"}
 }
 
 // DropPolicies are the drop policies that the request path runs.

@@ -17,6 +17,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/plan"
+	"github.com/conch-serving/conch/sidecar/sim/discipline"
 )
 
 // planning is the state of the plan path.
@@ -102,7 +103,7 @@ func (e *engine) check(p *policy.Plan) error {
 		}
 	}
 	for _, d := range p.GetDispatch() {
-		if _, _, err := rules(d); err != nil {
+		if _, _, err := e.w.rules(d); err != nil {
 			return fmt.Errorf("%w: model %s: %w", ErrWorld, d.GetModel(), err)
 		}
 	}
@@ -117,13 +118,19 @@ func (e *engine) gpuOf(part *policy.Partition) *gpu {
 }
 
 // rules are a discipline and a drop policy by name; nil for the queue's own choice.
-func rules(d *policy.Dispatch) (queue.Discipline, queue.DropPolicy, error) {
-	discipline, err := queue.NewDiscipline(d.GetDiscipline(), d.GetParameters())
-	if err != nil || d.GetDropPolicy() == "" {
-		return discipline, nil, err
+func (w *World) rules(d *policy.Dispatch) (queue.Discipline, queue.DropPolicy, error) {
+	one, err := discipline.New(d.GetDiscipline(), d.GetParameters())
+	if err != nil {
+		return nil, nil, err
 	}
-	drop, err := queue.NewDropPolicy(d.GetDropPolicy())
-	return discipline, drop, err
+	var drop queue.DropPolicy
+	if w.Adaptive != nil && one.Name() == queue.Names()[0] {
+		one, drop = queue.Adaptive(*w.Adaptive)
+	}
+	if d.GetDropPolicy() != "" {
+		drop, err = queue.NewDropPolicy(d.GetDropPolicy())
+	}
+	return one, drop, err
 }
 
 // scheduleReplans starts the loop of triggers.

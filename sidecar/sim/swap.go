@@ -140,7 +140,7 @@ func (e *engine) rule(next *policy.Plan, byName map[string]*model) {
 	for _, d := range next.GetDispatch() {
 		if m := byName[d.GetModel()]; m != nil {
 			var err error
-			if m.queue.Discipline, m.queue.Drop, err = rules(d); err != nil {
+			if m.queue.Discipline, m.queue.Drop, err = e.w.rules(d); err != nil {
 				e.err = fmt.Errorf("%w: model %s: %w", ErrWorld, d.GetModel(), err)
 			}
 		}

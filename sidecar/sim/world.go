@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
 
@@ -44,6 +45,8 @@ type World struct {
 	Jitter float64
 	// Expect says what slowdown by co-runners the queue's profiles include.
 	Expect Expectation
+	// Adaptive is what the constants of the discipline adaptive are instead of its own, to measure what each brings; nil means its own.
+	Adaptive *adaptive.Params
 	// Failures are planned, Breakdowns random.
 	Failures   []Failure
 	Breakdowns Breakdowns

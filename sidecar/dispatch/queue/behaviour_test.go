@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	simulated "github.com/conch-serving/conch/sidecar/sim/discipline"
 )
 
 // fixture is a Scheduler with a sink that keeps what it is given.
@@ -40,7 +41,7 @@ func (f *fixture) model(discipline, drop string, late queue.Late, classes ...que
 }
 
 func (f *fixture) modelWith(discipline string, params map[string]string, drop string, late queue.Late, classes ...queue.Table) queue.ModelID {
-	d, err := queue.NewDiscipline(discipline, params)
+	d, err := simulated.New(discipline, params)
 	require.NoError(f.t, err)
 	p, err := queue.NewDropPolicy(drop)
 	require.NoError(f.t, err)
@@ -305,31 +306,32 @@ func TestManyKeysRecycleLanes(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	require.Equal(t, "adaptive", queue.Names()[0])
-	d, err := queue.NewDiscipline("", nil)
+	require.Equal(t, "adaptive", simulated.Names()[0])
+	d, err := simulated.New("", nil)
 	require.NoError(t, err)
 	require.Equal(t, "adaptive", d.Name())
-	for _, x := range append(queue.DescribeDisciplines(), queue.DescribeDropPolicies()...) {
+	for _, x := range queue.DescribeDropPolicies() {
 		require.NotEmpty(t, x.Help, x.Name)
 	}
-	for _, x := range queue.DescribeDisciplines() {
+	for _, x := range simulated.Kinds() {
+		require.NotEmpty(t, x.Help, x.Name)
 		_, err := queue.NewDropPolicy(x.DefaultDrop)
 		require.NoError(t, err, x.Name)
-		d, err := queue.NewDiscipline(x.Name, nil)
+		d, err := simulated.New(x.Name, nil)
 		require.NoError(t, err)
 		require.Equal(t, x.Name, d.Name())
 		require.Equal(t, x.DefaultDrop, d.DefaultDrop())
 	}
-	_, err = queue.NewDiscipline("lifo", nil)
+	_, err = simulated.New("lifo", nil)
 	require.ErrorIs(t, err, queue.ErrUnknown)
 	require.ErrorContains(t, err, "adaptive")
-	_, err = queue.NewDiscipline("timeout", map[string]string{"delay": "2ms"})
+	_, err = simulated.New("timeout", map[string]string{"delay": "2ms"})
 	require.ErrorIs(t, err, queue.ErrUnknown)
 	require.ErrorContains(t, err, "max_queue_delay")
-	_, err = queue.NewDiscipline("timeout", map[string]string{"max_queue_delay": "-2ms"})
+	_, err = simulated.New("timeout", map[string]string{"max_queue_delay": "-2ms"})
 	require.ErrorContains(t, err, `"-2ms"`)
 	for _, idle := range []string{"", "half", "-0.1", "1.1", "NaN"} {
-		_, err = queue.NewDiscipline("adaptive", map[string]string{"idle": idle})
+		_, err = simulated.New("adaptive", map[string]string{"idle": idle})
 		require.ErrorContains(t, err, "is not a number from 0 to 1")
 	}
 	_, err = queue.NewDropPolicy("tail")

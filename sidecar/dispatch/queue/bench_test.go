@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	simulated "github.com/conch-serving/conch/sidecar/sim/discipline"
 )
 
 // load drives a Scheduler the way the sidecar does: requests arrive, batches
@@ -60,7 +61,7 @@ type end struct {
 // newLoad prepares models of 1.082b+5.204 ms with an SLO of 100 ms, with which
 // Symphony's scheduler was measured.
 func newLoad(tb testing.TB, of traffic) *load {
-	d, err := queue.NewDiscipline(of.discipline, nil)
+	d, err := simulated.New(of.discipline, nil)
 	require.NoError(tb, err)
 	table := queue.Linear(1082e3, 5204e3, 64)
 	l := &load{traffic: of, gaps: make([]queue.Time, 1<<16), picks: make([]uint8, 1<<16), ends: make([]end, 0, of.partitions+1)}
@@ -250,7 +251,7 @@ func benchmark(b *testing.B, share float64) {
 func TestNoAllocations(t *testing.T) {
 	usual := traffic{models: 24, partitions: 20, share: .85, late: queue.LateDrop}
 	cases := map[string]traffic{}
-	for _, discipline := range queue.Names() {
+	for _, discipline := range simulated.Names() {
 		of := usual
 		of.discipline = discipline
 		cases[discipline] = of

@@ -17,23 +17,23 @@ package queue
 // candidate waits for its last moment and then finds all partitions taken.
 type deferred struct{}
 
-func deferredKind() disciplineKind {
-	return disciplineKind{
+func deferredKind() Kind {
+	return Kind{
 		Description: Description{
 			Name:        "deferred",
 			Help:        "wait until no further request could join the batch (Symphony); best with more partitions than busy models",
 			DefaultDrop: "window",
 		},
-		make: func(map[string]string) (Discipline, error) { return deferred{}, nil },
+		New: func(map[string]string) (Discipline, error) { return deferred{}, nil },
 	}
 }
 
 func (deferred) Name() string        { return "deferred" }
 func (deferred) DefaultDrop() string { return "window" }
 
-func (deferred) Exec(now Time, c *Candidate) Time {
-	if c.Full || c.Deadline == Never {
+func (deferred) Exec(now Time, l *Load) Time {
+	if l.Full || l.Deadline == Never {
 		return now
 	}
-	return max(now, c.Frontrun)
+	return max(now, l.Frontrun)
 }

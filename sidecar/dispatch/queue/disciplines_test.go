@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
+	simulated "github.com/conch-serving/conch/sidecar/sim/discipline"
 )
 
 // play is a small world that writes down what happens: every model has
@@ -41,7 +43,7 @@ func every(model string, from, gap, until queue.Time) (all []arrivals) {
 
 func perform(t *testing.T, discipline string, params map[string]string, gpus int, slo queue.Time, script []arrivals) string {
 	t.Helper()
-	d, err := queue.NewDiscipline(discipline, params)
+	d, err := simulated.New(discipline, params)
 	require.NoError(t, err)
 	p := &play{}
 	s := queue.New(p, queue.Options{RateWindow: 20 * unit})
@@ -245,9 +247,9 @@ func TestDutyCycleBatch(t *testing.T) {
 		{"residue, dealt out to two partitions", "0s", 700, 2, 9}, // 14 + 26
 		{"rate unknown", "0s", 0, 1, 15},
 	} {
-		d, err := queue.NewDiscipline("duty-cycle", map[string]string{"cycle": c.cycle})
+		d, err := simulated.New("duty-cycle", map[string]string{"cycle": c.cycle})
 		require.NoError(t, err)
-		got := d.(queue.Sizer).Most(queue.Demand{Table: table, MaxBatch: 64, SLO: 40e6, Rate: c.rate, Partitions: c.partitions})
+		got := d.(queue.Sizer).MaxRows(&queue.Load{Model: &adaptive.Model{Table: table, MaxBatch: 64, SLO: 40e6, Rate: c.rate, Partitions: c.partitions}})
 		require.Equal(t, c.want, got, c.name)
 	}
 }
@@ -275,7 +277,7 @@ func TestParametersThatMakeNoSense(t *testing.T) {
 		{"earliest-latest", "sizes", ""}, {"earliest-latest", "sizes", "2,4"}, {"earliest-latest", "sizes", "1,4,4"}, {"earliest-latest", "sizes", "1;2"},
 		{"flex", "preempt", "1"}, {"flex", "preempt", "-3"}, {"flex", "preempt", "often"}, {"flex", "preempt", "NaN"},
 	} {
-		_, err := queue.NewDiscipline(c.discipline, map[string]string{c.name: c.value})
+		_, err := simulated.New(c.discipline, map[string]string{c.name: c.value})
 		require.ErrorContains(t, err, fmt.Sprintf("%s=%q is not", c.name, c.value))
 	}
 }

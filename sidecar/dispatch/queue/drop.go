@@ -6,6 +6,8 @@ package queue
 import (
 	"fmt"
 	"strings"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 )
 
 // DropPolicy chooses which requests of a lane are given up so that the rest can
@@ -17,32 +19,22 @@ type DropPolicy interface {
 	// bounded tells that batches are kept within the deadline of their first
 	// request, and that requests that cannot make it alone are given up.
 	bounded() bool
-	// hold returns the batch size, in rows, that is worth giving up requests for,
-	// and how much later than planned such a batch shall be able to end.
-	hold(o outlook) (rows int, edge Time)
+	// hold returns the batch size, in rows, that is worth giving up requests for
+	// under a load per partition, and how much later than planned such a batch
+	// shall be able to end.
+	hold(l *Load, load float64) (rows int, edge Time)
 }
 
-// outlook is what a drop policy knows of a model on one profile class, as of its
-// last look at the rates.
-type outlook struct {
-	table Table
-	slo   Time
-	// reach is the largest batch that can be gathered and run in time (see
-	// rate.go).
-	reach int
-	// saved is the part of l(1) that a row saves which joins a batch.
-	saved float64
-	// perSecond is the model's rate in rows, zero while it is not known; need how
-	// many partitions it keeps busy with batches of that reach, or its share of
-	// those that there are where the models ask for more.
-	perSecond, need float64
-	// load is how many partitions all models need per partition that there is.
-	load       float64
-	partitions int
+// surger is a DropPolicy that holds on to less during a surge that the rates do not
+// show yet.
+type surger interface {
+	DropPolicy
+	// surgeLoad is the load per partition, as the requests that wait say.
+	surgeLoad(now Time, l *Load, waiting int) float64
 }
 
 func dropPolicies() []DropPolicy {
-	return []DropPolicy{reserve{}, thrift{}, window{}, prefix{}, none{}}
+	return []DropPolicy{reserve{adaptive.Defaults()}, thrift{}, window{}, prefix{}, none{}}
 }
 
 // DropPolicyNames lists the drop policies.

@@ -11,4 +11,4 @@ type none struct{}
 func (none) Name() string  { return "none" }
 func (none) bounded() bool { return false }
 
-func (none) hold(outlook) (int, Time) { return 1, 0 }
+func (none) hold(*Load, float64) (int, Time) { return 1, 0 }

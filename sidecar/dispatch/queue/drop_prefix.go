@@ -13,4 +13,4 @@ type prefix struct{}
 func (prefix) Name() string  { return "prefix" }
 func (prefix) bounded() bool { return true }
 
-func (prefix) hold(outlook) (int, Time) { return 1, 0 }
+func (prefix) hold(*Load, float64) (int, Time) { return 1, 0 }

@@ -21,6 +21,6 @@ type thrift struct{}
 func (thrift) Name() string  { return "thrift" }
 func (thrift) bounded() bool { return true }
 
-func (thrift) hold(o outlook) (int, Time) {
-	return nearly(o.table, o.reach, thriftLoss), 0
+func (thrift) hold(l *Load, _ float64) (int, Time) {
+	return l.Model.Table.Nearly(l.Model.Reach, thriftLoss), 0
 }

@@ -15,4 +15,4 @@ type window struct{}
 func (window) Name() string  { return "window" }
 func (window) bounded() bool { return true }
 
-func (window) hold(o outlook) (int, Time) { return o.reach, 0 }
+func (window) hold(l *Load, _ float64) (int, Time) { return l.Model.Reach, 0 }

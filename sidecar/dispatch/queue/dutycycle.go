@@ -24,9 +24,9 @@ import "math"
 // are dropped. A partition does not idle at the end of a cycle.
 type dutyCycle struct{ cycle Time }
 
-func dutyCycleKind() disciplineKind {
+func dutyCycleKind() Kind {
 	const cycle = "cycle"
-	return disciplineKind{
+	return Kind{
 		Description: Description{
 			Name:        "duty-cycle",
 			Help:        "models take turns on a partition, each with the batch that it gathers in one cycle (Nexus, gpulet)",
@@ -36,7 +36,7 @@ func dutyCycleKind() disciplineKind {
 				Help: "length of the cycle, a duration such as 20ms; 0s: as long as each model's rate and SLO allow",
 			}},
 		},
-		make: func(params map[string]string) (Discipline, error) {
+		New: func(params map[string]string) (Discipline, error) {
 			c, err := durationParameter(params, cycle, 0)
 			if err != nil {
 				return nil, err
@@ -46,13 +46,14 @@ func dutyCycleKind() disciplineKind {
 	}
 }
 
-func (dutyCycle) Name() string                     { return "duty-cycle" }
-func (dutyCycle) DefaultDrop() string              { return "window" }
-func (dutyCycle) Exec(now Time, _ *Candidate) Time { return now }
-func (dutyCycle) Size(rows int) int                { return rows }
-func (dutyCycle) cycles()                          {}
+func (dutyCycle) Name() string                { return "duty-cycle" }
+func (dutyCycle) DefaultDrop() string         { return "window" }
+func (dutyCycle) Exec(now Time, _ *Load) Time { return now }
+func (dutyCycle) Size(rows int) int           { return rows }
+func (dutyCycle) cycles()                     {}
 
-func (y dutyCycle) Most(d Demand) int {
+func (y dutyCycle) MaxRows(l *Load) int {
+	d := l.Model
 	perPartition := d.Rate / 1e9 / float64(max(1, d.Partitions)) // rows per nanosecond
 	if y.cycle > 0 && d.Rate > 0 {
 		return min(d.MaxBatch, max(1, int(math.Ceil(perPartition*float64(y.cycle)))))

@@ -9,17 +9,17 @@ package queue
 // to spare it runs small batches.
 type eager struct{}
 
-func eagerKind() disciplineKind {
-	return disciplineKind{
+func eagerKind() Kind {
+	return Kind{
 		Description: Description{
 			Name:        "eager",
 			Help:        "start whatever is queued as soon as a partition is free",
 			DefaultDrop: "window",
 		},
-		make: func(map[string]string) (Discipline, error) { return eager{}, nil },
+		New: func(map[string]string) (Discipline, error) { return eager{}, nil },
 	}
 }
 
-func (eager) Name() string                     { return "eager" }
-func (eager) DefaultDrop() string              { return "window" }
-func (eager) Exec(now Time, _ *Candidate) Time { return now }
+func (eager) Name() string                { return "eager" }
+func (eager) DefaultDrop() string         { return "window" }
+func (eager) Exec(now Time, _ *Load) Time { return now }

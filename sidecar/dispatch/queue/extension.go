@@ -6,31 +6,13 @@ package queue
 // What a Discipline may do beside choosing exec. Each is found by a type
 // assertion when a model is specified, so that the others pay nothing.
 
-// Demand is what one model asks of the partitions of one profile class.
-type Demand struct {
-	Table    Table
-	MaxBatch int
-	SLO      Time
-	// Rate is in rows per second, zero while it is not known.
-	Rate float64
-	// Dispersion is that of the model's arrivals (see Pressure).
-	Dispersion float64
-	// Partitions counts those that serve the model and are up.
-	Partitions int
-	// Load is how many partitions all models keep busy that share these, per
-	// partition. Around is the mean SLO of their requests: the harmonic one,
-	// zero while no rate is known.
-	Load   float64
-	Around Time
-}
-
 // Sizer is a Discipline with a limit of its own for batches. A request that alone
 // has more rows than that runs alone.
 type Sizer interface {
 	Discipline
-	// Most returns the largest number of rows in a batch. It is called when the
+	// MaxRows returns the largest number of rows in a batch. It is called when the
 	// rate or the load is renewed.
-	Most(d Demand) int
+	MaxRows(l *Load) int
 }
 
 // Stepper is a Sizer whose batches have only some sizes up to its limit, or whose
@@ -48,7 +30,7 @@ type Stepper interface {
 // are compared as they are.
 type Ranker interface {
 	Discipline
-	Rank(c *Candidate) Time
+	Rank(l *Load) Time
 }
 
 // Cycler is a Discipline under which the models of a partition take turns on it.

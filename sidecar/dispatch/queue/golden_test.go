@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	simulated "github.com/conch-serving/conch/sidecar/sim/discipline"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -28,7 +29,7 @@ type rule struct {
 // model is the one of Symphony's example (section 3.3) under the rule: l(b) = b+5, SLO 12.
 func (r rule) model(t *testing.T) queue.ModelSpec {
 	t.Helper()
-	d, err := queue.NewDiscipline(r.discipline, r.params)
+	d, err := simulated.New(r.discipline, r.params)
 	require.NoError(t, err)
 	p, err := queue.NewDropPolicy(r.drop)
 	require.NoError(t, err)

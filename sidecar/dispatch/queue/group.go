@@ -7,6 +7,8 @@ import (
 	"cmp"
 	"encoding/binary"
 	"slices"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 )
 
 // partition is one partition's state.
@@ -20,8 +22,9 @@ type partition struct {
 	busy     bool // from Dispatch to Complete
 	// experiment is what its batch is to find out.
 	experiment experiment
-	free       bool // in the group's set of free partitions
-	work       work // what its batch adds to its pool's
+	free       bool          // in the group's set of free partitions
+	late       bool          // it runs requests that were given up
+	work       adaptive.Work // what its batch adds to its pool's
 	batch      Batch
 	turn       int // in group.cycle: whose turn it was last
 }
@@ -47,21 +50,17 @@ type group struct {
 	cycle   []*model // who take turns; empty where not all do
 
 	// Candidates that want a partition of this group, by latest: those whose
-	// exec has come, and those whose discipline may let them start before it.
-	ready, pending heap
+	// exec has come, those whose discipline may let them start before it, and
+	// those that may not start for what runs.
+	ready, pending, blocked heap
 }
 
 // pool is a set of groups connected by models that several of them serve:
 // the extent over which lanes compete for partitions.
 type pool struct {
-	groups  []*group
-	free    int // idle usable partitions
-	work    work
-	need    float64 // how many partitions the models keep busy, at their present rates
-	crowd   float64 // the part of need of models that need less than one
-	flow    float64 // rows per second, of all models
-	rush    float64 // sum of a model's rows per second over its SLO
-	usable  int
+	groups []*group
+	adaptive.Pool
+	serving int      // partitions that run requests that were given up
 	waiting int      // lanes with requests that can still make it
 	preempt bool     // a discipline may preempt, and the sink can
 	late    laneList // lanes with requests that were given up
@@ -72,21 +71,17 @@ type pool struct {
 
 // service is a group as one model sees it.
 type service struct {
-	group   *group
-	table   Table // nil without a usable profile
-	hope    Table // nil where table is known well
-	limit   int   // rows per batch
-	most    int   // limit, or less if the discipline wants that, as of epoch
-	bounded bool  // batches are kept within deadlines
-	late    int   // rows per batch of requests that were given up
+	group *group
+	adaptive.Model
+	load    adaptive.Load // of the model and its pool, without a batch
+	hope    Table         // nil where Table is known well
+	most    int           // rows per batch: MaxBatch, or less if the discipline wants that, as of epoch
+	bounded bool          // batches are kept within deadlines
+	late    int           // rows per batch of requests that were given up
 
-	// As of the model's epoch: see reach and nearly in rate.go, what the drop
-	// policy holds on to, and how many partitions the model keeps busy.
-	reach, worth, hold int
-	need               float64
-	saved              float64 // the part of l(1) that a row saves which joins
-	// edge is how much later than planned a batch shall be able to end, where
-	// requests are given up for it.
+	// hold is the batch that the drop policy holds on to, and edge how much later
+	// than planned it shall be able to end, as of the model's epoch.
+	hold int
 	edge Time
 }
 
@@ -145,8 +140,23 @@ func (s *Scheduler) part(p *partition) {
 func (g *group) count(p *partition, d int) {
 	g.usable += d
 	if g.pool != nil {
-		g.pool.usable += d
-		g.pool.work.add(p.work, d)
+		g.pool.Usable += d
+		g.pool.runs(p, d)
+	}
+}
+
+// runs counts what a busy partition does in or out.
+func (pl *pool) runs(p *partition, d int) {
+	if !p.busy {
+		return
+	}
+	if p.late {
+		pl.serving += d
+	}
+	if d > 0 {
+		pl.Running.Add(p.work)
+	} else {
+		pl.Running.Remove(p.work)
 	}
 }
 
@@ -176,7 +186,7 @@ func (s *Scheduler) setFree(p *partition, free bool) {
 	g.nfree += d
 	s.free += d
 	if g.pool != nil {
-		g.pool.free += d
+		g.pool.Free += d
 	}
 }
 
@@ -217,11 +227,11 @@ func (s *Scheduler) repool() {
 		}
 		g.pool = pl
 		pl.groups = append(pl.groups, g)
-		pl.free += g.nfree
-		pl.usable += g.usable
+		pl.Free += g.nfree
+		pl.Usable += g.usable
 		for _, p := range g.members {
 			if p.usable() {
-				pl.work.add(p.work, 1)
+				pl.runs(p, 1)
 			}
 		}
 	}

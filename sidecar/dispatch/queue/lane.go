@@ -3,6 +3,8 @@
 
 package queue
 
+import "github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
+
 // idleLanes is how many empty lanes a model keeps for the keys they had, before
 // the oldest is given to a new key.
 const idleLanes = 8
@@ -118,12 +120,13 @@ func (l *lane) leave() {
 
 // candidate is what a lane could run next on one service of its model.
 type candidate struct {
-	Candidate
+	adaptive.Load
 	exec        Time
 	first, last *Request // B, a run of the lane's waiting list; valid while Requests > 0
 	svc         *service
 	lane        *lane
-	in          *heap // of its group: ready, pending or none
+	in          *heap // of its group: ready, pending, blocked or none
+	unblocked   Time  // from when it may start, as of the last look at what runs
 	order       slot
 }
 
@@ -134,19 +137,19 @@ type candidate struct {
 func (c *candidate) gather(now Time, from *Request) {
 	svc := c.svc
 	r := from
-	for r != nil && (int(r.Rows) > svc.limit || svc.bounded && now+svc.table.At(int(r.Rows)) > r.Deadline) {
+	for r != nil && (int(r.Rows) > svc.MaxBatch || svc.bounded && now+svc.Table.At(int(r.Rows)) > r.Deadline) {
 		r = r.next
 	}
 	if r == nil {
-		c.Candidate, c.first, c.last = Candidate{}, nil, nil
+		c.Batch, c.first, c.last = adaptive.Batch{}, nil, nil
 		return
 	}
 	c.first, c.last = r, r
-	c.Candidate = Candidate{Rows: int(r.Rows), Requests: 1, Arrival: r.Arrival, Deadline: r.Deadline}
+	c.Batch = adaptive.Batch{Rows: int(r.Rows), Requests: 1, Arrival: r.Arrival, Deadline: r.Deadline}
 	for !c.Full && c.last.next != nil {
 		c.take(now, c.last.next)
 	}
-	if s := c.lane.m.stepper; s != nil && svc.table != nil {
+	if s := c.lane.m.stepper; s != nil && svc.Table != nil {
 		c.trim(s.Size(c.Rows))
 	}
 	c.mark()
@@ -172,7 +175,7 @@ func (c *candidate) trim(rows int) {
 // take adds the next request to B if it fits, and otherwise closes B.
 func (c *candidate) take(now Time, r *Request) {
 	rows := c.Rows + int(r.Rows)
-	if rows > c.svc.most || c.svc.bounded && now+c.svc.table.At(rows) > c.Deadline {
+	if rows > c.svc.most || c.svc.bounded && now+c.svc.Table.At(rows) > c.Deadline {
 		c.Full = true
 		return
 	}
@@ -184,9 +187,9 @@ func (c *candidate) take(now Time, r *Request) {
 
 // mark derives what depends on |B|.
 func (c *candidate) mark() {
-	t := c.svc.table
+	t := c.svc.Table
 	c.Full = c.Full || c.Rows >= c.svc.most
-	c.Target = c.svc.reach
+	c.Newest = c.last.Arrival
 	c.Latest = c.Deadline - t.At(c.Rows)
 	c.Frontrun = c.Deadline - t.At(c.Rows+1)
 }
@@ -202,7 +205,7 @@ func (c *candidate) park(h *heap) {
 	if h != nil {
 		key := c.Latest
 		if r := c.lane.m.ranker; r != nil {
-			key = r.Rank(&c.Candidate)
+			key = r.Rank(&c.Load)
 		}
 		h.set(&c.order, key)
 	}

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	simulated "github.com/conch-serving/conch/sidecar/sim/discipline"
 )
 
 // twins are two worlds that are told the same, to see that they decide the same.
@@ -43,7 +44,7 @@ func newTwins(t *rapid.T) twins {
 
 func drawModel(t *rapid.T) mirrorModel {
 	m := mirrorModel{
-		discipline: rapid.SampledFrom(queue.Names()).Draw(t, "discipline"),
+		discipline: rapid.SampledFrom(simulated.Names()).Draw(t, "discipline"),
 		drop:       rapid.SampledFrom(queue.DropPolicyNames()).Draw(t, "drop"),
 	}
 	params := map[string]string{}
@@ -55,7 +56,7 @@ func drawModel(t *rapid.T) mirrorModel {
 		params["cycle"] = "30ns"
 	}
 	var err error
-	m.spec.Discipline, err = queue.NewDiscipline(m.discipline, params)
+	m.spec.Discipline, err = simulated.New(m.discipline, params)
 	require.NoError(t, err)
 	m.spec.Drop, err = queue.NewDropPolicy(m.drop)
 	require.NoError(t, err)

@@ -3,7 +3,11 @@
 
 package queue
 
-import "math"
+import (
+	"math"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
+)
 
 // place brings a lane up to date after anything about it may have changed: it
 // gives up what is lost, makes the candidates, starts what may start while
@@ -44,6 +48,7 @@ func (s *Scheduler) refresh(l *lane, now Time) {
 func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *partition) {
 	for i := range l.cands {
 		c := &l.cands[i]
+		c.unblocked = 0
 		if c.Requests == 0 {
 			continue
 		}
@@ -51,7 +56,7 @@ func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *partition) {
 		if c.exec > now {
 			continue
 		}
-		if p := freeFor(l, c.svc); p != nil && (on == nil || before(p, on) < 0) {
+		if p := freeFor(l, c.svc); p != nil && (on == nil || before(p, on) < 0) && !c.blocked(now) {
 			best, on = c, p
 		}
 	}
@@ -61,24 +66,33 @@ func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *partition) {
 // execOf asks the discipline, except where there is nothing to decide: without
 // a profile, and for second attempts, which have waited once already.
 func execOf(c *candidate, now Time) Time {
-	if c.svc.table == nil || c.lane.avoid != NoPartition {
+	if c.svc.Table == nil || c.lane.avoid != NoPartition {
 		return now
 	}
-	return c.lane.m.spec.Discipline.Exec(now, &c.Candidate)
+	return c.lane.m.spec.Discipline.Exec(now, &c.Load)
 }
 
 // hurryOf asks the discipline from when a candidate may start before its exec.
 func hurryOf(c *candidate, now Time) Time {
-	svc, m := c.svc, c.lane.m
-	pl := svc.group.pool
+	m := c.lane.m
 	m.aimed(now)
-	p := Pressure{
-		Reach: svc.table.At(svc.reach), Worth: svc.worth, Need: svc.need,
-		Alone: svc.table.At(1), Saved: svc.saved, Newest: c.last.Arrival, Dispersion: m.dispersion,
-		Free: pl.free, Usable: pl.usable, AllNeed: pl.need, Crowd: pl.crowd,
+	return m.hurrier.StartAt(now, &c.Load)
+}
+
+// blocked reports whether the discipline holds the candidate back although it could
+// start, so that it is not in the way of others. Second attempts have waited already.
+func (c *candidate) blocked(now Time) bool {
+	c.unblocked = now
+	if m := c.lane.m; m.blocker != nil && c.svc.Table != nil && c.lane.avoid == NoPartition {
+		c.unblocked = c.svc.unblocked(now, &c.Load, m.blocker)
 	}
-	p.Left, p.Ebb = pl.work.left(now)
-	return m.hurrier.Hurry(now, &c.Candidate, p)
+	return c.unblocked > now
+}
+
+func (svc *service) unblocked(now Time, l *Load, b Blocker) Time {
+	pl := svc.group.pool
+	pl.Kept.Renew(pl.Need, pl.Usable)
+	return b.Unblocked(now, l)
 }
 
 // freeFor returns the idle partition of the smallest rank that a lane may use.
@@ -121,6 +135,9 @@ func (s *Scheduler) park(l *lane, now Time) {
 		switch {
 		case c.Requests == 0:
 			c.park(nil)
+		case c.unblocked > now:
+			c.park(&c.svc.group.blocked)
+			due = min(due, c.unblocked)
 		case c.exec <= now:
 			c.park(&c.svc.group.ready)
 		default:
@@ -146,7 +163,7 @@ func (s *Scheduler) park(l *lane, now Time) {
 func (s *Scheduler) rest(l *lane) {
 	for i := range l.cands {
 		c := &l.cands[i]
-		c.Candidate, c.first, c.last = Candidate{}, nil, nil
+		c.Batch, c.first, c.last = adaptive.Batch{}, nil, nil
 		c.park(nil)
 	}
 	s.timers.remove(&l.timer)
@@ -169,8 +186,15 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 			}
 		}
 		// Whoever would start only just in time is given up where there is a choice.
-		least := leastRows(now+svc.edge, l, c.first, svc.table, svc.hold)
-		gaveUp := s.clear(c, now, least)
+		hold, edge := svc.hold, svc.edge
+		if u := l.m.surger; u != nil {
+			if load := u.surgeLoad(now, &c.Load, l.m.rows); load > svc.group.pool.Load() {
+				hold, edge = u.hold(&c.Load, load)
+				hold = min(hold, svc.most)
+			}
+		}
+		least := leastRows(now+edge, l, c.first, svc.Table, hold)
+		gaveUp := s.clear(c, now+edge, now, least)
 		if c.Requests == 0 || !hurried && execOf(c, now) > now {
 			if gaveUp {
 				return
@@ -193,13 +217,13 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 // requests at the front that cannot finish in one. A request that some other
 // profile class serves faster is passed over instead of given up. It reports
 // whether any was given up.
-func (s *Scheduler) clear(c *candidate, now Time, least int) (gaveUp bool) {
+func (s *Scheduler) clear(c *candidate, start, now Time, least int) (gaveUp bool) {
 	if least <= 1 {
 		return false
 	}
-	l, t := c.lane, c.svc.table
+	l, t := c.lane, c.svc.Table
 	r := c.first
-	for r != nil && now+c.svc.edge+t.At(max(least, int(r.Rows))) > r.Deadline {
+	for r != nil && start+t.At(max(least, int(r.Rows))) > r.Deadline {
 		next := r.next
 		if t.At(int(r.Rows)) <= l.m.fastest.At(int(r.Rows)) {
 			s.giveUp(l, r, DropWindow)
@@ -226,15 +250,12 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 		b.Rows += int(r.Rows)
 		r = next
 	}
-	b.Start, b.Finish = now, now+svc.table.At(b.Rows)
+	b.Start, b.Finish = now, now+svc.Table.At(b.Rows)
 	b.Late, b.Hurried = late, hurried
 	s.setFree(p, false)
-	p.busy = true
-	p.work = workOf(b.Finish, svc.table.At(svc.reach))
-	if late {
-		p.work.late = 1
-	}
-	p.group.pool.work.add(p.work, 1)
+	p.busy, p.late = true, late
+	p.work = adaptive.WorkOf(b.Finish, svc.Table.At(svc.Reach))
+	p.group.pool.runs(p, 1)
 	if len(p.group.cycle) > 0 && !late {
 		p.group.took(p, l.m)
 	}
@@ -247,7 +268,7 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 // exec comes before them.
 func (s *Scheduler) freed(p *partition, now Time) {
 	if pl := p.group.pool; pl.late.n > 0 {
-		if pl.work.late < pl.leftOver() {
+		if pl.serving < pl.leftOver() {
 			s.serveLate(pl, now, false)
 		} else if pl.mayForce(now) {
 			s.serveLate(pl, now, true)
@@ -269,9 +290,13 @@ func (s *Scheduler) freed(p *partition, now Time) {
 		}
 		hurried := false
 		if len(g.pending) > 0 && g.pending[0].key < c.Latest {
-			if o := g.pending[0].s.cand; hurryOf(o, now) <= now {
+			if o := g.pending[0].s.cand; hurryOf(o, now) <= now && !o.blocked(now) {
 				c, hurried = o, true
 			}
+		}
+		if !hurried && c.blocked(now) {
+			s.park(c.lane, now)
+			continue
 		}
 		s.grant(c, p, now, hurried)
 		s.place(c.lane, now)
@@ -319,13 +344,18 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 	if pl.preempt {
 		s.preempt(pl, now)
 	}
+	s.unblock(pl, now)
 	next := Never
-	for pl.free > 0 && pl.waiting > 0 {
+	for pl.Free > 0 && pl.waiting > 0 {
 		urgent := pl.mostUrgent()
 		if urgent == nil {
 			break
 		}
-		c, p, at := hurried(urgent.lane, now)
+		c, p, at, blocked := hurried(urgent.lane, now)
+		if blocked {
+			s.park(urgent.lane, now) // out of the way of less urgent ones
+			continue
+		}
 		if p == nil {
 			next = at
 			break
@@ -338,13 +368,27 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 	} else {
 		s.timers.set(&pl.timer, next)
 	}
-	for pl.late.n > 0 && (pl.free > pl.waiting || pl.free > 0 && pl.work.late < pl.leftOver()) {
+	for pl.late.n > 0 && (pl.Free > pl.waiting || pl.Free > 0 && pl.serving < pl.leftOver()) {
 		if !s.serveLate(pl, now, false) {
 			break
 		}
 	}
-	if pl.free > 0 && pl.mayForce(now) {
+	if pl.Free > 0 && pl.mayForce(now) {
 		s.serveLate(pl, now, true)
+	}
+}
+
+// unblock lets candidates go that were held back, the most urgent first, as far as
+// what runs allows it now.
+func (s *Scheduler) unblock(pl *pool, now Time) {
+	for _, g := range pl.groups {
+		for g.nfree > 0 && len(g.blocked) > 0 {
+			c := g.blocked[0].s.cand
+			if c.blocked(now) {
+				break
+			}
+			s.place(c.lane, now)
+		}
 	}
 }
 
@@ -353,17 +397,19 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 // where they do not, their small batches fill all partitions; either way there is
 // nearly always one that waits, and whoever is late would never be served.
 func (pl *pool) leftOver() int {
-	if pl.need == 0 {
+	if pl.Need == 0 {
 		return 0
 	}
-	return (pl.usable - int(math.Ceil(pl.need))) / 2
+	return (pl.Usable - int(math.Ceil(pl.Need))) / 2
 }
 
 // hurried finds what choose does, among the candidates of a lane that may start
 // before their exec; nil and the moment from which one may if none may now. A
 // lane is urgent by its slowest profile class, which has to start first; that is
 // no reason to take a slow partition while a free one of a smaller rank does.
-func hurried(l *lane, now Time) (best *candidate, on *partition, at Time) {
+//
+// It reports besides whether none may because one is blocked that could have started.
+func hurried(l *lane, now Time) (best *candidate, on *partition, at Time, blocked bool) {
 	at = Never
 	for i := range l.cands {
 		c := &l.cands[i]
@@ -378,9 +424,13 @@ func hurried(l *lane, now Time) (best *candidate, on *partition, at Time) {
 			at = min(at, from)
 			continue
 		}
+		if c.blocked(now) {
+			blocked = true
+			continue
+		}
 		best, on = c, p
 	}
-	return best, on, at
+	return best, on, at, blocked && on == nil
 }
 
 // mostUrgent returns the candidate of the nearest latest, among those whose
@@ -407,11 +457,11 @@ func (s *Scheduler) serveLate(pl *pool, now Time, forced bool) bool {
 		var svc *service
 		var on *partition
 		for _, o := range l.m.services {
-			if p := freeFor(l, o); p != nil && int(l.late.head.Rows) <= o.limit && (on == nil || before(p, on) < 0) {
+			if p := freeFor(l, o); p != nil && int(l.late.head.Rows) <= o.MaxBatch && (on == nil || before(p, on) < 0) {
 				svc, on = o, p
 			}
 		}
-		if on == nil {
+		if on == nil || !forced && svc.lateBlocked(now, l) {
 			continue
 		}
 		first := l.late.head
@@ -423,7 +473,7 @@ func (s *Scheduler) serveLate(pl *pool, now Time, forced bool) bool {
 			l.m.settled()
 			on.experiment = experimentTrial
 			if forced {
-				pl.force(now, svc.table.At(rows))
+				pl.force(now, svc.Table.At(rows))
 			}
 		}
 		l.late.cut(first, last)
@@ -436,4 +486,16 @@ func (s *Scheduler) serveLate(pl *pool, now Time, forced bool) bool {
 		return true
 	}
 	return false
+}
+
+// lateBlocked is blocked for requests that were given up.
+func (svc *service) lateBlocked(now Time, l *lane) bool {
+	b := l.m.blocker
+	if b == nil || svc.Table == nil {
+		return false
+	}
+	svc.load.Rows = min(svc.late, l.m.lateRows)
+	at := svc.unblocked(now, &svc.load, b)
+	svc.load.Rows = 0
+	return at > now
 }

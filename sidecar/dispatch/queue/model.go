@@ -3,18 +3,24 @@
 
 package queue
 
-import "math"
+import (
+	"math"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
+)
 
 // model is one model's queue: its lanes, and the groups that serve it.
 type model struct {
 	id        ModelID
 	spec      ModelSpec
 	hurrier   Hurrier   // the discipline, if it may start candidates before their exec
-	sizer     Sizer     // likewise, one of these
+	blocker   Blocker   // likewise, one of these
+	sizer     Sizer     // likewise
 	stepper   Stepper   // likewise
 	ranker    Ranker    // likewise
 	preempter Preempter // likewise
 	cycles    bool      // likewise, a Cycler
+	surger    surger    // the drop policy, if it is one
 	services  []*service
 	pool      *pool
 	maxRows   int // the largest request that some service can run
@@ -39,7 +45,6 @@ type model struct {
 	need       float64 // the mean of what its services say; its part of its pool's
 	crowd      float64 // likewise its part
 	flow, rush float64 // likewise
-	dispersion float64 // of arrivals, as of that epoch; see rate.go
 
 	// What its pool needed and had when the services were last weighed.
 	weighedNeed   float64
@@ -49,17 +54,19 @@ type model struct {
 // setSpec normalises and stores a specification.
 func (m *model) setSpec(spec ModelSpec) {
 	if spec.Discipline == nil {
-		spec.Discipline = adaptive{idle: defaultIdle}
+		spec.Discipline = adaptiveDiscipline{Params: adaptive.Defaults()}
 	}
 	if spec.Drop == nil {
 		spec.Drop, _ = NewDropPolicy(spec.Discipline.DefaultDrop())
 	}
 	if spec.Drop == nil {
-		spec.Drop = reserve{}
+		spec.Drop = reserve{adaptive.Defaults()}
 	}
 	spec.MaxBatch = max(spec.MaxBatch, 1)
 	m.spec = spec
 	m.hurrier, _ = spec.Discipline.(Hurrier)
+	m.blocker, _ = spec.Discipline.(Blocker)
+	m.surger, _ = spec.Drop.(surger)
 	m.rate.bin = m.rate.width
 	if spec.SLO > 0 {
 		m.rate.bin = min(m.rate.bin, spec.SLO)
@@ -120,6 +127,7 @@ func (l *lane) wire() {
 	for i := range l.cands {
 		c := &l.cands[i]
 		c.svc, c.lane = l.m.services[i], l
+		c.Load = c.svc.load
 		c.order = slot{lane: l, cand: c}
 	}
 }
@@ -133,19 +141,21 @@ func (m *model) serve(groups []*group) {
 			if sv.Model != m.id {
 				continue
 			}
-			svc := &service{group: g, table: m.table(sv.Class), hope: m.hope(sv.Class), limit: m.spec.MaxBatch}
+			svc := &service{group: g, hope: m.hope(sv.Class), Model: adaptive.Model{Table: m.table(sv.Class), MaxBatch: m.spec.MaxBatch, SLO: m.spec.SLO}}
+			svc.load = adaptive.Load{Model: &svc.Model, Pool: &g.pool.Pool}
 			if sv.MaxBatch > 0 {
-				svc.limit = min(svc.limit, sv.MaxBatch)
+				svc.MaxBatch = min(svc.MaxBatch, sv.MaxBatch)
 			}
-			svc.bounded = m.spec.Drop.bounded() && svc.table != nil
-			svc.late = lateLimit(svc.table, svc.limit, m.spec.SLO)
-			profiled = profiled && svc.table != nil
+			svc.bounded = m.spec.Drop.bounded() && svc.Table != nil
+			svc.late = lateLimit(svc.Table, svc.MaxBatch, m.spec.SLO)
+			profiled = profiled && svc.Table != nil
 			m.services = append(m.services, svc)
 			m.pool = g.pool
-			m.maxRows = max(m.maxRows, svc.limit)
+			m.maxRows = max(m.maxRows, svc.MaxBatch)
 		}
 	}
 	m.need, m.crowd, m.flow, m.rush = 0, 0, 0, 0 // its pool is new
+	m.claim()
 	m.aim()
 	m.fastest = nil
 	if m.services == nil {
@@ -156,7 +166,7 @@ func (m *model) serve(groups []*group) {
 	}
 	var tables []Table
 	for _, svc := range m.services {
-		tables = append(tables, svc.table)
+		tables = append(tables, svc.Table)
 	}
 	if tables == nil {
 		for class := range m.spec.Classes {
@@ -174,6 +184,26 @@ func (m *model) serve(groups []*group) {
 		for _, t := range tables {
 			m.fastest[b] = min(m.fastest[b], t.At(b))
 		}
+	}
+}
+
+// claim works out how long a lone request can wait for a partition, and has the pool
+// keep partitions from batches that take longer.
+func (m *model) claim() {
+	slack, known := Time(0), false
+	for _, svc := range m.services {
+		if svc.Table != nil && m.spec.SLO > 0 { // the fastest class decides
+			slack, known = max(slack, m.spec.SLO-svc.Table.At(1)), true
+		}
+	}
+	if !known {
+		slack = Never
+	}
+	for _, svc := range m.services {
+		svc.Slack = slack
+	}
+	if m.blocker != nil && m.pool != nil && slack > 0 && known {
+		m.pool.Kept.Claim(slack, &m.need, m.blocker.Keeps())
 	}
 }
 
@@ -199,7 +229,7 @@ func lateLimit(t Table, limit int, slo Time) int {
 func (m *model) aimed(now Time) bool {
 	m.rate.roll(now)
 	if m.epoch == m.rate.epoch {
-		if pl := m.pool; pl != nil && (pl.usable != m.weighedUsable || math.Abs(pl.need-m.weighedNeed) > heavier*m.weighedNeed) {
+		if pl := m.pool; pl != nil && (pl.Usable != m.weighedUsable || math.Abs(pl.Need-m.weighedNeed) > heavier*m.weighedNeed) {
 			m.weigh()
 		}
 		return false
@@ -215,84 +245,69 @@ const heavier = .01
 // the model keeps busy.
 func (m *model) aim() {
 	m.epoch = m.rate.epoch
-	perSecond, _ := m.rate.perSecond()
-	m.dispersion = m.rate.dispersion()
+	perSecond, known := m.rate.perSecond()
+	dispersion := m.rate.dispersion()
 	sum := 0.0
 	for _, svc := range m.services {
-		svc.most = svc.limit
-		if svc.table == nil {
+		svc.most = svc.MaxBatch
+		svc.Known, svc.Rate, svc.Dispersion = known, perSecond, dispersion
+		if svc.Table == nil {
 			continue
 		}
-		svc.reach = reach(svc.table, svc.limit, m.spec.SLO, &m.rate)
-		svc.need = perSecond / 1e9 * float64(svc.table.At(svc.reach)) / float64(svc.reach)
-		sum += svc.need
-		svc.saved = 1
-		if svc.reach > 1 {
-			row := float64(svc.table.At(svc.reach)-svc.table.At(1)) / float64(svc.reach-1)
-			svc.saved = max(0, 1-row/float64(svc.table.At(1)))
+		svc.Reach = reach(svc.Table, svc.MaxBatch, m.spec.SLO, &m.rate)
+		svc.Need = perSecond / 1e9 * float64(svc.Table.At(svc.Reach)) / float64(svc.Reach)
+		sum += svc.Need
+		svc.Saved = 1
+		if svc.Reach > 1 {
+			row := float64(svc.Table.At(svc.Reach)-svc.Table.At(1)) / float64(svc.Reach-1)
+			svc.Saved = max(0, 1-row/float64(svc.Table.At(1)))
 		}
 	}
 	if m.pool == nil {
 		return
 	}
 	need := sum / float64(len(m.services))
-	m.pool.need = max(0, m.pool.need+need-m.need)
+	m.pool.Need = max(0, m.pool.Need+need-m.need)
+	m.pool.Kept.Moved(need - m.need)
 	m.need = need
 	crowd := 0.0
 	if need < 1 {
 		crowd = need
 	}
-	m.pool.crowd = max(0, m.pool.crowd+crowd-m.crowd)
+	m.pool.Crowd = max(0, m.pool.Crowd+crowd-m.crowd)
 	m.crowd = crowd
 	if slo := m.spec.SLO; slo > 0 {
 		rush := perSecond / float64(slo)
-		m.pool.flow = max(0, m.pool.flow+perSecond-m.flow)
-		m.pool.rush = max(0, m.pool.rush+rush-m.rush)
+		m.pool.Flow = max(0, m.pool.Flow+perSecond-m.flow)
+		m.pool.Rush = max(0, m.pool.Rush+rush-m.rush)
 		m.flow, m.rush = perSecond, rush
 	}
 	m.weigh()
 }
 
-// spare is the part of the slack that a discipline may spend on batches that
-// start before they are as large as they could be, up to mostSpared: with partitions
-// to spare, small batches would keep all of them awake.
-const spare, mostSpared = .2, .1
-
-// weigh renews what depends on the load of the whole pool: the batch that the
-// drop policy holds on to, and the smallest that runs nearly as efficiently.
+// weigh renews what depends on the load of the whole pool: how many rows a batch has
+// at most, the batch that need not wait for more, and the one that the drop policy
+// holds on to.
 func (m *model) weigh() {
 	pl := m.pool
-	m.weighedNeed, m.weighedUsable = pl.need, pl.usable
-	perSecond, known := m.rate.perSecond()
-	load := pl.need / float64(max(1, pl.usable))
+	m.weighedNeed, m.weighedUsable = pl.Need, pl.Usable
+	partitions := 0
 	for _, svc := range m.services {
-		svc.most = svc.limit
-		if svc.table == nil {
+		partitions += svc.group.usable
+	}
+	for _, svc := range m.services {
+		svc.most = svc.MaxBatch
+		if svc.Table == nil {
 			continue
 		}
-		o := outlook{table: svc.table, slo: m.spec.SLO, reach: svc.reach, saved: svc.saved, perSecond: perSecond, need: svc.need / max(1, load), load: load, partitions: pl.usable}
-		svc.hold, svc.edge = m.spec.Drop.hold(o)
-		m.size(svc, load)
-		svc.worth = svc.limit // while reach is a guess there is no reason to stop waiting
-		if known {
-			svc.worth = nearly(svc.table, svc.reach, max(0, min(mostSpared, spare*(1/load-1))))
+		svc.Partitions = partitions
+		svc.hold, svc.edge = m.spec.Drop.hold(&svc.load, pl.Load())
+		if m.sizer != nil {
+			svc.most = min(svc.MaxBatch, max(1, m.sizer.MaxRows(&svc.load)))
+			svc.hold = min(svc.hold, svc.most)
+		}
+		if m.hurrier != nil {
+			svc.Worth = m.hurrier.Worth(&svc.load)
 		}
 	}
-}
-
-// size asks a discipline with batch sizes of its own.
-func (m *model) size(svc *service, load float64) {
-	if m.sizer == nil {
-		return
-	}
-	d := Demand{Table: svc.table, MaxBatch: svc.limit, SLO: m.spec.SLO, Dispersion: m.dispersion, Load: load}
-	d.Rate, _ = m.rate.perSecond()
-	if m.pool.rush > 0 {
-		d.Around = Time(m.pool.flow / m.pool.rush)
-	}
-	for _, o := range m.services {
-		d.Partitions += o.group.usable
-	}
-	svc.most = min(svc.limit, max(1, m.sizer.Most(d)))
-	svc.hold = min(svc.hold, svc.most)
 }

@@ -10,7 +10,7 @@ func (s *Scheduler) preempt(pl *pool, now Time) {
 	for _, g := range pl.groups {
 		for g.nfree == 0 && len(g.ready) > 0 {
 			c := g.ready[0].s.cand
-			if c.lane.m.preempter == nil || c.svc.table == nil {
+			if c.lane.m.preempter == nil || c.svc.Table == nil {
 				break
 			}
 			if c.svc.bounded && c.Latest < now {
@@ -55,8 +55,8 @@ func (s *Scheduler) takeOver(c *candidate, p *partition, now Time) {
 	s.stats.Preempted++
 	s.stats.PreemptedRequests += uint64(len(s.lost))
 	s.preemptor.Preempt(&p.batch)
+	p.group.pool.runs(p, -1)
 	p.busy, p.experiment = false, experimentNone
-	p.group.pool.work.add(p.work, -1)
 	clear(p.batch.Requests)
 	l.waiting.cut(c.first, c.last)
 	s.count(l, -c.Requests, -c.Rows)

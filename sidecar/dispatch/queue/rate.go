@@ -128,13 +128,3 @@ func reach(t Table, limit int, slo Time, r *rate) int {
 	}
 	return best
 }
-
-// nearly is the smallest batch that runs nearly as efficiently as one of b rows:
-// l(x)/x <= (1+loss) l(b)/b.
-func nearly(t Table, b int, loss float64) int {
-	enough := (1 + loss) * float64(t.At(b)) / float64(b)
-	for b > 1 && float64(t.At(b-1))/float64(b-1) <= enough {
-		b--
-	}
-	return b
-}

@@ -204,12 +204,11 @@ func (s *Scheduler) Complete(now Time, id PartitionID) {
 	if p == nil || !p.busy {
 		return
 	}
-	p.busy = false
 	s.found(p, now)
 	if p.usable() {
-		p.group.pool.work.add(p.work, -1)
+		p.group.pool.runs(p, -1)
 	}
-	p.work = work{}
+	p.busy = false
 	clear(p.batch.Requests)
 	s.idle(p, now)
 	s.end(p.group.pool, now)

@@ -14,22 +14,22 @@ package queue
 // requests come faster than before, it starts batches smaller than they could be.
 type target struct{ deferred }
 
-func targetKind() disciplineKind {
-	return disciplineKind{
+func targetKind() Kind {
+	return Kind{
 		Description: Description{
 			Name:        "target",
 			Help:        "wait for the batch size that rate and SLO allow, no longer than deferred (Symphony's target batch size)",
 			DefaultDrop: "window",
 		},
-		make: func(map[string]string) (Discipline, error) { return target{}, nil },
+		New: func(map[string]string) (Discipline, error) { return target{}, nil },
 	}
 }
 
 func (target) Name() string { return "target" }
 
-func (t target) Exec(now Time, c *Candidate) Time {
-	if c.Rows >= c.Target {
+func (t target) Exec(now Time, l *Load) Time {
+	if l.Rows >= l.Model.Reach {
 		return now
 	}
-	return t.deferred.Exec(now, c)
+	return t.deferred.Exec(now, l)
 }

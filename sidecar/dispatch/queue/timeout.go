@@ -9,9 +9,9 @@ package queue
 // nothing unless told to.
 type timeout struct{ delay Time }
 
-func timeoutKind() disciplineKind {
+func timeoutKind() Kind {
 	const delay = "max_queue_delay"
-	return disciplineKind{
+	return Kind{
 		Description: Description{
 			Name:        "timeout",
 			Help:        "Triton's dynamic batching: start when the batch is full or its oldest request has waited long enough",
@@ -21,7 +21,7 @@ func timeoutKind() disciplineKind {
 				Help: "how long the oldest request of a batch may wait for others, a duration such as 2ms",
 			}},
 		},
-		make: func(params map[string]string) (Discipline, error) {
+		New: func(params map[string]string) (Discipline, error) {
 			k, err := durationParameter(params, delay, 0)
 			if err != nil {
 				return nil, err
@@ -34,9 +34,9 @@ func timeoutKind() disciplineKind {
 func (timeout) Name() string        { return "timeout" }
 func (timeout) DefaultDrop() string { return "none" }
 
-func (t timeout) Exec(now Time, c *Candidate) Time {
-	if c.Full {
+func (t timeout) Exec(now Time, l *Load) Time {
+	if l.Full {
 		return now
 	}
-	return max(now, c.Arrival+t.delay)
+	return max(now, l.Arrival+t.delay)
 }

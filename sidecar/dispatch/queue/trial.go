@@ -103,7 +103,7 @@ func (pl *pool) mayForce(now Time) bool { return pl.owed > 0 && now >= pl.forced
 
 // force notes that a trial took a partition that others waited for.
 func (pl *pool) force(now, took Time) {
-	pl.forced = now + trialShare*max(1, took)/Time(max(1, pl.usable))
+	pl.forced = now + trialShare*max(1, took)/Time(max(1, pl.Usable))
 }
 
 // widen makes a probe of a candidate that is about to start, if one is due: it adds waiting
@@ -114,12 +114,12 @@ func (c *candidate) widen(now Time) bool {
 	if svc.hope == nil || m.stepper != nil || l.avoid != NoPartition || m.probe.since < max(m.probe.gap, probeOften) {
 		return false
 	}
-	most := min(svc.limit, probeGrowth*c.Rows)
+	most := min(svc.MaxBatch, probeGrowth*c.Rows)
 	rows, requests, last := c.Rows, c.Requests, c.last
 	for r := last.next; r != nil && rows+int(r.Rows) <= most && now+svc.hope.At(rows+int(r.Rows)) <= c.Deadline; r = r.next {
 		rows, requests, last = rows+int(r.Rows), requests+1, r
 	}
-	if rows == c.Rows || now+svc.table.At(rows) <= c.Deadline || float64(svc.hope.At(rows)) > probeHope*float64(svc.table.At(rows)) {
+	if rows == c.Rows || now+svc.Table.At(rows) <= c.Deadline || float64(svc.hope.At(rows)) > probeHope*float64(svc.Table.At(rows)) {
 		return false
 	}
 	c.Rows, c.Requests, c.last = rows, requests, last

@@ -12,6 +12,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/sim/discipline"
 )
 
 // fault is what is wrong with one value of the file, by the value's path.
@@ -314,7 +315,7 @@ func (p Profile) check() error {
 // check asks the queue.
 func (d Dispatch) check() error {
 	if d.Discipline != "" {
-		if _, err := queue.NewDiscipline(d.Discipline, d.Parameters); err != nil {
+		if _, err := discipline.New(d.Discipline, d.Parameters); err != nil {
 			return &fault{"", err}
 		}
 	}

@@ -17,9 +17,9 @@ import (
 
 	"github.com/conch-serving/conch/plugins/builtin"
 	"github.com/conch-serving/conch/plugins/policy"
-	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 	"github.com/conch-serving/conch/sidecar/sim"
+	"github.com/conch-serving/conch/sidecar/sim/discipline"
 )
 
 // place gives the world its plan or its policy.
@@ -141,8 +141,8 @@ func sortPoints(points []*policy.ProfilePoint) {
 // Policies are the names of those that Conch brings.
 func Policies() []string { return builtin.Names() }
 
-// Disciplines are the names of those that the queue has.
-func Disciplines() []string { return queue.Names() }
+// Disciplines are the names of those that can be simulated.
+func Disciplines() []string { return discipline.Names() }
 
 // Open opens the policy as the scenario says: in this process, or as a process of its own, which Close ends. Dir is what the executable is
 // relative to, own the path of this program, beside which conch-policies is. A nil policy of a scenario that names none is fine.

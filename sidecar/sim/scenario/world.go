@@ -15,6 +15,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 	"github.com/conch-serving/conch/sidecar/sim"
 )
 
@@ -31,6 +32,8 @@ type Options struct {
 	GPUs int
 	// Policy is asked for plans: see Policy.Open. Nil with a scenario that names one is an error.
 	Policy sim.Policy
+	// Adaptive is sim.World's.
+	Adaptive *adaptive.Params
 	// Progress is told now and then how far a run is, as a fraction of its arrivals' time; it may be nil.
 	Progress func(done float64)
 }
@@ -117,7 +120,7 @@ func (s *Scenario) world(o Options) (*World, error) {
 		snapshot.Models[i].Rate = l.rate
 	}
 	w := &World{World: sim.World{
-		Snapshot: snapshot, Duration: s.Duration.std(), Warmup: s.Warmup.std(), Seed: s.Seed, Jitter: s.Jitter, Bins: s.Bins,
+		Snapshot: snapshot, Adaptive: o.Adaptive, Duration: s.Duration.std(), Warmup: s.Warmup.std(), Seed: s.Seed, Jitter: s.Jitter, Bins: s.Bins,
 		Delays: sim.Delays{
 			Request: s.Delays.Request.std(), Reply: s.Delays.Reply.std(),
 			Control: s.Delays.Control.std(), DataPerRow: s.Delays.DataPerRow.std(), Response: s.Delays.Response.std(), Jitter: s.Delays.Jitter.std(),

@@ -1,11 +1,13 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package queue
+package discipline
 
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
 // flex is Shepherd's online scheduler, Flex, as Symphony describes it (Symphony,
@@ -21,19 +23,19 @@ import (
 // chooses by size.
 type flex struct{ factor float64 }
 
-func flexKind() disciplineKind {
+func flexKind() queue.Kind {
 	const preempt, usual = "preempt", 3.
-	return disciplineKind{
-		Description: Description{
+	return queue.Kind{
+		Description: queue.Description{
 			Name:        "flex",
 			Help:        "largest batch first, and in simulations one that is much larger preempts a running one (Shepherd); Triton cannot preempt",
 			DefaultDrop: "prefix",
-			Parameters: []Parameter{{
+			Parameters: []queue.Parameter{{
 				Name: preempt, Default: strconv.FormatFloat(usual, 'g', -1, 64),
 				Help: "how many times as large as a running batch one must be to preempt it, above 1; 0: never",
 			}},
 		},
-		make: func(params map[string]string) (Discipline, error) {
+		New: func(params map[string]string) (queue.Discipline, error) {
 			text, ok := params[preempt]
 			if !ok {
 				return flex{factor: usual}, nil
@@ -47,10 +49,10 @@ func flexKind() disciplineKind {
 	}
 }
 
-func (flex) Name() string                     { return "flex" }
-func (flex) DefaultDrop() string              { return "prefix" }
-func (flex) Exec(now Time, _ *Candidate) Time { return now }
-func (flex) Rank(c *Candidate) Time           { return Time(-c.Rows) }
+func (flex) Name() string                                  { return "flex" }
+func (flex) DefaultDrop() string                           { return "prefix" }
+func (flex) Exec(now queue.Time, _ *queue.Load) queue.Time { return now }
+func (flex) Rank(l *queue.Load) queue.Time                 { return queue.Time(-l.Rows) }
 
 func (f flex) Preempts(waiting, running int) bool {
 	return f.factor > 0 && float64(waiting) >= f.factor*float64(running)

@@ -1,12 +1,14 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package queue
+package discipline
 
 import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
 // earliestLatest is Clockwork's scheduler as Symphony describes it (Symphony,
@@ -22,16 +24,16 @@ import (
 // which makes them smaller still: see Ahead in sidecar/sim/reference.
 type earliestLatest struct{ sizes []int }
 
-func earliestLatestKind() disciplineKind {
+func earliestLatestKind() queue.Kind {
 	const sizes, usual = "sizes", "1,2,4,8,16"
-	return disciplineKind{
-		Description: Description{
+	return queue.Kind{
+		Description: queue.Description{
 			Name:        "earliest-latest",
 			Help:        "a free partition takes the batch, of the sizes that there are, that has to start first (Clockwork)",
 			DefaultDrop: "prefix",
-			Parameters:  []Parameter{{Name: sizes, Default: usual, Help: "batch sizes in rising order, the first 1, such as 1,2,4"}},
+			Parameters:  []queue.Parameter{{Name: sizes, Default: usual, Help: "batch sizes in rising order, the first 1, such as 1,2,4"}},
 		},
-		make: func(params map[string]string) (Discipline, error) {
+		New: func(params map[string]string) (queue.Discipline, error) {
 			text, ok := params[sizes]
 			if !ok {
 				text = usual
@@ -49,11 +51,13 @@ func earliestLatestKind() disciplineKind {
 	}
 }
 
-func (*earliestLatest) Name() string                     { return "earliest-latest" }
-func (*earliestLatest) DefaultDrop() string              { return "prefix" }
-func (*earliestLatest) Exec(now Time, _ *Candidate) Time { return now }
+func (*earliestLatest) Name() string                                  { return "earliest-latest" }
+func (*earliestLatest) DefaultDrop() string                           { return "prefix" }
+func (*earliestLatest) Exec(now queue.Time, _ *queue.Load) queue.Time { return now }
 
-func (e *earliestLatest) Most(d Demand) int { return min(d.MaxBatch, e.sizes[len(e.sizes)-1]) }
+func (e *earliestLatest) MaxRows(l *queue.Load) int {
+	return min(l.Model.MaxBatch, e.sizes[len(e.sizes)-1])
+}
 
 func (e *earliestLatest) Size(rows int) int {
 	size := 1

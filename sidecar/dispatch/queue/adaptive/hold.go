@@ -1,0 +1,64 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package adaptive
+
+// Hold returns the batch size, in rows, that is worth giving up requests for under a
+// load, and how much later than planned such a batch shall be able to end. It is the
+// drop policy `reserve`.
+//
+// No request is given up for a batch that is larger than the load asks for: reserve
+// holds on to the smallest b with which the partitions carry the present load,
+// l(b)/b <= l(b*)/b* / load, b* being the largest within reach. That is one
+// row where partitions are plenty, and b* where more is asked for than can be
+// done, or where there is a single partition: a small batch then makes the next
+// ones wait, and these are as small.
+//
+// b* leaves no time for a partition that becomes free late, or for requests that
+// come late: l(b*) + b*/rate is the SLO. So a model that has n partitions to
+// itself, to stagger its batches on, holds on to no more than what leaves time
+// to gather it n times, and 1 + min(Gathers, g^2) times at the most, g being the part
+// of l(1) that a row saves which joins: where company saves little, time does
+// not buy much. From Plenty partitions on it is less, as one of many is soon free:
+// Plenty/n of what exceeds one.
+//
+// Far past the peak, requests are given up in any case. Then reserve gives up who
+// would start only just in time, so that an execution that takes longer than
+// predicted does not make a whole batch late: up to a quarter of l(b*), and half
+// of what the SLO leaves for it.
+func (p Params) Hold(l *Load, load float64) (rows int, edge Time) {
+	m := l.Model
+	if m.Rate == 0 {
+		return m.Reach, 0
+	}
+	b := m.Reach
+	if l.Pool.Usable > 1 {
+		b = m.Table.Nearly(m.Reach, max(0, 1/load-1))
+	}
+	need := max(1, m.Need/max(1, load)) // its share of the partitions, where more is asked for than there is
+	gap := min(1+p.spareGathers(l, need), need) / m.Rate * 1e9
+	for b > 1 && float64(m.Table.At(b))+float64(b)*gap > float64(m.SLO) {
+		b--
+	}
+	reach := float64(m.Table.At(m.Reach))
+	rest := float64(m.SLO) - reach - float64(m.Reach)/m.Rate*1e9
+	return b, Time(max(0, min(reach*min(p.Edge, (load-p.Overload)/2), rest/2)))
+}
+
+// spareGathers is for how many gathering times there is room beside the first.
+func (p Params) spareGathers(l *Load, need float64) float64 {
+	return min(p.Gathers, l.Model.Saved*l.Model.Saved) * min(1, p.Plenty/need)
+}
+
+// SurgeLoad is the load of a surge that the rates do not show yet: where the oldest
+// request of a batch is older than it would be had the batch been gathered at the rate,
+// more comes than the rate says. What waits, over the age of the oldest, is how much.
+func (p Params) SurgeLoad(now Time, l *Load, waiting int) float64 {
+	load := l.Pool.Load()
+	m := l.Model
+	age := now - l.Arrival
+	if m.Rate == 0 || age <= m.SLO-m.Table.At(m.Reach) {
+		return load
+	}
+	return load * max(1, float64(waiting)/age.Duration().Seconds()/m.Rate)
+}

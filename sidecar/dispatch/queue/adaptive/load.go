@@ -1,0 +1,103 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package adaptive
+
+import "github.com/conch-serving/conch/sidecar/dispatch/queue/latency"
+
+type (
+	// Time is a moment or a duration: see package latency.
+	Time = latency.Time
+	// Table is l(b): see package latency.
+	Table = latency.Table
+)
+
+// Load is what a decision sees: a batch that could start, what its model asks for,
+// and what goes on in the pool of partitions that the batch competes for.
+type Load struct {
+	Batch
+	Model *Model
+	Pool  *Pool
+}
+
+// Batch is what could start next on one profile class (Symphony, Algorithm 1).
+type Batch struct {
+	// Rows is |B|, Requests how many requests it is made of.
+	Rows, Requests int
+	// Full tells that nothing can join any more: the row limit is reached, or
+	// the next queued request does not fit into the batch or its deadline.
+	Full bool
+	// Arrival is the earliest arrival in B, Newest that of its last request.
+	Arrival, Newest Time
+	// Deadline is d, the earliest deadline in B.
+	Deadline Time
+	// Frontrun is d - l(|B|+1): from here on a further row would be too late.
+	Frontrun Time
+	// Latest is d - l(|B|): a later start misses the deadline.
+	Latest Time
+}
+
+// Model is what a model asks for on the partitions of one profile class, as of the
+// last look at the rates.
+type Model struct {
+	// Table is l(b), nil without a usable profile; MaxBatch the limit of rows.
+	Table    Table
+	MaxBatch int
+	SLO      Time
+	// Slack is how long a lone request of the model can wait for a partition: its
+	// SLO less l(1).
+	Slack Time
+	// Known tells that the rate is known. Rate is in rows per second.
+	Known bool
+	Rate  float64
+	// Dispersion is the variance of the model's rows that arrive within one SLO
+	// over their mean: 1 for Poisson arrivals, more where they come in bursts.
+	Dispersion float64
+	// Partitions counts those that serve the model and are up.
+	Partitions int
+	// Reach is the largest batch that can be gathered at the rate and then run
+	// within the SLO: l(b) + b/rate <= SLO.
+	Reach int
+	// Need is how many partitions the model keeps busy with batches of that reach
+	// (Symphony's n), zero while the rate is not known.
+	Need float64
+	// Saved is the part of l(1) that a row saves which joins a batch: 1 less what a
+	// further row takes over l(1), the mean up to Reach.
+	Saved float64
+	// Worth is Params.Worth, as of the last look at the load.
+	Worth int
+}
+
+// Pool is what all models ask for that share partitions, and what runs on these.
+type Pool struct {
+	// Free counts the idle partitions, Usable those that are idle or busy.
+	Free, Usable int
+	// Need is the sum of the models' Need, and Crowd the part of it of models that
+	// need less than one partition each.
+	Need, Crowd float64
+	// Flow is the sum of the models' rates in rows per second, and Rush the sum of
+	// their rates over their SLOs.
+	Flow, Rush float64
+	// Running is what the partitions do.
+	Running Running
+	// Kept is how many partitions batches must leave to models that could not wait
+	// for them.
+	Kept Kept
+}
+
+// Load is how many partitions the models need, per partition that there is.
+func (p *Pool) Load() float64 { return p.Need / float64(max(1, p.Usable)) }
+
+// Around is the mean SLO of the requests that share the partitions, the harmonic
+// one; zero while no rate is known.
+func (p *Pool) Around() Time {
+	if p.Rush == 0 {
+		return 0
+	}
+	return Time(p.Flow / p.Rush)
+}
+
+// Left returns how much work is left at now, in batches, and by how much that
+// falls per nanosecond: a batch that runs counts with the time that it has left
+// as a share of l(reach) of its model.
+func (p *Pool) Left(now Time) (left, ebb float64) { return p.Running.left(now) }

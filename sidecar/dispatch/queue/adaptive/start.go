@@ -1,0 +1,143 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package adaptive
+
+import (
+	"math"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/queue/latency"
+)
+
+// StartAt returns the moment from which the batch may start although a further row
+// could still join it, as things stand; now or earlier means at once.
+func (p Params) StartAt(now Time, l *Load) Time {
+	at := p.hurry(now, l)
+	if p.comesInBursts(l) {
+		at = max(at, l.Newest+p.silence(l))
+	}
+	return at
+}
+
+// hurry is StartAt without regard to bursts.
+func (p Params) hurry(now Time, l *Load) Time {
+	if p.lowLoad(l) {
+		return p.openPartition(now, l)
+	}
+	if l.Pool.Usable == 1 || p.worthIt(l) || p.light(l) {
+		return now
+	}
+	reach := float64(l.Model.Table.At(l.Model.Reach))
+	left, ebb := l.Pool.Left(now)
+	usable := float64(l.Pool.Usable)
+	early := p.haste(l) + p.crowd(l)
+	if p.Stagger > 0 {
+		early += p.Stagger - left/usable
+	}
+	wait := float64(l.Frontrun-now) - reach*early
+	if wait <= 0 {
+		return now
+	}
+	// What is left falls until then, so the moment comes before the wait is over.
+	return now + 1 + Time(wait/(1+reach*ebb/usable))
+}
+
+// lowLoad tells that there is no queue to shorten: more than the share Idle of the
+// partitions is free, or, unless requests come in bursts, the models need so few that
+// by chance they do not take them all: with Idle at 1/2, s + 2 sqrt(s) + 1 < N, s
+// being what all models keep busy.
+func (p Params) lowLoad(l *Load) bool {
+	usable, need := float64(l.Pool.Usable), l.Pool.Need
+	calm := !p.comesInBursts(l) && need > 0
+	return float64(l.Pool.Free) > p.Idle*usable || calm && need+2*math.Sqrt(need)+1 < 2*(1-p.Idle)*usable
+}
+
+// openPartition starts a batch under low load while fewer partitions are busy than
+// the load needs, and one at least; else it waits as under deferred. So a lone
+// request does not wait for company, and the load still takes about as few
+// partitions as it can (Symphony, section 3.5).
+func (p Params) openPartition(now Time, l *Load) Time {
+	if float64(l.Pool.Usable-l.Pool.Free) < max(1, l.Pool.Need) {
+		return now
+	}
+	return latency.Never
+}
+
+// worthIt tells that the batch runs nearly as efficiently as the largest within reach.
+func (p Params) worthIt(l *Load) bool {
+	return p.WorthSlack > 0 && p.WorthMost > 0 && l.Rows >= l.Model.Worth
+}
+
+// Worth is the smallest batch that runs nearly as efficiently as the largest within
+// reach, the more partitions there are to spare the less nearly. While the reach is
+// a guess there is no reason to stop waiting.
+func (p Params) Worth(l *Load) int {
+	m := l.Model
+	if !m.Known {
+		return m.MaxBatch
+	}
+	return m.Table.Nearly(m.Reach, max(0, min(p.WorthMost, p.WorthSlack*(1/l.Pool.Load()-1))))
+}
+
+// light tells that the model has little to stagger: staggering is between its own
+// batches. A model with less than about one partition to itself competes with the
+// others for every partition that becomes free; its batches grow while it waits for
+// its turn, and if it waited on purpose, its turn would come too late. Where the
+// models ask for more partitions than there are, each counts with its share.
+func (p Params) light(l *Load) bool {
+	need := l.Model.Need * min(1, float64(l.Pool.Usable)/l.Pool.Need)
+	return need > 0 && need < p.Light
+}
+
+// crowd is the share of the load that is of models which keep less than one partition
+// busy. They do not wait, so that partitions are taken whenever they are free, and
+// who waits until the last moment finds none.
+func (p Params) crowd(l *Load) float64 {
+	if l.Pool.Need == 0 {
+		return 0
+	}
+	return p.Crowd * l.Pool.Crowd / l.Pool.Need
+}
+
+// haste is for long bursts. After one there is silence: little comes that could join
+// the batch, and what a small one wastes is not missed.
+func (p Params) haste(l *Load) float64 { return p.Haste * max(0, l.Model.Dispersion-p.Torrent) }
+
+func (p Params) comesInBursts(l *Load) bool { return l.Model.Dispersion > p.Bursty }
+
+// silence is how long nothing must have come before a batch of a burst starts early:
+// where there is one request there are more, and the first must not take a partition
+// from all the others. The fewer than Scarce partitions there are, the longer it takes
+// until another is free.
+func (p Params) silence(l *Load) Time {
+	m, scarce := l.Model, 1.0
+	if p.Scarce > 0 {
+		scarce = min(1, float64(l.Pool.Usable)/p.Scarce)
+	}
+	return Time(p.Quiet * (1 - p.Bursty/m.Dispersion*scarce) * m.Saved * m.Saved * float64(m.Table.At(1)))
+}
+
+// Unblocked returns the moment from which the batch may start without being in the
+// way of models that could not wait until it ends; now or earlier means at once.
+//
+// A batch blocks a model whose slack is less than the time that the batch has left.
+// As many batches as leave the partitions that the model needs may do so at a time,
+// and one in any case. Only a model with less slack than the batch's own counts:
+// equal models do not wait for one another.
+func (p Params) Unblocked(now Time, l *Load) Time {
+	k := &l.Pool.Kept
+	bound := min(l.Model.Table.At(l.Rows), l.Model.Slack)
+	if p.Keep == 0 || bound <= k.tightest() {
+		return now
+	}
+	at := now
+	for i, end := range l.Pool.Running.ends {
+		if i+1 >= len(k.slack) {
+			break
+		}
+		if slack := k.slack[i+1]; slack < bound {
+			at = max(at, end-slack)
+		}
+	}
+	return at
+}
