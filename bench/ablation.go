@@ -47,6 +47,9 @@ func parts() []part {
 	}
 }
 
+// ablationLoads is on how many of the loads of the development seed rules are taken away.
+const ablationLoads = 20
+
 // ablation measures what each rule of adaptive brings on the loads that the development seed draws: its goodput with the rule over that
 // without it, under the same arrivals.
 func (b *bench) ablation(ctx context.Context, r *figure.Report) error {
@@ -100,6 +103,7 @@ func (b *bench) gains(ctx context.Context, all []part) ([][]gain, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	loads := b.drawnLoads(developmentSeed)
+	loads = loads[:min(len(loads), ablationLoads)]
 	gains := make([][]gain, len(all))
 	for i := range gains {
 		gains[i] = make([]gain, len(loads))
@@ -113,6 +117,10 @@ func (b *bench) gains(ctx context.Context, all []part) ([][]gain, error) {
 				d := loads[k]
 				seeds := b.roundsOr(2)
 				whole, err := d.goodputs(ctx, adaptive.Defaults(), .7*d.capacity, b.seed, seeds)
+				var guess float64
+				if err == nil {
+					guess = whole[0]
+				}
 				for i, p := range all {
 					if err != nil {
 						break
@@ -120,7 +128,7 @@ func (b *bench) gains(ctx context.Context, all []part) ([][]gain, error) {
 					params := adaptive.Defaults()
 					p.zero(&params)
 					var without []float64
-					if without, err = d.goodputs(ctx, params, whole[0], b.seed, seeds); err != nil {
+					if without, err = d.goodputs(ctx, params, guess, b.seed, seeds); err != nil {
 						break
 					}
 					sum := 0.0
@@ -152,7 +160,7 @@ func (b *bench) gains(ctx context.Context, all []part) ([][]gain, error) {
 // goodputs are what adaptive holds with some constants, seed by seed.
 func (d *draw) goodputs(ctx context.Context, params adaptive.Params, guess float64, seed uint64, seeds int) (all []float64, err error) {
 	for k := range uint64(seeds) {
-		rate, err := d.highest(ctx, entrant{rule: rule("adaptive", "", nil), params: &params}, guess, 1.1, seed+k)
+		rate, err := d.highest(ctx, entrant{rule: rule("adaptive", "", nil), params: &params, tolerance: .01}, guess, 1.03, seed+k)
 		if err != nil {
 			return nil, err
 		}

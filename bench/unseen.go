@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,8 +61,8 @@ func (d *draw) seconds(rate float64) float64 {
 		sum += m.Weight
 		least = min(least, m.Weight)
 	}
-	n := min(unseenMost, unseenRequests*sum/least)
-	seconds := max(n/rate, 10*d.slowest, 3)
+	n := min(unseenMost, unseenRequests*sum/least) / cmp.Or(d.part, 1)
+	seconds := max(n/rate, 10*d.slowest/cmp.Or(d.part, 1), 3)
 	if d.surges {
 		seconds = max(seconds, 30)
 	}
@@ -72,6 +73,8 @@ func (d *draw) seconds(rate float64) float64 {
 type entrant struct {
 	rule   scenario.Dispatch
 	params *adaptive.Params
+	// tolerance of the search; 0 means unseenTolerance.
+	tolerance float64
 }
 
 // search is for the goodput of a rule from a guess on.
@@ -79,7 +82,7 @@ func (d *draw) search(e entrant, guess, step float64, seed uint64) sim.Search {
 	s := *d.scenario
 	s.Dispatch = e.rule
 	return sim.Search{
-		Guess: guess, Tolerance: unseenTolerance, Step: step, Seeds: []uint64{seed},
+		Guess: guess, Tolerance: cmp.Or(e.tolerance, unseenTolerance), Step: step, Seeds: []uint64{seed},
 		Run: func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
 			one, seconds := s, d.seconds(rate)
 			one.Duration, one.Warmup = duration(seconds), duration(max(.6, min(seconds/10, 2)))
@@ -158,7 +161,11 @@ func (b *bench) drawnLoads(seed uint64) (all []draw) {
 		n = 4
 	}
 	for k := range n {
-		all = append(all, drawLoad(seed, k))
+		d := drawLoad(seed, k)
+		if b.quick {
+			d.part = 20
+		}
+		all = append(all, d)
 	}
 	return all
 }
@@ -204,7 +211,7 @@ func (b *bench) unseen(ctx context.Context, r *figure.Report) error {
 	for _, set := range []struct {
 		name  string
 		loads []draw
-	}{{"named", namedLoads()}, {"development", b.drawnLoads(developmentSeed)}, {"final", b.drawnLoads(finalSeed)}} {
+	}{{"named", namedLoads()}, {"development", b.drawnLoads(developmentSeed)}, {"final", nil}} {
 		all, err := b.verdicts(ctx, set.name, set.loads)
 		if err != nil {
 			return err

@@ -20,6 +20,7 @@ type draw struct {
 	capacity float64            // requests per second that the GPUs could execute in batches of a quarter of the SLO
 	slowest  float64            // seconds: the longest SLO
 	surges   bool
+	part     float64 // trials are that many times as short; 0 means 1
 }
 
 // families of draws: each is a way to make loads hard.

@@ -13,7 +13,6 @@ import (
 // adaptiveDiscipline is ours, the default: deferred batching that starts earlier by
 // as much as that is worth. Package adaptive has its rules.
 type adaptiveDiscipline struct {
-	deferred
 	adaptive.Params
 }
 

@@ -138,6 +138,9 @@ func (s *Scheduler) park(l *lane, now Time) {
 		case c.unblocked > now:
 			c.park(&c.svc.group.blocked)
 			due = min(due, c.unblocked)
+			if c.exec > now {
+				due = min(due, c.exec)
+			}
 		case c.exec <= now:
 			c.park(&c.svc.group.ready)
 		default:

@@ -15,10 +15,11 @@ import (
 // have changed, so that a decision is a comparison for each batch that runs.
 type Kept struct {
 	models []claim // those of the least slack first
-	// slack[k] is the least slack of a model that k running batches and one more
-	// would leave too few partitions.
-	slack []Time
-	moved float64 // how much the needs have changed since
+	// hard[k] is the least slack of a model that k running batches and one more would
+	// leave fewer partitions than it needs with those that are as tight; soft[k] that
+	// of one whose blockers need no more than k partitions.
+	hard, soft []Time
+	moved      float64 // how much the needs have changed since
 }
 
 // claim is what a model needs, and how long it can wait.
@@ -53,16 +54,18 @@ func (k *Kept) Moved(by float64) { k.moved += math.Abs(by) }
 // Renew brings Kept up to date with the needs of the models, whose sum is given, and
 // the number of usable partitions.
 func (k *Kept) Renew(need float64, usable int) {
-	if len(k.models) == 0 || k.moved <= enough*need && len(k.slack) == usable+1 {
+	if len(k.models) == 0 || k.moved <= enough*need && len(k.hard) == usable+1 {
 		return
 	}
 	k.moved = 0
-	k.slack = slices.Grow(k.slack[:0], usable+1)[:usable+1]
-	for i := range k.slack {
-		k.slack[i] = latency.Never
+	k.hard = slices.Grow(k.hard[:0], usable+1)[:usable+1]
+	k.soft = slices.Grow(k.soft[:0], usable+1)[:usable+1]
+	for i := range k.hard {
+		k.hard[i], k.soft[i] = latency.Never, latency.Never
 	}
 	share := min(1, float64(usable)/max(need, 1)) // where more is asked for than there is, each need counts with its part
-	sum, lowest := 0.0, usable
+	sum, rest := 0.0, need
+	lowest, few := usable, usable
 	for _, c := range k.models {
 		if *c.need == 0 {
 			continue
@@ -70,7 +73,12 @@ func (k *Kept) Renew(need float64, usable int) {
 		sum += *c.need * c.times
 		limit := max(1, usable-max(1, int(math.Round(sum*share))))
 		for ; lowest > limit; lowest-- {
-			k.slack[lowest-1] = c.slack
+			k.hard[lowest-1] = c.slack
+		}
+		rest -= *c.need
+		limit = min(limit, max(1, int(math.Ceil(rest*share))))
+		for ; few > limit; few-- {
+			k.soft[few-1] = c.slack
 		}
 	}
 }

@@ -10,6 +10,10 @@ type Params struct {
 
 	// When a batch starts: StartAt.
 
+	// Margin is the part of l(|B|) by which a batch that waits as long as it may starts
+	// before it would be late, at least: where a further row takes next to no time, an
+	// execution that takes a little longer than predicted would make all of it late.
+	Margin float64
 	// Stagger is the share of a batch that evenly staggered partitions have left.
 	Stagger float64
 	// Light is the number of partitions below which a model does not stagger.
@@ -46,6 +50,8 @@ type Params struct {
 
 	// Keep is how many partitions are kept for each that tighter models need.
 	Keep float64
+	// Calm is the load below which they start early only as far as they need.
+	Calm float64
 
 	// What requests are given up for: Hold.
 
@@ -68,9 +74,9 @@ type Params struct {
 // Defaults are the constants in use.
 func Defaults() Params {
 	return Params{
-		Idle: .5, Stagger: .5, Light: 1.4, WorthSlack: .2, WorthMost: .1, Crowd: 1, Torrent: 4, Haste: .3, Bursty: 2, Quiet: .06, Scarce: 8,
+		Idle: .5, Margin: .05, Stagger: .5, Light: 1.4, WorthSlack: .2, WorthMost: .1, Crowd: 1, Torrent: 4, Haste: .3, Bursty: 2, Quiet: .06, Scarce: 8,
 		InTheWay: .02, MostInTheWay: .3, Bearable: .8, Dearer: .3,
 		Many: 8, Burst: 2, Surge: 8,
-		Keep: 1, Gathers: .7, Plenty: 8, Overload: 1.5, Edge: .25,
+		Keep: 1, Calm: .75, Gathers: .7, Plenty: 8, Overload: 1.5, Edge: .25,
 	}
 }

@@ -19,6 +19,20 @@ func (p Params) StartAt(now Time, l *Load) Time {
 	return at
 }
 
+// Exec returns the moment from which the batch may start at the latest: when a further
+// row could not join it any more (Symphony, Algorithm 1), or a little before it would be
+// late.
+func (p Params) Exec(now Time, l *Load) Time {
+	if l.Full || l.Deadline == latency.Never {
+		return now
+	}
+	return max(now, p.patience(l))
+}
+
+func (p Params) patience(l *Load) Time {
+	return min(l.Frontrun, l.Latest-Time(p.Margin*float64(l.Model.Table.At(l.Rows))))
+}
+
 // hurry is StartAt without regard to bursts.
 func (p Params) hurry(now Time, l *Load) Time {
 	if p.lowLoad(l) {
@@ -34,7 +48,7 @@ func (p Params) hurry(now Time, l *Load) Time {
 	if p.Stagger > 0 {
 		early += p.Stagger - left/usable
 	}
-	wait := float64(l.Frontrun-now) - reach*early
+	wait := float64(p.patience(l)-now) - reach*early
 	if wait <= 0 {
 		return now
 	}
@@ -124,18 +138,32 @@ func (p Params) silence(l *Load) Time {
 // As many batches as leave the partitions that the model needs may do so at a time,
 // and one in any case. Only a model with less slack than the batch's own counts:
 // equal models do not wait for one another.
+//
+// Under a load below Calm no more of them start before their time than the models need
+// whose batches block: few large executions leave more to the others than many small.
 func (p Params) Unblocked(now Time, l *Load) Time {
 	k := &l.Pool.Kept
 	bound := min(l.Model.Table.At(l.Rows), l.Model.Slack)
 	if p.Keep == 0 || bound <= k.tightest() {
 		return now
 	}
+	at := lapse(now, l.Pool.Running.ends, k.hard, bound)
+	if latest := p.patience(l); now < latest && l.Pool.Load() < p.Calm {
+		at = max(at, min(latest, lapse(now, l.Pool.Running.ends, k.soft, bound)))
+	}
+	return at
+}
+
+// lapse is when a batch may join those that run, the ends of which are given, the latest
+// first: when for each number of them, the models with less slack than a bound that can
+// bear no more are no longer blocked by as many.
+func lapse(now Time, ends, slacks []Time, bound Time) Time {
 	at := now
-	for i, end := range l.Pool.Running.ends {
-		if i+1 >= len(k.slack) {
+	for i, end := range ends {
+		if i+1 >= len(slacks) {
 			break
 		}
-		if slack := k.slack[i+1]; slack < bound {
+		if slack := slacks[i+1]; slack < bound {
 			at = max(at, end-slack)
 		}
 	}

@@ -40,7 +40,7 @@ func (s situation) load() *adaptive.Load {
 		table = latency.Linear(0, s.alone, 8)
 	}
 	l := &adaptive.Load{
-		Batch: adaptive.Batch{Rows: 3, Requests: 3, Newest: s.newest, Frontrun: 10000, Latest: 10001},
+		Batch: adaptive.Batch{Rows: 3, Requests: 3, Newest: s.newest, Frontrun: 10000, Latest: 12000},
 		Model: &adaptive.Model{Table: table, Reach: 4, Need: s.need, Known: true, Dispersion: max(1, s.dispersion), Saved: s.saved, Worth: or(s.worth, 4)},
 		Pool:  &adaptive.Pool{Free: or(s.free, 1), Usable: or(s.usable, 8), Need: s.allNeed, Crowd: s.crowd},
 	}
