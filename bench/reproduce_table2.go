@@ -12,8 +12,8 @@ import (
 	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/sim"
-	"github.com/conch-serving/conch/sidecar/sim/discipline"
 	"github.com/conch-serving/conch/sidecar/sim/bound"
+	"github.com/conch-serving/conch/sidecar/sim/discipline"
 	"github.com/conch-serving/conch/sidecar/sim/reference"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 )
