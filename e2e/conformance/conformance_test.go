@@ -134,7 +134,7 @@ func front(t *testing.T, o rig.ConchOptions) conformance.Target {
 		}
 		require.NoError(t, c.Close())
 	})
-	return conformance.Target{GRPC: c.GRPC, HTTP: c.HTTP, Partitions: o.GPUs, Loaded: true}
+	return conformance.Target{GRPC: c.GRPC, HTTP: c.HTTP, Pending: c.Metrics, Partitions: o.GPUs, Loaded: true}
 }
 
 // TestTargets runs the suite against every target. The real server holds the suite itself to the truth. With -update the verdicts of the
@@ -155,7 +155,7 @@ func TestTargets(t *testing.T) {
 				require.NoError(t, conformance.WriteModels(repository))
 				began := time.Now()
 				target := start(t, repository)
-				target.Name = name
+				target.Name, target.Gates = name, conformance.Gates(repository)
 				target.Differences = conformance.DifferencesOf(name)
 				t.Logf("started in %v", time.Since(began).Round(time.Millisecond))
 				verdicts := conformance.Run(t, target)

@@ -289,17 +289,17 @@ func memoryRegionCases() []Case {
 			s := e.share(fp32(1, 2))
 			require.NoError(e, s.register("a", 0, 64))
 			r := request("slow", inputAt("INPUT0", "FP32", shape(1, 2), at("a", nil, 8)))
-			over := make(chan error, 1)
-			ctx, before := e.ctx(), e.statistics("slow")
-			go func() {
+			ctx, before, gate := e.ctx(), e.statistics("slow"), e.close("slow")
+			over := later(func() error {
 				_, err := e.Client.Stub.ModelInfer(ctx, r)
-				over <- err
-			}()
-			time.Sleep(80 * time.Millisecond)
+				return err
+			})
+			e.until(func() bool { return len(gate.begun()) == 1 }, callTimeout, 2*time.Millisecond, "it executes")
 			_, err := e.Client.Stub.SystemSharedMemoryUnregister(e.ctx(), &pb.SystemSharedMemoryUnregisterRequest{Name: "a"})
 			e.refused(err, codes.Internal, "Cannot unregister shared memory region 'a', it is currently in use.")
 			_, err = e.Client.Stub.SystemSharedMemoryUnregister(e.ctx(), &pb.SystemSharedMemoryUnregisterRequest{})
 			e.refused(err, codes.Internal, "Failed to unregister the following system shared memory regions: a ,")
+			gate.open()
 			require.NoError(e, <-over)
 			e.settled(before, 1)
 			e.until(func() bool {

@@ -176,6 +176,7 @@ func metricsCases() []Case {
 			q := e.busy()
 			late := several(2, "late", 0, parameter("timeout", 1000))
 			q.send(late...)
+			q.outlasted(0)
 			q.end()
 			q.expired(late)
 			e.quiet("queued")

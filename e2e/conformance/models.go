@@ -4,6 +4,7 @@
 package conformance
 
 import (
+	"bytes"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -51,6 +52,10 @@ func WriteModels(dir string) error {
 	return nil
 }
 
+// Gates is the directory, beside a repository that WriteModels has written, of the gates of models that have one (parameter conch_gate): see
+// Env.close.
+func Gates(repository string) string { return filepath.Clean(repository) + ".gates" }
+
 // versionsOf says how many versions of a model are on disk: 1 to the last.
 func versionsOf(model string) int {
 	if strings.HasPrefix(model, "versions_") {
@@ -83,6 +88,7 @@ func writeModel(dir, name string) error {
 				return err
 			}
 		}
+		content = bytes.Replace(content, []byte(`"GATE"`), []byte(strconv.Quote(filepath.Join(Gates(dir), name))), 1)
 		if err := os.WriteFile(filepath.Join(dir, name, f.Name()), content, 0o644); err != nil {
 			return err
 		}

@@ -27,8 +27,10 @@ func taking(model, name string, ms float32, options ...option) *pb.ModelInferReq
 // queuedRun sends requests of the model queued behind others that keep every partition busy meanwhile.
 type queuedRun struct {
 	e     *Env
+	gate  *gate
 	all   sync.WaitGroup
 	mu    sync.Mutex
+	sent  int
 	order []string // ids in the order of their answers
 	errs  map[string]error
 }
@@ -36,22 +38,21 @@ type queuedRun struct {
 // partitions are those of the target.
 func (e *Env) partitions() int { return max(1, e.Target.Partitions) }
 
-// busyFor is how long a target is kept busy, in milliseconds: long enough for what a case does meanwhile, on a machine that has much else
-// to do too.
-const busyFor = 1000
-
-// busy keeps a target busy: a request of the highest priority for every partition, which goes where the fewest are.
+// busy makes a target busy: a request of the highest priority for every partition, which goes where the fewest are. They execute when it
+// returns, until the run ends.
 func (e *Env) busy() *queuedRun {
-	q := &queuedRun{e: e, errs: map[string]error{}}
+	e.Helper()
+	q := &queuedRun{e: e, gate: e.close("queued"), errs: map[string]error{}}
 	for i := range e.partitions() {
-		q.send(taking("queued", fmt.Sprintf("busy %d", i), busyFor, parameter("priority", 1)))
+		q.send(taking("queued", fmt.Sprintf("busy %d", i), 0, parameter("priority", 1)))
 	}
-	time.Sleep(100 * time.Millisecond) // until they run
+	e.until(func() bool { return len(q.gate.begun()) == e.partitions() }, callTimeout, 2*time.Millisecond, "every partition executes")
 	return q
 }
 
 func (q *queuedRun) send(requests ...*pb.ModelInferRequest) {
 	ctx := q.e.ctx()
+	q.sent += len(requests)
 	for _, r := range requests {
 		q.all.Go(func() {
 			_, err := q.e.Client.Stub.ModelInfer(ctx, r)
@@ -62,8 +63,30 @@ func (q *queuedRun) send(requests ...*pb.ModelInferRequest) {
 	}
 }
 
-// end waits for all answers.
-func (q *queuedRun) end() { q.all.Wait() }
+// inLine waits until all that was sent, and some more that came another way, is in line or refused.
+func (q *queuedRun) inLine(more int) {
+	q.e.Helper()
+	q.gate.holds(q.sent+more, func() int {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return len(q.order)
+	})
+}
+
+// outlasted waits until all that was sent, and some more, is in line or refused and timeouts of a millisecond are over.
+func (q *queuedRun) outlasted(more int) {
+	q.e.Helper()
+	q.inLine(more)
+	time.Sleep(5 * time.Millisecond)
+}
+
+// end lets what is in line execute and waits for all answers.
+func (q *queuedRun) end() {
+	q.e.Helper()
+	q.inLine(0)
+	q.gate.open()
+	q.all.Wait()
+}
 
 // several are n requests of a name, with numbers.
 func several(n int, name string, ms float32, options ...option) []*pb.ModelInferRequest {
@@ -123,7 +146,7 @@ func queueCases() []Case {
 		{"priority/a full queue over HTTP", func(e *Env) {
 			q := e.busy()
 			q.send(several(12, "crowd", 0, parameter("priority", 3))...)
-			time.Sleep(100 * time.Millisecond) // they are in line
+			q.inLine(0)
 			e.wantHTTP(e.call("POST", inferPath("queued"), `{"id":"h","inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"data":[0]}],"parameters":{"priority":3}}`), 503, jsonType,
 				errorJSON("[request id: h] Exceeds maximum queue size"))
 			q.end()
@@ -134,6 +157,7 @@ func queueCases() []Case {
 			hasty, patient := several(3, "hasty", 0, parameter("timeout", 1000)), several(3, "patient", 0)
 			strict := several(2, "strict", 0, parameter("priority", 5), parameter("timeout", 10_000_000)) // a caller cannot wait for longer than the policy says
 			q.send(slices.Concat(hasty, patient, strict)...)
+			q.outlasted(0)
 			q.end()
 			q.expired(hasty)
 			q.expired(strict)
@@ -145,14 +169,20 @@ func queueCases() []Case {
 		}},
 		{"priority/a timeout that is over, over HTTP", func(e *Env) {
 			q := e.busy()
-			e.wantHTTP(e.call("POST", inferPath("queued"), `{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"data":[0]}],"parameters":{"timeout":1000}}`), 503, textPlain, errorJSON("Request timeout expired"))
-			q.end()
+			answer := later(func() reply {
+				return e.call("POST", inferPath("queued"), `{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"data":[0]}],"parameters":{"timeout":1000}}`)
+			})
+			q.outlasted(1)
+			q.gate.open()
+			e.wantHTTP(<-answer, 503, textPlain, errorJSON("Request timeout expired"))
+			q.all.Wait()
 		}},
 		{"priority/put off or left to wait, not refused", func(e *Env) {
 			q := e.busy()
 			late := several(3, "late", 0, parameter("priority", 6))
 			calm := several(3, "calm", 0, parameter("priority", 4), parameter("timeout", 1)) // no policy has a timeout that it could shorten
 			q.send(slices.Concat(late, calm)...)
+			q.outlasted(0)
 			q.end()
 			q.answered(late)
 			q.answered(calm)
@@ -166,29 +196,33 @@ func queueCases() []Case {
 			require.Contains(e, r.body, `"6":{"timeout_action":"DELAY","default_timeout_microseconds":1000,"allow_timeout_override":false,"max_queue_size":0}`)
 		}},
 		{"priority/an answer waits for those before it", func(e *Env) {
-			ctx := e.ctx()
-			first := make(chan error, 1)
-			go func() {
-				_, err := e.Client.Stub.ModelInfer(ctx, taking("ordered", "slow", 600))
-				first <- err
-			}()
-			time.Sleep(150 * time.Millisecond)
-			_, err := e.Client.Stub.ModelInfer(ctx, taking("ordered", "fast", 0))
-			require.NoError(e, err)
-			select {
-			case err := <-first:
-				require.NoError(e, err)
-			case <-time.After(30 * time.Millisecond): // two answers at once may be read in either order
-				e.Errorf("the second request was answered before the first")
-				<-first
+			before, gate, ctx := e.quiet("ordered"), e.close("ordered"), e.ctx()
+			send := func(name string) <-chan error {
+				return later(func() error {
+					_, err := e.Client.Stub.ModelInfer(ctx, taking("ordered", name, 0))
+					return err
+				})
 			}
+			first := send("first")
+			gate.holds(1, none)
+			gate.pass()
+			second := send("second")
+			e.executed(before, 1)
+			select {
+			case <-second:
+				e.Errorf("the second request was answered before the first")
+			case <-time.After(30 * time.Millisecond): // an answer would have come by now
+			}
+			gate.open()
+			require.NoError(e, <-first)
+			require.NoError(e, <-second)
 		}},
 	}
 	cases = append(cases, Case{"priority/a high one goes first, and what names none that there is goes as the default", func(e *Env) {
 		q := e.busy()
 		low := several(9, "low", 10, parameter("priority", 4))
 		q.send(low...)
-		time.Sleep(100 * time.Millisecond) // they are in line
+		q.inLine(0)
 		for name, options := range map[string][]option{"one": {parameter("priority", 1)}, "beyond": {parameter("priority", 99)}, "zero": {parameter("priority", 0)}, "none": nil} {
 			q.send(taking("queued", name, 0, options...))
 		}
@@ -201,16 +235,27 @@ func queueCases() []Case {
 	}})
 	return append(cases, Case{"priority/on a stream", func(e *Env) {
 		q := e.busy()
-		lines := summaries(e.stream(taking("queued", "t", 0, parameter("timeout", 1000)), taking("queued", "u", 0)))
-		q.end()
-		require.Equal(e, []string{"t|queued||final|error: Request timeout expired", "u|queued|1|final|" + hex(fp32(0))}, lines)
+		lines := later(func() []string {
+			return summaries(e.stream(taking("queued", "t", 0, parameter("timeout", 1000)), taking("queued", "u", 0)))
+		})
+		q.outlasted(2)
+		q.gate.open()
+		require.Equal(e, []string{"t|queued||final|error: Request timeout expired", "u|queued|1|final|" + hex(fp32(0))}, <-lines)
+		q.all.Wait()
 	}}, Case{"priority/a caller that goes while it waits", func(e *Env) {
 		q := e.busy()
-		ctx, cancel := context.WithTimeout(e.Context(), 200*time.Millisecond)
+		ctx, cancel := context.WithCancel(e.Context())
 		defer cancel()
-		_, err := e.Client.Stub.ModelInfer(ctx, taking("queued", "gone", 0))
-		require.Equal(e, codes.DeadlineExceeded, status.Code(err), "%v", err)
-		q.end()
+		gone := later(func() error {
+			_, err := e.Client.Stub.ModelInfer(ctx, taking("queued", "gone", 0))
+			return err
+		})
+		q.inLine(1)
+		cancel()
+		err := <-gone
+		require.Equal(e, codes.Canceled, status.Code(err), "%v", err)
+		q.gate.open()
+		q.all.Wait()
 		e.infer(taking("queued", "next", 0))
 	}})
 }

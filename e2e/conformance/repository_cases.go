@@ -116,13 +116,13 @@ func repositoryCases() []Case {
 			e.refused(err, codes.InvalidArgument, "invalid value type for 'unload_dependents' parameter, expected bool_param.")
 		}},
 		Case{"repository/unload lets accepted requests finish", func(e *Env) {
-			answer := make(chan error, 1)
-			ctx := e.ctx()
-			go func() {
+			ctx, gate := e.ctx(), e.close("slow")
+			answer := later(func() error {
 				_, err := e.Client.Stub.ModelInfer(ctx, request("slow", input("INPUT0", "FP32", shape(1, 1), fp32(1))))
-				answer <- err
-			}()
-			time.Sleep(60 * time.Millisecond)
+				return err
+			})
+			e.until(func() bool { return len(gate.begun()) == 1 }, callTimeout, 2*time.Millisecond, "it executes")
+			gate.open() // and takes some time yet
 			require.NoError(e, e.Target.Unload(e.ctx(), "slow"))
 			require.NoError(e, <-answer)
 			require.NoError(e, e.Target.Load(e.ctx(), "slow"))

@@ -30,6 +30,10 @@ type Target struct {
 	Name string
 	// GRPC, HTTP and Metrics are host:port. Without Metrics the metrics are not looked at.
 	GRPC, HTTP, Metrics string
+	// Pending is the host:port of a metrics page that counts pending requests; Metrics unless given.
+	Pending string
+	// Gates is Gates of the target's repository.
+	Gates string
 	// Partitions are the servers that requests are spread over; 0 is one.
 	Partitions int
 	// Loaded is whether the target serves the suite's models already.

@@ -22,13 +22,16 @@ import (
 //	string     every element of INPUT0 with ASCII letters in upper case, TYPE_STRING
 //	decoupled  one response per element of IN, after the milliseconds that DELAY says for it: OUT the element, IDX its index
 //	sequence   OUTPUT = the sum of INPUT over the sequence so far, TYPE_INT32 [1]
-//	slow       identity after conch_slow_ms milliseconds per execution
-//	delay      identity after as many milliseconds as the largest FP32 of the execution says
+//	slow       identity after conch_slow_ms milliseconds per execution, and the gate
+//	delay      identity after as many milliseconds as the largest FP32 of the execution says, and the gate
 //	error      identity, but a request with a negative FP32 fails, and one with -1000 or less fails the execution
 //	version    OUTPUT0 = INPUT0 + 100 times the version that runs, TYPE_INT32
 //	rank       OUTPUT0 of every row is in how many dimensions INPUT0 comes to the model, the batch included, TYPE_INT32
 //	controls   OUTPUT is INPUT and the sequence controls START, END, READY and CORRID that came with it, TYPE_INT64 [5]
 //	crash      fails for ever from its first execution on, as a model whose python stub has died
+//
+// The gate of a model is the directory that parameter conch_gate names, if it does: an execution that begins while there is a file "closed"
+// in it writes a file "begun-*" beside it and goes on once that is removed.
 func newBuiltin(name string, c *pb.ModelConfig, version int64, p *place) (executor, error) {
 	fits := func(in, out []string, t pb.DataType) error {
 		if len(c.Input) != len(in) || len(c.Output) != len(out) {
@@ -62,9 +65,9 @@ func newBuiltin(name string, c *pb.ModelConfig, version int64, p *place) (execut
 		if err != nil {
 			return nil, invalid("parameter conch_slow_ms %q must be a number of milliseconds", parameter(c, "conch_slow_ms"))
 		}
-		return &slow{place: p, time: time.Duration(ms * float64(time.Millisecond))}, nil
+		return &slow{place: p, time: time.Duration(ms * float64(time.Millisecond)), gate: parameter(c, "conch_gate")}, nil
 	case "delay":
-		return &delay{place: p}, fits([]string{"INPUT0"}, []string{"OUTPUT0"}, pb.DataType_TYPE_FP32)
+		return &delay{place: p, gate: parameter(c, "conch_gate")}, fits([]string{"INPUT0"}, []string{"OUTPUT0"}, pb.DataType_TYPE_FP32)
 	case "error":
 		return failing{instance: c.InstanceGroup[0].Name + "_0"}, fits([]string{"INPUT0"}, []string{"OUTPUT0"}, pb.DataType_TYPE_FP32)
 	case "version":
@@ -162,9 +165,13 @@ type slow struct {
 	identity
 	place *place
 	time  time.Duration
+	gate  string
 }
 
 func (s *slow) execute(p *payload, responses []response) error {
+	if err := s.place.pass(s.gate); err != nil {
+		return err
+	}
 	s.place.until(s.place.clock.Now().Add(s.time))
 	return s.identity.execute(p, responses)
 }
@@ -172,9 +179,13 @@ func (s *slow) execute(p *payload, responses []response) error {
 type delay struct {
 	identity
 	place *place
+	gate  string
 }
 
 func (d *delay) execute(p *payload, responses []response) error {
+	if err := d.place.pass(d.gate); err != nil {
+		return err
+	}
 	longest := float32(0)
 	for _, r := range p.requests {
 		for data := r.inputs[0].data; len(data) >= 4; data = data[4:] {
