@@ -105,7 +105,7 @@ func (s *server) openFronts(ctx context.Context) error {
 	s.grpc = ingressgrpc.New(ingressgrpc.Options{
 		Inferer: s.dispatcher, Aggregator: s.one, Credentials: grpcCredentials(s.tls["grpc"]),
 		ServerOptions: []grpc.ServerOption{grpc.MaxRecvMsgSize(limit), grpc.MaxSendMsgSize(math.MaxInt32)},
-		Pool:          &s.buffers,
+		Pool:          &s.buffers, Logger: s.log.With("part", "grpc"),
 	})
 
 	scrape, err := metrics.New(metrics.Options{Partitions: table, Requests: table, Own: s.registry, Registerer: s.registry, Logger: s.log.With("part", "metrics")})

@@ -30,7 +30,8 @@ const (
 	poll = 20 * time.Millisecond
 )
 
-// doors adds to the conditions of readiness whether clients can come in.
+// doors adds to the conditions of readiness whether clients can come in, and says
+// where requests are served without a queue.
 type doors struct {
 	admin.API
 	s *server
@@ -39,8 +40,16 @@ type doors struct {
 // Ready implements admin.API.
 func (d doors) Ready(ctx context.Context) (client.Health, error) {
 	h, err := d.API.Ready(ctx)
-	if err != nil || !d.s.config.Listen.ReusePort {
+	if err != nil {
 		return h, err
+	}
+	if fault := d.s.dispatcher.Fault(); fault != nil {
+		// Requests are answered, as fast as without Conch: no reason to send them
+		// nowhere.
+		h.Checks = append(h.Checks, client.Check{Name: "queue", OK: true, Reason: "degraded: " + fault.Error() + "; requests are forwarded one by one: restart Conch"})
+	}
+	if !d.s.config.Listen.ReusePort {
+		return h, nil
 	}
 	c := client.Check{Name: "doors", OK: true}
 	select {

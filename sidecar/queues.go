@@ -17,7 +17,7 @@ type queues struct {
 	dispatcher *dispatch.Dispatcher
 	gate       *gate.Gate
 
-	waiting, margin, accepted, acceptedBytes, edgeBytes, open, connections, refused *prometheus.Desc
+	waiting, margin, accepted, acceptedBytes, edgeBytes, open, connections, refused, failed *prometheus.Desc
 }
 
 func newQueues(d *dispatch.Dispatcher, g *gate.Gate) queues {
@@ -32,12 +32,13 @@ func newQueues(d *dispatch.Dispatcher, g *gate.Gate) queues {
 		open:          describe("conch_edge_requests", "Requests and streams of clients that are open, received or not; limits.queueRequests bounds them.", nil, nil),
 		connections:   describe("conch_connections", "Open connections of clients; limits.connections bounds them.", nil, nil),
 		refused:       describe("conch_edge_refused_total", "What was refused, evicted or closed before it was a request, by the reason.", []string{"reason"}, nil),
+		failed:        describe("conch_queue_failed", "1 once the scheduler has failed: requests are forwarded one by one until Conch is started again.", nil, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (q queues) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{q.waiting, q.margin, q.accepted, q.acceptedBytes, q.edgeBytes, q.open, q.connections, q.refused} {
+	for _, d := range []*prometheus.Desc{q.waiting, q.margin, q.accepted, q.acceptedBytes, q.edgeBytes, q.open, q.connections, q.refused, q.failed} {
 		out <- d
 	}
 }
@@ -50,6 +51,11 @@ func (q queues) Collect(out chan<- prometheus.Metric) {
 	requests, bytes := q.dispatcher.UnderWay()
 	gauge(q.accepted, float64(requests))
 	gauge(q.acceptedBytes, float64(bytes))
+	failed := 0.
+	if q.dispatcher.Fault() != nil {
+		failed = 1
+	}
+	gauge(q.failed, failed)
 	edge := q.gate.Stats()
 	gauge(q.edgeBytes, float64(edge.Bytes))
 	gauge(q.open, float64(edge.Requests))

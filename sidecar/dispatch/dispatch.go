@@ -277,21 +277,23 @@ func (d *Dispatcher) await(c *call) answer {
 func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 	switch why {
 	case queue.DropModelRemoved, queue.DropClosed, queue.DropTooLarge:
-		// It was accepted: it is served. A model that is about to be removed is served
-		// where it is until then.
+		// It was accepted: it is served.
 		c.running = true
 		c.req.Ref()
-		lease, err := d.router.TryAcquire(c.req.Model, router.Hints{})
+		serve := func() answer { return d.passThrough(c) }
+		if why == queue.DropModelRemoved {
+			// Where the model is until it is removed, a moment from now.
+			lease, err := d.router.TryAcquire(c.req.Model, router.Hints{})
+			serve = func() answer {
+				if err != nil {
+					return answer{err: err}
+				}
+				return d.passOn(c, lease).final()
+			}
+		}
 		d.tasks.Go(func() {
 			defer c.req.Free()
-			switch {
-			case err == nil:
-				d.answer(c, d.passOn(c, lease))
-			case why == queue.DropModelRemoved:
-				d.answer(c, answer{err: err})
-			default:
-				d.answer(c, d.passThrough(c))
-			}
+			d.answer(c, d.safely(serve))
 		})
 	case queue.DropOutage:
 		d.answer(c, d.outage(c))

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
@@ -46,10 +48,12 @@ type triton struct {
 	// cancelled are those whose caller went while they were held, if set.
 	cancelled chan string
 	refuse    func(*tritonpb.ModelInferRequest) error
-	short     bool // answers lack a row
-	batches   []int
-	seen      []string // ids
-	loading   bool
+	// asked sees every call, if set.
+	asked   func(context.Context, *tritonpb.ModelInferRequest)
+	short   bool // answers lack a row
+	batches []int
+	seen    []string // ids
+	loading bool
 }
 
 func newTriton(t *testing.T) *triton {
@@ -102,7 +106,7 @@ func (p *triton) ModelReady(context.Context, *tritonpb.ModelReadyRequest) (*trit
 
 func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
 	p.mu.Lock()
-	takes, hold, refuse, short, started, cancelled := p.takes, p.hold, p.refuse, p.short, p.started, p.cancelled
+	takes, hold, refuse, short, started, cancelled, asked := p.takes, p.hold, p.refuse, p.short, p.started, p.cancelled, p.asked
 	if p.passes != "" && p.passes == r.Id {
 		hold = nil
 	}
@@ -110,6 +114,9 @@ func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) 
 	p.batches = append(p.batches, rows)
 	p.seen = append(p.seen, r.Id)
 	p.mu.Unlock()
+	if asked != nil {
+		asked(ctx, r)
+	}
 	if started != nil {
 		started <- r.Id
 	}
@@ -335,3 +342,15 @@ func requireCode(t *testing.T, want codes.Code, err error) {
 	t.Helper()
 	require.Equal(t, want, status.Code(err), "%v", err)
 }
+
+// movableClock is real time that a test moves on.
+type movableClock struct {
+	clock.Clock
+	ahead atomic.Int64
+}
+
+func newMovableClock() *movableClock { return &movableClock{Clock: clock.Timers()} }
+
+func (c *movableClock) Now() time.Time { return c.Clock.Now().Add(time.Duration(c.ahead.Load())) }
+
+func (c *movableClock) move(by time.Duration) { c.ahead.Add(int64(by)) }

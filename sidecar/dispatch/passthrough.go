@@ -36,14 +36,18 @@ func (d *Dispatcher) passThrough(c *call) answer {
 		a := d.passOn(c, lease)
 		a.retried = retried
 		if retried || h.Sequence != nil || c.ctx.Err() != nil || !forward.Lost(a.err) && !unloadedThere(a.err, c.req.Model) {
-			if a.err != nil {
-				a.err = answerStatus(a.err)
-			}
-			c.tally.answered(a.err, c.model.backend())
-			return a
+			return a.final()
 		}
 		h.Avoid = lease.Process()
 	}
+}
+
+// final is an answer that nothing more is tried about: its error is a plain status.
+func (a answer) final() answer {
+	if a.err != nil {
+		a.err = answerStatus(a.err)
+	}
+	return a
 }
 
 // passOn forwards one request on a lease, which it releases.
@@ -54,12 +58,16 @@ func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 	frame := batch.Frame{Data: c.req.Marshal()}
 	begun := lease.Alone()
 	got, err := lease.Process().Conn().Call(onward(c.ctx), methodInfer, &frame)
-	if a.err = err; err != nil {
+	if err != nil {
+		a.err = err // as it is: whoever tries again looks at it
 		if forward.Lost(err) && c.ctx.Err() == nil {
 			d.router.Lost(lease.Process(), err)
+		} else {
+			c.tally.answered(answerStatus(err), c.model.backend())
 		}
 		return a
 	}
+	c.tally.answered(nil, c.model.backend())
 	if c.batch && begun > 0 && begun == lease.Alone() {
 		d.observeAlone(c, lease.Process(), a.started)
 	}

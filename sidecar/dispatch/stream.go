@@ -152,7 +152,12 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 	// Receive in this goroutine; tasks send. One that fails cancels ctx, but cannot
 	// interrupt RecvMsg: only returning does.
 	received := make(chan error, 1)
-	go func() { received <- s.receive() }()
+	go func() {
+		err := errFault
+		defer func() { received <- err }()
+		defer func() { recovered(d.o.Logger, "reading a stream", recover()) }()
+		err = s.receive()
+	}()
 	var err error
 	select {
 	case err = <-received:
@@ -255,7 +260,12 @@ func (s *inferStream) alone(c *call, size int64, begin func() (await func() answ
 	c.req.Ref()
 	go func() {
 		defer s.tasks.Done()
-		a := await()
+		defer func() {
+			if recovered(s.d.o.Logger, "answering on a stream", recover()) {
+				s.cancel(errFault)
+			}
+		}()
+		a := s.d.safely(await)
 		resp, err := s.d.finish(c, a)
 		s.d.admission.leave(size)
 		m := streamed(c.req, &a, resp, err)

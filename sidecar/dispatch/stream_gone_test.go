@@ -29,7 +29,7 @@ type handTimer struct {
 }
 
 func newHandClock() *handClock {
-	return &handClock{Clock: clock.Timers(), asked: make(chan *handTimer, 10)}
+	return &handClock{Clock: clock.Timers(), asked: make(chan *handTimer, 100)}
 }
 
 func (c *handClock) After(wait time.Duration, ring func()) clock.Timer {

@@ -130,7 +130,14 @@ func (s *inferStream) upstream(p *router.Process) (*upstream, error) {
 		return nil, context.Cause(s.ctx)
 	}
 	s.ups[p] = up
-	s.tasks.Go(func() { s.relay(up) })
+	s.tasks.Go(func() {
+		defer func() {
+			if recovered(s.d.o.Logger, "relaying a stream", recover()) {
+				s.cancel(errFault)
+			}
+		}()
+		s.relay(up)
+	})
 	return up, nil
 }
 

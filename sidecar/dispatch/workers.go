@@ -10,6 +10,9 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // maxIdleWorkers is how many goroutines are kept for the next batch.
@@ -56,6 +59,19 @@ func (w *workers) work(r *run) {
 			return
 		}
 	}
+}
+
+// errFault is the answer to a request that made Conch panic.
+var errFault = status.Error(codes.Internal, "internal error: the request could not be handled")
+
+// safely answers a call with f, or with an error if that panics.
+func (d *Dispatcher) safely(f func() answer) (a answer) {
+	defer func() {
+		if recovered(d.o.Logger, "answering a request", recover()) {
+			a = answer{err: errFault}
+		}
+	}()
+	return f()
 }
 
 // recovered logs a panic of a goroutine that a request has started, which would

@@ -4,6 +4,7 @@
 package grpc
 
 import (
+	"context"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,27 +19,40 @@ const (
 	aheadShare = 10
 )
 
-// exceeded answers a call whose deadline passes with DEADLINE_EXCEEDED in
-// Triton's words. Grpc-go would reset it as cancelled, which clients of gRPC's
-// C core, such as tritonclient, take for CANCELLED where their own timer is
-// later than ours.
+// errExceeded is Triton's answer to a call whose deadline has come.
+var errExceeded = status.Error(codes.DeadlineExceeded, "Deadline Exceeded")
+
+// exceeded keeps back a part of a call's time for the answer: its handler sees a
+// deadline that is so much sooner, and is the only one to decide when that has
+// come. What is left until the client's own deadline brings DEADLINE_EXCEEDED to
+// the client: at the deadline itself grpc-go would reset the call as cancelled,
+// which clients of gRPC's C core, such as tritonclient, take for CANCELLED where
+// their own timer is later than ours.
 func exceeded(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	ctx := stream.Context()
-	deadline, ok := ctx.Deadline()
+	theirs, ok := stream.Context().Deadline()
 	if !ok {
 		return next(srv, stream)
 	}
-	w, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter)
-	if !ok {
-		return next(srv, stream)
+	left := time.Until(theirs)
+	deadline := theirs.Add(-min(ahead, max(0, left/aheadShare)))
+	ctx, cancel := context.WithDeadline(stream.Context(), deadline)
+	defer cancel()
+	err := next(srv, sooner{stream, ctx})
+	// A timer may ring late: the clock says whether the deadline has come.
+	if !time.Now().Before(deadline) && (err == nil || status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded) {
+		return errExceeded
 	}
-	left := time.Until(deadline)
-	timer := time.AfterFunc(left-min(ahead, left/aheadShare), func() {
-		_ = w.WriteStatus(status.New(codes.DeadlineExceeded, "Deadline Exceeded")) // fails if the call has ended
-	})
-	defer timer.Stop()
-	return next(srv, stream)
+	return err
 }
+
+// sooner is a call with a deadline before its client's.
+type sooner struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (s sooner) Context() context.Context { return s.ctx }
 
 // statusWriter ends a call whose handler goes on. The transport's stream has the
 // method, its interface in the public package has not.

@@ -6,6 +6,7 @@ package grpc
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"time"
 
@@ -72,6 +73,8 @@ type Options struct {
 	ServerOptions []grpc.ServerOption
 	// Pool supplies buffers for frames; nil means one of its own.
 	Pool mem.BufferPool
+	// Logger hears of handlers that panic; nil discards.
+	Logger *slog.Logger
 }
 
 // Triton's own settings, so that a client meets the limits it is used to.
@@ -109,6 +112,9 @@ func New(o Options) *grpc.Server {
 	if o.Pool == nil {
 		o.Pool = new(buffers.Pool)
 	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
 	s := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(batch.Codec{}),
 		grpc.MaxRecvMsgSize(math.MaxInt32),
@@ -124,7 +130,7 @@ func New(o Options) *grpc.Server {
 		grpc.Creds(gate.Credentials(o.Credentials)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingInterval, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
-		grpc.ChainStreamInterceptor(exceeded),
+		grpc.ChainStreamInterceptor(recovering(o.Logger), exceeded),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 			method, ok := grpc.MethodFromServerStream(stream)

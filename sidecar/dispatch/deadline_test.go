@@ -1,0 +1,121 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch_test
+
+import (
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+// TestADeferredRequestMeetsItsCallersDeadline: a discipline that waits until the latest moment is given the deadline that the front
+// answers by, and not the client's own, a little after it.
+func TestADeferredRequestMeetsItsCallersDeadline(t *testing.T) {
+	for _, patience := range []time.Duration{100 * time.Millisecond, 900 * time.Millisecond} {
+		t.Run(patience.String(), func(t *testing.T) {
+			p := newTriton(t)
+			d, _, client := streamed(t, dispatch.Options{}, table(1, func(m *router.Model) { m.SLO, m.Discipline = time.Hour, "deferred" }, p))
+			// The profile's upper quantile is above what the server takes, as profiles
+			// are: what the front keeps back comes off the rest.
+			d.SetProfile(linear(0, 5*time.Millisecond))
+			inTime := 0
+			for range 5 { // a busy machine may be late once, and not every time
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				if _, err := client.ModelInfer(ctx, message("a", 1, 1)); err == nil {
+					inTime++
+				}
+				cancel()
+			}
+			require.Positive(t, inTime)
+		})
+	}
+}
+
+// deaf is a context whose timer has not rung although its deadline has come.
+type deaf struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c deaf) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// TestADeadlineComesThoughItsTimerIsLate: what is answered after its caller's deadline is DEADLINE_EXCEEDED, and counted so, whatever
+// the server says.
+func TestADeadlineComesThoughItsTimerIsLate(t *testing.T) {
+	p := newTriton(t)
+	for name, change := range map[string]func(*tritonpb.ModelInferRequest){
+		"queued": nil,
+		"passed through": func(m *tritonpb.ModelInferRequest) {
+			m.Parameters = map[string]*tritonpb.InferParameter{"sequence_id": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 7}}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, seen := newDispatcher(t, dispatch.Options{}, table(1, nil, p))
+			ctx := deaf{t.Context(), time.Now().Add(-time.Millisecond)}
+			requireCode(t, codes.DeadlineExceeded, infer(ctx, t, d, 1, 1, change))
+			require.Equal(t, map[dispatch.Result]int{dispatch.Cancelled: 1}, seen.count(t))
+			require.Equal(t, dispatch.GoneDeadline, seen.outcomes[0].Reason)
+		})
+	}
+}
+
+// lateStream is a stream of one request, whose caller's deadline has come and whose timer has not rung.
+type lateStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	sent bool
+}
+
+func (s *lateStream) Context() context.Context { return s.ctx }
+
+func (s *lateStream) RecvMsg(m any) error {
+	if s.sent {
+		return io.EOF
+	}
+	s.sent = true
+	wire, err := proto.Marshal(message("a", 1, 1))
+	m.(*batch.Frame).Data = mem.BufferSlice{mem.SliceBuffer(wire)}
+	return err
+}
+
+func (s *lateStream) SendMsg(any) error { return nil }
+
+// TestAStreamPastItsDeadlineNeverEndsOK although all its requests were answered.
+func TestAStreamPastItsDeadlineNeverEndsOK(t *testing.T) {
+	p := newTriton(t)
+	d, seen := newDispatcher(t, dispatch.Options{}, table(1, nil, p))
+	requireCode(t, codes.DeadlineExceeded, d.InferStream(&lateStream{ctx: deaf{t.Context(), time.Now().Add(-time.Millisecond)}}))
+	require.Equal(t, map[dispatch.Result]int{dispatch.Cancelled: 1}, seen.count(t))
+}
+
+// TestServersAreNotToldDeadlines: a server gets the cancellation, and no deadline to be of another opinion about.
+func TestServersAreNotToldDeadlines(t *testing.T) {
+	p := newTriton(t)
+	p.hold, p.cancelled = make(chan struct{}), make(chan string, 1)
+	deadlines := make(chan bool, 1)
+	p.asked = func(ctx context.Context, _ *tritonpb.ModelInferRequest) {
+		_, has := ctx.Deadline()
+		deadlines <- has
+	}
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, nil, p))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	result := make(chan error, 1)
+	go func() { result <- infer(ctx, t, d, 1, 1, nil) }()
+	require.False(t, <-deadlines)
+	cancel() // and it is alone: nobody else wants the answer
+	require.Equal(t, "id1", <-p.cancelled)
+	requireCode(t, codes.Canceled, <-result)
+}

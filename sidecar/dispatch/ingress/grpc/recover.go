@@ -1,0 +1,28 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package grpc
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// recovering answers a call whose handler panics with INTERNAL. A request must
+// never end the process.
+func recovering(log *slog.Logger) grpc.StreamServerInterceptor {
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+		defer func() {
+			if fault := recover(); fault != nil {
+				log.Error("a gRPC call failed: this is a fault of Conch's", "method", info.FullMethod, "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
+				err = status.Errorf(codes.Internal, "internal error while handling %s", info.FullMethod)
+			}
+		}()
+		return next(srv, stream)
+	}
+}

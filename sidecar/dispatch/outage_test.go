@@ -1,0 +1,70 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+)
+
+// outageClock lets the test declare outages, and only those.
+type outageClock struct{ *handClock }
+
+func (c outageClock) After(wait time.Duration, ring func()) clock.Timer {
+	if wait == time.Minute {
+		return c.handClock.After(wait, ring)
+	}
+	return c.Clock.After(wait, ring)
+}
+
+// declare ends the wait of the outage that there is.
+func (c outageClock) declare() {
+	for {
+		timer := <-c.asked
+		select {
+		case <-timer.stopped: // of an outage that is over
+		default:
+			timer.ring()
+			return
+		}
+	}
+}
+
+// TestACallGivenBackMeetsTheNextOutage: a call runs while an outage is declared and ends, is given back to the queue by the loss of its
+// partition, and the next outage answers it.
+func TestACallGivenBackMeetsTheNextOutage(t *testing.T) {
+	p := newTriton(t)
+	p.hold, p.started = make(chan struct{}), make(chan string, 10)
+	clock := outageClock{newHandClock()}
+	d, _ := newDispatcher(t, dispatch.Options{Clock: clock, OutageWait: time.Minute}, table(1, nil, p))
+	result := make(chan error, 1)
+	go func() { result <- infer(t.Context(), t, d, 1, 1, nil) }()
+	require.Equal(t, "id1", <-p.started)
+	id := "p" + p.address
+	p.kill() // what runs is lost, and given back
+	d.SetPartitionState(id, false, "restarting")
+	clock.declare()
+	requireCode(t, codes.Unavailable, <-result)
+	requireCode(t, codes.Unavailable, infer(t.Context(), t, d, 2, 1, nil))
+
+	p.restart()
+	p.set(func() { p.hold = nil })
+	d.SetPartitionState(id, true, "")
+	require.NoError(t, infer(t.Context(), t, d, 3, 1, nil))
+	require.Equal(t, "id3", <-p.started)
+
+	p.set(func() { p.hold = make(chan struct{}) })
+	go func() { result <- infer(t.Context(), t, d, 4, 1, nil) }()
+	require.Equal(t, "id4", <-p.started)
+	d.SetPartitionState(id, false, "restarting")
+	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 1 }, 30*time.Second, time.Millisecond)
+	clock.declare()
+	requireCode(t, codes.Unavailable, <-result)
+}

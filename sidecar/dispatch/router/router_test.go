@@ -1,0 +1,326 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package router_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"pgregory.net/rapid"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// table has partitions by the models that they serve. Nothing listens at their endpoints: leases need no connection. A name such as
+// "p0/2" is partition p0 as its second process.
+func table(revision uint64, partitions map[string][]string) *router.Table {
+	t := &router.Table{Revision: revision, Models: map[string]*router.Model{}}
+	for _, name := range slices.Sorted(maps.Keys(partitions)) {
+		var id string
+		var process int
+		if n, _ := fmt.Sscanf(name, "p%1s/%d", &id, &process); n == 0 {
+			panic(name)
+		}
+		id = "p" + id
+		t.Partitions = append(t.Partitions, &router.Partition{ID: id, GPUType: "T", Endpoint: router.Endpoint{GRPC: fmt.Sprintf("unix:/nobody/%s-%d", id, process)}})
+		for _, model := range partitions[name] {
+			m := t.Models[model]
+			if m == nil {
+				m = &router.Model{Name: model, Config: &tritonpb.ModelConfig{Name: model}}
+				t.Models[model] = m
+			}
+			m.Places = append(m.Places, router.Place{Partition: id})
+		}
+	}
+	return t
+}
+
+func commit(t require.TestingT, r *router.Router, table *router.Table) {
+	c, err := r.Prepare(table)
+	require.NoError(t, err)
+	c.Commit()
+}
+
+func newRouter(t *testing.T, o router.Options) *router.Router {
+	if o.Clock == nil {
+		o.Clock = clock.Timers()
+	}
+	r := router.New(o)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	return r
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestLeasesAreOnTheTableInForce: whoever asks after a Commit gets a place of the new table, however he came to ask, and what the table
+// took away is drained with its last lease.
+func TestLeasesAreOnTheTableInForce(t *testing.T) {
+	r := newRouter(t, router.Options{})
+	commit(t, r, table(1, map[string][]string{"p0": {"a", "b"}, "p1": {"b"}}))
+	before, err := r.TryAcquire("a", router.Hints{})
+	require.NoError(t, err)
+	require.Equal(t, "p0", before.Process().ID())
+
+	commit(t, r, table(2, map[string][]string{"p0": {"b"}, "p1": {"a", "b"}}))
+	after, err := r.TryAcquire("a", router.Hints{})
+	require.NoError(t, err)
+	require.Equal(t, "p1", after.Process().ID())
+	_, err = r.Take(before.Process(), "a")
+	require.Error(t, err, "the queue is not given what was taken away")
+
+	drained := r.Drained("p0", "a")
+	require.False(t, isClosed(drained))
+	require.True(t, isClosed(r.Drained("p0", "nobody's")))
+	after.Release()
+	require.False(t, isClosed(drained))
+	before.Release()
+	require.True(t, isClosed(drained))
+	require.True(t, isClosed(r.Drained("p0", "a")))
+}
+
+// TestAReplacedProcessDrains: a partition that comes back elsewhere is another process. The first one is idle when its leases are
+// back, whatever the second one does.
+func TestAReplacedProcessDrains(t *testing.T) {
+	r := newRouter(t, router.Options{})
+	commit(t, r, table(1, map[string][]string{"p0": {"a"}}))
+	old, err := r.TryAcquire("a", router.Hints{})
+	require.NoError(t, err)
+	commit(t, r, table(2, map[string][]string{"p0/2": {"a"}}))
+	fresh, err := r.TryAcquire("a", router.Hints{})
+	require.NoError(t, err)
+	require.NotSame(t, old.Process(), fresh.Process())
+	require.True(t, r.Retired(old.Process()))
+	drained := r.Drained("p0", "")
+	require.False(t, isClosed(drained))
+	old.Release()
+	require.True(t, isClosed(drained))
+	fresh.Release()
+}
+
+// TestWhoWaitsForAModel is woken when a process of it comes up, and answered when that takes too long; what happens to other models is
+// nothing to him.
+func TestWhoWaitsForAModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := make(chan string, 10)
+		r := router.New(router.Options{Clock: clock.Timers(), OutageWait: time.Minute, ModelChanged: func(m string) { told <- m }})
+		defer func() { require.NoError(t, r.Close()) }()
+		r.Set("p0", false, "not started yet")
+		r.Set("p1", false, "not started yet")
+		commit(t, r, &router.Table{Models: map[string]*router.Model{}, Partitions: nil})
+		// Said before a table named them, and then forgotten by a table that does not.
+		commit(t, r, table(1, map[string][]string{}))
+		wait := func(ctx context.Context, model string) <-chan error {
+			result := make(chan error, 1)
+			go func() {
+				l, err := r.Acquire(ctx, model, router.Hints{})
+				if err == nil {
+					l.Release()
+				}
+				result <- err
+			}()
+			synctest.Wait()
+			return result
+		}
+		require.Equal(t, codes.NotFound, status.Code(<-wait(t.Context(), "a")))
+
+		none := table(2, map[string][]string{})
+		none.Models["a"] = &router.Model{Name: "a", Config: &tritonpb.ModelConfig{}}
+		none.Models["b"] = &router.Model{Name: "b", Config: &tritonpb.ModelConfig{}}
+		commit(t, r, none)
+		waits := wait(t.Context(), "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		leaves := wait(ctx, "a")
+		cancel()
+		require.Equal(t, codes.Canceled, status.Code(<-leaves))
+		time.Sleep(59 * time.Second)
+		require.Empty(t, waits)
+		require.NoError(t, r.Out("a"))
+		time.Sleep(time.Second)
+		require.Equal(t, codes.Unavailable, status.Code(<-waits))
+		require.Error(t, r.Out("a"))
+		require.Equal(t, codes.Unavailable, status.Code(<-wait(t.Context(), "a")), "nobody waits again for the same outage")
+		require.ElementsMatch(t, []string{"a", "b"}, []string{<-told, <-told})
+	})
+}
+
+// TestTheDriverHasTheLastWord about a process: what it says is down is not probed back, and is remembered for the table to come.
+func TestTheDriverHasTheLastWord(t *testing.T) {
+	var told []bool
+	var r *router.Router
+	r = newRouter(t, router.Options{ProcessChanged: func(p *router.Process) { told = append(told, r.Up(p)) }})
+	r.Set("p0", false, "starting")
+	commit(t, r, table(1, map[string][]string{"p0": {"a"}}))
+	_, err := r.TryAcquire("a", router.Hints{})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	r.Set("p0", true, "")
+	l, err := r.TryAcquire("a", router.Hints{})
+	require.NoError(t, err)
+	r.Lost(l.Process(), errors.New("gone"))
+	r.Lost(l.Process(), errors.New("gone"))
+	require.False(t, r.Up(l.Process()))
+	r.Set("p0", false, "dead")
+	require.Equal(t, "dead", r.Partitions()[0].Reason)
+	r.Set("p0", true, "")
+	require.True(t, r.Up(l.Process()))
+	require.Equal(t, []bool{true, false, true}, told)
+	l.Release()
+}
+
+// TestNobodyIsLeasedWhatWasTakenAway is a random life of tables, processes and leases against a simple model of them.
+func TestNobodyIsLeasedWhatWasTakenAway(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := router.New(router.Options{Clock: clock.Timers()})
+		defer func() { require.NoError(t, r.Close()) }()
+		type drain struct {
+			partition, model string
+			idle             <-chan struct{}
+			left             int // leases that it waits for
+		}
+		type lease struct {
+			router.Lease
+			model  string
+			drains []*drain
+		}
+		var leases []*lease
+		var drains []*drain
+		placed, up := map[string][]string{}, map[string]bool{}
+		revision := uint64(0)
+		names := []string{"a", "b", "c"}
+		t.Repeat(map[string]func(*rapid.T){
+			"swap": func(t *rapid.T) {
+				placed = map[string][]string{}
+				for _, p := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"p0/1", "p0/2", "p1/1", "p2/1"}), 0, 3, func(s string) string { return s[:2] }).Draw(t, "partitions") {
+					placed[p] = rapid.SliceOfNDistinct(rapid.SampledFrom(names), 0, 3, rapid.ID[string]).Draw(t, "models")
+				}
+				revision++
+				commit(t, r, table(revision, placed))
+				for id := range up {
+					if !slices.ContainsFunc(slices.Collect(maps.Keys(placed)), func(p string) bool { return p[:2] == id }) {
+						delete(up, id) // forgotten
+					}
+				}
+			},
+			"say": func(t *rapid.T) {
+				id, is := rapid.SampledFrom([]string{"p0", "p1", "p2"}).Draw(t, "partition"), rapid.Bool().Draw(t, "up")
+				r.Set(id, is, "said")
+				up[id] = is
+			},
+			"lease": func(t *rapid.T) {
+				model := rapid.SampledFrom(names).Draw(t, "model")
+				var at []string
+				for p, models := range placed {
+					if is, said := up[p[:2]]; slices.Contains(models, model) && (is || !said) {
+						at = append(at, p[:2])
+					}
+				}
+				l, err := r.TryAcquire(model, router.Hints{})
+				if len(at) == 0 {
+					require.Error(t, err)
+					return
+				}
+				require.NoError(t, err)
+				require.Contains(t, at, l.Process().ID())
+				leases = append(leases, &lease{Lease: l, model: model})
+			},
+			"release": func(t *rapid.T) {
+				if len(leases) == 0 {
+					t.Skip("nothing is leased")
+				}
+				i := rapid.IntRange(0, len(leases)-1).Draw(t, "lease")
+				l := leases[i]
+				leases = slices.Delete(leases, i, i+1)
+				l.Release()
+				for _, d := range l.drains {
+					d.left--
+				}
+			},
+			"drain": func(t *rapid.T) {
+				d := &drain{partition: rapid.SampledFrom([]string{"p0", "p1", "p2"}).Draw(t, "partition"), model: rapid.SampledFrom(append(names, "")).Draw(t, "model")}
+				// Only what the table does not have is drained: nothing joins it later.
+				for p, models := range placed {
+					if p[:2] == d.partition && slices.Contains(models, d.model) {
+						t.Skip("in the table")
+					}
+				}
+				d.idle = r.Drained(d.partition, d.model)
+				for _, l := range leases {
+					if l.Process().ID() == d.partition && (l.model == d.model || d.model == "" && r.Retired(l.Process())) {
+						d.left++
+						l.drains = append(l.drains, d)
+					}
+				}
+				drains = append(drains, d)
+			},
+			"": func(t *rapid.T) {
+				for _, d := range drains {
+					require.Equal(t, d.left == 0, isClosed(d.idle), "%s of %s: %d leases are out", d.model, d.partition, d.left)
+				}
+				out := 0
+				for _, p := range r.Partitions() {
+					out += p.Leases
+				}
+				require.Equal(t, len(leases), out)
+			},
+		})
+		for _, l := range leases {
+			l.Release()
+		}
+	})
+}
+
+// BenchmarkLease is a lease and its return while others wait for a model that is down.
+func BenchmarkLease(b *testing.B) {
+	for _, waiting := range []int{0, 4000} {
+		b.Run(fmt.Sprint(waiting, "waiting"), func(b *testing.B) {
+			r := router.New(router.Options{Clock: clock.Timers()})
+			defer r.Close()
+			t := table(1, map[string][]string{"p0": {"a"}, "p1": {"b"}})
+			r.Set("p1", false, "down")
+			commit(b, r, t)
+			ctx, cancel := context.WithCancel(b.Context())
+			defer cancel()
+			ended := make(chan struct{})
+			for range waiting {
+				go func() {
+					_, _ = r.Acquire(ctx, "b", router.Hints{})
+					ended <- struct{}{}
+				}()
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				l, err := r.Acquire(ctx, "a", router.Hints{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				l.Release()
+			}
+			b.StopTimer()
+			cancel()
+			for range waiting {
+				<-ended
+			}
+		})
+	}
+}
