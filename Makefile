@@ -61,6 +61,7 @@ test: ## what CI runs at every push: vet, unit, property and golden tests; confo
 test-all: ## what CI runs every night: the same with -race everywhere, conformance of every target, and fuzzing (FUZZ_SECONDS=60 each)
 	@$(MAKE) -j2 unit conformance ONE_GOROUTINE=
 	@$(MAKE) e2e E2E_RACE='$$(RACE)'
+	@$(MAKE) figures
 	@$(MAKE) fuzz FUZZ_SECONDS=$(if $(filter command line environment,$(origin FUZZ_SECONDS)),$(FUZZ_SECONDS),60)
 
 GO_TEST = $(GO) test $(SHORT) -vet=all -timeout 15m
@@ -68,7 +69,7 @@ GO_TEST = $(GO) test $(SHORT) -vet=all -timeout 15m
 # Packages that start no goroutine and share nothing: the race detector finds nothing in them and makes them 14 times slower.
 # internal/depcheck holds them to it. `make test-all` runs them with the detector all the same, for those who call them at the same time.
 ONE_GOROUTINE ?= sidecar/dispatch/queue sidecar/dispatch/queue/queuetest sidecar/plan sidecar/advice \
-	sidecar/sim sidecar/sim/advise sidecar/sim/reference sidecar/sim/scenario sidecar/sim/workload
+	sidecar/sim sidecar/sim/advise sidecar/sim/triton sidecar/sim/reference sidecar/sim/scenario sidecar/sim/workload
 WITHOUT_RACE = $(addprefix $(MODULE)/,$(ONE_GOROUTINE))
 
 .PHONY: unit
@@ -144,6 +145,10 @@ compare: ## goodput of every discipline under a matrix of simulated loads (up to
 results: ## docs/results.md, and the figures in tables of README.md and other pages, from results/*.json
 	@$(MAKE) build PROGRAMS=conch-bench=bench
 	@bin/conch-bench results
+
+.PHONY: figures
+figures: ## whether every figure that README cites was measured with the present code
+	@CONCH_FIGURES=1 $(GO) test -count=1 -run '^TestFiguresOfREADMEAreOfThePresentCode$$' ./internal/figure
 
 .PHONY: triton
 triton: ## a real tritonserver, into .cache/triton (TRITONSERVER=/path: check that yours is there)

@@ -125,7 +125,7 @@ func (b *bench) fidelity(ctx context.Context, r *figure.Report) error {
 		}
 		addDelays(r, "fidelity."+triton, all)
 	}
-	return nil
+	return b.advised(ctx, r, published)
 }
 
 // attempts is how often a scenario runs that the machine disturbed.

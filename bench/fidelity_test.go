@@ -79,8 +79,8 @@ const snapshotOfOne = `{"revision": "3", "nodes": [{"name": "n", "gpus": [{"id":
   {"batch": 1, "threadPercentage": 100, "observations": "30", "latencyUs": {"value": 30000}, "latencyUpperUs": 33000},
   {"batch": 16, "threadPercentage": 100, "latencyUs": {"value": 180000}, "latencyUpperUs": 180000}]}],
 "current": {"snapshotRevision": "2", "policy": "static", "partitions": [
-  {"id": "gpu0", "node": "n", "gpu": "gpu0", "threadPercentage": 100, "rank": 1, "instances": [{"model": "m-0"}]},
-  {"id": "gpu1", "node": "n", "gpu": "gpu1", "threadPercentage": 100, "instances": [{"model": "m-0"}]}]}}`
+  {"id": "gpu0", "node": "n", "gpus": ["gpu0"], "threadPercentage": 100, "rank": 1, "instances": [{"model": "m-0"}]},
+  {"id": "gpu1", "node": "n", "gpus": ["gpu1"], "threadPercentage": 100, "instances": [{"model": "m-0"}]}]}}`
 
 // TestComparison: a live run of which every request took as long as the simulator says compares as equal, and one that lost a tenth as less.
 func TestComparison(t *testing.T) {

@@ -118,7 +118,11 @@ func command(out, progress io.Writer) *cobra.Command {
 			}
 		}
 		var text bytes.Buffer
-		if err := figure.Render(&text, reports); err != nil {
+		pages, err := naming(citing, rules)
+		if err != nil {
+			return err
+		}
+		if err := figure.Render(&text, reports, pages...); err != nil {
 			return err
 		}
 		return os.WriteFile(page, text.Bytes(), 0o644)
@@ -166,6 +170,26 @@ func target(use string) string {
 		return "make " + use
 	}
 	return "make bench BENCH=" + use
+}
+
+// naming reads the pages that may name figures: those with tables of figures, and the others of docs.
+func naming(pages []string, rules string) ([]string, error) {
+	others, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		return nil, err
+	}
+	var texts []string
+	for _, path := range append(append([]string{rules}, pages...), others...) {
+		if filepath.Base(path) == "results.md" {
+			continue // what it names is what is to be found out
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, string(text))
+	}
+	return texts, nil
 }
 
 // cite renews the figures in the tables of a page.

@@ -6,6 +6,7 @@ package figure_test
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -101,6 +102,20 @@ func TestMatrix(t *testing.T) {
 	}}
 	var page strings.Builder
 	require.NoError(t, figure.Render(&page, []*figure.Report{r}))
-	require.Contains(t, page.String(), "| `one` | ▓ 99 | █ 100 |\n| `two.x` | █ 10 | ░ 7 |\n")
-	require.Contains(t, page.String(), "| █ a at least 0.995 | 1 of 2 |\n| ▓ a at least 0.95 | 1 of 2 |\n")
+	require.Contains(t, page.String(), "2 loads, 2 disciplines (a, b):")
+	require.Contains(t, page.String(), "| a at least 0.995 | 1 of 2 |\n| a at least 0.95 | 1 of 2 |\n")
+}
+
+// TestOfManyFiguresThoseThatPagesNameAreShown: the others are counted.
+func TestOfManyFiguresThoseThatPagesNameAreShown(t *testing.T) {
+	r := &figure.Report{File: "m"}
+	for i := range 20 {
+		r.Add(fmt.Sprintf("m.figure%d", i), float64(i), "ratio", "")
+	}
+	var page strings.Builder
+	require.NoError(t, figure.Render(&page, []*figure.Report{r}, "as `m.figure7` says", "| `m.figure12` | 12 |"))
+	require.Contains(t, page.String(), "| `m.figure7` | 7 |")
+	require.Contains(t, page.String(), "| `m.figure12` | 12 |")
+	require.NotContains(t, page.String(), "m.figure8")
+	require.Contains(t, page.String(), "results/m.json has 18 figures more.")
 }

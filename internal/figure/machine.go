@@ -32,14 +32,22 @@ func ThisMachine() Machine {
 	}
 }
 
-// Commit is the commit of the working tree in a directory, with "-dirty" if files under version control differ from it; "unknown" where
-// git does not say.
+// Commit is the commit of the working tree in a directory, with "-dirty" if files under version control differ from it that a figure could
+// depend on: results and pages may, since one command after the other writes them. "unknown" where git does not say.
 func Commit(ctx context.Context, directory string) string {
-	out, err := exec.CommandContext(ctx, "git", "-C", directory, "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*").Output()
+	commit, err := git(ctx, directory, "rev-parse", "--short=12", "HEAD")
 	if err != nil {
 		return "unknown"
 	}
-	return strings.TrimSpace(string(out))
+	if _, err := git(ctx, directory, "diff", "--quiet", "HEAD", "--", ".", ":(exclude)results", ":(exclude,glob)**/*.md"); err != nil {
+		commit += "-dirty"
+	}
+	return commit
+}
+
+func git(ctx context.Context, directory string, arguments ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, "git", append([]string{"-C", directory}, arguments...)...).Output()
+	return strings.TrimSpace(string(out)), err
 }
 
 // procValue is the value of the first line that starts with the key.

@@ -8,13 +8,10 @@ import (
 	"strings"
 )
 
-// shades of a cell by its part of the best of its row.
-var shades = [...]struct {
-	from float64
-	sign string
-}{{0.995, "█"}, {0.95, "▓"}, {0.8, "▒"}, {0, "░"}}
+// parts of the best of a row that are told apart.
+var parts = [...]float64{0.995, 0.95, 0.8, 0}
 
-// matrix renders figures named FILE.ROW.COLUMN.WHAT as one row each: a heat map in characters.
+// matrix says of figures named FILE.ROW.COLUMN.WHAT in how many rows the first column is how near to the best of the others.
 func (r *Report) matrix(b *strings.Builder) {
 	type row struct {
 		name  string
@@ -24,11 +21,11 @@ func (r *Report) matrix(b *strings.Builder) {
 	var columns []string
 	known := map[string]*row{}
 	for _, f := range r.Figures {
-		parts := strings.Split(strings.TrimPrefix(f.Name, r.File+"."), ".")
-		if len(parts) < 3 {
+		words := strings.Split(strings.TrimPrefix(f.Name, r.File+"."), ".")
+		if len(words) < 3 {
 			continue
 		}
-		name, column := strings.Join(parts[:len(parts)-2], "."), parts[len(parts)-2]
+		name, column := strings.Join(words[:len(words)-2], "."), words[len(words)-2]
 		if known[name] == nil {
 			known[name] = &row{name: name, cells: map[string]float64{}}
 			rows = append(rows, known[name])
@@ -38,26 +35,7 @@ func (r *Report) matrix(b *strings.Builder) {
 		}
 		known[name].cells[column] = f.Value
 	}
-	fmt.Fprintf(b, "A row is a load, a column what is compared; %s. █ is within 0.5%% of the best of its row, ▓ within 5%%, ▒ within 20%%, ░ below.\n\n", r.Figures[0].Unit)
-	fmt.Fprintf(b, "| | %s |\n|---|%s\n", strings.Join(columns, " | "), strings.Repeat("---:|", len(columns)))
-	for _, row := range rows {
-		best := 0.0
-		for _, v := range row.cells {
-			best = max(best, v)
-		}
-		fmt.Fprintf(b, "| `%s` |", row.name)
-		for _, column := range columns {
-			v := row.cells[column]
-			for _, s := range shades {
-				if v >= s.from*best {
-					fmt.Fprintf(b, " %s %s |", s.sign, Number(v))
-					break
-				}
-			}
-		}
-		b.WriteByte('\n')
-	}
-	b.WriteString("\n| part of the best of all others | rows |\n|---|---:|\n")
+	fmt.Fprintf(b, "%d loads, %d disciplines (%s):\n\n| part of the best of all others | loads |\n|---|---:|\n", len(rows), len(columns), strings.Join(columns, ", "))
 	summary(b, columns, func(yield func(map[string]float64)) {
 		for _, row := range rows {
 			yield(row.cells)
@@ -67,22 +45,22 @@ func (r *Report) matrix(b *strings.Builder) {
 
 // summary counts in how many rows the first column is how near to the best of the others.
 func summary(b *strings.Builder, columns []string, rows func(func(map[string]float64))) {
-	counts := make([]int, len(shades))
+	counts := make([]int, len(parts))
 	all := 0
 	rows(func(cells map[string]float64) {
 		best := 0.0
 		for _, column := range columns[1:] {
 			best = max(best, cells[column])
 		}
-		for i, s := range shades {
-			if cells[columns[0]] >= s.from*best {
+		for i, part := range parts {
+			if cells[columns[0]] >= part*best {
 				counts[i]++
 				break
 			}
 		}
 		all++
 	})
-	for i, s := range shades {
-		fmt.Fprintf(b, "| %s %s at least %s | %d of %d |\n", s.sign, columns[0], Number(s.from), counts[i], all)
+	for i, part := range parts {
+		fmt.Fprintf(b, "| %s at least %s | %d of %d |\n", columns[0], Number(part), counts[i], all)
 	}
 }

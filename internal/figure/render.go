@@ -11,20 +11,36 @@ import (
 	"strings"
 )
 
-// Render writes the reports as a Markdown page.
-func Render(w io.Writer, reports []*Report) error {
+// few figures of a report are all shown; of more, those that pages name.
+const few = 12
+
+// Render writes the reports as a Markdown page. Of a report with many figures it shows those that one of the pages names in backquotes; the
+// others stay in the report's file.
+func Render(w io.Writer, reports []*Report, pages ...string) error {
+	named := func(f Figure) bool {
+		return slices.ContainsFunc(pages, func(page string) bool { return strings.Contains(page, "`"+f.Name+"`") })
+	}
 	var b strings.Builder
 	b.WriteString("# Results\n\nWritten by `make results` from results/*.json: edit those by running the commands again, not this page.\n" +
+		"Of commands with many figures it shows those that other pages name; the files have all of them.\n" +
 		"A value measured more than once is the median, with the least and the greatest beside it.\n")
 	for _, r := range reports {
 		fmt.Fprintf(&b, "\n## %s\n\n", r.Command)
 		if r.Emulated != "" {
 			fmt.Fprintf(&b, "**Emulated:** %s\n\n", r.Emulated)
 		}
+		shown := r.Figures
+		if len(shown) > few {
+			shown = slices.DeleteFunc(slices.Clone(shown), func(f Figure) bool { return !named(f) })
+		}
 		if r.Matrix && len(r.Figures) > 0 {
 			r.matrix(&b)
-		} else {
-			r.table(&b)
+		}
+		if len(shown) > 0 {
+			table(&b, shown)
+		}
+		if left := len(r.Figures) - len(shown); left > 0 {
+			fmt.Fprintf(&b, "\nresults/%s.json has %d figures more.\n", r.File, left)
 		}
 		for _, m := range r.Remarks {
 			fmt.Fprintf(&b, "\n**%s.** %s\n", m.About, m.Text)
@@ -43,9 +59,9 @@ func Render(w io.Writer, reports []*Report) error {
 }
 
 // table renders one figure a row.
-func (r *Report) table(b *strings.Builder) {
+func table(b *strings.Builder, figures []Figure) {
 	b.WriteString("| figure | value | unit | spread | |\n|---|---:|---|---|---|\n")
-	for _, f := range r.Figures {
+	for _, f := range figures {
 		spread := ""
 		if f.Runs > 0 {
 			spread = fmt.Sprintf("%s to %s, %d runs", Number(f.Low), Number(f.High), f.Runs)

@@ -1,0 +1,67 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package figure
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// measured are the directories and files that the figures of a report are about, by the report's file. Tests and pages in them do not count.
+var measured = map[string][]string{
+	"ablation":  {"sidecar/dispatch/queue", "sidecar/dispatch/forecast"},
+	"compare":   {"sidecar/dispatch/queue", "sidecar/dispatch/forecast"},
+	"core":      {"sidecar/dispatch/queue"},
+	"cores":     {"sidecar/dispatch/queue"},
+	"demo":      {"sidecar/dispatch", "sidecar/observe", "demo"},
+	"demo-real": {"sidecar/dispatch", "sidecar/observe", "demo"},
+	"fidelity":  {"sidecar/dispatch", "sidecar/observe", "sidecar/sim"},
+	"instant":   {"sidecar/dispatch"},
+	"live":      {"sidecar/dispatch", "sidecar/observe", "bench/live.go"},
+	"overload":  {"sidecar/dispatch"},
+	"proxy":     {"sidecar/dispatch", "bench/proxy.go"},
+	"reproduce": {"sidecar/dispatch/queue", "sidecar/dispatch/forecast"},
+	"room":      {"sidecar/dispatch/queue", "sidecar/dispatch/forecast"},
+	"sim":       {"sidecar/sim", "sidecar/dispatch/queue", "sidecar/dispatch/forecast"},
+	"unseen":    {"sidecar/dispatch/queue", "sidecar/dispatch/forecast"},
+}
+
+// Stale says why a report is not of the present code of the repository in a directory; empty if it is: nothing that it measures was changed
+// after the commit at which it was measured.
+func Stale(ctx context.Context, directory string, r *Report) (string, error) {
+	paths, ok := measured[r.File]
+	if !ok {
+		return "", fmt.Errorf("nothing says what %s.json measures: add it to internal/figure/fresh.go", r.File)
+	}
+	commit, dirty := strings.CutSuffix(r.Commit, "-dirty")
+	if dirty {
+		return "it was measured with changes that no commit has, after " + commit, nil
+	}
+	if _, err := git(ctx, directory, "merge-base", "--is-ancestor", commit, "HEAD"); err != nil {
+		return fmt.Sprintf("commit %s, at which it was measured, is not in the history of HEAD", commit), nil
+	}
+	arguments := append([]string{"log", "--format=%h %s", commit + "..HEAD", "--"}, paths...)
+	later, err := git(ctx, directory, append(arguments, ":(exclude,glob)**/*_test.go", ":(exclude,glob)**/*.md", ":(exclude,glob)**/testdata/**")...)
+	if err != nil {
+		return "", fmt.Errorf("what was changed after %s: %w", commit, err)
+	}
+	if later == "" {
+		return "", nil
+	}
+	all := strings.Split(later, "\n")
+	return fmt.Sprintf("%d commits changed %s after it was measured at %s, the last: %s", len(all), strings.Join(paths, ", "), commit, all[0]), nil
+}
+
+// Citing lists the reports of which a page names figures, in tables or in sentences, in order of their files.
+func Citing(page string, reports []*Report) []*Report {
+	var all []*Report
+	for _, r := range reports {
+		if slices.ContainsFunc(r.Figures, func(f Figure) bool { return strings.Contains(page, "`"+f.Name+"`") }) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
