@@ -56,7 +56,7 @@ func ends(f *rawHTTP2, n int) <-chan int {
 func within[T any](t testing.TB, c <-chan T, what string) (v T) {
 	select {
 	case v = <-c:
-	case <-time.After(time.Minute):
+	case <-time.After(besiegedPatience):
 		require.FailNow(t, what)
 	}
 	return v
@@ -178,7 +178,7 @@ func TestHostileHTTP2(t *testing.T) {
 		// moves, for as long as conch is patient.
 		var err error
 		for i := 0; i < 10_000 && err == nil; i++ {
-			require.NoError(b, c.SetWriteDeadline(time.Now().Add(30*besiegedStall)))
+			require.NoError(b, c.SetWriteDeadline(time.Now().Add(besiegedPatience)))
 			_, err = c.Write(many)
 		}
 		require.Error(b, err, "ten million settings were taken")

@@ -306,9 +306,9 @@ func (m *mix) prepare(t *testing.T, direct tritonpb.GRPCInferenceServiceClient) 
 	}
 }
 
-// Twenty thousand requests of all kinds, good and bad, patient and not, over both protocols, and as many again while too few have met others,
-// share executions on three servers. Every caller gets what the model alone would have answered: computed here where Go can, asked of a server
-// directly where it cannot.
+// Twenty thousand requests of all kinds, good and bad, patient and not, over both protocols, share executions on three servers: half of them
+// under Conch's own discipline, where it is the machine's doing how often they meet, half under one that waits for company. Every caller gets
+// what the model alone would have answered: computed here where Go can, asked of a server directly where it cannot.
 func TestMix(t *testing.T) {
 	t.Parallel()
 	t.Run(fmt.Sprintf("seed=%d", *mixSeed), func(t *testing.T) {
@@ -316,68 +316,74 @@ func TestMix(t *testing.T) {
 		m := &mix{seed: *mixSeed}
 		m.prepare(t, directly(t, c))
 		client := triton(t, c)
+		half := *mixRequests / 2
+		m.send(t, c, client, 0, half)
+
+		patiently(t, c)
 		companions := []string{"identity", "add_sub", "string"}
 		shared := map[string]uint64{}
 		for _, name := range companions {
 			shared[name] = sharedExecutions(t, client, name)
 		}
-		before, err := c.Usage(t.Context())
-		require.NoError(t, err)
-		const callers = 160
-		began := time.Now()
-		var wrong, gone atomic.Int64
-		ask := func(i int) {
-			q := m.draw(i)
-			out, err := q.send(t.Context(), client, c.HTTP)
-			if err != nil && q.bad == "" {
-				gone.Add(1)
-			}
-			if err := m.judge(q, out, err); err != nil {
-				wrong.Add(1)
-				t.Errorf("seed %d, request %d (%s, protocol %d): %v", m.seed, i, q.request.ModelName, q.protocol, err)
-			}
+		m.send(t, c, client, half, half)
+		for _, name := range companions {
+			// A request has three rows at the most: four are those of two callers.
+			require.GreaterOrEqual(t, sharedExecutions(t, client, name)-shared[name], uint64(half/100), "executions of %s that callers share, without which the test says nothing", name)
 		}
-		sent := 0
-		send := func() {
-			var next atomic.Int64
-			var wg sync.WaitGroup
-			for range callers {
-				wg.Go(func() {
-					for {
-						i := int(next.Add(1)) - 1
-						if i >= *mixRequests || wrong.Load() > 20 {
-							return
-						}
-						ask(sent + i)
-					}
-				})
-			}
-			wg.Wait()
-			sent += *mixRequests
-		}
-		// A request has three rows at the most: four are those of two callers. How often they meet is the machine's doing.
-		enough := func() bool {
-			for _, name := range companions {
-				if sharedExecutions(t, client, name)-shared[name] < uint64(*mixRequests/100) {
-					return false
-				}
-			}
-			return true
-		}
-		for send(); !enough() && wrong.Load() == 0; send() {
-			require.Less(t, sent, 10**mixRequests, "callers of one of %v share no executions, without which the test says nothing", companions)
-		}
-		took := time.Since(began)
-		after, err := c.Usage(t.Context())
-		require.NoError(t, err)
-		used := after.Since(before)
-		t.Logf("seed %d: %d requests in %v, %d callers went away; mean batch %.1f rows: %v", m.seed, sent, took.Round(time.Millisecond), gone.Load(), used.MeanBatch(), used)
-		require.Zero(t, wrong.Load())
 		metrics := scrape(t, c)
 		require.Positive(t, metrics.sum("conch_requests_total", "result=cancelled"))
 		require.Zero(t, metrics.sum("conch_requests_total", "result=dropped"))
 		requireAlive(t, c)
 	})
+}
+
+// patiently makes conch wait with every batch until it is full or its oldest request has waited for a while.
+func patiently(t *testing.T, c *rig.Conch) {
+	t.Helper()
+	reconfigure(t, c, func(settings map[string]any) {
+		settings["defaults"] = map[string]any{"discipline": "timeout", "parameters": map[string]any{"max_queue_delay": "30ms"}}
+	})
+	require.Eventually(t, func() bool {
+		m, err := admin(t, c).Model(t.Context(), "identity")
+		return err == nil && m.Discipline == "timeout"
+	}, 30*time.Second, 20*time.Millisecond)
+}
+
+// send makes n requests of the mix, from one on, 160 at a time, and requires that each is answered rightly.
+func (m *mix) send(t *testing.T, c *rig.Conch, client tritonpb.GRPCInferenceServiceClient, from, n int) {
+	t.Helper()
+	const callers = 160
+	before, err := c.Usage(t.Context())
+	require.NoError(t, err)
+	began := time.Now()
+	var next, wrong, gone atomic.Int64
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= n || wrong.Load() > 20 {
+					return
+				}
+				q := m.draw(from + i)
+				out, err := q.send(t.Context(), client, c.HTTP)
+				if err != nil && q.bad == "" {
+					gone.Add(1)
+				}
+				if err := m.judge(q, out, err); err != nil {
+					wrong.Add(1)
+					t.Errorf("seed %d, request %d (%s, protocol %d): %v", m.seed, from+i, q.request.ModelName, q.protocol, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(began)
+	after, err := c.Usage(t.Context())
+	require.NoError(t, err)
+	used := after.Since(before)
+	t.Logf("seed %d: %d requests in %v, %d callers went away; mean batch %.1f rows: %v", m.seed, n, took.Round(time.Millisecond), gone.Load(), used.MeanBatch(), used)
+	require.Zero(t, wrong.Load())
 }
 
 // requireAlive is: conch and its servers have not been harmed.

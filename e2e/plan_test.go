@@ -17,18 +17,24 @@ import (
 	"github.com/conch-serving/conch/internal/rig"
 )
 
-// advise makes conch apply plans by order only, from now on.
-func advise(t *testing.T, c *rig.Conch) {
+// reconfigure changes conch.yaml and has conch read it again.
+func reconfigure(t *testing.T, c *rig.Conch, change func(settings map[string]any)) {
 	t.Helper()
 	data, err := os.ReadFile(c.Config)
 	require.NoError(t, err)
 	var settings map[string]any
 	require.NoError(t, yaml.Unmarshal(data, &settings))
-	settings["mode"] = "advise"
+	change(settings)
 	data, err = yaml.Marshal(settings)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(c.Config, data, 0o600))
 	require.NoError(t, syscall.Kill(c.Pid(), syscall.SIGHUP))
+}
+
+// advise makes conch apply plans by order only, from now on.
+func advise(t *testing.T, c *rig.Conch) {
+	t.Helper()
+	reconfigure(t, c, func(settings map[string]any) { settings["mode"] = "advise" })
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
 		v, err := admin(t, c).Version(t.Context())
 		assert.NoError(collect, err)
