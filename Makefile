@@ -92,7 +92,7 @@ e2e: build triton clients race ## end-to-end tests on a real tritonserver, and T
 # What reads bytes of strangers, as PACKAGE:TARGET. More targets are in those packages; their corpora run as tests.
 FUZZ := sidecar/dispatch/batch:FuzzReadRequest sidecar/dispatch/ingress/http:FuzzHTTPRequest \
 	sidecar/dispatch/batch:FuzzAssemble sidecar/dispatch/ingress/http:FuzzJSONRequest sidecar/dispatch/ingress/http:FuzzBinarySplit \
-	internal/onnx:FuzzRead
+	internal/onnx:FuzzRead merger:FuzzAnalyze
 FUZZ_SECONDS ?= 10
 
 .PHONY: fuzz

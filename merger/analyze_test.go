@@ -1,0 +1,215 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package merger_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/internal/graphs"
+	"github.com/conch-serving/conch/internal/onnx"
+	"github.com/conch-serving/conch/merger"
+)
+
+func chain(seed uint64, shared func(string) graphs.Region) *graphs.Model {
+	return graphs.Chain(weights(seed, shared), 32, 64, 64, 16, 4)
+}
+
+func TestTheReportSaysWhatIsShared(t *testing.T) {
+	shared := own("layer2", "layer3")
+	r := write(t, map[string]*graphs.Model{"a": chain(2, shared), "b": chain(3, shared)})
+	// Time by operators: heads have two of four products.
+	cost := func(m *onnx.Model, rows int) (time.Duration, error) {
+		products := 0
+		for _, n := range m.Graph.Nodes {
+			if n.Op == "MatMul" {
+				products++
+			}
+		}
+		return time.Duration(products) * (time.Millisecond + time.Duration(rows)*100*time.Microsecond), nil
+	}
+	a := analyze(t, r, merger.Options{Cost: cost, Rows: 5})
+	require.Equal(t, [][]string{{"a", "b"}}, a.Report.Families)
+	b := a.Report.Mode(merger.Backbone)
+	require.True(t, b.Feasible)
+	require.True(t, b.Serves)
+	sharedBytes := int64(4 * (32*64 + 64 + 64*64 + 64))
+	ownBytes := int64(4 * (64*16 + 16 + 16*4 + 4))
+	require.Equal(t, sharedBytes, b.SharedBytes)
+	require.Equal(t, sharedBytes+2*ownBytes, b.MergedBytes)
+	require.Equal(t, 2*(sharedBytes+ownBytes), b.SeparateBytes)
+	require.InDelta(t, .012, b.SeparateSeconds, 1e-9, "2 members x 4 products x 1.5 ms")
+	require.InDelta(t, .010, b.MergedSeconds, 1e-9, "2 products of 10 rows, 2 of 5 rows in each of 2 heads")
+	require.Equal(t, []string{"Relu_6: rows float [N,64]"}, b.Frontier)
+	var text bytes.Buffer
+	require.NoError(t, a.Report.Text(&text))
+	require.Contains(t, text.String(), "backbone crosses: Relu_6")
+}
+
+func TestMembersThatCannotBeMerged(t *testing.T) {
+	fixed := chain(2, nil)
+	fixed.Graph.Inputs[0].Type.Dims[0] = onnx.Dim{Size: 8}
+	early := chain(2, nil)
+	early.Opsets[""] = 12
+	mixing := chain(3, nil)
+	mixing.Graph.Nodes[0].Op = "Einsum"
+	mixing.Graph.Nodes[0].Attributes = []*onnx.Attribute{{Name: "equation", Kind: onnx.KindString, String: []byte("ij,jk->ik")}}
+	for _, c := range []struct {
+		name string
+		a, b *graphs.Model
+		why  string
+	}{
+		{"a fixed batch", chain(2, nil), fixed, "8 rows, fixed when it was exported"},
+		{"another operator set", chain(2, nil), early, "operator set 12, a of 17"},
+		{"nothing in common", chain(2, own("layer")), chain(3, own("layer")), "nothing alike from their inputs on: a parts at MatMul_1 (MatMul), whose weight layer0.weight is its own"},
+		{"another first operator", chain(2, nil), mixing, "ONNX Runtime dies of it on an empty batch"},
+		{"too little in common", chain(2, own("layer1", "layer2", "layer3")), chain(3, own("layer1", "layer2", "layer3")), "bytes of weights lie in what the members compute alike"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := analyze(t, write(t, map[string]*graphs.Model{"a": c.a, "b": c.b}), merger.Options{MinShared: .5})
+			mode := a.Report.Mode(merger.Backbone)
+			require.False(t, mode.Feasible)
+			require.Contains(t, mode.Reason, c.why)
+			_, err := a.Emit(t.Context(), filepath.Join(t.TempDir(), "x"), "x", merger.Backbone)
+			require.ErrorContains(t, err, c.why)
+		})
+	}
+}
+
+func TestAFileThatIsNoModelIsARefusal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.onnx")
+	require.NoError(t, os.WriteFile(path, []byte("no model"), 0o600))
+	m, err := merger.Find(path)
+	require.NoError(t, err)
+	r := write(t, map[string]*graphs.Model{"a": chain(2, nil)})
+	a := analyze(t, repository{members: append(r.members, m)}, merger.Options{})
+	require.Len(t, a.Report.Refusals, 1)
+	require.Equal(t, "x", a.Report.Refusals[0].Member)
+	require.Contains(t, a.Report.Mode(merger.Backbone).Reason, "x.onnx")
+}
+
+func TestCandidatesAreThoseThatShare(t *testing.T) {
+	shared := own("layer2", "layer3")
+	other := graphs.Chain(graphs.Weights{Base: 9}, 32, 64, 4)
+	r := write(t, map[string]*graphs.Model{"a": chain(2, shared), "b": other, "c": chain(3, shared)})
+	groups, report, err := merger.Candidates(t.Context(), r.members, merger.Options{})
+	require.NoError(t, err)
+	require.Len(t, groups, 1)
+	require.Equal(t, "a", groups[0][0].Name)
+	require.Equal(t, "c", groups[0][1].Name)
+	require.Equal(t, [][]string{{"a", "c"}, {"b"}}, report.Families)
+}
+
+func TestFamiliesOfLikeSequences(t *testing.T) {
+	r := write(t, map[string]*graphs.Model{
+		"a": graphs.Chain(weights(2, nil), 8, 8, 8, 8, 8), "b": graphs.Chain(weights(2, nil), 8, 8, 8, 8, 8, 8), "c": graphs.Encoder(weights(2, nil), small, 6, 3),
+	})
+	require.Equal(t, [][]string{{"a"}, {"b"}, {"c"}}, analyze(t, r, merger.Options{}).Report.Families)
+	require.Equal(t, [][]string{{"a", "b"}, {"c"}}, analyze(t, r, merger.Options{Loose: .3}).Report.Families)
+}
+
+func TestADigestChangesWithAMember(t *testing.T) {
+	shared := own("layer3")
+	models := map[string]*graphs.Model{"a": chain(2, shared), "b": chain(3, shared)}
+	emit := func(r repository) string {
+		a := analyze(t, r, merger.Options{})
+		m, err := a.Emit(t.Context(), filepath.Join(t.TempDir(), "g"), "g", merger.Backbone)
+		require.NoError(t, err)
+		return m.Digest
+	}
+	r := write(t, models)
+	first := emit(r)
+	require.Equal(t, first, emit(r))
+	require.Equal(t, first, emit(write(t, models)), "wherever it lies")
+	require.NoError(t, os.WriteFile(filepath.Join(r.dir, "a", "1", "model.py"), []byte("# other\n"), 0o600))
+	second := emit(r)
+	require.NotEqual(t, first, second)
+	models["b"] = chain(4, shared)
+	require.NotEqual(t, first, emit(write(t, models)))
+}
+
+func TestPartsKeepBackendAndFiles(t *testing.T) {
+	shared := own("layer3")
+	r := write(t, map[string]*graphs.Model{"a": chain(2, shared), "b": chain(3, shared)})
+	a := analyze(t, r, merger.Options{})
+	dir := filepath.Join(t.TempDir(), "g")
+	_, err := a.Emit(t.Context(), dir, "g", merger.Backbone)
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(dir, "g-head-a", "config.pbtxt"))
+	require.NoError(t, err)
+	require.Equal(t, `# Head of a in a merge, made by Conch.
+name: "g-head-a"
+max_batch_size: 4
+input { name: "Relu_9" data_type: TYPE_FP32 dims: [ 16 ] }
+output { name: "Y" data_type: TYPE_FP32 dims: [ 4 ] }
+backend: "python"
+instance_group { count: 1 kind: KIND_CPU }
+`, string(text))
+	script, err := os.ReadFile(filepath.Join(dir, "g-head-a", "1", "model.py"))
+	require.NoError(t, err)
+	require.Equal(t, "# the model's own\n", string(script))
+	backbone, err := os.ReadFile(filepath.Join(dir, "g", "config.pbtxt"))
+	require.NoError(t, err)
+	require.Contains(t, string(backbone), "max_batch_size: 8", "rows of both members")
+}
+
+// Two models of strangers: whatever the bytes, the analysis says something and ends.
+func FuzzAnalyze(f *testing.F) {
+	for _, m := range []*graphs.Model{chain(2, own("layer3")), graphs.Encoder(weights(2, own("head")), graphs.EncoderSize{Vocabulary: 5, Layers: 1, Width: 4, Heads: 2, Inner: 4}, 3, 2)} {
+		b, err := onnx.Marshal(m.Model, m)
+		require.NoError(f, err)
+		f.Add(b, 100, byte(3))
+	}
+	dir := f.TempDir()
+	whole := filepath.Join(dir, "whole.onnx")
+	other := filepath.Join(dir, "other.onnx")
+	f.Fuzz(func(t *testing.T, b []byte, at int, change byte) {
+		require.NoError(t, os.WriteFile(whole, b, 0o600))
+		c := bytes.Clone(b)
+		if len(c) > 0 && at >= 0 {
+			c[at%len(c)] ^= change
+		}
+		require.NoError(t, os.WriteFile(other, c, 0o600))
+		members := []merger.Member{{Name: "whole", Graph: whole}, {Name: "other", Graph: other}}
+		a, err := merger.Analyze(t.Context(), members, merger.Options{})
+		require.NoError(t, err)
+		for _, mode := range merger.Modes() {
+			r := a.Report.Mode(mode)
+			require.NotNil(t, r)
+			require.True(t, r.Feasible || r.Reason != "", "a mode that is not feasible says why")
+		}
+		require.NoError(t, a.Close())
+		_, _, err = merger.Candidates(t.Context(), members, merger.Options{})
+		require.NoError(t, err)
+	})
+}
+
+// Two encoders of the size of BERT-base: run with -bench; the figure is merge.analyze_seconds of `make bench BENCH=merge`.
+func BenchmarkAnalyze(b *testing.B) {
+	last := own("layer8", "layer9", "layer10", "layer11", "pooler", "head")
+	r := write(b, map[string]*graphs.Model{"a": graphs.BERTBase(weights(2, last), 128, 2), "b": graphs.BERTBase(weights(3, last), 128, 2)})
+	b.ReportAllocs()
+	for b.Loop() {
+		a, err := merger.Analyze(b.Context(), r.members, merger.Options{})
+		require.NoError(b, err)
+		require.True(b, a.Report.Mode(merger.Backbone).Feasible)
+		require.NoError(b, a.Close())
+	}
+}
+
+func TestNamesOfPartsAreChecked(t *testing.T) {
+	shared := own("layer3")
+	a := analyze(t, write(t, map[string]*graphs.Model{"a": chain(2, shared), "b": chain(3, shared)}), merger.Options{})
+	for _, name := range []string{"", "../x", "a b", "-x"} {
+		_, err := a.Emit(t.Context(), filepath.Join(t.TempDir(), "g"), name, merger.Backbone)
+		require.ErrorContains(t, err, "cannot be the name of a model", "%q", name)
+	}
+	_, err := a.Emit(t.Context(), filepath.Join(t.TempDir(), "g"), "g", "magic")
+	require.ErrorContains(t, err, "the modes are")
+}

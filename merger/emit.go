@@ -1,0 +1,206 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package merger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"github.com/conch-serving/conch/internal/onnx"
+)
+
+var goodName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
+
+// Emit writes the merge of that mode into a new directory: a model directory for each part, and the manifest. The members are those of
+// the analysis, which must find the mode feasible. What is written is not verified yet.
+func (a *Analysis) Emit(ctx context.Context, dir, name string, mode Mode) (*Manifest, error) {
+	r := a.Report.Mode(mode)
+	switch {
+	case r == nil:
+		return nil, fmt.Errorf("mode %q: the modes are %v", mode, Modes())
+	case !r.Feasible:
+		return nil, fmt.Errorf("mode %s: %s", mode, r.Reason)
+	case !goodName.MatchString(name):
+		return nil, fmt.Errorf("%q cannot be the name of a model: letters, digits, and _ . - in it", name)
+	}
+	configs := make([]config, len(a.graphs))
+	for i, g := range a.graphs {
+		if g.Dir == "" {
+			return nil, fmt.Errorf("%s: a graph alone: emit needs the model's directory with its config.pbtxt", g.Graph)
+		}
+		var err error
+		if configs[i], err = readConfig(g.Dir); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	m := &Manifest{
+		Format: 1, Name: name, Mode: mode, SharedBytes: r.SharedBytes, SeparateBytes: r.SeparateBytes, MergedBytes: r.MergedBytes,
+		SeparateSeconds: r.SeparateSeconds, MergedSeconds: r.MergedSeconds, SuperOperators: r.SuperOperators, Refusals: a.Report.Unproved,
+	}
+	e := emitting{a: a, dir: dir, m: m, configs: configs}
+	for i, g := range a.graphs {
+		m.Members = append(m.Members, ManifestMember{Name: g.Name, Inputs: g.inputs(), Outputs: ios(g.model.Graph.Outputs), MaxBatch: configs[i].maxBatch})
+	}
+	write := e.fused
+	if mode == Backbone {
+		write = e.backbone
+	}
+	err := write(ctx)
+	if err == nil {
+		m.Digest, err = a.digest(mode)
+	}
+	if err == nil {
+		err = m.write(dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return m, nil
+}
+
+// digest identifies the recipe and the members' content: graphs, weights, configurations and other files.
+func (a *Analysis) digest(mode Mode) (string, error) {
+	h := newHasher("merge 1")
+	h.text(string(mode))
+	for _, g := range a.graphs {
+		h.text(g.Name)
+		for _, n := range g.order {
+			for _, name := range n.Outputs {
+				h.text(name)
+				h.digest(g.values[name])
+			}
+		}
+		for _, path := range []string{filepath.Join(g.Dir, "config.pbtxt"), filepath.Join(g.Dir, g.Version)} {
+			if err := g.otherFiles(h, path); err != nil {
+				return "", err
+			}
+		}
+	}
+	return fmt.Sprintf("%x", h.sum()), nil
+}
+
+// otherFiles hashes a file, or those of a directory that are not the graph or its weights.
+func (g *graph) otherFiles(h hasher, path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		sum, err := fileDigest(path)
+		h.text(filepath.Base(path))
+		h.text(sum)
+		return err
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() != GraphFile && !g.weightFiles()[e.Name()] && !e.IsDir() {
+			if err := g.otherFiles(h, filepath.Join(path, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// weightFiles are the names of the files that hold the graph's external data.
+func (g *graph) weightFiles() map[string]bool {
+	files := map[string]bool{}
+	for _, t := range g.model.Graph.Initializers {
+		if t.Location.File != "" {
+			files[t.Location.File] = true
+		}
+	}
+	return files
+}
+
+// emitting writes one merge.
+type emitting struct {
+	a       *Analysis
+	dir     string
+	m       *Manifest
+	configs []config
+}
+
+// part writes one model directory, with backend and files of the member that it is made from.
+func (e *emitting) part(p Part, from, maxBatch int, model *onnx.Model, source onnx.Source, comment string) error {
+	p.Inputs, p.Outputs = ios(model.Graph.Inputs), ios(model.Graph.Outputs)
+	text, err := e.configs[from].of(p, maxBatch, comment)
+	if err != nil {
+		return err
+	}
+	version := filepath.Join(e.dir, p.Name, "1")
+	if err := os.MkdirAll(version, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(e.dir, p.Name, "config.pbtxt"), text, 0o644); err != nil { //nolint:gosec // served by another user
+		return err
+	}
+	if err := copyFiles(e.a.graphs[from].Member, e.a.graphs[from].weightFiles(), version); err != nil {
+		return err
+	}
+	e.m.Parts = append(e.m.Parts, p)
+	return onnx.Write(filepath.Join(version, GraphFile), model, source)
+}
+
+func (e *emitting) backbone(ctx context.Context) error {
+	c := e.a.cut
+	// The batch of the backbone holds rows of all members.
+	together := 0
+	for _, x := range e.configs {
+		together += x.maxBatch
+	}
+	model := c.backboneModel()
+	part := Part{Name: e.m.Name, Role: RoleBackbone}
+	if err := e.part(part, 0, together, model, c.members[0].model, "Backbone of a merge, made by Conch."); err != nil {
+		return err
+	}
+	e.m.Proof = c.members[0].proof(c.backbone)
+	for i, g := range c.members {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		m := &e.m.Members[i]
+		m.Direct, m.Crossing = c.heads[i].direct, c.heads[i].crossing
+		model := c.headModel(i)
+		if model == nil {
+			continue
+		}
+		m.Head = e.m.Name + "-head-" + g.Name
+		if !goodName.MatchString(m.Head) {
+			return fmt.Errorf("%q cannot be the name of a model", m.Head)
+		}
+		part := Part{Name: m.Head, Role: RoleHead, Member: g.Name}
+		if err := e.part(part, i, e.configs[i].maxBatch, model, g.model, "Head of "+g.Name+" in a merge, made by Conch."); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *emitting) fused(context.Context) error {
+	built, err := e.a.fusion.build(e.m.Mode)
+	if err != nil {
+		return err
+	}
+	for _, p := range e.a.graphs[0].order {
+		if pair := e.a.fusion.pairs[p]; pair != nil {
+			e.m.Proof = append(e.m.Proof, e.a.graphs[0].proof([]*onnx.Node{p})...)
+		}
+	}
+	maxBatch := max(e.configs[0].maxBatch, e.configs[1].maxBatch)
+	return e.part(Part{Name: e.m.Name, Role: RoleFused}, 0, maxBatch, built.model, built.source, "Two models in one graph, made by Conch; "+NotServed+".")
+}
