@@ -11,6 +11,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -20,6 +21,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/policyhost"
 	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/discipline"
+	"github.com/conch-serving/conch/sidecar/sim/evaluate"
 )
 
 // place gives the world its plan or its policy.
@@ -183,6 +185,11 @@ func (p *Policy) InProcess(ctx context.Context) (sim.Policy, error) {
 	if p == nil {
 		return nil, nil
 	}
+	return p.InProcessWith(ctx, &evaluate.InProcess{})
+}
+
+// InProcessWith is InProcess with an evaluator of the caller's.
+func (p *Policy) InProcessWith(ctx context.Context, evaluator *evaluate.InProcess) (sim.Policy, error) {
 	made, ok := builtin.New(p.Name)
 	if !ok {
 		return nil, fmt.Errorf("%w: there is no policy %q in this program; there are %v. A policy of others is named with policy.executable in a scenario", ErrScenario, p.Name, builtin.Names())
@@ -195,23 +202,41 @@ func (p *Policy) InProcess(ctx context.Context) (sim.Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrScenario, err)
 	}
-	return resolving{made, d, resolved}, nil
+	return &resolving{policy: made, description: d, parameters: resolved, evaluator: evaluator}, nil
 }
 
-// resolving does what the host does around a policy: its needs and its parameters.
+// resolving does what the host does around a policy: its needs, its parameters, its state, and evaluations.
 type resolving struct {
-	policy.Policy
+	policy      policy.Policy
 	description *policy.Description
 	parameters  map[string]string
+	evaluator   *evaluate.InProcess
+	state       []byte
 }
 
-func (r resolving) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
-	if unmet := r.description.Unmet(s); len(unmet) > 0 {
-		return nil, fmt.Errorf("policy %s needs %v, which the snapshot does not have", r.description.GetName(), unmet)
-	}
+// evaluations that a policy gets for each plan of a simulation, which promises none of its own.
+const evaluations = 64
+
+func (r *resolving) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
 	s = proto.CloneOf(s)
+	if s.Traffic == nil {
+		if s.Traffic = evaluate.Promise(s, 2*time.Second); s.Traffic != nil {
+			s.Evaluations = evaluations
+		}
+	}
+	if unmet := r.description.Unmet(s); len(unmet) > 0 {
+		remedies := make([]string, len(unmet))
+		for i, need := range unmet {
+			remedies[i] = policy.Remedy(need)
+		}
+		return nil, fmt.Errorf("policy %s: the snapshot lacks what it needs: %s", r.description.GetName(), strings.Join(remedies, "; "))
+	}
 	s.Parameters = r.parameters
-	plan, err := r.Policy.Plan(ctx, s, policy.NoEvaluation{})
+	s.PolicyState = r.state
+	plan, err := r.policy.Plan(ctx, s, r.evaluator.Host(s))
+	if err == nil {
+		r.state = plan.GetPolicyState()
+	}
 	if err == nil && plan.GetPolicy() == "" {
 		plan.Policy, plan.PolicyVersion = r.description.GetName(), r.description.GetVersion()
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/conch-serving/conch/tritonctl/cmd/policy/describe"
 	"github.com/conch-serving/conch/tritonctl/cmd/policy/ls"
+	"github.com/conch-serving/conch/tritonctl/cmd/policy/try"
 	"github.com/conch-serving/conch/tritonctl/cmd/policy/use"
 	"github.com/conch-serving/conch/tritonctl/factory"
 )
@@ -16,6 +17,6 @@ import (
 // New builds `tritonctl policy`.
 func New(f *factory.Factory) *cobra.Command {
 	c := &cobra.Command{Use: "policy", Short: "Scheduling policies"}
-	c.AddCommand(describe.New(f), ls.New(f), use.New(f))
+	c.AddCommand(describe.New(f), ls.New(f), try.New(f), use.New(f))
 	return c
 }
