@@ -58,11 +58,11 @@ func (s Standing) Held() float64 { return s.Rate * (1 - s.Bad()) }
 
 // load is the load of one trial. Arrivals differ between rates and rounds, not between systems.
 func (c *Contest) load(rate float64) loadgen.Load {
-	return loadgen.Load{
-		Models: c.Models.Load(), Rate: rate, Warmup: c.Warmup, Measure: c.Measure, Seed: c.Seed,
-		// A second is many SLOs: who answers after that is late anyway.
-		Patience: time.Second,
+	l := loadgen.Load{Models: c.Models.Load(), Rate: rate, Warmup: c.Warmup, Measure: c.Measure, Seed: c.Seed, Patience: time.Second}
+	for _, m := range l.Models {
+		l.Patience = max(l.Patience, m.SLO) // what is answered after that is late anyway
 	}
+	return l
 }
 
 // At offers one rate to each setup and returns the standing with the best goodput.

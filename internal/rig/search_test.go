@@ -1,0 +1,130 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/loadgen"
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/internal/zoo"
+)
+
+// exhausted is a system that answers so many requests of a trial and fails the rest: what it holds depends on no clock.
+type exhausted struct {
+	tritonpb.UnimplementedGRPCInferenceServiceServer
+	holds, wrongFrom int64 // requests; wrongFrom 0 is never
+	came             atomic.Int64
+	address          string
+	server           *grpc.Server
+	closed           bool
+}
+
+func (e *exhausted) System() string { return "Fake" }
+func (e *exhausted) String() string { return "exhausted" }
+
+func (e *exhausted) start(context.Context, *Contest) (running, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	e.address, e.server = l.Addr().String(), grpc.NewServer()
+	tritonpb.RegisterGRPCInferenceServiceServer(e.server, e)
+	go func() { _ = e.server.Serve(l) }()
+	return e, nil
+}
+
+func (e *exhausted) Endpoints() []string                    { return []string{e.address} }
+func (e *exhausted) Serving() [][]int                       { return nil }
+func (e *exhausted) BusyShare(Usage, time.Duration) float64 { return 0 }
+func (e *exhausted) Usage(context.Context) (Usage, error) { // read before each trial
+	e.came.Store(0)
+	return Usage{}, nil
+}
+
+func (e *exhausted) Close() error {
+	e.server.Stop()
+	e.closed = true
+	return nil
+}
+
+func (e *exhausted) ModelInfer(_ context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
+	n := e.came.Add(1)
+	if n > e.holds {
+		return nil, status.Error(codes.Unavailable, "exhausted")
+	}
+	out := make([]byte, 0, 64)
+	for in := r.RawInputContents[0]; len(in) > 0; in = in[4:] {
+		y := 2*math.Float32frombits(binary.LittleEndian.Uint32(in)) + 1
+		if e.wrongFrom > 0 && n >= e.wrongFrom {
+			y++
+		}
+		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(y))
+	}
+	return &tritonpb.ModelInferResponse{ModelName: r.ModelName, RawOutputContents: [][]byte{out}}, nil
+}
+
+// fakeContest is between such systems.
+func fakeContest(said *[]string) *Contest {
+	return &Contest{
+		Models:  Copies(zoo.Profile{Model: "m", GPUType: zoo.A100, SLO: time.Minute}, 1, 1, 4),
+		Measure: time.Second / 5, Seed: 3, Progress: func(line string) { *said = append(*said, line) },
+	}
+}
+
+// sent is how many requests a trial of the contest has at a rate.
+func sent(t *testing.T, c *Contest, rate float64) int {
+	t.Helper()
+	s := &exhausted{holds: math.MaxInt64}
+	r, err := s.start(t.Context(), c)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, r.Close()) }()
+	trial, err := c.trial(t.Context(), "count", s, c.load(rate))
+	require.NoError(t, err)
+	require.Zero(t, trial.Bad())
+	return trial.Models[0].Sent
+}
+
+// The search finds what the best of the setups holds, and asks no more of one that is worse than whether it is better.
+func TestHighestFindsTheBestSetup(t *testing.T) {
+	var said []string
+	c := fakeContest(&said)
+	weak, strong, weaker := &exhausted{holds: 40}, &exhausted{holds: 90}, &exhausted{holds: 20}
+	best, err := c.Highest(t.Context(), []Setup{weak, strong, weaker}, 100)
+	require.NoError(t, err)
+	require.Same(t, strong, best.Setup)
+	require.LessOrEqual(t, sent(t, c, best.Rate), 90)
+	require.Greater(t, sent(t, c, 1.05*best.Rate), 90, "a rate 5%% higher is too much")
+	require.InDelta(t, best.Rate, best.Held(), .01*best.Rate)
+	require.True(t, weak.closed && strong.closed && weaker.closed)
+	trials := strings.Count(strings.Join(said, "\n"), "Fake, exhausted at ")
+	require.Less(t, trials, 30)
+
+	at, err := c.At(t.Context(), []Setup{weaker, strong, weak}, 300)
+	require.NoError(t, err)
+	require.Same(t, strong, at.Setup, "the best goodput at a rate")
+}
+
+func TestAContestSaysWhatItCannotJudge(t *testing.T) {
+	var said []string
+	c := fakeContest(&said)
+	_, err := c.Highest(t.Context(), []Setup{&exhausted{}}, 1000)
+	require.ErrorContains(t, err, "Fake, exhausted does not hold even 10 req/s")
+	liar := &exhausted{holds: 1000, wrongFrom: 5}
+	_, err = c.At(t.Context(), []Setup{liar}, 300)
+	require.ErrorIs(t, err, loadgen.ErrWrong, "a fast wrong answer wins no contest")
+	require.True(t, liar.closed)
+}
