@@ -56,6 +56,7 @@ var rules = []rule{
 	{"sidecar/dispatch/ingress", []string{"sidecar/dispatch/ingress/...", "sidecar/dispatch/batch", "internal/..."}, "a front declares the interfaces that it needs"},
 
 	{"estimator", []string{"estimator/...", "internal/onnx/...", "plugins/policy", "plugins/policy/grid"}, "it reads graphs"},
+	{"estimator/published", []string{"estimator/...", "internal/onnx/...", "internal/zoo"}, "it reads published measurements, for training and the benchmark"},
 	{"merger", []string{"merger/...", "internal/onnx/...", "plugins/policy"}, "it rewrites graphs"},
 	{"repo", []string{"repo/...", "internal/..."}, "a leaf"},
 	{"tritonctl", []string{
@@ -63,7 +64,7 @@ var rules = []rule{
 	}, "it speaks to conch over the admin API"},
 	{"internal", []string{"internal/..."}, "internal packages are leaves"},
 	{"demo", []string{"internal/..."}, "it runs the programs that a user runs"},
-	{"bench", []string{"internal/...", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue/..."}, "it runs the programs that a user runs, and the simulator with every discipline of the queue"},
+	{"bench", []string{"internal/...", "estimator/...", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue/..."}, "it runs the programs that a user runs, and the simulator with every discipline of the queue"},
 	{"e2e", []string{"e2e/...", "internal/...", "sidecar/admin/client", "plugins/..."}, "it tests from outside"},
 }
 

@@ -1,0 +1,237 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package estimator
+
+import (
+	"errors"
+	"math"
+
+	"github.com/conch-serving/conch/estimator/kernel"
+	"github.com/conch-serving/conch/estimator/lower"
+	"github.com/conch-serving/conch/estimator/regress"
+)
+
+// Sample is a whole model that somebody timed: its kernels at a batch, the share that it had, and the seconds of a batch.
+type Sample struct {
+	Model    string
+	Batch    int
+	Launches []lower.Launch
+	// Bytes are those of the inputs.
+	Bytes float64
+	// Share is the part of the GPU, 0 to 1.
+	Share   float64
+	Seconds float64
+}
+
+// prepared is a sample with all that does not depend on factors.
+type prepared struct {
+	seconds, share, bytes float64
+	launches              []preparedLaunch
+}
+
+type preparedLaunch struct {
+	family                                    int
+	compute, memory, fill, correction, repeat float64
+}
+
+// The factors in the order of vector.
+const (
+	fFixed = iota
+	fLaunch
+	fFloor
+	fProduct
+	fPointwise
+	fWindow
+	fGrouped
+	fDirect
+	fMove
+	fSaturation
+	fCopy
+	// fRow is no factor: element-wise kernels, softmax and normalisation were measured.
+	fRow
+	factors = fRow + 1
+)
+
+func (f *Factors) vector() [factors]float64 {
+	return [factors]float64{f.Fixed, f.Launch, f.Floor, f.Product, f.Pointwise, f.Window, f.Grouped, f.Direct, f.Move, f.Saturation, f.Copy, 1}
+}
+
+func (f *Factors) set(v [factors]float64) {
+	f.Fixed, f.Launch, f.Floor, f.Product, f.Pointwise = v[fFixed], v[fLaunch], v[fFloor], v[fProduct], v[fPointwise]
+	f.Window, f.Grouped, f.Direct, f.Move, f.Saturation, f.Copy = v[fWindow], v[fGrouped], v[fDirect], v[fMove], v[fSaturation], v[fCopy]
+}
+
+func familyOf(k *kernel.Kernel) int {
+	switch k.Family {
+	case kernel.Product:
+		return fProduct
+	case kernel.Convolution:
+		switch {
+		case k.Batch > 1:
+			return fGrouped
+		case k.Window > 1:
+			return fWindow
+		}
+		return fPointwise
+	case kernel.Direct:
+		return fDirect
+	case kernel.Move:
+		return fMove
+	}
+	return fRow
+}
+
+func prepare(d *Device, samples []Sample) []prepared {
+	type key struct {
+		kernel.Kernel
+		share float64
+	}
+	known := map[key]preparedLaunch{}
+	var row []float64
+	out := make([]prepared, len(samples))
+	for i := range samples {
+		s := &samples[i]
+		p := prepared{seconds: s.Seconds, share: s.Share, bytes: s.Bytes, launches: make([]preparedLaunch, len(s.Launches))}
+		for j := range s.Launches {
+			l := &s.Launches[j]
+			k := key{l.Kernel, s.Share}
+			one, ok := known[k]
+			if !ok {
+				full := kernel.Roofline(&l.Kernel, &d.Sheet, 1, 1)
+				row = make([]float64, 0, 16)
+				one = preparedLaunch{family: familyOf(&l.Kernel), correction: d.Kernels.Correction(&l.Kernel, &d.Sheet, &full, row)}
+				// With a saturation near zero a share draws all of the bandwidth: what is left of Memory is what few blocks can draw.
+				b := kernel.Roofline(&l.Kernel, &d.Sheet, s.Share, 1e-6)
+				one.compute, one.fill, one.memory = b.Compute, b.Memory, l.Bytes()/d.Sheet.Bandwidth
+				known[k] = one
+			}
+			one.repeat = l.Repeat
+			p.launches[j] = one
+		}
+		out[i] = p
+	}
+	return out
+}
+
+// span is the time of a prepared sample under factors: the same rule as that of an estimate.
+func (p *prepared) span(v *[factors]float64) float64 {
+	host, device := 0.0, 0.0
+	draw := min(1, p.share/v[fSaturation])
+	if p.share >= 1 {
+		draw = 1
+	}
+	for i := range p.launches {
+		l := &p.launches[i]
+		t := max(l.compute, l.fill, l.memory/draw)*l.correction*v[l.family] + v[fFloor]
+		host += v[fLaunch]
+		device = max(device, host) + t*l.repeat
+	}
+	return v[fFixed] + v[fCopy]*p.bytes + device
+}
+
+// Fit fits factors to whole models, from start, by coordinate search on the mean absolute logarithm of predicted over measured. Each model weighs the same.
+// A factor is drawn towards its start by prior (0 is none): few models leave some factors undetermined.
+func Fit(d *Device, samples []Sample, start Factors, prior float64) (Factors, error) {
+	if len(samples) == 0 {
+		return start, errors.New("estimator: no samples to fit")
+	}
+	all := prepare(d, samples)
+	count := map[string]float64{}
+	for _, s := range samples {
+		count[s.Model]++
+	}
+	weight := make([]float64, len(samples))
+	for i, s := range samples {
+		weight[i] = 1 / count[s.Model] / float64(len(count))
+	}
+	origin := start.vector()
+	loss := func(v *[factors]float64) float64 {
+		sum := 0.0
+		for i := range all {
+			sum += weight[i] * math.Abs(math.Log(all[i].span(v)/all[i].seconds))
+		}
+		for j := range v {
+			if origin[j] > 0 && v[j] > 0 {
+				sum += prior * math.Abs(math.Log(v[j]/origin[j]))
+			}
+		}
+		return sum
+	}
+	// Products were measured one by one on many GPU types: whole models of convolutions have nothing to say about them.
+	least := [factors]float64{0, 1e-7, 1e-7, 1, .3, .15, .3, .3, .3, .05, 1e-12, 1}
+	most := [factors]float64{.05, 200e-6, 20e-6, 1, 6, 6, 12, 12, 12, 1, 2e-9, 1}
+	best := origin
+	value := loss(&best)
+	for step := .5; step > .01; step /= 2 {
+		for moved := true; moved; {
+			moved = false
+			for j := range best {
+				for _, by := range []float64{1 + step, 1 / (1 + step)} {
+					try := best
+					try[j] = min(max(try[j]*by, least[j]), most[j])
+					if l := loss(&try); l < value-1e-6 {
+						best, value, moved = try, l, true
+					}
+				}
+			}
+		}
+	}
+	out := start
+	out.set(best)
+	return out, nil
+}
+
+// Errors are the relative errors of samples under factors, in their order.
+func Errors(d *Device, samples []Sample, f Factors) []float64 {
+	v := f.vector()
+	out := make([]float64, len(samples))
+	for i, p := range prepare(d, samples) {
+		out[i] = math.Abs(p.span(&v)/p.seconds - 1)
+	}
+	return out
+}
+
+// Predict is the seconds of samples under factors, in their order.
+func Predict(d *Device, samples []Sample, f Factors) []float64 {
+	v := f.vector()
+	out := make([]float64, len(samples))
+	for i, p := range prepare(d, samples) {
+		out[i] = p.span(&v)
+	}
+	return out
+}
+
+// LeaveOut fits without each group in turn, as group names a model's, and gives the relative errors on what was left out.
+func LeaveOut(d *Device, samples []Sample, start Factors, prior float64, group func(model string) string) ([]float64, error) {
+	groups := map[string]bool{}
+	for _, s := range samples {
+		groups[group(s.Model)] = true
+	}
+	errs := make([]float64, len(samples))
+	for g := range groups {
+		var fit, judge []Sample
+		var at []int
+		for i, s := range samples {
+			if group(s.Model) == g {
+				judge, at = append(judge, s), append(at, i)
+			} else {
+				fit = append(fit, s)
+			}
+		}
+		f, err := Fit(d, fit, start, prior)
+		if err != nil {
+			return nil, err
+		}
+		for i, e := range Errors(d, judge, f) {
+			errs[at[i]] = e
+		}
+	}
+	return errs, nil
+}
+
+// Median and P90 of relative errors.
+func Median(errs []float64) float64 { return regress.Quantile(errs, .5) }
+
+// P90 is the 90th percentile.
+func P90(errs []float64) float64 { return regress.Quantile(errs, .9) }

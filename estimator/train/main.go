@@ -1,0 +1,123 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command train fits the coefficients that the estimator ships with from the measurements under estimator/data, and says how far off they are on
+// GPUs that were left out. It is part of neither build nor test:
+//
+//	go run ./estimator/train
+//
+// writes estimator/data/kernels.json and, from it and whole models, estimator/data/factors.json. Equal data give equal files.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io/fs"
+	"log"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/conch-serving/conch/estimator"
+	"github.com/conch-serving/conch/estimator/gpu"
+	"github.com/conch-serving/conch/estimator/kernel"
+	"github.com/conch-serving/conch/estimator/lower"
+	"github.com/conch-serving/conch/estimator/published"
+	"github.com/conch-serving/conch/estimator/regress"
+)
+
+func main() {
+	log.SetFlags(0)
+	directory := flag.String("data", "estimator/data", "directory of the data")
+	without := flag.String("without", "", "print the error on GPU types whose name starts so, left out together, and write nothing")
+	flag.Parse()
+	if err := run(*directory, *without); err != nil {
+		log.Fatal("train: ", err)
+	}
+}
+
+func run(directory, without string) error {
+	all, err := kernel.ReadAll(os.DirFS(directory))
+	if err != nil {
+		return err
+	}
+	if without != "" {
+		report, err := kernel.LeaveOut(all, func(name string) bool { return strings.HasPrefix(name, without) }, 1)
+		if err != nil {
+			return err
+		}
+		fmt.Println(report)
+		return nil
+	}
+	m, err := kernel.Train(all, 1)
+	if err != nil {
+		return err
+	}
+	say("products", m.Products)
+	say("rows", m.Rows)
+	if err := write(filepath.Join(directory, "kernels.json"), m, false); err != nil {
+		return err
+	}
+	factors, err := whole(os.DirFS(directory), m)
+	if err != nil {
+		return err
+	}
+	return write(filepath.Join(directory, "factors.json"), factors, true)
+}
+
+func say(name string, s *regress.Stack) {
+	fmt.Printf("%s: weights of lasso, kernel ridge, boosting %v; each GPU left out: median %.3f, 90th percentile %.3f (of the logarithm)\n", name, s.Weights, s.Median, s.P90)
+}
+
+func write(path string, value any, indent bool) error {
+	text, err := json.Marshal(value)
+	if indent {
+		text, err = json.MarshalIndent(value, "", "  ")
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// whole fits factors to whole models, and takes the bound from models (or families) that were left out.
+func whole(fsys fs.FS, kernels *kernel.Model) (map[string]estimator.Factors, error) {
+	out := map[string]estimator.Factors{}
+	fit := func(gpuName string, rt lower.Runtime, samples []estimator.Sample, group func(string) string, source string) error {
+		sheet, err := gpu.Find(gpuName)
+		if err != nil {
+			return err
+		}
+		d := &estimator.Device{Sheet: sheet, Kernels: kernels, Runtime: rt}
+		errs, err := estimator.LeaveOut(d, samples, estimator.Priors(rt), published.Prior, group)
+		if err != nil {
+			return err
+		}
+		f, err := estimator.Fit(d, samples, estimator.Priors(rt), published.Prior)
+		if err != nil {
+			return err
+		}
+		f.Bound, f.Source = estimator.P90(errs), source
+		fmt.Printf("%s/%s: left out: median %.1f%%, 90th percentile %.1f%%\n", gpuName, rt.Name, 100*estimator.Median(errs), 100*f.Bound)
+		out[gpuName+"/"+rt.Name] = f
+		return nil
+	}
+	shares, err := published.Shares(fsys, "v100", lower.Eager())
+	if err != nil {
+		return nil, err
+	}
+	if err := fit("V100", lower.Eager(), published.Thin(shares), published.FamilyOf, "36 torchvision models on V100 (RaPP), families left out in turn"); err != nil {
+		return nil, err
+	}
+	for _, gpuName := range []string{"A100", "1080Ti"} {
+		samples, err := published.Zoo(fsys, gpuName, published.ZooRuntime())
+		if err != nil {
+			return nil, err
+		}
+		if err := fit(gpuName, published.ZooRuntime(), samples, published.Family, "models of keras.applications on "+gpuName+" (Symphony, tables 3 and 4), families left out in turn"); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
