@@ -4,6 +4,7 @@
 package dispatch
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -75,16 +76,21 @@ func (q *queues) learn(delay time.Duration) {
 		return
 	}
 	q.mu.Lock()
+	q.profiles.budget.Current() // nobody else does this for the same change
+	all := slices.Collect(maps.Values(q.models))
+	q.unlock()
+	for _, m := range all { // one by one: requests go in between
+		q.renew(m)
+	}
+}
+
+// renew gives the scheduler the present tables of a model.
+func (q *queues) renew(m *model) {
+	q.mu.Lock()
 	defer q.unlock()
-	q.do(func(s *queue.Scheduler) error {
-		now := q.now()
-		s.Reconfigure(now, func() {
-			for _, m := range q.models {
-				q.check(q.setQueue(s, now, m))
-			}
-		})
-		return nil
-	})
+	if q.models[m.name] == m {
+		q.do(func(s *queue.Scheduler) error { return q.setQueue(s, q.now(), m) })
+	}
 }
 
 func (q *queues) modelSpec(m *model) queue.ModelSpec {

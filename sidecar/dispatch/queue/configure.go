@@ -39,22 +39,53 @@ func (s *Scheduler) release(now Time) {
 	if s.held--; s.held > 0 {
 		return
 	}
+	respecified := s.respecified
+	s.respecified = nil
 	if s.dirty {
 		s.rewire()
+	} else {
+		for _, m := range respecified {
+			s.respec(m)
+		}
 	}
 	for _, m := range s.models {
-		if m == nil {
-			continue
-		}
-		for _, l := range m.lanes {
-			s.dropTooLarge(l)
-			if l.n > 0 {
-				s.place(l, now)
-			}
+		if m != nil {
+			s.replace(m, now)
 		}
 	}
 	for _, pl := range s.pools {
 		s.settle(pl, now)
+	}
+}
+
+// replace places the lanes of a model anew.
+func (s *Scheduler) replace(m *model, now Time) {
+	for _, l := range m.lanes {
+		s.dropTooLarge(l)
+		if l.n > 0 {
+			s.place(l, now)
+		}
+	}
+}
+
+// respec is rewire for a model that has another specification and is served where
+// it was: a new profile of one model is nothing to the others.
+func (s *Scheduler) respec(m *model) {
+	m.shed(len(m.lanes))
+	for _, l := range m.lanes {
+		s.timers.remove(&l.timer)
+		for i := range l.cands {
+			l.cands[i].park(nil)
+		}
+	}
+	groups := make([]*group, len(m.services))
+	for i, svc := range m.services {
+		groups[i] = svc.group
+	}
+	m.unserve()
+	m.serve(groups)
+	for _, l := range m.lanes {
+		l.wire()
 	}
 }
 
@@ -78,6 +109,7 @@ func (s *Scheduler) rewire() {
 		if m == nil {
 			continue
 		}
+		m.shed(len(m.lanes))
 		for _, l := range m.lanes {
 			s.timers.remove(&l.timer)
 			l.leave()
@@ -136,15 +168,24 @@ func (s *Scheduler) SetModel(now Time, id ModelID, spec ModelSpec) error {
 		return fmt.Errorf("set model %d (%q): %w", id, spec.Name, ErrUnknownModel)
 	}
 	now = s.hold(now)
-	was := m.spec.Late
+	was, cycles, preempts := m.spec.Late, m.cycles, m.preempter != nil
 	m.setSpec(spec)
 	if spec.Closed {
 		s.empty(m, DropClosed)
 	} else {
 		s.reopen(m, was)
 	}
-	s.dirty = true
-	s.release(now)
+	// What groups and pools take from disciplines is worked out for all of them.
+	s.dirty = s.dirty || m.cycles != cycles || (m.preempter != nil) != preempts
+	if s.held > 1 || s.dirty {
+		s.respecified = append(s.respecified, m)
+		s.release(now)
+		return nil
+	}
+	s.held--
+	s.respec(m)
+	s.replace(m, now)
+	s.end(m.pool, now)
 	return nil
 }
 

@@ -6,8 +6,14 @@ package queue
 import "github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 
 // idleLanes is how many empty lanes a model keeps for the keys they had, before
-// the oldest is given to a new key.
-const idleLanes = 8
+// the oldest is given to a new key. What there is beyond maxIdleLanes is given up,
+// shedAtOnce with every request: a caller with ever new parameters leaves nothing
+// behind.
+const (
+	idleLanes    = 8
+	maxIdleLanes = 8 * idleLanes
+	shedAtOnce   = 4
+)
 
 // laneKey tells lanes of a model apart. Requests that avoid a partition have a
 // lane of their own per partition: those that were in one failed batch may
@@ -22,7 +28,8 @@ type laneKey struct {
 // which that happened.
 type lane struct {
 	laneKey
-	m *model
+	m  *model
+	at int // in model.lanes
 
 	waiting list
 	n, rows int // waiting requests and rows

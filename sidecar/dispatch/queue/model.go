@@ -4,7 +4,9 @@
 package queue
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 )
@@ -29,7 +31,7 @@ type model struct {
 	// usable profile, or where nothing is dropped.
 	fastest Table
 
-	lanes    []*lane // all of them, idle ones too, in order of creation
+	lanes    []*lane // all of them, idle ones too
 	byKey    map[laneKey]*lane
 	hot      *lane // the one used last
 	idle     laneList
@@ -110,7 +112,7 @@ func (m *model) laneFor(k laneKey) *lane {
 		m.byKey[k] = l
 		m.idle.push(l)
 	default:
-		l = &lane{laneKey: k, m: m}
+		l = &lane{laneKey: k, m: m, at: len(m.lanes)}
 		l.timer.lane = l
 		m.byKey[k] = l
 		m.lanes = append(m.lanes, l)
@@ -119,6 +121,23 @@ func (m *model) laneFor(k laneKey) *lane {
 	}
 	m.hot = l
 	return l
+}
+
+// shed gives up idle lanes that the model has too many of, at most so many.
+func (m *model) shed(most int) {
+	for ; most > 0 && m.idle.n > maxIdleLanes; most-- {
+		l := m.idle.head
+		l.leave()
+		delete(m.byKey, l.laneKey)
+		last := len(m.lanes) - 1
+		m.lanes[l.at] = m.lanes[last]
+		m.lanes[l.at].at = l.at
+		m.lanes[last] = nil
+		m.lanes = m.lanes[:last]
+		if m.hot == l {
+			m.hot = nil
+		}
+	}
 }
 
 // wire gives the lane a candidate for every service of its model.
@@ -137,10 +156,8 @@ func (m *model) serve(groups []*group) {
 	m.services, m.pool, m.maxRows = nil, nil, 0
 	profiled := m.spec.Drop.bounded() && len(m.spec.Classes) > 0
 	for _, g := range groups {
-		for _, sv := range g.serves {
-			if sv.Model != m.id {
-				continue
-			}
+		if i, ok := slices.BinarySearchFunc(g.serves, m.id, func(s Service, id ModelID) int { return cmp.Compare(s.Model, id) }); ok {
+			sv := g.serves[i]
 			svc := &service{group: g, hope: m.hope(sv.Class), Model: adaptive.Model{Table: m.table(sv.Class), MaxBatch: m.spec.MaxBatch, SLO: m.spec.SLO}}
 			svc.load = adaptive.Load{Model: &svc.Model, Pool: &g.pool.Pool}
 			if sv.MaxBatch > 0 {
@@ -185,6 +202,18 @@ func (m *model) serve(groups []*group) {
 			m.fastest[b] = min(m.fastest[b], t.At(b))
 		}
 	}
+}
+
+// unserve takes what the model adds to its pool out of it.
+func (m *model) unserve() {
+	pl := m.pool
+	if pl == nil {
+		return
+	}
+	pl.Kept.Release(&m.need)
+	pl.Need, pl.Crowd = max(0, pl.Need-m.need), max(0, pl.Crowd-m.crowd)
+	pl.Flow, pl.Rush = max(0, pl.Flow-m.flow), max(0, pl.Rush-m.rush)
+	m.need, m.crowd, m.flow, m.rush = 0, 0, 0, 0
 }
 
 // claim works out how long a lone request can wait for a partition, and has the pool

@@ -39,7 +39,9 @@ type Scheduler struct {
 	lost []*Request // scratch of takeOver
 
 	held  int  // open Reconfigure calls
-	dirty bool // groups or specifications have changed
+	dirty bool // groups have changed
+	// respecified are the models whose specification has changed while held.
+	respecified []*model
 }
 
 // New returns a Scheduler without models and partitions.
@@ -94,6 +96,7 @@ func (s *Scheduler) renew(m *model, now Time) {
 	}
 	s.turn = (s.turn + 1) % len(s.models)
 	if o := s.models[s.turn]; o != nil {
+		o.shed(shedAtOnce)
 		o.aimed(now)
 	}
 }
@@ -128,6 +131,7 @@ func (s *Scheduler) prepare(id ModelID, r *Request) *model {
 }
 
 func (s *Scheduler) admit(m *model, r *Request, now Time) {
+	m.shed(shedAtOnce)
 	l := m.laneFor(laneKey{r.Key, r.Avoid})
 	s.insert(l, r, false)
 	if s.held > 0 {

@@ -61,6 +61,9 @@ type ModelStats struct {
 	// Requests and Rows wait and can still make it; Late requests were given up
 	// and wait for an idle partition.
 	Requests, Rows, Late int
+	// Lanes are the sets of parameters that requests are kept apart by: those that
+	// wait, and some of the past.
+	Lanes int
 }
 
 // ModelStats returns a model's gauges, zero for an unknown model.
@@ -69,7 +72,7 @@ func (s *Scheduler) ModelStats(id ModelID) ModelStats {
 	if m == nil {
 		return ModelStats{}
 	}
-	st := ModelStats{Requests: m.requests, Rows: m.rows, Late: m.late}
+	st := ModelStats{Requests: m.requests, Rows: m.rows, Late: m.late, Lanes: len(m.lanes)}
 	m.aimed(s.now)
 	st.Rate, _ = m.rate.perSecond()
 	for _, svc := range m.services {

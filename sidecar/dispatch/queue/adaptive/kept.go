@@ -48,6 +48,12 @@ func (k *Kept) Claim(slack Time, need *float64, times float64) {
 	k.moved = math.Inf(1)
 }
 
+// Release takes out the model whose need stays there.
+func (k *Kept) Release(need *float64) {
+	k.models = slices.DeleteFunc(k.models, func(c claim) bool { return c.need == need })
+	k.moved = math.Inf(1)
+}
+
 // Moved notes by how much a model's need has changed.
 func (k *Kept) Moved(by float64) { k.moved += math.Abs(by) }
 
