@@ -5,7 +5,6 @@ package aggregate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,7 +18,10 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/guard"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
 
 // memory is what clients have set on all servers: a server that starts later, or
@@ -198,40 +200,67 @@ func orderOf(parts []string, body []byte) proto.Message {
 	case last != "register":
 		return nil
 	}
-	var said struct {
-		Key       string `json:"key"`
-		Offset    uint64 `json:"offset"`
-		ByteSize  uint64 `json:"byte_size"`
-		DeviceID  int64  `json:"device_id"`
-		RawHandle struct {
-			B64 []byte `json:"b64"`
-		} `json:"raw_handle"`
-	}
-	if json.Unmarshal(body, &said) != nil {
+	doc, err := tritonjson.Parse(body, tritonjson.DefaultMaxDepth)
+	if err != nil {
 		return nil
 	}
+	root := doc.Root()
+	key, _ := text(root, "key")
+	size, offset := number(root, "byte_size"), number(root, "offset")
 	if system {
-		return &tritonpb.SystemSharedMemoryRegisterRequest{Name: region, Key: said.Key, Offset: said.Offset, ByteSize: said.ByteSize}
+		if guard.Region(key, offset, size) != nil {
+			return nil // it is not passed on either
+		}
+		return &tritonpb.SystemSharedMemoryRegisterRequest{Name: region, Key: key, Offset: offset, ByteSize: size}
 	}
-	return &tritonpb.CudaSharedMemoryRegisterRequest{Name: region, RawHandle: said.RawHandle.B64, DeviceId: said.DeviceID, ByteSize: said.ByteSize}
+	handle, _ := root.Find("raw_handle")
+	b64, _ := text(handle, "b64")
+	return &tritonpb.CudaSharedMemoryRegisterRequest{Name: region, RawHandle: triton.LenientBase64(b64), DeviceId: int64(number(root, "device_id")), ByteSize: size}
+}
+
+// text and number are members as a server reads them: of several members of one
+// name the first, and no other that only looks alike.
+func text(v tritonjson.Value, name string) (string, bool) {
+	member, ok := v.Find(name)
+	if !ok {
+		return "", false
+	}
+	s, err := member.AsString()
+	return strings.Clone(s), err == nil
+}
+
+func number(v tritonjson.Value, name string) uint64 {
+	member, _ := v.Find(name)
+	n, _ := member.AsUint()
+	return n
+}
+
+// membersOf are those of an object, of several of one name the first.
+func membersOf(body []byte) map[string]tritonjson.Value {
+	doc, err := tritonjson.Parse(body, tritonjson.DefaultMaxDepth)
+	if err != nil || doc.Root().Kind() != tritonjson.Object {
+		return nil
+	}
+	all := map[string]tritonjson.Value{}
+	for name, value := range doc.Root().Members() {
+		if _, double := all[name]; !double {
+			all[strings.Clone(name)] = value
+		}
+	}
+	return all
 }
 
 func logOf(body []byte) proto.Message {
-	said := map[string]any{}
-	if json.Unmarshal(body, &said) != nil {
-		return nil
-	}
 	r := &tritonpb.LogSettingsRequest{Settings: map[string]*tritonpb.LogSettingsRequest_SettingValue{}}
-	for name, value := range said {
+	for name, value := range membersOf(body) {
 		v := &tritonpb.LogSettingsRequest_SettingValue{}
-		switch value := value.(type) {
-		case bool:
-			v.ParameterChoice = &tritonpb.LogSettingsRequest_SettingValue_BoolParam{BoolParam: value}
-		case float64:
-			v.ParameterChoice = &tritonpb.LogSettingsRequest_SettingValue_Uint32Param{Uint32Param: uint32(value)}
-		case string:
-			v.ParameterChoice = &tritonpb.LogSettingsRequest_SettingValue_StringParam{StringParam: value}
-		default:
+		if flag, err := value.AsBool(); err == nil {
+			v.ParameterChoice = &tritonpb.LogSettingsRequest_SettingValue_BoolParam{BoolParam: flag}
+		} else if n, err := value.AsUint(); err == nil {
+			v.ParameterChoice = &tritonpb.LogSettingsRequest_SettingValue_Uint32Param{Uint32Param: uint32(n)}
+		} else if s, err := value.AsString(); err == nil {
+			v.ParameterChoice = &tritonpb.LogSettingsRequest_SettingValue_StringParam{StringParam: strings.Clone(s)}
+		} else {
 			continue
 		}
 		r.Settings[name] = v
@@ -241,20 +270,15 @@ func logOf(body []byte) proto.Message {
 
 // traceOf reads a trace setting; null stands for a setting that is taken back.
 func traceOf(model string, body []byte) proto.Message {
-	said := map[string]any{}
-	if json.Unmarshal(body, &said) != nil {
-		return nil
-	}
 	r := &tritonpb.TraceSettingRequest{ModelName: model, Settings: map[string]*tritonpb.TraceSettingRequest_SettingValue{}}
-	for name, value := range said {
+	for name, value := range membersOf(body) {
 		v := &tritonpb.TraceSettingRequest_SettingValue{}
-		switch value := value.(type) {
-		case string:
-			v.Value = []string{value}
-		case []any:
-			for _, one := range value {
-				if text, ok := one.(string); ok {
-					v.Value = append(v.Value, text)
+		if s, err := value.AsString(); err == nil {
+			v.Value = []string{strings.Clone(s)}
+		} else if value.Kind() == tritonjson.Array {
+			for element := range value.Elements() {
+				if s, err := element.AsString(); err == nil {
+					v.Value = append(v.Value, strings.Clone(s))
 				}
 			}
 		}

@@ -84,6 +84,20 @@ func TestSettingsAreReplayed(t *testing.T) {
 }
 
 // Nothing was set, nothing is said: the server need not even be there.
+// TestADoubledKeyIsReadAsServersReadIt: the first member of a name is the one that a server acts on, and that the guard has looked
+// at; another one, or one that differs in its case, is not told to the next server.
+func TestADoubledKeyIsReadAsServersReadIt(t *testing.T) {
+	_, a := newWorld(t)
+	defer a.Close()
+	a.Remember("/v2/systemsharedmemory/region/r/register", []byte(`{"key":"/mine","key":"/conch-theirs","KEY":"/triton_python_backend_shm_region_1","offset":0,"byte_size":8,"Byte_Size":99}`))
+	a.Remember("/v2/systemsharedmemory/region/theirs/register", []byte(`{"key":"/conch-theirs","byte_size":8}`))
+	a.Remember("/v2/logging", []byte(`{"log_verbose_level":1,"log_verbose_level":4,"LOG_VERBOSE_LEVEL":5}`))
+	s, address := late(t)
+	_ = a.Replay(t.Context(), address) // the server has no setting of the other name
+	require.Equal(t, map[string]string{"r": "/mine"}, s.settings.regions)
+	require.EqualValues(t, 1, s.settings.level)
+}
+
 func TestNothingToReplay(t *testing.T) {
 	_, a := newWorld(t)
 	defer a.Close()

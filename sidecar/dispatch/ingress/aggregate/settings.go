@@ -26,8 +26,7 @@ func tell[Q proto.Message, A any](ctx context.Context, a *Aggregate, partitions 
 	if len(partitions) == 0 {
 		return none, errNoneUp()
 	}
-	a.telling.Lock()
-	defer a.telling.Unlock()
+	defer a.Exclusively()()
 	restore, err := a.Checkpoint(ctx, model)
 	if err != nil {
 		return none, status.Errorf(codes.Unavailable, "nothing was changed: %v", err)
@@ -53,6 +52,14 @@ func tell[Q proto.Message, A any](ctx context.Context, a *Aggregate, partitions 
 		return none, status.Errorf(status.Code(refused), "%s; and not everything could be set back: %v", status.Convert(refused).Message(), err)
 	}
 	return none, refused
+}
+
+// Exclusively waits until nobody else changes what partitions have been told, by
+// whichever protocol, and keeps others from it until end is called: what one
+// change sets back must not be what another has set meanwhile.
+func (a *Aggregate) Exclusively() (end func()) {
+	a.telling.Lock()
+	return a.telling.Unlock
 }
 
 // first asks partitions in turn until one answers; a refusal is an answer.

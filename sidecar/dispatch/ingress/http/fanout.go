@@ -49,6 +49,9 @@ func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 	if r.Method == nethttp.MethodGet && rt.model == "" {
 		endpoints = endpoints[:1]
 	}
+	if c, ok := h.o.Endpoints.(Checkpointer); ok && r.Method != nethttp.MethodGet {
+		defer c.Exclusively()()
+	}
 	restore := func(context.Context) error { return nil }
 	if c, ok := h.o.Endpoints.(Checkpointer); ok && len(endpoints) > 1 && r.Method != nethttp.MethodGet {
 		var err error
@@ -106,6 +109,8 @@ func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 // Checkpointer notes what all partitions have been told; restore sets them back to that. Endpoints that are one have their
 // settings changed all or nothing.
 type Checkpointer interface {
+	// Exclusively waits until no other change is under way, over gRPC either, and keeps others out until end.
+	Exclusively() (end func())
 	Checkpoint(ctx context.Context, model string) (restore func(context.Context) error, err error)
 }
 

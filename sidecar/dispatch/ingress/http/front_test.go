@@ -318,6 +318,45 @@ func TestPassThroughErrors(t *testing.T) {
 	require.Equal(t, 503, a.Code)
 }
 
+// exclusive writes down when a change begins, ends and is taken back.
+type exclusive struct {
+	partitions
+	events chan string
+}
+
+func (e *exclusive) Exclusively() (end func()) {
+	e.events <- "begins"
+	return func() { e.events <- "ends" }
+}
+
+func (e *exclusive) Checkpoint(context.Context, string) (func(context.Context) error, error) {
+	e.events <- "is noted"
+	return func(context.Context) error { e.events <- "is taken back"; return nil }, nil
+}
+
+// TestAChangeOfSettingsIsByItself: from what it notes to what it takes back no other protocol changes anything.
+func TestAChangeOfSettingsIsByItself(t *testing.T) {
+	p := &exclusive{events: make(chan string, 20)}
+	for range 2 {
+		s := httptest.NewServer(nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+			p.events <- "is told"
+			w.WriteHeader(map[bool]int{true: 400, false: 200}[r.URL.Path == "/v2/trace/setting"])
+		}))
+		t.Cleanup(s.Close)
+		p.endpoints = append(p.endpoints, strings.TrimPrefix(s.URL, "http://"))
+	}
+	address := serve(t, front.Options{Picker: p, Endpoints: p})
+	for path, want := range map[string][]string{
+		"/v2/logging":       {"begins", "is noted", "is told", "is told", "ends"},
+		"/v2/trace/setting": {"begins", "is noted", "is told", "is told", "is taken back", "ends"},
+	} {
+		send(t, address, request{Method: "POST", Path: path, Body: "{}"})
+		for _, event := range want {
+			require.Equal(t, event, <-p.events, path)
+		}
+	}
+}
+
 // A setting is given to all partitions, a question put to the first, and a refusal anywhere is told.
 func TestSettingsReachEveryPartition(t *testing.T) {
 	type partition struct {
