@@ -1,0 +1,64 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nexus_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/plugins/nexus"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/conformance"
+	"github.com/conch-serving/conch/plugins/policy/pack/packtest"
+)
+
+func TestConformance(t *testing.T) {
+	for _, discipline := range []string{"adaptive", "duty-cycle"} {
+		conformance.Run(t, conformance.Options{
+			New: func(*testing.T) policy.Policy { return nexus.New() }, Parameters: map[string]string{"discipline": discipline},
+			Snapshots: packtest.Profiled(),
+		})
+	}
+}
+
+// Golden plans of worlds that are small enough to check by hand; "go test -update" writes them.
+func TestGolden(t *testing.T) { packtest.Golden(t, nexus.New(), "testdata") }
+
+// Nexus' own example in the gpulet paper's terms: a model whose rate fills a GPU and a half gets one GPU for itself and a round for the rest.
+func TestARateOfOneGPUAndAHalf(t *testing.T) {
+	// l(b) = b + 4 ms, SLO 40 ms: 2 l(16) = 40, so that a GPU carries 16/20 ms = 800 rows a second.
+	s := packtest.World(2).Line("m", 1, 4, 40, 1200).Snapshot
+	s.Parameters = map[string]string{"discipline": "duty-cycle"}
+	p, err := nexus.New().Plan(t.Context(), s, policy.NoEvaluation{})
+	require.NoError(t, err)
+	require.Empty(t, conformance.Check(s, p))
+	require.Len(t, p.GetPartitions(), 2)
+	full, rest := p.GetPartitions()[0].GetInstances()[0], p.GetPartitions()[1].GetInstances()[0]
+	require.InDelta(t, 800, full.GetRate(), 1e-6)
+	require.Equal(t, uint32(16), full.GetMaxBatch())
+	// b/400 s + l(b) <= 40 ms holds up to b = 10: 25 + 14 = 39.
+	require.InDelta(t, 400, rest.GetRate(), 1e-6)
+	require.Equal(t, uint32(10), rest.GetMaxBatch())
+}
+
+func TestModelsShareARoundAndNoMoreGPUsThanTheyNeed(t *testing.T) {
+	w := packtest.World(4)
+	for i := range 4 {
+		w.Line(fmt.Sprintf("m%d", i), 1, 2, 50, 40)
+	}
+	p, err := nexus.New().Plan(t.Context(), w.Snapshot, policy.NoEvaluation{})
+	require.NoError(t, err)
+	require.Len(t, p.GetPartitions(), 1)
+	require.Len(t, p.GetPartitions()[0].GetInstances(), 4)
+}
+
+func TestMoreThanThereIs(t *testing.T) {
+	s := packtest.World(1).Line("m", 1, 4, 40, 5000).Line("n", 1, 4, 40, 10).Snapshot
+	p, err := nexus.New().Plan(t.Context(), s, policy.NoEvaluation{})
+	require.NoError(t, err)
+	require.Empty(t, conformance.Check(s, p), "every model keeps a place")
+	require.Len(t, p.PartitionsOf("n"), 1)
+}
