@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"strings"
 	"os/exec"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/conch-serving/conch/plugins/builtin"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/policy/conformance"
+	"github.com/conch-serving/conch/plugins/policy/pack/packtest"
 )
 
 // The test binary is conch-policies where this is set.
@@ -34,7 +36,7 @@ func TestConformanceAsProcess(t *testing.T) {
 	require.NoError(t, err)
 	for _, name := range builtin.Names() {
 		t.Run(name, func(t *testing.T) {
-			conformance.Run(t, conformance.Options{New: func(t *testing.T) policy.Policy {
+			conformance.Run(t, conformance.Options{Snapshots: packtest.Profiled(), New: func(t *testing.T) policy.Policy {
 				return conformance.Process(t, self, name)
 			}})
 		})
@@ -60,7 +62,7 @@ func TestCalledByAPerson(t *testing.T) {
 		stdout string
 		says   string
 	}{
-		{[]string{"-list"}, 0, "static\n", ""},
+		{[]string{"-list"}, 0, strings.Join(builtin.Names(), "\n") + "\n", ""},
 		{nil, 2, "", "conch-policies NAME"},
 		{[]string{"nosuch"}, 2, "", "no built-in policy \"nosuch\""},
 		{[]string{"static"}, 2, "", "name it in conch.yaml"},

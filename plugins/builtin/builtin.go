@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/conch-serving/conch/plugins/gpulet"
+	"github.com/conch-serving/conch/plugins/nexus"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/static"
 )
@@ -27,6 +29,8 @@ func New(name string) (policy.Policy, bool) {
 
 func constructors() map[string]func() policy.Policy {
 	return map[string]func() policy.Policy{
+		gpulet.Name: func() policy.Policy { return gpulet.New() },
+		nexus.Name:  func() policy.Policy { return nexus.New() },
 		static.Name: func() policy.Policy { return static.New() },
 	}
 }

@@ -1,0 +1,167 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package gpulet_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/plugins/gpulet"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/conformance"
+	"github.com/conch-serving/conch/plugins/policy/pack/packtest"
+)
+
+func TestConformance(t *testing.T) {
+	for name, parameters := range map[string]map[string]string{
+		"defaults": nil, "no interference": {"interference": "off"}, "best fit": {"partitioning": "bestfit"}, "even split": {"partitioning": "evensplit"},
+		"no split": {"partitioning": "none"}, "four a GPU, few GPUs": {"partitions_per_gpu": "4", "gpu_scaling": "true", "discipline": "duty-cycle"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conformance.Run(t, conformance.Options{
+				New: func(*testing.T) policy.Policy { return gpulet.New() }, Parameters: parameters, Snapshots: packtest.Profiled(),
+			})
+		})
+	}
+}
+
+// Golden plans of worlds that are small enough to check by hand; "go test -update" writes them.
+func TestGolden(t *testing.T) { packtest.Golden(t, gpulet.New(), "testdata") }
+
+func plan(t *testing.T, b packtest.Builder, parameters map[string]string) *policy.Plan {
+	t.Helper()
+	b.Parameters = parameters
+	p, err := gpulet.New().Plan(t.Context(), b.Snapshot, policy.NoEvaluation{})
+	require.NoError(t, err)
+	require.Empty(t, conformance.Check(b.Snapshot, p))
+	return p
+}
+
+func shares(p *policy.Plan, model string) (all []uint32) {
+	for _, part := range p.PartitionsOf(model) {
+		all = append(all, part.GetThreadPercentage())
+	}
+	return all
+}
+
+// exact takes away what makes hand calculation hard.
+func exact(more ...string) map[string]string {
+	p := map[string]string{"interference": "off", "poisson_inflation": "false", "latency_margin": "1", "dropped_residue": "0", "partition_bytes": "0"}
+	for i := 0; i < len(more); i += 2 {
+		p[more[i]] = more[i+1]
+	}
+	return p
+}
+
+// A model whose knee is 40% gets 40% of a GPU, and the rest is for the other.
+func TestTheKnee(t *testing.T) {
+	b := packtest.World(1).Shaped("small", 1, 4, 40, 600, 40).Shaped("large", 1, 4, 40, 700, 60)
+	p := plan(t, b, exact())
+	require.Equal(t, []uint32{40}, shares(p, "small"))
+	require.Equal(t, []uint32{60}, shares(p, "large"))
+	// Without shares the two do not fit: 600/800 of the GPU for one in rounds leaves too little for the other.
+	b = packtest.World(1).Shaped("small", 1, 4, 40, 700, 40).Shaped("large", 1, 4, 40, 700, 60)
+	whole := plan(t, b, exact("partitioning", "none"))
+	require.Len(t, whole.GetPartitions(), 1)
+}
+
+// A low rate takes the least share that carries it, below the knee.
+func TestTheLeastShare(t *testing.T) {
+	p := plan(t, packtest.World(1).Shaped("m", 1, 4, 100, 20, 60), exact())
+	require.Equal(t, []uint32{20}, shares(p, "m"))
+}
+
+func TestTwoPartitionsAGPUAreTheMost(t *testing.T) {
+	b := packtest.World(2)
+	for i := range 4 {
+		b.Shaped(fmt.Sprintf("m%d", i), 1, 4, 40, 500, 20)
+	}
+	p := plan(t, b, exact("models_per_partition", "1"))
+	require.Len(t, p.GetPartitions(), 4)
+	all := plan(t, packtest.Builder{Snapshot: b.Snapshot}, exact("models_per_partition", "1", "partitions_per_gpu", "4", "gpu_scaling", "true"))
+	require.Equal(t, all.GetPartitions()[0].GetGpus(), all.GetPartitions()[3].GetGpus(), "more than two are an option: one GPU is enough")
+}
+
+func TestResiduesShareInTime(t *testing.T) {
+	b := packtest.World(1)
+	for i := range 5 {
+		b.Shaped(fmt.Sprintf("m%d", i), 1, 2, 100, 10, 20)
+	}
+	p := plan(t, b, exact())
+	require.Len(t, p.GetPartitions(), 2, "three models share a partition in time, and two partitions a GPU")
+}
+
+// Slowed by a co-runner, the two models no longer fit on one GPU.
+func TestInterferenceKeepsApart(t *testing.T) {
+	b := packtest.World(2).Shaped("a", 1, 4, 40, 790, 50).Shaped("b", 1, 4, 40, 790, 50).Interfering()
+	for _, m := range b.Profiles {
+		for _, q := range m.GetPoints() {
+			q.L2Utilization, q.BandwidthUtilization = &policy.Estimate{Value: .9}, &policy.Estimate{Value: .9}
+		}
+	}
+	blind := exact("sizes", "50,100", "gpu_scaling", "true")
+	require.Len(t, gpusOf(plan(t, b, blind)), 1)
+	minding := exact("sizes", "50,100", "gpu_scaling", "true", "interference", "on")
+	require.Len(t, gpusOf(plan(t, b, minding)), 2)
+}
+
+func gpusOf(p *policy.Plan) map[string]bool {
+	all := map[string]bool{}
+	for _, part := range p.GetPartitions() {
+		all[part.GPU()] = true
+	}
+	return all
+}
+
+func TestInterferenceWithoutDataIsRefused(t *testing.T) {
+	b := packtest.World(1).Line("m", 1, 4, 40, 100)
+	_, err := gpulet.New().Plan(t.Context(), b.Snapshot, policy.NoEvaluation{})
+	require.ErrorContains(t, err, "calibrate interference")
+	require.ErrorContains(t, err, "set the parameter interference to off")
+}
+
+// gpulet plans for the 99th percentile of Poisson arrivals: 100 becomes 125, 200 becomes 235, and above 550 it is a tenth more.
+func TestInflation(t *testing.T) {
+	for rate, want := range map[float64]string{100: "125 rows/s", 200: "235 rows/s", 600: "660 rows/s"} {
+		p := plan(t, packtest.World(1).Shaped("m", .1, 1, 200, rate, 20), map[string]string{"interference": "off"})
+		require.Contains(t, p.GetReasons()[0].GetText(), want)
+		require.InDelta(t, rate, p.GetPartitions()[0].GetInstances()[0].GetRate(), 1e-6, "an instance promises the mean")
+	}
+}
+
+func TestFewestGPUsFollowTheLoad(t *testing.T) {
+	b := packtest.World(4)
+	for i := range 4 {
+		b.Line(fmt.Sprintf("m%d", i), 1, 4, 40, 700)
+	}
+	many := plan(t, b, exact("gpu_scaling", "true"))
+	require.Len(t, gpusOf(many), 4)
+	b.Current = many
+	for _, m := range b.Models {
+		m.Rate, m.RowRate = 50, 50
+	}
+	require.Less(t, len(gpusOf(plan(t, b, exact("gpu_scaling", "true")))), 4)
+}
+
+func TestBadParameters(t *testing.T) {
+	for name, value := range map[string]string{"sizes": "50,40,100", "latency_margin": "0.5", "partitions_per_gpu": "0", "memory": "2", "partition_bytes": "-1", "models_per_partition": "0"} {
+		_, err := gpulet.New().Plan(t.Context(), &policy.Snapshot{Parameters: map[string]string{name: value}}, policy.NoEvaluation{})
+		require.ErrorContains(t, err, name)
+	}
+}
+
+// BenchmarkNineModelsOnFourGPUs is what a schedulability study asks tens of thousands of times.
+func BenchmarkNineModelsOnFourGPUs(b *testing.B) {
+	w := packtest.World(4).Interfering()
+	for i := range 9 {
+		w.Shaped(fmt.Sprintf("m%d", i), 1+float64(i)/4, 3, 60+10*float64(i), 100, []uint32{20, 40, 60}[i%3])
+	}
+	p := gpulet.New()
+	for b.Loop() {
+		_, err := p.Plan(b.Context(), w.Snapshot, policy.NoEvaluation{})
+		require.NoError(b, err)
+	}
+}

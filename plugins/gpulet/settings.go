@@ -1,0 +1,147 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package gpulet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// Parameters.
+const (
+	paramPartitioning = "partitioning"
+	paramInterference = "interference"
+	paramInflation    = "poisson_inflation"
+	paramMargin       = "latency_margin"
+	paramMost         = "partitions_per_gpu"
+	paramModels       = "models_per_partition"
+	paramSizes        = "sizes"
+	paramResidue      = "dropped_residue"
+	paramMemory       = "memory"
+	paramContext      = "partition_bytes"
+	paramScaling      = "gpu_scaling"
+	paramDiscipline   = "discipline"
+)
+
+// Ways to cut GPUs.
+const (
+	elastic   = "elastic"
+	bestFit   = "bestfit"
+	evenSplit = "evensplit"
+	noSplit   = "none"
+)
+
+// settings are the parameters, read.
+type settings struct {
+	partitioning          string
+	interference, inflate bool
+	margin                float64
+	most, models          int
+	sizes                 []uint32
+	residue               float64
+	memory                float64
+	context               uint64
+	scaling               bool
+	rounds                bool
+}
+
+// Describe implements [policy.Policy].
+func (Policy) Describe(context.Context) (*policy.Description, error) {
+	return &policy.Description{
+		Name: Name, Version: version, IntervalUs: 20e6,
+		Summary: "Gives every model the share of a GPU at its knee, shares the rest in time, and minds interference.",
+		// Interference needs utilizations too: Plan asks for them unless it is off.
+		Needs:       []string{policy.NeedProfiles},
+		Disciplines: []string{"adaptive", "duty-cycle"},
+		Parameters: []*policy.Parameter{
+			{Name: paramPartitioning, Type: policy.TypeString, DefaultValue: elastic, Values: []string{elastic, bestFit, evenSplit, noSplit},
+				Documentation: "How GPUs are cut: elastic (algorithm 1), bestfit (the least share that carries the rate, section 3.3), evensplit (halves), none (whole GPUs)."},
+			{Name: paramInterference, Type: policy.TypeString, DefaultValue: "on", Values: []string{"on", "off"},
+				Documentation: "Count the slowdown by what runs on the other partitions of a GPU (section 4.4). It needs coefficients per type of GPU, and bandwidth and L2 utilisation of every model."},
+			{Name: paramInflation, Type: policy.TypeBool, DefaultValue: "true",
+				Documentation: "Plan for the 99th percentile of Poisson arrivals in a second instead of the mean."},
+			{Name: paramMargin, Type: policy.TypeFloat, DefaultValue: "1.1", Documentation: "Factor on every predicted latency."},
+			{Name: paramMost, Type: policy.TypeInt, DefaultValue: "2", Documentation: "Most partitions of a GPU. The paper has 2."},
+			{Name: paramModels, Type: policy.TypeInt, DefaultValue: "3", Documentation: "Most models that share a partition in time."},
+			{Name: paramSizes, Type: policy.TypeString, DefaultValue: "20,40,50,60,80,100", Documentation: "Shares that partitions may have, in percent, ascending, up to 100."},
+			{Name: paramResidue, Type: policy.TypeFloat, DefaultValue: "15", Documentation: "Rows per second that a model which has a place is left short of rather than given another."},
+			{Name: paramMemory, Type: policy.TypeFloat, DefaultValue: "0.9", Documentation: "Fraction of a GPU's memory that is planned with."},
+			{Name: paramContext, Type: policy.TypeInt, DefaultValue: "1230000000", Documentation: "Bytes that every partition takes besides its models (its process' CUDA context)."},
+			{Name: paramScaling, Type: policy.TypeBool, DefaultValue: "false",
+				Documentation: "Use the fewest GPUs that carry the load (algorithm 2); always so under the objective min-cost."},
+			{Name: paramDiscipline, Type: policy.TypeString, DefaultValue: "adaptive", Values: []string{"adaptive", "duty-cycle"},
+				Documentation: "How batches are dispatched: duty-cycle runs the rounds and batches that were planned."},
+		},
+	}, nil
+}
+
+func read(s *policy.Snapshot) (*settings, error) {
+	d, err := Policy{}.Describe(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	all, err := d.Resolve(s.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+	set := &settings{partitioning: all[paramPartitioning], rounds: all[paramDiscipline] == "duty-cycle"}
+	// Resolve has seen that the texts are of their types.
+	set.interference = all[paramInterference] != "off"
+	set.inflate, _ = strconv.ParseBool(all[paramInflation])
+	set.scaling, _ = strconv.ParseBool(all[paramScaling])
+	set.scaling = set.scaling || s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST
+	set.margin, _ = strconv.ParseFloat(all[paramMargin], 64)
+	set.residue, _ = strconv.ParseFloat(all[paramResidue], 64)
+	set.memory, _ = strconv.ParseFloat(all[paramMemory], 64)
+	set.most, _ = strconv.Atoi(all[paramMost])
+	set.models, _ = strconv.Atoi(all[paramModels])
+	if set.context, err = strconv.ParseUint(all[paramContext], 10, 64); err != nil {
+		return nil, fmt.Errorf("gpulet: parameter %s: %q is not a number of bytes", paramContext, all[paramContext])
+	}
+	for _, check := range []struct {
+		name string
+		ok   bool
+		want string
+	}{
+		{paramMargin, set.margin >= 1 && set.margin <= 10, "from 1 to 10"}, {paramResidue, set.residue >= 0, "0 or more"},
+		{paramMemory, set.memory > 0 && set.memory <= 1, "above 0, at most 1"}, {paramMost, set.most >= 1 && set.most <= 10, "from 1 to 10"},
+		{paramModels, set.models >= 1, "1 or more"},
+	} {
+		if !check.ok {
+			return nil, fmt.Errorf("gpulet: parameter %s: %q is not %s", check.name, all[check.name], check.want)
+		}
+	}
+	for _, text := range strings.Split(all[paramSizes], ",") {
+		size, err := strconv.ParseUint(strings.TrimSpace(text), 10, 32)
+		if err != nil || size < 1 || size > 100 || len(set.sizes) > 0 && uint32(size) <= set.sizes[len(set.sizes)-1] {
+			return nil, fmt.Errorf("gpulet: parameter %s: %q is no ascending list of percents from 1 to 100", paramSizes, all[paramSizes])
+		}
+		set.sizes = append(set.sizes, uint32(size))
+	}
+	if set.sizes[len(set.sizes)-1] != 100 {
+		return nil, fmt.Errorf("gpulet: parameter %s: %q does not end with 100, the whole GPU", paramSizes, all[paramSizes])
+	}
+	switch set.partitioning {
+	case noSplit:
+		set.sizes, set.most = []uint32{100}, 1
+	case evenSplit:
+		set.sizes = []uint32{50}
+		set.most = 2
+	}
+	return set, nil
+}
+
+// fits is the smallest size that is at least so much; 100 where none is.
+func (s *settings) fits(share uint32) uint32 {
+	i, _ := slices.BinarySearch(s.sizes, share)
+	if i == len(s.sizes) {
+		return s.sizes[len(s.sizes)-1]
+	}
+	return s.sizes[i]
+}
