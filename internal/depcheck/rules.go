@@ -19,6 +19,7 @@ type rule struct {
 var rules = []rule{
 	{"plugins/policy", nil, "the contract stands alone: policies of other people compile against it"},
 	{"plugins/policy/conformance", []string{"plugins/policy"}, "it tests the contract, not Conch"},
+	{"plugins/policy/pack/packtest", []string{"plugins/policy", "plugins/policy/conformance"}, "what tests of policies share"},
 	{"plugins/policy/grid", []string{"plugins/policy"}, "it is the file form of a profile"},
 	{"plugins/policy/pack", []string{"plugins/policy"}, "it is what policies share, and a function of the snapshot"},
 	{"plugins", []string{"plugins/policy", "plugins/policy/pack", "plugins/builtin"}, "a policy is a function of the snapshot"},
