@@ -6,8 +6,8 @@ package main
 import (
 	"bytes"
 	"os"
-	"strings"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
