@@ -1,0 +1,160 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package trial runs model directories on a Triton that is there for trying things: its repository is a directory that we may write,
+// and it loads by explicit control. Merges are verified with it.
+package trial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/conch-serving/conch/internal/onnx"
+	"github.com/conch-serving/conch/internal/triton"
+	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
+)
+
+// loadTimeout bounds a load, which can hang for ever in Triton.
+const loadTimeout = 2 * time.Minute
+
+// Server is such a Triton.
+type Server struct {
+	client     *triton.Client
+	endpoint   string
+	repository string
+}
+
+// Open prepares a server at host:port or unix:path whose repository is that directory.
+func Open(endpoint, repository string) (*Server, error) {
+	if info, err := os.Stat(repository); err != nil {
+		return nil, err
+	} else if !info.IsDir() {
+		return nil, fmt.Errorf("%s is not a directory", repository)
+	}
+	c, err := triton.Dial(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{client: c, endpoint: endpoint, repository: repository}, nil
+}
+
+// Close closes the connection.
+func (s *Server) Close() error { return s.client.Close() }
+
+// Name says which server it is.
+func (s *Server) Name() string { return "Triton at " + s.endpoint }
+
+// Load copies a model's directory into the repository and loads it. A model of that name that is there already is not overwritten: that
+// is an error.
+func (s *Server) Load(ctx context.Context, name, dir string) error {
+	into := filepath.Join(s.repository, name)
+	if _, err := os.Lstat(into); err == nil {
+		return fmt.Errorf("%s has a model %q already: give a repository for trials alone", s.repository, name)
+	}
+	if err := copyDirectory(dir, into); err != nil {
+		return errors.Join(err, os.RemoveAll(into))
+	}
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	if err := s.client.Load(ctx, name); err != nil {
+		return errors.Join(err, os.RemoveAll(into))
+	}
+	return nil
+}
+
+// copyDirectory copies files; links are followed, as repositories are often made of them.
+func copyDirectory(from, into string) error {
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		relative, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(into, relative)
+		info, err := os.Stat(path)
+		switch {
+		case err != nil:
+			return err
+		case info.IsDir() && d.Name() == "__pycache__":
+			return filepath.SkipDir
+		case info.IsDir():
+			return os.MkdirAll(to, 0o755)
+		case !info.Mode().IsRegular():
+			return fmt.Errorf("%s is not a file", path)
+		}
+		// A hard link costs nothing where the repository lies on the same file system.
+		if resolved, err := filepath.EvalSymlinks(path); err == nil && os.Link(resolved, to) == nil {
+			return nil
+		}
+		return copyFile(path, to)
+	})
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()                                                      //nolint:errcheck // only read from
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644) //nolint:gosec // the server may be another user
+	if err != nil {
+		return err
+	}
+	_, err = out.ReadFrom(in)
+	return errors.Join(err, out.Close())
+}
+
+// Unload unloads the model and takes its directory away again.
+func (s *Server) Unload(ctx context.Context, name string) error {
+	err := s.client.Unload(ctx, name)
+	return errors.Join(err, os.RemoveAll(filepath.Join(s.repository, name)))
+}
+
+// Run executes the model once, with tensors as raw bytes.
+func (s *Server) Run(ctx context.Context, name string, inputs []onnx.Array) ([]onnx.Array, error) {
+	q := &pb.ModelInferRequest{ModelName: name}
+	for _, x := range inputs {
+		kind, known := datatypes[x.Type]
+		if !known {
+			return nil, fmt.Errorf("input %q: Triton has no type for %s", x.Name, x.Type)
+		}
+		q.Inputs = append(q.Inputs, &pb.ModelInferRequest_InferInputTensor{Name: x.Name, Datatype: kind, Shape: x.Dims})
+		q.RawInputContents = append(q.RawInputContents, x.Data)
+	}
+	r, err := s.client.Stub.ModelInfer(ctx, q)
+	if err != nil {
+		return nil, fmt.Errorf("%s: model %q: %w", s.endpoint, name, err)
+	}
+	if len(r.GetOutputs()) != len(r.GetRawOutputContents()) {
+		return nil, fmt.Errorf("%s: model %q: %d outputs, %d of them raw", s.endpoint, name, len(r.GetOutputs()), len(r.GetRawOutputContents()))
+	}
+	var out []onnx.Array
+	for i, y := range r.GetOutputs() {
+		kind, known := typesOf[y.GetDatatype()]
+		if !known {
+			return nil, fmt.Errorf("output %q is of type %s, which cannot be compared", y.GetName(), y.GetDatatype())
+		}
+		out = append(out, onnx.Array{Name: y.GetName(), Type: kind, Dims: y.GetShape(), Data: r.GetRawOutputContents()[i]})
+	}
+	return out, nil
+}
+
+var datatypes = map[onnx.DataType]string{
+	onnx.Bool: "BOOL", onnx.Uint8: "UINT8", onnx.Uint16: "UINT16", onnx.Uint32: "UINT32", onnx.Uint64: "UINT64", onnx.Int8: "INT8",
+	onnx.Int16: "INT16", onnx.Int32: "INT32", onnx.Int64: "INT64", onnx.Float16: "FP16", onnx.Float: "FP32", onnx.Double: "FP64", onnx.BFloat16: "BF16",
+}
+
+var typesOf = func() map[string]onnx.DataType {
+	m := map[string]onnx.DataType{}
+	for kind, name := range datatypes {
+		m[name] = kind
+	}
+	return m
+}()
