@@ -129,7 +129,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	}}
 	results.Flags().StringVar(&page, "page", "docs/results.md", "file to write")
 	results.Flags().StringVar(&rules, "rules", "sidecar/dispatch/queue/README.md", "page whose table of rules is written anew")
-	results.Flags().StringSliceVar(&citing, "citing", []string{"README.md", "docs/performance.md"}, "pages in whose tables figures are renewed")
+	results.Flags().StringSliceVar(&citing, "citing", []string{"README.md", "docs/comparison.md", "docs/performance.md"}, "pages in whose tables figures are renewed")
 	root.AddCommand(results)
 	return root
 }
@@ -200,6 +200,9 @@ func cite(path string, reports []*figure.Report) error {
 	}
 	text, err := figure.Cite(string(page), reports)
 	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if text, err = rewriteBlocks(text, reports); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return os.WriteFile(path, []byte(text), 0o644)

@@ -49,6 +49,7 @@ const (
 	straight  = "straight"
 	forwarded = "forwarder"
 	libraries = "libraries"
+	attached  = "attached" // a conch that observes the server of the other
 	through   = "conch"
 )
 
@@ -126,6 +127,14 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 		// Its workers are processes of their own: their processor time is not reported.
 		ways = append(ways, way{other.name, p.grpc, p.http, pids{own, 0, served}, true})
 	}
+	observer, err := rig.StartConch(starting, rig.ConchOptions{
+		Bin: b.bin, GPUs: 1, Mode: "observe", Attach: []*rig.Server{{GRPC: server.GRPC, HTTP: server.HTTP, Metrics: server.Metrics}},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, observer.Close()) }()
+	ways = append(ways, way{attached, observer.GRPC, observer.HTTP, pids{own, observer.Pid(), served}, false})
 	ways = append(ways, way{through, conch.GRPC, conch.HTTP, pids{own, conch.Pid(), served}, false})
 	for _, protocol := range []string{"grpc", "http"} {
 		for _, p := range payloads {
@@ -267,7 +276,7 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 }
 
 // titles are the ways in words.
-var titles = map[string]string{forwarded: "the forwarder", libraries: "a proxy of nothing but the libraries", "nginx": "nginx", "haproxy": "HAProxy"}
+var titles = map[string]string{forwarded: "the forwarder", libraries: "a proxy of nothing but the libraries", attached: "a conch that observes the server", "nginx": "nginx", "haproxy": "HAProxy"}
 
 // pairwise combines what was measured in the same round.
 func pairwise(a, b []float64, combine func(a, b float64) float64) []float64 {

@@ -23,8 +23,11 @@ type Measured struct {
 	Model     string `json:"model"`
 	GPUType   string `json:"gpu_type"`
 	Partition string `json:"partition"`
-	// Batches are in order of rows: the fastest quarter of the repeats, on average.
+	// Batches are the generated ones, in order of rows: round trips, of the repeats the fastest quarter on average.
 	Batches []MeasuredBatch `json:"batches,omitempty"`
+	// Executions are all that the server executed of the model meanwhile, of generated and of clients' rows, by its own statistics: with the
+	// time in which a batch waited for other models of the GPU, and without that in which a request waited for its batch.
+	Executions []MeasuredBatch `json:"executions,omitempty"`
 	// Skipped says why the model was not timed, or not with larger batches.
 	Skipped string `json:"skipped,omitempty"`
 }

@@ -252,3 +252,39 @@ func TestADeclaredGrid(t *testing.T) {
 	require.InEpsilon(t, want.Ratio, got.Ratio, .001)
 	require.Contains(t, strings.Join(got.Text, "\n"), "batches of a above 16 rows take on T: they were not seen, and are extrapolated")
 }
+
+// TestGeneratedBatchesAreEnough: eight models of single rows share four GPUs, and servers count six generated batches of each size besides.
+func TestGeneratedBatchesAreEnough(t *testing.T) {
+	models := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	const rate = 300
+	in := advise.Input{Seeds: []uint64{1, 2}, Batching: map[string]advise.Batching{}, Shared: true, Grids: map[string]advise.Grid{}, Counted: map[string][]advise.Executions{}}
+	truth := source{world(4, rate/8, models...), 1, 1}
+	for _, m := range models {
+		in.Batching[m] = advise.Batching{Dynamic: true}
+		in.Grids[m] = advise.Grid{1: 8500 * time.Microsecond, 32: 24 * time.Millisecond}
+	}
+	in.Snapshot, in.Traffic = truth.snapshot, truth.record(rate, time.Minute, 7)
+	want, err := advise.Make(t.Context(), in)
+	require.NoError(t, err)
+	r, err := triton.Run(t.Context(), truth.servers(rate, time.Minute, 1, 0))
+	require.NoError(t, err)
+	for i, m := range models {
+		wait := time.Duration(0)
+		for _, e := range r.Executions[i] {
+			in.Counted[m] = append(in.Counted[m], advise.Executions{Rows: e.Rows, Count: int(e.Count), Mean: e.Mean})
+			if e.Rows == 1 {
+				wait = e.Mean - 8500*time.Microsecond
+			}
+		}
+		require.Positive(t, wait)
+		for _, b := range []int{4, 8, 16, 32} {
+			in.Counted[m] = append(in.Counted[m], advise.Executions{Rows: b, Count: 6, Mean: wait + 8*time.Millisecond + time.Duration(b)*500*time.Microsecond})
+		}
+	}
+	in.Grids = nil
+	got, err := advise.Make(t.Context(), in)
+	require.NoError(t, err)
+	require.True(t, got.Enough, got.Text)
+	require.InEpsilon(t, want.Triton.Rate, got.Triton.Rate, .08)
+	require.InEpsilon(t, want.Ratio, got.Ratio, .08)
+}

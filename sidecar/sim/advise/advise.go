@@ -19,6 +19,12 @@ type Batching struct {
 	Delay   time.Duration
 }
 
+// Executions are those of one batch size that servers counted, with their mean time.
+type Executions struct {
+	Rows, Count int
+	Mean        time.Duration
+}
+
 // Seen is a model's live traffic, in requests per second, and which part of it was bad.
 type Seen struct{ Rate, BadRate float64 }
 
@@ -32,6 +38,9 @@ type Input struct {
 	Seen map[string]Seen
 	// Grids are l(b) by model, declared or measured; they win over the snapshot's profiles, and hold for the whole of every GPU.
 	Grids map[string]Grid
+	// Counted are executions by model that servers counted while generated batches were sent; they win over the snapshot's profiles, and are as
+	// Shared says of those.
+	Counted map[string][]Executions
 	// Shared: the snapshot's observations are executions that the servers counted themselves, with the time in which they waited for other
 	// models of the same GPU.
 	Shared bool

@@ -67,14 +67,25 @@ func informative(all []counted) bool {
 	return sum >= 100
 }
 
+// seen are the executions of a model on a type of GPU that tell their mean.
+func (in *Input) seen(x *policy.Index, model, gpuType string) []counted {
+	if all := in.Counted[model]; len(all) > 0 {
+		var out []counted
+		for _, e := range all {
+			out = append(out, counted{e.Rows, float64(e.Count), microseconds(e.Mean)})
+		}
+		return out // generated batches are few, and there are several sizes
+	}
+	return sure(observations(x.Profile(model, gpuType)))
+}
+
 // knownOf says how l(b) of a model is known on a type of GPU.
 func (in *Input) knownOf(x *policy.Index, model, gpuType string) source {
-	p := x.Profile(model, gpuType)
-	seen := sure(observations(p))
+	seen := in.seen(x, model, gpuType)
 	switch {
 	case len(in.Grids[model]) > 0:
 		return given
-	case in.Shared && informative(seen):
+	case (in.Shared || len(in.Counted[model]) > 0) && informative(seen):
 		return statistics
 	case x.UsableProfile(model, gpuType) != nil && (!in.Shared || len(seen) == 0):
 		return profile
@@ -226,8 +237,13 @@ func (h *hidden) correct(simulated map[int]float64) {
 	if len(real) == 0 {
 		return
 	}
-	if h.ratio >= 0 || len(real) == 1 {
-		h.level(part * (made[0].mean - real[0].mean))
+	if h.ratio >= 0 || len(real) == 1 || h.seen[len(h.seen)-1].rows > 2*real[len(real)-1].rows {
+		// The larger batches were generated: they wait no more than others, and the slope is right.
+		sum, weight := 0.0, 0.0
+		for i, c := range real {
+			sum, weight = sum+c.count*(made[i].mean-c.mean), weight+c.count
+		}
+		h.level(part * sum / weight)
 		return
 	}
 	beta, alpha := regression(made)
@@ -268,9 +284,9 @@ func (a *Advice) learn(in *Input, x *policy.Index, s *policy.Snapshot, m *policy
 		case unknown:
 			return fmt.Sprintf("how long its batches take is not known. Measure it with `tritonctl advise --measure`, or declare models.%s.profile.alpha and .beta in conch.yaml.", k.model)
 		case singleRow:
-			w.open = append(w.open, &hidden{kind: k, seen: sure(observations(p))[:1], maxBatch: int(m.GetMaxBatchSize())})
+			w.open = append(w.open, &hidden{kind: k, seen: in.seen(x, k.model, k.gpuType)[:1], maxBatch: int(m.GetMaxBatchSize())})
 		case statistics:
-			all := sure(observations(p))
+			all := in.seen(x, k.model, k.gpuType)
 			w.hidden = append(w.hidden, &hidden{kind: k, seen: all, maxBatch: int(m.GetMaxBatchSize()), ratio: -1})
 			a.above(m, all[len(all)-1].rows, k.gpuType)
 		case given:

@@ -92,7 +92,7 @@ func (o *Options) run(ctx context.Context, args []string) error {
 	}
 	var notes []string
 	if o.measure {
-		if notes, err = o.timed(ctx, api, in.Grids); err != nil {
+		if notes, err = o.timed(ctx, api, &in); err != nil {
 			return err
 		}
 	}

@@ -22,8 +22,9 @@ import (
 // errNotMeasured ends a command whose question was answered with no.
 var errNotMeasured = errors.New("nothing was sent")
 
-// timed has conch time generated batches and adds what it found to the grids, where a model has none yet. It returns what a person should keep.
-func (o *Options) timed(ctx context.Context, api *client.Client, grids map[string]advise.Grid) (notes []string, err error) {
+// timed has conch time generated batches and adds what it found to the input, where a model has no grid yet. It returns what a person should
+// keep.
+func (o *Options) timed(ctx context.Context, api *client.Client, in *advise.Input) (notes []string, err error) {
 	if !o.yes {
 		fmt.Fprintf(o.Err, "Send %d generated batches of 1, 2, 4, ... rows of zeros of every model to your servers? They take at most %g%% of each server's time, a minute or more; clients' requests may wait for one of them. [y/N] ", o.repeats, 100*o.share)
 		answer, err := bufio.NewReader(o.In).ReadString('\n')
@@ -40,14 +41,23 @@ func (o *Options) timed(ctx context.Context, api *client.Client, grids map[strin
 		if m.Skipped != "" {
 			notes = append(notes, fmt.Sprintf("Not measured: %s on %s: %s", m.Model, m.GPUType, m.Skipped))
 		}
-		if len(m.Batches) == 0 || grids[m.Model] != nil {
+		if len(m.Batches) == 0 || in.Grids[m.Model] != nil {
 			continue
 		}
-		grid := advise.Grid{}
-		for _, b := range m.Batches {
-			grid[b.Rows] = seconds(b.Seconds)
+		if len(m.Executions) > 1 {
+			if in.Counted == nil {
+				in.Counted = map[string][]advise.Executions{}
+			}
+			for _, e := range m.Executions {
+				in.Counted[m.Model] = append(in.Counted[m.Model], advise.Executions{Rows: e.Rows, Count: e.Repeats, Mean: seconds(e.Seconds)})
+			}
+		} else {
+			grid := advise.Grid{}
+			for _, b := range m.Batches {
+				grid[b.Rows] = seconds(b.Seconds)
+			}
+			in.Grids[m.Model] = grid
 		}
-		grids[m.Model] = grid
 		if n := len(m.Batches); n > 1 {
 			first, last := m.Batches[0], m.Batches[n-1]
 			alpha := (last.Seconds - first.Seconds) / float64(last.Rows-first.Rows)

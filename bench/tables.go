@@ -1,0 +1,119 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/conch-serving/conch/internal/figure"
+)
+
+// block is a part of a page that is written from figures: <!-- table NAME --> ... <!-- end -->.
+var block = regexp.MustCompile(`(?s)<!-- table ([a-z]+) -->\n.*?<!-- end -->`)
+
+// tables are the blocks by name.
+var tables = map[string]func(byName) string{"live": liveTable, "latency": latencyTable, "throughput": throughputTable}
+
+// byName finds figures by name.
+type byName map[string]figure.Figure
+
+func byNameOf(reports []*figure.Report) byName {
+	all := byName{}
+	for _, r := range reports {
+		for _, f := range r.Figures {
+			all[f.Name] = f
+		}
+	}
+	return all
+}
+
+// rewriteBlocks writes the blocks of a page anew.
+func rewriteBlocks(page string, reports []*figure.Report) (string, error) {
+	all := byNameOf(reports)
+	var unknown error
+	page = block.ReplaceAllStringFunc(page, func(old string) string {
+		name := block.FindStringSubmatch(old)[1]
+		write, ok := tables[name]
+		if !ok {
+			unknown = fmt.Errorf("no table is called %q", name)
+			return old
+		}
+		return "<!-- table " + name + " -->\n" + write(all) + "<!-- end -->"
+	})
+	return page, unknown
+}
+
+// cell is a figure with its spread; a dash where it was not measured.
+func (f byName) cell(name string, decimals int) string {
+	v, ok := f[name]
+	if !ok {
+		return "–"
+	}
+	text := fmt.Sprintf("%.*f", decimals, v.Value)
+	if v.Runs > 1 {
+		text += fmt.Sprintf(" (%.*f to %.*f)", decimals, v.Low, decimals, v.High)
+	}
+	return text
+}
+
+// write makes a table of rows and columns; a row of which nothing was measured is left out.
+func write(head []string, rows [][]string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| %s |\n|---|%s\n", strings.Join(head, " | "), strings.Repeat("---:|", len(head)-1))
+	for _, row := range rows {
+		if strings.Trim(strings.Join(row[1:], ""), "–") != "" {
+			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+		}
+	}
+	return b.String()
+}
+
+func liveTable(f byName) string {
+	var rows [][]string
+	add := func(title, name string, decimals int) {
+		rows = append(rows, []string{title, f.cell("live.1on4."+name, decimals), f.cell("live.8on4."+name, decimals)})
+	}
+	add("Triton, dynamic batching, req/s", "triton.dynamic.goodput", 0)
+	add("Triton, preferred sizes", "triton.preferred.goodput", 0)
+	add("Triton, queue-policy timeouts", "triton.queue_timeout.goodput", 0)
+	add("Triton, dedicated GPUs", "triton.dedicated.goodput", 0)
+	add("Triton, rate limiter", "triton.rate_limiter.goodput", 0)
+	add("Conch, `eager`", "conch.eager.goodput", 0)
+	add("Conch, `timeout`", "conch.timeout.goodput", 0)
+	add("Conch", "conch.goodput", 0)
+	add("Conch over the best of Triton (`goodput_ratio`)", "goodput_ratio", 2)
+	add("Conch over Triton's dynamic batching (`to_dynamic_batching`)", "to_dynamic_batching", 2)
+	add("of which pooling (`pooling_ratio`)", "pooling_ratio", 2)
+	add("and deadlines (`deadline_ratio`)", "deadline_ratio", 2)
+	return write([]string{"", "one model on four GPUs (`live.1on4`)", "eight models on four GPUs (`live.8on4`)"}, rows)
+}
+
+// calls are the kinds of calls that proxy measures.
+var calls = [...][2]string{{"gRPC, 1 KB", "proxy.grpc.1KB"}, {"gRPC, 600 KB", "proxy.grpc.600KB"}, {"HTTP, 1 KB", "proxy.http.1KB"}, {"HTTP, 600 KB", "proxy.http.600KB"}}
+
+func latencyTable(f byName) string {
+	var rows [][]string
+	for _, c := range calls {
+		name := c[1] + ".c1."
+		rows = append(rows, []string{
+			c[0], f.cell(name+"straight_p50_us", 0), f.cell(name+"forwarder_added_p50_us", 0), f.cell(name+"libraries_added_p50_us", 0),
+			f.cell(name+"nginx_added_p50_us", 0), f.cell(name+"haproxy_added_p50_us", 0), f.cell(name+"attached_added_p50_us", 0), f.cell(name+"added_p50_us", 0),
+		})
+	}
+	return write([]string{"one caller, median, us", "straight", "forwarder adds", "libraries add", "nginx adds", "HAProxy adds", "Conch attached adds", "Conch adds"}, rows)
+}
+
+func throughputTable(f byName) string {
+	var rows [][]string
+	for _, c := range calls {
+		name := c[1] + ".c64."
+		rows = append(rows, []string{
+			c[0], f.cell(name+"straight_per_second", 0), f.cell(name+"forwarder_throughput_ratio", 2), f.cell(name+"libraries_throughput_ratio", 2),
+			f.cell(name+"nginx_throughput_ratio", 2), f.cell(name+"haproxy_throughput_ratio", 2), f.cell(name+"attached_throughput_ratio", 2), f.cell(name+"throughput_ratio", 2),
+		})
+	}
+	return write([]string{"64 callers, of the calls per second straight", "straight, req/s", "forwarder", "libraries", "nginx", "HAProxy", "Conch attached", "Conch"}, rows)
+}
