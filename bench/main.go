@@ -83,6 +83,7 @@ func command(out, progress io.Writer) *cobra.Command {
 
 	measure("fidelity", "Goodput and p99 of live conch over the simulator's for the same arrivals, on minitriton and real tritonservers; --only SCENARIO.TRITON", b.fidelity)
 
+	measure("estimator", "How far off estimates are on what their fit never saw, and how long one takes; --only neusight, shares, uses, zoo, model_ms or cpu", b.estimator)
 	measure("reproduce", "What Symphony's paper and its published scheduler say against the simulator", b.reproduce)
 	measure("room", "How much a search that knows all arrivals holds above adaptive, one simulated model on 1 to 16 GPUs", b.room)
 	measure("ablation", "What each rule of adaptive brings: its goodput over that without the rule, on simulated loads where the rule matters; --only RULE", b.ablation)

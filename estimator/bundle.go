@@ -54,5 +54,6 @@ func ReadBundle(path string) (*Bundle, error) {
 
 // Device is the device that the bundle describes.
 func (b *Bundle) Device() (Device, error) {
-	return Device{Sheet: b.Sheet, Kernels: b.Kernels, Runtime: b.Runtime, Factors: b.Factors}, nil
+	uses, err := ShippedUses()
+	return Device{Sheet: b.Sheet, Kernels: b.Kernels, Runtime: b.Runtime, Factors: b.Factors, Uses: uses}, err
 }

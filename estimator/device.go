@@ -81,6 +81,7 @@ type Device struct {
 	Kernels *kernel.Model
 	Runtime lower.Runtime
 	Factors Factors
+	Uses    *Uses
 	// Float is the arithmetic of FP32 tensors.
 	Float kernel.Precision
 }

@@ -28,6 +28,9 @@ func NewDevice(gpuName, runtimeName string) (Device, error) {
 		return Device{}, err
 	}
 	d := Device{Sheet: sheet, Kernels: kernels, Runtime: rt}
+	if d.Uses, err = ShippedUses(); err != nil {
+		return Device{}, err
+	}
 	d.Factors, err = factorsFor(sheet, rt)
 	return d, err
 }

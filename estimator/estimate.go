@@ -12,6 +12,7 @@ import (
 	"github.com/conch-serving/conch/estimator/lower"
 	"github.com/conch-serving/conch/internal/onnx"
 	"github.com/conch-serving/conch/internal/onnx/shape"
+	"github.com/conch-serving/conch/plugins/policy/grid"
 )
 
 // Grid is what a profile is worked out for.
@@ -41,27 +42,6 @@ type Request struct {
 	Device Device
 }
 
-// Point is the profile at one batch and share.
-type Point struct {
-	Batch            int     `json:"batch"`
-	ThreadPercentage int     `json:"thread_percentage"`
-	LatencyUs        float64 `json:"latency_us"`
-	ErrorBoundUs     float64 `json:"error_bound_us"`
-	// Creq, Mreq, BandwidthUtilization and L2Utilization are fractions of the whole GPU.
-	Creq                 float64 `json:"creq"`
-	Mreq                 float64 `json:"mreq"`
-	BandwidthUtilization float64 `json:"bandwidth_utilization"`
-	L2Utilization        float64 `json:"l2_utilization"`
-}
-
-// Profile is an estimate: the file format that `profiles:` of conch.yaml reads.
-type Profile struct {
-	Model   string  `json:"model"`
-	GPUType string  `json:"gpu_type"`
-	Source  string  `json:"source"`
-	Points  []Point `json:"points"`
-}
-
 // Share of an operator type in a model's time.
 type Share struct {
 	Op      string  `json:"op"`
@@ -83,9 +63,9 @@ type Kernel struct {
 	Waves   float64 `json:"waves"`
 }
 
-// Estimate is a profile with what it came from.
+// Estimate is a profile with what it came from. Its points are in the order of the grid: by batch, then by share.
 type Estimate struct {
-	Profile
+	grid.Profile
 	// Memory is that of the largest batch.
 	Memory Memory `json:"memory"`
 	// Parameters is how many weights there are, FLOPs and Bytes what the smallest batch computes and moves.
@@ -108,35 +88,31 @@ type Estimate struct {
 	Warnings []string `json:"warnings"`
 }
 
-// Sources of a profile's points.
-const (
-	SourceEstimated  = "estimated"
-	SourceCalibrated = "calibrated"
-)
-
 // Do estimates a model.
 func Do(q Request) (*Estimate, error) {
 	switch {
 	case len(q.Grid.Batches) == 0 || len(q.Grid.Shares) == 0:
 		return nil, errors.New("estimator: the grid has no batches or no shares")
+	case q.Device.Kernels == nil || q.Device.Uses == nil:
+		return nil, errors.New("estimator: the device has no kernels or no uses; see NewDevice")
 	case !q.Device.Factors.Check():
 		return nil, fmt.Errorf("estimator: factors of %s are not usable: %+v", q.Device.Sheet.Name, q.Device.Factors)
 	}
-	grid := Grid{slices.Sorted(slices.Values(q.Grid.Batches)), slices.Sorted(slices.Values(q.Grid.Shares))}
-	if grid.Batches[0] < 1 || grid.Shares[0] < 1 || grid.Shares[len(grid.Shares)-1] > 100 {
-		return nil, fmt.Errorf("estimator: batches %v must be positive, thread percentages %v from 1 to 100", grid.Batches, grid.Shares)
+	g := Grid{slices.Sorted(slices.Values(q.Grid.Batches)), slices.Sorted(slices.Values(q.Grid.Shares))}
+	if g.Batches[0] < 1 || g.Shares[0] < 1 || g.Shares[len(g.Shares)-1] > 100 {
+		return nil, fmt.Errorf("estimator: batches %v must be positive, thread percentages %v from 1 to 100", g.Batches, g.Shares)
 	}
-	shares := make([]float64, 0, len(grid.Shares)+1)
-	for _, p := range grid.Shares {
+	shares := make([]float64, 0, len(g.Shares)+1)
+	for _, p := range g.Shares {
 		shares = append(shares, float64(p)/100)
 	}
 	whole := len(shares)
 	shares = append(shares, 1)
 	c := newClock(&q.Device, shares)
-	e := &Estimate{Profile: Profile{Model: q.Model, GPUType: q.Device.Sheet.Name, Source: SourceEstimated}, Parameters: q.Graph.Weights, Basis: q.Device.Factors.Source}
+	e := &Estimate{Profile: grid.Profile{Model: q.Model, GPUType: q.Device.Sheet.Name, Source: grid.Estimated}, Parameters: q.Graph.Weights, Basis: q.Device.Factors.Source}
 	warned := map[string]bool{}
 	var curves [][]float64
-	for n, batch := range grid.Batches {
+	for n, batch := range g.Batches {
 		inputs, err := q.Inputs(batch)
 		if err != nil {
 			return nil, err
@@ -167,15 +143,15 @@ func Do(q Request) (*Estimate, error) {
 				guessed += times[i].at[whole]
 			}
 		}
-		use := use(launches, times, whole, &q.Device.Sheet)
+		use := q.Device.Uses.of(useFeatures(launches, times, whole, &q.Device.Sheet))
 		m := Memory{Parameters: float64(q.Graph.Parameters), Activations: activations(r, feeds(q.Graph, inputs)), Workspace: workspace(launches), Context: q.Device.Sheet.Context}
 		e.Memory = m
 		input := 0.0
 		for _, t := range feeds(q.Graph, inputs) {
 			input += t.Bytes()
 		}
-		curve := make([]float64, len(grid.Shares))
-		for s := range grid.Shares {
+		curve := make([]float64, len(g.Shares))
+		for s := range g.Shares {
 			curve[s] = span(launches, times, s, input, &q.Device.Factors)
 		}
 		// A larger share or a smaller batch is never slower: where waves make it so, the better of both is what a runtime could choose.
@@ -194,15 +170,15 @@ func Do(q Request) (*Estimate, error) {
 			bound += 2 * guessed / full
 		}
 		e.Bound = max(e.Bound, bound)
-		for s, p := range grid.Shares {
+		for s, p := range g.Shares {
 			slow := full / curve[s] // the same work in more time uses less per second
-			e.Points = append(e.Points, Point{
-				Batch: batch, ThreadPercentage: p, LatencyUs: curve[s] * 1e6, ErrorBoundUs: curve[s] * bound * 1e6,
+			e.Points = append(e.Points, grid.Point{
+				Batch: uint32(batch), ThreadPercentage: uint32(p), LatencyUS: curve[s] * 1e6, ErrorBoundUS: curve[s] * bound * 1e6,
 				Creq: min(use.compute*min(1, slow), float64(p)/100), Mreq: m.Total() / max(1, q.Device.Sheet.Memory),
 				BandwidthUtilization: min(1, use.bandwidth*min(1, slow)), L2Utilization: min(1, use.l2*min(1, slow)),
 			})
 		}
-		if n == len(grid.Batches)-1 {
+		if n == len(g.Batches)-1 {
 			e.Operators, e.Slowest = explain(launches, times, whole)
 		}
 	}

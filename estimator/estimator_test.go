@@ -17,6 +17,7 @@ import (
 	"github.com/conch-serving/conch/estimator/data"
 	"github.com/conch-serving/conch/internal/onnx"
 	"github.com/conch-serving/conch/internal/onnx/shape"
+	"github.com/conch-serving/conch/plugins/policy/grid"
 )
 
 func device(t testing.TB, gpuName, runtime string) estimator.Device {
@@ -60,21 +61,21 @@ func TestProfilesAreWellBehaved(t *testing.T) {
 			g, err := data.Graph(os.DirFS("data"), name)
 			require.NoError(t, err)
 			e := estimate(t, g, device(t, "T4", ""), estimator.DefaultGrid(32))
-			at := map[[2]int]estimator.Point{}
+			at := map[[2]uint32]grid.Point{}
 			for _, p := range e.Points {
-				at[[2]int{p.Batch, p.ThreadPercentage}] = p
-				require.Greater(t, p.LatencyUs, 0.0)
-				require.Greater(t, p.ErrorBoundUs, 0.0)
+				at[[2]uint32{p.Batch, p.ThreadPercentage}] = p
+				require.Greater(t, p.LatencyUS, 0.0)
+				require.Greater(t, p.ErrorBoundUS, 0.0)
 				for _, v := range []float64{p.Creq, p.Mreq, p.BandwidthUtilization, p.L2Utilization} {
 					require.True(t, v > 0 && v <= 1, "%+v", p)
 				}
 			}
 			for k, p := range at {
-				if more, ok := at[[2]int{k[0], k[1] + 10}]; ok {
-					require.LessOrEqual(t, more.LatencyUs, p.LatencyUs, "a larger share is not slower")
+				if more, ok := at[[2]uint32{k[0], k[1] + 10}]; ok {
+					require.LessOrEqual(t, more.LatencyUS, p.LatencyUS, "a larger share is not slower")
 				}
-				if more, ok := at[[2]int{2 * k[0], k[1]}]; ok {
-					require.GreaterOrEqual(t, more.LatencyUs, p.LatencyUs, "a larger batch is not faster")
+				if more, ok := at[[2]uint32{2 * k[0], k[1]}]; ok {
+					require.GreaterOrEqual(t, more.LatencyUS, p.LatencyUS, "a larger batch is not faster")
 				}
 			}
 		})
@@ -125,6 +126,25 @@ func TestFilesThatAreNoGraphsSayWhatTheyAreEstimatedFrom(t *testing.T) {
 		require.Len(t, e.Warnings, 1)
 		require.Contains(t, e.Warnings[0], want)
 		require.GreaterOrEqual(t, e.Bound, 1.0)
+	}
+}
+
+func TestAWrittenProfileIsReadAsItIs(t *testing.T) {
+	g, err := data.Graph(os.DirFS("data"), "torchvision/squeezenet1_1")
+	require.NoError(t, err)
+	e := estimate(t, g, device(t, "A10", ""), estimator.DefaultGrid(4))
+	for _, name := range []string{"profile.json", "profile.csv"} {
+		path := filepath.Join(t.TempDir(), name)
+		require.NoError(t, estimator.WriteProfile(path, e.Profile))
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		back, err := grid.Read(bytes.NewReader(text))
+		require.NoError(t, err)
+		require.Len(t, back, 1)
+		require.Equal(t, "A10", back[0].GPUType)
+		require.Equal(t, grid.Estimated, back[0].Source)
+		require.Len(t, back[0].Points, len(e.Points))
+		require.InEpsilon(t, e.Points[0].LatencyUS, back[0].Points[0].LatencyUS, 1e-4)
 	}
 }
 

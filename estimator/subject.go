@@ -13,6 +13,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/onnx"
 	"github.com/conch-serving/conch/internal/onnx/shape"
+	"github.com/conch-serving/conch/plugins/policy/grid"
 )
 
 // Subject is a model file ready to be estimated: a graph, or a file that only its runtime can read.
@@ -78,12 +79,12 @@ func (s *Subject) Close() error {
 }
 
 // Estimate is the profile of a subject on a device.
-func (s *Subject) Estimate(declared Declared, grid Grid, d Device) (*Estimate, error) {
+func (s *Subject) Estimate(declared Declared, g Grid, d Device) (*Estimate, error) {
 	if s.Graph == nil {
-		return s.opaque(grid, d)
+		return s.opaque(g, d)
 	}
 	var assumed []string
-	e, err := Do(Request{Model: s.Name, Graph: s.Graph, Grid: grid, Device: d, Inputs: func(batch int) (map[string][]int64, error) {
+	e, err := Do(Request{Model: s.Name, Graph: s.Graph, Grid: g, Device: d, Inputs: func(batch int) (map[string][]int64, error) {
 		shapes, a, err := FeedShapes(s.Graph, declared, batch)
 		assumed = a
 		return shapes, err
@@ -96,9 +97,9 @@ func (s *Subject) Estimate(declared Declared, grid Grid, d Device) (*Estimate, e
 }
 
 // opaque is what can be said of a file that only its runtime reads: its memory is at least the file and a context. Of a python model not even that.
-func (s *Subject) opaque(grid Grid, d Device) (*Estimate, error) {
+func (s *Subject) opaque(g Grid, d Device) (*Estimate, error) {
 	e := &Estimate{
-		Profile: Profile{Model: s.Name, GPUType: d.Sheet.Name, Source: SourceEstimated, Points: []Point{}}, Basis: "size of the file", Bound: 1,
+		Profile: grid.Profile{Model: s.Name, GPUType: d.Sheet.Name, Source: grid.Estimated, Points: []grid.Point{}}, Basis: "size of the file", Bound: 1,
 		Memory: Memory{Context: d.Sheet.Context},
 	}
 	if s.Kind == "python model" {
@@ -106,11 +107,11 @@ func (s *Subject) opaque(grid Grid, d Device) (*Estimate, error) {
 	} else {
 		e.Memory.Parameters = float64(s.Size)
 		e.Warnings = []string{fmt.Sprintf("a %s is no ONNX graph: its memory is estimated from the size of the file, without activations; its latency is the time to read the file's bytes once from the GPU's memory, a lower bound that says nothing of arithmetic; Conch learns the profile by observing it", s.Kind)}
-		for _, batch := range grid.Batches {
-			for _, p := range grid.Shares {
+		for _, batch := range g.Batches {
+			for _, p := range g.Shares {
 				share := float64(p) / 100
 				us := (d.Factors.Fixed + float64(s.Size)/(d.Sheet.Bandwidth*min(1, share/d.Factors.Saturation))) * 1e6
-				e.Points = append(e.Points, Point{Batch: batch, ThreadPercentage: p, LatencyUs: us, ErrorBoundUs: 20 * us * float64(batch), Creq: share, Mreq: min(1, e.Memory.Total()/d.Sheet.Memory), BandwidthUtilization: 1, L2Utilization: 1})
+				e.Points = append(e.Points, grid.Point{Batch: uint32(batch), ThreadPercentage: uint32(p), LatencyUS: us, ErrorBoundUS: 20 * us * float64(batch), Creq: share, Mreq: min(1, e.Memory.Total()/d.Sheet.Memory), BandwidthUtilization: 1, L2Utilization: 1})
 			}
 		}
 		e.Bound = 20

@@ -12,7 +12,7 @@ import (
 	"github.com/conch-serving/conch/estimator/kernel"
 )
 
-//go:embed kernels.json factors.json
+//go:embed kernels.json factors.json uses.json
 var files embed.FS
 
 // Kernels reads the correction of kernels that were learnt from measurements of all GPU types; it is decoded once.
@@ -32,8 +32,13 @@ var Kernels = sync.OnceValues(func() (*kernel.Model, error) {
 })
 
 // Factors is factors.json: what was fitted to whole models, by GPU type and runtime.
-func Factors() []byte {
-	text, err := files.ReadFile("factors.json")
+func Factors() []byte { return read("factors.json") }
+
+// Uses is uses.json: how much of a GPU a model uses.
+func Uses() []byte { return read("uses.json") }
+
+func read(name string) []byte {
+	text, err := files.ReadFile(name)
 	if err != nil {
 		return []byte("{}") // cannot be: it is embedded
 	}

@@ -4,6 +4,7 @@
 package published
 
 import (
+	"bytes"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -14,8 +15,10 @@ import (
 
 	"github.com/conch-serving/conch/estimator"
 	"github.com/conch-serving/conch/estimator/data"
+	"github.com/conch-serving/conch/estimator/gpu"
 	"github.com/conch-serving/conch/estimator/kernel"
 	"github.com/conch-serving/conch/estimator/lower"
+	"github.com/conch-serving/conch/estimator/regress"
 	"github.com/conch-serving/conch/internal/onnx/shape"
 	"github.com/conch-serving/conch/internal/zoo"
 )
@@ -173,4 +176,98 @@ func precisionOf(gpuType string) kernel.Precision {
 		return kernel.TF32
 	}
 	return kernel.FP32
+}
+
+// Uses reads GPU/utilisation.csv of two GPU types: the features of gpulet's models and what a profiler measured of each, as samples of three targets.
+func Uses(fsys fs.FS, kernels *kernel.Model) (creq, l2, bandwidth *regress.Samples, err error) {
+	creq, l2, bandwidth = &regress.Samples{}, &regress.Samples{}, &regress.Samples{}
+	for _, gpuName := range []string{"2080ti", "rtx3080"} {
+		sheet, err := gpu.Find(gpuName)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		text, err := fs.ReadFile(fsys, gpuName+"/utilisation.csv")
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		d := &estimator.Device{Sheet: sheet, Kernels: kernels, Runtime: lower.Eager(), Factors: estimator.Priors(lower.Eager())}
+		for i, row := range rows[1:] {
+			var v [5]float64
+			for j := 1; j < 5; j++ {
+				if v[j], err = strconv.ParseFloat(row[j], 64); err != nil {
+					return nil, nil, nil, fmt.Errorf("%s/utilisation.csv, line %d: %w", gpuName, i+2, err)
+				}
+			}
+			launches, err := launchesOf(fsys, row[0], int(v[1]))
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			names, features := estimator.UseFeatures(d, launches)
+			for k, s := range []*regress.Samples{creq, l2, bandwidth} {
+				s.Names = names
+				s.X, s.Y, s.Groups = append(s.X, features), append(s.Y, v[2+k]/100), append(s.Groups, row[0])
+			}
+		}
+	}
+	return creq, l2, bandwidth, nil
+}
+
+// launchesOf lowers a model of torchvision, or of the other graphs.
+func launchesOf(fsys fs.FS, model string, batch int) ([]lower.Launch, error) {
+	g, err := data.Graph(fsys, "torchvision/"+model)
+	if errors.Is(err, fs.ErrNotExist) {
+		g, err = data.Graph(fsys, "other/"+model)
+	}
+	if err != nil {
+		return nil, err
+	}
+	shapes, _, err := estimator.FeedShapes(g, estimator.Declared{}, batch)
+	if err != nil {
+		return nil, err
+	}
+	r, err := g.Infer(shapes)
+	if err != nil {
+		return nil, err
+	}
+	return lower.Lower(r, lower.Options{Runtime: lower.Eager()}), nil
+}
+
+// UseOptions are those of the regressors of utilisations, which have few samples.
+func UseOptions() regress.Options {
+	return regress.Options{Seed: 1, Centres: 48, LassoPenalty: .005, RidgePenalty: .2, Boost: regress.BoostOptions{Trees: 60, Depth: 2, LeastLeaf: 8}}
+}
+
+// SharesTensorRT are the samples of V100/shares-tensorrt.csv of one source.
+func SharesTensorRT(fsys fs.FS, source string) ([]estimator.Sample, error) {
+	text, err := fs.ReadFile(fsys, "v100/shares-tensorrt.csv")
+	if err != nil {
+		return nil, err
+	}
+	rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	s := newSampler(fsys, "torchvision", lower.TensorRT(), kernel.FP32)
+	var all []estimator.Sample
+	for i, row := range rows[1:] {
+		if row[0] != source {
+			continue
+		}
+		batch, err1 := strconv.Atoi(row[2])
+		percentage, err2 := strconv.Atoi(row[3])
+		us, err3 := strconv.ParseFloat(row[4], 64)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return nil, fmt.Errorf("v100/shares-tensorrt.csv, line %d: %w", i+2, err)
+		}
+		l, in, err := s.lower(row[1], batch)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, estimator.Sample{Model: row[1], Batch: batch, Launches: l, Bytes: in, Share: float64(percentage) / 100, Seconds: us * 1e-6})
+	}
+	return all, nil
 }

@@ -77,15 +77,28 @@ func FitRidge(s *Samples, centres int, gamma, penalty float64, seed uint64) (*Ri
 
 // kernel writes the kernel of a row with every centre.
 func (r *Ridge) kernel(row, into []float64) {
+	var space [mostFeatures]float64
+	x := r.scaled(row, space[:0])
 	for a, c := range r.Centres {
-		into[a] = math.Exp(-r.Gamma / float64(len(c)) * r.distance(row, c))
+		into[a] = math.Exp(-r.Gamma / float64(len(c)) * distance(x, c))
 	}
 }
 
-func (r *Ridge) distance(row, centre []float64) float64 {
+// mostFeatures is how many features a prediction has room for without allocating.
+const mostFeatures = 32
+
+func (r *Ridge) scaled(row, into []float64) []float64 {
+	for j := range row {
+		into = append(into, r.at(row, j))
+	}
+	return into
+}
+
+func distance(a, b []float64) float64 {
+	b = b[:len(a)]
 	d := 0.0
-	for j, v := range centre {
-		e := r.at(row, j) - v
+	for j, v := range a {
+		e := v - b[j]
 		d += e * e
 	}
 	return d
@@ -93,9 +106,11 @@ func (r *Ridge) distance(row, centre []float64) float64 {
 
 // Predict is the model's value at a row of features: far from every centre it is the mean.
 func (r *Ridge) Predict(row []float64) float64 {
+	var space [mostFeatures]float64
+	x := r.scaled(row, space[:0])
 	y := r.Mean0
 	for a, c := range r.Centres {
-		y += r.Weights[a] * math.Exp(-r.Gamma/float64(len(c))*r.distance(row, c))
+		y += r.Weights[a] * math.Exp(-r.Gamma/float64(len(c))*distance(x, c))
 	}
 	return y
 }

@@ -59,6 +59,13 @@ func run(directory, without string) error {
 	if err := write(filepath.Join(directory, "kernels.json"), m, false); err != nil {
 		return err
 	}
+	uses, err := utilisations(os.DirFS(directory), m)
+	if err != nil {
+		return err
+	}
+	if err := write(filepath.Join(directory, "uses.json"), uses, false); err != nil {
+		return err
+	}
 	factors, err := whole(os.DirFS(directory), m)
 	if err != nil {
 		return err
@@ -79,6 +86,26 @@ func write(path string, value any, indent bool) error {
 		return err
 	}
 	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// utilisations fits how much of a GPU a model uses.
+func utilisations(fsys fs.FS, kernels *kernel.Model) (*estimator.Uses, error) {
+	creq, l2, bandwidth, err := published.Uses(fsys, kernels)
+	if err != nil {
+		return nil, err
+	}
+	u := &estimator.Uses{}
+	for _, one := range []struct {
+		name    string
+		samples *regress.Samples
+		into    **regress.Stack
+	}{{"creq", creq, &u.Creq}, {"l2", l2, &u.L2}, {"bandwidth", bandwidth, &u.Bandwidth}} {
+		if *one.into, err = regress.Fit(one.samples, published.UseOptions()); err != nil {
+			return nil, err
+		}
+		say(one.name, *one.into)
+	}
+	return u, nil
 }
 
 // whole fits factors to whole models, and takes the bound from models (or families) that were left out.

@@ -94,7 +94,7 @@ func (o *options) run(args []string) error {
 		return err
 	}
 	if o.write != "" {
-		if err := e.Profile.WriteFile(o.write); err != nil {
+		if err := estimator.WriteProfile(o.write, e.Profile); err != nil {
 			return err
 		}
 	}
@@ -187,7 +187,7 @@ func (o *options) sweep() error {
 			}
 			latency, batch := "", ""
 			if n := len(r.Points); n > 0 {
-				latency, batch = milliseconds(r.Points[n-1].LatencyUs), fmt.Sprint(r.Points[n-1].Batch)
+				latency, batch = milliseconds(r.Points[n-1].LatencyUS), fmt.Sprint(r.Points[n-1].Batch)
 			}
 			note := ""
 			if len(r.Warnings) > 0 {
@@ -217,7 +217,7 @@ func draw(t *output.Table, e *estimator.Estimate, explain bool) {
 	t.Line("")
 	t.Row("BATCH", "SHARE", "LATENCY", "BOUND", "CREQ", "MREQ", "BANDWIDTH", "L2")
 	for _, p := range e.Points {
-		t.Row(p.Batch, fmt.Sprintf("%d%%", p.ThreadPercentage), milliseconds(p.LatencyUs), "± "+milliseconds(p.ErrorBoundUs), percent(p.Creq), percent(p.Mreq), percent(p.BandwidthUtilization), percent(p.L2Utilization))
+		t.Row(p.Batch, fmt.Sprintf("%d%%", p.ThreadPercentage), milliseconds(p.LatencyUS), "± "+milliseconds(p.ErrorBoundUS), percent(p.Creq), percent(p.Mreq), percent(p.BandwidthUtilization), percent(p.L2Utilization))
 	}
 	if explain {
 		t.Line("")
@@ -238,14 +238,14 @@ func draw(t *output.Table, e *estimator.Estimate, explain bool) {
 	}
 }
 
-func first(e *estimator.Estimate) int {
+func first(e *estimator.Estimate) uint32 {
 	if len(e.Points) == 0 {
 		return 1
 	}
 	return e.Points[0].Batch
 }
 
-func last(e *estimator.Estimate) int {
+func last(e *estimator.Estimate) uint32 {
 	if len(e.Points) == 0 {
 		return 1
 	}
