@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/conch-serving/conch/plugins/conch"
 	"github.com/conch-serving/conch/plugins/gpulet"
 	"github.com/conch-serving/conch/plugins/nexus"
 	"github.com/conch-serving/conch/plugins/policy"
@@ -29,6 +30,7 @@ func New(name string) (policy.Policy, bool) {
 
 func constructors() map[string]func() policy.Policy {
 	return map[string]func() policy.Policy{
+		conch.Name:  func() policy.Policy { return conch.New(static.New(), nexus.New(), gpulet.New()) },
 		gpulet.Name: func() policy.Policy { return gpulet.New() },
 		nexus.Name:  func() policy.Policy { return nexus.New() },
 		static.Name: func() policy.Policy { return static.New() },

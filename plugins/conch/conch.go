@@ -1,0 +1,180 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/pack"
+)
+
+// Name is what the policy is called.
+const Name = "conch"
+
+const version = "1.0.0"
+
+// Parameters.
+const (
+	paramHorizon  = "horizon"
+	paramPatience = "patience"
+	paramMinGain  = "least_gain"
+)
+
+// Policy is Conch's own placement. It has no state.
+type Policy struct {
+	// beginnings are the policies whose plans are tried first.
+	beginnings []policy.Policy
+}
+
+var _ policy.Policy = Policy{}
+
+// New makes the policy. Beginnings are other policies, whose plans it is never worse than on the traffic that it is asked about; one that fails
+// or lacks what it needs is left out.
+func New(beginnings ...policy.Policy) Policy { return Policy{beginnings: beginnings} }
+
+// Describe implements [policy.Policy].
+func (Policy) Describe(context.Context) (*policy.Description, error) {
+	return &policy.Description{
+		Name: Name, Version: version,
+		Summary:     "Searches for the placement that serves most, starting from the other policies' plans, by simulation.",
+		Needs:       []string{policy.NeedProfiles},
+		Disciplines: []string{"adaptive", "deferred", "eager"},
+		Parameters: []*policy.Parameter{
+			{Name: paramHorizon, Type: policy.TypeFloat, DefaultValue: "300", Documentation: "Seconds over which a gain in goodput has to pay for the requests that a change disturbs."},
+			{Name: paramPatience, Type: policy.TypeInt, DefaultValue: "4", Documentation: "Rounds of local search without a gain after which it ends before its budget is spent."},
+			{Name: paramMinGain, Type: policy.TypeFloat, DefaultValue: "0.002", Documentation: "Least relative gain in goodput that counts as one."},
+		},
+	}, nil
+}
+
+type settings struct {
+	horizon, gain float64
+	patience      int
+}
+
+func read(s *policy.Snapshot) (*settings, error) {
+	d, err := Policy{}.Describe(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	all, err := d.Resolve(s.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+	set := &settings{}
+	// Resolve has seen that the texts are of their types.
+	set.horizon, _ = strconv.ParseFloat(all[paramHorizon], 64)
+	set.gain, _ = strconv.ParseFloat(all[paramMinGain], 64)
+	set.patience, _ = strconv.Atoi(all[paramPatience])
+	if set.horizon <= 0 || set.patience < 1 || set.gain < 0 {
+		return nil, fmt.Errorf("conch: %s is above 0, %s at least 1, %s not below 0", paramHorizon, paramPatience, paramMinGain)
+	}
+	return set, nil
+}
+
+// Plan implements [policy.Policy].
+func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*policy.Plan, error) {
+	set, err := read(s)
+	if err != nil {
+		return nil, err
+	}
+	w := &world{s: s, x: policy.NewIndex(s)}
+	candidates := w.beginnings(ctx, p.beginnings)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	search := &search{w: w, set: set, host: h, left: s.GetEvaluations()}
+	best, err := search.best(ctx, candidates)
+	if errors.Is(err, policy.ErrNoEvaluation) || err == nil && best.outcome == nil {
+		// Nothing can be evaluated: the first beginning that is a plan.
+		only := candidates[0]
+		only.plan.Reasons = append(only.plan.Reasons, &policy.Reason{Text: "nothing could be evaluated (no traffic, or no evaluations are allowed): the plan is " + only.from})
+		return finish(only.plan), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if best, err = search.improve(ctx, best); err != nil {
+		return nil, err
+	}
+	best = search.keep(best)
+	best.plan.Reasons = append(best.plan.Reasons, &policy.Reason{Text: fmt.Sprintf(
+		"%s: goodput %.1f/s, %.2f%% bad, on %d GPUs; the best of %d plans that were evaluated, %d steps of local search brought something",
+		best.from, best.outcome.GetGoodput(), 100*best.outcome.GetBadRate(), best.outcome.GetGpus(), search.evaluated, search.steps)})
+	for _, m := range best.outcome.GetModels() {
+		best.plan.Predictions = append(best.plan.Predictions, &policy.Prediction{
+			Model: m.GetModel(), Goodput: m.GetGoodput(), BadRate: m.GetBadRate(), LatencyP99Us: m.GetLatencyP99Us(), MeanBatch: m.GetMeanBatch(),
+		})
+	}
+	return finish(best.plan), nil
+}
+
+func finish(p *policy.Plan) *policy.Plan {
+	p.Policy, p.PolicyVersion = Name, version
+	return p
+}
+
+// world is the snapshot with what the search asks of it.
+type world struct {
+	s *policy.Snapshot
+	x *policy.Index
+}
+
+// candidate is a plan and what became of it; outcome is nil until it was evaluated.
+type candidate struct {
+	plan    *policy.Plan
+	from    string
+	outcome *policy.Outcome
+}
+
+// beginnings are the plans of other policies, the plan in force as far as it still can be, every model everywhere, and groups of models.
+// There is at least one.
+func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candidate {
+	var all []*candidate
+	add := func(from string, p *policy.Plan) {
+		for _, c := range all {
+			if same(c.plan, p) {
+				return
+			}
+		}
+		all = append(all, &candidate{plan: p, from: from})
+	}
+	if len(w.s.GetCurrent().GetPartitions()) > 0 {
+		add("the plan in force", w.build(w.read(w.s.GetCurrent())))
+	}
+	add("every model wherever it fits", w.build(w.everywhere()))
+	for _, other := range others {
+		d, err := other.Describe(ctx)
+		if err != nil || len(d.Unmet(w.s)) > 0 {
+			continue
+		}
+		asked := &policy.Snapshot{}
+		proto.Merge(asked, w.s)
+		if asked.Parameters, err = d.Resolve(nil); err != nil {
+			continue
+		}
+		if p, err := other.Plan(ctx, asked, policy.NoEvaluation{}); err == nil {
+			add("as "+d.GetName()+" has it", w.build(w.read(p)))
+		}
+	}
+	for _, l := range w.groups() {
+		add("groups of models by how long they block", w.build(l))
+	}
+	return all
+}
+
+// same reports whether two plans put the same models in the same places with the same disciplines.
+func same(a, b *policy.Plan) bool {
+	return proto.Equal(&policy.Plan{Partitions: a.GetPartitions(), Dispatch: a.GetDispatch(), Recipes: a.GetRecipes()},
+		&policy.Plan{Partitions: b.GetPartitions(), Dispatch: b.GetDispatch(), Recipes: b.GetRecipes()})
+}
+
+// floor is an empty packing of the world.
+func (w *world) floor() *pack.Floor { return pack.New(w.s) }

@@ -1,0 +1,220 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conch
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/pack"
+)
+
+// layout is a plan as the search changes it: what lies where, by host, and the discipline of models that have another than adaptive.
+type layout struct {
+	parts       []part
+	disciplines map[string]string
+}
+
+// part is one partition: the index of its host on the floor, its share, and the models in it, sorted.
+type part struct {
+	host   int
+	share  uint32
+	models []string
+}
+
+func (l *layout) clone() *layout {
+	c := &layout{parts: make([]part, len(l.parts)), disciplines: make(map[string]string, len(l.disciplines))}
+	for i, p := range l.parts {
+		c.parts[i] = part{p.host, p.share, slices.Clone(p.models)}
+	}
+	for model, discipline := range l.disciplines {
+		c.disciplines[model] = discipline
+	}
+	return c
+}
+
+func (p *part) add(model string) {
+	if i, found := slices.BinarySearch(p.models, model); !found {
+		p.models = slices.Insert(p.models, i, model)
+	}
+}
+
+func (p *part) remove(model string) {
+	if i, found := slices.BinarySearch(p.models, model); found {
+		p.models = slices.Delete(p.models, i, i+1)
+	}
+}
+
+// read takes a plan apart. What lies on hosts that are not there any more is left out.
+func (w *world) read(p *policy.Plan) *layout {
+	l := &layout{disciplines: make(map[string]string)}
+	hosts := make(map[[2]string]int)
+	for i, h := range w.floor().Hosts {
+		hosts[[2]string{h.Node, h.GPU}] = i
+	}
+	for _, q := range p.GetPartitions() {
+		host, ok := hosts[[2]string{q.GetNode(), q.GPU()}]
+		if !ok || len(q.GetGpus()) > 1 {
+			continue
+		}
+		one := part{host: host, share: q.GetThreadPercentage()}
+		for _, in := range q.GetInstances() {
+			for _, model := range p.ModelsOf(in) {
+				if w.x.Model(model) != nil {
+					one.add(model)
+				}
+			}
+		}
+		l.parts = append(l.parts, one)
+	}
+	for _, d := range p.GetDispatch() {
+		if d.GetDiscipline() != "adaptive" && slices.Contains(disciplines(), d.GetDiscipline()) && len(d.GetParameters()) == 0 {
+			l.disciplines[d.GetModel()] = d.GetDiscipline()
+		}
+	}
+	return l
+}
+
+func disciplines() []string { return []string{"adaptive", "deferred", "eager"} }
+
+// build makes a plan of a layout: what the rules forbid is left out, and who has no place gets one where there is room.
+func (w *world) build(l *layout) *policy.Plan {
+	f := w.floor()
+	for _, q := range l.parts {
+		h := f.Hosts[q.host]
+		p := pinnedLike(h, q.share)
+		if p == nil {
+			if q.share < 1 || q.share > h.FreeShare() {
+				continue
+			}
+			p = f.Open(h, q.share)
+		}
+		for _, model := range q.models {
+			if f.Refuse(p, model, 0) == "" {
+				f.Put(p, model, 0, 0)
+			}
+		}
+	}
+	f.Rest()
+	return f.Plan(Name, version, func(model string) *policy.Dispatch {
+		return &policy.Dispatch{Discipline: cmp.Or(l.disciplines[model], "adaptive")}
+	})
+}
+
+// pinnedLike is a partition of the share that a pinned model keeps on the host; nil where there is none.
+func pinnedLike(h *pack.Host, share uint32) *pack.Part {
+	for _, p := range h.Parts {
+		if p.Pinned() && p.Share == share {
+			return p
+		}
+	}
+	return nil
+}
+
+// everywhere has every model on every whole GPU.
+func (w *world) everywhere() *layout {
+	l := &layout{disciplines: make(map[string]string)}
+	for i, h := range w.floor().Hosts {
+		if h.OnCPU() {
+			continue
+		}
+		one := part{host: i, share: 100}
+		for _, m := range w.s.GetModels() {
+			one.add(m.GetName())
+		}
+		l.parts = append(l.parts, one)
+	}
+	return l
+}
+
+// blocks is how long a batch of the model keeps others waiting at the least, and load what of a GPU its rate needs in the batches that its SLO
+// allows; both on the first type of GPU that it has a profile for.
+func (w *world) blocks(m *policy.Model) (us, load float64, ok bool) {
+	for _, g := range w.x.GPUs() {
+		p := w.x.UsableProfile(m.GetName(), g.GetType())
+		if p == nil || g.GetUnavailable() {
+			continue
+		}
+		us, _ = p.Latency(1, 100)
+		batch := max(1, m.GetMaxBatchSize())
+		if slo := float64(m.GetSloUs()); slo > 0 {
+			batch = max(1, p.MaxBatch(100, batch, slo/2))
+		}
+		l, _ := p.Latency(batch, 100)
+		return us, math.Max(m.GetRowRate(), m.GetRate()) * l / float64(batch) / 1e6, true
+	}
+	return 0, 0, false
+}
+
+// groups are layouts in which models that block long and models that cannot wait have GPUs of their own: the models in the order of their
+// SLO over what they block, cut in two at every place, the GPUs in proportion to the load of the two sides, and one more or less. A heavy
+// model beside tight ones is where a shared GPU serves neither.
+func (w *world) groups() []*layout {
+	type known struct {
+		name       string
+		slack, use float64
+	}
+	var models []known
+	var others []string
+	total := 0.0
+	for _, m := range w.s.GetModels() {
+		us, load, ok := w.blocks(m)
+		if !ok || m.GetRate() <= 0 {
+			others = append(others, m.GetName())
+			continue
+		}
+		models = append(models, known{m.GetName(), us / math.Max(1, float64(m.GetSloUs())), load})
+		total += load
+	}
+	var hosts []int
+	for i, h := range w.floor().Hosts {
+		if !h.OnCPU() {
+			hosts = append(hosts, i)
+		}
+	}
+	if len(models) < 2 || len(hosts) < 2 || total <= 0 {
+		return nil
+	}
+	var all []*layout
+	for _, key := range []func(known) float64{
+		func(k known) float64 { return float64(w.x.Model(k.name).GetSloUs()) },
+		func(k known) float64 { us, _, _ := w.blocks(w.x.Model(k.name)); return us },
+	} {
+		slices.SortStableFunc(models, func(a, b known) int { return cmp.Or(cmp.Compare(key(a), key(b)), strings.Compare(a.name, b.name)) })
+		first := 0.0
+		for cut := 1; cut < len(models); cut++ {
+			first += models[cut-1].use
+			if key(models[cut]) < 1.3*key(models[cut-1]) {
+				// They are of one kind.
+				continue
+			}
+			share := int(math.Round(first / total * float64(len(hosts))))
+			for _, n := range []int{share, share - 1, share + 1} {
+				if n < 1 || n >= len(hosts) {
+					continue
+				}
+				l := &layout{disciplines: make(map[string]string)}
+				for i, host := range hosts {
+					one := part{host: host, share: 100}
+					side := models[:cut]
+					if i >= n {
+						side = models[cut:]
+					}
+					for _, k := range side {
+						one.add(k.name)
+					}
+					for _, name := range others {
+						one.add(name)
+					}
+					l.parts = append(l.parts, one)
+				}
+				all = append(all, l)
+			}
+		}
+	}
+	return all
+}
