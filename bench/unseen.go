@@ -25,7 +25,7 @@ import (
 
 const (
 	// developmentSeed unseenLoads the loads that adaptive was developed on; finalSeed was chosen when its development was over.
-	developmentSeed, finalSeed = 20260101, 0
+	developmentSeed, finalSeed = 20260101, 20261122
 	// unseenRequests is how many requests of the rarest model a trial has at least, unseenMost how many of all models at most.
 	unseenRequests, unseenMost = 4000, 60000
 	// longestTrial is in seconds.
@@ -211,7 +211,7 @@ func (b *bench) unseen(ctx context.Context, r *figure.Report) error {
 	for _, set := range []struct {
 		name  string
 		loads []draw
-	}{{"named", namedLoads()}, {"development", b.drawnLoads(developmentSeed)}, {"final", nil}} {
+	}{{"named", namedLoads()}, {"development", b.drawnLoads(developmentSeed)}, {"final", b.drawnLoads(finalSeed)}} {
 		all, err := b.verdicts(ctx, set.name, set.loads)
 		if err != nil {
 			return err

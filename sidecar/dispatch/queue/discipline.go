@@ -51,6 +51,9 @@ type Blocker interface {
 	// Keeps is how many partitions are to be kept for each that a model under it
 	// needs, from batches for which that model could not wait.
 	Keeps() float64
+	// Blocks tells that the candidate would be in the way of others, so that it
+	// takes a slow partition rather than a fast one.
+	Blocks(l *Load) bool
 	// Unblocked returns the moment from which a candidate that could start may do
 	// so, if nothing ends before; now or earlier means at once.
 	Unblocked(now Time, l *Load) Time

@@ -196,7 +196,7 @@ func (c *candidate) take(now Time, r *Request) {
 func (c *candidate) mark() {
 	t := c.svc.Table
 	c.Full = c.Full || c.Rows >= c.svc.most
-	c.Newest = c.last.Arrival
+	c.Newest, c.Waiting = c.last.Arrival, c.lane.rows
 	c.Latest = c.Deadline - t.At(c.Rows)
 	c.Frontrun = c.Deadline - t.At(c.Rows+1)
 }

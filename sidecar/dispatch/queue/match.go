@@ -56,7 +56,7 @@ func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *partition) {
 		if c.exec > now {
 			continue
 		}
-		if p := freeFor(l, c.svc); p != nil && (on == nil || before(p, on) < 0) && !c.blocked(now) {
+		if p := freeFor(l, c.svc); p != nil && (on == nil || c.prefers(p, best, on)) && !c.blocked(now) {
 			best, on = c, p
 		}
 	}
@@ -93,6 +93,17 @@ func (svc *service) unblocked(now Time, l *Load, b Blocker) Time {
 	pl := svc.group.pool
 	pl.Kept.Renew(pl.Need, pl.Usable)
 	return b.Unblocked(now, l)
+}
+
+// prefers tells that a candidate goes to p rather than its sibling o of another class to
+// on: to the smaller rank, but where it would block others, to the slower class.
+func (c *candidate) prefers(p *partition, o *candidate, on *partition) bool {
+	if b := c.lane.m.blocker; b != nil && c.svc.Table != nil && o.svc.Table != nil && c.first == o.first && b.Blocks(&c.Load) {
+		if mine, its := c.svc.Table.At(1), o.svc.Table.At(1); mine != its {
+			return mine > its
+		}
+	}
+	return before(p, on) < 0
 }
 
 // freeFor returns the idle partition of the smallest rank that a lane may use.
@@ -192,7 +203,7 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 		hold, edge := svc.hold, svc.edge
 		if u := l.m.surger; u != nil {
 			if load := u.surgeLoad(now, &c.Load, l.m.rows); load > svc.group.pool.Load() {
-				hold, edge = u.hold(&c.Load, load)
+				hold, _ = u.hold(&c.Load, load)
 				hold = min(hold, svc.most)
 			}
 		}
@@ -420,7 +431,7 @@ func hurried(l *lane, now Time) (best *candidate, on *partition, at Time, blocke
 			continue
 		}
 		p := freeFor(l, c.svc)
-		if p == nil || on != nil && before(p, on) > 0 {
+		if p == nil || on != nil && !c.prefers(p, best, on) {
 			continue
 		}
 		if from := hurryOf(c, now); from > now {

@@ -43,6 +43,8 @@ type model struct {
 	trial trial
 	probe probe
 
+	perRequest float64 // rows, on average; zero while none has come
+	claimed    int     // the rows that the model's slack is reckoned with
 	epoch      uint32  // of the rate that the services were last aimed with
 	need       float64 // the mean of what its services say; its part of its pool's
 	crowd      float64 // likewise its part
@@ -219,10 +221,11 @@ func (m *model) unserve() {
 // claim works out how long a lone request can wait for a partition, and has the pool
 // keep partitions from batches that take longer.
 func (m *model) claim() {
+	m.claimed = m.usual()
 	slack, known := Time(0), false
 	for _, svc := range m.services {
 		if svc.Table != nil && m.spec.SLO > 0 { // the fastest class decides
-			slack, known = max(slack, m.spec.SLO-svc.Table.At(1)), true
+			slack, known = max(slack, m.spec.SLO-svc.Table.At(m.claimed)), true
 		}
 	}
 	if !known {
@@ -235,6 +238,15 @@ func (m *model) claim() {
 		m.pool.Kept.Claim(slack, &m.need, m.blocker.Keeps())
 	}
 }
+
+// usual is how many rows a request has, on average.
+func (m *model) usual() int { return max(1, int(math.Round(m.perRequest))) }
+
+// manyRequests is over how many requests rows are averaged, more or less.
+const manyRequests = 64
+
+// asks counts a request's rows.
+func (m *model) asks(rows int32) { m.perRequest += (float64(rows) - m.perRequest) / manyRequests }
 
 // lateLimit bounds batches of requests that were given up: to what takes half
 // the SLO, so that a request that arrives meanwhile can still make it, or twice
@@ -274,6 +286,10 @@ const heavier = .01
 // the model keeps busy.
 func (m *model) aim() {
 	m.epoch = m.rate.epoch
+	if m.pool != nil && m.claimed != m.usual() {
+		m.pool.Kept.Release(&m.need)
+		m.claim()
+	}
 	perSecond, known := m.rate.perSecond()
 	dispersion := m.rate.dispersion()
 	sum := 0.0

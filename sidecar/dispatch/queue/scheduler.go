@@ -67,6 +67,7 @@ func (s *Scheduler) Enqueue(now Time, id ModelID, r *Request) {
 		return
 	}
 	m.rate.add(now, r.Rows)
+	m.asks(r.Rows)
 	s.renew(m, now)
 	s.admit(m, r, now)
 	s.end(m.pool, now)

@@ -24,6 +24,8 @@ type Load struct {
 type Batch struct {
 	// Rows is |B|, Requests how many requests it is made of.
 	Rows, Requests int
+	// Waiting is how many rows wait that may share batches with B, B's included.
+	Waiting int
 	// Full tells that nothing can join any more: the row limit is reached, or
 	// the next queued request does not fit into the batch or its deadline.
 	Full bool
@@ -45,7 +47,7 @@ type Model struct {
 	MaxBatch int
 	SLO      Time
 	// Slack is how long a lone request of the model can wait for a partition: its
-	// SLO less l(1).
+	// SLO less l of the rows that requests usually have.
 	Slack Time
 	// Known tells that the rate is known. Rate is in rows per second.
 	Known bool

@@ -43,9 +43,6 @@ type Params struct {
 	// Dearer how much more such a batch may cost at most.
 	Bearable, Dearer float64
 
-	// Many is the number of partitions above which one is soon free; Burst and Surge.
-	Many, Burst, Surge float64
-
 	// Which batches may start at all: Unblocked.
 
 	// Keep is how many partitions are kept for each that tighter models need.
@@ -76,7 +73,6 @@ func Defaults() Params {
 	return Params{
 		Idle: .5, Margin: .05, Stagger: .5, Light: 1.4, WorthSlack: .2, WorthMost: .1, Crowd: 1, Torrent: 4, Haste: .3, Bursty: 2, Quiet: .06, Scarce: 8,
 		InTheWay: .02, MostInTheWay: .3, Bearable: .8, Dearer: .3,
-		Many: 8, Burst: 2, Surge: 8,
 		Keep: 1, Calm: .75, Gathers: .7, Plenty: 8, Overload: 1.5, Edge: .25,
 	}
 }

@@ -15,8 +15,7 @@ import "math"
 // goes between them. That is worth the more the burstier arrivals are, the
 // more time of the partitions is to spare.
 //
-// Where such a b takes longer than T, whoever is urgent is late behind any of its
-// batches: see brief.
+// Where such a b takes longer than T it is another: see brief.
 func (p Params) MaxRows(l *Load) int {
 	m, around := l.Model, float64(l.Pool.Around())
 	if p.InTheWay == 0 || p.MostInTheWay == 0 || m.Rate == 0 || around == 0 {
@@ -24,13 +23,7 @@ func (p Params) MaxRows(l *Load) int {
 	}
 	load := l.Pool.Load()
 	weight := min(p.MostInTheWay, p.InTheWay*math.Pow(m.Dispersion, .75)/max(load*load, .01))
-	if p.Many > 0 {
-		weight *= math.Sqrt(min(1, p.Many/float64(m.Partitions)))
-	}
 	cost := func(b int) float64 {
-		if p.Burst > 0 && p.served(l, b) < p.Burst*m.Dispersion {
-			return math.Inf(1)
-		}
 		t := float64(m.Table.At(b))
 		return t / float64(b) * (1 + weight*t/around)
 	}
@@ -43,22 +36,20 @@ func (p Params) MaxRows(l *Load) int {
 	if float64(m.Table.At(best)) <= around || math.IsInf(least, 1) {
 		return best
 	}
-	brief := best
-	for brief > 0 && float64(m.Table.At(brief)) > p.Bearable*around {
-		brief--
+	if b := p.brief(l); b > 0 && p.Dearer > 0 && cost(b) <= (1+min(p.Dearer, weight+max(0, 1/load-1)))*least {
+		return b
 	}
-	rare := min(1, math.Pow(8/float64(m.Partitions), 2))
-	if more := min(p.Dearer, rare*(weight+max(0, 1/load-1))); brief > 0 && p.Dearer > 0 && cost(brief) <= (1+more)*least {
-		return brief
-	}
-	if p.Surge > 0 && p.served(l, best) >= p.Surge*m.Dispersion {
-		return best
-	}
-	return m.MaxBatch
+	return best
 }
 
-// served is how many rows batches of b can serve within the SLO.
-func (p Params) served(l *Load, b int) float64 {
-	m := l.Model
-	return float64(m.Partitions) * float64(b) * math.Floor(float64(m.SLO)/float64(m.Table.At(b)))
+// brief is the largest batch that others can wait for, zero if there is none. Where the
+// best b takes longer than T, whoever is urgent is late behind any of its batches. Then
+// it is that one, if it costs at most min(Dearer, k + 1/load - 1) more.
+func (p Params) brief(l *Load) int {
+	bearable := p.Bearable * float64(l.Pool.Around())
+	b := l.Model.MaxBatch
+	for b > 0 && float64(l.Model.Table.At(b)) > bearable {
+		b--
+	}
+	return b
 }

@@ -47,13 +47,9 @@ func TestMaxRows(t *testing.T) {
 		{"they gain little", demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .9}, 3},
 		{"more is to spare", demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .3}, 1},
 		{"others would wait for a burst", demand{Table: weak, SLO: 59 * ms, Dispersion: 10, Load: .9}, 1},
-		{"less long for one of many partitions", demand{Table: weak, SLO: 59 * ms, Dispersion: 10, Load: .9, Partitions: 64}, 2},
-		{"a burst that takes all the partitions", demand{Table: weak, SLO: 59 * ms, Dispersion: 100, Load: .9}, 64},
-		{"small batches would take too long for others as well", demand{Table: latency.Linear(40*ms, 28*ms, 64), SLO: 378 * ms, Dispersion: 10, Load: .5}, 64},
+		{"any batch takes too long for others: the cheapest", demand{Table: latency.Linear(40*ms, 28*ms, 64), SLO: 378 * ms, Dispersion: 10, Load: .5}, 2},
 		{"others can wait for one of its rows, and no longer", demand{Table: heavy, SLO: 420 * ms, Dispersion: 10, Load: .9, Around: 60 * ms}, 1},
 		{"but there is no time to lose", demand{Table: heavy, SLO: 420 * ms, Dispersion: 1, Load: 1, Around: 60 * ms}, 9},
-		{"nor for a burst", demand{Table: heavy, SLO: 420 * ms, Dispersion: 100, Load: 1, Around: 60 * ms}, 64},
-		{"and one of many partitions is soon free", demand{Table: heavy, SLO: 420 * ms, Dispersion: 10, Load: .9, Around: 60 * ms, Partitions: 64}, 6},
 		{"others who have time", demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .9, Around: 4000 * ms}, 7},
 	} {
 		c.d.Rate = 100

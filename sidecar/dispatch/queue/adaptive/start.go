@@ -143,15 +143,34 @@ func (p Params) silence(l *Load) Time {
 // whose batches block: few large executions leave more to the others than many small.
 func (p Params) Unblocked(now Time, l *Load) Time {
 	k := &l.Pool.Kept
-	bound := min(l.Model.Table.At(l.Rows), l.Model.Slack)
-	if p.Keep == 0 || bound <= k.tightest() {
+	if !p.Blocks(l) {
 		return now
 	}
+	bound := min(l.Model.Table.At(l.Rows), l.Model.Slack)
 	at := lapse(now, l.Pool.Running.ends, k.hard, bound)
-	if latest := p.patience(l); now < latest && l.Pool.Load() < p.Calm {
+	if l.Pool.Load() >= p.Calm {
+		return at
+	}
+	if latest := p.inTurns(l, k.soft, bound); now < latest {
 		at = max(at, min(latest, lapse(now, l.Pool.Running.ends, k.soft, bound)))
 	}
 	return at
+}
+
+// inTurns is when a batch must start so that all that wait, and one batch more, can be served by the deadline,
+// one after another on as many partitions as the batch may hold.
+func (p Params) inTurns(l *Load, slacks []Time, bound Time) Time {
+	held := 1
+	for held+1 < len(slacks) && slacks[held] >= bound {
+		held++
+	}
+	turns := (l.Waiting + l.Rows*held - 1) / (l.Rows * held)
+	return p.patience(l) - Time(turns)*l.Model.Table.At(l.Rows)
+}
+
+// Blocks tells that some model could not wait until the batch ends.
+func (p Params) Blocks(l *Load) bool {
+	return p.Keep > 0 && min(l.Model.Table.At(l.Rows), l.Model.Slack) > l.Pool.Kept.tightest()
 }
 
 // lapse is when a batch may join those that run, the ends of which are given, the latest
