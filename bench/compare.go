@@ -298,9 +298,5 @@ func matrixRemarks(r *figure.Report) []figure.Remark {
 			Text: "A value is the geometric mean over the seeds. All disciplines get the same arrivals with the same seed, and under bursts seeds differ by more than disciplines do; so `adaptive` and the best of the others are compared seed by " +
 				"seed, and where three do not tell whether it is below .995, there are up to twelve. " + strings.Join(counts, ". ") + ".",
 		},
-		{
-			About: "How much room there is",
-			Text:  "`make bench BENCH=room` sets searches that know more beside `adaptive`, one model on GPUs of its own. What they hold, and what follows, is said there.",
-		},
 	}
 }

@@ -58,7 +58,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")
 
 	flags.Float64Var(&b.stretch, "stretch", defaultStretch, "factor on emulated times and lengths: a busy machine needs more (fidelity)")
-	flags.BoolVar(&b.quick, "quick", false, "measure for a part of the time: to see that it works, not to cite (live: half, without confirmation; reproduce, ablation, compare, room: a twentieth); the results file stays as it is")
+	flags.BoolVar(&b.quick, "quick", false, "measure for a part of the time: to see that it works, not to cite (live: half, without confirmation; reproduce, ablation, compare: a twentieth); the results file stays as it is")
 
 	measure := func(use, short string, run func(context.Context, *figure.Report) error) {
 		root.AddCommand(&cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
@@ -85,7 +85,6 @@ func command(out, progress io.Writer) *cobra.Command {
 
 	measure("estimator", "How far off estimates are on what their fit never saw, and how long one takes; --only neusight, shares, uses, zoo, model_ms or cpu", b.estimator)
 	measure("reproduce", "What Symphony's paper and its published scheduler say against the simulator", b.reproduce)
-	measure("room", "How much a search that knows all arrivals holds above adaptive, one simulated model on 1 to 16 GPUs", b.room)
 	measure("ablation", "What each rule of adaptive brings: its goodput over that without the rule, on simulated loads where the rule matters; --only RULE", b.ablation)
 	measure("compare", "Goodput of every discipline under a matrix of simulated loads; --only NAME for a part of it", b.matrix)
 

@@ -20,8 +20,6 @@ func explain(reports []*figure.Report) {
 			r.Remarks = differences(r)
 		case "compare":
 			r.Remarks = matrixRemarks(r)
-		case "room":
-			r.Remarks = roomRemarks(r)
 		case "ablation":
 			r.Remarks = ablationRemarks()
 		case "core":
@@ -156,56 +154,6 @@ func around(r *figure.Report) []figure.Remark {
 				v(below("deferred", 25, "gpus_used")), v(below("adaptive", 25, "gpus_used")), v(below("deferred", 50, "gpus_used")), v(below("adaptive", 50, "gpus_used"))),
 		},
 	}
-}
-
-// roomRemarks say where the searches are ahead of adaptive, and where they are not.
-func roomRemarks(room *figure.Report) []figure.Remark {
-	f := figuresOf(room)
-	var lines, above, behind []string
-	asked := map[string]bool{} // by kind of arrivals: the search that knows the rate
-	for _, shape := range []struct{ name, is string }{{"poisson", "Poisson arrivals"}, {"gamma30", "Gamma .3"}, {"gamma05", "Gamma .05"}} {
-		var ratios, on []string
-		for _, one := range room.Figures {
-			name, ok := strings.CutSuffix(one.Name, ".ratio")
-			_, gpus, _ := strings.Cut(name, ".gpus")
-			if !ok || !strings.Contains(name, "."+shape.name+".") {
-				continue
-			}
-			ratios, on = append(ratios, fmt.Sprintf("%.2f", one.Value)), append(on, gpus)
-			if one.Value > 1 {
-				above = append(above, "`"+one.Name+"`")
-			}
-			horizon, adaptive := name+".horizon.goodput", name+".adaptive.goodput"
-			if f.have(horizon, adaptive) {
-				asked[shape.name] = true
-				if f[horizon] > f[adaptive] {
-					behind = append(behind, "`"+horizon+"`")
-				}
-			}
-		}
-		if len(ratios) > 0 {
-			lines = append(lines, fmt.Sprintf("with %s %s on %s GPUs", shape.is, strings.Join(ratios, ", "), strings.Join(on, ", ")))
-		}
-	}
-	if len(lines) == 0 {
-		return nil
-	}
-	text := "`make bench BENCH=room` sets a search that knows every arrival beside `adaptive`, one model on GPUs of its own. `adaptive` holds of what that search holds: " + strings.Join(lines, "; ") + ". " +
-		"Where the search is ahead it has the future: it knows that a burst is over, and starts, or that another follows, and waits. "
-	if len(above) > 0 {
-		text += "It keeps a bounded number of schedules, so what it finds is no bound of what is possible but a goodput that is: a lower bound of the best. Where `adaptive` holds more (" + strings.Join(above, ", ") +
-			"), the search missed schedules that there are, and says nothing about the room above `adaptive`. The two also are not given the same number of arrivals, which counts under bursts. "
-	}
-	text += "The search that knows what a dispatcher knows, the rate, holds "
-	if len(behind) == 0 {
-		text += "less than `adaptive` wherever it was asked (`horizon` rows): no room is known that could be taken without knowing what comes."
-	} else {
-		text += "more than `adaptive` in " + strings.Join(behind, ", ") + ": there is room that could be taken without knowing what comes."
-	}
-	if asked["poisson"] && len(asked) == 1 {
-		text += " It was asked with Poisson arrivals only."
-	}
-	return []figure.Remark{{About: "How much room there is", Text: text}}
 }
 
 // coreRemarks set Symphony's own scheduler beside the queue.

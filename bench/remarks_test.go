@@ -84,15 +84,15 @@ func TestRemarksOnMixes(t *testing.T) {
 		values[n+"adaptive_prefix.goodput"], values[n+"eager_reserve.goodput"] = 18100, 17000
 		values[n+"adaptive.overall.goodput"], values[n+"eager_prefix.overall.goodput"] = 18800, 18400
 	}
-	said := mixes(with("reproduce", values))
-	require.Contains(t, said, "On the A100 `adaptive` holds 17100 req/s, 5% below the 18000 of eager with prefix drop; the gather bound leaves nobody more than 6% above the latter.")
-	require.Contains(t, said, "`adaptive` holds 18800, 2% above eager with prefix drop, 18400.")
-	require.Contains(t, said, "behind by its drop policy")
+	words := mixes(with("reproduce", values))
+	require.Contains(t, words, "On the A100 `adaptive` holds 17100 req/s, 5% below the 18000 of eager with prefix drop; the gather bound leaves nobody more than 6% above the latter.")
+	require.Contains(t, words, "`adaptive` holds 18800, 2% above eager with prefix drop, 18400.")
+	require.Contains(t, words, "behind by its drop policy")
 
 	values["fig9.gtx1080ti.mixed.adaptive.goodput"] = 18360
-	said = mixes(with("reproduce", values))
-	require.Contains(t, said, "On the 1080 Ti `adaptive` holds 18360 req/s, 2% above the 18000")
-	require.NotContains(t, said, "behind by its drop policy")
+	words = mixes(with("reproduce", values))
+	require.Contains(t, words, "On the 1080 Ti `adaptive` holds 18360 req/s, 2% above the 18000")
+	require.NotContains(t, words, "behind by its drop policy")
 
 	require.Empty(t, mixes(with("reproduce", nil)))
 }
@@ -103,44 +103,19 @@ func TestRemarksAroundThePeak(t *testing.T) {
 	b, _ := tiny("overload")
 	r := &figure.Report{File: "reproduce"}
 	require.NoError(t, b.reproduce(t.Context(), r))
-	said := text(around(r))
+	words := text(around(r))
 	f := figuresOf(r)
-	require.Contains(t, said, "deferred has "+fixed(f["overload.resnet50.deferred.load125.bad"])+" bad and `adaptive` "+fixed(f["overload.resnet50.adaptive.load125.bad"]))
-	require.Contains(t, said, "`adaptive` "+figure.Number(f["idle.resnet50.adaptive.load25.gpus_used"]))
-	require.NotContains(t, said, "%!")
-	require.NotContains(t, said, "NaN")
-}
-
-// TestRemarksOnRoom: where adaptive holds more than the search is named.
-func TestRemarksOnRoom(t *testing.T) {
-	require.Empty(t, roomRemarks(with("room", nil)))
-	r := &figure.Report{File: "room"}
-	for _, c := range []struct {
-		name  string
-		value float64
-	}{
-		{"room.equal1.poisson.equal.tight.gpus1.adaptive.goodput", 424}, {"room.equal1.poisson.equal.tight.gpus1.ratio", .906},
-		{"room.equal1.poisson.equal.tight.gpus1.horizon.goodput", 338}, {"room.equal1.gamma05.equal.tight.gpus16.ratio", 1.056},
-	} {
-		r.Add(c.name, c.value, "ratio", "")
-	}
-	said := text(roomRemarks(r))
-	require.Contains(t, said, "with Poisson arrivals 0.91 on 1 GPUs; with Gamma .05 1.06 on 16 GPUs.")
-	require.Contains(t, said, "Where `adaptive` holds more (`room.equal1.gamma05.equal.tight.gpus16.ratio`)")
-	require.Contains(t, said, "less than `adaptive` wherever it was asked")
-	require.Contains(t, said, "Poisson arrivals only")
-
-	r.Figures[2].Value, r.Figures[3].Value = 500, .9
-	said = text(roomRemarks(r))
-	require.NotContains(t, said, "holds more (")
-	require.Contains(t, said, "more than `adaptive` in `room.equal1.poisson.equal.tight.gpus1.horizon.goodput`")
+	require.Contains(t, words, "deferred has "+fixed(f["overload.resnet50.deferred.load125.bad"])+" bad and `adaptive` "+fixed(f["overload.resnet50.adaptive.load125.bad"]))
+	require.Contains(t, words, "`adaptive` "+figure.Number(f["idle.resnet50.adaptive.load25.gpus_used"]))
+	require.NotContains(t, words, "%!")
+	require.NotContains(t, words, "NaN")
 }
 
 // TestRemarkOnTheCore: Symphony's own scheduler stands beside the queue's figure.
 func TestRemarkOnTheCore(t *testing.T) {
 	require.Empty(t, coreRemarks(with("core", nil)))
-	said := text(coreRemarks(with("core", map[string]float64{"core.24x1000.requests_per_second": 7.12e6})))
-	require.Contains(t, said, "is 7.1 million on one core, 8.0 to 9.0 times that.")
+	words := text(coreRemarks(with("core", map[string]float64{"core.24x1000.requests_per_second": 7.12e6})))
+	require.Contains(t, words, "is 7.1 million on one core, 8.0 to 9.0 times that.")
 }
 
 // TestExplainKnowsEveryReportWithRemarks as docs/results.md has them.
@@ -150,7 +125,7 @@ func TestExplainKnowsEveryReportWithRemarks(t *testing.T) {
 	explain(reports)
 	for _, r := range reports {
 		switch r.File {
-		case "reproduce", "compare", "room", "ablation", "core", "cores":
+		case "reproduce", "compare", "ablation", "core", "cores":
 			require.NotEmpty(t, r.Remarks, r.File)
 		default:
 			require.Empty(t, r.Remarks, r.File)

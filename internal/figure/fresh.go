@@ -24,7 +24,6 @@ var measured = map[string][]string{
 	"overload":  {"sidecar/dispatch"},
 	"proxy":     {"sidecar/dispatch", "bench/proxy.go"},
 	"reproduce": {"sidecar/dispatch/queue", "sidecar/dispatch/forecast"},
-	"room":      {"sidecar/dispatch/queue", "sidecar/dispatch/forecast"},
 	"sim":       {"sidecar/sim", "sidecar/dispatch/queue", "sidecar/dispatch/forecast"},
 	"unseen":    {"sidecar/dispatch/queue", "sidecar/dispatch/forecast"},
 }
