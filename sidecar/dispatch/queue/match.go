@@ -220,6 +220,9 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 		p.experiment = experimentProbe
 		s.stats.Probes++
 	}
+	if s.trial > 0 {
+		c.vary()
+	}
 	l.m.probe.since++
 	l.m.trial.executes(c.Rows, now, s.trial)
 	l.waiting.cut(c.first, c.last)

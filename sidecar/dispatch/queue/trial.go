@@ -106,6 +106,18 @@ func (pl *pool) force(now, took Time) {
 	pl.forced = now + trialShare*max(1, took)/Time(max(1, pl.Usable))
 }
 
+// vary makes every sixteenth batch of a model without a usable profile half as large as it
+// could be: a model that is never without a backlog would otherwise be executed with one
+// batch size only, which says nothing of the others.
+func (c *candidate) vary() {
+	m := c.lane.m
+	if c.svc.table != nil || m.stepper != nil || m.probe.since < probeOften || c.Requests < 2 {
+		return
+	}
+	c.trim(max(1, c.Rows/2))
+	m.probe.since = 0
+}
+
 // widen makes a probe of a candidate that is about to start, if one is due: it adds waiting
 // requests as long as the deadline holds by the optimistic table. It reports whether it did.
 func (c *candidate) widen(now Time) bool {

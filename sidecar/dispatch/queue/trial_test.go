@@ -189,3 +189,19 @@ func TestSizesBelievedTooSlowAreProbed(t *testing.T) {
 		})
 	}
 }
+
+// A model without a profile that always has a backlog is executed with two batch sizes, so that it can be learnt.
+func TestTwoSizesAreExecutedWithoutAProfile(t *testing.T) {
+	f := trials(t)
+	m := f.model("adaptive", "reserve", queue.LateServe)
+	p := f.partition(0, 0, m)
+	sizes := map[int]int{}
+	f.enqueue(0, m, 17)
+	for now := queue.Time(10); now < 10_000; now += 10 {
+		f.enqueue(now, m, 8)
+		f.Complete(now, p)
+		sizes[f.last().Rows]++
+	}
+	require.Len(t, sizes, 2)
+	require.InDelta(t, 999./16, sizes[4], 5)
+}

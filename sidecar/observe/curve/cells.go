@@ -13,10 +13,17 @@ const (
 	// halfLife is how many seconds old a cell is that counts half, leastWeight what the
 	// oldest still counts.
 	halfLife    = 5
-	leastWeight = .08
-	// A calibration counts as so many seconds; half as much after calibratedLife
-	// seconds, and leastCalibrated of it for ever.
-	calibratedWeight, calibratedLife, leastCalibrated = 3, 600, .3
+	leastWeight = .15
+	// A disturbance is over within period seconds. What agrees beyond one period is no
+	// disturbance: each further one counts as a second for periodLife seconds, then half.
+	period, periodLife = 10, 300
+	// A calibration counts as so many seconds; half as much after calibratedLife seconds,
+	// and leastCalibrated of it for ever. Each second that contradicts it takes from it as
+	// from a share: one halves it, two leave a third. Where it was wrong about a size that
+	// is known well, it counts distrusted of that for the others.
+	calibratedWeight, calibratedLife, leastCalibrated, distrusted = 2.5, 600, .3, .3
+	// wrong is the difference, as a logarithm, by which a calibration was wrong.
+	wrong = .2
 	// doubt is the relative error that one second alone may have.
 	doubt = .3
 	// leastError is the relative standard error that is left to a value at least.
@@ -30,6 +37,9 @@ const (
 	freshEnough = .5
 	// sure is the weight in seconds from which on a size is known by itself.
 	sure = 3
+	// past is how many seconds ago a second is of which it is known by then whether it was
+	// disturbed, or the first of a lasting change.
+	past = 10
 	// enough executions of a batch size tell how much it varies.
 	enough = 5
 	// calibration stands for the moment in which all calibrations were made.
@@ -39,7 +49,7 @@ const (
 // weighed is a cell with what it counts.
 type weighed struct {
 	*cell
-	weight float64
+	weight, age float64
 }
 
 // evidence is what is known of one size from its own executions.
@@ -78,9 +88,10 @@ func (c *Curve) gather(now uint32) []evidence {
 			one := &s.ring[(s.next+i)%len(s.ring)]
 			// One execution of a second may be its only slow one.
 			n := float64(one.n)
-			w := n / (n + .5) * math.Exp2(-float64(now-min(now, one.second))/halfLife)
+			age := float64(now - min(now, one.second))
+			w := n / (n + .5) * math.Exp2(-age/halfLife)
 			e.fresh += w
-			e.cells = append(e.cells, weighed{one, max(leastWeight, w)})
+			e.cells = append(e.cells, weighed{one, max(leastWeight, w), age})
 		}
 		all = append(all, e)
 	}
@@ -105,7 +116,13 @@ func (c *Curve) gather(now uint32) []evidence {
 			i = len(all)
 			all = append(all, evidence{rows: rows})
 		}
-		all[i].cells = append(all[i].cells, weighed{one, w})
+		against := 0.
+		for _, c := range all[i].cells {
+			if math.Abs(c.log-one.log) > agreeing {
+				against++
+			}
+		}
+		all[i].cells = append(all[i].cells, weighed{one, w / (1 + against), 0})
 	}
 	slices.SortFunc(all, func(a, b evidence) int { return cmp.Or(-cmp.Compare(a.fresh, b.fresh), cmp.Compare(a.rows, b.rows)) })
 	return all
@@ -133,23 +150,37 @@ func onlyFresh(all []evidence) []evidence {
 // weigh makes one value of each size's cells. The freshest size goes first: what its cells
 // say of a second, whether and by how much everything was slower than now, holds for the
 // cells of the others.
-func weigh(all []evidence) []value {
+func weigh(all []evidence) ([]value, map[uint32]*votes) {
 	shifts := map[uint32]*votes{}
 	values := make([]value, 0, len(all))
-	for _, e := range all {
+	trust := 1.0 // in calibrations
+	for first, e := range all {
 		logs := make([]weighted, len(e.cells))
 		for i, c := range e.cells {
 			logs[i] = weighted{c.log, c.weight}
-			if s := shifts[c.second].median(); math.Abs(s) > disturbed {
-				logs[i].value -= s
+			if c.second == calibration {
+				logs[i].weight *= trust
+			}
+			shift := c.shift
+			if first == 0 {
+				shift = 0 // it is what the others are held against
+			}
+			if v := shifts[c.second]; v != nil {
+				shift = v.shift()
+			}
+			if shift != 0 {
+				logs[i].value -= shift
 				logs[i].weight *= corrected
 			}
 		}
 		center := median(logs)
-		for _, c := range e.cells {
+		for i, c := range e.cells {
+			if c.second == calibration && e.fresh >= sure && math.Abs(logs[i].value-center) > wrong {
+				trust = distrusted
+			}
 			v := shifts[c.second]
 			if v == nil {
-				v = &votes{}
+				v = &votes{sure: e.fresh >= sure}
 				shifts[c.second] = v
 			}
 			v.add(c.log - center)
@@ -157,7 +188,7 @@ func weigh(all []evidence) []value {
 		values = append(values, e.value(logs, center))
 	}
 	slices.SortFunc(values, func(a, b value) int { return a.rows - b.rows })
-	return values
+	return values, shifts
 }
 
 // votes are by how much a second was slower than now, as the freshest sizes have it that
@@ -165,6 +196,8 @@ func weigh(all []evidence) []value {
 type votes struct {
 	n   int
 	log [3]float64
+	// sure tells that the first to vote is known well.
+	sure bool
 }
 
 func (v *votes) add(log float64) {
@@ -174,16 +207,18 @@ func (v *votes) add(log float64) {
 	}
 }
 
-// median is the middle one of three, and the first of one or two.
-func (v *votes) median() float64 {
-	switch {
-	case v == nil:
-		return 0
-	case v.n < len(v.log):
-		return v.log[0]
+// shift is the middle one of three, or the first of one or two; 0 for a difference that
+// disturbs nobody.
+func (v *votes) shift() float64 {
+	shift := v.log[0]
+	if v.n == len(v.log) {
+		a, b, c := v.log[0], v.log[1], v.log[2]
+		shift = max(min(a, b), min(max(a, b), c))
 	}
-	a, b, c := v.log[0], v.log[1], v.log[2]
-	return max(min(a, b), min(max(a, b), c))
+	if math.Abs(shift) <= disturbed {
+		return 0
+	}
+	return shift
 }
 
 // value averages the cells that agree with the median.
@@ -194,7 +229,8 @@ func (e *evidence) value(logs []weighted, center float64) value {
 	}
 	width := max(agreeing, 3*1.48*median(off))
 	v := value{rows: e.rows, fresh: e.fresh}
-	var sum, spread, against float64
+	var sum, spread, against, periods float64
+	before := uint32(0)
 	executions := make([]float64, 0, perSecond*len(logs))
 	n := 0
 	for i, l := range logs {
@@ -205,18 +241,24 @@ func (e *evidence) value(logs []weighted, center float64) value {
 		n++
 		v.evidence += l.weight
 		sum += l.weight * l.value
+		if c := e.cells[i]; c.second != calibration && c.second/period != before {
+			before = c.second / period
+			periods += math.Exp2(-c.age / periodLife)
+		}
 		factor := math.Exp(l.value - e.cells[i].log)
 		for _, us := range e.cells[i].us[:e.cells[i].n] {
 			executions = append(executions, float64(us)*factor)
 		}
 	}
 	v.log = sum / v.evidence
+	agree := v.evidence
 	for _, l := range logs {
 		if math.Abs(l.value-center) <= width {
 			spread += l.weight * (l.value - v.log) * (l.value - v.log)
 		}
 	}
-	spread /= v.evidence
+	spread /= agree
+	v.evidence += max(0, periods-1)
 	// What disagrees takes away from what agrees.
 	v.evidence *= v.evidence / (v.evidence + against)
 	alone := doubt / (v.evidence * v.evidence)

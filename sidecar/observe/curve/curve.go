@@ -65,6 +65,9 @@ type cell struct {
 	n      uint32
 	us     [perSecond]float32
 	log    float64 // of their mean in microseconds, once the second is over
+	// shift is by how much, as a logarithm, a better known size was slower in that second
+	// than it was later: kept here because that size forgets the second sooner.
+	shift float64
 }
 
 // Sample is one timed execution.
@@ -184,9 +187,18 @@ func (c *Curve) Unserve() {
 	c.drift.restart()
 }
 
-// Follow makes what was learnt the baseline that executions are held against from here on,
-// if there is none, or if what is executed is surely faster than that.
-func (c *Curve) Follow(l *Learnt) { c.drift.follow(l) }
+// Follow takes over what was learnt from a clone: which seconds were disturbed, and the
+// baseline that executions are held against from here on.
+func (c *Curve) Follow(l *Learnt) {
+	for _, s := range c.observed {
+		for i := range s.ring {
+			if v := l.shifts[s.ring[i].second]; v != nil && v.sure && s.ring[i].second+past <= l.second {
+				s.ring[i].shift = v.shift()
+			}
+		}
+	}
+	c.drift.follow(l)
+}
 
 // Interfered tells whether executions have taken half as long again as was known, for a while.
 func (c *Curve) Interfered() bool { return c.drift.interfered }

@@ -26,6 +26,9 @@ type Learnt struct {
 	points []point
 	// alpha is the slope above the last point.
 	alpha float64
+	// shifts are by how much each second was slower than what is believed.
+	shifts map[uint32]*votes
+	second uint32 // when
 	// Source is where most of it comes from.
 	Source Source
 	// Usable tells that deadlines may be planned with it; Why says why not.
@@ -61,17 +64,17 @@ type Estimate struct {
 func (c *Curve) Learn(now time.Time, shapes []Shape, maxBatch int) Learnt {
 	second := max(unix(now), c.newest())
 	all := c.gather(second)
-	values := weigh(all)
+	values, shifts := weigh(all)
 	known := base(shapes)
 	from := known.source()
-	l := Learnt{Source: from}
+	l := Learnt{Source: from, shifts: shifts, second: second}
 	if b := known; len(b) > 0 || len(values) > 0 {
 		if len(b) == 0 {
 			b = line(values, false)
 		}
 		sizes := grid(values, maxBatch)
 		believed := combine(b, values, sizes)
-		fresh := weigh(onlyFresh(all))
+		fresh, _ := weigh(onlyFresh(all))
 		hoped := believed
 		if len(fresh) > 0 && slices.ContainsFunc(values, func(v value) bool { return v.fresh < freshEnough }) {
 			hb := known
@@ -218,22 +221,27 @@ func monotone(points []combined, weights []float64) {
 }
 
 // deviation is how much executions of a size vary, relative to their mean: as its own do
-// where there are enough, else as those of all sizes do.
+// where it is executed, else as those of all sizes do, the fresher the more.
 func deviation(values []value, rows int) float64 {
-	var sum, count float64
+	var sum, weights, all, count float64
 	for _, v := range values {
-		if v.rows == rows && v.count >= enough {
+		if v.rows == rows && v.count >= enough && v.fresh >= sure {
 			return v.deviation
 		}
 		if v.count > 1 {
-			sum += v.deviation * v.deviation * float64(v.count-1)
+			sum += v.fresh * v.deviation * v.deviation
+			weights += v.fresh
+			all += v.deviation * v.deviation * float64(v.count-1)
 			count += float64(v.count - 1)
 		}
 	}
-	if count == 0 {
-		return 0
+	switch {
+	case weights >= freshEnough:
+		return math.Sqrt(sum / weights)
+	case count > 0:
+		return math.Sqrt(all / count)
 	}
-	return math.Sqrt(sum / count)
+	return 0
 }
 
 // slope is what a further row takes above the last point.

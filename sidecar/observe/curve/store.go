@@ -21,7 +21,7 @@ type StoredSize struct {
 	Total        uint64    `json:"total"`
 }
 
-// Store returns what was measured.
+// Store returns what was measured, without what is known to have disturbed it.
 func (c *Curve) Store() Stored {
 	return Stored{Observed: pack(c.observed), Calibrated: pack(c.calibrated), Served: pack(c.served), CalibratedAt: c.calibrates}
 }
@@ -37,8 +37,9 @@ func pack(in map[int]*size) map[int]StoredSize {
 		one := StoredSize{Total: s.total}
 		for i := range s.ring {
 			c := s.ring[(s.next+i)%len(s.ring)]
+			undisturbed := float32(math.Exp(-c.shift))
 			for _, us := range c.us[:c.n] {
-				one.Microseconds, one.Seconds = append(one.Microseconds, us), append(one.Seconds, c.second)
+				one.Microseconds, one.Seconds = append(one.Microseconds, us*undisturbed), append(one.Seconds, c.second)
 			}
 		}
 		out[rows] = one
