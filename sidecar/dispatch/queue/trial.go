@@ -111,7 +111,7 @@ func (pl *pool) force(now, took Time) {
 // batch size only, which says nothing of the others.
 func (c *candidate) vary() {
 	m := c.lane.m
-	if c.svc.table != nil || m.stepper != nil || m.probe.since < probeOften || c.Requests < 2 {
+	if c.svc.Table != nil || m.stepper != nil || m.probe.since < probeOften || c.Requests < 2 {
 		return
 	}
 	c.trim(max(1, c.Rows/2))

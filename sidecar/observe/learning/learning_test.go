@@ -1,7 +1,7 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package observe_test
+package learning_test
 
 import (
 	"cmp"
@@ -20,6 +20,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/observe"
 )
+
+var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // plant is queue, forecast and recorder in one loop on a virtual clock, as conch ties them
 // together: what the queue executes is what the recorder learns from, and what it learnt is
@@ -75,7 +77,7 @@ const (
 
 func modelName(i int) string { return fmt.Sprint("m", i) }
 
-// plantStart is the wall clock's time of the virtual clock's zero.
+// wall is the wall clock's time of the virtual clock's zero.
 func wall(now queue.Time) time.Time { return start.Add(now.Duration()) }
 
 func (l load) run(t testing.TB) *plant {
