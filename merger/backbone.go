@@ -174,9 +174,9 @@ func (g *graph) part(name string, nodes []*onnx.Node, inputs, outputs []*onnx.Va
 			}
 		}
 	}
-	return &onnx.Model{
-		Path: g.model.Path, IR: g.model.IR, Producer: "conch", Opsets: g.model.Opsets, Graph: out, Functions: g.model.Functions,
-	}
+	m := g.model.WithGraph(out)
+	m.Producer, m.ProducerVersion, m.Version = "conch", "", 0
+	return m
 }
 
 // crossingValue is the declaration of a value that crosses between parts.

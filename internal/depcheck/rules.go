@@ -64,10 +64,10 @@ var rules = []rule{
 	{"tritonctl", []string{
 		"tritonctl/...", "sidecar/admin/client", "sidecar/sim/...", "estimator/...", "merger/...", "repo/...", "plugins/policy", "plugins/policy/grid", "plugins/builtin",
 	}, "it speaks to conch over the admin API"},
-	{"tritonctl/cmd/merge", []string{"tritonctl/...", "merger/...", "internal/triton/trial"}, "merge verify runs models on a Triton for trials, which the user names"},
+	{"tritonctl/cmd/merge", []string{"tritonctl/...", "merger/...", "estimator/...", "internal/onnx/...", "internal/triton/trial"}, "merge verify runs models on a Triton for trials, which the user names"},
 	{"internal", []string{"internal/..."}, "internal packages are leaves"},
 	{"demo", []string{"internal/..."}, "it runs the programs that a user runs"},
-	{"bench", []string{"internal/...", "estimator/...", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue/..."}, "it runs the programs that a user runs, and the simulator with every discipline of the queue"},
+	{"bench", []string{"internal/...", "merger/...", "estimator/...", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue/..."}, "it runs the programs that a user runs, and the simulator with every discipline of the queue"},
 	{"e2e", []string{"e2e/...", "internal/...", "sidecar/admin/client", "plugins/..."}, "it tests from outside"},
 }
 

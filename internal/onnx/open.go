@@ -86,6 +86,15 @@ func (m *Model) Close() error {
 	return errors.Join(errs...)
 }
 
+// WithGraph is a model of some of m's nodes: another graph, with the same operator sets and functions, whose tensors are read where m's
+// are. It must not be used after m is closed.
+func (m *Model) WithGraph(g *Graph) *Model {
+	part := *m
+	part.Graph, part.Metadata = g, nil
+	part.weights.close = nil
+	return &part
+}
+
 // file is the file of external data of that name, opened within the model's directory: os.Root refuses links that lead out of it.
 func (w *weights) file(name string) (io.ReaderAt, error) {
 	switch {

@@ -92,8 +92,6 @@ type answer struct {
 type Measured struct {
 	// Times of each repetition.
 	Times []time.Duration
-	// RSS is the resident memory of the process behind it, with all models that are loaded, in bytes.
-	RSS int64
 }
 
 // Load loads the graph of a model's directory: of version 1, or the file itself.
@@ -131,11 +129,17 @@ func (r *Runtime) Measure(name string, inputs []onnx.Array, repeat int) ([]onnx.
 		}
 		out = append(out, onnx.Array{Name: t.Name, Type: t.Type, Dims: t.Dims, Data: data})
 	}
-	m := Measured{RSS: a.RSS}
+	m := Measured{}
 	for _, s := range a.Seconds {
 		m.Times = append(m.Times, time.Duration(s*float64(time.Second)))
 	}
 	return out, m, nil
+}
+
+// Resident is the resident memory of the process, in bytes.
+func (r *Runtime) Resident() (int64, error) {
+	a, err := r.ask(request{Do: "nothing"}, nil)
+	return a.RSS, err
 }
 
 func (r *Runtime) ask(q request, inputs []onnx.Array) (answer, error) {

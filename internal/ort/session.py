@@ -5,6 +5,7 @@
     {"do": "load", "name": N, "path": P, "level": L}     level: 0 to 3, how much ONNX Runtime optimises
     {"do": "run", "name": N, "inputs": [{"name", "type", "dims", "bytes"}], "repeat": R}     then the bytes of each input
     {"do": "unload", "name": N}
+    {"do": "nothing"}
 
 An answer is {"error": text} or {"outputs": [...], "seconds": [...], "rss": bytes}, then the bytes of each output.
 """
@@ -43,7 +44,7 @@ def main():
                 sessions[ask["name"]] = onnxruntime.InferenceSession(ask["path"], options, providers=["CPUExecutionProvider"])
             elif ask["do"] == "unload":
                 del sessions[ask["name"]]
-            else:
+            elif ask["do"] == "run":
                 session = sessions[ask["name"]]
                 for _ in range(max(ask.get("repeat") or 1, 1)):
                     start = time.perf_counter()

@@ -22,6 +22,7 @@ import (
 type Options struct {
 	*factory.Factory
 	all    string
+	gpu    string
 	merger merger.Options
 }
 
@@ -48,6 +49,8 @@ says which of them are worth a group.`,
 		},
 		RunE: func(c *cobra.Command, args []string) error { return o.run(c.Context(), args) },
 	}
+	c.Flags().StringVar(&o.gpu, "gpu", "", "predict times on this type of GPU, such as A100, with the estimator")
+	c.Flags().IntVar(&o.merger.Rows, "rows", 8, "rows per model for which times are predicted")
 	c.Flags().StringVar(&o.all, "all", "", "look through this directory")
 	c.Flags().Float64Var(&o.merger.MinShared, "min-shared", .1, "fraction of the smallest model's weights that makes a group")
 	c.Flags().Float64Var(&o.merger.Similarity, "similarity", .4, "fraction of two operators' weights that makes a super-operator")
@@ -57,6 +60,12 @@ says which of them are worth a group.`,
 
 func (o *Options) run(ctx context.Context, args []string) error {
 	o.merger.Progress = func(done, total int64) { o.Step("weights read: %d of %d MB", done>>20, total>>20) }
+	if o.gpu != "" {
+		var err error
+		if o.merger.Cost, err = cost(o.gpu); err != nil {
+			return fmt.Errorf("%w: --gpu: %w", factory.ErrUsage, err)
+		}
+	}
 	if o.all != "" {
 		return o.sweep(ctx)
 	}
