@@ -32,6 +32,6 @@ func cost(gpu string) (merger.Cost, error) {
 		if len(e.Points) != 1 {
 			return 0, errors.New("the estimator gave no time")
 		}
-		return time.Duration(e.Points[0].LatencyUs * float64(time.Microsecond)), nil
+		return time.Duration(e.Points[0].LatencyUS * float64(time.Microsecond)), nil
 	}, nil
 }
