@@ -5,10 +5,10 @@ package main
 
 import (
 	"log/slog"
-	"strings"
 	"sync"
 
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
 // deadStubs restarts a partition whose python backend has lost the process of a
@@ -33,7 +33,7 @@ func watchStubs(next dispatch.Observer, restart func(partition, reason string) e
 // Executed implements dispatch.Observer.
 func (d *deadStubs) Executed(e dispatch.Execution) {
 	d.Observer.Executed(e)
-	if e.Err == nil || !isDeadStub(e.Err.Error()) {
+	if e.Err == nil || !forward.DeadStub(forward.Status(e.Err).Message()) {
 		return
 	}
 	d.mu.Lock()
@@ -57,10 +57,4 @@ func (d *deadStubs) Executed(e dispatch.Execution) {
 func (d *deadStubs) close() error {
 	d.tasks.Wait()
 	return nil
-}
-
-// isDeadStub recognises the python backend's words (Triton 2.51:
-// "Stub process 'm_0_0' is not healthy.").
-func isDeadStub(message string) bool {
-	return strings.Contains(message, "Stub process") && strings.Contains(message, "is not healthy")
 }

@@ -4,10 +4,7 @@
 package dispatch
 
 import (
-	"strings"
-
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
@@ -75,10 +72,14 @@ func (l *loan) size() int {
 // refused reports that the server did not take the loan, which has ended then:
 // the batch is to be sent again, through the socket.
 func (l *loan) refused(d *Dispatcher, b *run, err error) bool {
-	if l == nil || err == nil || forward.Lost(err) || !strings.Contains(status.Convert(err).Message(), "shared memory") {
+	if l == nil {
 		return false
 	}
-	if strings.Contains(err.Error(), l.in.Region()) {
+	refuses, unknown := forward.RefusesMemory(err, l.in.Region())
+	if !refuses {
+		return false
+	}
+	if unknown {
 		// It does not know the region: a client had everything unregistered, or the
 		// server was started again.
 		b.process.Memory().Discard()

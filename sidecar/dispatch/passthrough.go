@@ -5,8 +5,6 @@ package dispatch
 
 import (
 	"context"
-	"errors"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,7 +18,8 @@ import (
 )
 
 // passThrough forwards one request alone and at once, outside the queue. A
-// request whose partition was lost is tried once more elsewhere; one of a
+// request whose partition was lost is tried once more elsewhere, and so is one
+// whose model others have unloaded there before the route table knows; one of a
 // sequence is not, because its state was lost too.
 func (d *Dispatcher) passThrough(c *call) answer {
 	h := router.Hints{Sequence: router.SequenceOf(c.req)}
@@ -35,7 +34,7 @@ func (d *Dispatcher) passThrough(c *call) answer {
 		}
 		a := d.passOn(c, lease)
 		a.retried = retried
-		if retried || h.Sequence != nil || c.ctx.Err() != nil || !forward.Lost(a.err) && !unloadedThere(a.err, c.req.Model) {
+		if retried || h.Sequence != nil || c.ctx.Err() != nil || !forward.Lost(a.err) && !forward.Unloaded(a.err, c.req.Model) {
 			return a.final()
 		}
 		h.Avoid = lease.Process()
@@ -45,7 +44,7 @@ func (d *Dispatcher) passThrough(c *call) answer {
 // final is an answer that nothing more is tried about: its error is a plain status.
 func (a answer) final() answer {
 	if a.err != nil {
-		a.err = answerStatus(a.err)
+		a.err = forward.Status(a.err).Err()
 	}
 	return a
 }
@@ -63,7 +62,7 @@ func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 		if forward.Lost(err) && c.ctx.Err() == nil {
 			d.router.Lost(lease.Process(), err)
 		} else {
-			c.tally.answered(answerStatus(err), c.model.backend())
+			c.tally.answered(forward.Status(err).Err(), c.model.backend())
 		}
 		return a
 	}
@@ -78,17 +77,6 @@ func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 	return a
 }
 
-// unloadedThere tells that a partition does not have the model, which others may
-// have unloaded before the route table knows: who has it is asked instead.
-func unloadedThere(err error, model string) bool {
-	if err == nil {
-		return false
-	}
-	s := status.Convert(answerStatus(err))
-	rest, ok := strings.CutPrefix(s.Message(), "Request for unknown model: '"+model+"' ")
-	return ok && s.Code() == codes.NotFound && (rest == "has no available versions" || rest == "is not found")
-}
-
 // observeAlone reports a request that was passed through and had the partition to
 // itself as the execution that it was: so profiles are learnt where nothing is
 // batched yet.
@@ -98,15 +86,6 @@ func (d *Dispatcher) observeAlone(c *call, on *router.Process, started time.Time
 		Model: c.req.Model, Partition: p.ID, GPUType: p.GPUType, ThreadPercentage: p.ThreadPercentage,
 		Rows: c.rows, Requests: 1, Start: started, End: d.clock.Now(),
 	})
-}
-
-// answerStatus keeps gRPC status errors as they are and drops our wrapping.
-func answerStatus(err error) error {
-	var s interface{ GRPCStatus() *status.Status }
-	if errors.As(err, &s) {
-		return s.GRPCStatus().Err()
-	}
-	return status.FromContextError(err).Err()
 }
 
 // Pick leases a partition for a request that is proxied: the one that serves the
@@ -137,7 +116,7 @@ func (d *Dispatcher) Call(ctx context.Context, partition, model, method string, 
 		if forward.Lost(err) && ctx.Err() == nil {
 			d.router.Lost(lease.Process(), err)
 		}
-		return nil, answerStatus(err)
+		return nil, forward.Status(err).Err()
 	}
 	passBack(ctx, got)
 	return &got.Frame, nil

@@ -7,15 +7,14 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
@@ -33,7 +32,7 @@ func (d *Dispatcher) Stream(method string, downstream grpc.ServerStream) error {
 	defer cancel()
 	up, err := lease.Process().Conn().NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 	if err != nil {
-		return answerStatus(err)
+		return forward.Status(err).Err()
 	}
 	go func() {
 		for {
@@ -182,7 +181,7 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 	case err == nil || errors.Is(err, io.EOF):
 		return nil
 	}
-	return answerStatus(err)
+	return forward.Status(err).Err()
 }
 
 // receive takes the caller's requests until it has no more.
@@ -316,22 +315,13 @@ func streamed(r *batch.Request, a *answer, resp *batch.Response, err error) any 
 	m := &tritonpb.ModelStreamInferResponse{ErrorMessage: s.Message(), InferResponse: &tritonpb.ModelInferResponse{Id: r.ID}}
 	// What a model says, or its queue after it took the request, is an answer of the
 	// model: Triton names it and marks its end.
-	if a.result == Dropped || a.place != nil && !refusal(s) {
+	if a.result == Dropped || a.place != nil && !forward.Refused(err) {
 		m.InferResponse.ModelName = r.Model
 		m.InferResponse.Parameters = map[string]*tritonpb.InferParameter{
 			batch.ParameterFinalResponse: {ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: true}},
 		}
 	}
 	return m
-}
-
-// refusal reports whether Triton said so of a request before any model had it.
-func refusal(s *status.Status) bool {
-	switch s.Code() {
-	case codes.InvalidArgument, codes.NotFound, codes.Unimplemented, codes.AlreadyExists:
-		return fromValidation(s.Message())
-	}
-	return strings.HasPrefix(s.Message(), "Request for unknown model: ") || strings.HasPrefix(s.Message(), "[request id: ")
 }
 
 // refuse answers one request of the stream with an error, as Triton does: in its

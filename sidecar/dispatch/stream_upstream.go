@@ -62,7 +62,7 @@ func (s *inferStream) forward(c *call, size int64) error {
 		if s.ctx.Err() != nil {
 			return err
 		}
-		return s.refuse(c.req, true, answerStatus(err)) // the call may have other models to ask
+		return s.refuse(c.req, true, forward.Status(err).Err()) // the call may have other models to ask
 	}
 	f := batch.Frame{Data: c.req.Marshal()}
 	if !asked && (valid || !said) { // what is not valid Triton refuses
@@ -339,7 +339,7 @@ func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason stri
 	p.model.counts.add(&o, now)
 	v := judge(&o, nil, "", false)
 	if result == Failed && p.said != "" {
-		if v = uncounted; !fromValidation(p.said) {
+		if v = uncounted; !forward.RefusalText(p.said) {
 			v = judgeError(status.Error(codes.Internal, p.said), p.model.backend())
 		}
 	}

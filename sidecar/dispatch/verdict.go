@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
 // verdict is how Triton's statistics take a request.
@@ -66,18 +67,18 @@ func judge(o *Outcome, err error, backend string, ran bool) verdict {
 // seen to count. It does not say so itself: a request that it refuses and one
 // that a model fails both come back as a status.
 func judgeError(err error, backend string) verdict {
-	s := status.Convert(err)
+	s := forward.Status(err)
 	text := s.Message()
 	switch s.Code() {
 	case codes.InvalidArgument, codes.NotFound, codes.Unimplemented, codes.AlreadyExists, codes.OutOfRange, codes.ResourceExhausted:
 		// A python model may choose these codes for its own errors. Their text is the
 		// model's; validation's is Triton's.
-		if backend == "python" && s.Code() != codes.ResourceExhausted && !fromValidation(text) {
+		if backend == "python" && s.Code() != codes.ResourceExhausted && !forward.RefusalText(text) {
 			return succeeded
 		}
 		return uncounted
 	case codes.Unavailable:
-		if strings.HasPrefix(text, "Request for unknown model: ") {
+		if forward.LacksModel(err) {
 			return uncounted
 		}
 		return failedOther
@@ -85,25 +86,9 @@ func judgeError(err error, backend string) verdict {
 		return failedCanceled
 	}
 	switch {
-	case backend != "python",
-		strings.HasPrefix(text, "Failed to process the request(s) for model "),
-		strings.HasPrefix(text, "Stub process "):
+	case backend != "python", forward.FailedExecution(text):
 		return failedBackend
 	}
 	// A python model's own error, in its answer.
 	return succeeded
-}
-
-// fromValidation recognises what Triton's front and core say of requests that
-// they refuse.
-func fromValidation(text string) bool {
-	for _, start := range []string{
-		"[request id: ", "Request for unknown model: ", "input ", "inference ", "unexpected ", "unable to ", "expected ", "invalid ",
-		"Unable to ", "contents field ", "sequence ", "shape ", "'shared_memory", "ModelInfer RPC ", "model ", "failed to ", "parameter ", "Input ",
-	} {
-		if strings.HasPrefix(text, start) {
-			return true
-		}
-	}
-	return false
 }

@@ -44,10 +44,7 @@ func classify(err error, metadata bool) error {
 // lostText recognises grpc-go's own errors by their beginnings: after headers
 // have come there is no other way to tell them from answers.
 func lostText(err error) bool {
-	s, ok := status.FromError(err)
-	if !ok || err == nil {
-		return false
-	}
+	s := Status(err)
 	if s.Code() == codes.Canceled {
 		return s.Message() == "grpc: the client connection is closing"
 	}
