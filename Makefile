@@ -32,7 +32,7 @@ export GORACE = atexit_sleep_ms=50
 help: ## this list
 	@printf 'Conch: make TARGET\n\n'
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
-	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="core cores sim unseen ablation proxy instant overload merge live fidelity" (bench)\n'
+	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="core cores sim unseen ablation proxy instant overload merge live fidelity estimator" (bench)\n'
 
 .PHONY: demo
 demo: ## Triton's batching against Conch on four emulated GPUs, then a Conch to try (TRITON=real: real tritonservers)
@@ -93,7 +93,7 @@ e2e: build triton clients race ## end-to-end tests on a real tritonserver, and T
 # What reads bytes of strangers, as PACKAGE:TARGET. More targets are in those packages; their corpora run as tests.
 FUZZ := sidecar/dispatch/batch:FuzzReadRequest sidecar/dispatch/ingress/http:FuzzHTTPRequest \
 	sidecar/dispatch/batch:FuzzAssemble sidecar/dispatch/ingress/http:FuzzJSONRequest sidecar/dispatch/ingress/http:FuzzBinarySplit \
-	internal/onnx:FuzzRead merger:FuzzAnalyze
+	internal/onnx:FuzzRead merger:FuzzAnalyze estimator:FuzzEstimate
 FUZZ_SECONDS ?= 10
 
 .PHONY: fuzz
@@ -125,10 +125,10 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 	@scripts/setup/golangci.sh; touch $@
 
 .PHONY: bench
-BENCH ?= core cores sim unseen ablation proxy instant overload merge live fidelity
-bench: ## the figures of docs/results.md (BENCH="core cores sim unseen ablation proxy instant overload merge live fidelity" chooses)
+BENCH ?= core cores sim unseen ablation proxy instant overload merge live fidelity estimator
+bench: ## the figures of docs/results.md (BENCH="core cores sim unseen ablation proxy instant overload merge live fidelity estimator" chooses)
 	@$(MAKE) build
-	@case '$(BENCH)' in *live*|*fidelity*|*merge*) $(MAKE) triton;; esac
+	@case '$(BENCH)' in *live*|*fidelity*|*merge*|*estimator*) $(MAKE) triton;; esac
 	@case '$(BENCH)' in *proxy*) $(MAKE) proxies || echo '-- proxy: without nginx and HAProxy' >&2;; esac
 	@for b in $(BENCH); do bin/conch-bench "$$b"; done
 

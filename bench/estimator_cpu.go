@@ -5,8 +5,91 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"time"
 
+	"github.com/conch-serving/conch/estimator"
+	"github.com/conch-serving/conch/estimator/calibrate"
+	"github.com/conch-serving/conch/estimator/calibrate/server"
+	"github.com/conch-serving/conch/estimator/lower"
 	"github.com/conch-serving/conch/internal/figure"
+	"github.com/conch-serving/conch/internal/rig"
 )
 
-func (b *bench) estimatorCPU(context.Context, *figure.Report) error { return nil }
+// machineClock is this machine's time.
+type machineClock struct{}
+
+func (machineClock) Now() time.Time { return time.Now() }
+
+func (machineClock) Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// estimatorCPU calibrates this machine's CPU on micro-models through a real Triton, and predicts whole models that the fit never saw.
+func (b *bench) estimatorCPU(ctx context.Context, r *figure.Report) (err error) {
+	if b.server == "" {
+		return errors.New("a real tritonserver is needed: --tritonserver or CONCH_TRITONSERVER")
+	}
+	repository, err := os.MkdirTemp("", "conch-calibrate")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(repository) //nolint:errcheck // temporary
+	triton, err := rig.StartServer(ctx, rig.ServerOptions{Server: b.server, Repository: repository})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, triton.Close()) }()
+	runner, err := server.Dial(ctx, triton.GRPC, server.Options{Python: true, CPU: true})
+	if err != nil {
+		return err
+	}
+	defer runner.Close() //nolint:errcheck // it has done its work
+	o := calibrate.Options{Clock: machineClock{}, Runs: 15, Budget: time.Second, Progress: func(done, all int, model string) {
+		if done%10 == 0 {
+			b.say(fmt.Sprintf("estimator.cpu: %d of %d, %s", done, all, model))
+		}
+	}}
+	micros, err := calibrate.Measure(ctx, runner, calibrate.Micros(), o)
+	if err != nil {
+		return err
+	}
+	rt := lower.ONNXRuntime()
+	bundle, err := calibrate.Fit(micros, calibrate.CPU(16e9), rt)
+	if err != nil {
+		return err
+	}
+	for name, e := range bundle.Kernels.LeftOut() {
+		b.say(fmt.Sprintf("estimator.cpu: %s left out: median %.0f%%, 90th percentile %.0f%%", name, 100*math.Expm1(e[0]), 100*math.Expm1(e[1])))
+	}
+	whole, err := calibrate.Measure(ctx, runner, calibrate.Whole(), o)
+	if err != nil {
+		return err
+	}
+	samples, err := calibrate.Samples(whole.Results, calibrate.Whole(), rt)
+	if err != nil {
+		return err
+	}
+	d, err := bundle.Device()
+	if err != nil {
+		return err
+	}
+	predicted := estimator.Predict(&d, samples, bundle.Factors)
+	var errs []float64
+	for i, s := range samples {
+		errs = append(errs, math.Abs(predicted[i]/s.Seconds-1))
+		b.say(fmt.Sprintf("estimator.cpu: %s batch %d: measured %.3g ms, predicted %.3g ms", s.Model, s.Batch, 1e3*s.Seconds, 1e3*predicted[i]))
+	}
+	r.Add("estimator.cpu.latency_median_error", 100*estimator.Median(errs), "%", "whole models on this CPU, one thread of ONNX Runtime in a real Triton, from micro-models alone: residual, depthwise, inception, encoder at batches 1 to 16")
+	r.Add("estimator.cpu.latency_p90_error", 100*estimator.P90(errs), "%", "")
+	r.Add("estimator.cpu.micro_left_out_median_error", 100*bundle.Median, "%", fmt.Sprintf("the worst kind of kernel, micro-models left out; %d measurements", bundle.Measurements))
+	return nil
+}

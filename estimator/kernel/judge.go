@@ -100,3 +100,14 @@ func LeaveOut(all []Measurement, left func(gpuName string) bool, seed uint64) (E
 	}
 	return errors, nil
 }
+
+// LeftOut are the median and the 90th percentile of the error, in units of the logarithm, of each kind of kernel on groups that were left out.
+func (m *Model) LeftOut() map[string][2]float64 {
+	out := map[string][2]float64{}
+	for _, p := range m.stacks() {
+		if s := *p.stack; s != nil {
+			out[p.name] = [2]float64{s.Median, s.P90}
+		}
+	}
+	return out
+}

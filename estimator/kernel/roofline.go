@@ -30,6 +30,9 @@ type Bound struct {
 	Blocks, Waves float64
 }
 
+// CPU is the architecture of a sheet that describes a processor: it computes in no tiles and no waves.
+const CPU = "cpu"
+
 // Peak is the rate of a precision on a GPU, operations per second: that of FP32 where the GPU has nothing faster.
 func Peak(g *gpu.Sheet, p Precision) float64 {
 	rate := g.FP32
@@ -51,8 +54,10 @@ func Roofline(k *Kernel, g *gpu.Sheet, share, saturation float64) Bound {
 	peak := Peak(g, k.Precision) * sms / g.SMs
 	bandwidth := g.Bandwidth * min(1, share/saturation)
 	b := Bound{Memory: k.Bytes() / bandwidth, Ideal: k.FLOPs / peak}
-	switch k.Family {
-	case Product, Convolution:
+	switch {
+	case g.Architecture == CPU:
+		b.Compute, b.Blocks, b.Waves = b.Ideal, 1, 1
+	case k.Family == Product || k.Family == Convolution:
 		b.Compute = math.Inf(1)
 		m, n := positive(k.M), positive(k.N)
 		for _, t := range tiles {

@@ -58,6 +58,7 @@ var rules = []rule{
 	{"sidecar/dispatch/ingress", []string{"sidecar/dispatch/ingress/...", "sidecar/dispatch/batch", "internal/..."}, "a front declares the interfaces that it needs"},
 
 	{"estimator", []string{"estimator/...", "internal/onnx/...", "plugins/policy", "plugins/policy/grid"}, "it reads graphs"},
+	{"estimator/calibrate/server", []string{"estimator/...", "internal/triton/...", "internal/pymodels"}, "it runs the models of a calibration on a Triton"},
 	{"estimator/published", []string{"estimator/...", "internal/onnx/...", "internal/zoo"}, "it reads published measurements, for training and the benchmark"},
 	{"merger", []string{"merger/...", "internal/onnx/...", "plugins/policy"}, "it rewrites graphs"},
 	{"repo", []string{"repo/...", "internal/..."}, "a leaf"},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/cmd/advise"
+	"github.com/conch-serving/conch/tritonctl/cmd/calibrate"
 	"github.com/conch-serving/conch/tritonctl/cmd/estimate"
 	"github.com/conch-serving/conch/tritonctl/cmd/events"
 	"github.com/conch-serving/conch/tritonctl/cmd/gpu"
@@ -68,7 +69,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats(), cobra.ShellCompDirectiveNoFileComp))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", factory.ErrUsage, err) })
 	root.AddCommand(repo.New(f), model.New(f), plan.New(f), policy.New(f), gpu.New(f), release.New(f), events.New(f), version.New(f),
-		simulate.New(f), record.New(f), replay.New(f), advise.New(f), estimate.New(f), merge.New(f))
+		simulate.New(f), record.New(f), replay.New(f), advise.New(f), estimate.New(f), calibrate.New(f), merge.New(f))
 	root.SetIn(f.In)
 	root.SetOut(f.Out)
 	root.SetErr(f.Err)
