@@ -280,7 +280,7 @@ func keepOrders(before, read []*Model) []*Model {
 	for _, was := range before {
 		i := slices.IndexFunc(read, func(m *Model) bool { return m.Name == was.Name })
 		if i < 0 {
-			if was.Override != nil && was.Override.Directory && !was.Unloaded {
+			if was.Derived != nil || was.Override != nil && was.Override.Directory && !was.Unloaded {
 				after = replace(after, was)
 			}
 			continue

@@ -119,6 +119,7 @@ func (s *Store) Rollback(_ context.Context, id string, by Origin) (*Revision, er
 // commit numbers the revision and writes it down. With unlessSame, a revision
 // with the models of the current one is not made.
 func (s *Store) commit(r *Revision, unlessSame bool) (*Revision, error) {
+	r.Models, r.Stale = settle(r.Models)
 	parent, err := s.Current()
 	switch {
 	case errors.Is(err, ErrNoRevision):

@@ -47,6 +47,9 @@ type Revision struct {
 	Models []*Model `json:"models"`
 	// Diff is what changed since the parent.
 	Diff Diff `json:"diff"`
+	// Stale are the derived models that this revision leaves out because a member
+	// changed: they can be made again.
+	Stale []Derivation `json:"stale,omitempty"`
 }
 
 // Model finds a model by name; nil if the revision has none of that name.
@@ -95,6 +98,9 @@ type Model struct {
 	// operator's files had changed: Triton loads a model again then, whether or not
 	// its content changed.
 	Generation uint64 `json:"generation,omitempty"`
+	// Derived says of a part of a derived model what it was made of; nil for the
+	// operator's models.
+	Derived *Derivation `json:"derived,omitempty"`
 	// Times is a digest of the modification times of the operator's files.
 	Times string `json:"times,omitempty"`
 }
