@@ -116,7 +116,7 @@ func (b *bench) live(ctx context.Context, r *figure.Report) error {
 			return fmt.Errorf("live.%s: %w", s.name, err)
 		}
 	}
-	return nil
+	return b.disturbed(ctx, r, resnet)
 }
 
 // contest is what the rows of a scenario have in common.

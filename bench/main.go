@@ -92,6 +92,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("unseen", "Goodput of adaptive over that of the best other discipline on loads that seeds draw; --only NAME for a part of them", b.unseen)
 
 	root.AddCommand(peers()...)
+	root.AddCommand(spinCommand())
 	root.AddCommand(&cobra.Command{
 		Use: "minitriton ARGUMENTS", Short: "A minitriton that takes tritonserver's arguments", Hidden: true,
 		DisableFlagParsing: true, Args: cobra.ArbitraryArgs,

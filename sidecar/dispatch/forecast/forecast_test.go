@@ -85,3 +85,18 @@ func TestBudgetFollowsWhatIsMeasured(t *testing.T) {
 	b.Add(time.Hour) // one stall
 	require.Less(t, b.Current(), time.Millisecond)
 }
+
+// TestOptimistic: a second table where the error bounds leave room, and none where they do not.
+func TestOptimistic(t *testing.T) {
+	us := queue.Time(time.Microsecond)
+	with := func(batch uint32, upper, bound float64) *policy.ProfilePoint {
+		q := point(batch, 100, upper)
+		q.LatencyUs = &policy.Estimate{Value: upper, ErrorBound: bound}
+		return q
+	}
+	sure := &policy.Profile{Points: []*policy.ProfilePoint{with(1, 10, .5), with(3, 30, 2)}}
+	require.Nil(t, Optimistic(sure, 100, 2, 0))
+	unsure := &policy.Profile{Points: []*policy.ProfilePoint{with(3, 30, 15), with(1, 10, .5)}}
+	require.Equal(t, queue.Table{0, 10*us - 500, 20*us - 7750, 15 * us}, Optimistic(unsure, 100, 2, 0))
+	require.Nil(t, Optimistic(&policy.Profile{}, 100, 2, 0))
+}

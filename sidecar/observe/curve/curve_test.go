@@ -144,3 +144,65 @@ func TestDisturbances(t *testing.T) {
 		}
 	}
 }
+
+// TestSixSlowExecutions: six executions of one second that took 2.5 times as long outweigh
+// neither what is declared nor the line through other sizes, and are forgotten soon.
+func TestSixSlowExecutions(t *testing.T) {
+	l := truth(straight)
+	for name, shapes := range map[string][]curve.Shape{"declared": l.shape(1, .1), "nothing declared": nil} {
+		t.Run(name, func(t *testing.T) {
+			var c curve.Curve
+			random := rand.New(rand.NewPCG(5, 6))
+			l.run(&c, random, 0, 10, 5, undisturbed, 1, 2)
+			for i := range 6 {
+				c.Observe(3, l(3)*5/2, start.Add(10*time.Second+time.Duration(i)*110*time.Millisecond))
+			}
+			require.Less(t, l.off(t, &c, 11, shapes, 3), .5)
+			require.Less(t, l.off(t, &c, 11, shapes, 8), .35)
+			l.run(&c, random, 11, 26, 5, undisturbed, 1, 2)
+			for _, rows := range []int{3, 8, 32} {
+				require.InDelta(t, 0, l.off(t, &c, 26, shapes, rows), .05, "%d rows", rows)
+			}
+		})
+	}
+}
+
+// TestShapesAreAveragedByTheirBounds, and yield to executions as these grow many.
+func TestShapesAreAveragedByTheirBounds(t *testing.T) {
+	l := truth(straight)
+	declared, estimated := l.shape(1, .1)[0], l.shape(2, .3)[0]
+	estimated.Source = curve.Estimated
+	var c curve.Curve
+	require.InDelta(t, 1, l.off(t, &c, 0, []curve.Shape{estimated}, 4), .01)
+	both := l.off(t, &c, 0, []curve.Shape{declared, estimated}, 4)
+	require.InDelta(t, .07, both, .01, "2^(1/10): ten to one")
+	learnt := c.Learn(start, []curve.Shape{declared}, 32)
+	conflict := c.Learn(start, []curve.Shape{declared, estimated}, 32)
+	require.Greater(t, conflict.At(4).Bound/conflict.At(4).Mean, learnt.At(4).Bound/learnt.At(4).Mean, "where they differ less is known")
+	before := 1.
+	for seconds := 1; seconds <= 8; seconds++ {
+		l.run(&c, rand.New(rand.NewPCG(1, 1)), seconds-1, seconds, 8, undisturbed, 4)
+		off := l.off(t, &c, seconds, []curve.Shape{estimated}, 4)
+		require.Less(t, off, before+.01)
+		before = off
+	}
+	require.InDelta(t, 0, before, .02)
+}
+
+// TestWhereOnlyThePastIsSlowThereIsHope: the bound of a size that was calibrated on a disturbed
+// machine reaches down to the line of the sizes that are executed, and that of an executed one does not.
+func TestWhereOnlyThePastIsSlowThereIsHope(t *testing.T) {
+	l := truth(straight)
+	var c curve.Curve
+	l.calibrate(&c, func(rows int) float64 {
+		if rows > 4 {
+			return 2.5
+		}
+		return 1
+	}, 0)
+	l.run(&c, rand.New(rand.NewPCG(1, 1)), 0, 20, 5, undisturbed, 1, 2, 3)
+	learnt := c.Learn(start.Add(20*time.Second), nil, 32)
+	unknown, known := learnt.At(8), learnt.At(3)
+	require.Less(t, unknown.Mean-unknown.Bound, 1.1*float64(l(8).Microseconds()))
+	require.Less(t, known.Bound, .1*known.Mean)
+}
