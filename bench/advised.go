@@ -32,7 +32,7 @@ func (b *bench) advised(ctx context.Context, r *figure.Report, p zoo.Profile) er
 		c := b.contest(s, p)
 		c.Seed, c.Confirm = b.seed, 0
 		dynamic := rig.Delays(0)
-		said, err := b.adviceOf(ctx, c, .75*s.start)
+		advised, err := b.adviceOf(ctx, c, .75*s.start)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -45,10 +45,10 @@ func (b *bench) advised(ctx context.Context, r *figure.Report, p zoo.Profile) er
 			return err
 		}
 		gain := conch.Held() / triton.Held()
-		r.Add(name+".triton_ratio", said.Triton.Rate/triton.Held(), "ratio", fmt.Sprintf("what the advice says that Triton holds, %.0f req/s, over what it holds; %v", said.Triton.Rate, triton.Setup))
-		r.Add(name+".gain_advised", said.Ratio, "ratio", fmt.Sprintf("Conch over Triton; the range of the advice is %.2f to %.2f", said.Low, said.High))
+		r.Add(name+".triton_ratio", advised.Triton.Rate/triton.Held(), "ratio", fmt.Sprintf("what the advice says that Triton holds, %.0f req/s, over what it holds; %v", advised.Triton.Rate, triton.Setup))
+		r.Add(name+".gain_advised", advised.Ratio, "ratio", fmt.Sprintf("Conch over Triton; the range of the advice is %.2f to %.2f", advised.Low, advised.High))
 		r.Add(name+".gain_measured", gain, "ratio", "in the same run")
-		r.Add(name+".gain_ratio", said.Ratio/gain, "ratio", "advised over measured")
+		r.Add(name+".gain_ratio", advised.Ratio/gain, "ratio", "advised over measured")
 	}
 	return nil
 }

@@ -149,22 +149,22 @@ func (b *bench) liveScenario(ctx context.Context, r *figure.Report, s liveScenar
 		if name := "live." + s.name + "." + row.name; !strings.Contains(name, b.only) {
 			continue
 		}
-		one := &standings{row: row}
+		entry := &standings{row: row}
 		if row.name == conchRow+".eager" {
 			start *= 1.25 // Conch's rows are searched from a higher rate on
 		}
-		if err := b.round(ctx, c, one, start, 0); err != nil {
+		if err := b.round(ctx, c, entry, start, 0); err != nil {
 			return err
 		}
-		start = one.rate
-		all[row.name] = one
-		order = append(order, one)
+		start = entry.rate
+		all[row.name] = entry
+		order = append(order, entry)
 	}
 	if b.only == "" {
 		best := order[0]
-		for _, one := range order {
-			if one.best.System() == "Triton" && one.held[0] > best.held[0] {
-				best = one
+		for _, entry := range order {
+			if entry.best.System() == "Triton" && entry.held[0] > best.held[0] {
+				best = entry
 			}
 		}
 		conch := all[conchRow]
@@ -173,16 +173,16 @@ func (b *bench) liveScenario(ctx context.Context, r *figure.Report, s liveScenar
 			rounds = 1
 		}
 		for round := 1; round < b.roundsOr(rounds); round++ {
-			for _, one := range []*standings{best, conch} {
-				if err := b.round(ctx, c, one, one.rate, round); err != nil {
+			for _, entry := range []*standings{best, conch} {
+				if err := b.round(ctx, c, entry, entry.rate, round); err != nil {
 					return err
 				}
 			}
 		}
 		s.ratios(r, all, best)
 	}
-	for _, one := range order {
-		r.AddRuns("live."+s.name+"."+one.row.name+".goodput", one.held, "req/s", one.best.String())
+	for _, entry := range order {
+		r.AddRuns("live."+s.name+"."+entry.row.name+".goodput", entry.held, "req/s", entry.best.String())
 	}
 	if len(order) == 0 {
 		return nil
@@ -193,18 +193,18 @@ func (b *bench) liveScenario(ctx context.Context, r *figure.Report, s liveScenar
 }
 
 // round searches the rate that a row holds. The best of its setups is chosen in the first round.
-func (b *bench) round(ctx context.Context, c *rig.Contest, one *standings, start float64, round int) error {
-	setups := one.row.setups
-	if one.best != nil {
-		setups = []rig.Setup{one.best}
+func (b *bench) round(ctx context.Context, c *rig.Contest, entry *standings, start float64, round int) error {
+	setups := entry.row.setups
+	if entry.best != nil {
+		setups = []rig.Setup{entry.best}
 	}
 	c.Seed = b.seed + uint64(round)
 	found, err := c.Highest(ctx, setups, start)
 	if err != nil {
 		return err
 	}
-	one.best, one.rate = found.Setup, found.Rate
-	one.held = append(one.held, found.Held())
+	entry.best, entry.rate = found.Setup, found.Rate
+	entry.held = append(entry.held, found.Held())
 	return nil
 }
 

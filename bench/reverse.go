@@ -78,7 +78,7 @@ backend http_out
 	},
 }
 
-// process is one of the reverses that runs.
+// process is a reverse proxy that runs.
 type process struct {
 	grpc, http string
 	cmd        *exec.Cmd

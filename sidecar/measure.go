@@ -51,8 +51,8 @@ func (d doors) Measure(ctx context.Context, r client.MeasureRequest) ([]client.M
 	all := []client.Measured{}
 	for _, list := range byServer {
 		wg.Go(func() {
-			for _, one := range list {
-				measured := one.measure(ctx, r)
+			for _, model := range list {
+				measured := model.measure(ctx, r)
 				mu.Lock()
 				all = append(all, measured)
 				mu.Unlock()

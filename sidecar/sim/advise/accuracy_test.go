@@ -27,13 +27,13 @@ type source struct {
 
 func (s source) streams(total float64, seed uint64) (all []workload.Stream) {
 	for i, m := range s.snapshot.GetModels() {
-		one, err := workload.Renewal{
+		stream, err := workload.Renewal{
 			Model: int32(i), Rows: s.rows, Shape: s.shape, Curve: workload.Constant(total / float64(len(s.snapshot.GetModels()))), Random: workload.Seed(seed, "source", m.GetName()),
 		}.Stream()
 		if err != nil {
 			panic(err)
 		}
-		all = append(all, one)
+		all = append(all, stream)
 	}
 	return all
 }

@@ -153,7 +153,7 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 	return a, nil
 }
 
-// contradicted says where live traffic refutes what Triton is said to hold; empty where it does not.
+// contradicted says where live traffic refutes what the simulation says that Triton holds; empty where it does not.
 func contradicted(seen map[string]Seen, triton *sim.Found) string {
 	var rate, worst float64
 	for _, m := range seen {

@@ -56,7 +56,7 @@ func sure(all []counted) []counted {
 	return slices.DeleteFunc(slices.Clone(all), func(c counted) bool { return c.count < fewestExecutions })
 }
 
-// informative reports whether the slope of l(b) can be told. The mean of n executions is off by some .5*l(1)/sqrt(n), because of what they
+// informative reports whether the slope of l(b) is known. The mean of n executions is off by some .5*l(1)/sqrt(n), because of what they
 // waited for, and a slope from sizes 1 and b by that over b-1: with n*(b-1)^2 of 100, l(8) is known within a third of l(1). A server's
 // recent executions count, of which the recorder keeps 64.
 func informative(all []counted) bool {
@@ -192,7 +192,7 @@ const (
 )
 
 // uncover finds the lines that make the simulated servers count what the real ones counted, and puts them into the snapshot as profiles. Rate
-// is the one under which was counted.
+// is the traffic under which the servers counted.
 func (w *world) uncover(ctx context.Context, all []*hidden, rate float64) error {
 	if len(all) == 0 {
 		return nil
@@ -223,7 +223,9 @@ func (h *hidden) start() {
 }
 
 // set makes a line of the assumed ratio with the given l(1).
-func (h *hidden) set(one float64) { h.alpha, h.beta = one/(1+h.ratio), one*h.ratio/(1+h.ratio) }
+func (h *hidden) set(single float64) {
+	h.alpha, h.beta = single/(1+h.ratio), single*h.ratio/(1+h.ratio)
+}
 
 // correct moves the line by what the simulated servers counted too much: larger batches form where more waits, so that waiting changes the
 // slope too.
@@ -261,12 +263,12 @@ func (h *hidden) correct(simulated map[int]float64) {
 
 // level takes an excess off l(1).
 func (h *hidden) level(excess float64) {
-	one := max(.05*h.at(1), h.at(1)-excess)
+	single := max(.05*h.at(1), h.at(1)-excess)
 	if h.ratio >= 0 {
-		h.set(one)
+		h.set(single)
 		return
 	}
-	h.beta = max(0, one-h.alpha)
+	h.beta = max(0, single-h.alpha)
 }
 
 // learn finds out how l(b) of each model is known, says so in notes, and returns why a model's is not. What can be used is put into the

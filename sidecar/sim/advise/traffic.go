@@ -122,7 +122,7 @@ func (a *Advice) look(in Input) (*world, error) {
 		case len(s.GetCurrent().PartitionsOf(m.GetName())) == 0:
 			leave(m.GetName(), "it is on no GPU.")
 		case m.GetSloUs() == 0:
-			leave(m.GetName(), "it has no SLO; give it one in conch.yaml.")
+			leave(m.GetName(), "it has no SLO: set models.NAME.slo in conch.yaml.")
 		default:
 			if text := a.learn(&in, x, s, m, w); text != "" {
 				leave(m.GetName(), "%s", text)
@@ -155,7 +155,7 @@ func (a *Advice) look(in Input) (*world, error) {
 	w.rate = total / length.Seconds()
 	a.Rate = w.rate
 	only(s, keep)
-	a.note("several instances of a model on one GPU: it is simulated with one, as if a GPU ran one batch at a time; queue policies, priorities and the rate limiter of your servers.")
+	a.note("several instances of a model on one GPU: it is simulated with one, as if a GPU ran one batch at a time; preferred batch sizes, queue policies, priorities and the rate limiter of your servers.")
 	a.note("what other callers of the servers do, and the microseconds that Conch itself adds.")
 	w.snapshot = s
 	return w, nil
@@ -186,14 +186,14 @@ func (w *world) streams(s *policy.Snapshot, rate float64, seed uint64) ([]worklo
 	if w.in.Traffic == nil {
 		var all []workload.Stream
 		for i, m := range s.GetModels() {
-			one, err := workload.Renewal{
+			arrivals, err := workload.Renewal{
 				Model: int32(i), Rows: int32(max(1, m.GetRowRate()/max(1e-9, m.GetRate())+.5)), Shape: 1 / max(.05, m.GetBurstiness()),
 				Curve: workload.Constant(m.GetRate() * rate / w.rate), Random: workload.Seed(seed, "arrivals", m.GetName()),
 			}.Stream()
 			if err != nil {
 				return nil, fmt.Errorf("advise: model %s: %w", m.GetName(), err)
 			}
-			all = append(all, one)
+			all = append(all, arrivals)
 		}
 		return all, nil
 	}
@@ -201,7 +201,7 @@ func (w *world) streams(s *policy.Snapshot, rate float64, seed uint64) ([]worklo
 }
 
 // resampled is a block bootstrap: pieces of about a second, drawn with replacement, keep the bursts within models and across them. Every seed
-// first draws a recording as long as the one there is, and its trials from that: the spread over seeds then has in it that another recording
+// first draws a recording of the same length, and its trials from that: the spread over seeds then has in it that another recording
 // would have been another, which counts for much where it is short.
 func (w *world) resampled(s *policy.Snapshot, faster float64, seed uint64) workload.Stream {
 	t := w.in.Traffic
@@ -222,14 +222,14 @@ func (w *world) resampled(s *policy.Snapshot, faster float64, seed uint64) workl
 		from := drawn[random.IntN(pieces)]
 		i, _ := slices.BinarySearchFunc(t.Arrivals, from, func(a workload.Arrival, v time.Duration) int { return int(a.At - v) })
 		for ; i < len(t.Arrivals) && t.Arrivals[i].At < from+length; i++ {
-			one := t.Arrivals[i]
-			model, ok := index[t.Models[one.Model].Name]
+			arrival := t.Arrivals[i]
+			model, ok := index[t.Models[arrival.Model].Name]
 			if !ok {
 				continue
 			}
-			one.Model = model
-			one.At = time.Duration(float64(at+one.At-from) / faster)
-			all = append(all, one)
+			arrival.Model = model
+			arrival.At = time.Duration(float64(at+arrival.At-from) / faster)
+			all = append(all, arrival)
 		}
 	}
 	return workload.Slice(all...)

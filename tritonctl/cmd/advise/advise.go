@@ -9,7 +9,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -90,6 +92,7 @@ func (o *Options) run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
+	declared := slices.Sorted(maps.Keys(in.Grids))
 	var notes []string
 	if o.measure {
 		if notes, err = o.timed(ctx, api, &in); err != nil {
@@ -101,6 +104,11 @@ func (o *Options) run(ctx context.Context, args []string) error {
 	}
 	if err := seen(ctx, api, &in); err != nil {
 		return err
+	}
+	for _, name := range declared {
+		if !slices.ContainsFunc(in.Snapshot.GetModels(), func(m *policy.Model) bool { return m.GetName() == name }) {
+			return fmt.Errorf("%w: %s: conch has no model %q; tritonctl model ls shows those there are", factory.ErrUsage, o.grid, name)
+		}
 	}
 	a, err := advise.Make(ctx, in)
 	o.Done()
