@@ -1,7 +1,12 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command conch-bench measures the figures of docs/results.md: `core`, the queue alone; `sim`, how fast the simulator is; `proxy`, what
-// a call through Conch costs over the same call straight to the server behind it; `live`, goodput over Triton's own best batching on real
-// tritonservers; `fidelity`, live conch against the simulator for the same arrivals; `reproduce`, Symphony's results that need no GPU, simulated; `compare`, all disciplines under a matrix of simulated loads; `ablation`, adaptive without each of its rules on loads of that matrix. `results` writes the page from what the others kept in results/.
+// Command conch-bench measures the figures of docs/results.md; `conch-bench --help` lists its commands.
+//
+// On real tritonservers: `live` (Conch over Triton's own best scheduling), `instant` (a model that takes no time) and `fidelity` (live conch against
+// the simulator, and `tritonctl advise` against both sides). On minitriton: `proxy` (what a call costs, beside nginx and HAProxy) and `overload`.
+// Simulated: `core` and `cores` (the queue alone), `sim` (the simulator's speed), `compare`, `ablation` and `unseen` (disciplines under many loads),
+// `reproduce` (Symphony's results that need no GPU).
+//
+// Each writes results/COMMAND.json. `results` writes docs/results.md and the tables of figures in other pages from these files.
 package main
