@@ -23,6 +23,7 @@ export CONCH_TRITONSERVER = $(or $(TRITONSERVER),$(TRITON_HOME)/tritonserver)
 export CONCH_PYTHON = $(TRITON_HOME)/venv/bin/python
 export CONCH_GRAPHS = $(TRITON_HOME)/models
 export CONCH_CLIENT_PYTHON = $(CURDIR)/.cache/clients/venv/bin/python
+export CONCH_GRPC_PYTHON = $(CURDIR)/.cache/protoc/bin/python
 export CONCH_PERF_ANALYZER = $(CURDIR)/.cache/clients/perf_analyzer
 export CONCH_BIN = $(CURDIR)/bin
 # A program with the race detector sleeps for a second before it ends, for reports of threads that still run. Tests that leave goroutines fail.
@@ -74,7 +75,7 @@ ONE_GOROUTINE ?= sidecar/dispatch/queue sidecar/dispatch/queue/adaptive sidecar/
 WITHOUT_RACE = $(addprefix $(MODULE)/,$(ONE_GOROUTINE))
 
 .PHONY: unit
-unit: race ## vet, unit, property and golden tests
+unit: race .cache/protoc.ready ## vet, unit, property and golden tests
 	@echo "-- vet, unit, property and golden tests$(RACE_SAYS)" >&2
 	@$(if $(ONE_GOROUTINE),$(GO_TEST) $(WITHOUT_RACE))
 	@$(GO_TEST) $(RACE) $$($(GO) list ./... | grep -vE '^$(MODULE)/e2e(/|$$)' | grep -vxF "$$(printf '%s\n' none $(WITHOUT_RACE))")
@@ -180,6 +181,11 @@ generate: .cache/bin/protoc ## generated code from .proto files
 	protoc -I plugins/policy $$into plugins/policy/policy.proto; \
 	protoc -I internal/onnx/proto --go_out=. --go_opt=module=$(MODULE) internal/onnx/proto/onnx.proto
 	@git diff --stat -- '*.pb.go'
+
+# Python with the messages' compiler: the example policy in Python is tested with it.
+.cache/protoc.ready: scripts/setup/protoc.sh scripts/setup/protoc.txt scripts/setup/lib.sh
+	@echo '-- setting up grpcio-tools' >&2
+	@scripts/setup/protoc.sh python; touch $@
 
 .cache/bin/protoc: scripts/setup/protoc.sh scripts/setup/protoc.txt scripts/setup/lib.sh
 	@echo '-- setting up protoc' >&2

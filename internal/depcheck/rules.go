@@ -22,6 +22,7 @@ var rules = []rule{
 	{"plugins/policy/pack/packtest", []string{"plugins/policy", "plugins/policy/conformance"}, "what tests of policies share"},
 	{"plugins/policy/grid", []string{"plugins/policy"}, "it is the file form of a profile"},
 	{"plugins/policy/pack", []string{"plugins/policy"}, "it is what policies share, and a function of the snapshot"},
+	{"plugins/examples", nil, "they are not written in Go"},
 	{"plugins/conch", []string{"plugins/policy", "plugins/policy/pack"}, "the other policies are handed to it"},
 	{"plugins", []string{"plugins/policy", "plugins/policy/pack", "plugins/builtin"}, "a policy is a function of the snapshot"},
 	{"plugins/builtin", []string{"plugins/..."}, "it is the list of policies"},
