@@ -133,3 +133,35 @@ func All(directory string) (models []*Model, problems map[string]error, err erro
 	})
 	return models, problems, err
 }
+
+// Grid is the default one: batches up to max_batch_size, or to 32 where only a file is known.
+func (m *Model) Grid() estimator.Grid {
+	switch {
+	case m.Declared.MaxBatch > 0:
+		return estimator.DefaultGrid(m.Declared.MaxBatch)
+	case m.Directory != "":
+		return estimator.DefaultGrid(1) // max_batch_size 0: the model takes no batches of Triton's
+	}
+	return estimator.DefaultGrid(32)
+}
+
+// On estimates the model on a device.
+func (m *Model) On(d estimator.Device, g estimator.Grid) (e *estimator.Estimate, err error) {
+	s, err := estimator.Open(m.File)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	s.Name = m.Name
+	return s.Estimate(m.Declared, g, d)
+}
+
+// Estimate estimates the model on a GPU type, for the largest batch and the whole GPU.
+func (m *Model) Estimate(gpu string) (*estimator.Estimate, error) {
+	d, err := estimator.NewDevice(gpu, m.Runtime)
+	if err != nil {
+		return nil, err
+	}
+	g := m.Grid()
+	return m.On(d, estimator.Grid{Batches: g.Batches[len(g.Batches)-1:], Shares: []int{100}})
+}

@@ -131,19 +131,7 @@ func (o *options) estimate(m *estimating.Model) (*estimator.Estimate, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := estimator.Open(m.File)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close() //nolint:errcheck // only read from
-	s.Name = m.Name
-	most := 32
-	if m.Declared.MaxBatch > 0 {
-		most = m.Declared.MaxBatch
-	} else if m.Directory != "" {
-		most = 1 // max_batch_size 0: the model takes no batches of Triton's
-	}
-	grid := estimator.DefaultGrid(most)
+	grid := m.Grid()
 	if o.batches != nil {
 		grid.Batches = o.batches
 	}
@@ -151,7 +139,7 @@ func (o *options) estimate(m *estimating.Model) (*estimator.Estimate, error) {
 		grid.Shares = o.shares
 	}
 	m.Declared.Dims = o.dims
-	return s.Estimate(m.Declared, grid, d)
+	return m.On(d, grid)
 }
 
 func (o *options) sweep() error {

@@ -8,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/estimator"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/tritonctl/estimating"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
@@ -21,20 +24,25 @@ var ErrInvalid = errors.New("not every model would load")
 
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	var gpu string
+	c := &cobra.Command{
 		Use:   "validate DIRECTORY",
 		Short: "Say what Triton would refuse of a model repository",
 		Long: `validate reads a model repository on this machine, without Triton and without
 conch, and lists what a Triton that completes no configurations by itself (as conch
 starts it) would refuse, with file and line, and what is probably not meant. It
-exits 1 where a model would not load.`,
-		Example: `tritonctl repo validate /models`,
-		Args:    cobra.ExactArgs(1),
-		RunE:    func(_ *cobra.Command, args []string) error { return run(f, args[0]) },
+exits 1 where a model would not load. With --gpu it estimates every ONNX model, and
+warns of what does not fit that GPU type's memory, and of what cannot be estimated.`,
+		Example: `tritonctl repo validate /models
+tritonctl repo validate /models --gpu T4`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return run(f, args[0], gpu) },
 	}
+	c.Flags().StringVar(&gpu, "gpu", "", "GPU type whose memory the models have to fit, such as T4 or A100-80GB")
+	return c
 }
 
-func run(f *factory.Factory, directory string) error {
+func run(f *factory.Factory, directory, gpu string) error {
 	if info, err := os.Stat(directory); err != nil {
 		return err
 	} else if !info.IsDir() {
@@ -43,6 +51,13 @@ func run(f *factory.Factory, directory string) error {
 	problems, err := repo.ValidateAll(os.DirFS(directory))
 	if err != nil {
 		return err
+	}
+	if gpu != "" {
+		more, err := estimated(directory, gpu)
+		if err != nil {
+			return err
+		}
+		problems = append(problems, more...)
 	}
 	if problems == nil {
 		problems = []repo.Problem{} // an empty list, not null
@@ -65,4 +80,37 @@ func draw(t *output.Table, problems []repo.Problem) {
 	for _, p := range problems {
 		t.Line(string(p.Severity) + ": " + p.Error())
 	}
+}
+
+// estimated warns of ONNX models that do not fit a GPU type, or that cannot be estimated.
+func estimated(directory, gpu string) ([]repo.Problem, error) {
+	if _, err := estimator.NewDevice(gpu, ""); err != nil {
+		return nil, fmt.Errorf("%w: --gpu: %w", factory.ErrUsage, err)
+	}
+	models, _, err := estimating.All(directory) // what cannot be found is a problem already
+	if err != nil {
+		return nil, err
+	}
+	var problems []repo.Problem
+	for _, m := range models {
+		if filepath.Ext(m.File) != ".onnx" {
+			continue
+		}
+		file, err := filepath.Rel(directory, m.File)
+		if err != nil {
+			return nil, err
+		}
+		warn := func(text string) {
+			problems = append(problems, repo.Problem{Severity: repo.SeverityWarning, File: filepath.ToSlash(file), Text: text})
+		}
+		e, err := m.Estimate(gpu)
+		switch {
+		case err != nil:
+			warn("it cannot be estimated: " + err.Error())
+		case !e.Fits:
+			warn(fmt.Sprintf("it does not fit a %s: it needs %.0f MB at its largest batch (weights %.0f, activations %.0f, workspace %.0f, context %.0f), the GPU has %.0f MB",
+				gpu, e.Memory.Total()/1e6, e.Memory.Parameters/1e6, e.Memory.Activations/1e6, e.Memory.Workspace/1e6, e.Memory.Context/1e6, e.MemoryOfGPU/1e6))
+		}
+	}
+	return problems, nil
 }
