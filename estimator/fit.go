@@ -160,7 +160,7 @@ func Fit(d *Device, samples []Sample, start Factors, prior float64) (Factors, er
 	}
 	// Products were measured one by one on many GPU types: whole models of convolutions have nothing to say about them.
 	least := [factors]float64{0, 1e-7, 1e-7, 1, .3, .15, .3, .3, .3, .05, 1e-12, 1}
-	most := [factors]float64{.05, 200e-6, 20e-6, 1, 6, 6, 12, 12, 12, 1, 2e-9, 1}
+	most := [factors]float64{.001, 200e-6, 20e-6, 1, 6, 6, 12, 12, 12, 1, 2e-9, 1}
 	best := origin
 	value := loss(&best)
 	for step := .5; step > .01; step /= 2 {

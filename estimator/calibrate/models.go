@@ -74,7 +74,12 @@ func Micros() []Model {
 	} {
 		shape := []int64{c.channels, c.side, c.side}
 		add(fmt.Sprintf("conv_%d_%d_%d_%d", c.channels, c.side, c.size, c.group), shape, shape, few, func(b *builder) string {
-			return chain(b, 3, func(x string) string { return b.relu(b.conv(x, c.channels, c.channels, c.size, 1, c.group)) })
+			// A chain is long where its convolutions are short: what a runtime does before and after it (other layouts) must not weigh.
+			n := 4
+			if c.size == 1 || c.group > 1 {
+				n = 12
+			}
+			return chain(b, n, func(x string) string { return b.relu(b.conv(x, c.channels, c.channels, c.size, 1, c.group)) })
 		})
 	}
 	for _, s := range []int64{8, 32, 64} {

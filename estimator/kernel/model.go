@@ -30,7 +30,7 @@ type Model struct {
 func (m *Model) stacks() []part {
 	return []part{
 		{"products", &m.Products, productNames, false}, {"rows", &m.Rows, rowNames, false},
-		{"convolutions", &m.Convolutions, productNames, true}, {"directs", &m.Directs, productNames, true}, {"moves", &m.Moves, rowNames, true},
+		{"convolutions", &m.Convolutions, productNames, true}, {"directs", &m.Directs, productNames, true}, {"moves", &m.Moves, moveNames, true},
 	}
 }
 
@@ -84,7 +84,11 @@ func features(k *Kernel, g *gpu.Sheet, b *Bound, row []float64) []float64 {
 	case Product, Convolution, Direct:
 		return productFeatures(k, g, b, row)
 	}
-	return rowFeatures(k, g, b, row)
+	row = rowFeatures(k, g, b, row)
+	if k.Family == Move {
+		row = append(row, log(k.FLOPs/k.Bytes()+.01))
+	}
+	return row
 }
 
 // Correction is the factor on the bound of a kernel that has the whole GPU. Row is scratch.

@@ -5,6 +5,7 @@ package kernel
 
 import (
 	"math"
+	"slices"
 
 	"github.com/conch-serving/conch/estimator/gpu"
 )
@@ -99,7 +100,8 @@ func (k *Kernel) Elements() float64 {
 var (
 	productNames = []string{"utilisation", "memory_over_bound", "compute_over_memory", "watts_per_tflops", "batched",
 		"batch", "m", "n", "depth", "waves", "wave_rest", "bytes_over_l2", "one_over_l2", "intensity"}
-	rowNames = []string{"unary", "binary", "power", "softmax", "norm", "rows", "width", "bytes_over_l2", "width_over_l1", "balance", "watts_per_tflops", "waves", "width_rest"}
+	rowNames  = []string{"unary", "binary", "power", "softmax", "norm", "rows", "width", "bytes_over_l2", "width_over_l1", "balance", "watts_per_tflops", "waves", "width_rest"}
+	moveNames = append(slices.Clone(rowNames), "intensity")
 )
 
 func log(v float64) float64 { return math.Log(max(v, 1e-30)) }
