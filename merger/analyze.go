@@ -91,6 +91,7 @@ func Analyze(ctx context.Context, members []Member, o Options) (*Analysis, error
 	if err := a.read(ctx, members); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
+	a.sameOpset()
 	if len(a.Report.Refusals) == 0 && len(a.graphs) >= 2 {
 		a.backbone()
 		if err := a.superops(ctx); err != nil {
@@ -132,7 +133,6 @@ func (a *Analysis) read(ctx context.Context, members []Member) error {
 			a.Report.Refusals = append(a.Report.Refusals, Refusal{Member: m.Name, Reason: why})
 		}
 	}
-	a.sameOpset()
 	done := int64(0)
 	for _, g := range a.graphs {
 		err := g.hashWeights(ctx, func(n int64) {
@@ -302,9 +302,12 @@ func Candidates(ctx context.Context, members []Member, o Options) ([][]Member, R
 	})
 	groups := clusters(len(usable), func(i, j int) bool {
 		pair := []*graph{usable[i], usable[j]}
+		least := max(a.options.MinShared*float64(min(pair[0].weightBytes(), pair[1].weightBytes())), 1)
+		if float64(inCommon(pair[0], pair[1])) < least {
+			return false
+		}
 		c, err := separate(pair)
-		return err == nil && len(c.frontier) > 0 &&
-			float64(pair[0].bytesOf(c.backbone)) >= a.options.MinShared*float64(min(pair[0].weightBytes(), pair[1].weightBytes()))
+		return err == nil && len(c.frontier) > 0 && float64(pair[0].bytesOf(c.backbone)) >= least
 	})
 	var out [][]Member
 	for _, c := range groups {
@@ -321,4 +324,19 @@ func Candidates(ctx context.Context, members []Member, o Options) ([][]Member, R
 		a.Report.unproved(g)
 	}
 	return out, a.Report, nil
+}
+
+// inCommon is the size of the weights that both have, wherever they are used: no backbone can share more.
+func inCommon(a, b *graph) int64 {
+	has := map[Digest]bool{}
+	for _, d := range b.weights {
+		has[d] = true
+	}
+	total := int64(0)
+	for _, t := range a.model.Graph.Initializers {
+		if has[a.weights[t.Name]] {
+			total += t.Bytes()
+		}
+	}
+	return total
 }

@@ -6,7 +6,11 @@ package merger_test
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -212,4 +216,65 @@ func TestNamesOfPartsAreChecked(t *testing.T) {
 	}
 	_, err := a.Emit(t.Context(), filepath.Join(t.TempDir(), "g"), "g", "magic")
 	require.ErrorContains(t, err, "the modes are")
+}
+
+// The models that the onnx package tests itself with, some 1,400, their first axes opened: each is analysed, or refused with a reason.
+func TestModelsOfStrangers(t *testing.T) {
+	python := os.Getenv("CONCH_PYTHON")
+	if python == "" {
+		t.Skip("CONCH_PYTHON is not set: make test sets it")
+	}
+	out, err := exec.CommandContext(t.Context(), python, "-c", "import onnx.backend.test, os; print(os.path.dirname(onnx.backend.test.__file__))").Output()
+	require.NoError(t, err)
+	paths, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(out)), "data", "*", "*", "model.onnx"))
+	require.NoError(t, err)
+	require.NotEmpty(t, paths)
+	var members []merger.Member
+	dir := t.TempDir()
+	for i, path := range paths {
+		graph := filepath.Join(dir, strconv.Itoa(i)+".onnx")
+		if !opened(t, path, graph) {
+			graph = path
+		}
+		members = append(members, merger.Member{Name: strconv.Itoa(i), Graph: graph})
+	}
+	_, report, err := merger.Candidates(t.Context(), members, merger.Options{})
+	require.NoError(t, err)
+	refused := map[string]bool{}
+	for _, r := range report.Refusals {
+		require.NotEmpty(t, r.Reason)
+		refused[r.Member] = true
+	}
+	t.Logf("%d models, %d refused", len(members), len(refused))
+	for i, m := range members {
+		if refused[m.Name] || i%10 > 0 { // a tenth of them, for time
+			continue
+		}
+		a, err := merger.Analyze(t.Context(), []merger.Member{m, {Name: "itself", Graph: m.Graph}}, merger.Options{})
+		require.NoError(t, err)
+		for _, mode := range merger.Modes() {
+			require.True(t, a.Report.Mode(mode).Feasible || a.Report.Mode(mode).Reason != "", "%s: %s", m.Graph, mode)
+		}
+		require.NoError(t, a.Close())
+	}
+}
+
+// opened writes the model again with a first axis of no fixed size; false if it cannot be written.
+func opened(t *testing.T, from, to string) bool {
+	t.Helper()
+	m, err := onnx.Open(from)
+	require.NoError(t, err)
+	defer m.Close() //nolint:errcheck // only read from
+	for _, v := range slices.Concat(m.Graph.Inputs, m.Graph.Outputs) {
+		if len(v.Type.Dims) > 0 {
+			v.Type.Dims[0] = onnx.Dim{Size: -1, Name: "N"}
+		}
+	}
+	m.Graph.Values = nil
+	b, err := onnx.Marshal(m, m)
+	if err != nil {
+		return false
+	}
+	require.NoError(t, os.WriteFile(to, b, 0o600))
+	return true
 }
