@@ -53,7 +53,7 @@ func (b *bench) estimatorCPU(ctx context.Context, r *figure.Report) (err error) 
 		return err
 	}
 	defer runner.Close() //nolint:errcheck // it has done its work
-	o := calibrate.Options{Clock: machineClock{}, Runs: 15, Budget: time.Second, Progress: func(done, all int, model string) {
+	o := calibrate.Options{Clock: machineClock{}, Runs: 25, Budget: time.Second, Progress: func(done, all int, model string) {
 		if done%10 == 0 {
 			b.say(fmt.Sprintf("estimator.cpu: %d of %d, %s", done, all, model))
 		}

@@ -57,11 +57,11 @@ func TestMicroModelsRunOnARealTriton(t *testing.T) {
 	seconds := map[string]float64{}
 	for _, r := range state.Results {
 		require.Positive(t, r.Seconds)
-		if r.Batch == 1 || r.Batch == 16 {
+		if r.Batch == 1 || r.Batch == 6 {
 			seconds[r.Model] = max(seconds[r.Model], r.Seconds)
 		}
 	}
-	// 4.8 billion multiplications against sixteen: a busy machine does not turn that around.
+	// Two billion multiplications against sixteen: a busy machine does not turn that around.
 	require.Greater(t, seconds["conv_64_32_3_1"], seconds["null_1"])
 
 	again, err := calibrate.Measure(t.Context(), runner, some, o)
