@@ -51,6 +51,7 @@ type Config struct {
 	CPUs         CPUs           `yaml:"cpus"`
 	Interval     Duration       `yaml:"interval"`
 	Triggers     Triggers       `yaml:"triggers"`
+	Changes      Changes        `yaml:"changes"`
 	Limits       Limits         `yaml:"limits"`
 	Seed         uint64         `yaml:"seed"`
 	Log          Log            `yaml:"log"`
@@ -236,6 +237,18 @@ type Triggers struct {
 	BadRate  float64  `yaml:"badRate"`
 	Hold     Duration `yaml:"hold"`
 	Cooldown Duration `yaml:"cooldown"`
+}
+
+// Changes say how conch weighs a plan against the one in force before it applies
+// it by itself.
+type Changes struct {
+	// Loss is the part of the expected goodput that a plan may cost without an
+	// operator's word.
+	Loss float64 `yaml:"loss"`
+	// Horizon is how long a gain counts, Payoff what a disturbed request counts in
+	// requests gained.
+	Horizon Duration `yaml:"horizon"`
+	Payoff  float64  `yaml:"payoff"`
 }
 
 // Limits bound what conch holds for its callers.

@@ -23,7 +23,7 @@ type Environment struct {
 // hotSections change on SIGHUP; everything else needs a restart.
 var hotSections = map[string]bool{
 	"models": true, "defaults": true, "policy": true, "interval": true, "triggers": true, "mode": true, "seed": true,
-	"apps": true, "interference": true, "offers": true,
+	"apps": true, "interference": true, "offers": true, "changes": true,
 }
 
 // EmulatedGPU is the type of the GPUs of the embedded driver under gpus: auto.
@@ -75,6 +75,9 @@ func (c *Config) Provision(env Environment) {
 	fill(&c.Triggers.BadRate, 0.01)
 	fill(&c.Triggers.Hold, Duration(3*time.Second))
 	fill(&c.Triggers.Cooldown, Duration(10*time.Second))
+	fill(&c.Changes.Loss, 0.1)
+	fill(&c.Changes.Horizon, Duration(5*time.Minute))
+	fill(&c.Changes.Payoff, 1.2)
 	fill(&c.Limits.QueueRequests, 100_000)
 	fill(&c.Limits.QueueBytes, 4<<30)
 	if c.Limits.SharedMemory == nil {

@@ -49,6 +49,11 @@ func (c *Config) Validate(env Environment) error {
 	if c.Triggers.RateUpBy < 0 {
 		v.problem("triggers.rateUpBy", "is negative")
 	}
+	v.fraction("changes.loss", c.Changes.Loss, 1)
+	v.positive("changes.horizon", c.Changes.Horizon)
+	if c.Changes.Payoff < 0 {
+		v.problem("changes.payoff", "is negative")
+	}
 	v.positive("triggers.hold", c.Triggers.Hold)
 	v.positive("triggers.cooldown", c.Triggers.Cooldown)
 	if c.Limits.QueueRequests < 0 {
