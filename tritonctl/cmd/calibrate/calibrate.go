@@ -18,6 +18,7 @@ import (
 	"github.com/conch-serving/conch/estimator/calibrate/server"
 	"github.com/conch-serving/conch/estimator/gpu"
 	"github.com/conch-serving/conch/estimator/lower"
+	"github.com/conch-serving/conch/tritonctl/cmd/calibrate/interference"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
@@ -60,6 +61,7 @@ tritonctl calibrate --url localhost:8001 --gpu cpu --python --bundle cpu.json`,
 	c.Flags().Float64Var(&o.idle, "idle", 0, "leave the server alone so many times as long as each execution took")
 	_ = c.MarkFlagRequired("url")
 	_ = c.MarkFlagRequired("gpu")
+	c.AddCommand(interference.New(f))
 	return c
 }
 
