@@ -121,7 +121,13 @@ func (a *Analysis) reason() string {
 // read indexes and hashes the members.
 func (a *Analysis) read(ctx context.Context, members []Member) error {
 	total := int64(0)
+	names := map[string]bool{}
 	for _, m := range members {
+		if names[m.Name] {
+			a.Report.Refusals = append(a.Report.Refusals, Refusal{Member: m.Name, Reason: "another member has this name: " + m.Graph})
+			continue
+		}
+		names[m.Name] = true
 		g, err := open(m)
 		if err != nil {
 			a.Report.Refusals = append(a.Report.Refusals, Refusal{Member: m.Name, Reason: err.Error()})

@@ -98,6 +98,12 @@ func TestAFileThatIsNoModelIsARefusal(t *testing.T) {
 	require.Contains(t, a.Report.Mode(merger.Backbone).Reason, "x.onnx")
 }
 
+func TestTwoMembersWithOneNameAreRefused(t *testing.T) {
+	r := write(t, map[string]*graphs.Model{"a": chain(2, nil)})
+	a := analyze(t, repository{members: append(r.members, r.members...)}, merger.Options{})
+	require.Contains(t, a.Report.Mode(merger.Backbone).Reason, "another member has this name")
+}
+
 func TestCandidatesAreThoseThatShare(t *testing.T) {
 	shared := own("layer2", "layer3")
 	other := graphs.Chain(graphs.Weights{Base: 9}, 32, 64, 4)
@@ -136,6 +142,20 @@ func TestADigestChangesWithAMember(t *testing.T) {
 	require.NotEqual(t, first, second)
 	models["b"] = chain(4, shared)
 	require.NotEqual(t, first, emit(write(t, models)))
+}
+
+func TestAMemberThatChangedIsNotVerifiedAgainst(t *testing.T) {
+	run := runtime(t)
+	shared := own("layer3")
+	r := write(t, map[string]*graphs.Model{"a": chain(2, shared), "b": chain(3, shared)})
+	a := analyze(t, r, merger.Options{})
+	dir := filepath.Join(t.TempDir(), "g")
+	_, err := a.Emit(t.Context(), dir, "g", merger.Backbone)
+	require.NoError(t, err)
+	changed := chain(4, shared)
+	require.NoError(t, onnx.Write(filepath.Join(r.dir, "b", "1", merger.GraphFile), changed.Model, changed))
+	_, err = merger.Verify(t.Context(), dir, r.directories, run, merger.VerifyOptions{})
+	require.ErrorContains(t, err, "member b changed since the merge was made of it")
 }
 
 func TestPartsKeepBackendAndFiles(t *testing.T) {

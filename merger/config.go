@@ -119,7 +119,7 @@ func copyFiles(m Member, weights map[string]bool, into string) error {
 		return err
 	}
 	for _, e := range entries {
-		if e.Name() == GraphFile || weights[e.Name()] || e.Name() == "__pycache__" {
+		if e.Name() == GraphFile || weights[e.Name()] || e.Name() == "__pycache__" || e.IsDir() && holds(e.Name(), weights) {
 			continue
 		}
 		info, err := os.Stat(filepath.Join(from, e.Name())) // repositories are often made of links
@@ -138,4 +138,14 @@ func copyFiles(m Member, weights map[string]bool, into string) error {
 		}
 	}
 	return nil
+}
+
+// holds says whether a directory is one of the graph's weights.
+func holds(dir string, weights map[string]bool) bool {
+	for path := range weights {
+		if strings.HasPrefix(path, dir+"/") {
+			return true
+		}
+	}
+	return false
 }

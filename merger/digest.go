@@ -136,7 +136,6 @@ func (g *graph) hashNode(n *onnx.Node) error {
 	if !ok {
 		h.text("private")
 		h.text(g.Name)
-		h.text(g.Graph)
 	}
 	if err := g.signature(h, n, true); err != nil {
 		return err
@@ -200,9 +199,43 @@ func (g *graph) signature(h hasher, n *onnx.Node, contents bool) error {
 			}
 			h.digest(d)
 		}
-		if a.Graph != nil || len(a.Graphs) > 0 {
-			h.text("graph") // a node with one has no rule in package rows: it is never shared
+		for _, inner := range append(slices.Clone(a.Graphs), a.Graph) {
+			if inner == nil {
+				continue
+			}
+			if err := g.subgraph(h, inner, contents); err != nil {
+				return err
+			}
 		}
+	}
+	return nil
+}
+
+// subgraph writes a graph that an attribute holds, by the names in it. A node with one has no rule in package rows and is never shared:
+// this is for the content of members and the structure of graphs.
+func (g *graph) subgraph(h hasher, inner *onnx.Graph, contents bool) error {
+	h.text("graph")
+	for _, t := range inner.Initializers {
+		h.text(t.Name)
+		if !contents {
+			continue
+		}
+		d, err := g.tensor(t, make([]byte, 32<<10))
+		if err != nil {
+			return err
+		}
+		h.digest(d)
+	}
+	for _, n := range inner.Nodes {
+		if err := g.signature(h, n, contents); err != nil {
+			return err
+		}
+		for _, name := range slices.Concat(n.Inputs, []string{""}, n.Outputs) {
+			h.text(name)
+		}
+	}
+	for _, v := range slices.Concat(inner.Inputs, inner.Outputs) {
+		h.text(v.Name)
 	}
 	return nil
 }

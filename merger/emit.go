@@ -50,16 +50,20 @@ func (a *Analysis) Emit(ctx context.Context, dir, name string, mode Mode) (*Mani
 	}
 	e := emitting{a: a, dir: dir, m: m, configs: configs}
 	for i, g := range a.graphs {
-		m.Members = append(m.Members, ManifestMember{Name: g.Name, Inputs: g.inputs(), Outputs: ios(g.model.Graph.Outputs), MaxBatch: configs[i].maxBatch})
+		content, err := g.content()
+		if err != nil {
+			return nil, errors.Join(err, os.RemoveAll(dir))
+		}
+		m.Members = append(m.Members, ManifestMember{
+			Name: g.Name, Content: content, Inputs: g.inputs(), Outputs: ios(g.model.Graph.Outputs), MaxBatch: configs[i].maxBatch,
+		})
 	}
+	m.Digest = m.digest()
 	write := e.fused
 	if mode == Backbone {
 		write = e.backbone
 	}
 	err := write(ctx)
-	if err == nil {
-		m.Digest, err = a.digest(mode)
-	}
 	if err == nil {
 		err = m.write(dir)
 	}
@@ -69,25 +73,54 @@ func (a *Analysis) Emit(ctx context.Context, dir, name string, mode Mode) (*Mani
 	return m, nil
 }
 
-// digest identifies the recipe and the members' content: graphs, weights, configurations and other files.
-func (a *Analysis) digest(mode Mode) (string, error) {
+// digest identifies the recipe and the members' content.
+func (m *Manifest) digest() string {
 	h := newHasher("merge 1")
-	h.text(string(mode))
-	for _, g := range a.graphs {
-		h.text(g.Name)
-		for _, n := range g.order {
-			for _, name := range n.Outputs {
-				h.text(name)
-				h.digest(g.values[name])
-			}
+	h.text(string(m.Mode))
+	for _, member := range m.Members {
+		h.text(member.Name)
+		h.text(member.Content)
+	}
+	return fmt.Sprintf("%x", h.sum())
+}
+
+// content identifies a member: graph, weights, configuration and other files.
+func (g *graph) content() (string, error) {
+	h := newHasher("member")
+	for _, n := range g.order {
+		h.text(n.Op)
+		for _, name := range n.Outputs {
+			h.text(name)
+			h.digest(g.values[name])
 		}
-		for _, path := range []string{filepath.Join(g.Dir, "config.pbtxt"), filepath.Join(g.Dir, g.Version)} {
-			if err := g.otherFiles(h, path); err != nil {
-				return "", err
-			}
+	}
+	for _, path := range []string{filepath.Join(g.Dir, "config.pbtxt"), filepath.Join(g.Dir, g.Version)} {
+		if err := g.otherFiles(h, path); err != nil {
+			return "", err
 		}
 	}
 	return fmt.Sprintf("%x", h.sum()), nil
+}
+
+// contentOf reads the member whose model directory that is.
+func contentOf(ctx context.Context, name, dir string) (content string, err error) {
+	m, err := Find(dir)
+	if err != nil {
+		return "", err
+	}
+	if m.Dir == "" {
+		return "", fmt.Errorf("%s is not a model's directory", dir)
+	}
+	m.Name = name
+	g, err := open(m)
+	if err != nil {
+		return "", err
+	}
+	defer g.close() //nolint:errcheck // only read from
+	if err := errors.Join(g.hashWeights(ctx, func(int64) {}), g.hashValues()); err != nil {
+		return "", err
+	}
+	return g.content()
 }
 
 // otherFiles hashes a file, or those of a directory that are not the graph or its weights.

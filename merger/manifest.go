@@ -49,7 +49,9 @@ type Manifest struct {
 
 // ManifestMember is a member and how its tensors map to those of the parts.
 type ManifestMember struct {
-	Name    string `json:"name"`
+	Name string `json:"name"`
+	// Content identifies graph, weights, configuration and other files of the member that the merge was made of.
+	Content string `json:"content"`
 	Inputs  []IO   `json:"inputs"`
 	Outputs []IO   `json:"outputs"`
 	// MaxBatch is the member's max_batch_size.

@@ -107,6 +107,12 @@ var backbones = map[string]func(seed uint64) *graphs.Model{
 	"encoder": func(s uint64) *graphs.Model {
 		return graphs.Encoder(weights(s, own("layer2", "pooler", "head")), small, 6, 3)
 	},
+	// The head reads the member's own input beside what crosses.
+	"skip": func(s uint64) *graphs.Model { return graphs.Skipping(weights(s, own("layer2", "skip")), 32, 64, 64, 4) },
+	// Requests decide how many tokens there are.
+	"open": func(s uint64) *graphs.Model {
+		return graphs.Encoder(weights(s, own("layer2", "pooler", "head")), small, -1, 3)
+	},
 	"resnet": func(s uint64) *graphs.Model {
 		return graphs.ResNet(weights(s, own("head")), []int{1, 1, 2}, 16, 32, 10)
 	},

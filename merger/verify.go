@@ -102,6 +102,13 @@ func (v *verifying) all(ctx context.Context, dir string, directories map[string]
 		if from == "" {
 			return 0, fmt.Errorf("no directory of member %s was given", member.Name)
 		}
+		content, err := contentOf(ctx, member.Name, from)
+		if err != nil {
+			return 0, fmt.Errorf("member %s: %w", member.Name, err)
+		}
+		if content != member.Content {
+			return 0, fmt.Errorf("member %s changed since the merge was made of it: emit it again", member.Name)
+		}
 		if err := load(member.Name, from); err != nil {
 			return 0, err
 		}

@@ -25,6 +25,18 @@ func Chain(w Weights, widths ...int64) *Model {
 	return m
 }
 
+// Skipping is a Chain whose result also depends on the inputs directly, through a matrix skip.weight.
+func Skipping(w Weights, widths ...int64) *Model {
+	m := Chain(w, widths...)
+	last := len(m.Graph.Nodes) - 1
+	result := m.Graph.Nodes[last]
+	m.Graph.Nodes = m.Graph.Nodes[:last]
+	skipped := m.add("MatMul", []string{"X", m.weight("skip.weight", 1, true, widths[0], widths[len(widths)-1])})
+	result.Op, result.Inputs = "Add", append(result.Inputs, skipped)
+	m.Graph.Nodes = append(m.Graph.Nodes, result)
+	return m
+}
+
 // linear is MatMul and Add.
 func (m *Model) linear(x, name string, in, out int64) string {
 	x = m.add("MatMul", []string{x, m.weight(name+".weight", math.Sqrt(3/float64(in)), true, in, out)})
@@ -87,7 +99,8 @@ func BERTBase(w Weights, length, classes int64) *Model {
 // EncoderSize is the size of a transformer encoder.
 type EncoderSize struct{ Vocabulary, Layers, Width, Heads, Inner int64 }
 
-// Encoder is a transformer encoder over token ids, normalised behind each step, whose first token is classified.
+// Encoder is a transformer encoder over token ids, normalised behind each step, whose first token is classified. A length of -1 leaves
+// it to requests how many tokens there are; tokens have no positions then.
 func Encoder(w Weights, s EncoderSize, length, classes int64) *Model {
 	m := start("encoder", w)
 	norm := func(x, name string) string {
@@ -98,7 +111,10 @@ func Encoder(w Weights, s EncoderSize, length, classes int64) *Model {
 	}
 	tokens := m.input("TOKENS", onnx.Int64, length)
 	x := m.add("Gather", []string{m.weight("embedding.word", 1, false, s.Vocabulary, s.Width), tokens})
-	x = norm(m.add("Add", []string{x, m.weight("embedding.position", .1, false, length, s.Width)}), "embedding.norm")
+	if length > 0 {
+		x = m.add("Add", []string{x, m.weight("embedding.position", .1, false, length, s.Width)})
+	}
+	x = norm(x, "embedding.norm")
 	scale := m.float(float32(1 / math.Sqrt(float64(s.Width/s.Heads))))
 	half, one, root := m.float(.5), m.float(1), m.float(float32(math.Sqrt(.5)))
 	for l := range s.Layers {
