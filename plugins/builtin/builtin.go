@@ -14,6 +14,7 @@ import (
 	"github.com/conch-serving/conch/plugins/nexus"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/static"
+	"github.com/conch-serving/conch/plugins/usher"
 )
 
 // Names of the built-in policies, sorted.
@@ -34,5 +35,6 @@ func constructors() map[string]func() policy.Policy {
 		gpulet.Name: func() policy.Policy { return gpulet.New() },
 		nexus.Name:  func() policy.Policy { return nexus.New() },
 		static.Name: func() policy.Policy { return static.New() },
+		usher.Name:  func() policy.Policy { return usher.New() },
 	}
 }

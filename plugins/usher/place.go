@@ -1,0 +1,288 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package usher
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/conch-serving/conch/plugins/policy/pack"
+)
+
+// gpu is a GPU that is being filled: one of the snapshot, or one that could be rented.
+type gpu struct {
+	// host is nil for a GPU that would be rented.
+	host *pack.Host
+	kind int
+	// closed: it holds what the operator pinned.
+	closed bool
+	// group is the model group to whose GPU group it belongs, from 1; 0: it is not initialised.
+	group int
+	// compute in percent and memory as a fraction that are left.
+	compute int
+	memory  float64
+}
+
+func (g *gpu) fits(needs ...need) bool {
+	compute, memory := 0, 0.0
+	for _, n := range needs {
+		if !n.fits {
+			return false
+		}
+		compute, memory = compute+n.share, memory+n.memory
+	}
+	return compute <= g.compute && memory <= g.memory+1e-9
+}
+
+func (g *gpu) left() float64 { return float64(g.compute)/100 + g.memory }
+
+// choice is one configuration of a group: an option for every model.
+type choice struct {
+	model  *model
+	option *option
+}
+
+// replica is one that was placed.
+type replica struct {
+	choice int
+	gpu    int
+	// opened: its GPU was initialised for it.
+	opened bool
+}
+
+// placement is what PLACEMENT returns for a configuration.
+type placement struct {
+	choices  []choice
+	replicas []replica
+	// goodput is rows per second over all models, missing the replicas that found no GPU, cost that of the GPUs that were initialised, demand
+	// the sum of the options' demands.
+	goodput float64
+	missing int
+	cost    float64
+	demand  float64
+}
+
+// better orders placements: goodput first (which is the whole workload where the cluster can grow), then that every replica has a place, then
+// cost, then that less is taken.
+func (p *placement) better(q *placement) bool {
+	if q == nil {
+		return true
+	}
+	if math.Abs(p.goodput-q.goodput) > 1e-9*math.Max(1, q.goodput) {
+		return p.goodput > q.goodput
+	}
+	if p.missing != q.missing {
+		return p.missing < q.missing
+	}
+	if math.Abs(p.cost-q.cost) > 1e-9 {
+		return p.cost < q.cost
+	}
+	return p.demand < q.demand-1e-9
+}
+
+// place is PLACEMENT (algorithm 2) for one configuration of a group. The GPUs are as before when it returns.
+func (r *run) place(group int, choices []choice) *placement {
+	p := &placement{choices: choices}
+	for _, c := range choices {
+		p.demand += c.option.demand
+	}
+	for _, turn := range r.turns(choices) {
+		left := make([]int, len(turn))
+		for i, c := range turn {
+			left[i] = choices[c].option.replicas
+		}
+		r.fill(p, turn, left, func(g *gpu) bool { return g.group == group })
+		r.fill(p, turn, left, func(g *gpu) bool { return g.group != 0 && g.group != group })
+		// Lines 13 to 15 as printed: every replica that is left gets a new GPU, though the one before had room. Figure 3c needs that: the replicas
+		// of a divided model lie apart, and those of the next fill up what they left.
+		for opened := true; opened; {
+			opened = r.open(p, group, turn, left)
+		}
+		for _, n := range left {
+			p.missing += n
+		}
+	}
+	achieved := make([]float64, len(choices))
+	for _, x := range p.replicas {
+		achieved[x.choice] += choices[x.choice].option.needs[r.gpus[x.gpu].kind].goodput
+	}
+	for i, c := range choices {
+		p.goodput += math.Min(achieved[i], c.model.workload)
+	}
+	for i := len(p.replicas) - 1; i >= 0; i-- {
+		r.undo(p, p.replicas[i])
+	}
+	return p
+}
+
+// turns is lines 7 to 9: pairs of a compute-heavy and a memory-heavy model, those that need most first, and models that are neither in between
+// by the same order. The numbers are places in choices.
+func (r *run) turns(choices []choice) [][]int {
+	order := make([]int, len(choices))
+	for i := range order {
+		order[i] = i
+	}
+	size := func(i int) float64 { return choices[i].option.compute + choices[i].option.memory }
+	if r.set.sort {
+		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(size(b), size(a)) })
+	}
+	if !r.set.classify {
+		turns := make([][]int, len(order))
+		for i, c := range order {
+			turns[i] = []int{c}
+		}
+		return turns
+	}
+	var compute, memory, neither []int
+	for _, i := range order {
+		switch o := choices[i].option; {
+		case o.compute >= r.set.heavy*o.memory:
+			compute = append(compute, i)
+		case o.memory >= r.set.heavy*o.compute:
+			memory = append(memory, i)
+		default:
+			neither = append(neither, i)
+		}
+	}
+	var turns [][]int
+	for i := range max(len(compute), len(memory)) {
+		var turn []int
+		if i < len(compute) {
+			turn = append(turn, compute[i])
+		}
+		if i < len(memory) {
+			turn = append(turn, memory[i])
+		}
+		turns = append(turns, turn)
+	}
+	for _, i := range neither {
+		at := len(turns)
+		if r.set.sort {
+			if j := slices.IndexFunc(turns, func(turn []int) bool { return size(turn[0]) < size(i) }); j >= 0 {
+				at = j
+			}
+		}
+		turns = slices.Insert(turns, at, []int{i})
+	}
+	return turns
+}
+
+// fill puts as many replicas of a turn as possible on initialised GPUs of which the condition holds: the pair together where it fits, then
+// each alone, always on the GPU that has least left afterwards.
+func (r *run) fill(p *placement, turn, left []int, where func(*gpu) bool) {
+	if len(turn) == 2 {
+		for left[0] > 0 && left[1] > 0 && r.fit(p, turn, where) {
+			left[0], left[1] = left[0]-1, left[1]-1
+		}
+	}
+	for i := range turn {
+		for left[i] > 0 && r.fit(p, turn[i:i+1], where) {
+			left[i]--
+		}
+	}
+}
+
+func (r *run) fit(p *placement, turn []int, where func(*gpu) bool) bool {
+	best, least := -1, math.Inf(1)
+	for _, i := range r.opened {
+		g := r.gpus[i]
+		if !where(g) || !r.takes(p, i, turn) {
+			continue
+		}
+		left := g.left()
+		for _, c := range turn {
+			left -= p.choices[c].option.needs[g.kind].size()
+		}
+		if left < least-1e-12 {
+			best, least = i, left
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	for _, c := range turn {
+		r.put(p, replica{choice: c, gpu: best})
+	}
+	return true
+}
+
+func (r *run) takes(p *placement, i int, turn []int) bool {
+	g := r.gpus[i]
+	for _, c := range turn {
+		if allowed := p.choices[c].model.allowed; allowed != nil && !allowed[i] {
+			return false
+		}
+	}
+	if len(turn) == 2 {
+		return g.fits(p.choices[turn[0]].option.needs[g.kind], p.choices[turn[1]].option.needs[g.kind])
+	}
+	return g.fits(p.choices[turn[0]].option.needs[g.kind])
+}
+
+// open is NEW_LOWEST_COST_GPU_INITIALIZATION: the cheapest GPU that is not initialised and can host the pair, else one of the two.
+func (r *run) open(p *placement, group int, turn, left []int) bool {
+	tries := [][]int{{0}}
+	if len(turn) == 2 {
+		tries = [][]int{{0, 1}, {0}, {1}}
+	}
+	for _, try := range tries {
+		wanted := make([]int, 0, 2)
+		for _, i := range try {
+			if left[i] > 0 {
+				wanted = append(wanted, turn[i])
+			}
+		}
+		if len(wanted) < len(try) {
+			continue
+		}
+		for _, i := range r.cheapest {
+			if g := r.gpus[i]; g.group != 0 || g.closed || !r.takes(p, i, wanted) {
+				continue
+			}
+			r.gpus[i].group = group
+			r.opened = append(r.opened, i)
+			p.cost += r.kinds[r.gpus[i].kind].cost
+			for n, c := range wanted {
+				r.put(p, replica{choice: c, gpu: i, opened: n == 0})
+			}
+			for _, i := range try {
+				left[i]--
+			}
+			return true
+		}
+	}
+	return false
+}
+
+func (r *run) put(p *placement, x replica) {
+	g := r.gpus[x.gpu]
+	n := p.choices[x.choice].option.needs[g.kind]
+	g.compute, g.memory = g.compute-n.share, g.memory-n.memory
+	p.replicas = append(p.replicas, x)
+}
+
+func (r *run) undo(p *placement, x replica) {
+	g := r.gpus[x.gpu]
+	n := p.choices[x.choice].option.needs[g.kind]
+	g.compute, g.memory = g.compute+n.share, g.memory+n.memory
+	if x.opened {
+		g.group, g.memory = 0, 1
+		r.opened = r.opened[:len(r.opened)-1]
+	}
+}
+
+// commit makes a placement permanent.
+func (r *run) commit(group int, p *placement) {
+	for _, x := range p.replicas {
+		g := r.gpus[x.gpu]
+		if x.opened {
+			g.group = group
+			r.opened = append(r.opened, x.gpu)
+		}
+		n := p.choices[x.choice].option.needs[g.kind]
+		g.compute, g.memory = g.compute-n.share, g.memory-n.memory
+		r.placed = append(r.placed, placed{p.choices[x.choice], x.gpu})
+	}
+}
