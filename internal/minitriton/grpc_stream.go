@@ -7,9 +7,11 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
@@ -55,7 +57,11 @@ func (f *grpcFront) streamOne(stream grpc.BidiStreamingServer[pb.ModelInferReque
 			if final {
 				r.release()
 			}
-			out.put(slot, streamAnswer(m, in.Id, resp, final, empty), final)
+			answer := streamAnswer(m, in.Id, resp, final, empty)
+			if resp != nil && resp.err != nil {
+				out.fatal(answer, resp.err)
+			}
+			out.put(slot, answer, final)
 		}
 		refusal = f.server.repo.submit(m, in.ModelName, in.ModelVersion, r)
 	}
@@ -97,6 +103,18 @@ type streamWriter struct {
 	out     []*pb.ModelStreamInferResponse
 	closing bool // nothing more will come
 	err     error
+	// statuses are the errors that end the stream in place of a message; nil: the
+	// client did not ask for that (header triton_grpc_error).
+	statuses map[*pb.ModelStreamInferResponse]error
+}
+
+// fatal makes the error of a model end the stream when it is its turn, if the client asked for that.
+func (w *streamWriter) fatal(answer *pb.ModelStreamInferResponse, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.statuses != nil {
+		w.statuses[answer] = err
+	}
 }
 
 // streamSlot is one request of the stream.
@@ -109,6 +127,9 @@ type streamSlot struct {
 func newStreamWriter(stream grpc.BidiStreamingServer[pb.ModelInferRequest, pb.ModelStreamInferResponse]) *streamWriter {
 	w := &streamWriter{stream: stream, ended: make(chan struct{})}
 	w.changed.L = &w.mu
+	if slices.Contains(metadata.ValueFromIncomingContext(stream.Context(), "triton_grpc_error"), "true") {
+		w.statuses = make(map[*pb.ModelStreamInferResponse]error)
+	}
 	go w.write()
 	return w
 }
@@ -158,8 +179,15 @@ func (w *streamWriter) write() {
 		}
 		batch := w.out
 		w.out = nil
-		w.mu.Unlock()
 		var err error
+		for i, answer := range batch {
+			if err = w.statuses[answer]; err != nil {
+				batch = batch[:i]
+				break
+			}
+		}
+		ends := err
+		w.mu.Unlock()
 		for _, answer := range batch {
 			if err = w.stream.Send(answer); err != nil {
 				break
@@ -167,6 +195,9 @@ func (w *streamWriter) write() {
 		}
 		w.mu.Lock()
 		w.changed.Broadcast() // finish waits for this too
+		if err == nil {
+			err = ends
+		}
 		if err != nil {
 			w.err = err
 		}
@@ -191,10 +222,11 @@ func (w *streamWriter) finish() error {
 	for w.pending > 0 && w.err == nil {
 		w.changed.Wait()
 	}
-	err := w.err
 	w.mu.Unlock()
 	w.close()
-	return grpcError(err)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return grpcError(w.err)
 }
 
 // close ends the writing goroutine once what is queued has been sent.

@@ -7,9 +7,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -104,7 +106,11 @@ type inferStream struct {
 	cancel context.CancelCauseFunc
 	tasks  sync.WaitGroup // relays, and requests that are answered one by one
 	send   sync.Mutex     // downstream takes one message at a time
+	said   bool           // what ends the call was: nothing more is sent; guarded by send
 	less   chan struct{}  // says that less is owed; one signal at most
+	// statuses tells that the caller wants the errors of models as the status that
+	// ends the call (Triton's header triton_grpc_error), and not as messages.
+	statuses bool
 	// whyGone is the reason of a caller who has gone, as of when it is first asked.
 	whyGone func() string
 
@@ -143,6 +149,7 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 	defer d.admission.leave(0)
 	ctx, cancel := context.WithCancelCause(downstream.Context())
 	s := &inferStream{d: d, down: downstream, ctx: ctx, cancel: cancel, ups: make(map[*router.Process]*upstream), steps: make(map[sequenceKey]chan struct{}), less: make(chan struct{}, 1)}
+	s.statuses = slices.Contains(metadata.ValueFromIncomingContext(downstream.Context(), headerStatuses), "true")
 	began := d.clock.Now()
 	s.whyGone = sync.OnceValue(func() string { return goneReason(downstream.Context(), began, d.clock.Now()) })
 	defer context.AfterFunc(downstream.Context(), func() { s.whyGone() })()
@@ -267,7 +274,7 @@ func (s *inferStream) alone(c *call, size int64, begin func() (await func() answ
 		a := s.d.safely(await)
 		resp, err := s.d.finish(c, a)
 		s.d.admission.leave(size)
-		m := streamed(c.req, &a, resp, err)
+		m := s.streamed(c.req, &a, resp, err)
 		c.req.Free()
 		s.deliver(t, m, true)
 	}()
@@ -305,17 +312,25 @@ func (s *inferStream) passThrough(c *call) (await func() answer) {
 	}
 }
 
+// headerStatuses is Triton's.
+const headerStatuses = "triton_grpc_error"
+
+// ending is the error of a model that ends a call in its turn.
+type ending struct{ error }
+
 // streamed is what a stream says of a request that was answered alone.
-func streamed(r *batch.Request, a *answer, resp *batch.Response, err error) any {
+func (s *inferStream) streamed(r *batch.Request, a *answer, resp *batch.Response, err error) any {
 	if err == nil {
 		defer resp.Free()
 		return &batch.Frame{Data: batch.StreamResponse(resp)}
 	}
-	s := status.Convert(err)
-	m := &tritonpb.ModelStreamInferResponse{ErrorMessage: s.Message(), InferResponse: &tritonpb.ModelInferResponse{Id: r.ID}}
+	m := &tritonpb.ModelStreamInferResponse{ErrorMessage: status.Convert(err).Message(), InferResponse: &tritonpb.ModelInferResponse{Id: r.ID}}
 	// What a model says, or its queue after it took the request, is an answer of the
 	// model: Triton names it and marks its end.
 	if a.result == Dropped || a.place != nil && !forward.Refused(err) {
+		if s.statuses {
+			return ending{err}
+		}
 		m.InferResponse.ModelName = r.Model
 		m.InferResponse.Parameters = map[string]*tritonpb.InferParameter{
 			batch.ParameterFinalResponse: {ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: true}},

@@ -109,12 +109,20 @@ func (s *inferStream) awaitRoom() error {
 	}
 }
 
-// write sends one message to the caller.
+// write sends one message to the caller, or says what ends the call.
 func (s *inferStream) write(m any) error {
 	s.send.Lock()
 	defer s.send.Unlock()
-	if f, ok := m.(*batch.Frame); ok {
-		return sendDown(s.down, f)
+	if s.said {
+		discard(m)
+		return nil
+	}
+	switch m := m.(type) {
+	case ending:
+		s.said = true
+		return m.error
+	case *batch.Frame:
+		return sendDown(s.down, m)
 	}
 	return s.down.SendMsg(m)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -280,4 +281,31 @@ func TestStreamsOfModelsThatAreNotBatched(t *testing.T) {
 	for _, o := range seen.outcomes {
 		require.True(t, o.PassedThrough)
 	}
+}
+
+// TestAStreamMayEndWithTheErrorOfAModel: to a caller who asks for it the error of a model is the status of the call, in its turn; what
+// Triton refuses before a model has it stays a message.
+func TestAStreamMayEndWithTheErrorOfAModel(t *testing.T) {
+	p := newTriton(t)
+	p.refuse = func(r *tritonpb.ModelInferRequest) error {
+		switch r.Id {
+		case "refused":
+			return status.Error(codes.InvalidArgument, "unexpected inference input 'X' for model 'm'")
+		case "failed":
+			return status.Error(codes.NotFound, "no such picture")
+		}
+		return nil
+	}
+	_, _, client := streamed(t, dispatch.Options{}, table(1, nil, p))
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "triton_grpc_error", "true")
+	s := openStream(ctx, t, client, aside("first"), aside("refused"), aside("failed"))
+	_ = s.Send(aside("last")) // the call may have ended before, and ends before this is answered
+	for _, want := range []string{"", "unexpected inference input 'X' for model 'm'"} {
+		m, err := s.Recv()
+		require.NoError(t, err)
+		require.Equal(t, want, m.ErrorMessage)
+	}
+	_, err := s.Recv()
+	require.Equal(t, codes.NotFound, status.Code(err))
+	require.Equal(t, "no such picture", status.Convert(err).Message())
 }

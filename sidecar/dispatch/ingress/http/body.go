@@ -63,11 +63,13 @@ func (h *Handler) failBody(w nethttp.ResponseWriter, err error) {
 		fail(w, httpCode(s.Code()), plainType, s.Message())
 		return
 	}
-	message := "failed to read the request body: " + err.Error()
 	if errors.Is(err, errTooLarge) {
-		message = fmt.Sprintf("request body exceeds the maximum of %d bytes", h.o.MaxBodyBytes)
+		fail(w, nethttp.StatusBadRequest, plainType, fmt.Sprintf("request body exceeds the maximum of %d bytes", h.o.MaxBodyBytes))
+		return
 	}
-	fail(w, nethttp.StatusBadRequest, plainType, message)
+	// Triton takes what it could decompress for the body, and says what is wrong with
+	// that: in JSON, as of any body that it cannot read.
+	fail(w, nethttp.StatusBadRequest, jsonType, "failed to read the request body: "+err.Error())
 }
 
 // Steps in which the buffer for a body grows: what is held for a client is in

@@ -166,6 +166,7 @@ func TestBadCompressionIsRefused(t *testing.T) {
 	for _, body := range []string{"not compressed", "\x1f\x8b\x08\x00broken"} {
 		a := send(t, address, request{Method: "POST", Path: "/v2/models/id_fp32/infer", Body: body, Header: map[string]string{"Content-Encoding": "gzip"}})
 		require.Equal(t, 400, a.Code)
+		require.Equal(t, "application/json", a.ContentType)
 		require.Contains(t, errorOf(t, a), "failed to read the request body: ")
 	}
 }
