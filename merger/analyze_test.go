@@ -238,7 +238,8 @@ func TestNamesOfPartsAreChecked(t *testing.T) {
 	require.ErrorContains(t, err, "the modes are")
 }
 
-// The models that the onnx package tests itself with, some 1,400, their first axes opened: each is analysed, or refused with a reason.
+// Models that the onnx package tests itself with, a quarter of its 1,400 for time, their first axes opened: each is analysed, or refused
+// with a reason.
 func TestModelsOfStrangers(t *testing.T) {
 	python := os.Getenv("CONCH_PYTHON")
 	if python == "" {
@@ -252,6 +253,9 @@ func TestModelsOfStrangers(t *testing.T) {
 	var members []merger.Member
 	dir := t.TempDir()
 	for i, path := range paths {
+		if i%4 > 0 {
+			continue
+		}
 		graph := filepath.Join(dir, strconv.Itoa(i)+".onnx")
 		if !opened(t, path, graph) {
 			graph = path
@@ -267,7 +271,7 @@ func TestModelsOfStrangers(t *testing.T) {
 	}
 	t.Logf("%d models, %d refused", len(members), len(refused))
 	for i, m := range members {
-		if refused[m.Name] || i%10 > 0 { // a tenth of them, for time
+		if refused[m.Name] || i%5 > 0 { // a fifth of them beside themselves
 			continue
 		}
 		a, err := merger.Analyze(t.Context(), []merger.Member{m, {Name: "itself", Graph: m.Graph}}, merger.Options{})
