@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,7 +98,9 @@ func TestABundlePredictsWhatItNeverSaw(t *testing.T) {
 	clock := &still{}
 	server := &roof{clock: clock}
 	o := calibrate.Options{Clock: clock, Runs: 3}
-	state, err := calibrate.Measure(t.Context(), server, calibrate.Micros(), o)
+	// The largest weights take the longest to make and say nothing here.
+	micros := slices.DeleteFunc(calibrate.Micros(), func(m calibrate.Model) bool { return strings.Contains(m.Name, "1024") || strings.Contains(m.Name, "2048") })
+	state, err := calibrate.Measure(t.Context(), server, micros, o)
 	require.NoError(t, err)
 	require.Zero(t, server.loaded, "every model is unloaded")
 	bundle, err := calibrate.Fit(state, calibrate.CPU(16e9), lower.ONNXRuntime())
