@@ -99,7 +99,9 @@ func TestABundlePredictsWhatItNeverSaw(t *testing.T) {
 	server := &roof{clock: clock}
 	o := calibrate.Options{Clock: clock, Runs: 3}
 	// The largest weights take the longest to make and say nothing here.
-	micros := slices.DeleteFunc(calibrate.Micros(), func(m calibrate.Model) bool { return strings.Contains(m.Name, "1024") || strings.Contains(m.Name, "2048") })
+	micros := slices.DeleteFunc(calibrate.Micros(), func(m calibrate.Model) bool {
+		return strings.Contains(m.Name, "1024") || strings.Contains(m.Name, "2048")
+	})
 	state, err := calibrate.Measure(t.Context(), server, micros, o)
 	require.NoError(t, err)
 	require.Zero(t, server.loaded, "every model is unloaded")
