@@ -62,6 +62,7 @@ test: ## what CI runs at every push: vet, unit, property and golden tests; confo
 test-all: ## what CI runs every night: the same with -race everywhere, conformance of every target, and fuzzing (FUZZ_SECONDS=60 each)
 	@$(MAKE) -j2 unit conformance ONE_GOROUTINE=
 	@$(MAKE) e2e E2E_RACE='$$(RACE)'
+	@$(MAKE) deploy
 	@$(MAKE) figures
 	@$(MAKE) fuzz FUZZ_SECONDS=$(if $(filter command line environment,$(origin FUZZ_SECONDS)),$(FUZZ_SECONDS),60)
 
@@ -90,6 +91,18 @@ conformance: build triton race ## the conformance suite: a real tritonserver, mi
 e2e: build triton clients race ## end-to-end tests on a real tritonserver, and Triton's own clients
 	@echo "-- end-to-end tests on $$CONCH_TRITONSERVER" >&2
 	@$(GO_TEST) $(E2E_RACE) -count=1 -p 2 -parallel 4 ./e2e ./e2e/clients
+
+# What is in deploy/, tried as far as one machine without containers and clusters can.
+.PHONY: deploy
+deploy: export CONCH_PROMETHEUS = $(CURDIR)/.cache/prometheus
+deploy: build prometheus ## tests of deploy/: rules and dashboard on a real Prometheus
+	@echo '-- tests of deploy/' >&2
+	@$(GO) test -count=1 -timeout 15m ./e2e/deploy
+
+.PHONY: prometheus
+prometheus: ## promtool and Prometheus, into .cache/prometheus
+	@[ -e .cache/prometheus/ready ] || echo '-- setting up Prometheus' >&2
+	@scripts/setup/prometheus.sh
 
 # What reads bytes of strangers, as PACKAGE:TARGET. More targets are in those packages; their corpora run as tests.
 FUZZ := sidecar/dispatch/batch:FuzzReadRequest sidecar/dispatch/ingress/http:FuzzHTTPRequest \

@@ -21,20 +21,7 @@ import (
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
 	c := startConch(t, text(writeZoo(t, "a"), t.TempDir(), ""))
-	descriptions := make(chan *prometheus.Desc)
-	go func() {
-		defer close(descriptions)
-		c.registry.Describe(descriptions)
-	}()
-	form := regexp.MustCompile(`^Desc\{fqName: "([a-z_]+)", .*variableLabels: \{(.*)\}\}$`)
-	known := map[string]string{}
-	for d := range descriptions {
-		found := form.FindStringSubmatch(d.String())
-		require.NotNil(t, found, d.String())
-		if strings.HasPrefix(found[1], "conch_") {
-			known[found[1]] = strings.ReplaceAll(found[2], ",", ", ")
-		}
-	}
+	known := described(t, c)
 
 	page, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
@@ -55,6 +42,25 @@ func TestMetricsAreDocumented(t *testing.T) {
 			}
 		}
 	}
+}
+
+// described is every metric of conch's own with its labels, separated by commas.
+func described(t *testing.T, c *conch) map[string]string {
+	descriptions := make(chan *prometheus.Desc)
+	go func() {
+		defer close(descriptions)
+		c.registry.Describe(descriptions)
+	}()
+	form := regexp.MustCompile(`^Desc\{fqName: "([a-z_]+)", .*variableLabels: \{(.*)\}\}$`)
+	known := map[string]string{}
+	for d := range descriptions {
+		found := form.FindStringSubmatch(d.String())
+		require.NotNil(t, found, d.String())
+		if strings.HasPrefix(found[1], "conch_") {
+			known[found[1]] = strings.ReplaceAll(found[2], ",", ", ")
+		}
+	}
+	return known
 }
 
 // TestConfigurationsInDocsAreValid: whoever copies a conch.yaml from a page has

@@ -64,7 +64,7 @@ type fronts struct {
 func (s *server) openFronts(ctx context.Context) error {
 	limits := s.config.Limits
 	s.gate = gate.New(gate.Options{
-		Requests: limits.QueueRequests, Bytes: int64(limits.QueueBytes), Connections: s.maxConnections(), Stall: limits.Stall.Std(),
+		Requests: limits.QueueRequests, Bytes: int64(limits.QueueBytes), Connections: s.connections, Stall: limits.Stall.Std(),
 		Held:   func() int64 { _, bytes := s.dispatcher.UnderWay(); return bytes },
 		Logger: s.log.With("part", "gate"),
 	})

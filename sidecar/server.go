@@ -85,6 +85,8 @@ type server struct {
 	buffers buffers.Pool
 	// registry has conch's own metrics.
 	registry *prometheus.Registry
+	// connections bounds the open connections of clients.
+	connections int
 	fronts
 
 	// undo releases what was opened, last first.
@@ -151,9 +153,13 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		}
 	}
 
+	s.connections = s.maxConnections()
 	daemon := mps.Detect(os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), nil)
 	node, err := machine(o.config, daemon, o.log)
 	if err != nil {
+		return s, err
+	}
+	if err := exportBounds(s.registry, o.config, s.connections, node); err != nil {
 		return s, err
 	}
 	partitions, err := s.newDriver(node, store, daemon)
