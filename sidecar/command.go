@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -22,6 +23,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/reaper"
 )
 
 // process is what the command line has of the process that it runs in.
@@ -77,7 +79,7 @@ Watch Triton servers that run already, and change nothing of theirs:
 	root.Flags().StringVar(&f.admin, "admin", "", "address of the admin API: unix:///path, host:port, or off")
 	root.Flags().StringVar(&f.logLevel, "log-level", "", "debug, info, warn or error")
 	root.Flags().StringVar(&f.logFormat, "log-format", "", "auto, json or text")
-	root.AddCommand(configCommand(p), shimCommand(), evaluateCommand(p))
+	root.AddCommand(configCommand(p), initCommand(p), shimCommand(), evaluateCommand(p))
 	return root
 }
 
@@ -97,6 +99,30 @@ func configCommand(p process) *cobra.Command {
 		},
 	})
 	return group
+}
+
+// initCommand is conch as the first process of a container.
+func initCommand(p process) *cobra.Command {
+	return &cobra.Command{
+		Use:   "init -- FLAGS",
+		Short: "Run conch as the first process of a container",
+		Long: `conch init starts conch with the flags behind --, hands signals on to it, starts
+it again when it crashes, and waits for the processes that others leave behind. It
+is the entry point of the container images. It ends when conch ends by itself
+within ten seconds (a wrong configuration, say) or is asked to end.`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("where conch itself lies: %w", err)
+			}
+			log := logger(p.stderr, config.Log{Level: "info", Format: "auto"}).With("part", "init")
+			status, err := reaper.Run(reaper.Options{Program: self, Arguments: args, Settled: 10 * time.Second, Pause: time.Second, Log: log})
+			if err == nil && status != 0 {
+				os.Exit(status) // conch has said why
+			}
+			return err
+		},
+	}
 }
 
 // shimCommand is how conch starts the parents of its servers.

@@ -36,6 +36,7 @@ var rules = []rule{
 		"sidecar/control/...", "sidecar/config", "sidecar/advice", "sidecar/apply/...", "sidecar/observe/...", "sidecar/plan/...", "sidecar/policyhost/...", "sidecar/dispatch", "sidecar/dispatch/router", "sidecar/sim/evaluate",
 		"plugins/...", "repo", "internal/...",
 	}, "it ties observe, policyhost, plan and apply together"},
+	{"sidecar/reaper", nil, "it starts a program and knows nothing of it"},
 	{"sidecar/record", []string{"sidecar/dispatch", "sidecar/sim/workload"}, "it writes what arrives as a trace that the simulator reads"},
 	{"sidecar/apply", []string{"sidecar/apply/...", "sidecar/plan", "sidecar/dispatch/router", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
 	{"sidecar/apply/driver", []string{"sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
