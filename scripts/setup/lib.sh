@@ -26,10 +26,14 @@ packages() {
   command -v apt-get >/dev/null || die "needed, but not here: $*. Install them (these are their Debian names) and run make again."
   [ "$(id -u)" = 0 ] || die "needed, but not installed: $*
 Run this, then make again:  sudo apt-get install $*"
+  # Set-ups run beside each other, and apt has one lock for all of them.
+  exec 8>"$cache/apt.lock"
+  flock 8
   say "installing Debian packages: $*"
   export DEBIAN_FRONTEND=noninteractive
   quiet apt-update.log apt-get -q update || say "apt-get update failed; trying with the lists that are there"
   quiet apt-install.log apt-get -q install -y --no-install-recommends "$@" || die "apt-get could not install: $*"
+  exec 8>&-
 }
 
 # python: the interpreter for virtual environments, with one that the pinned wheels exist for.
