@@ -70,7 +70,7 @@ var rules = []rule{
 	{"tritonctl/cmd/merge", []string{"tritonctl/...", "merger/...", "estimator/...", "internal/onnx/...", "internal/triton/trial"}, "merge verify runs models on a Triton for trials, which the user names"},
 	{"internal", []string{"internal/..."}, "internal packages are leaves"},
 	{"demo", []string{"internal/..."}, "it runs the programs that a user runs"},
-	{"bench", []string{"internal/...", "merger/...", "estimator/...", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue/..."}, "it runs the programs that a user runs, and the simulator with every discipline of the queue"},
+	{"bench", []string{"internal/...", "plugins/policy", "plugins/builtin", "merger/...", "estimator/...", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue/..."}, "it runs the programs that a user runs, and the simulator with every discipline of the queue"},
 	{"e2e", []string{"e2e/...", "internal/...", "sidecar/admin/client", "plugins/..."}, "it tests from outside"},
 }
 
