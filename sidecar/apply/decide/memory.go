@@ -1,0 +1,122 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package decide
+
+// release finds the places that have to go before their successors can come,
+// because memory cannot hold both.
+func (j *judgement) release() {
+	for _, p := range j.want.Partitions {
+		v := j.servers[p.Key]
+		if v == nil {
+			if !j.fits(p) {
+				j.releaseServers(p.GPU)
+			}
+			continue
+		}
+		if v.Phase == Up && v.Known && !j.want.Given {
+			j.releaseModels(p, v)
+		}
+	}
+}
+
+// fits reports that a GPU has room for another server beside those that run.
+func (j *judgement) fits(p Partition) bool {
+	room := j.want.Memory[p.GPU]
+	if room == 0 || p.Memory == 0 {
+		return true
+	}
+	taken := uint64(0)
+	old := false
+	for _, v := range j.seen.Servers {
+		if v.GPU == p.GPU {
+			taken += v.Memory
+			old = old || !j.wanted[v.Key]
+		}
+	}
+	// Without an old server there is nothing to wait for: the plan was judged.
+	return !old || taken+p.Memory <= room
+}
+
+// releaseServers lets the servers of a GPU go that are not wanted.
+func (j *judgement) releaseServers(gpu string) {
+	for _, v := range j.seen.Servers {
+		if v.GPU == gpu && v.Memory > 0 && !j.wanted[v.Key] {
+			j.released[place{v.ID, ""}] = true
+		}
+	}
+}
+
+// releaseModels lets models of a server go: those that it need not have, where
+// what it shall have finds no room beside them, and the old files of a model
+// whose new ones find none. Of the latter one place goes at a time, while the
+// model's others serve.
+func (j *judgement) releaseModels(p Partition, v *Server) {
+	wants := map[string]bool{}
+	for _, in := range p.Instances {
+		wants[in.Model] = true
+	}
+	for _, in := range p.Instances {
+		if j.current(v, in.Model) || !j.tight(p, v, in.Model) {
+			continue
+		}
+		if _, failed := j.failure(p.Key, in.Model); failed {
+			continue
+		}
+		for model := range v.Loaded {
+			if !wants[model] {
+				j.released[place{v.ID, model}] = true
+			}
+		}
+		if _, has := v.Loaded[in.Model]; has && !j.crowded(p, v, in.Model) && j.canary(p, in.Model) && j.spared(p, in.Model) {
+			j.released[place{v.ID, in.Model}] = true
+		}
+	}
+}
+
+// tight reports that a server has no room for another copy of a model beside
+// what is loaded.
+func (j *judgement) tight(p Partition, v *Server, model string) bool {
+	size := j.want.Models[model].Memory
+	if p.Memory == 0 || size == 0 {
+		return false
+	}
+	taken := uint64(0)
+	for _, l := range v.Loaded {
+		taken += l.Memory
+	}
+	return taken+size > p.Memory
+}
+
+// spared reports that no other place of a model is missing at the moment.
+func (j *judgement) spared(p Partition, model string) bool {
+	for _, q := range j.want.Partitions {
+		v := j.up(q.Key)
+		if q.Key == p.Key || v == nil {
+			continue
+		}
+		for _, in := range q.Instances {
+			if _, failed := j.failure(q.Key, model); in.Model == model && !v.Loaded[model].Answers && !failed {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// crowded reports that a model finds no room because of models that leave.
+func (j *judgement) crowded(p Partition, v *Server, model string) bool {
+	if !j.tight(p, v, model) {
+		return false
+	}
+	for loaded := range v.Loaded {
+		wanted := false
+		for _, in := range p.Instances {
+			wanted = wanted || in.Model == loaded
+		}
+		if !wanted {
+			return true
+		}
+	}
+	return false
+}
