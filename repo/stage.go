@@ -79,10 +79,13 @@ func (s *Store) stageModel(ctx context.Context, m *Model, stage staged) (err err
 		}
 	}
 	for _, f := range m.Files {
-		if f.Path == ConfigFile {
-			f = m.Managed
-		}
 		to := filepath.Join(model, filepath.FromSlash(f.Path))
+		if f.Path == ConfigFile {
+			if err := s.stageConfig(m, to); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 			return err
 		}
@@ -91,6 +94,17 @@ func (s *Store) stageModel(ctx context.Context, m *Model, stage staged) (err err
 		}
 	}
 	return swap(model, filepath.Join(stage.dir, m.Name))
+}
+
+// stageConfig writes the managed config with the model's revision in it, at its
+// end, where it touches nothing that its author wrote.
+func (s *Store) stageConfig(m *Model, to string) error {
+	text, err := os.ReadFile(s.files.path(m.Managed))
+	if err != nil {
+		return err
+	}
+	text = fmt.Appendf(text, "\nparameters { key: %q value { string_value: %q } }\n", RevisionParameter, m.StagedRevision())
+	return os.WriteFile(to, text, 0o644)
 }
 
 // Unstage removes the named models from a staged directory; without names, the

@@ -4,6 +4,8 @@
 package repo
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -127,6 +129,17 @@ func (m *Model) Revision() string {
 // Loads reports whether a server that has loaded m would have to load other.
 func (m *Model) Loads(other *Model) bool {
 	return m.Revision() != other.Revision() || m.Managed.Digest != other.Managed.Digest
+}
+
+// RevisionParameter is the parameter of a staged config.pbtxt in which a server
+// says which revision of the model it has loaded.
+const RevisionParameter = "conch_revision"
+
+// StagedRevision is the value of RevisionParameter in the staged config.pbtxt:
+// short, and another exactly when Loads says so.
+func (m *Model) StagedRevision() string {
+	sum := sha256.Sum256([]byte(stageDigest(m)))
+	return hex.EncodeToString(sum[:8])
 }
 
 // Err is nil for a model that Triton would load, else an error that wraps

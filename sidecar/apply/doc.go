@@ -1,10 +1,18 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apply turns the difference between two plans into processes, loaded
-// models and a route table, make-before-break: stage files, start processes,
-// load, warm up, swap the route table, drain, unload, stop. Every step up to
-// the swap can be undone, and is when a later one fails: then what served
-// before still serves. Steps are written to a journal before they run, so that
-// a crash leaves nothing unknown behind.
+// Package apply brings the desired state about and keeps it: it starts servers,
+// loads models, warms them up, routes requests to them, and takes down what is
+// not wanted any more.
+//
+// It is level-triggered. Set writes a generation of the desired state to disk and
+// returns. From then on one goroutine, the loop, compares what is wanted with
+// what is seen, over and over: package decide says what should be under way, the
+// loop starts that and cancels the rest. Every action runs in a goroutine of its
+// own, so that nothing waits for another partition or model. Observations come
+// from the drivers and from the servers themselves, which are asked every second
+// what they have loaded.
+//
+// A crash leaves nothing to repair: the next conch reads the desired state, finds
+// the servers that still run, and goes on from what it sees.
 package apply

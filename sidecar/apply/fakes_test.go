@@ -12,9 +12,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
-	"go.etcd.io/bbolt"
+	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
@@ -25,66 +26,87 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// errInjected is the failure of an operation that a test chose.
-var errInjected = errors.New("injected")
-
-// fatal is what a test fails with; *testing.T and *rapid.T both do.
-type fatal interface {
-	Fatalf(format string, args ...any)
-	Helper()
-}
-
-// world stands for everything around an Applier. Each of its operations that
-// can fail counts; the one with number failAt does. It watches what must hold
-// at every moment: the table in force only names what is served.
+// world stands for everything around a reconciler, and outlives it: servers go on
+// when conch dies. It takes virtual time for what takes time, and watches what
+// must hold at every moment: no request is routed to where its model is not, and
+// nothing is unloaded or stopped while it is routed to or leased.
 type world struct {
-	t fatal
+	t *testing.T
 
 	mu        sync.Mutex
-	failAt    int
-	ops       []string
 	revisions map[string]*repo.Revision
-	staged    map[string]map[string]string // dir, model, digest
-	processes map[string]*fakeProcess      // by endpoint
+	staged    map[string]map[string]string // dir, model, staged revision
+	servers   map[string]*fakeServer       // by endpoint, those that run
 	started   int
 	table     *router.Table
 	states    map[string]bool
-	measured  []string
-	drained   []string
-	steps     []apply.StepEvent
+	saved     []byte
+	log       []string // what was done, in order
 	events    []driver.Event
-	own       map[string]string
+	measured  []string
+	leases    map[string]chan struct{} // by endpoint
 	lasting   bool
-	calls     map[string][]string      // by ensemble
-	loadsFor  map[string]time.Duration // how long loads take, where they do
+
+	// Faults and times; any may be changed while a test runs.
+	startsFor time.Duration
+	loadsFor  map[string]time.Duration
+	startErr  map[string]error // by partition
+	loadErr   map[string]error // by model, or model@revision
+	kills     map[string]bool  // models in whose load a server dies
+	warmErr   map[string]error
+	saveErr   error
+	swapErr   error
+	stageErr  error
 }
 
-func newWorld(t fatal) *world {
-	return &world{t: t, revisions: map[string]*repo.Revision{}, staged: map[string]map[string]string{}, processes: map[string]*fakeProcess{}, states: map[string]bool{}}
+func newWorld(t *testing.T) *world {
+	return &world{
+		t: t, revisions: map[string]*repo.Revision{}, staged: map[string]map[string]string{}, servers: map[string]*fakeServer{}, states: map[string]bool{},
+		leases: map[string]chan struct{}{}, startsFor: 100 * time.Millisecond, loadsFor: map[string]time.Duration{}, startErr: map[string]error{},
+		loadErr: map[string]error{}, kills: map[string]bool{}, warmErr: map[string]error{},
+	}
 }
 
-func (w *world) applier(dir string, db *bbolt.DB) *apply.Applier {
-	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
-	a, err := apply.New(apply.Options{
-		Dir: filepath.Join(dir, "partitions"), DB: db, Driver: w, Repository: w, Router: w, Recorder: w, WarmUp: w.warmUp,
-		OnStep:      func(e apply.StepEvent) { w.mu.Lock(); w.steps = append(w.steps, e); w.mu.Unlock() },
+// reconciler is a conch of this world, started.
+func (w *world) reconciler(change ...func(*apply.Options)) *apply.Reconciler {
+	w.t.Helper()
+	o := apply.Options{
+		Dir: filepath.Join(w.t.TempDir(), "partitions"), Store: w, Driver: w, Repository: w, Router: w, Recorder: w, WarmUp: w.warmUp,
 		OnPartition: func(e driver.Event) { w.mu.Lock(); w.events = append(w.events, e); w.mu.Unlock() },
-		Now:         func() time.Time { return now },
-	})
-	if err != nil {
-		w.t.Fatalf("New: %v", err)
 	}
-	return a
+	for _, c := range change {
+		c(&o)
+	}
+	r, err := apply.New(o)
+	require.NoError(w.t, err)
+	_, err = r.Start(w.t.Context())
+	require.NoError(w.t, err)
+	return r
 }
 
-// op counts an operation and says whether it fails. w.mu is held.
-func (w *world) op(format string, args ...any) error {
-	w.ops = append(w.ops, fmt.Sprintf(format, args...))
-	if len(w.ops) == w.failAt {
-		return errInjected
-	}
-	return nil
+func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+
+// did returns what was done since it was called last.
+func (w *world) did() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := w.log
+	w.log = nil
+	return all
 }
+
+// Store.
+
+func (w *world) Save(desired []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.saveErr == nil {
+		w.saved = desired
+	}
+	return w.saveErr
+}
+
+func (w *world) Load() ([]byte, error) { return w.saved, nil }
 
 // Repository.
 
@@ -98,14 +120,14 @@ func (w *world) Get(id string) (*repo.Revision, error) {
 func (w *world) Stage(_ context.Context, revision string, models []string, dir string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.op("stage %v", models); err != nil {
-		return err
+	if w.stageErr != nil {
+		return w.stageErr
 	}
 	if w.staged[dir] == nil {
 		w.staged[dir] = map[string]string{}
 	}
 	for _, m := range models {
-		w.staged[dir][m] = w.revisions[revision].Model(m).Digest
+		w.staged[dir][m] = w.revisions[revision].Model(m).StagedRevision()
 	}
 	return nil
 }
@@ -113,21 +135,21 @@ func (w *world) Stage(_ context.Context, revision string, models []string, dir s
 func (w *world) Unstage(_ context.Context, dir string, models ...string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var runs *fakeProcess
-	for _, p := range w.processes {
-		if p.spec.RepositoryDir == dir {
-			runs = p
+	var runs *fakeServer
+	for _, s := range w.servers {
+		if s.spec.RepositoryDir == dir {
+			runs = s
 		}
 	}
 	if len(models) == 0 {
 		if runs != nil {
-			w.t.Fatalf("the directory of %s is removed while its server runs", runs.spec.Partition.GetId())
+			w.t.Errorf("the directory of %s is removed while its server runs", runs.spec.Partition.GetId())
 		}
 		delete(w.staged, dir)
 	}
 	for _, m := range models {
 		if runs != nil && runs.models[m] != "" {
-			w.t.Fatalf("the files of %s are removed while it is loaded", m)
+			w.t.Errorf("the files of %s are removed while it is loaded", m)
 		}
 		delete(w.staged[dir], m)
 	}
@@ -136,102 +158,177 @@ func (w *world) Unstage(_ context.Context, dir string, models ...string) error {
 
 // Driver.
 
-type fakeProcess struct {
-	w        *world
-	spec     driver.Spec
-	endpoint driver.Endpoint
-	models   map[string]string // model, digest
-	adopted  map[string]bool
+func (w *world) Kind() string             { return "fake" }
+func (w *world) Close() error             { return nil }
+func (w *world) Lasting() bool            { return w.lasting }
+func (w *world) Repository(string) string { return "" }
+
+func (w *world) Hash(p *policy.Partition, g *policy.GPU) string {
+	return fmt.Sprintf("%s-%d-%d", g.GetId(), p.GetThreadPercentage(), p.GetMemoryLimitBytes())
 }
 
-func (w *world) Kind() string { return "fake" }
-func (w *world) Close() error { return nil }
-
-// Repository and Lasting make the world one of servers that others run, where
-// own names their repositories by GPU.
-func (w *world) Repository(gpu string) string { return w.own[gpu] }
-func (w *world) Lasting() bool                { return w.lasting }
-
-func (w *world) Start(_ context.Context, s driver.Spec) (driver.Process, error) {
+func (w *world) Find(context.Context) ([]driver.Server, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.op("start %s", s.Partition.GetId()); err != nil {
+	var all []driver.Server
+	for _, address := range slices.Sorted(maps.Keys(w.servers)) {
+		all = append(all, w.servers[address])
+	}
+	return all, nil
+}
+
+func (w *world) Start(ctx context.Context, spec driver.Spec) (driver.Server, error) {
+	if !wait(ctx, w.startsFor) {
+		return nil, context.Cause(ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := spec.Partition.GetId()
+	w.note("start %s", id)
+	if err := w.startErr[id]; err != nil {
 		return nil, err
 	}
-	if w.staged[s.RepositoryDir] == nil && !w.lasting {
-		w.t.Fatalf("a server is started on a directory that is not staged")
-	}
-	w.started++
-	p := &fakeProcess{w: w, spec: s, endpoint: driver.Endpoint{GRPC: fmt.Sprintf("host:%d", w.started)}, models: map[string]string{}, adopted: map[string]bool{}}
-	w.processes[p.endpoint.GRPC] = p
-	return p, nil
-}
-
-func (p *fakeProcess) Endpoint() driver.Endpoint {
-	p.w.mu.Lock()
-	defer p.w.mu.Unlock()
-	return p.endpoint
-}
-
-func (p *fakeProcess) Adopt(model string) {
-	p.w.mu.Lock()
-	defer p.w.mu.Unlock()
-	p.adopted[model], p.models[model] = true, "others'"
-}
-
-func (p *fakeProcess) Abandon(model string) {
-	p.w.mu.Lock()
-	defer p.w.mu.Unlock()
-	if p.w.names(p.endpoint.GRPC, model) {
-		p.w.t.Fatalf("%s is abandoned on %s while the table in force names it", model, p.spec.Partition.GetId())
-	}
-	delete(p.adopted, model)
-	delete(p.models, model)
-}
-
-func (p *fakeProcess) Load(_ context.Context, model string) error {
-	time.Sleep(p.w.loadsFor[model])
-	p.w.mu.Lock()
-	defer p.w.mu.Unlock()
-	if err := p.w.op("load %s on %s", model, p.spec.Partition.GetId()); err != nil {
-		return err
-	}
-	digest, ok := p.w.staged[p.spec.RepositoryDir][model]
-	if !ok {
-		p.w.t.Fatalf("load of %s, which is not staged", model)
-	}
-	for _, step := range p.w.calls[model] {
-		if p.models[step] == "" {
-			p.w.t.Fatalf("load of %s, which calls %s, which is not loaded", model, step)
+	for _, s := range w.servers {
+		if s.spec.RepositoryDir == spec.RepositoryDir {
+			w.t.Errorf("two servers of %s have one directory", id)
 		}
 	}
-	p.models[model] = digest
-	return nil
+	w.started++
+	s := &fakeServer{w: w, spec: spec, at: fmt.Sprintf("host:%d", w.started), models: map[string]string{}, over: make(chan struct{}), began: time.Now()}
+	w.servers[s.at] = s
+	return s, nil
 }
 
-func (p *fakeProcess) Unload(_ context.Context, model string) error {
-	p.w.mu.Lock()
-	defer p.w.mu.Unlock()
-	if p.w.names(p.endpoint.GRPC, model) {
-		p.w.t.Fatalf("%s is unloaded from %s while the table in force names it", model, p.spec.Partition.GetId())
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
-	delete(p.models, model)
-	return nil
 }
 
-func (p *fakeProcess) Restart(reason string) error {
-	p.spec.Notify(driver.Event{Partition: p.spec.Partition.GetId(), Reason: reason})
-	return nil
+type fakeServer struct {
+	w      *world
+	spec   driver.Spec
+	at     string
+	models map[string]string // staged revision, by model
+	began  time.Time
+	over   chan struct{}
+	reason string
+	hangs  bool
+	// unloads of a model that never end.
 }
 
-func (p *fakeProcess) Stop(context.Context) error {
-	p.w.mu.Lock()
-	defer p.w.mu.Unlock()
-	if p.w.names(p.endpoint.GRPC, "") {
-		p.w.t.Fatalf("%s is stopped while the table in force names it", p.spec.Partition.GetId())
+func (s *fakeServer) Spec() driver.Spec         { return s.spec }
+func (s *fakeServer) Endpoint() driver.Endpoint { return driver.Endpoint{GRPC: s.at} }
+func (s *fakeServer) Begin() time.Time          { return s.began }
+func (s *fakeServer) Log() string               { return "" }
+func (s *fakeServer) Done() <-chan struct{}     { return s.over }
+func (s *fakeServer) Death() string             { return s.reason }
+func (s *fakeServer) Leave() error              { return nil }
+
+func (s *fakeServer) Live(ctx context.Context) error {
+	s.w.mu.Lock()
+	hangs := s.hangs
+	s.w.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return ctx.Err()
 	}
-	delete(p.w.processes, p.endpoint.GRPC)
 	return nil
+}
+
+func (s *fakeServer) Models(context.Context) ([]string, error) {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.models)), nil
+}
+
+func (s *fakeServer) Revision(_ context.Context, model string) (string, error) {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	revision, ok := s.models[model]
+	if !ok {
+		return "", errors.New("not found")
+	}
+	return revision, nil
+}
+
+func (s *fakeServer) Load(ctx context.Context, model string) error {
+	w := s.w
+	w.mu.Lock()
+	took := w.loadsFor[model]
+	w.note("load %s on %s", model, s.spec.Partition.GetId())
+	w.mu.Unlock()
+	if !wait(ctx, took) {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return &driver.LoadError{Model: model, Hung: true, Err: ctx.Err()}
+		}
+		return context.Cause(ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.servers[s.at] != s {
+		return &driver.LoadError{Model: model, Died: true, Err: errors.New(s.reason)}
+	}
+	revision, ok := w.staged[s.spec.RepositoryDir][model]
+	if !ok {
+		w.t.Errorf("load of %s, which is not staged", model)
+	}
+	if w.kills[model] {
+		s.die("killed by " + model)
+		return &driver.LoadError{Model: model, Died: true, Err: errors.New(s.reason)}
+	}
+	for _, err := range []error{w.loadErr[model], w.loadErr[model+"@"+revision]} {
+		if err != nil {
+			return &driver.LoadError{Model: model, Err: err}
+		}
+	}
+	s.models[model] = revision
+	return nil
+}
+
+func (s *fakeServer) Unload(_ context.Context, model string) error {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.w.note("unload %s on %s", model, s.spec.Partition.GetId())
+	if s.w.names(s.at, model) {
+		s.w.t.Errorf("%s is unloaded from %s while it is routed to", model, s.spec.Partition.GetId())
+	}
+	delete(s.models, model)
+	return nil
+}
+
+func (s *fakeServer) Stop(context.Context) error {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.w.note("stop %s", s.spec.Partition.GetId())
+	if s.w.names(s.at, "") {
+		s.w.t.Errorf("%s is stopped while it is routed to", s.spec.Partition.GetId())
+	}
+	if s.w.leases[s.at] != nil {
+		s.w.t.Errorf("%s is stopped while a request runs on it", s.spec.Partition.GetId())
+	}
+	s.die("stopped")
+	return nil
+}
+
+func (s *fakeServer) Kill(context.Context) error {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.w.note("kill %s", s.spec.Partition.GetId())
+	s.die("killed")
+	return nil
+}
+
+// die ends the server; w.mu is held.
+func (s *fakeServer) die(reason string) {
+	if s.w.servers[s.at] == s {
+		delete(s.w.servers, s.at)
+		s.reason = reason
+		close(s.over)
+	}
 }
 
 // names reports that the table in force sends a model (any, if empty) there.
@@ -258,23 +355,11 @@ func (w *world) names(address, model string) bool {
 func (w *world) Swap(_ context.Context, t *router.Table) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.op("swap"); err != nil {
-		return err
+	if w.swapErr != nil {
+		return w.swapErr
 	}
-	at := map[string]*fakeProcess{}
-	for _, p := range t.Partitions {
-		process := w.processes[p.Endpoint.GRPC]
-		if process == nil {
-			w.t.Fatalf("the table names partition %s, whose process does not run", p.ID)
-		}
-		at[p.ID] = process
-	}
-	for _, m := range t.Models {
-		for _, pl := range m.Places {
-			if _, loaded := at[pl.Partition].models[m.Name]; !loaded {
-				w.t.Fatalf("the table names %s on %s, where it is not loaded", m.Name, pl.Partition)
-			}
-		}
+	if err := t.Check(); err != nil {
+		w.t.Errorf("%v", err)
 	}
 	w.table = t
 	return nil
@@ -283,7 +368,11 @@ func (w *world) Swap(_ context.Context, t *router.Table) error {
 func (w *world) Drained(partition, model string) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.drained = append(w.drained, partition+"/"+model)
+	for address, lease := range w.leases {
+		if s := w.servers[address]; s != nil && (strings.HasPrefix(partition, s.spec.Partition.GetId())) && !w.names(address, model) {
+			return lease
+		}
+	}
 	idle := make(chan struct{})
 	close(idle)
 	return idle
@@ -298,13 +387,11 @@ func (w *world) SetPartitionState(id string, up bool, _ string) {
 // Warm-up.
 
 func (w *world) warmUp(_ context.Context, address string, c *tritonpb.ModelConfig, o warmup.Options) (warmup.Result, error) {
+	time.Sleep(time.Millisecond)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, ok := w.processes[address].models[c.GetName()]; !ok {
-		w.t.Fatalf("%s is warmed up where it is not loaded", c.GetName())
-	}
-	if !o.Measure {
-		return warmup.Result{}, nil
+	if err := w.warmErr[c.GetName()]; err != nil || !o.Measure {
+		return warmup.Result{}, err
 	}
 	return warmup.Result{Samples: []warmup.Sample{{Rows: 1, Duration: time.Millisecond}}}, nil
 }
@@ -315,28 +402,60 @@ func (w *world) Record(model, gpuType string, share uint32, _ []warmup.Sample) {
 	w.measured = append(w.measured, fmt.Sprintf("%s %s %d", model, gpuType, share))
 }
 
-// snapshotOf is what the world looks like: which models with which files run
-// where, and what the table says. Two equal ones are the same state.
-func (w *world) state() string {
+// routes are the places of a model that requests go to, by partition; nil where
+// it is not in the table.
+func (w *world) routes(model string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var text strings.Builder
-	for _, address := range slices.Sorted(maps.Keys(w.processes)) {
-		p := w.processes[address]
-		fmt.Fprintf(&text, "%s %s %v staged %v\n", address, p.spec.Partition.GetId(), p.models, w.staged[p.spec.RepositoryDir])
+	all := []string{}
+	if m := w.table.Models[model]; m != nil {
+		for _, p := range m.Places {
+			all = append(all, p.Partition)
+		}
+		return all
 	}
-	fmt.Fprintf(&text, "%d directories\n", len(w.staged))
-	if w.table == nil {
-		return text.String()
+	return nil
+}
+
+// serves reports that a request for the model would be answered now.
+func (w *world) serves(model string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.table == nil || w.table.Models[model] == nil {
+		return false
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.table.Models)) {
-		m := w.table.Models[name]
-		fmt.Fprintf(&text, "%s %v max %d of %d batchable %t\n", name, m.Places, m.MaxBatch, m.Config.GetMaxBatchSize(), m.Batchable)
+	for _, place := range w.table.Models[model].Places {
+		for _, p := range w.table.Partitions {
+			if s := w.servers[p.Endpoint.GRPC]; p.ID == place.Partition && w.states[p.ID] && s != nil && s.models[model] != "" && !s.hangs {
+				return true
+			}
+		}
 	}
-	for _, p := range w.table.Partitions {
-		fmt.Fprintf(&text, "%+v\n", *p)
+	return false
+}
+
+// loaded says what runs where, in words.
+func (w *world) loaded() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := []string{}
+	for _, s := range w.servers {
+		all = append(all, fmt.Sprintf("%s %v", s.spec.Partition.GetId(), slices.Sorted(maps.Keys(s.models))))
 	}
-	return text.String()
+	slices.Sort(all)
+	return all
+}
+
+// at is the server of a partition; nil where none runs.
+func (w *world) at(partition string) *fakeServer {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.servers {
+		if s.spec.Partition.GetId() == partition {
+			return s
+		}
+	}
+	return nil
 }
 
 // revision makes a repository revision of models with a version of their files
@@ -349,27 +468,23 @@ func (w *world) revision(id string, versions map[string]int) *repo.Revision {
 			Name: name, Digest: digest, Managed: repo.File{Digest: digest}, Versions: []int64{1},
 			Config: &tritonpb.ModelConfig{Name: name, MaxBatchSize: int32(versions[name])},
 		})
-		if steps := w.calls[name]; len(steps) > 0 {
-			ensemble := &tritonpb.ModelEnsembling{}
-			for _, step := range steps {
-				ensemble.Step = append(ensemble.Step, &tritonpb.ModelEnsembling_Step{ModelName: step})
-			}
-			r.Models[len(r.Models)-1].Config.SchedulingChoice = &tritonpb.ModelConfig_EnsembleScheduling{EnsembleScheduling: ensemble}
-		}
 	}
 	w.revisions[id] = r
 	return r
 }
 
-// snapshot has two GPUs of one type and one of another.
-func snapshot(revision uint64, r *repo.Revision) *policy.Snapshot {
-	s := &policy.Snapshot{Revision: revision, Nodes: []*policy.Node{{Name: "n", Gpus: []*policy.GPU{
-		{Id: "g0", Type: "A", Emulated: true}, {Id: "g1", Type: "A", Emulated: true}, {Id: "g2", Type: "B", Emulated: true},
+// desired is a plan of partitions over the models of a revision, on two GPUs of
+// one type and one of another.
+func desired(number uint64, r *repo.Revision, partitions ...*policy.Partition) apply.Desired {
+	s := &policy.Snapshot{Revision: number, Nodes: []*policy.Node{{Name: "n", Gpus: []*policy.GPU{
+		{Id: "g0", Type: "A", Emulated: true, MemoryBytes: 100}, {Id: "g1", Type: "A", Emulated: true, MemoryBytes: 100}, {Id: "g2", Type: "B", Emulated: true, MemoryBytes: 100},
 	}}}}
 	for _, m := range r.Models {
 		s.Models = append(s.Models, &policy.Model{Name: m.Name, SloUs: 25_000, Late: policy.LatePolicy_LATE_POLICY_DROP})
 	}
-	return s
+	return apply.Desired{
+		Snapshot: s, Plan: &policy.Plan{SnapshotRevision: number, Partitions: partitions}, Revision: r, Author: "test", Reason: fmt.Sprintf("plan %d", number),
+	}
 }
 
 func partition(id, gpu string, share uint32, models ...string) *policy.Partition {

@@ -5,65 +5,140 @@ package apply
 
 import (
 	"maps"
-	"slices"
+	"reflect"
 	"strconv"
 	"time"
 
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// table is the route table of a target whose partitions are served by the given
-// processes. Models that the snapshot knows and the plan does not place are in
-// it with no placement, so that they are refused and not unknown. Models that
-// the snapshot leaves out although nothing is wrong with them are unloaded or
-// would not load.
-func table(t *Target, running map[string]*running) *router.Table {
-	routes := &router.Table{Revision: t.Plan.GetSnapshotRevision(), Models: map[string]*router.Model{}, Absent: map[string][]string{}}
-	for _, m := range t.Revision.Models {
+// nowhere is the address of a server that is to come: no connection is made
+// there, since its partition is down.
+var nowhere = router.Endpoint{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Metrics: "127.0.0.1:0"}
+
+// tableOf is the route table of a decision: a function of the desired state, of
+// what is observed, and of nothing else. Models that the snapshot knows and the
+// plan does not place are in it with no place, so that they are refused and not
+// unknown. Models that the snapshot leaves out although nothing is wrong with
+// them are unloaded; like those that would not load they are absent.
+func (l *loop) tableOf(routes decide.Routes) *router.Table {
+	d := l.desired
+	t := &router.Table{Revision: d.Plan.GetSnapshotRevision(), Models: map[string]*router.Model{}, Absent: map[string][]string{}}
+	for _, m := range d.Revision.Models {
 		if m.Config != nil && m.Err() == nil {
-			routes.Absent[m.Name] = versions(m)
+			t.Absent[m.Name] = versions(m)
 		}
 	}
-	for _, m := range t.Snapshot.GetModels() {
-		files := t.Revision.Model(m.GetName())
-		if files == nil || files.Config == nil {
+	for _, m := range d.Snapshot.GetModels() {
+		wanted := d.Revision.Model(m.GetName())
+		if wanted == nil || wanted.Config == nil {
 			continue
 		}
-		route := &router.Model{
-			Name: m.GetName(), Config: files.Config, Written: files.Written, Revision: m.GetRevision(), SLO: time.Duration(m.GetSloUs()) * time.Microsecond, Late: m.GetLate(),
+		places := routes.Places[m.GetName()]
+		if _, placed := l.want.Models[m.GetName()]; placed && len(places) == 0 {
+			continue // it would not load
 		}
-		route.Batchable, route.PassThroughReason = repo.Batchable(files.Config)
-		if t.PassThrough != "" {
-			route.Batchable, route.PassThroughReason = false, t.PassThrough
+		model := l.modelOf(wanted, places)
+		model.Revision, model.SLO, model.Late = m.GetRevision(), time.Duration(m.GetSloUs())*time.Microsecond, m.GetLate()
+		if d.PassThrough != "" {
+			model.Batchable, model.PassThroughReason = false, d.PassThrough
 		}
-		route.Versions = versions(files)
-		routes.Models[m.GetName()] = route
-		delete(routes.Absent, m.GetName())
+		for _, p := range places {
+			model.Places = append(model.Places, router.Place{Partition: p.Route, MaxBatch: p.MaxBatch})
+		}
+		t.Models[m.GetName()] = model
+		delete(t.Absent, m.GetName())
 	}
-	for _, d := range t.Plan.GetDispatch() {
-		if m := routes.Models[d.GetModel()]; m != nil {
-			m.Discipline, m.Parameters, m.DropPolicy = d.GetDiscipline(), maps.Clone(d.GetParameters()), d.GetDropPolicy()
+	for _, how := range d.Plan.GetDispatch() {
+		if m := t.Models[how.GetModel()]; m != nil {
+			m.Discipline, m.Parameters, m.DropPolicy = how.GetDiscipline(), maps.Clone(how.GetParameters()), how.GetDropPolicy()
 		}
 	}
-	for _, p := range t.Plan.GetPartitions() {
-		r := running[p.GetId()]
-		if r == nil {
+	for _, p := range routes.Partitions {
+		t.Partitions = append(t.Partitions, l.partitionOf(p))
+	}
+	return t
+}
+
+// partitionOf is a server in the route table, or one that is to come.
+func (l *loop) partitionOf(p decide.RoutePartition) *router.Partition {
+	part := &router.Partition{ID: p.ID, Endpoint: nowhere}
+	rank := 0
+	for _, w := range l.want.Partitions {
+		if w.Partition == p.Partition {
+			rank = w.Rank
+			spec := l.specs[w.Key]
+			part.GPU, part.GPUType, part.ThreadPercentage = spec.GPU.GetId(), spec.GPU.GetType(), spec.Partition.GetThreadPercentage()
+		}
+	}
+	if v := l.server(p.Server); v != nil {
+		spec := v.process.Spec()
+		part.GPU, part.GPUType, part.ThreadPercentage = spec.GPU.GetId(), spec.GPU.GetType(), spec.Partition.GetThreadPercentage()
+		part.Endpoint = router.Endpoint(v.process.Endpoint())
+		if !l.wants(v) {
+			rank = len(l.want.Partitions) // what goes is used last
+		}
+	}
+	part.Rank = rank
+	return part
+}
+
+// modelOf is a model in the route table: that of the files that are loaded. While
+// some places have other files than others, batches are such as all of them take.
+func (l *loop) modelOf(wanted *repo.Model, places []decide.Place) *router.Model {
+	serving := wanted
+	revision := wanted.StagedRevision()
+	var others []*repo.Model
+	unknown := false
+	for _, p := range places {
+		if p.Waiting || p.Revision == "" || p.Revision == revision {
 			continue
 		}
-		routes.Partitions = append(routes.Partitions, &router.Partition{
-			ID: p.GetId(), GPU: p.GPU(), GPUType: r.gpu.GetType(), ThreadPercentage: p.GetThreadPercentage(), Rank: int(p.GetRank()),
-			Endpoint: router.Endpoint(r.endpoint),
-		})
-		for _, in := range p.GetInstances() {
-			m := routes.Models[in.GetModel()]
-			if m == nil || slices.Contains(r.missing, in.GetModel()) {
-				continue
-			}
-			m.Places = append(m.Places, router.Place{Partition: p.GetId(), MaxBatch: int(in.GetMaxBatch())})
+		if m := l.files[fileKey(wanted.Name, p.Revision)]; m != nil {
+			serving = m
+			others = append(others, m)
+		} else {
+			unknown = true
 		}
 	}
-	return routes
+	m := &router.Model{Name: wanted.Name, Config: serving.Config, Written: serving.Written, Versions: versions(serving)}
+	m.Batchable, m.PassThroughReason = repo.Batchable(serving.Config)
+	for _, other := range append(others, wanted) {
+		if other == serving || !m.Batchable || len(others) == 0 {
+			continue
+		}
+		if ok, reason := repo.Batchable(other.Config); !ok {
+			m.Batchable, m.PassThroughReason = false, reason
+		} else if limit := int(other.Config.GetMaxBatchSize()); limit < int(m.Config.GetMaxBatchSize()) && (m.MaxBatch == 0 || limit < m.MaxBatch) {
+			m.MaxBatch = limit
+		}
+	}
+	if unknown {
+		m.Batchable, m.PassThroughReason = false, "its files changed while conch was away; they are about to be loaded"
+	}
+	return m
+}
+
+// sameTable reports that a table need not be swapped for another. Configurations
+// are compared by identity: there is one of each staged revision.
+func sameTable(a, b *router.Table) bool {
+	if len(a.Models) != len(b.Models) || !reflect.DeepEqual(a.Partitions, b.Partitions) || !reflect.DeepEqual(a.Absent, b.Absent) || a.Revision != b.Revision {
+		return false
+	}
+	for name, m := range a.Models {
+		n := b.Models[name]
+		if n == nil || m.Config != n.Config || m.Written != n.Written {
+			return false
+		}
+		x, y := *m, *n
+		x.Config, x.Written, y.Config, y.Written = nil, nil, nil, nil
+		if !reflect.DeepEqual(x, y) {
+			return false
+		}
+	}
+	return true
 }
 
 // versions are those that are served of a model, ascending.
@@ -73,34 +148,4 @@ func versions(m *repo.Model) []string {
 		all = append(all, strconv.FormatInt(v, 10))
 	}
 	return all
-}
-
-// narrow limits the batches of a serving table to what both the old files and
-// the new ones take, for the models that are about to be loaded again. It is
-// nil where every batch that the old files take suits the new ones.
-func narrow(old *router.Table, next *repo.Revision, reloads map[string]bool) *router.Table {
-	narrowed := *old
-	narrowed.Models = maps.Clone(old.Models)
-	needed := false
-	for name := range reloads {
-		m, files := old.Models[name], next.Model(name)
-		if m == nil || files == nil || !m.Batchable {
-			continue
-		}
-		after := *m
-		limit := int(files.Config.GetMaxBatchSize())
-		if ok, reason := repo.Batchable(files.Config); !ok {
-			after.Batchable, after.PassThroughReason, needed = false, reason, true
-		} else if limit < int(m.Config.GetMaxBatchSize()) {
-			after.MaxBatch, needed = limit, true
-			if m.MaxBatch > 0 {
-				after.MaxBatch = min(limit, m.MaxBatch)
-			}
-		}
-		narrowed.Models[name] = &after
-	}
-	if !needed {
-		return nil
-	}
-	return &narrowed
 }

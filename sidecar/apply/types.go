@@ -6,35 +6,37 @@ package apply
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
-
-	"go.etcd.io/bbolt"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
 	"github.com/conch-serving/conch/sidecar/apply/warmup"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// Target is a state to reach: a plan, the snapshot that it answers and the
-// repository revision whose files it serves.
-type Target struct {
+// Desired is one generation of the desired state. It is immutable once it was
+// given to Set.
+type Desired struct {
+	// Generation is numbered by Set.
+	Generation uint64
+	// Plan is the answer to Snapshot; Revision has the files that it serves.
 	Snapshot *policy.Snapshot
 	Plan     *policy.Plan
 	Revision *repo.Revision
 	// Given: the servers serve this already by somebody else's hand. Models are
-	// adopted as they are; nothing is staged, loaded, warmed up or unloaded.
+	// followed as they are; nothing is staged, loaded, warmed up or unloaded.
 	Given bool
 	// PassThrough says why every request is forwarded alone and at once, whatever
 	// the plan says of dispatch; empty where it is not.
 	PassThrough string
-	// Author and Reason are written to the journal.
+	// Author and Reason are kept with it, and when it was set.
 	Author, Reason string
+	Time           time.Time
 }
 
 // Repository is where model files come from; a *repo.Store is one.
@@ -44,13 +46,12 @@ type Repository interface {
 	Unstage(ctx context.Context, dir string, models ...string) error
 }
 
-// Router is the request path; a *dispatch.Dispatcher is one. Its methods are
-// called one at a time.
+// Router is the request path; a *dispatch.Dispatcher is one.
 type Router interface {
 	// Swap replaces the route table and returns at once.
 	Swap(ctx context.Context, t *router.Table) error
-	// Drained is closed when nothing runs any more for the model (for any, if empty)
-	// on a partition that the table in force does not place it on.
+	// Drained is closed once nothing runs for the model (for any, if empty) on a
+	// partition that the table in force does not place it on.
 	Drained(partition, model string) <-chan struct{}
 	SetPartitionState(id string, up bool, reason string)
 }
@@ -63,60 +64,37 @@ type Recorder interface {
 // WarmUp runs a model's first requests; warmup.Run is one.
 type WarmUp func(ctx context.Context, address string, c *tritonpb.ModelConfig, o warmup.Options) (warmup.Result, error)
 
-// StepKind is what a step does: a stable word for events and metrics.
-type StepKind string
-
-// Kinds of step, in the order in which they run.
-const (
-	StepStage  StepKind = "stage"
-	StepStart  StepKind = "start"
-	StepLoad   StepKind = "load"
-	StepWarmUp StepKind = "warm_up"
-	// StepSettings tells a server what clients have set on all of them before.
-	StepSettings StepKind = "settings"
-	// StepNarrow makes the old route table safe for both old and new files.
-	StepNarrow StepKind = "narrow"
-	StepReload StepKind = "reload"
-	StepSwap   StepKind = "swap"
-	StepDrain  StepKind = "drain"
-	StepUnload StepKind = "unload"
-	StepStop   StepKind = "stop"
-)
-
-// StepEvent is a step that has ended.
-type StepEvent struct {
-	Kind             StepKind
+// Action is something that was done.
+type Action struct {
+	Kind             decide.Kind
 	Partition, Model string
 	Start            time.Time
 	Duration         time.Duration
-	// Undo is set where the step was taken back.
-	Undo bool
-	Err  error
+	// Err is why it failed; it wraps context.Canceled where it was superseded.
+	Err error
 	// Text is a remark, such as why a model was not measured.
 	Text string
 }
 
-// name is the step in a few words.
-func (e StepEvent) name() string {
-	switch {
-	case e.Model != "" && e.Partition != "":
-		return fmt.Sprintf("%s %s on %s", e.Kind, e.Model, e.Partition)
-	case e.Partition != "":
-		return fmt.Sprintf("%s %s", e.Kind, e.Partition)
-	}
-	return string(e.Kind)
+// Condition says how far desired and observed state are apart for a partition or
+// an instance, since when and why.
+type Condition struct {
+	decide.Condition
+	Since time.Time
 }
 
-// Result is what an apply did.
-type Result struct {
-	// Steps are in the order in which they ended.
-	Steps    []StepEvent
-	Duration time.Duration
-	// Warnings are what could not be cleaned up.
-	Warnings []string
+// Observed is what is there, beside what is not as it should be.
+type Observed struct {
+	// Generation of the desired state that it is compared with; 0 before the first.
+	Generation uint64
+	// Settled: every wanted instance is routed to, or has failed.
+	Settled    bool
+	Partitions []PartitionState
+	Conditions []Condition
 }
 
-// PartitionState is a partition that serves.
+// PartitionState is a partition that is wanted, or an old server of one that
+// still runs.
 type PartitionState struct {
 	ID       string
 	Endpoint driver.Endpoint
@@ -124,42 +102,48 @@ type PartitionState struct {
 	// Reason says why it is down, or why it was.
 	Reason   string
 	Restarts int
-	// Models are those loaded, sorted.
-	Models []string
-	// Missing are models that did not load again after a restart.
-	Missing []string
+	// Models are those that it serves, Missing those that it should and does not,
+	// both sorted.
+	Models, Missing []string
+	// Retiring: an old server, which serves until enough new places are ready and
+	// goes then.
+	Retiring bool
+	// Log is the file that has the server's output; empty where there is none.
+	Log string
+	// Begin is when the server started.
+	Begin time.Time
 	// SharesEnforced says whether MPS holds the process to its share; ShareReason
 	// why not.
 	SharesEnforced bool
 	ShareReason    string
 }
 
-// Errors of Apply; test with errors.Is.
+// Errors; test with errors.Is.
 var (
-	// ErrStale: the diff starts from another plan than the one that serves.
-	ErrStale = errors.New("the diff does not start from the serving plan")
-	// ErrClosed: the applier was closed.
-	ErrClosed = errors.New("the applier is closed")
+	// ErrConflict: another generation is desired than the caller saw.
+	ErrConflict = errors.New("the desired state is another by now")
+	// ErrSuperseded: a newer generation was set.
+	ErrSuperseded = errors.New("a newer desired state was set")
+	// ErrUnsupported: the plan holds what this build cannot serve.
+	ErrUnsupported = errors.New("this build cannot serve that")
+	// ErrClosed: the reconciler was closed.
+	ErrClosed = errors.New("the reconciler is closed")
 )
 
-// StepError says which step failed. What was done before it has been undone.
-type StepError struct{ StepEvent }
+// StartError says why the server of a partition does not start, or stay.
+type StartError struct{ Partition, Reason string }
 
-// Error names the step and the reason.
-func (e *StepError) Error() string { return fmt.Sprintf("step %q failed: %v", e.name(), e.Err) }
+// Error names the partition and the reason.
+func (e *StartError) Error() string { return "partition " + e.Partition + ": " + e.Reason }
 
-// Unwrap is the step's own error.
-func (e *StepError) Unwrap() error { return e.Err }
-
-// Options of New. Recorder, OnStep, OnPartition, Settings, WarmUp, Now and Logger may be
-// nil.
+// Options of New. Recorder, OnAction, OnPartition, OnChange, Settings, WarmUp and
+// Logger may be nil; zero times take the defaults.
 type Options struct {
 	// Dir is where partitions have their repository directories. It is the
-	// applier's alone, and should be on the file system of the repository's store,
-	// so that files can be linked.
+	// reconciler's alone, and should be on the file system of the repository's store.
 	Dir string
-	// DB keeps the journal, in buckets of its own.
-	DB         *bbolt.DB
+	// Store keeps the desired state.
+	Store      Store
 	Driver     driver.Driver
 	Repository Repository
 	Router     Router
@@ -168,21 +152,29 @@ type Options struct {
 	WarmUp WarmUp
 	// MPS is the daemon of this machine, for PartitionState.
 	MPS mps.Daemon
-	// OnStep is told of every step that ended. OnPartition is told of every death
-	// and return of a serving partition's server, after the request path was.
-	// Neither may call the Applier's Apply or Close.
-	OnStep      func(StepEvent)
+	// OnAction is told of every action that ended, OnPartition of every death and
+	// return of a wanted partition's server, and OnChange that Observed is another.
+	// They are called by the loop: they must neither wait nor call the Reconciler.
+	OnAction    func(Action)
 	OnPartition func(driver.Event)
-	// Settings tells the server at an endpoint what clients have set before, once it
-	// has its models and before it gets requests; it may be nil.
+	OnChange    func()
+	// Settings tells the server at an endpoint what clients have set before, when it
+	// has started and when it has loaded a model.
 	Settings func(ctx context.Context, at driver.Endpoint) error
-	Now      func() time.Time
 	Logger   *slog.Logger
-	// DrainTimeout bounds the wait for requests in flight (0 means 30s), StopTimeout
-	// the end of one server (30s), WarmUpBudget the warm-up of one model (5s).
-	DrainTimeout, StopTimeout, WarmUpBudget time.Duration
-	// SettingsTimeout bounds Settings of one server; 0 means 5s.
-	SettingsTimeout time.Duration
-	// Parallel bounds the steps of one kind that run at a time; 0 means 4.
-	Parallel int
+	// LoadTimeout bounds one load (0 means 5m), DrainTimeout the wait for requests in
+	// flight (30s), StopTimeout the end of one server (30s), SettingsTimeout one call
+	// of Settings (5s).
+	LoadTimeout, DrainTimeout, StopTimeout, SettingsTimeout time.Duration
+	// WarmUpBudget is how long models of one GPU are measured before they serve, all
+	// of them together (5s); what finds it used up serves after one request.
+	WarmUpBudget time.Duration
+	// Health says how often servers are looked at.
+	Health driver.Health
+	// Backoff says when what failed is tried again.
+	Backoff Backoff
+	// ParallelLoads bounds the loads of one server at a time (3): each instance of the
+	// python backend is a process that must come up within a time that the server
+	// sets, and of many that start together one is late on a busy machine.
+	ParallelLoads int
 }

@@ -12,12 +12,11 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/plugins/policy"
 )
 
 // AttachEndpoint is a Triton server that others run.
@@ -41,9 +40,9 @@ type AttachOptions struct {
 	Dir string
 	// Health says how often each server is looked at, and how long it may take to
 	// answer. What it serves is read as often.
-	Health                    Health
-	LoadTimeout, DrainTimeout time.Duration
-	Logger                    *slog.Logger
+	Health      Health
+	LoadTimeout time.Duration
+	Logger      *slog.Logger
 }
 
 // Attached is the driver "attach": one partition for every endpoint. It starts
@@ -57,40 +56,28 @@ type Attached struct {
 
 	watching sync.WaitGroup
 	stop     context.CancelFunc
-
-	fleet fleet
 }
-
-// ErrForeign means that the server is not conch's to start or stop.
-var ErrForeign = errors.New("the server is run by others")
 
 // NewAttached makes the driver. It calls nobody before Watch.
 func NewAttached(o AttachOptions) (*Attached, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.Health = o.Health.withDefaults()
+	o.Health = o.Health.WithDefaults()
 	if o.LoadTimeout <= 0 {
 		o.LoadTimeout = 5 * time.Minute
-	}
-	if o.DrainTimeout <= 0 {
-		o.DrainTimeout = 30 * time.Second
 	}
 	d := &Attached{o: o, byGPU: map[string]*endpoint{}}
 	var err error
 	if d.originals, err = openOriginals(filepath.Join(o.Dir, "originals.json")); err != nil {
 		return nil, err
 	}
-	options := dialOptions()
-	if o.Credentials != nil {
-		options = append(options, grpc.WithTransportCredentials(o.Credentials))
-	}
 	for _, at := range o.Endpoints {
-		client, err := triton.Dial(at.GRPC, options...)
+		c, err := dial(at.GRPC, o.Credentials)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("attach driver: %w", err), d.Close())
 		}
-		e := &endpoint{at: at, client: client, health: o.Health, log: o.Logger.With("endpoint", at.GRPC), changed: make(chan struct{})}
+		e := &endpoint{at: at, client: c.client, health: o.Health, log: o.Logger.With("endpoint", at.GRPC), changed: make(chan struct{})}
 		d.endpoints = append(d.endpoints, e)
 		d.byGPU[at.GPU] = e
 	}
@@ -121,9 +108,14 @@ func (d *Attached) Repository(gpu string) string {
 // Lasting is true: the servers go on without conch.
 func (d *Attached) Lasting() bool { return true }
 
-// Start attaches a partition to the endpoint of its GPU. A server that is down
-// at the moment is attached too, and reported down.
-func (d *Attached) Start(ctx context.Context, spec Spec) (Process, error) {
+// Hash implements Driver: a server of others is what it is.
+func (d *Attached) Hash(*policy.Partition, *policy.GPU) string { return "attached" }
+
+// Find implements Driver: servers that others run are attached to by Start.
+func (d *Attached) Find(context.Context) ([]Server, error) { return nil, nil }
+
+// Start attaches a partition to the endpoint of its GPU, once that answers.
+func (d *Attached) Start(ctx context.Context, spec Spec) (Server, error) {
 	e := d.byGPU[spec.GPU.GetId()]
 	if e == nil {
 		return nil, fmt.Errorf("partition %s: no endpoint stands for GPU %s", spec.Partition.GetId(), spec.GPU.GetId())
@@ -131,21 +123,15 @@ func (d *Attached) Start(ctx context.Context, spec Spec) (Process, error) {
 	if share := spec.Partition.GetThreadPercentage(); share != 100 {
 		return nil, fmt.Errorf("partition %s: a share of %d%% of %s: %w, so that its share cannot be set", spec.Partition.GetId(), share, e.at.GRPC, ErrForeign)
 	}
-	first := true
-	launch := func(ctx context.Context) (server, error) {
-		if first {
-			first = false
-			return &attachedServer{to: e, life: e.lifetime()}, nil
-		}
-		life, err := e.awaitUp(ctx)
-		return &attachedServer{to: e, life: life}, err
+	life, err := e.awaitUp(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return d.fleet.start(ctx, spec, launch, Backoff{Max: time.Second}, limits{load: d.o.LoadTimeout, drain: d.o.DrainTimeout, foreign: true}, d.o.Logger, nil)
+	return &attachedServer{calls: calls{e.client}, to: e, life: life, spec: spec}, nil
 }
 
 // Close lets go of the servers and leaves them as they are.
 func (d *Attached) Close() error {
-	d.fleet.close()
 	if d.stop != nil {
 		d.stop()
 	}
@@ -240,38 +226,39 @@ func (d *Attached) Look(ctx context.Context) {
 
 // attachedServer is a server from the moment that it answered until it did not.
 type attachedServer struct {
+	calls
 	to   *endpoint
 	life *lifetime
+	spec Spec
 }
 
-func (s *attachedServer) endpoint() Endpoint    { return s.to.at.Endpoint }
-func (s *attachedServer) done() <-chan struct{} { return s.life.over }
-func (s *attachedServer) death() string         { return s.life.reason }
+func (s *attachedServer) Spec() Spec            { return s.spec }
+func (s *attachedServer) Endpoint() Endpoint    { return s.to.at.Endpoint }
+func (s *attachedServer) Begin() time.Time      { return time.Time{} }
+func (s *attachedServer) Log() string           { return "" }
+func (s *attachedServer) Done() <-chan struct{} { return s.life.over }
+func (s *attachedServer) Death() string         { return s.life.reason }
 
-// load loads over gRPC and asks for the model afterwards.
-func (s *attachedServer) load(ctx context.Context, model string) error {
-	if err := s.to.client.Load(ctx, model); err != nil {
-		return err
-	}
-	return s.ready(ctx, model)
+// Live implements Server: the endpoint is looked at all the time, and what does
+// not answer is dead by that.
+func (s *attachedServer) Live(context.Context) error { return nil }
+
+// Load implements Server.
+func (s *attachedServer) Load(ctx context.Context, model string) error {
+	return loadIn(ctx, s, model, func(ctx context.Context) error { return s.load(ctx, model) })
 }
 
-// ready says whether a model that others loaded is there.
-func (s *attachedServer) ready(ctx context.Context, model string) error {
-	ok, err := s.to.client.ModelReady(ctx, model, "")
-	if err == nil && !ok {
-		err = fmt.Errorf("the server at %s does not have it ready", s.to.at.GRPC)
-	}
-	return err
-}
+// Unload implements Server.
+func (s *attachedServer) Unload(ctx context.Context, model string) error { return s.unload(ctx, model) }
 
-func (s *attachedServer) unload(ctx context.Context, model string) error {
-	return unloaded(ctx, s.to.client.Stub, model)
-}
+// Stop and Leave let go of the server; it goes on.
+func (s *attachedServer) Stop(context.Context) error { return nil }
+func (s *attachedServer) Leave() error               { return nil }
 
-// shutdown and kill leave the server alone.
-func (s *attachedServer) shutdown(context.Context) error { return nil }
-func (s *attachedServer) kill() error                    { return nil }
+// Kill leaves the server alone.
+func (s *attachedServer) Kill(context.Context) error {
+	return fmt.Errorf("%s: %w; whoever runs it has to restart it", s.to.at.GRPC, ErrForeign)
+}
 
 // sameServed reports whether two servers serve the same.
 func sameServed(a, b []Served) bool {

@@ -7,101 +7,127 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/conch-serving/conch/plugins/policy"
 )
 
-// Driver starts the servers of partitions.
+// Driver starts and finds the servers of partitions.
 type Driver interface {
 	// Kind is the name in conch.yaml.
 	Kind() string
+	// Hash is a digest of everything that the server of a partition is started with:
+	// where it differs, another process is needed.
+	Hash(p *policy.Partition, g *policy.GPU) string
+	// Find returns the servers of an earlier conch that still run, and removes what
+	// is left of those that do not. It is called once, before Start.
+	Find(ctx context.Context) ([]Server, error)
 	// Start returns once the server of a partition answers, with no model loaded.
 	// Where it cannot be started nothing is left behind.
-	Start(ctx context.Context, s Spec) (Process, error)
+	Start(ctx context.Context, s Spec) (Server, error)
 	// Repository is the model repository that the server of a GPU has already and
 	// conch may write; empty where every partition gets a directory of its own.
 	Repository(gpu string) string
 	// Lasting servers are run by others and go on without conch: what it staged and
 	// loaded stays when conch stops, and they may have other callers.
 	Lasting() bool
-	// Close kills whatever still runs and is conch's own.
+	// Close releases what the driver holds. Servers of conch's own were stopped or
+	// left before.
 	Close() error
 }
 
 // Spec says what to start.
 type Spec struct {
+	// Partition without its instances, which come and go.
 	Partition *policy.Partition
-	GPU       *policy.GPU
+	// GPU is nil for a partition without one.
+	GPU *policy.GPU
+	// Hash is Driver.Hash of the two.
+	Hash string
 	// RepositoryDir is the model repository of this partition alone. It exists.
 	RepositoryDir string
-	// Notify is told when the server dies and when it is back, from a goroutine
-	// of the driver, in order, never after Stop has returned. It may be nil and
-	// must not call the Process.
-	Notify func(Event)
 }
 
-// Process is the server of one partition, restarts included.
-type Process interface {
-	// Endpoint is where the server is reached, or was before it died. It can change
-	// with a restart.
+// Server is one process, from its start to its end. Its methods may be called at
+// the same time.
+type Server interface {
+	// Spec is what it was started with, by this conch or an earlier one.
+	Spec() Spec
+	// Endpoint is where the server is reached.
 	Endpoint() Endpoint
-	// Load loads a model, or loads it again if its files changed. After a restart
-	// the driver loads it by itself. The error is a *LoadError where the server
-	// refused or hung.
+	// Begin is when it started; zero where that is not known.
+	Begin() time.Time
+	// Log is the file that holds its output; empty where it has none.
+	Log() string
+	// Done is closed when the server is dead and nothing is left of it, and after
+	// Leave; Death says why then.
+	Done() <-chan struct{}
+	Death() string
+	// Live returns an error where the server does not answer before ctx ends.
+	Live(ctx context.Context) error
+	// Models are the names of those that it has ready.
+	Models(ctx context.Context) ([]string, error)
+	// Revision is repo.RevisionParameter of the configuration of a model that it has
+	// ready; empty where conch did not stage it.
+	Revision(ctx context.Context, model string) (string, error)
+	// Load loads a model, or loads it again if its files changed. The error is a
+	// *LoadError. A load that ctx cuts off may go on in the server.
 	Load(ctx context.Context, model string) error
-	// Adopt takes a model that others have loaded as one to serve: nothing is asked
-	// of the server. Abandon is the opposite.
-	Adopt(model string)
-	Abandon(model string)
 	// Unload returns once the requests that the model has accepted are answered.
 	Unload(ctx context.Context, model string) error
-	// Restart kills a server that has broken in a way that it does not notice. It is
-	// reported down and up like one that died. A server that others run is not
-	// touched: the error wraps ErrForeign.
-	Restart(reason string) error
 	// Stop ends the server: accepted requests are answered as long as ctx and the
 	// driver allow, then it is killed. It always ends; its error says what was left
-	// unclean.
+	// unclean. A server that others run is let go.
 	Stop(ctx context.Context) error
+	// Kill ends it at once. A server that others run is not touched: ErrForeign.
+	Kill(ctx context.Context) error
+	// Leave lets go of the server, which goes on for another conch to find, if its
+	// driver can do that; else it ends.
+	Leave() error
 }
 
-// Endpoint holds the addresses of a server, as host:port.
+// Endpoint holds the addresses of a server: host:port or unix:PATH.
 type Endpoint struct{ GRPC, HTTP, Metrics string }
 
-// Event says that a server died or is back.
+// Event says that a partition's server died or is back.
 type Event struct {
 	Partition string
 	Up        bool
 	Reason    string
-	// Restarts counts those of this process since Start.
+	// Restarts counts those of this partition's servers.
 	Restarts int
-	// Endpoint is where the server is reached once it is up.
 	Endpoint Endpoint
-	// Missing are models that would not load again after a restart.
+	// Missing are models that it does not have yet.
 	Missing []string
 }
 
 // Errors of drivers; test with errors.Is.
 var (
-	// ErrStopped: the process was stopped.
+	// ErrStopped: the server was stopped.
 	ErrStopped = errors.New("the partition's server was stopped")
-	// ErrDown: the server is dead at the moment and will be started again.
+	// ErrDown: the server is dead at the moment.
 	ErrDown = errors.New("the partition's server is down")
+	// ErrForeign: the server is not conch's to start or stop.
+	ErrForeign = errors.New("the server is run by others")
 )
 
 // LoadError says why a model did not load.
 type LoadError struct {
 	Model string
-	// Hung: no answer within the time allowed. Loading such a model again
-	// restarts the server first, because Triton never gives up a load.
+	// Hung: no answer within the time allowed. Triton never gives up a load.
 	Hung bool
+	// Died: the server died in it.
+	Died bool
 	Err  error
 }
 
 // Error names the model and the reason.
 func (e *LoadError) Error() string {
-	if e.Hung {
+	switch {
+	case e.Hung:
 		return fmt.Sprintf("model %q: the server did not finish loading it in time: %v", e.Model, e.Err)
+	case e.Died:
+		return fmt.Sprintf("model %q: the server died while it loaded it: %v", e.Model, e.Err)
 	}
 	return fmt.Sprintf("model %q: the server refused to load it: %v", e.Model, e.Err)
 }

@@ -5,22 +5,20 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/conch-serving/conch/internal/minitriton"
+	"github.com/conch-serving/conch/plugins/policy"
 )
 
 // EmbeddedOptions of NewEmbedded. The zero value is usable.
 type EmbeddedOptions struct {
 	// Stretch multiplies emulated times; 0 means 1.
 	Stretch float64
-	// LoadTimeout bounds one load (0 means a minute), DrainTimeout the requests that
-	// a server that stops has accepted (30s).
-	LoadTimeout, DrainTimeout time.Duration
-	Backoff                   Backoff
 	// Clock is minitriton's; nil means real time.
 	Clock  minitriton.Clock
 	Logger *slog.Logger
@@ -31,8 +29,6 @@ type EmbeddedOptions struct {
 type Embedded struct {
 	o EmbeddedOptions
 
-	fleet fleet
-
 	mu   sync.Mutex
 	gpus map[string]*minitriton.GPU
 }
@@ -41,12 +37,6 @@ type Embedded struct {
 func NewEmbedded(o EmbeddedOptions) *Embedded {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.LoadTimeout <= 0 {
-		o.LoadTimeout = time.Minute
-	}
-	if o.DrainTimeout <= 0 {
-		o.DrainTimeout = 30 * time.Second
 	}
 	return &Embedded{o: o, gpus: map[string]*minitriton.GPU{}}
 }
@@ -60,8 +50,19 @@ func (d *Embedded) Repository(string) string { return "" }
 // Lasting is false: the servers end with conch.
 func (d *Embedded) Lasting() bool { return false }
 
+// Hash implements Driver: device and share.
+func (d *Embedded) Hash(p *policy.Partition, g *policy.GPU) string {
+	return fmt.Sprintf("%s-%s-%d-%d", p.GetNode(), g.GetId(), p.GetThreadPercentage(), p.GetMemoryLimitBytes())
+}
+
+// Find implements Driver: what ran inside an earlier conch ended with it.
+func (d *Embedded) Find(context.Context) ([]Server, error) { return nil, nil }
+
+// Close implements Driver.
+func (d *Embedded) Close() error { return nil }
+
 // Start starts a minitriton on free ports of the loopback interface.
-func (d *Embedded) Start(ctx context.Context, spec Spec) (Process, error) {
+func (d *Embedded) Start(ctx context.Context, spec Spec) (Server, error) {
 	d.mu.Lock()
 	gpu := d.gpus[spec.GPU.GetId()]
 	if gpu == nil {
@@ -69,68 +70,72 @@ func (d *Embedded) Start(ctx context.Context, spec Spec) (Process, error) {
 		d.gpus[spec.GPU.GetId()] = gpu
 	}
 	d.mu.Unlock()
-
-	var address Endpoint // kept over restarts, so that callers find the next life
-	launch := func(ctx context.Context) (server, error) {
-		s, err := minitriton.New(minitriton.Options{
-			Repository: spec.RepositoryDir, Control: minitriton.ControlExplicit,
-			Partition: minitriton.Partition{ID: spec.Partition.GetId(), GPU: gpu, Share: int(spec.Partition.GetThreadPercentage())},
-			Stretch:   d.o.Stretch, Clock: d.o.Clock, Logger: d.o.Logger,
-		})
-		if err != nil {
-			return nil, err
-		}
-		listeners, err := listen(address)
-		if err != nil {
-			return nil, err
-		}
-		// The server lives longer than the call that starts it.
-		if err := s.Start(context.WithoutCancel(ctx), listeners); err != nil {
-			listeners.Close()
-			return nil, err
-		}
-		address = Endpoint(s.Endpoint())
-		return embeddedServer{s}, nil
+	s, err := minitriton.New(minitriton.Options{
+		Repository: spec.RepositoryDir, Control: minitriton.ControlExplicit,
+		Partition: minitriton.Partition{ID: spec.Partition.GetId(), GPU: gpu, Share: int(spec.Partition.GetThreadPercentage())},
+		Stretch:   d.o.Stretch, Clock: d.o.Clock, Logger: d.o.Logger,
+	})
+	if err != nil {
+		return nil, err
 	}
-	return d.fleet.start(ctx, spec, launch, d.o.Backoff, limits{load: d.o.LoadTimeout, drain: d.o.DrainTimeout}, d.o.Logger, nil)
+	listeners, err := minitriton.Loopback()
+	if err != nil {
+		return nil, err
+	}
+	// The server lives longer than the call that starts it.
+	if err := s.Start(context.WithoutCancel(ctx), listeners); err != nil {
+		listeners.Close()
+		return nil, err
+	}
+	c, err := dial(s.Endpoint().GRPC, nil)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return &embeddedServer{calls: c, s: s, spec: spec, began: time.Now()}, nil
 }
 
-// listen opens the addresses of the last life, or free ones.
-func listen(last Endpoint) (minitriton.Listeners, error) {
-	if last != (Endpoint{}) {
-		if l, err := minitriton.Listen(last.GRPC, last.HTTP, last.Metrics); err == nil {
-			return l, nil
+// embeddedServer is a minitriton.
+type embeddedServer struct {
+	calls
+	s     *minitriton.Server
+	spec  Spec
+	began time.Time
+}
+
+func (e *embeddedServer) Spec() Spec            { return e.spec }
+func (e *embeddedServer) Endpoint() Endpoint    { return Endpoint(e.s.Endpoint()) }
+func (e *embeddedServer) Begin() time.Time      { return e.began }
+func (e *embeddedServer) Log() string           { return "" }
+func (e *embeddedServer) Done() <-chan struct{} { return e.s.Done() }
+func (e *embeddedServer) Death() string         { return "minitriton stopped" }
+
+// Load implements Server.
+func (e *embeddedServer) Load(ctx context.Context, model string) error {
+	return loadIn(ctx, e, model, func(ctx context.Context) error {
+		if err := e.s.Load(ctx, model); err != nil {
+			return fmt.Errorf("minitriton: %w", err)
 		}
-	}
-	return minitriton.Loopback()
+		return nil
+	})
 }
 
-// Close stops what still runs, without waiting for its requests.
-func (d *Embedded) Close() error {
-	d.fleet.close()
-	return nil
-}
-
-// embeddedServer is one life of a minitriton.
-type embeddedServer struct{ s *minitriton.Server }
-
-func (e embeddedServer) endpoint() Endpoint    { return Endpoint(e.s.Endpoint()) }
-func (e embeddedServer) done() <-chan struct{} { return e.s.Done() }
-func (e embeddedServer) death() string         { return "minitriton stopped" }
-
-func (e embeddedServer) load(ctx context.Context, model string) error {
-	if err := e.s.Load(ctx, model); err != nil {
-		return fmt.Errorf("minitriton: %w", err)
-	}
-	return nil
-}
-
-func (e embeddedServer) unload(ctx context.Context, model string) error {
+// Unload implements Server.
+func (e *embeddedServer) Unload(ctx context.Context, model string) error {
 	if err := e.s.Unload(ctx, model); err != nil {
 		return fmt.Errorf("minitriton: %w", err)
 	}
 	return nil
 }
 
-func (e embeddedServer) shutdown(ctx context.Context) error { return e.s.Shutdown(ctx) }
-func (e embeddedServer) kill() error                        { return e.s.Close() }
+// Stop implements Server.
+func (e *embeddedServer) Stop(ctx context.Context) error {
+	return errors.Join(e.s.Shutdown(ctx), e.s.Close(), e.client.Close())
+}
+
+// Kill implements Server.
+func (e *embeddedServer) Kill(context.Context) error {
+	return errors.Join(e.s.Close(), e.client.Close())
+}
+
+// Leave implements Server: it cannot live without conch.
+func (e *embeddedServer) Leave() error { return e.Kill(context.Background()) }

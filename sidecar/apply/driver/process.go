@@ -4,22 +4,28 @@
 package driver
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/apply/driver/shim"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
 )
 
@@ -27,6 +33,9 @@ import (
 type ProcessOptions struct {
 	// Server is the path of tritonserver, or of a script that execs it.
 	Server string
+	// Shim is the command that runs a shim, to which a directory is added; empty
+	// means this program's own subcommand.
+	Shim []string
 	// BackendDir is --backend-directory. Empty: the directory "backends" beside
 	// the server's own, where there is one, else whatever the server finds.
 	BackendDir string
@@ -38,8 +47,8 @@ type ProcessOptions struct {
 	// Environment is added to it.
 	Base        []string
 	Environment map[string]string
-	// Dir holds the servers' logs and the state that emulated GPUs share. One
-	// driver at a time works in it.
+	// Dir holds the servers' sockets and logs, and the state that emulated GPUs
+	// share. One driver at a time works in it.
 	Dir string
 	// AllowClientSharedMemory passes --allow-client-shm=true, which servers since
 	// 2.69 want for shared-memory requests and older ones do not know.
@@ -48,50 +57,51 @@ type ProcessOptions struct {
 	Stretch float64
 	// MPS is the daemon of this machine, see mps.Detect.
 	MPS mps.Daemon
-	// StartTimeout bounds a start (0 means 30s), LoadTimeout one load (5m),
-	// DrainTimeout the requests that a server that stops has accepted (30s), and
-	// StopTimeout what it may take to end after them (10s).
-	StartTimeout, LoadTimeout, DrainTimeout, StopTimeout time.Duration
-	Backoff                                              Backoff
-	// Health finds servers that hang; they are killed and started again.
-	Health Health
-	Logger *slog.Logger
+	// StartTimeout bounds a start (0 means 30s), DrainTimeout the requests that a
+	// server that stops has accepted (30s), StopTimeout what it may take to end after
+	// them (10s), and OrphanGrace how long servers go on without a conch (5m).
+	StartTimeout, DrainTimeout, StopTimeout, OrphanGrace time.Duration
+	// LogBytes is when a server's log is moved aside (0 means 16 MiB), LogFiles how
+	// many are kept of a server (2).
+	LogBytes int64
+	LogFiles int
+	Logger   *slog.Logger
 }
 
 // Processes runs one tritonserver for every partition. Each is a process group
-// of its own, dies with this process, and leaves no shared memory behind.
+// of its own under a shim, outlives conch for OrphanGrace, and leaves no shared
+// memory behind.
 type Processes struct {
 	o     ProcessOptions
-	owner string // marks our servers and their shared memory
-	spawn *spawner
-
-	fleet fleet
-	lives atomic.Uint64
+	owner string
+	// run has a directory for every shim, with the server's sockets.
+	run string
 }
 
-// NewProcesses makes the driver "process". It ends servers and removes shared
-// memory that an earlier driver with the same Dir left behind.
+// NewProcesses makes the driver "process". Find has to be called before Start.
 func NewProcesses(o ProcessOptions) (*Processes, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.Credentials == nil {
-		o.Credentials = insecure.NewCredentials()
-	}
 	if o.Base == nil {
 		o.Base = os.Environ()
 	}
-	for _, t := range []struct {
-		timeout *time.Duration
-		value   time.Duration
-	}{{&o.StartTimeout, 30 * time.Second}, {&o.LoadTimeout, 5 * time.Minute}, {&o.DrainTimeout, 30 * time.Second}, {&o.StopTimeout, 10 * time.Second}} {
-		if *t.timeout <= 0 {
-			*t.timeout = t.value
-		}
-	}
+	o.StartTimeout = cmp.Or(o.StartTimeout, 30*time.Second)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, 30*time.Second)
+	o.StopTimeout = cmp.Or(o.StopTimeout, 10*time.Second)
+	o.OrphanGrace = cmp.Or(o.OrphanGrace, 5*time.Minute)
+	o.LogBytes = cmp.Or(o.LogBytes, 16<<20)
+	o.LogFiles = cmp.Or(o.LogFiles, 2)
 	var err error
 	if o.Server, err = executable(o.Server); err != nil {
 		return nil, err
+	}
+	if len(o.Shim) == 0 {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("process driver: where conch itself lies: %w", err)
+		}
+		o.Shim = []string{self, "shim"}
 	}
 	if o.BackendDir == "" {
 		o.BackendDir = siblingBackends(o.Server)
@@ -106,16 +116,35 @@ func NewProcesses(o ProcessOptions) (*Processes, error) {
 	}
 	sum := sha256.Sum256([]byte(o.Dir))
 	d := &Processes{o: o, owner: "conch-" + hex.EncodeToString(sum[:5])}
-	if n, err := killOwned(d.owner); err != nil {
-		return nil, fmt.Errorf("process driver: end the servers of an earlier conch: %w", err)
-	} else if n > 0 {
-		o.Logger.Warn("ended servers that an earlier conch left behind", "count", n)
+	if d.run, err = d.socketRoot(); err != nil {
+		return nil, fmt.Errorf("process driver: %w", err)
 	}
-	if err := removeSharedMemory(d.owner + "-"); err != nil {
-		return nil, fmt.Errorf("process driver: shared memory of an earlier conch: %w", err)
-	}
-	d.spawn = newSpawner()
 	return d, nil
+}
+
+// longestSocket is how long the path of a Unix socket may be on Linux, less the
+// byte that ends it.
+const longestSocket = 107
+
+// socketRoot is a directory for sockets that nobody else may enter. The state
+// directory's path may be too long for a socket; then it is one of the directory
+// for temporary files that bears our name, if it is ours.
+func (d *Processes) socketRoot() (string, error) {
+	root := filepath.Join(d.o.Dir, "run")
+	if len(root)+len("/")+serverNameLength+len("/g:1") > longestSocket {
+		root = filepath.Join(os.TempDir(), d.owner)
+	}
+	if err := os.Mkdir(root, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	info, err := os.Lstat(root)
+	if err != nil {
+		return "", err
+	}
+	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 || !ownedByUs(info) {
+		return "", fmt.Errorf("%s has to be a directory that only this user may enter: remove it", root)
+	}
+	return root, nil
 }
 
 // executable checks the server's path.
@@ -155,39 +184,193 @@ func (d *Processes) Repository(string) string { return "" }
 // Lasting is false: the servers end with conch.
 func (d *Processes) Lasting() bool { return false }
 
-// Start starts a tritonserver on free ports of the loopback interface.
-func (d *Processes) Start(ctx context.Context, spec Spec) (Process, error) {
-	if d.fleet.over() {
-		return nil, ErrStopped // before there is a log
-	}
-	log, err := openLog(filepath.Join(d.o.Dir, "logs", fileName(spec.Partition.GetId())+".log"))
-	if err != nil {
-		return nil, fmt.Errorf("partition %s: %w", spec.Partition.GetId(), err)
-	}
-	l := &life{driver: d, spec: spec, log: log}
-	p, err := d.fleet.start(ctx, spec, l.begin, d.o.Backoff, limits{load: d.o.LoadTimeout, drain: d.o.DrainTimeout, health: d.o.Health}, d.o.Logger, func() {
-		if err := log.Close(); err != nil {
-			d.o.Logger.Warn("close a server's log", "error", err)
-		}
-	})
-	if err != nil {
-		return nil, errors.Join(err, log.Close())
-	}
-	return p, nil
+// serverNameLength is that of newName.
+const serverNameLength = 13
+
+// newName is a server's name, unique over restarts.
+func newName() string {
+	var random [6]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	return "s" + hex.EncodeToString(random[:])
 }
 
-// Close kills what still runs.
-func (d *Processes) Close() error {
-	if !d.fleet.close() {
-		return nil
+// label is what a shim keeps for the conch that finds it; labelled reads it.
+
+func (d *Processes) label(s Spec, at Endpoint) (map[string]string, error) {
+	partition, err := protojson.Marshal(s.Partition)
+	if err != nil {
+		return nil, err
 	}
-	d.spawn.close()
-	return removeSharedMemory(d.owner + "-")
+	gpu := []byte{}
+	if s.GPU != nil {
+		if gpu, err = protojson.Marshal(s.GPU); err != nil {
+			return nil, err
+		}
+	}
+	return map[string]string{
+		"owner": d.owner, "hash": s.Hash, "repository": s.RepositoryDir, "partition": string(partition), "gpu": string(gpu),
+		"grpc": at.GRPC, "http": at.HTTP, "metrics": at.Metrics,
+	}, nil
 }
+
+// labelled is the server behind a label.
+func labelled(l map[string]string) (Spec, Endpoint, error) {
+	s := Spec{Partition: &policy.Partition{}, Hash: l["hash"], RepositoryDir: l["repository"]}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(l["partition"]), s.Partition); err != nil {
+		return Spec{}, Endpoint{}, err
+	}
+	if l["gpu"] != "" {
+		s.GPU = &policy.GPU{}
+		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(l["gpu"]), s.GPU); err != nil {
+			return Spec{}, Endpoint{}, err
+		}
+	}
+	return s, Endpoint{GRPC: l["grpc"], HTTP: l["http"], Metrics: l["metrics"]}, nil
+}
+
+// Hash implements Driver: executable, arguments, environment, share and device.
+func (d *Processes) Hash(p *policy.Partition, g *policy.GPU) string {
+	s := Spec{Partition: p, GPU: g}
+	environment := d.environment(s)
+	slices.Sort(environment)
+	text, err := json.Marshal(struct {
+		Server                 string
+		Arguments, Environment []string
+		Node, Partition        string
+		Memory                 uint64
+	}{d.o.Server, d.arguments(s, Endpoint{}, ""), environment, p.GetNode(), p.GetId(), p.GetMemoryLimitBytes()})
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Find implements Driver.
+func (d *Processes) Find(ctx context.Context) ([]Server, error) {
+	handles, err := shim.Find(d.run)
+	var all []Server
+	errs := []error{err}
+	for _, h := range handles {
+		s, err := d.found(h)
+		if err != nil {
+			// It cannot be known what it is for.
+			errs = append(errs, err, h.Kill(ctx))
+			continue
+		}
+		all = append(all, s)
+	}
+	return all, errors.Join(append(errs, d.prune(all))...)
+}
+
+func (d *Processes) found(h *shim.Handle) (*processServer, error) {
+	spec, at, err := labelled(h.Label())
+	if err != nil {
+		return nil, err
+	}
+	c, err := dial(at.GRPC, d.o.Credentials)
+	if err != nil {
+		return nil, err
+	}
+	return &processServer{calls: c, Handle: h, driver: d, spec: spec, at: at}, nil
+}
+
+// logsKept is how many logs are kept of servers that are gone.
+const logsKept = 20
+
+// prune removes the oldest logs of servers that are gone.
+func (d *Processes) prune(running []Server) error {
+	files, err := filepath.Glob(filepath.Join(d.o.Dir, "logs", "*.log*"))
+	if err != nil {
+		return err
+	}
+	type log struct {
+		path string
+		time time.Time
+	}
+	var old []log
+	for _, f := range files {
+		if slices.ContainsFunc(running, func(s Server) bool { return strings.HasPrefix(f, s.Log()) }) {
+			continue
+		}
+		if info, err := os.Stat(f); err == nil {
+			old = append(old, log{f, info.ModTime()})
+		}
+	}
+	slices.SortFunc(old, func(a, b log) int { return b.time.Compare(a.time) })
+	var errs []error
+	for _, l := range old[min(logsKept, len(old)):] {
+		errs = append(errs, os.Remove(l.path))
+	}
+	return errors.Join(errs...)
+}
+
+// portAttempts is how often a start is tried when somebody else takes the port
+// of the metrics between our choice and the server's.
+const portAttempts = 3
+
+// Start implements Driver: the server's doors are Unix sockets that nobody else
+// on the machine can reach, but for its metrics.
+func (d *Processes) Start(ctx context.Context, spec Spec) (Server, error) {
+	spec.Partition = proto.CloneOf(spec.Partition)
+	spec.Partition.Instances = nil
+	ctx, cancel := context.WithTimeout(ctx, d.o.StartTimeout)
+	defer cancel()
+	var errs []error
+	for range portAttempts {
+		port, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		s, err := d.start(ctx, spec, port)
+		if err == nil {
+			return s, nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil || !portTaken(port) {
+			break
+		}
+	}
+	return nil, fmt.Errorf("partition %s: %w", spec.Partition.GetId(), errors.Join(errs...))
+}
+
+func (d *Processes) start(ctx context.Context, spec Spec, metricsPort int) (*processServer, error) {
+	name := newName()
+	dir := filepath.Join(d.run, name)
+	at := Endpoint{
+		GRPC: "unix:" + filepath.Join(dir, "g:1"), HTTP: "unix:" + filepath.Join(dir, "h"), Metrics: "127.0.0.1:" + strconv.Itoa(metricsPort),
+	}
+	l, err := d.label(spec, at)
+	if err != nil {
+		return nil, err
+	}
+	// The server appends a unique id at once: the last dash ends our part of the name.
+	sharedMemory := d.owner + "-" + name + "-"
+	h, err := shim.Start(d.o.Shim, dir, shim.Spec{
+		Name: name, Label: l, Command: d.o.Server, Args: d.arguments(spec, at, sharedMemory), Env: d.environment(spec),
+		Log:      filepath.Join(d.o.Dir, "logs", fileName(spec.Partition.GetId())+"-"+name+".log"),
+		LogBytes: d.o.LogBytes, LogFiles: d.o.LogFiles, SharedMemory: sharedMemory, OrphanGrace: d.o.OrphanGrace, StopTimeout: d.o.StopTimeout,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c, err := dial(at.GRPC, d.o.Credentials)
+	if err != nil {
+		return nil, errors.Join(err, h.Kill(ctx))
+	}
+	s := &processServer{calls: c, Handle: h, driver: d, spec: spec, at: at}
+	if err := s.ready(ctx, metricsPort); err != nil {
+		return nil, errors.Join(err, s.Kill(context.WithoutCancel(ctx)))
+	}
+	return s, nil
+}
+
+// Close implements Driver: there is nothing to release.
+func (d *Processes) Close() error { return nil }
 
 // arguments is the command line of a server. What the operator adds comes last
 // and wins.
-func (d *Processes) arguments(spec Spec, at ports, sharedMemory string) []string {
+func (d *Processes) arguments(spec Spec, at Endpoint, sharedMemory string) []string {
 	args := []string{
 		"--model-repository=" + spec.RepositoryDir,
 		"--model-control-mode=explicit",
@@ -195,9 +378,10 @@ func (d *Processes) arguments(spec Spec, at ports, sharedMemory string) []string
 		"--disable-auto-complete-config",
 		// Otherwise one model that fails to load makes the server unready for good.
 		"--strict-readiness=false",
-		"--http-address=127.0.0.1", "--http-port=" + strconv.Itoa(at.http),
-		"--grpc-address=127.0.0.1", "--grpc-port=" + strconv.Itoa(at.grpc),
-		"--metrics-address=127.0.0.1", "--metrics-port=" + strconv.Itoa(at.metrics),
+		// gRPC adds the port to its path, HTTP does not.
+		"--http-address=" + at.HTTP,
+		"--grpc-address=" + strings.TrimSuffix(at.GRPC, ":1"), "--grpc-port=1",
+		"--metrics-address=127.0.0.1", "--metrics-port=" + strings.TrimPrefix(at.Metrics, "127.0.0.1:"),
 		// What a crash leaves in /dev/shm can be found by this name.
 		"--backend-config=python,shm-region-prefix-name=" + sharedMemory,
 		// gRPC's own five minutes end an idle connection that pings to stay alive.
@@ -218,7 +402,6 @@ func (d *Processes) arguments(spec Spec, at ports, sharedMemory string) []string
 func (d *Processes) environment(spec Spec) []string {
 	share := mps.Of(spec.Partition, spec.GPU, d.o.MPS)
 	ours := append(share.Environment,
-		"CONCH_OWNER="+d.owner,
 		"CONCH_PARTITION="+spec.Partition.GetId(),
 		"CONCH_GPU="+spec.GPU.GetId(),
 		"CONCH_SHARE="+strconv.FormatUint(uint64(spec.Partition.GetThreadPercentage()), 10),

@@ -4,59 +4,22 @@
 package driver
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// sharedMemoryDir is where Linux keeps named shared memory.
-const sharedMemoryDir = "/dev/shm"
-
-// ownGroup makes a child the head of a process group that dies with us.
-func ownGroup() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-}
-
-// killGroup kills a process group and waits until only the unreaped are left.
-func killGroup(group int) error {
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		if err := unix.Kill(-group, unix.SIGKILL); errors.Is(err, unix.ESRCH) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("kill process group %d: %w", group, err)
-		}
-		if !groupRuns(group) {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("process group %d survives SIGKILL", group)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
-// groupRuns reports that a process of the group is more than a zombie.
-func groupRuns(group int) bool {
-	for _, pid := range pids() {
-		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-		if err != nil {
-			continue
-		}
-		// pid (name) state parent group ...; the name may hold anything.
-		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-		if len(fields) > 2 && fields[2] == strconv.Itoa(group) && fields[0] != "Z" && fields[0] != "X" {
-			return true
-		}
-	}
-	return false
+// ownedByUs reports that a file is this user's.
+func ownedByUs(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Geteuid()
 }
 
 func pids() []int {
@@ -71,49 +34,6 @@ func pids() []int {
 		}
 	}
 	return all
-}
-
-// killOwned kills every process whose environment names the owner, and counts
-// them. They are servers of a conch that was killed, and their stubs.
-func killOwned(owner string) (killed int, err error) {
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		left := 0
-		for _, pid := range pids() {
-			environment, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-			if err != nil || pid == os.Getpid() || !bytes.Contains(append([]byte{0}, environment...), []byte("\x00CONCH_OWNER="+owner+"\x00")) {
-				continue
-			}
-			left++
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return killed, fmt.Errorf("kill process %d: %w", pid, err)
-			}
-		}
-		killed = max(killed, left)
-		if left == 0 {
-			return killed, nil
-		}
-		if time.Now().After(deadline) {
-			return killed, fmt.Errorf("%d processes survive SIGKILL", left)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// removeSharedMemory removes the regions whose names begin with prefix.
-func removeSharedMemory(prefix string) error {
-	entries, err := os.ReadDir(sharedMemoryDir)
-	if err != nil {
-		return nil //nolint:nilerr // none is mounted, so that none was left
-	}
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), prefix) {
-			continue
-		}
-		if removing := os.Remove(filepath.Join(sharedMemoryDir, e.Name())); removing != nil && !errors.Is(removing, os.ErrNotExist) {
-			err = errors.Join(err, removing)
-		}
-	}
-	return err
 }
 
 // listensIn reports that the process, or another of its group, listens on the

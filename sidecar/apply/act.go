@@ -1,0 +1,442 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/apply/decide"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/apply/warmup"
+)
+
+// task is an action under way.
+type task struct {
+	decide.Action
+	cancel context.CancelFunc
+	// final: it has come so far that it cannot be called off.
+	final *atomic.Bool
+	begin time.Time
+}
+
+// outcome is what an action tells the loop when it has ended.
+type outcome struct {
+	err  error
+	text string
+	// note changes the loop's state.
+	note func(*loop)
+}
+
+// do begins an action in a goroutine of its own.
+func (l *loop) do(a decide.Action) {
+	ctx, cancel := context.WithCancel(l.r.life)
+	t := &task{Action: a, cancel: cancel, final: &atomic.Bool{}, begin: time.Now()}
+	l.under[a.Slot()] = t
+	var work func(context.Context, *task) outcome
+	switch v := l.server(a.Server); a.Kind {
+	case decide.Start:
+		v = l.newServer(a.Key, l.specs[a.Key])
+		work = l.starting(v)
+	case decide.LoadIt:
+		v.touch(a.Model)
+		work = l.loading(v, a)
+	case decide.WarmUp:
+		work = l.warming(v, a)
+	case decide.Unload:
+		work = l.unloading(v, a)
+	case decide.Stop, decide.Kill:
+		work = l.ending(v, a.Kind)
+	}
+	l.r.tasks.Go(func() {
+		o := work(ctx, t)
+		cancel()
+		l.r.box.put(func(l *loop) { l.done(t, o) })
+	})
+}
+
+// done takes in how an action ended.
+func (l *loop) done(t *task, o outcome) {
+	if l.under[t.Slot()] == t {
+		delete(l.under, t.Slot())
+	}
+	if v := l.server(t.Server); v != nil && t.Model != "" {
+		v.touch(t.Model)
+	}
+	if o.note != nil {
+		o.note(l)
+	}
+	e := Action{Kind: t.Kind, Partition: t.Partition, Model: t.Model, Start: t.begin, Duration: time.Since(t.begin), Err: o.err, Text: o.text}
+	l.r.o.Logger.Debug("action", "kind", e.Kind, "partition", e.Partition, "model", e.Model, "seconds", e.Duration.Seconds(), "remark", e.Text, "error", e.Err)
+	if l.r.o.OnAction != nil {
+		l.r.o.OnAction(e)
+	}
+}
+
+// touch notes that a model is changed by us: looks that began before are out of
+// date.
+func (v *server) touch(model string) {
+	if v.watch != nil {
+		v.touched[model] = v.watch.touch(model)
+	}
+}
+
+// starting starts a server.
+func (l *loop) starting(v *server) func(context.Context, *task) outcome {
+	spec, r := l.specs[v.Key], l.r
+	return func(ctx context.Context, _ *task) outcome {
+		s, err := r.start(ctx, &spec)
+		superseded := ctx.Err() != nil
+		return outcome{err: err, note: func(l *loop) {
+			if err != nil {
+				l.remove(v)
+				if !superseded {
+					f := l.starts[v.Key]
+					f.Attempts++
+					f.Reason, f.Next = err.Error(), time.Now().Add(l.r.o.Backoff.delay(f.Attempts))
+					l.starts[v.Key] = f
+					l.reasons[v.Partition] = f.Reason
+				}
+				return
+			}
+			v.process, v.Phase = s, decide.Up
+			v.Known = !l.r.o.Driver.Lasting() // a server of conch's own is empty
+			if v.Known {
+				v.told = true
+				if l.restarts[v.Partition] > 0 {
+					l.tell(v, true, l.reasons[v.Partition])
+				}
+			}
+			l.startWatch(v)
+		}}
+	}
+}
+
+func (l *loop) remove(v *server) {
+	for i, o := range l.servers {
+		if o == v {
+			l.servers = append(l.servers[:i:i], l.servers[i+1:]...)
+			return
+		}
+	}
+}
+
+// start makes the directory of a server and starts it.
+func (r *Reconciler) start(ctx context.Context, spec *driver.Spec) (driver.Server, error) {
+	if spec.RepositoryDir = r.o.Driver.Repository(spec.GPU.GetId()); spec.RepositoryDir == "" {
+		// The same name for the same process: after a restart the files are there.
+		spec.RepositoryDir = filepath.Join(r.o.Dir, safe(spec.Partition.GetId())+"-"+spec.Hash, "repository")
+		if err := os.MkdirAll(spec.RepositoryDir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	s, err := r.o.Driver.Start(ctx, *spec)
+	if err == nil {
+		r.settings(ctx, s.Endpoint())
+	}
+	if err == nil && ctx.Err() != nil {
+		return nil, errors.Join(context.Cause(ctx), s.Stop(context.WithoutCancel(ctx)))
+	}
+	return s, err
+}
+
+// settings tells a server what clients have set. It serves all the same where it
+// does not take that.
+func (r *Reconciler) settings(ctx context.Context, at driver.Endpoint) {
+	if r.o.Settings == nil {
+		return
+	}
+	within, cancel := context.WithTimeout(ctx, r.o.SettingsTimeout)
+	defer cancel()
+	if err := r.o.Settings(within, at); err != nil && ctx.Err() == nil {
+		r.o.Logger.Warn("a server did not take every setting of clients", "endpoint", at.GRPC, "error", err)
+	}
+}
+
+// safe makes an id fit to begin a directory's name.
+func safe(id string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '/' || r == '*' || r == 0 || r == '.' {
+			return '_'
+		}
+		return r
+	}, id[:min(len(id), 64)])
+}
+
+// directories are those that servers have in Options.Dir.
+func directories(found []driver.Server) map[string]bool {
+	used := map[string]bool{}
+	for _, s := range found {
+		used[filepath.Dir(s.Spec().RepositoryDir)] = true
+	}
+	return used
+}
+
+// loading stages the files of a model and has its server load it.
+func (l *loop) loading(v *server, a decide.Action) func(context.Context, *task) outcome {
+	s, r, revision, key := v.process, l.r, l.desired.Revision.ID, decide.Load{Key: a.Key, Model: a.Model, Revision: a.Revision}
+	_, before := v.Loaded[a.Model]
+	return func(ctx context.Context, _ *task) outcome {
+		has, err := r.load(ctx, s, revision, a)
+		superseded := ctx.Err() != nil
+		return outcome{err: err, note: func(l *loop) {
+			var refused *driver.LoadError
+			switch {
+			case err == nil:
+				delete(l.loads, key)
+				delete(l.errs, key)
+				v.Loaded[a.Model] = decide.Loaded{Revision: has, Answers: before, Memory: l.want.Models[a.Model].Memory}
+				delete(v.warmed, a.Model) // its statistics begin anew
+				return
+			case superseded:
+				return // the next look says what came of it
+			}
+			f := l.loads[key]
+			f.Attempts++
+			f.Reason, f.Next = err.Error(), time.Now().Add(l.r.o.Backoff.delay(f.Attempts))
+			if errors.As(err, &refused) {
+				f.Hung = refused.Hung
+				if refused.Hung {
+					v.Hung[a.Model] = true
+				}
+				if refused.Died {
+					f.Deaths++
+				}
+			}
+			if f.Deaths >= deadly {
+				f.Next = time.Time{}
+				f.Reason = fmt.Sprintf("%d servers died in its load, so that it is not tried again before its files change or an operator orders it: %s", f.Deaths, f.Reason)
+			}
+			l.loads[key], l.errs[key] = f, err
+		}}
+	}
+}
+
+// deadly is how many servers a model may kill.
+const deadly = 3
+
+// load returns the revision that the server has loaded then.
+func (r *Reconciler) load(ctx context.Context, s driver.Server, revision string, a decide.Action) (string, error) {
+	if err := r.o.Repository.Stage(ctx, revision, []string{a.Model}, s.Spec().RepositoryDir); err != nil {
+		return "", err
+	}
+	within, cancel := context.WithTimeout(ctx, r.o.LoadTimeout)
+	defer cancel()
+	if err := s.Load(within, a.Model); err != nil {
+		return "", err
+	}
+	has, err := s.Revision(within, a.Model)
+	if err != nil {
+		return "", &driver.LoadError{Model: a.Model, Err: fmt.Errorf("it was loaded, and its configuration cannot be read: %w", err)}
+	}
+	if has != a.Revision {
+		return "", &driver.LoadError{Model: a.Model, Err: fmt.Errorf("the server has loaded revision %q of it, and %q was staged", has, a.Revision)}
+	}
+	r.settings(ctx, s.Endpoint())
+	return has, nil
+}
+
+// warming sends a model its first requests.
+func (l *loop) warming(v *server, a decide.Action) func(context.Context, *task) outcome {
+	s, r, spec := v.process, l.r, l.specs[v.Key]
+	model := l.desired.Revision.Model(a.Model)
+	o := warmup.Options{Budget: r.o.WarmUpBudget, Measure: a.Measure && !r.o.Driver.Lasting() && !l.profiled(a.Model, spec)}
+	o.Enough = time.Duration(policy.NewIndex(l.desired.Snapshot).Model(a.Model).GetSloUs()) * time.Microsecond
+	for _, in := range spec.Partition.GetInstances() {
+		if in.GetModel() == a.Model {
+			o.MaxBatch = int(in.GetMaxBatch())
+		}
+	}
+	gpu := v.GPU
+	return func(ctx context.Context, _ *task) outcome {
+		begin := time.Now()
+		result, err := r.o.WarmUp(ctx, s.Endpoint().GRPC, model.Config, o)
+		if ctx.Err() != nil {
+			return outcome{err: context.Cause(ctx)}
+		}
+		if len(result.Samples) > 0 && r.o.Recorder != nil {
+			r.o.Recorder.Record(a.Model, spec.GPU.GetType(), spec.Partition.GetThreadPercentage(), result.Samples)
+		}
+		text := result.Skipped
+		if err != nil {
+			// Not every model takes zeros. Its clients will show whether it works.
+			text = err.Error()
+		}
+		lost := status.Code(err) == codes.Unavailable || status.Code(err) == codes.NotFound
+		return outcome{text: text, note: func(l *loop) {
+			loaded, has := v.Loaded[a.Model]
+			key := decide.Load{Key: a.Key, Model: a.Model, Revision: l.want.Models[a.Model].Revision}
+			switch {
+			case !has || loaded.Revision != a.Revision:
+			case lost || err != nil && loaded.Answers && l.accepts[a.Model]:
+				// The server is not there, or the new files fail where the old ones answered:
+				// the other places keep those.
+				f := l.loads[key]
+				f.Attempts++
+				f.Reason, f.Next = "its first request failed: "+text, time.Now().Add(l.r.o.Backoff.delay(f.Attempts))
+				l.loads[key], l.errs[key] = f, &driver.LoadError{Model: a.Model, Err: fmt.Errorf("its first request failed: %w", err)}
+			default:
+				delete(l.loads, key)
+				delete(l.errs, key)
+				l.accepts[a.Model] = err == nil && result.Skipped == ""
+				loaded.Answers, loaded.Tried = true, true
+				v.Loaded[a.Model] = loaded
+				v.warmed[a.Model] = result.Statistics
+			}
+			if o.Measure {
+				m := l.measured[gpu]
+				if time.Since(m.last) >= measuringPause {
+					m.took = 0
+				}
+				l.measured[gpu] = measuring{m.took + time.Since(begin), time.Now()}
+			}
+		}}
+	}
+}
+
+// profiled reports that a model has a measured profile for a GPU type and share.
+func (l *loop) profiled(model string, spec driver.Spec) bool {
+	for _, p := range l.desired.Snapshot.GetProfiles() {
+		source := p.GetSource()
+		if p.GetModel() != model || p.GetGpuType() != spec.GPU.GetType() || !p.GetUsable() ||
+			source != policy.ProfileSource_PROFILE_SOURCE_OBSERVED && source != policy.ProfileSource_PROFILE_SOURCE_CALIBRATED {
+			continue
+		}
+		for _, point := range p.GetPoints() {
+			if point.GetThreadPercentage() == spec.Partition.GetThreadPercentage() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// unloading waits for the leases on a place and unloads the model.
+func (l *loop) unloading(v *server, a decide.Action) func(context.Context, *task) outcome {
+	s, r, routes := v.process, l.r, keys(v.routes)
+	return func(ctx context.Context, t *task) outcome {
+		r.drained(ctx, routes, a.Model)
+		if ctx.Err() != nil {
+			return outcome{err: context.Cause(ctx)} // wanted again
+		}
+		t.final.Store(true)
+		err := r.unload(ctx, s, a.Model)
+		return outcome{err: err, note: func(*loop) {
+			if err == nil {
+				delete(v.Loaded, a.Model)
+				return
+			}
+			// The next look says what the server has.
+			l.r.o.Logger.Warn("a model could not be unloaded; it is tried again", "partition", v.Partition, "model", a.Model, "error", err)
+		}}
+	}
+}
+
+func (r *Reconciler) unload(ctx context.Context, s driver.Server, model string) error {
+	within, cancel := context.WithTimeout(ctx, r.o.DrainTimeout)
+	defer cancel()
+	if err := s.Unload(within, model); err != nil {
+		sleep(ctx, r.o.Backoff.Min)
+		return err
+	}
+	return r.o.Repository.Unstage(within, s.Spec().RepositoryDir, model)
+}
+
+// drained waits until the last lease is back, as long as DrainTimeout.
+func (r *Reconciler) drained(ctx context.Context, routes []string, model string) {
+	within, cancel := context.WithTimeout(ctx, r.o.DrainTimeout)
+	defer cancel()
+	for _, id := range routes {
+		select {
+		case <-r.o.Router.Drained(id, model):
+		case <-within.Done():
+			if ctx.Err() == nil {
+				r.o.Logger.Warn("requests on an old place do not end; it is taken down all the same", "partition", id, "model", model, "after", r.o.DrainTimeout)
+			}
+			return
+		}
+	}
+}
+
+// ending stops a server once its last lease is back, or kills it.
+func (l *loop) ending(v *server, kind decide.Kind) func(context.Context, *task) outcome {
+	s, r, routes := v.process, l.r, keys(v.routes)
+	var leaving []string
+	if r.o.Driver.Lasting() && !l.want.Given {
+		leaving = l.leaving(v)
+	}
+	if kind == decide.Kill {
+		v.Phase = decide.Stopping
+	}
+	return func(ctx context.Context, t *task) outcome {
+		if kind == decide.Kill {
+			t.final.Store(true)
+			err := s.Kill(ctx)
+			return outcome{err: err, note: func(l *loop) { l.died(v); v.watch.stop() }}
+		}
+		r.drained(ctx, routes, "")
+		if ctx.Err() != nil {
+			return outcome{err: context.Cause(ctx)} // wanted again
+		}
+		t.final.Store(true)
+		r.box.put(func(l *loop) { v.Phase = decide.Stopping })
+		v.watch.stop()
+		var errs []error
+		for _, model := range leaving {
+			errs = append(errs, r.unload(ctx, s, model))
+		}
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.o.StopTimeout)
+		defer cancel()
+		errs = append(errs, s.Stop(within), r.removeDirectory(context.WithoutCancel(ctx), v))
+		return outcome{err: errors.Join(errs...), note: func(l *loop) { l.remove(v) }}
+	}
+}
+
+// leaving are the models of a server of others that conch put there and nobody
+// wants there any more.
+func (l *loop) leaving(v *server) []string {
+	var all []string
+	for model, loaded := range v.Loaded {
+		stays := loaded.Revision == ""
+		for _, p := range l.desired.Plan.GetPartitions() {
+			for _, in := range p.GetInstances() {
+				stays = stays || in.GetModel() == model && p.GetNode()+"/"+p.GPU() == v.GPU
+			}
+		}
+		if !stays {
+			all = append(all, model)
+		}
+	}
+	return all
+}
+
+func keys[V any](m map[string]V) []string {
+	all := make([]string, 0, len(m))
+	for k := range m {
+		all = append(all, k)
+	}
+	return all
+}
+
+// sleep waits; false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

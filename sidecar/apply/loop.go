@@ -1,0 +1,440 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply/decide"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+// loop is the state of the one goroutine that decides. Nothing of it is touched
+// by another; actions and watches tell it what they found by mail.
+type loop struct {
+	r *Reconciler
+
+	desired *Desired // nil before the first: nothing is touched
+	want    decide.Want
+	specs   map[decide.Key]driver.Spec
+	files   files
+
+	servers []*server
+	lastID  uint64
+	// restarts counts the servers of a partition that died; reasons says why the
+	// last one did.
+	restarts map[string]int
+	reasons  map[string]string
+	starts   map[decide.Key]decide.Failure
+	loads    map[decide.Load]decide.Failure
+	errs     map[decide.Load]error
+	measured map[string]measuring
+	// accepts are models that have answered a warm-up.
+	accepts map[string]bool
+
+	under map[decide.Slot]*task
+	last  decide.Decision
+	since map[conditionKey]time.Time
+
+	table *router.Table
+	// swapped: table is in force. Where it is not, nothing is taken down.
+	swapped bool
+	states  map[string]routeState
+	waiters []waiter
+	alarm   *time.Timer
+	closing bool
+}
+
+// server is a process with what the loop knows of it.
+type server struct {
+	*decide.Server
+	// process is nil while it starts.
+	process driver.Server
+	// routes are the names that it has had in route tables.
+	routes map[string]bool
+	// warmed are the server's statistics of models after their warm-up.
+	warmed map[string][]*tritonpb.ModelStatistics
+	// touched is when a model was last loaded or unloaded by us, as the watch counts
+	// its looks: an older look is out of date.
+	touched map[string]uint64
+	watch   *watch
+	// told: OnPartition has heard that it is up.
+	told bool
+}
+
+// measuring is for how long models of a GPU were measured, and when last.
+type measuring struct {
+	took time.Duration
+	last time.Time
+}
+
+// measuringPause is after which a GPU's models may be measured anew.
+const measuringPause = time.Minute
+
+type conditionKey struct {
+	partition, model string
+	kind             decide.ConditionKind
+}
+
+type routeState struct {
+	up     bool
+	reason string
+}
+
+// waiter waits in Settle.
+type waiter struct {
+	generation uint64
+	models     []string
+	result     chan<- error
+	ctx        context.Context
+}
+
+func newLoop(r *Reconciler) *loop {
+	return &loop{
+		r: r, files: files{}, specs: map[decide.Key]driver.Spec{}, restarts: map[string]int{}, reasons: map[string]string{},
+		starts: map[decide.Key]decide.Failure{}, loads: map[decide.Load]decide.Failure{}, errs: map[decide.Load]error{},
+		measured: map[string]measuring{}, accepts: map[string]bool{}, under: map[decide.Slot]*task{}, since: map[conditionKey]time.Time{}, states: map[string]routeState{},
+	}
+}
+
+// run decides until Close. A decision is made whenever something was told or a
+// time has come, and not twice for what came together.
+func (l *loop) run() {
+	defer close(l.r.ended)
+	l.alarm = time.NewTimer(0)
+	defer l.alarm.Stop()
+	for {
+		select {
+		case <-l.r.box.signal:
+		case <-l.alarm.C:
+		}
+		for _, message := range l.r.box.take() {
+			message(l)
+		}
+		if l.closing {
+			return
+		}
+		l.step()
+	}
+}
+
+// step is one turn: decide, route, do, tell.
+func (l *loop) step() {
+	if l.desired == nil {
+		return
+	}
+	now := time.Now()
+	l.last = decide.Decide(l.want, l.seen(now), now)
+	l.route()
+	l.supersede()
+	if l.swapped {
+		l.begin()
+	}
+	l.publish(now)
+	l.settle()
+	next := l.last.Wake
+	if !l.swapped {
+		next = now.Add(time.Second)
+	}
+	if !next.IsZero() {
+		l.alarm.Reset(max(next.Sub(now), time.Millisecond))
+	}
+}
+
+func (l *loop) seen(now time.Time) decide.Seen {
+	s := decide.Seen{
+		Starts: l.starts, Loads: l.loads, Measured: map[string]time.Duration{}, MeasureBudget: l.r.o.WarmUpBudget, ParallelLoads: l.r.o.ParallelLoads,
+	}
+	for gpu, m := range l.measured {
+		if now.Sub(m.last) < measuringPause {
+			s.Measured[gpu] = m.took
+		}
+	}
+	for _, v := range l.servers {
+		v.Busy = map[string]decide.Action{}
+		for slot, t := range l.under {
+			if slot.Server == v.ID {
+				v.Busy[slot.Model] = t.Action
+			}
+		}
+		s.Servers = append(s.Servers, v.Server)
+	}
+	return s
+}
+
+// set takes in another desired state.
+func (l *loop) set(d *Desired) {
+	l.forget()
+	l.remember(d.Revision)
+	l.desired = d
+	l.want, l.specs = wanted(d, l.r.o.Driver)
+	for k := range l.starts {
+		if _, still := l.specs[k]; !still {
+			delete(l.starts, k)
+		}
+	}
+	for k := range l.loads {
+		if l.want.Models[k.Model].Revision != k.Revision {
+			delete(l.loads, k)
+			delete(l.errs, k)
+		}
+	}
+	for _, v := range l.servers {
+		for model, loaded := range v.Loaded {
+			if m, ok := l.want.Models[model]; ok {
+				loaded.Memory = m.Memory
+				v.Loaded[model] = loaded
+			}
+		}
+	}
+}
+
+// forget drops the files that neither a server has nor the desired state.
+func (l *loop) forget() {
+	kept := files{}
+	for _, v := range l.servers {
+		for model, loaded := range v.Loaded {
+			if m := l.files[fileKey(model, loaded.Revision)]; m != nil {
+				kept[fileKey(model, loaded.Revision)] = m
+			}
+		}
+	}
+	if l.desired != nil {
+		l.files = kept
+	}
+}
+
+// remember notes the files of a repository revision: servers may have them.
+func (l *loop) remember(r *repo.Revision) {
+	for _, m := range r.Models {
+		if m.Config != nil {
+			l.files[fileKey(m.Name, m.StagedRevision())] = m
+		}
+	}
+}
+
+// find takes in a server of an earlier conch.
+func (l *loop) find(s driver.Server) {
+	spec := s.Spec()
+	l.lastID++
+	v := l.newServer(decide.Key{Partition: spec.Partition.GetId(), Hash: spec.Hash}, spec)
+	v.Phase = decide.Up
+	v.process = s
+	l.startWatch(v)
+}
+
+func (l *loop) newServer(k decide.Key, spec driver.Spec) *server {
+	l.lastID++
+	v := &server{
+		Server: &decide.Server{
+			ID: l.lastID, Key: k, GPU: spec.Partition.GetNode() + "/" + spec.GPU.GetId(), Memory: spec.Partition.GetMemoryLimitBytes(),
+			Loaded: map[string]decide.Loaded{}, Hung: map[string]bool{},
+		},
+		routes: map[string]bool{}, warmed: map[string][]*tritonpb.ModelStatistics{}, touched: map[string]uint64{},
+	}
+	l.servers = append(l.servers, v)
+	return v
+}
+
+func (l *loop) server(id uint64) *server {
+	for _, v := range l.servers {
+		if v.ID == id {
+			return v
+		}
+	}
+	return nil
+}
+
+// wants reports that a server is one of those desired.
+func (l *loop) wants(v *server) bool { _, ok := l.specs[v.Key]; return ok }
+
+// died takes out a server that has ended, by whatever hand.
+func (l *loop) died(v *server) {
+	if l.server(v.ID) == nil {
+		return
+	}
+	l.servers = slices.DeleteFunc(l.servers, func(o *server) bool { return o == v })
+	for slot, t := range l.under {
+		if slot.Server == v.ID && t.Kind != decide.LoadIt {
+			t.cancel() // a load finds out by itself what became of its server
+		}
+	}
+	if !l.wants(v) || l.desired == nil {
+		return
+	}
+	reason := v.process.Death()
+	if v.Broken != "" {
+		reason = v.Broken
+	}
+	l.restarts[v.Partition]++
+	l.reasons[v.Partition] = reason
+	f := l.starts[v.Key]
+	if begin := v.process.Begin(); !begin.IsZero() && time.Since(begin) >= l.r.o.Backoff.Stable {
+		f = decide.Failure{}
+	}
+	f.Attempts++
+	f.Reason = reason
+	f.Next = time.Now()
+	if f.Attempts > 1 { // the first is tried again at once
+		f.Next = f.Next.Add(l.r.o.Backoff.delay(f.Attempts - 1))
+	}
+	if l.r.o.Driver.Lasting() {
+		f.Next = time.Now() // whoever runs it starts it
+	}
+	l.starts[v.Key] = f
+	l.r.o.Logger.Warn("the partition's server died", "partition", v.Partition, "reason", reason)
+	l.tell(v, false, reason)
+}
+
+// tell tells OnPartition of a wanted partition.
+func (l *loop) tell(v *server, up bool, reason string) {
+	if l.r.o.OnPartition == nil || !l.wants(v) {
+		return
+	}
+	e := driver.Event{Partition: v.Partition, Up: up, Reason: reason, Restarts: l.restarts[v.Partition]}
+	if v.process != nil {
+		e.Endpoint = v.process.Endpoint()
+	}
+	if up {
+		e.Missing = l.missing(v.Key)
+	}
+	l.r.o.OnPartition(e)
+}
+
+// looked takes in what a server says that it has loaded. A look that began before
+// we changed a model says nothing of that one.
+func (l *loop) looked(v *server, look uint64, found map[string]string) {
+	if l.server(v.ID) == nil {
+		return
+	}
+	first := !v.Known
+	v.Known = true
+	stale := func(model string) bool {
+		t := l.under[decide.Slot{Key: v.Key, Server: v.ID, Model: model}]
+		return v.touched[model] >= look || t != nil && t.Kind != decide.WarmUp
+	}
+	for model := range v.Loaded {
+		if _, has := found[model]; !has && !stale(model) {
+			delete(v.Loaded, model)
+			l.r.o.Logger.Warn("a model was unloaded behind conch's back", "partition", v.Partition, "model", model)
+		}
+	}
+	for model, revision := range found {
+		loaded, has := v.Loaded[model]
+		if stale(model) || has && loaded.Revision == revision {
+			continue
+		}
+		// It serves, or served the conch before this one.
+		v.Loaded[model] = decide.Loaded{Revision: revision, Answers: true, Tried: true, Memory: l.want.Models[model].Memory}
+		delete(v.Hung, model)
+	}
+	if first && !v.told {
+		v.told = true
+		if l.restarts[v.Partition] > 0 {
+			l.tell(v, true, l.reasons[v.Partition])
+		}
+	}
+}
+
+// broken notes that the server of a partition has to be killed.
+func (l *loop) broken(partition, reason string) error {
+	for _, v := range l.servers {
+		if v.Partition == partition && v.Phase == decide.Up && l.wants(v) {
+			if l.r.o.Driver.Lasting() {
+				return v.process.Kill(l.r.life)
+			}
+			if v.Broken == "" {
+				v.Broken = reason
+			}
+			return nil
+		}
+	}
+	return errors.New("restart: no partition " + partition + " serves")
+}
+
+// retry forgets failures.
+func (l *loop) retry(models []string) {
+	for k := range l.loads {
+		if len(models) == 0 || slices.Contains(models, k.Model) {
+			delete(l.loads, k)
+			delete(l.errs, k)
+		}
+	}
+	if len(models) == 0 {
+		clear(l.starts)
+	}
+}
+
+// supersede cancels what is under way and should not be. The end of a server is
+// not cancelled: it is half gone.
+func (l *loop) supersede() {
+	wanted := map[decide.Slot]decide.Action{}
+	for _, a := range l.last.Actions {
+		wanted[a.Slot()] = a
+	}
+	for slot, t := range l.under {
+		if wanted[slot] != t.Action && t.Kind != decide.Kill && !t.final.Load() {
+			t.cancel()
+		}
+	}
+}
+
+// begin starts what should be under way and is not. What is cancelled keeps its
+// slot until it has ended.
+func (l *loop) begin() {
+	for _, a := range l.last.Actions {
+		if l.under[a.Slot()] == nil {
+			l.do(a)
+		}
+	}
+}
+
+// close ends the loop; what it returns are the servers that run.
+func (l *loop) close() []*server {
+	l.closing = true
+	l.r.box.close()
+	var all []*server
+	for _, v := range l.servers {
+		if v.process != nil {
+			all = append(all, v)
+		}
+	}
+	for _, w := range l.waiters {
+		w.result <- ErrClosed
+	}
+	return all
+}
+
+// route puts the decision's routes in force.
+func (l *loop) route() {
+	t := l.tableOf(l.last.Routes)
+	if !l.swapped || l.table == nil || !sameTable(l.table, t) {
+		if err := l.r.o.Router.Swap(l.r.life, t); err != nil {
+			if l.swapped || l.table == nil {
+				l.r.o.Logger.Error("the route table could not be put in force; nothing is taken down, and it is tried again", "error", err)
+			}
+			l.swapped, l.table = false, t
+			return
+		}
+		l.table, l.swapped = t, true
+	}
+	states := map[string]routeState{}
+	for _, p := range l.last.Routes.Partitions {
+		states[p.ID] = routeState{up: p.Server != 0, reason: "its server is to come"}
+		if p.Server != 0 {
+			states[p.ID] = routeState{up: true}
+			l.server(p.Server).routes[p.ID] = true
+		}
+	}
+	for id, s := range states {
+		l.r.o.Router.SetPartitionState(id, s.up, s.reason)
+	}
+	l.states = states
+}

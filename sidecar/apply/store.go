@@ -1,0 +1,113 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"go.etcd.io/bbolt"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// Store keeps the desired state over restarts. Save is durable when it returns.
+type Store interface {
+	Save(desired []byte) error
+	// Load returns nil where nothing was saved.
+	Load() ([]byte, error)
+}
+
+// NewStore keeps it in a database, in a bucket of its own.
+func NewStore(db *bbolt.DB) (Store, error) {
+	err := db.Update(func(tx *bbolt.Tx) error {
+		_, err := tx.CreateBucketIfNotExists(desiredBucket)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("desired state: %w", err)
+	}
+	return boltStore{db}, nil
+}
+
+type boltStore struct{ db *bbolt.DB }
+
+var (
+	desiredBucket = []byte("desired")
+	desiredKey    = []byte("present")
+)
+
+func (s boltStore) Save(desired []byte) error {
+	return s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(desiredBucket).Put(desiredKey, desired) })
+}
+
+func (s boltStore) Load() (desired []byte, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		desired = append(desired, tx.Bucket(desiredBucket).Get(desiredKey)...)
+		return nil
+	})
+	return desired, err
+}
+
+// record is a Desired on disk. Messages are in protobuf's own encoding: newer
+// fields survive an older conch.
+type record struct {
+	Generation uint64 `json:"generation"`
+	Snapshot   []byte `json:"snapshot"`
+	Plan       []byte `json:"plan"`
+	// Revision of the repository, and those before it that may still be loaded.
+	Revision    string    `json:"revision"`
+	Before      []string  `json:"before,omitempty"`
+	Given       bool      `json:"given,omitempty"`
+	PassThrough string    `json:"pass_through,omitempty"`
+	Author      string    `json:"author"`
+	Reason      string    `json:"reason"`
+	Time        time.Time `json:"time"`
+}
+
+// save writes a desired state down.
+func save(s Store, d *Desired, before []string) error {
+	r := record{
+		Generation: d.Generation, Revision: d.Revision.ID, Before: before, Given: d.Given, PassThrough: d.PassThrough,
+		Author: d.Author, Reason: d.Reason, Time: d.Time,
+	}
+	var err error
+	if r.Snapshot, err = (proto.MarshalOptions{Deterministic: true}).Marshal(d.Snapshot); err != nil {
+		return fmt.Errorf("desired state: snapshot: %w", err)
+	}
+	if r.Plan, err = (proto.MarshalOptions{Deterministic: true}).Marshal(d.Plan); err != nil {
+		return fmt.Errorf("desired state: plan: %w", err)
+	}
+	text, err := json.Marshal(r)
+	if err == nil {
+		err = s.Save(text)
+	}
+	if err != nil {
+		return fmt.Errorf("the desired state could not be written down, so that nothing was changed: %w", err)
+	}
+	return nil
+}
+
+// load reads the desired state, less its Revision; nil where there is none.
+func load(s Store) (*Desired, *record, error) {
+	text, err := s.Load()
+	if err != nil || text == nil {
+		return nil, nil, err
+	}
+	var r record
+	d := &Desired{Snapshot: &policy.Snapshot{}, Plan: &policy.Plan{}}
+	if err = json.Unmarshal(text, &r); err == nil {
+		err = proto.Unmarshal(r.Snapshot, d.Snapshot)
+	}
+	if err == nil {
+		err = proto.Unmarshal(r.Plan, d.Plan)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("desired state: %w", err)
+	}
+	d.Generation, d.Given, d.PassThrough, d.Author, d.Reason, d.Time = r.Generation, r.Given, r.PassThrough, r.Author, r.Reason, r.Time
+	return d, &r, nil
+}

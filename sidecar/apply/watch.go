@@ -1,0 +1,119 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+)
+
+// watch looks at one server until it is dead or let go.
+type watch struct {
+	stop context.CancelFunc
+
+	mu sync.Mutex
+	// looks counts them: it is the number of the one that began last.
+	looks uint64
+	// revisions of models, as the server said; they change by a load only.
+	revisions map[string]string
+}
+
+// touch notes that a model is changed by us, and returns the number of the last
+// look that is out of date by that.
+func (w *watch) touch(model string) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.revisions, model)
+	return w.looks
+}
+
+// lookEvery is how often a server is asked what it has, at least: what happens
+// behind conch's back is repaired within a second.
+const lookEvery = 500 * time.Millisecond
+
+// startWatch begins to look at a server that is up.
+func (l *loop) startWatch(v *server) {
+	ctx, cancel := context.WithCancel(l.r.life)
+	v.watch = &watch{stop: cancel, revisions: map[string]string{}}
+	r, s, w := l.r, v.process, v.watch
+	r.tasks.Go(func() {
+		defer cancel()
+		select {
+		case <-ctx.Done():
+		case <-s.Done():
+			r.box.put(func(l *loop) { l.died(v) })
+		}
+	})
+	r.tasks.Go(func() {
+		for {
+			r.look(ctx, v, s, w)
+			if !sleep(ctx, min(lookEvery, r.o.Health.Period)) {
+				return
+			}
+		}
+	})
+}
+
+// revisionsAtOnce bounds the questions to a server that was just found.
+const revisionsAtOnce = 16
+
+// look asks a server whether it lives and what it has loaded.
+func (r *Reconciler) look(ctx context.Context, v *server, s driver.Server, w *watch) {
+	w.mu.Lock()
+	w.looks++
+	number := w.looks
+	w.mu.Unlock()
+	if err := r.o.Health.Ask(ctx, s); err != nil {
+		if ctx.Err() == nil {
+			r.box.put(func(*loop) { v.Broken = err.Error() })
+		}
+		return
+	}
+	asking, cancel := context.WithTimeout(ctx, r.o.Health.Deadline)
+	defer cancel()
+	models, err := s.Models(asking)
+	if err != nil {
+		return // its health is asked again
+	}
+	group, each := errgroup.WithContext(asking)
+	group.SetLimit(revisionsAtOnce)
+	for _, model := range models {
+		w.mu.Lock()
+		_, known := w.revisions[model]
+		w.mu.Unlock()
+		if known {
+			continue
+		}
+		group.Go(func() error {
+			revision, err := s.Revision(each, model)
+			if err != nil {
+				return err // it was unloaded meanwhile
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.revisions[model] = revision
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return
+	}
+	found := make(map[string]string, len(models))
+	w.mu.Lock()
+	for _, model := range models {
+		found[model] = w.revisions[model]
+	}
+	for model := range w.revisions {
+		if _, still := found[model]; !still {
+			delete(w.revisions, model)
+		}
+	}
+	w.mu.Unlock()
+	r.box.put(func(l *loop) { l.looked(v, number, found) })
+}
