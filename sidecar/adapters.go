@@ -28,7 +28,7 @@ import (
 type routes struct {
 	dispatcher *dispatch.Dispatcher
 	control    *control.Control
-	applier    *apply.Applier
+	reconciler *apply.Reconciler
 }
 
 // Partitions implements aggregate.Partitions.
@@ -47,7 +47,7 @@ func (r routes) Partitions() []aggregate.Partition {
 		at[p.ID] = len(all)
 		all = append(all, aggregate.Partition{
 			ID: p.ID, GRPC: p.Endpoint.GRPC, HTTP: p.Endpoint.HTTP, Up: up[p.ID],
-			WarmedUp: func(model string) []*tritonpb.ModelStatistics { return r.applier.WarmedUp(p.ID, model) },
+			WarmedUp: func(model string) []*tritonpb.ModelStatistics { return r.reconciler.WarmedUp(p.ID, model) },
 		})
 	}
 	for name, m := range table.Models {
@@ -189,8 +189,8 @@ func loadStatus(ctx context.Context, model string, err error) error {
 	case errors.Is(err, control.ErrNotFound), errors.Is(err, repo.ErrOverride), errors.Is(err, repo.ErrInvalidModel):
 		return status.Errorf(codes.Internal, "failed to load '%s', failed to poll from model repository", model)
 	}
-	var step *apply.StepError
-	if errors.As(err, &step) {
+	var start *apply.StartError
+	if errors.As(err, &start) {
 		return status.Errorf(codes.Internal, "failed to load '%s': %v", model, err)
 	}
 	return status.Errorf(code(ctx), "failed to load '%s': %v", model, err)

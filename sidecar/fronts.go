@@ -75,7 +75,7 @@ func (s *server) openFronts(ctx context.Context) error {
 	if err := s.secure(); err != nil {
 		return err
 	}
-	table := routes{s.dispatcher, s.control, s.applier}
+	table := routes{s.dispatcher, s.control, s.reconciler}
 	orders := aggregate.Repository(loader{s.control})
 	if s.servers != nil {
 		orders = attachedLoader{orders, s.control, s.servers.driver}

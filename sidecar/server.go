@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,7 +69,7 @@ type server struct {
 	control *control.Control
 
 	dispatcher *dispatch.Dispatcher
-	applier    *apply.Applier
+	reconciler *apply.Reconciler
 	// traces are recorded from the request path while somebody asks for one.
 	traces *record.Recorder
 	// servers are nil unless others run them.
@@ -88,6 +89,9 @@ type server struct {
 	// connections bounds the open connections of clients.
 	connections int
 	fronts
+
+	// leave: the servers of conch's own go on when it stops.
+	leave atomic.Bool
 
 	// undo releases what was opened, last first.
 	undo []func() error
@@ -130,7 +134,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		return s, err
 	}
 	stubs := watchStubs(control.Observer(recorder, time.Now),
-		func(partition, reason string) error { return s.applier.Restart(partition, reason) }, o.log)
+		func(partition, reason string) error { return s.reconciler.Restart(partition, reason) }, o.log)
 	s.later(stubs.close)
 	hint := pointAtAdvice(stubs, func() bool { return s.control.Version().Mode == string(config.ModeObserve) }, s.config.Listen.Admin, o.log)
 	s.later(hint.close)
@@ -182,17 +186,20 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 			return checkDiscipline(d.GetDiscipline(), d.GetParameters(), d.GetDropPolicy())
 		},
 		Policies: func(h control.Hooks) (control.Policies, error) { return s.newHost(o, h), nil },
-		Applier: func(h control.Hooks) (control.Applier, error) {
-			var err error
-			s.applier, err = apply.New(apply.Options{
-				Dir: filepath.Join(o.config.State, "partitions"), DB: db, Driver: partitions, Repository: files, Router: s.dispatcher,
-				Recorder: control.Samples(recorder), MPS: daemon, Logger: o.log.With("part", "apply"), OnStep: h.StepDone,
-				WarmUp: s.warmUp,
+		Reconciler: func(h control.Hooks) (control.Reconciler, error) {
+			desired, err := apply.NewStore(db)
+			if err != nil {
+				return nil, err
+			}
+			s.reconciler, err = apply.New(apply.Options{
+				Dir: filepath.Join(o.config.State, "partitions"), Store: desired, Driver: partitions, Repository: files, Router: s.dispatcher,
+				Recorder: control.Samples(recorder), MPS: daemon, Logger: o.log.With("part", "apply"), OnAction: h.ActionDone,
+				WarmUp: s.warmUp, LoadTimeout: o.config.Driver.LoadTimeout.Std(), Health: health(o.config),
 				// The fronts are open before the first plan is applied.
 				Settings:    func(ctx context.Context, at driver.Endpoint) error { return s.one.Replay(ctx, at.GRPC) },
 				OnPartition: func(e driver.Event) { h.PartitionChanged(e.Partition, e.Up, changed(e)) },
 			})
-			return s.applier, err
+			return s.reconciler, err
 		},
 	})
 	if err != nil {
@@ -228,7 +235,7 @@ func changed(e driver.Event) string {
 	case !e.Up:
 		return e.Reason
 	case len(e.Missing) > 0:
-		return "without " + strings.Join(e.Missing, ", ") + ", which would not load again"
+		return "its models are loaded again: " + strings.Join(e.Missing, ", ")
 	default:
 		return ""
 	}
@@ -261,7 +268,8 @@ func (s *server) newDriver(node *policy.Node, store *repo.Store, daemon mps.Daem
 	}
 	return driver.NewProcesses(driver.ProcessOptions{
 		Server: d.TritonServer, BackendDir: d.BackendDirectory, Arguments: d.Arguments, Environment: d.Environment,
-		Dir: filepath.Join(s.config.State, "servers"), Stretch: d.Stretch, MPS: daemon, Health: health(s.config), Logger: log,
+		Dir: filepath.Join(s.config.State, "servers"), Stretch: d.Stretch, MPS: daemon, Logger: log,
+		StartTimeout: d.StartTimeout.Std(), OrphanGrace: d.OrphanGrace.Std(),
 		Credentials: s.partitions,
 	})
 }
@@ -364,7 +372,7 @@ func (s *server) stop() {
 	}
 	ending, cancel := context.WithTimeout(context.Background(), stopServers)
 	defer cancel()
-	if err := s.applier.Close(ending); err != nil {
+	if err := s.reconciler.Close(ending, s.leave.Load()); err != nil {
 		s.log.Warn("partitions did not end cleanly", "error", err)
 	}
 	for _, o := range s.operators {

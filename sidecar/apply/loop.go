@@ -50,6 +50,8 @@ type loop struct {
 	waiters []waiter
 	alarm   *time.Timer
 	closing bool
+	// nothingNew: what the loop was told last changes nothing.
+	nothingNew bool
 }
 
 // server is a process with what the loop knows of it.
@@ -115,13 +117,19 @@ func (l *loop) run() {
 		case <-l.r.box.signal:
 		case <-l.alarm.C:
 		}
-		for _, message := range l.r.box.take() {
+		messages := l.r.box.take()
+		news := len(messages) == 0 // the alarm, then
+		for _, message := range messages {
+			l.nothingNew = false
 			message(l)
+			news = news || !l.nothingNew
 		}
 		if l.closing {
 			return
 		}
-		l.step()
+		if news {
+			l.step()
+		}
 	}
 }
 
@@ -316,6 +324,7 @@ func (l *loop) looked(v *server, look uint64, found map[string]string) {
 	}
 	first := !v.Known
 	v.Known = true
+	l.nothingNew = !first
 	stale := func(model string) bool {
 		t := l.under[decide.Slot{Key: v.Key, Server: v.ID, Model: model}]
 		return v.touched[model] >= look || t != nil && t.Kind != decide.WarmUp
@@ -323,6 +332,7 @@ func (l *loop) looked(v *server, look uint64, found map[string]string) {
 	for model := range v.Loaded {
 		if _, has := found[model]; !has && !stale(model) {
 			delete(v.Loaded, model)
+			l.nothingNew = false
 			l.r.o.Logger.Warn("a model was unloaded behind conch's back", "partition", v.Partition, "model", model)
 		}
 	}
@@ -331,6 +341,7 @@ func (l *loop) looked(v *server, look uint64, found map[string]string) {
 		if stale(model) || has && loaded.Revision == revision {
 			continue
 		}
+		l.nothingNew = false
 		// It serves, or served the conch before this one.
 		v.Loaded[model] = decide.Loaded{Revision: revision, Answers: true, Tried: true, Memory: l.want.Models[model].Memory}
 		delete(v.Hung, model)

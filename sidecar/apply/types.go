@@ -81,6 +81,8 @@ type Action struct {
 type Condition struct {
 	decide.Condition
 	Since time.Time
+	// Err is the server's own refusal, where it is one.
+	Err error
 }
 
 // Observed is what is there, beside what is not as it should be.

@@ -129,7 +129,12 @@ type Driver struct {
 	// Endpoints are the servers of the attach driver, one partition each.
 	Endpoints []Endpoint `yaml:"endpoints"`
 	Probe     Probe      `yaml:"probe"`
-	TLS       ClientTLS  `yaml:"tls"`
+	// StartTimeout bounds the start of a server, LoadTimeout the load of a model.
+	StartTimeout Duration `yaml:"startTimeout"`
+	LoadTimeout  Duration `yaml:"loadTimeout"`
+	// OrphanGrace is how long servers of conch's own go on without a conch.
+	OrphanGrace Duration  `yaml:"orphanGrace"`
+	TLS         ClientTLS `yaml:"tls"`
 }
 
 // The kinds of driver of this build.

@@ -53,6 +53,9 @@ func (c *Config) Provision(env Environment) {
 		fill(&c.Driver.TritonServer, "tritonserver")
 	}
 	fill(&c.Driver.Stretch, 1)
+	fill(&c.Driver.StartTimeout, Duration(30*time.Second))
+	fill(&c.Driver.LoadTimeout, Duration(5*time.Minute))
+	fill(&c.Driver.OrphanGrace, Duration(5*time.Minute))
 	fill(&c.Driver.Probe.Period, Duration(time.Second))
 	fill(&c.Driver.Probe.Deadline, Duration(5*time.Second))
 	c.provisionGPUs()

@@ -154,6 +154,9 @@ func (v *validator) listen(l Listen) {
 func (v *validator) driver(c *Config) {
 	d := c.Driver
 	v.oneOf("driver.kind", d.Kind, DriverEmbedded, DriverProcess, DriverAttach)
+	v.positive("driver.startTimeout", d.StartTimeout)
+	v.positive("driver.loadTimeout", d.LoadTimeout)
+	v.positive("driver.orphanGrace", d.OrphanGrace)
 	v.positive("driver.probe.period", d.Probe.Period)
 	v.positive("driver.probe.deadline", d.Probe.Deadline)
 	if d.Kind == DriverAttach {

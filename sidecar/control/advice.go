@@ -55,7 +55,7 @@ func (c *Control) weigh(t *triggers, now time.Time) {
 		w.Requests, w.Bad = w.Requests+all, w.Bad+bad
 	}
 	up := map[string]bool{}
-	for _, p := range c.applier.Partitions() {
+	for _, p := range c.partitions() {
 		up[p.ID] = p.Up
 	}
 	measured := make([]*policy.PartitionStatistics, 0, len(s.GetPartitions()))

@@ -59,7 +59,7 @@ func TestGPUAdvice(t *testing.T) {
 				require.Equal(t, 1.0, s.GetStatistics().GetAdvice().GetReleaseGpus())
 
 				// A GPU that is down is none: what was measured with it does not count.
-				r.applier.setDown("gpu1", true)
+				r.reconciler.setDown("gpu1", true)
 				r.load(10*time.Second, 100, 0, .4)
 				a = r.GPUAdvice()
 				require.Zero(t, a.GetReleaseGpus())

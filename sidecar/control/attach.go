@@ -115,7 +115,7 @@ func (c *Control) beginAttached(ctx context.Context) error {
 	if c.released {
 		c.event(Event{Kind: EventReleased, Message: "the servers were released before the restart: mode is observe until conch.yaml is read again (SIGHUP) or tritonctl release --undo"})
 	}
-	if _, err := c.applier.Resume(ctx); err != nil && !errors.Is(err, repo.ErrNoRevision) {
+	if _, err := c.reconciler.Start(ctx); err != nil && !errors.Is(err, repo.ErrNoRevision) {
 		return err
 	}
 	if err := c.usePolicy(ctx, settings); mistaken(err) && c.before == 0 {

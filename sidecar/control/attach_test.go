@@ -184,7 +184,7 @@ func TestObserveServesWhatTheServersServe(t *testing.T) {
 			require.Equal(t, "eager", d.GetDiscipline())
 			require.Equal(t, "none", d.GetDropPolicy())
 		}
-		target := f.applier.last()
+		target := f.reconciler.last()
 		require.True(t, target.Given)
 		require.Contains(t, target.PassThrough, "mode is observe")
 		require.True(t, f.Given())
@@ -207,7 +207,7 @@ func TestObserveServesWhatTheServersServe(t *testing.T) {
 		require.Equal(t, []string{"a", "b"}, f.Names())
 
 		pass(2 * time.Minute)
-		require.Equal(t, 1, f.applier.count(), "plans are made and none is applied")
+		require.Equal(t, 1, f.reconciler.count(), "plans are made and none is applied")
 		require.Greater(t, f.policies.calls(), 1)
 	})
 }
@@ -220,15 +220,15 @@ func TestAdviseBatchesOnOrder(t *testing.T) {
 		f.policies.set(firstOnly)
 		stop := f.start()
 		defer stop()
-		require.Contains(t, f.applier.last().PassThrough, "no plan was applied yet")
+		require.Contains(t, f.reconciler.last().PassThrough, "no plan was applied yet")
 		pass(40 * time.Second)
-		require.Equal(t, 1, f.applier.count())
+		require.Equal(t, 1, f.reconciler.count())
 		require.Empty(t, f.servers.called(), "neither taken nor handed back")
 
 		result, err := f.Apply(t.Context(), control.ApplyRequest{Author: "ada"})
 		require.NoError(t, err)
 		require.True(t, result.Changed)
-		target := f.applier.last()
+		target := f.reconciler.last()
 		require.Empty(t, target.PassThrough)
 		require.True(t, target.Given)
 		require.Len(t, target.Plan.GetPartitions(), 2, "the servers' own placement, whatever the policy says")
@@ -238,7 +238,7 @@ func TestAdviseBatchesOnOrder(t *testing.T) {
 		require.True(t, m.Batchable)
 
 		require.NoError(t, f.Mirror(t.Context(), "to be sure"))
-		require.Equal(t, 2, f.applier.count(), "an applied plan is not taken back")
+		require.Equal(t, 2, f.reconciler.count(), "an applied plan is not taken back")
 	})
 }
 
@@ -251,7 +251,7 @@ func TestServersAreFollowed(t *testing.T) {
 		f.servers.serve(model("a", "d1", 8), model("c", "d1", 4))
 		f.ServersChanged("gpu0 serves something else")
 		pass(time.Second)
-		require.Equal(t, 2, f.applier.count())
+		require.Equal(t, 2, f.reconciler.count())
 		require.Equal(t, []string{"a", "c"}, f.Names())
 		_, err := f.Model("b")
 		require.ErrorIs(t, err, control.ErrNotFound)
@@ -261,7 +261,7 @@ func TestServersAreFollowed(t *testing.T) {
 
 		f.ServersChanged("gpu0 blinked")
 		pass(time.Second)
-		require.Equal(t, 2, f.applier.count(), "the same again is no change")
+		require.Equal(t, 2, f.reconciler.count(), "the same again is no change")
 		require.Equal(t, 3, f.servers.reads)
 	})
 }
@@ -341,7 +341,7 @@ func TestControlTakesBatchingOver(t *testing.T) {
 		defer stop()
 		pass(time.Second)
 		require.True(t, f.Given())
-		target := f.applier.last()
+		target := f.reconciler.last()
 		require.Empty(t, target.PassThrough)
 		require.Len(t, target.Plan.GetPartitions(), 2)
 		require.Equal(t, []string{"take over"}, f.servers.called())
@@ -376,9 +376,9 @@ func TestControlPlaces(t *testing.T) {
 		defer stop()
 		pass(time.Second)
 		require.False(t, f.Given())
-		require.Equal(t, 2, f.applier.count())
-		require.True(t, f.applier.applied[0].Given)
-		target := f.applier.last()
+		require.Equal(t, 2, f.reconciler.count())
+		require.True(t, f.reconciler.applied[0].Given)
+		target := f.reconciler.last()
 		require.False(t, target.Given)
 		require.Len(t, target.Plan.GetPartitions(), 1)
 		require.Empty(t, f.servers.called(), "models that conch loads itself need no handover")
@@ -386,7 +386,7 @@ func TestControlPlaces(t *testing.T) {
 
 		f.ServersChanged("gpu1 is back")
 		pass(time.Second)
-		require.Equal(t, 2, f.applier.count())
+		require.Equal(t, 2, f.reconciler.count())
 		require.False(t, f.Given())
 	})
 }
@@ -423,7 +423,7 @@ func TestAnotherMode(t *testing.T) {
 		defer stop()
 		require.NoError(t, f.Reload(t.Context(), attachSettings(t, "mode: control\n")))
 		pass(time.Second)
-		second := f.applier.applied[1]
+		second := f.reconciler.applied[1]
 		require.Empty(t, second.PassThrough)
 		for _, d := range second.Plan.GetDispatch() {
 			require.Equal(t, "adaptive", d.GetDiscipline())
@@ -436,11 +436,11 @@ func TestAnotherMode(t *testing.T) {
 		stop := f.start()
 		defer stop()
 		pass(time.Second)
-		require.False(t, f.applier.last().Given)
+		require.False(t, f.reconciler.last().Given)
 		require.NoError(t, f.Reload(t.Context(), attachSettings(t, "mode: advise\nrepository: /models\n")))
 		pass(time.Second)
-		require.True(t, f.applier.last().Given)
-		require.Empty(t, f.applier.last().PassThrough, "it was batched, and stays so")
+		require.True(t, f.reconciler.last().Given)
+		require.Empty(t, f.reconciler.last().PassThrough, "it was batched, and stays so")
 	})
 }
 

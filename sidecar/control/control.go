@@ -6,6 +6,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/dispatch"
@@ -33,11 +35,14 @@ type Policies interface {
 	Status() policyhost.Status
 }
 
-// Applier brings plans into force; an *apply.Applier is one.
-type Applier interface {
-	Resume(ctx context.Context) (*apply.Resumed, error)
-	Apply(ctx context.Context, t apply.Target, d *plan.Diff) (*apply.Result, error)
-	Partitions() []apply.PartitionState
+// Reconciler brings the desired state about and keeps it; an *apply.Reconciler is
+// one.
+type Reconciler interface {
+	Start(ctx context.Context) (*apply.Desired, error)
+	Set(ctx context.Context, d apply.Desired, ifGeneration uint64) (uint64, error)
+	Settle(ctx context.Context, generation uint64, models ...string) error
+	Retry(models ...string)
+	Observed() apply.Observed
 }
 
 // Repository keeps model files; a *repo.Store is one.
@@ -82,8 +87,8 @@ type Hooks interface {
 	Check(s *policy.Snapshot, p *policy.Plan) error
 	// PolicyEvent notes what happened to the policy's process.
 	PolicyEvent(e policyhost.Event)
-	// StepDone notes a step of applying.
-	StepDone(e apply.StepEvent)
+	// ActionDone notes something that the reconciler did.
+	ActionDone(a apply.Action)
 	// PartitionChanged notes a death or return of a partition's server.
 	PartitionChanged(partition string, up bool, reason string)
 }
@@ -102,9 +107,9 @@ type Options struct {
 	Metrics  *observe.PlanMetrics
 	// DB keeps events, the plan's number and what was learnt.
 	DB *bbolt.DB
-	// Policies and Applier make the two parts that call back.
-	Policies func(Hooks) (Policies, error)
-	Applier  func(Hooks) (Applier, error)
+	// Policies and Reconciler make the two parts that call back.
+	Policies   func(Hooks) (Policies, error)
+	Reconciler func(Hooks) (Reconciler, error)
 	// CheckDispatch says why the request path would refuse a plan's dispatch
 	// entry; it may be nil.
 	CheckDispatch func(*policy.Dispatch) error
@@ -123,18 +128,22 @@ type Control struct {
 	metrics    *observe.PlanMetrics
 	db         *bbolt.DB
 	policies   Policies
-	applier    Applier
+	reconciler Reconciler
 	clock      Clock
 	log        *slog.Logger
 	version    Version
 	events     *eventLog
 	checks     []plan.DispatchCheck
 
+	// hurry tells whoever waits for servers that somebody else wants to plan.
+	hurry chan struct{}
 	// planning is held by whoever plans, imports or swaps the policy: one at a
 	// time, waiting with a context.
 	planning chan struct{}
 	// wake tells the loop that something happened; its reasons are in alarms.
 	wake chan struct{}
+	// generation of the desired state; it belongs to whoever plans.
+	generation uint64
 	// tails are orders that were answered before they ended.
 	tails sync.WaitGroup
 	// rejected is the plan that Check refused last, for the operator to look at;
@@ -153,8 +162,6 @@ type Control struct {
 	grids snapshot.Grids
 	// history of the models' rates.
 	history snapshot.History
-	// failed are models whose present files would not load.
-	failed map[string]failure
 	// alarms are reasons to plan that need no threshold.
 	alarms []string
 	// loads are the seconds that models took to load last, by name, and starts
@@ -165,9 +172,8 @@ type Control struct {
 	rates map[string]float64
 	// advice is what the load of late says about the number of GPUs.
 	advice GPUAdvice
-	// swapped is closed when the apply under way has put its route table in force;
-	// nil if nobody waits for that.
-	swapped chan struct{}
+	// spent is what the actions since the last plan took, by kind.
+	spent map[string]time.Duration
 	// starting is why the loop has nothing to serve yet; empty once it has.
 	starting string
 	// failure and proposed are what was last written down about plans that did
@@ -192,7 +198,7 @@ type serving struct {
 	Plan
 	snapshot *policy.Snapshot
 	files    *repo.Revision
-	// given and passThrough are the apply.Target's.
+	// given and passThrough are the apply.Desired's.
 	given       bool
 	passThrough string
 }
@@ -209,7 +215,7 @@ func New(o Options) (*Control, error) {
 		nodes: o.Nodes, repository: o.Repository, attached: o.Attached, requests: o.Requests, recorder: o.Recorder, metrics: o.Metrics, db: o.DB,
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		failed: map[string]failure{}, loads: map[string]float64{}, starting: "not started yet",
+		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, starting: "not started yet",
 		said: o.Config, remarks: map[string]bool{},
 	}
 	if o.CheckDispatch != nil {
@@ -226,14 +232,21 @@ func New(o Options) (*Control, error) {
 	if c.policies, err = o.Policies(c); err != nil {
 		return nil, err
 	}
-	if c.applier, err = o.Applier(c); err != nil {
+	if c.reconciler, err = o.Reconciler(c); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// acquire waits for its turn to plan.
+// acquire waits for its turn to plan. Whoever has it and only waits for servers
+// gives it up.
 func (c *Control) acquire(ctx context.Context) error {
+	select {
+	case c.planning <- struct{}{}:
+		return nil
+	default:
+	}
+	c.press()
 	select {
 	case c.planning <- struct{}{}:
 		return nil
@@ -243,6 +256,14 @@ func (c *Control) acquire(ctx context.Context) error {
 }
 
 func (c *Control) release() { <-c.planning }
+
+// press tells whoever waits for servers to wait no longer.
+func (c *Control) press() {
+	select {
+	case c.hurry <- struct{}{}:
+	default:
+	}
+}
 
 // alarm asks the loop for a plan.
 func (c *Control) alarm(reason string) {
@@ -320,24 +341,23 @@ func (c *Control) PolicyEvent(e policyhost.Event) {
 	}
 }
 
-// StepDone implements Hooks.
-func (c *Control) StepDone(e apply.StepEvent) {
-	c.metrics.Step(string(e.Kind), e.Duration, e.Err)
-	if e.Err != nil || e.Undo {
-		return
+// ActionDone implements Hooks.
+func (c *Control) ActionDone(a apply.Action) {
+	if errors.Is(a.Err, context.Canceled) {
+		return // superseded
 	}
+	c.metrics.Step(string(a.Kind), a.Duration, a.Err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch e.Kind {
-	case apply.StepLoad:
-		c.loads[e.Model] = e.Duration.Seconds()
-	case apply.StepStart:
-		c.starts = e.Duration.Seconds()
-	case apply.StepSwap:
-		if c.swapped != nil {
-			close(c.swapped)
-			c.swapped = nil
-		}
+	c.spent[string(a.Kind)] += a.Duration
+	if a.Err != nil {
+		return
+	}
+	switch a.Kind {
+	case decide.LoadIt:
+		c.loads[a.Model] = a.Duration.Seconds()
+	case decide.Start:
+		c.starts = a.Duration.Seconds()
 	}
 }
 

@@ -19,12 +19,12 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/observe"
-	"github.com/conch-serving/conch/sidecar/plan"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 )
 
@@ -128,95 +128,96 @@ func firstOnly(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
 	return out, err
 }
 
-type applier struct {
+// reconciler takes what is desired, and is there at once.
+type reconciler struct {
 	hooks   control.Hooks
 	mu      sync.Mutex
-	applied []apply.Target
-	diffs   []*plan.Diff
+	applied []apply.Desired
 	err     error
-	resume  *apply.Resumed
+	resume  *apply.Desired
 	down    map[string]bool
-	// draining is how long an apply goes on after its swap.
-	draining time.Duration
 	// refuse are models that fail to load, by the digest of their files.
 	refuse map[string]string
+	// slow is how long the servers take to come to what is desired.
+	slow time.Duration
 }
 
-func (a *applier) Resume(context.Context) (*apply.Resumed, error) {
-	if a.resume == nil {
-		return &apply.Resumed{}, nil
-	}
-	return a.resume, nil
-}
+func (a *reconciler) Start(context.Context) (*apply.Desired, error) { return a.resume, nil }
 
-func (a *applier) Apply(_ context.Context, t apply.Target, d *plan.Diff) (*apply.Result, error) {
-	a.hooks.StepDone(apply.StepEvent{Kind: apply.StepStart, Partition: "gpu0", Duration: 2 * time.Second})
+func (a *reconciler) Set(_ context.Context, d apply.Desired, _ uint64) (uint64, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, l := range d.Loads {
-		if name := l.Instance.GetModel(); a.refuse[name] != "" && t.Revision.Model(name).Digest == a.refuse[name] {
-			err := &driver.LoadError{Model: name, Err: errors.New("no module named torch")}
-			return &apply.Result{}, &apply.StepError{StepEvent: apply.StepEvent{Kind: apply.StepLoad, Model: name, Err: err}}
-		}
-	}
-	for _, u := range d.Updates {
-		if name := u.New.GetModel(); u.Reload && a.refuse[name] != "" && t.Revision.Model(name).Digest == a.refuse[name] {
-			err := &driver.LoadError{Model: name, Err: errors.New("no module named torch")}
-			return &apply.Result{}, &apply.StepError{StepEvent: apply.StepEvent{Kind: apply.StepReload, Model: name, Err: err}}
-		}
-	}
-	step := apply.StepEvent{Kind: apply.StepLoad, Model: "a", Duration: time.Second, Err: a.err}
-	a.hooks.StepDone(step)
 	if a.err != nil {
-		return &apply.Result{Steps: []apply.StepEvent{step}}, a.err
+		return 0, a.err
 	}
-	a.applied, a.diffs = append(a.applied, t), append(a.diffs, d)
-	if length := a.draining; length > 0 {
-		a.hooks.StepDone(apply.StepEvent{Kind: apply.StepSwap})
-		a.mu.Unlock()
-		time.Sleep(length)
-		a.mu.Lock()
-	}
-	return &apply.Result{Steps: []apply.StepEvent{step}}, nil
+	d.Generation = uint64(len(a.applied) + 1)
+	a.applied = append(a.applied, d)
+	return d.Generation, nil
 }
 
-func (a *applier) Partitions() []apply.PartitionState {
+func (a *reconciler) Settle(ctx context.Context, _ uint64, _ ...string) error {
+	a.hooks.ActionDone(apply.Action{Kind: decide.Start, Partition: "gpu0", Duration: 2 * time.Second})
+	a.hooks.ActionDone(apply.Action{Kind: decide.LoadIt, Model: "a", Duration: time.Second})
+	select {
+	case <-time.After(a.slow):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	for _, c := range a.Observed().Conditions {
+		return c.Err
+	}
+	return nil
+}
+
+func (a *reconciler) Retry(...string) {}
+
+func (a *reconciler) Observed() apply.Observed {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	var o apply.Observed
 	if len(a.applied) == 0 {
-		return nil
+		return o
 	}
-	var all []apply.PartitionState
-	for _, p := range a.applied[len(a.applied)-1].Plan.GetPartitions() {
+	d := a.applied[len(a.applied)-1]
+	for _, p := range d.Plan.GetPartitions() {
 		s := apply.PartitionState{ID: p.GetId(), Up: !a.down[p.GetId()], Endpoint: driver.Endpoint{GRPC: "127.0.0.1:1"}}
 		if !s.Up {
 			s.Reason = "killed"
 		}
-		all = append(all, s)
+		for _, in := range p.GetInstances() {
+			name := in.GetModel()
+			if m := d.Revision.Model(name); a.refuse[name] == "" || m.Digest != a.refuse[name] {
+				s.Models = append(s.Models, name)
+				continue
+			}
+			err := &driver.LoadError{Model: name, Err: errors.New("no module named torch")}
+			o.Conditions = append(o.Conditions, apply.Condition{Err: err, Condition: decide.Condition{Partition: p.GetId(), Model: name, Kind: decide.IsFailing, Reason: err.Error()}})
+		}
+		o.Partitions = append(o.Partitions, s)
 	}
-	return all
+	return o
 }
 
-func (a *applier) fail(err error) {
+func (a *reconciler) fail(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.err = err
 }
 
-func (a *applier) setDown(id string, down bool) {
+func (a *reconciler) setDown(id string, down bool) {
 	a.mu.Lock()
 	a.down = map[string]bool{id: down}
 	a.mu.Unlock()
 	a.hooks.PartitionChanged(id, !down, "killed")
 }
 
-func (a *applier) count() int {
+func (a *reconciler) count() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.applied)
 }
 
-func (a *applier) last() apply.Target {
+func (a *reconciler) last() apply.Desired {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.applied[len(a.applied)-1]
@@ -251,7 +252,7 @@ type rig struct {
 	*control.Control
 	t          *testing.T
 	policies   *policies
-	applier    *applier
+	reconciler *reconciler
 	repository *repository
 	requests   *requests
 	recorder   *observe.Recorder
@@ -287,7 +288,7 @@ func newRigWith(t *testing.T, said *config.Config, attached control.Attached, pa
 	metrics, err := observe.NewPlanMetrics(nil)
 	require.NoError(t, err)
 	r := &rig{
-		t: t, policies: &policies{}, applier: &applier{}, repository: &repository{}, requests: &requests{},
+		t: t, policies: &policies{}, reconciler: &reconciler{}, repository: &repository{}, requests: &requests{},
 		recorder: recorder, db: db, done: make(chan error, 1),
 	}
 	r.repository.hold(model("a", "d1", 8), model("b", "d1", 0))
@@ -295,9 +296,9 @@ func newRigWith(t *testing.T, said *config.Config, attached control.Attached, pa
 		Config:     said,
 		Nodes:      []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", Type: "T4", MemoryBytes: 1 << 34}, {Id: "gpu1", Type: "T4", MemoryBytes: 1 << 34}}}},
 		Repository: r.repository, Attached: attached, Requests: r.requests, Recorder: recorder, Metrics: metrics, DB: db,
-		Policies: func(h control.Hooks) (control.Policies, error) { r.policies.hooks = h; return r.policies, nil },
-		Applier:  func(h control.Hooks) (control.Applier, error) { r.applier.hooks = h; return r.applier, nil },
-		Version:  control.Version{Version: "test"},
+		Policies:   func(h control.Hooks) (control.Policies, error) { r.policies.hooks = h; return r.policies, nil },
+		Reconciler: func(h control.Hooks) (control.Reconciler, error) { r.reconciler.hooks = h; return r.reconciler, nil },
+		Version:    control.Version{Version: "test"},
 		CheckDispatch: func(d *policy.Dispatch) error {
 			if d.GetParameters()["delay"] == "soon" {
 				return errors.New("delay: soon is no duration")

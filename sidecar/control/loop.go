@@ -7,14 +7,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/plan"
@@ -27,8 +28,9 @@ import (
 //	2 ask       the policy, in its own process
 //	3 validate  its answer, which is not trusted
 //	4 diff      against the plan that serves
-//	5 apply     make-before-break; on failure the old plan serves on
-//	6 record    who, when, why, what changed, how long it took
+//	5 desire    one durable write; the reconciler does the rest
+//	6 reconcile what is there comes to what is desired, model by model
+//	7 record    who, when, why, what changed, how long it took
 //
 // Everything else in this package decides when a cycle runs (triggers.go), what
 // the snapshot holds (world.go) or shows what happened (view.go).
@@ -92,7 +94,11 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "unchanged", proposal.Duration)
 		c.planned(snapshot)
 		result.Duration = c.clock.Now().Sub(began)
-		return proposal, result, nil
+		if !o.apply || o.model == "" {
+			return proposal, result, nil
+		}
+		// It is desired already, and may have failed a moment ago.
+		return proposal, result, about(o.model, c.settle(ctx, c.generation, o))
 	}
 	if !o.apply {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "proposed", proposal.Duration)
@@ -108,20 +114,13 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 		return proposal, result, nil
 	}
 
-	// 5. apply
+	// 5. desire, and 6. reconcile
 	if err := c.apply(ctx, o, in, proposal); err != nil {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "apply_failed", proposal.Duration)
-		var refused *driver.LoadError
-		if errors.As(err, &refused) && refused.Model == o.model || !c.leaveOut(err, in, from) {
-			return proposal, nil, err
-		}
-		again := o
-		again.ifRevision = 0
-		p, r, retried := c.cycle(ctx, again)
-		return p, r, retried
+		return proposal, nil, err
 	}
 
-	// 6. record
+	// 7. record
 	c.metrics.Planned(proposal.Plan.GetPolicy(), "applied", proposal.Duration)
 	c.planned(snapshot)
 	result.Changed, result.Plan, result.Duration = true, c.current().Plan, c.clock.Now().Sub(began)
@@ -207,34 +206,38 @@ func (c *Control) servingName() string {
 	return "nothing"
 }
 
-// apply brings a proposal into force and makes it the serving plan.
+// apply makes a proposal the desired state, and waits until the servers have come
+// to it, have failed at it, or somebody else wants to plan. Where a model fails
+// that the order is about, that is the error; all else that fails is a condition,
+// which is tried again while the rest serves.
 func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) error {
 	began := c.clock.Now()
 	// The request path learns l(b) before it sees the placements that need it.
 	c.pushProfiles(p.Snapshot.GetProfiles())
-	result, err := c.applier.Apply(ctx, apply.Target{
-		Snapshot: p.Snapshot, Plan: p.Plan, Revision: in.files, Author: o.author, Reason: o.reason,
+	c.mu.Lock()
+	clear(c.spent)
+	c.mu.Unlock()
+	generation, err := c.reconciler.Set(ctx, apply.Desired{
+		Snapshot: p.Snapshot, Plan: p.Plan, Revision: in.files, Author: o.author, Reason: o.reason, Time: began,
 		Given: in.given, PassThrough: in.passThrough,
-	}, p.Diff)
-	took := c.clock.Now().Sub(began)
+	}, 0)
 	if err != nil {
 		if c.news(&c.failure, err.Error()) {
 			c.event(Event{
-				Kind: EventApplyFailed, Author: o.author, Reason: o.reason, Duration: took,
+				Kind: EventApplyFailed, Author: o.author, Reason: o.reason, Duration: c.clock.Now().Sub(began),
 				Message: fmt.Sprintf("a plan could not be applied, %s serves on: %v", c.servingName(), err),
-				Fields:  steps(result),
 			})
 		}
 		return fmt.Errorf("apply: %w; %s serves on", err, c.servingName())
 	}
+	c.generation = generation
+	c.mu.Lock()
 	next := serving{
-		Plan:     Plan{AppliedAt: c.clock.Now(), AppliedBy: o.author, Reason: o.reason, Plan: p.Plan},
+		Plan:     Plan{Revision: max(c.serving.Revision, c.before) + 1, AppliedAt: began, AppliedBy: o.author, Reason: o.reason, Plan: p.Plan},
 		snapshot: p.Snapshot, files: in.files, given: in.given, passThrough: in.passThrough,
 	}
-	c.mu.Lock()
 	other := c.serving.files == nil || c.serving.files.ID != in.files.ID
-	next.Revision = max(c.serving.Revision, c.before) + 1
-	c.serving, c.starting, c.proposed = next, "", nil
+	c.serving, c.proposed = next, nil
 	c.mu.Unlock()
 	c.save()
 	c.tidy(next)
@@ -242,75 +245,86 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 		c.collect(context.WithoutCancel(ctx), in.files.ID)
 	}
 	c.metrics.Serving(next.Revision, next.AppliedAt)
-	fields := steps(result)
+	failed := c.settle(ctx, generation, o)
+	c.setStarting("")
+	fields := c.took()
 	fields["plan"], fields["policy"], fields["diff"] = strconv.FormatUint(next.Revision, 10), p.Plan.GetPolicy(), strings.TrimSpace(p.Diff.Text())
-	for i, warning := range result.Warnings {
-		fields[fmt.Sprintf("warning.%d", i+1)] = warning
+	message := fmt.Sprintf("plan %d serves: %s", next.Revision, summary(p.Diff, in.given))
+	if failed != nil {
+		message = fmt.Sprintf("plan %d is in force: %s; not all of it serves yet: %v", next.Revision, summary(p.Diff, in.given), failed)
 	}
-	c.event(Event{
-		Kind: EventPlanApplied, Author: o.author, Reason: o.reason, Duration: took,
-		Message: fmt.Sprintf("plan %d serves: %s", next.Revision, summary(p.Diff, in.given)), Fields: fields,
-	})
+	c.event(Event{Kind: EventPlanApplied, Author: o.author, Reason: o.reason, Duration: c.clock.Now().Sub(began), Message: message, Fields: fields})
 	// A warm-up has just measured what was loaded.
 	c.pushProfiles(c.recorder.Profiles())
 	c.countPartitions()
+	return about(o.model, failed)
+}
+
+// about is a failure of a model, or nil where it is one of something else.
+func about(model string, failed error) error {
+	var refused *driver.LoadError
+	if model != "" && errors.As(failed, &refused) && refused.Model == model {
+		return failed
+	}
 	return nil
 }
 
-// leaveOut is for a model that its server would not load: one broken model must
-// not hold up the others. A model that is new is planned without until its files
-// change or somebody orders its load; where the new files of a model that serves
-// are broken, the repository revision from before is kept. It reports whether
-// another cycle would ask for less.
-func (c *Control) leaveOut(err error, in intent, from serving) bool {
-	var refused *driver.LoadError
-	if !errors.As(err, &refused) {
-		return false
+// errHurry ends a wait for servers because somebody else wants to plan.
+var errHurry = errors.New("its servers are still coming to it")
+
+// settle waits for the servers. The error says what does not serve yet.
+func (c *Control) settle(ctx context.Context, generation uint64, o order) error {
+	select {
+	case <-c.hurry: // of whoever waited before
+	default:
 	}
-	m := in.files.Model(refused.Model)
-	if m == nil {
-		return false
-	}
-	if len(from.PartitionsOf(m.Name)) > 0 {
-		if from.files == nil || from.files.ID == in.files.ID {
-			return false
+	waiting, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
+		select {
+		case <-c.hurry:
+			stop(errHurry)
+		case <-waiting.Done():
 		}
-		c.adopt(from.files, in.config)
-		c.remember()
-		c.event(Event{Kind: EventRepository, Message: fmt.Sprintf("repository revision %s is not served, %s stays: %v", in.files.ID, from.files.ID, refused),
-			Fields: map[string]string{"revision": from.files.ID, "model": m.Name}})
-		return true
+	}()
+	if o.model != "" {
+		return c.reconciler.Settle(waiting, generation, o.model)
 	}
+	return c.reconciler.Settle(waiting, generation)
+}
+
+// took sums up the seconds of what was done for a plan by kind of action.
+func (c *Control) took() map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f, known := c.failed[m.Name]; known && f.revision == m.Revision() {
-		return false
-	}
-	c.failed[m.Name] = failure{m.Revision(), refused.Error(), refused.Err}
-	return true
-}
-
-// failure is why a revision of a model would not load; cause is the server's own
-// error.
-type failure struct {
-	revision, reason string
-	cause            error
-}
-
-// steps sums the seconds of an apply up by kind of step.
-func steps(r *apply.Result) map[string]string {
 	fields := map[string]string{}
-	if r == nil {
-		return fields
-	}
-	sums := map[apply.StepKind]time.Duration{}
-	for _, s := range r.Steps {
-		sums[s.Kind] += s.Duration
-	}
-	for kind, sum := range sums {
-		fields["seconds."+string(kind)] = fmt.Sprintf("%.3f", sum.Seconds())
+	for kind, sum := range c.spent {
+		fields["seconds."+kind] = fmt.Sprintf("%.3f", sum.Seconds())
 	}
 	return fields
+}
+
+// partitions are those of the desired state; old servers that retire are left
+// out.
+func (c *Control) partitions() []apply.PartitionState {
+	return slices.DeleteFunc(slices.Clone(c.reconciler.Observed().Partitions), func(p apply.PartitionState) bool { return p.Retiring })
+}
+
+// failing are the models that are wanted, load nowhere, and why, by name.
+func (c *Control) failing() map[string]apply.Condition {
+	observed := c.reconciler.Observed()
+	all := map[string]apply.Condition{}
+	for _, condition := range observed.Conditions {
+		if condition.Model != "" && condition.Kind == decide.IsFailing {
+			all[condition.Model] = condition
+		}
+	}
+	for _, p := range observed.Partitions {
+		for _, model := range p.Models {
+			delete(all, model)
+		}
+	}
+	return all
 }
 
 // summary is a diff in a few words. Where others run the servers (given), applying

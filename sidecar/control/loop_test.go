@@ -67,7 +67,7 @@ func TestPolicyFailuresChangeNothing(t *testing.T) {
 				r.policies.set(test.answer)
 				pass(100 * time.Second)
 				require.GreaterOrEqual(t, r.policies.calls(), 4)
-				require.Equal(t, 1, r.applier.count())
+				require.Equal(t, 1, r.reconciler.count())
 				require.Equal(t, before, r.CurrentPlan())
 				require.True(t, r.Ready()[0].OK)
 				require.Contains(t, r.lastEvent(test.event).Message, test.text)
@@ -76,7 +76,7 @@ func TestPolicyFailuresChangeNothing(t *testing.T) {
 
 				r.policies.set(firstOnly)
 				pass(31 * time.Second)
-				require.Equal(t, 2, r.applier.count(), "the policy is heard again once it answers")
+				require.Equal(t, 2, r.reconciler.count(), "the policy is heard again once it answers")
 			})
 		})
 	}
@@ -88,7 +88,7 @@ func TestFailingApplyKeepsTheOldPlan(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
-		r.applier.fail(errBoom)
+		r.reconciler.fail(errBoom)
 		r.policies.set(firstOnly)
 		_, err := r.Apply(t.Context(), control.ApplyRequest{Author: "ada", Reason: "trying"})
 		require.ErrorIs(t, err, errBoom)
@@ -99,7 +99,7 @@ func TestFailingApplyKeepsTheOldPlan(t *testing.T) {
 		require.Equal(t, "trying", e.Reason)
 		require.Contains(t, e.Message, "plan 1 serves on")
 
-		r.applier.fail(nil)
+		r.reconciler.fail(nil)
 		result, err := r.Apply(t.Context(), control.ApplyRequest{Author: "ada"})
 		require.NoError(t, err)
 		require.True(t, result.Changed)
@@ -150,7 +150,7 @@ func TestProposeIsApplyWithoutApply(t *testing.T) {
 		var violations plan.Violations
 		require.ErrorAs(t, err, &violations)
 
-		require.Equal(t, 1, r.applier.count())
+		require.Equal(t, 1, r.reconciler.count())
 		require.Len(t, r.Events(0), events+1, "only the order was written down")
 	})
 }
@@ -263,12 +263,12 @@ func TestTriggers(t *testing.T) {
 			stop := r.start()
 			defer stop()
 			r.policies.set(firstOnly)
-			r.applier.setDown("gpu1", true)
+			r.reconciler.setDown("gpu1", true)
 			pass(time.Millisecond)
 			require.Equal(t, 2, r.policies.calls())
 			require.Equal(t, "partition gpu1 is down: killed", r.lastEvent(control.EventPlanProposed).Reason)
 			require.False(t, r.policies.question(1).GetStatistics().GetPartitions()[1].GetUp())
-			r.applier.setDown("gpu1", false)
+			r.reconciler.setDown("gpu1", false)
 			pass(time.Millisecond)
 			require.Equal(t, 3, r.policies.calls())
 		})
@@ -328,7 +328,7 @@ func TestEventsAreFollowed(t *testing.T) {
 			})
 		}()
 		pass(0)
-		r.applier.setDown("gpu0", true)
+		r.reconciler.setDown("gpu0", true)
 		pass(time.Second)
 		cancel()
 		require.NoError(t, <-ended)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
@@ -49,21 +50,17 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 		c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: "refused: " + err.Error(), Fields: map[string]string{"model": o.Model}})
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	serves := len(c.current().PartitionsOf(o.Model)) > 0
+	_, fails := c.failing()[o.Model]
+	serves := len(c.current().PartitionsOf(o.Model)) > 0 && !fails
 	if files.ID == before.ID && serves {
 		return nil
 	}
 	c.take(files, author, reason)
-	c.mu.Lock()
-	delete(c.failed, o.Model)
-	c.mu.Unlock()
+	c.reconciler.Retry(o.Model)
 	if _, _, err := c.cycle(ctx, order{author: author, reason: reason, apply: true, model: o.Model}); err != nil {
 		var refused *driver.LoadError
-		if m := files.Model(o.Model); !serves && errors.As(err, &refused) && refused.Model == o.Model {
-			c.mu.Lock()
-			c.failed[o.Model] = failure{m.Revision(), refused.Error(), refused.Err}
-			c.mu.Unlock()
-			return err
+		if !serves && errors.As(err, &refused) && refused.Model == o.Model {
+			return err // it is shown as failed, and tried again
 		}
 		return errors.Join(err, c.takeBack(ctx, before, reason, err))
 	}
@@ -83,39 +80,21 @@ func (c *Control) Unload(ctx context.Context, model, author string, dependents b
 	if err := c.ready(ctx); err != nil {
 		return err
 	}
+	defer c.release()
 	before := c.intent()
 	reason := "unload of " + model
 	files, err := c.repository.Unload(ctx, before.files.ID, leaving(before.files, model, dependents), repo.Origin{Author: author, Reason: reason, Time: c.clock.Now()})
 	if err != nil || files.ID == before.files.ID {
-		c.release()
 		return err
 	}
 	c.take(files, author, reason)
-	c.mu.Lock()
-	swapped := make(chan struct{})
-	c.swapped = swapped
-	c.mu.Unlock()
-	done := make(chan error, 1)
 	// The client's impatience must not stop an unload half-way.
 	whole := context.WithoutCancel(ctx)
-	c.tails.Go(func() {
-		defer c.release()
-		err := c.unload(whole, order{author: author, reason: reason})
-		if err != nil {
-			err = errors.Join(err, c.takeBack(whole, before.files, reason, err))
-		} else {
-			c.event(Event{Kind: EventModelUnloaded, Author: author, Message: "model " + model + " is unloaded", Fields: map[string]string{"model": model, "revision": files.ID}})
-		}
-		done <- err
-	})
-	select {
-	case <-swapped:
-		return nil
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := c.unload(whole, order{author: author, reason: reason, model: model}); err != nil {
+		return errors.Join(err, c.takeBack(whole, before.files, reason, err))
 	}
+	c.event(Event{Kind: EventModelUnloaded, Author: author, Message: "model " + model + " is unloaded", Fields: map[string]string{"model": model, "revision": files.ID}})
+	return nil
 }
 
 // leaving are the models that an unload takes out of service.
@@ -164,9 +143,11 @@ func (c *Control) take(files *repo.Revision, author, reason string) {
 		Message: fmt.Sprintf("repository revision %s: %s", files.ID, changes(files.Diff)), Fields: map[string]string{"revision": files.ID}})
 }
 
-// takeBack repeats the revision from before an order that failed.
+// takeBack repeats the revision from before an order that failed, and desires it
+// again where the order's had come to be desired.
 func (c *Control) takeBack(ctx context.Context, before *repo.Revision, reason string, cause error) error {
-	files, err := c.repository.Rollback(context.WithoutCancel(ctx), before.ID, repo.Origin{Author: "conch", Reason: reason + " failed", Time: c.clock.Now()})
+	ctx = context.WithoutCancel(ctx)
+	files, err := c.repository.Rollback(ctx, before.ID, repo.Origin{Author: "conch", Reason: reason + " failed", Time: c.clock.Now()})
 	if err != nil {
 		files = before // the store is amiss; what serves goes on all the same
 	}
@@ -174,6 +155,15 @@ func (c *Control) takeBack(ctx context.Context, before *repo.Revision, reason st
 	c.remember()
 	c.event(Event{Kind: EventRepository, Reason: reason + " failed",
 		Message: fmt.Sprintf("repository revision %s is that of %s again: %v", files.ID, before.ID, cause), Fields: map[string]string{"revision": files.ID}})
+	if from := c.current(); from.files != nil && from.files.ID != before.ID {
+		in := c.intent()
+		snapshot := c.observe(in)
+		next := proto.CloneOf(from.Plan.Plan)
+		next.SnapshotRevision = snapshot.GetRevision()
+		err = errors.Join(err, c.apply(ctx, order{author: "conch", reason: reason + " failed"}, in, &Proposal{
+			FromRevision: from.Revision, Snapshot: snapshot, Plan: next, Diff: plan.Compute(from.Plan.Plan, next, plan.Changed(from.snapshot, snapshot)...),
+		}))
+	}
 	return err
 }
 
@@ -203,21 +193,22 @@ type Absence struct {
 // Absent lists the models of the repository that are unloaded or would not load.
 func (c *Control) Absent() map[string]Absence {
 	in := c.intent()
-	absent := map[string]Absence{}
+	absent, failing := map[string]Absence{}, c.failing()
 	if in.files == nil {
 		return absent
 	}
 	for _, m := range in.files.Models {
 		state, _ := in.out(m)
-		if state != ModelUnloaded && state != ModelFailed {
+		failed, fails := failing[m.Name]
+		if state != ModelUnloaded && !fails {
 			continue
 		}
 		a := Absence{Reason: "unloaded"}
 		for _, v := range repo.ServedVersions(m.Config, m.Versions) {
 			a.Versions = append(a.Versions, strconv.FormatInt(v, 10))
 		}
-		if state == ModelFailed {
-			a.Reason = loadReason(in.failed[m.Name])
+		if state != ModelUnloaded {
+			a.Reason = loadReason(failed)
 		}
 		absent[m.Name] = a
 	}
@@ -225,14 +216,14 @@ func (c *Control) Absent() map[string]Absence {
 }
 
 // loadReason is the part of a server's refusal that its index gives as reason.
-func loadReason(f failure) string {
+func loadReason(f apply.Condition) string {
 	var own interface{ GRPCStatus() *status.Status }
-	if !errors.As(f.cause, &own) {
-		return f.reason
+	if !errors.As(f.Err, &own) {
+		return f.Reason
 	}
 	text := own.GRPCStatus().Message()
 	if _, reason, found := strings.Cut(text, " is at UNAVAILABLE state: "); found {
 		text = strings.TrimSuffix(strings.TrimSpace(reason), ";")
 	}
-	return cmp.Or(text, f.reason)
+	return cmp.Or(text, f.Reason)
 }

@@ -23,7 +23,7 @@ import (
 func TestAFailedReloadIsTakenBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")
-		r.applier.refuse = map[string]string{"a": "d2"}
+		r.reconciler.refuse = map[string]string{"a": "d2"}
 		stop := r.start()
 		defer stop()
 		config := "d2"
@@ -31,7 +31,7 @@ func TestAFailedReloadIsTakenBack(t *testing.T) {
 		var refused *driver.LoadError
 		require.ErrorAs(t, err, &refused)
 		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
-		require.Equal(t, 1, r.applier.count(), "nothing was applied")
+		require.Equal(t, "d1", r.reconciler.last().Revision.Model("a").Digest, "its old files are desired again")
 		current, err := r.repository.Current()
 		require.NoError(t, err)
 		require.Equal(t, "d1", current.Model("a").Digest)
@@ -42,11 +42,11 @@ func TestAFailedReloadIsTakenBack(t *testing.T) {
 
 		config = "d3"
 		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client"))
-		require.Equal(t, "d3", r.applier.last().Revision.Model("a").Digest)
-		require.Equal(t, "client", r.applier.last().Revision.Author)
-		applied := r.applier.count()
+		require.Equal(t, "d3", r.reconciler.last().Revision.Model("a").Digest)
+		require.Equal(t, "client", r.reconciler.last().Revision.Author)
+		applied := r.reconciler.count()
 		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client"))
-		require.Equal(t, applied, r.applier.count(), "what is loaded is loaded")
+		require.Equal(t, applied, r.reconciler.count(), "what is loaded is loaded")
 
 		// A plan without the model is no answer to its load.
 		config = "d4"
@@ -64,7 +64,7 @@ func TestAFailedReloadIsTakenBack(t *testing.T) {
 func TestAFirstLoadThatFailsIsShown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")
-		r.applier.refuse = map[string]string{"c": "d1"}
+		r.reconciler.refuse = map[string]string{"c": "d1"}
 		stop := r.start()
 		defer stop()
 		r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), model("c", "d1", 1))
@@ -75,24 +75,41 @@ func TestAFirstLoadThatFailsIsShown(t *testing.T) {
 	})
 }
 
-// TestUnloadReturnsOnceNothingIsLetIn: accepted requests are finished after that,
-// and the next order waits for it.
-func TestUnloadReturnsOnceNothingIsLetIn(t *testing.T) {
+// TestUnload: it is shown as unloaded, and the plan that serves goes on without.
+func TestUnload(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
-		r.applier.draining = 20 * time.Second
-		began := time.Now()
 		require.NoError(t, r.Unload(t.Context(), "a", "client", false))
-		require.Zero(t, time.Since(began))
 		require.Equal(t, []string{"1"}, r.Absent()["a"].Versions)
 		require.Equal(t, "unloaded", r.Absent()["a"].Reason)
 		require.NoError(t, r.Unload(t.Context(), "b", "client", false))
-		require.Equal(t, 20*time.Second, time.Since(began))
-		pass(time.Minute)
 		require.Empty(t, r.CurrentPlan().PartitionsOf("a"))
 		require.Empty(t, r.CurrentPlan().PartitionsOf("b"))
+	})
+}
+
+// TestNobodyWaitsForServers: while those of a plan are slow to come, the next plan
+// is made at once.
+func TestNobodyWaitsForServers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "interval: 10m")
+		stop := r.start()
+		defer stop()
+		r.reconciler.slow = 5 * time.Minute
+		slow := make(chan error, 1)
+		r.policies.set(firstOnly)
+		go func() { _, err := r.Apply(t.Context(), control.ApplyRequest{}); slow <- err }()
+		pass(time.Second)
+		require.Equal(t, 2, r.reconciler.count())
+		began := time.Now()
+		_, err := r.Propose(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, time.Since(began))
+		require.NoError(t, <-slow)
+		require.Contains(t, r.lastEvent(control.EventPlanApplied).Message, "not all of it serves yet")
+		r.policies.set(nil)
 	})
 }
 

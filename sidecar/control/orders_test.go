@@ -72,7 +72,7 @@ func TestModelsAndGPUs(t *testing.T) {
 		require.Equal(t, "127.0.0.1:1", gpus[0].Partitions[0].GRPC)
 		require.Empty(t, gpus[1].Partitions)
 
-		r.applier.setDown("gpu0", true)
+		r.reconciler.setDown("gpu0", true)
 		m, err := r.Model("a")
 		require.NoError(t, err)
 		require.Equal(t, control.ModelDown, m.State)
@@ -170,11 +170,12 @@ func TestImport(t *testing.T) {
 		require.True(t, next.Current)
 		require.Equal(t, []string{"a", "c"}, next.Models)
 		pass(time.Second)
-		d := r.applier.diffs[r.applier.count()-1]
-		require.Len(t, d.Loads, 2, "c on both")
-		require.Len(t, d.Unloads, 2, "b off both")
-		require.Len(t, d.Updates, 2, "a again on both")
-		require.Equal(t, "r2", r.applier.last().Revision.ID)
+		for _, p := range r.reconciler.last().Plan.GetPartitions() {
+			require.Len(t, p.GetInstances(), 2, "a and c on both, and no b")
+			require.Equal(t, "c", p.GetInstances()[1].GetModel())
+		}
+		require.Equal(t, "d2", r.reconciler.last().Revision.Model("a").Digest)
+		require.Equal(t, "r2", r.reconciler.last().Revision.ID)
 		list, err := r.Revisions(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, "r2", list[0].ID)
@@ -186,13 +187,13 @@ func TestImport(t *testing.T) {
 			m.Problems = []repo.Problem{{File: name + "/config.pbtxt", Line: 2, Severity: repo.SeverityError, Text: "no such type"}}
 			return m
 		}
-		applied := r.applier.count()
+		applied := r.reconciler.count()
 		r.repository.hold(spoilt("a"), model("c", "d1", 8))
 		_, err = r.Import(t.Context(), control.ImportRequest{})
 		require.ErrorIs(t, err, control.ErrRefused)
 		require.ErrorContains(t, err, "a/config.pbtxt:2: no such type")
 		pass(time.Second)
-		require.Equal(t, applied, r.applier.count())
+		require.Equal(t, applied, r.reconciler.count())
 		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
 		list, err = r.Revisions(t.Context())
 		require.NoError(t, err)
@@ -235,7 +236,7 @@ func TestOldRevisionsGo(t *testing.T) {
 			all, err := r.Revisions(t.Context())
 			require.NoError(t, err)
 			require.True(t, all[0].Current)
-			require.Equal(t, all[0].ID, r.applier.last().Revision.ID)
+			require.Equal(t, all[0].ID, r.reconciler.last().Revision.ID)
 			most = max(most, len(all))
 		}
 		require.Equal(t, 100, most)
@@ -297,12 +298,12 @@ func TestLoadAndUnload(t *testing.T) {
 		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, "client"), "what is loaded is loaded")
 
 		require.ErrorIs(t, r.Load(t.Context(), repo.Order{Model: "nobody"}, "client"), control.ErrNotFound)
-		r.applier.fail(errBoom)
+		r.reconciler.fail(errBoom)
 		require.ErrorIs(t, r.Unload(t.Context(), "a", "client", false), errBoom)
 		m, err = r.Model("a")
 		require.NoError(t, err)
 		require.Equal(t, control.ModelReady, m.State, "an unload that failed changed nothing")
-		r.applier.fail(nil)
+		r.reconciler.fail(nil)
 		broken := model("c", "d1", 1)
 		broken.Problems = []repo.Problem{{Severity: repo.SeverityError, Text: "bad"}}
 		r.repository.hold(model("a", "d1", 8), broken)
@@ -310,17 +311,20 @@ func TestLoadAndUnload(t *testing.T) {
 	})
 }
 
-// TestBrokenModelHoldsUpNobody: what a server refuses to load is left out, and
-// its reason shown, until its files change.
+// TestBrokenModelHoldsUpNobody: what a server refuses to load is shown with its
+// reason and stays desired, and the rest serves.
 func TestBrokenModelHoldsUpNobody(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")
-		r.applier.refuse = map[string]string{"b": "d1"}
+		r.reconciler.refuse = map[string]string{"b": "d1"}
 		stop := r.start()
 		defer stop()
 		require.EqualValues(t, 1, r.CurrentPlan().Revision)
-		require.Empty(t, r.CurrentPlan().PartitionsOf("b"))
 		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
+		require.Contains(t, r.lastEvent(control.EventPlanApplied).Message, "not all of it serves yet")
+		for _, check := range r.Ready() {
+			require.True(t, check.OK, "%+v", check)
+		}
 		b, err := r.Model("b")
 		require.NoError(t, err)
 		require.Equal(t, control.ModelFailed, b.State)
@@ -328,31 +332,16 @@ func TestBrokenModelHoldsUpNobody(t *testing.T) {
 		calls := r.policies.calls()
 		pass(31 * time.Second)
 		require.Equal(t, calls+1, r.policies.calls())
-		require.Equal(t, 1, r.applier.count(), "it is not tried again by itself")
+		require.Equal(t, 1, r.reconciler.count(), "the same is desired")
 		require.ErrorContains(t, r.Load(t.Context(), repo.Order{Model: "b"}, "client"), "no module named torch")
 
 		r.repository.hold(model("a", "d1", 8), model("b", "d2", 0))
 		_, err = r.Import(t.Context(), control.ImportRequest{})
 		require.NoError(t, err)
 		pass(time.Second)
-		require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2)
-
-		// Broken new files of a model that serves: the old ones serve on, and what
-		// was learnt of them is not lost.
-		r.recorder.Calibrated("b", "T4", 100, []observe.Sample{{Rows: 1, Duration: time.Millisecond}})
-		r.applier.refuse = map[string]string{"b": "d3"}
-		r.repository.hold(model("a", "d1", 8), model("b", "d3", 0))
-		_, err = r.Import(t.Context(), control.ImportRequest{})
-		require.NoError(t, err)
-		applied := r.applier.count()
-		pass(40 * time.Second)
-		require.Equal(t, applied, r.applier.count())
-		require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2)
-		require.Contains(t, r.lastEvent(control.EventRepository).Message, "repository revision r3 is not served, r2 stays")
 		b, err = r.Model("b")
 		require.NoError(t, err)
 		require.Equal(t, control.ModelReady, b.State)
-		require.Len(t, b.Profiles, 1)
 	})
 }
 
@@ -372,10 +361,9 @@ func TestReload(t *testing.T) {
 		require.NoError(t, r.Reload(t.Context(), settings(t, "models: {a: {slo: 5ms, profile: {alpha: 1ms, beta: 2ms}}}\npolicy: {name: next}")))
 		pass(time.Second)
 		require.Equal(t, "next", r.policies.ref.Name)
-		require.Equal(t, 2, r.applier.count(), "an SLO is not in the plan, but it must reach the request path")
-		require.True(t, r.applier.diffs[1].Empty())
-		require.EqualValues(t, 5000, r.applier.last().Snapshot.GetModels()[0].GetSloUs())
-		require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_DECLARED, r.applier.last().Snapshot.GetProfiles()[0].GetSource())
+		require.Equal(t, 2, r.reconciler.count(), "an SLO is not in the plan, but it must reach the request path")
+		require.EqualValues(t, 5000, r.reconciler.last().Snapshot.GetModels()[0].GetSloUs())
+		require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_DECLARED, r.reconciler.last().Snapshot.GetProfiles()[0].GetSource())
 		require.Contains(t, r.kinds(), control.EventReloaded)
 	})
 }

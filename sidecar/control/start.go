@@ -47,6 +47,11 @@ func (c *Control) begin(ctx context.Context) error {
 	if c.attached != nil {
 		return c.beginAttached(ctx)
 	}
+	// First of all: what an earlier conch left serves, whatever comes of the rest.
+	resumed, err := c.resume(ctx)
+	if err != nil {
+		return err
+	}
 	settings := c.settings()
 	files, err := c.importFirst(ctx, settings.Repository)
 	if err != nil {
@@ -55,31 +60,44 @@ func (c *Control) begin(ctx context.Context) error {
 	c.adopt(files, settings)
 	c.remember()
 	c.event(Event{Kind: EventStarted, Message: fmt.Sprintf("conch %s started in mode %s with driver %s, %s", c.version.Version, settings.Mode, settings.Driver.Kind, count(len(files.Models), "model"))})
-	resumed, err := c.applier.Resume(ctx)
-	if errors.Is(err, repo.ErrNoRevision) {
-		c.log.Warn("the plan from before the restart cannot be served again", "error", err)
-		resumed, err = &apply.Resumed{}, nil
+	if resumed == nil {
+		c.setStarting("the policy is starting")
 	}
-	if err != nil {
-		return err
-	}
-	if cut := resumed.Interrupted; cut != nil {
-		c.event(Event{Kind: EventApplyFailed, Author: cut.Author, Reason: cut.Reason,
-			Message: fmt.Sprintf("conch ended in the middle of an apply, after %d steps (%s); what it left was cleaned up", cut.Steps, cut.Last)})
-	}
-	c.setStarting("the policy is starting")
-	if err := c.usePolicy(ctx, settings); mistaken(err) && resumed.Target == nil {
+	if err := c.usePolicy(ctx, settings); mistaken(err) && resumed == nil {
 		return fmt.Errorf("policy in conch.yaml: %w", err)
 	}
-	c.setStarting("the first plan is being applied")
+	if resumed == nil {
+		c.setStarting("the first plan is being applied")
+	}
 	first := order{author: "conch", reason: "start", apply: true}
-	if resumed.Target == nil || settings.Mode == config.ModeControl {
+	if resumed == nil || settings.Mode == config.ModeControl {
 		_, _, err := c.cycle(ctx, first)
-		if err == nil || resumed.Target == nil {
+		if err == nil || resumed == nil {
 			return c.undecided(err)
 		}
 	}
-	return c.undecided(c.again(ctx, resumed.Target))
+	return c.undecided(c.again(ctx, resumed))
+}
+
+// resume serves what was desired before the restart; nil where nothing was, or
+// where it cannot be served any more.
+func (c *Control) resume(ctx context.Context) (*apply.Desired, error) {
+	d, err := c.reconciler.Start(ctx)
+	if errors.Is(err, repo.ErrNoRevision) {
+		c.log.Warn("the plan from before the restart cannot be served again", "error", err)
+		return nil, nil
+	}
+	if err != nil || d == nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.starting = ""
+	c.serving = serving{
+		Plan:     Plan{Revision: max(c.before, 1), AppliedAt: d.Time, AppliedBy: d.Author, Reason: d.Reason, Plan: d.Plan},
+		snapshot: d.Snapshot, files: d.Revision, given: d.Given, passThrough: d.PassThrough,
+	}
+	return d, nil
 }
 
 // usePolicy puts the policy of conch.yaml in use.
@@ -107,7 +125,7 @@ func (c *Control) undecided(err error) error {
 
 // again applies the plan that served before the restart, if it still fits what
 // is there.
-func (c *Control) again(ctx context.Context, t *apply.Target) error {
+func (c *Control) again(ctx context.Context, t *apply.Desired) error {
 	in := c.intent()
 	snapshot := c.observe(in)
 	p := proto.CloneOf(t.Plan)
@@ -121,7 +139,7 @@ func (c *Control) again(ctx context.Context, t *apply.Target) error {
 		return err
 	}
 	return c.apply(ctx, order{author: t.Author, reason: "restart: " + t.Reason}, in, &Proposal{
-		Snapshot: snapshot, Plan: p, Diff: plan.Compute(nil, p),
+		Snapshot: snapshot, Plan: p, Diff: plan.Compute(t.Plan, p, plan.Changed(t.Snapshot, snapshot)...),
 	})
 }
 

@@ -49,7 +49,7 @@ func TestStartServesThePolicysPlan(t *testing.T) {
 		// The same plan again is no change, and what was learnt is passed on.
 		pass(31 * time.Second)
 		require.Equal(t, 2, r.policies.calls())
-		require.Equal(t, 1, r.applier.count())
+		require.Equal(t, 1, r.reconciler.count())
 		second := r.policies.question(1)
 		require.Len(t, second.GetCurrent().GetPartitions(), 2)
 		require.Equal(t, 1.0, second.GetModels()[0].GetLoadSeconds())
@@ -85,38 +85,37 @@ func TestNothingToServe(t *testing.T) {
 			require.True(t, check.OK, "%+v", check)
 		}
 		pass(31 * time.Second)
-		require.Equal(t, 1, r.applier.count())
+		require.Equal(t, 1, r.reconciler.count())
 	})
 }
 
 func TestRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
-	var before apply.Target
+	var before apply.Desired
 	bubble(t, func(t *testing.T) {
 		r := newRigOn(t, "mode: advise", path)
 		r.policies.set(firstOnly)
 		stop := r.start()
 		r.recorder.Calibrated("a", "T4", 100, []observe.Sample{{Rows: 1, Duration: time.Millisecond}})
-		before = r.applier.last()
+		before = r.reconciler.last()
 		stop()
 	})
 	bubble(t, func(t *testing.T) {
 		r := newRigOn(t, "mode: advise", path)
-		r.applier.resume = &apply.Resumed{Target: &before, Interrupted: &apply.Interrupted{Steps: 3, Last: "load a"}}
+		r.reconciler.resume = &before
 		stop := r.start()
 		defer stop()
 		require.EqualValues(t, 2, r.CurrentPlan().Revision)
 		require.Len(t, r.CurrentPlan().GetPartitions(), 1)
 		require.Zero(t, r.policies.calls())
-		require.Contains(t, r.lastEvent(control.EventApplyFailed).Message, "after 3 steps (load a)")
 		require.Contains(t, r.kinds(), control.EventStopping, "events from before are there")
-		require.Greater(t, r.applier.last().Snapshot.GetRevision(), before.Snapshot.GetRevision())
+		require.Greater(t, r.reconciler.last().Snapshot.GetRevision(), before.Snapshot.GetRevision())
 		require.Len(t, r.recorder.Profiles(), 1, "what was learnt is there")
 	})
 	bubble(t, func(t *testing.T) {
 		r := newRigOn(t, "mode: advise", path)
 		r.repository.hold(model("b", "d1", 0))
-		r.applier.resume = &apply.Resumed{Target: &before}
+		r.reconciler.resume = &before
 		stop := r.start()
 		defer stop()
 		require.Equal(t, 1, r.policies.calls(), "a plan that does not fit any more is made anew")
@@ -125,7 +124,7 @@ func TestRestart(t *testing.T) {
 	})
 	bubble(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
-		r.applier.resume = &apply.Resumed{Target: &before}
+		r.reconciler.resume = &before
 		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, policyhost.ErrCrashed })
 		stop := r.start()
 		defer stop()
@@ -155,7 +154,7 @@ func TestRepositoryUnreadableAtStart(t *testing.T) {
 
 func TestMistakenPolicyAtStart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
-	var before apply.Target
+	var before apply.Desired
 	for _, mistake := range []error{policyhost.ErrParameter, policyhost.ErrUnknownPolicy} {
 		bubble(t, func(t *testing.T) {
 			r := newRigOn(t, "", path)
@@ -163,19 +162,19 @@ func TestMistakenPolicyAtStart(t *testing.T) {
 			err := r.Run(t.Context())
 			require.ErrorIs(t, err, mistake)
 			require.ErrorContains(t, err, "policy in conch.yaml")
-			require.Zero(t, r.applier.count())
+			require.Zero(t, r.reconciler.count())
 			require.NoError(t, r.db.Close())
 		})
 	}
 	bubble(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
 		stop := r.start()
-		before = r.applier.last()
+		before = r.reconciler.last()
 		stop()
 	})
 	bubble(t, func(t *testing.T) {
 		r := newRigOn(t, "", path)
-		r.applier.resume = &apply.Resumed{Target: &before}
+		r.reconciler.resume = &before
 		r.policies.useErr = policyhost.ErrParameter
 		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, policyhost.ErrNoPolicy })
 		stop := r.start()

@@ -233,7 +233,7 @@ func (c *Control) follow(t *triggers) {
 // countPartitions exports which partitions are up.
 func (c *Control) countPartitions() {
 	up := map[string]bool{}
-	for _, p := range c.applier.Partitions() {
+	for _, p := range c.partitions() {
 		up[p.ID] = p.Up
 	}
 	c.metrics.Partitions(up)

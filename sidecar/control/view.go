@@ -29,14 +29,14 @@ func (c *Control) Ready() []Check {
 	c.mu.Lock()
 	starting, s := c.starting, c.serving
 	c.mu.Unlock()
-	plan := Check{Name: "plan", OK: s.Revision > 0}
+	plan := Check{Name: "plan", OK: s.Revision > 0 && starting == ""}
 	if !plan.OK {
 		plan.Reason = starting
 	}
 	partitions := Check{Name: "partitions", OK: true}
 	up, total := 0, 0
 	var reason string
-	for _, p := range c.applier.Partitions() {
+	for _, p := range c.partitions() {
 		total++
 		if p.Up {
 			up++
@@ -104,15 +104,16 @@ type view struct {
 	now      time.Time
 	serving  serving
 	states   map[string]apply.PartitionState
+	failing  map[string]apply.Condition
 	profiles []*policy.Profile
 }
 
 func (c *Control) view() view {
 	v := view{
 		intent: c.intent(), c: c, now: c.clock.Now(), serving: c.current(),
-		states: map[string]apply.PartitionState{}, profiles: c.recorder.Profiles(),
+		states: map[string]apply.PartitionState{}, failing: c.failing(), profiles: c.recorder.Profiles(),
 	}
-	for _, p := range c.applier.Partitions() {
+	for _, p := range c.partitions() {
 		v.states[p.ID] = p
 	}
 	return v
@@ -179,10 +180,10 @@ func (v view) place(m *Model) {
 		m.Partitions = append(m.Partitions, p.GetId())
 		s, known := v.states[p.GetId()]
 		switch {
-		case known && s.Up && !slices.Contains(s.Missing, m.Name):
+		case known && s.Up && slices.Contains(s.Models, m.Name):
 			up = true
 		case known && s.Up:
-			down = p.GetId() + ": it would not load again after a restart"
+			down = p.GetId() + ": it is not loaded yet"
 		default:
 			down = p.GetId() + ": " + cmp.Or(s.Reason, "down")
 		}
@@ -190,6 +191,8 @@ func (v view) place(m *Model) {
 	switch {
 	case up:
 		m.State = ModelReady
+	case v.failing[m.Name].Model != "":
+		m.State, m.StateReason = ModelFailed, v.failing[m.Name].Reason+"; change its files and import them, or load it again"
 	case len(parts) > 0:
 		m.State, m.StateReason = ModelDown, down
 	default:

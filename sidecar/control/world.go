@@ -19,8 +19,7 @@ import (
 type intent struct {
 	config *config.Config
 	files  *repo.Revision
-	failed map[string]failure
-	// given and passThrough are the apply.Target's.
+	// given and passThrough are the apply.Desired's.
 	given       bool
 	passThrough string
 }
@@ -32,9 +31,6 @@ func (in intent) out(m *repo.Model) (ModelState, string) {
 	}
 	if m.Unloaded {
 		return ModelUnloaded, "unloaded by order; load it to serve it again"
-	}
-	if f, ok := in.failed[m.Name]; ok && f.revision == m.Revision() {
-		return ModelFailed, f.reason + "; change its files and import them, or load it again"
 	}
 	for _, step := range m.Config.GetEnsembleScheduling().GetStep() {
 		if member := in.files.Model(step.GetModelName()); member != nil && member.Unloaded {
@@ -48,7 +44,7 @@ func (c *Control) intent() intent {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return intent{
-		config: c.config, files: c.files, failed: maps.Clone(c.failed),
+		config: c.config, files: c.files,
 		given: c.attached != nil && !c.placing,
 	}
 }
@@ -57,7 +53,7 @@ func (c *Control) intent() intent {
 func (c *Control) observe(in intent) *policy.Snapshot {
 	now := c.clock.Now()
 	up := map[string]bool{}
-	for _, p := range c.applier.Partitions() {
+	for _, p := range c.partitions() {
 		up[p.ID] = p.Up
 	}
 	c.mu.Lock()

@@ -31,7 +31,10 @@ func (o *others) start(load ...string) {
 	o.t.Helper()
 	s, err := minitriton.New(minitriton.Options{Repository: o.repository, Control: o.control, Load: load})
 	require.NoError(o.t, err)
-	listeners, err := listen(o.at)
+	listeners, err := minitriton.Loopback()
+	if o.at != (Endpoint{}) {
+		listeners, err = minitriton.Listen(o.at.GRPC, o.at.HTTP, o.at.Metrics)
+	}
 	require.NoError(o.t, err)
 	require.NoError(o.t, s.Start(context.WithoutCancel(o.t.Context()), listeners))
 	o.server, o.at = s, Endpoint(s.Endpoint())
@@ -69,13 +72,10 @@ func attachTo(t *testing.T, dir string, health Health, all ...*others) (*Attache
 	return d, changes
 }
 
-func attachPartition(t *testing.T, d *Attached, gpu string) (Process, chan Event) {
-	events := make(chan Event, 100)
-	p, err := d.Start(t.Context(), Spec{
-		Partition: &policy.Partition{Id: gpu, Gpus: []string{gpu}, ThreadPercentage: 100}, GPU: &policy.GPU{Id: gpu}, Notify: func(e Event) { events <- e },
-	})
+func attachPartition(t *testing.T, d *Attached, gpu string) Server {
+	s, err := d.Start(t.Context(), Spec{Partition: &policy.Partition{Id: gpu, Gpus: []string{gpu}, ThreadPercentage: 100}, GPU: &policy.GPU{Id: gpu}})
 	require.NoError(t, err)
-	return p, events
+	return s
 }
 
 func names(s EndpointState) []string {
@@ -139,54 +139,35 @@ func TestAttachTellsOfAWrongAddress(t *testing.T) {
 	}
 }
 
-// A server that goes and comes back without a model is reported, with what is
-// missing; stopping the partition leaves the server as it is.
-func TestAttachReportsDeathReturnAndLoss(t *testing.T) {
+// A server that goes is dead, and attached to again once it is back; letting go
+// of it leaves it as it is.
+func TestAttachReportsDeathAndReturn(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a", "b")
 	d, _ := attachTo(t, t.TempDir(), watchful, o)
 	_, err := d.States(t.Context())
 	require.NoError(t, err)
-	p, events := attachPartition(t, d, "A")
-	p.Adopt("a")
-	p.Adopt("b")
-
+	s := attachPartition(t, d, "A")
 	require.NoError(t, o.server.Close())
-	down := <-events
-	require.False(t, down.Up)
-	require.Contains(t, down.Reason, "cannot be reached")
+	<-s.Done()
+	require.Contains(t, s.Death(), "cannot be reached")
+	back := make(chan Server, 1)
+	go func() { back <- attachPartition(t, d, "A") }()
 	o.start("a")
-	up := <-events
-	require.True(t, up.Up, up.Reason)
-	require.Equal(t, []string{"b"}, up.Missing)
+	s = <-back
+	models, err := s.Models(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, models)
 
-	require.ErrorIs(t, p.Restart("its stub died"), ErrForeign)
-	require.NoError(t, p.Stop(t.Context()))
+	require.ErrorIs(t, s.Kill(t.Context()), ErrForeign)
+	require.NoError(t, s.Stop(t.Context()))
 	got, err := answer(t.Context(), o.at, "a")
 	require.NoError(t, err, "the server goes on without the partition")
 	require.EqualValues(t, 7, got)
 }
 
-// A server that is not there yet is attached all the same, and reported when it
-// comes.
-func TestAttachWaitsForAServer(t *testing.T) {
-	t.Parallel()
-	o := someone(t, minitriton.ControlExplicit, "a")
-	require.NoError(t, o.server.Close())
-	d, changes := attachTo(t, t.TempDir(), watchful, o)
-	states, err := d.States(t.Context())
-	require.NoError(t, err)
-	require.False(t, states[0].Seen)
-	require.Contains(t, states[0].Reason, "cannot be reached")
-	_, events := attachPartition(t, d, "A")
-	require.False(t, (<-events).Up)
-	o.start("a")
-	require.True(t, (<-events).Up)
-	<-changes
-}
-
-// A server that accepts connections and answers nothing is down after the
-// deadline, and one that answers again is up.
+// A server that accepts connections and answers nothing is dead after the
+// deadline.
 func TestAttachFindsAServerThatHangs(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a")
@@ -197,14 +178,12 @@ func TestAttachFindsAServerThatHangs(t *testing.T) {
 	d, _ := attachTo(t, t.TempDir(), hasty, o)
 	_, err := d.States(t.Context())
 	require.NoError(t, err)
-	_, events := attachPartition(t, d, "A")
-
+	s := attachPartition(t, d, "A")
 	gate.shut()
-	e := <-events
-	require.False(t, e.Up)
-	require.Contains(t, e.Reason, "hangs: it did not answer a health probe within 3s")
+	<-s.Done()
+	require.Contains(t, s.Death(), "hangs: it did not answer a health probe within 3s")
 	gate.open()
-	require.True(t, (<-events).Up)
+	attachPartition(t, d, "A")
 }
 
 // Batching is taken from models that are wanted, and given back as it was: by

@@ -228,10 +228,12 @@ func labelled(l map[string]string) (Spec, Endpoint, error) {
 	return s, Endpoint{GRPC: l["grpc"], HTTP: l["http"], Metrics: l["metrics"]}, nil
 }
 
-// Hash implements Driver: executable, arguments, environment, share and device.
+// Hash implements Driver: executable, arguments, device, share, and the
+// environment but for what conch itself inherits, which varies with the shell that
+// starts it.
 func (d *Processes) Hash(p *policy.Partition, g *policy.GPU) string {
 	s := Spec{Partition: p, GPU: g}
-	environment := d.environment(s)
+	environment := d.own(s)
 	slices.Sort(environment)
 	text, err := json.Marshal(struct {
 		Server                 string
@@ -268,10 +270,19 @@ func (d *Processes) found(h *shim.Handle) (*processServer, error) {
 	if err != nil {
 		return nil, err
 	}
+	return d.behind(h, spec, at)
+}
+
+// behind is the server of a shim. Its connection ends with it.
+func (d *Processes) behind(h *shim.Handle, spec Spec, at Endpoint) (*processServer, error) {
 	c, err := dial(at.GRPC, d.o.Credentials)
 	if err != nil {
 		return nil, err
 	}
+	go func() {
+		<-h.Done()
+		_ = c.client.Close() // nobody is there any more
+	}()
 	return &processServer{calls: c, Handle: h, driver: d, spec: spec, at: at}, nil
 }
 
@@ -354,11 +365,10 @@ func (d *Processes) start(ctx context.Context, spec Spec, metricsPort int) (*pro
 	if err != nil {
 		return nil, err
 	}
-	c, err := dial(at.GRPC, d.o.Credentials)
+	s, err := d.behind(h, spec, at)
 	if err != nil {
 		return nil, errors.Join(err, h.Kill(ctx))
 	}
-	s := &processServer{calls: c, Handle: h, driver: d, spec: spec, at: at}
 	if err := s.ready(ctx, metricsPort); err != nil {
 		return nil, errors.Join(err, s.Kill(context.WithoutCancel(ctx)))
 	}
@@ -398,18 +408,8 @@ func (d *Processes) arguments(spec Spec, at Endpoint, sharedMemory string) []str
 }
 
 // environment is a server's environment: what it inherits without what only we
-// may say, where it is, its share, and what the operator adds.
+// may say, and what is its own.
 func (d *Processes) environment(spec Spec) []string {
-	share := mps.Of(spec.Partition, spec.GPU, d.o.MPS)
-	ours := append(share.Environment,
-		"CONCH_PARTITION="+spec.Partition.GetId(),
-		"CONCH_GPU="+spec.GPU.GetId(),
-		"CONCH_SHARE="+strconv.FormatUint(uint64(spec.Partition.GetThreadPercentage()), 10),
-		"CONCH_EMULATION_DIR="+filepath.Join(d.o.Dir, "emulation"),
-	)
-	if d.o.Stretch > 0 {
-		ours = append(ours, "CONCH_EMULATION_STRETCH="+strconv.FormatFloat(d.o.Stretch, 'g', -1, 64))
-	}
 	var env []string
 	for _, e := range d.o.Base {
 		name, _, _ := strings.Cut(e, "=")
@@ -418,7 +418,21 @@ func (d *Processes) environment(spec Spec) []string {
 		}
 		env = append(env, e)
 	}
-	env = append(env, ours...)
+	return append(env, d.own(spec)...)
+}
+
+// own is the part of a server's environment that conch makes: where it is, its
+// share, and what the operator adds.
+func (d *Processes) own(spec Spec) []string {
+	env := append(mps.Of(spec.Partition, spec.GPU, d.o.MPS).Environment,
+		"CONCH_PARTITION="+spec.Partition.GetId(),
+		"CONCH_GPU="+spec.GPU.GetId(),
+		"CONCH_SHARE="+strconv.FormatUint(uint64(spec.Partition.GetThreadPercentage()), 10),
+		"CONCH_EMULATION_DIR="+filepath.Join(d.o.Dir, "emulation"),
+	)
+	if d.o.Stretch > 0 {
+		env = append(env, "CONCH_EMULATION_STRETCH="+strconv.FormatFloat(d.o.Stretch, 'g', -1, 64))
+	}
 	for name, value := range d.o.Environment {
 		env = append(env, name+"="+value)
 	}

@@ -55,7 +55,7 @@ func TestARealServerRefusesWhatValidationRefuses(t *testing.T) {
 		require.Equal(t, hangs[name], refused.Hung, "%s: %v", name, err)
 		t.Logf("%s: %v", name, refused.Err)
 	}
-	require.NoError(t, p.Stop(t.Context()))
+	require.NoError(t, p.Kill(t.Context()))
 }
 
 func errorsAs(t *testing.T, err error, target **LoadError) bool {

@@ -147,7 +147,7 @@ func (s *processServer) Stop(ctx context.Context) error {
 		defer timer.Stop()
 		select {
 		case <-s.Done():
-			return s.closed()
+			return nil
 		case <-timer.C:
 			unclean = fmt.Errorf("tritonserver did not end within %s of SIGTERM", s.driver.o.StopTimeout)
 		case <-ctx.Done():
@@ -156,7 +156,7 @@ func (s *processServer) Stop(ctx context.Context) error {
 	}
 	select {
 	case <-s.Done():
-		return errors.Join(fmt.Errorf("died while it was stopped: %s", s.Death()), s.closed())
+		return fmt.Errorf("died while it was stopped: %s", s.Death())
 	default:
 	}
 	return errors.Join(fmt.Errorf("killed, requests may have been cut off: %w", unclean), s.Kill(context.WithoutCancel(ctx)))
@@ -180,18 +180,5 @@ func (s *processServer) release(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Kill implements Server.
-func (s *processServer) Kill(ctx context.Context) error {
-	return errors.Join(s.Handle.Kill(ctx), s.closed())
-}
-
 // Leave implements Server.
-func (s *processServer) Leave() error { return errors.Join(s.Handle.Close(), s.closed()) }
-
-// closed closes the connection; twice is once.
-func (s *processServer) closed() error {
-	if err := s.client.Close(); err != nil && status.Code(err) != codes.Canceled {
-		return err
-	}
-	return nil
-}
+func (s *processServer) Leave() error { return s.Close() }
