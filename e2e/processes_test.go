@@ -66,11 +66,12 @@ func processesOf(t *testing.T, c *rig.Conch) []process {
 	return of
 }
 
-// serverOf finds the process of a partition's tritonserver.
+// serverOf finds the process of a partition's tritonserver, which a shim is the parent of.
 func serverOf(t *testing.T, c *rig.Conch, partition string) int {
 	t.Helper()
+	all := processes(t)
 	for _, p := range processesOf(t, c) {
-		if p.parent == c.Pid() && strings.Contains(p.environment, "\x00CONCH_PARTITION="+partition+"\x00") {
+		if strings.Contains(all[p.parent].command, "\x00shim\x00") && strings.Contains(p.environment, "\x00CONCH_PARTITION="+partition+"\x00") {
 			return p.pid
 		}
 	}

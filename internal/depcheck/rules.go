@@ -39,7 +39,7 @@ var rules = []rule{
 	{"sidecar/reaper", nil, "it starts a program and knows nothing of it"},
 	{"sidecar/record", []string{"sidecar/dispatch", "sidecar/sim/workload"}, "it writes what arrives as a trace that the simulator reads"},
 	{"sidecar/apply", []string{"sidecar/apply/...", "sidecar/plan", "sidecar/dispatch/router", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
-	{"sidecar/apply/driver", []string{"sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
+	{"sidecar/apply/driver", []string{"sidecar/apply/driver/shim", "sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
 	{"sidecar/apply/mps", []string{"plugins/policy"}, "it writes MPS's environment and files"},
 	{"sidecar/sim", []string{
 		"sidecar/sim/...", "sidecar/dispatch/queue/...", "sidecar/dispatch/forecast", "sidecar/advice", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",

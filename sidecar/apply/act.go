@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/warmup"
@@ -236,7 +237,7 @@ func (r *Reconciler) load(ctx context.Context, s driver.Server, revision string,
 	if err := s.Load(within, a.Model); err != nil {
 		return "", err
 	}
-	has, err := s.Revision(within, a.Model)
+	has, err := s.Parameter(within, a.Model, repo.RevisionParameter)
 	if err != nil {
 		return "", &driver.LoadError{Model: a.Model, Err: fmt.Errorf("it was loaded, and its configuration cannot be read: %w", err)}
 	}

@@ -245,7 +245,7 @@ func (s *fakeServer) Models(context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(s.models)), nil
 }
 
-func (s *fakeServer) Revision(_ context.Context, model string) (string, error) {
+func (s *fakeServer) Parameter(_ context.Context, model, _ string) (string, error) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	revision, ok := s.models[model]

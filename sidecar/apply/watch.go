@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 )
 
@@ -91,7 +92,7 @@ func (r *Reconciler) look(ctx context.Context, v *server, s driver.Server, w *wa
 			continue
 		}
 		group.Go(func() error {
-			revision, err := s.Revision(each, model)
+			revision, err := s.Parameter(each, model, repo.RevisionParameter)
 			if err != nil {
 				return err // it was unloaded meanwhile
 			}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
-	"github.com/conch-serving/conch/repo"
 )
 
 // calls are what is asked and ordered of a Triton over gRPC: over HTTP it loads
@@ -77,13 +76,13 @@ func (c calls) Models(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// Revision implements Server.
-func (c calls) Revision(ctx context.Context, model string) (string, error) {
+// Parameter implements Server.
+func (c calls) Parameter(ctx context.Context, model, name string) (string, error) {
 	config, err := c.client.ModelConfig(ctx, model, "")
 	if err != nil {
 		return "", err
 	}
-	return config.GetParameters()[repo.RevisionParameter].GetStringValue(), nil
+	return config.GetParameters()[name].GetStringValue(), nil
 }
 
 // load loads a model and asks for it afterwards.

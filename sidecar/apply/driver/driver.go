@@ -67,9 +67,9 @@ type Server interface {
 	Live(ctx context.Context) error
 	// Models are the names of those that it has ready.
 	Models(ctx context.Context) ([]string, error)
-	// Revision is repo.RevisionParameter of the configuration of a model that it has
-	// ready; empty where conch did not stage it.
-	Revision(ctx context.Context, model string) (string, error)
+	// Parameter is a parameter of the configuration of a model that it has ready;
+	// empty where it has none of that name.
+	Parameter(ctx context.Context, model, name string) (string, error)
 	// Load loads a model, or loads it again if its files changed. The error is a
 	// *LoadError. A load that ctx cuts off may go on in the server.
 	Load(ctx context.Context, model string) error

@@ -213,7 +213,7 @@ func TestAKilledServer(t *testing.T) {
 		require.NoError(t, s.Load(t.Context(), "m"))
 		require.NoError(t, syscall.Kill(s.ServerPID(), syscall.SIGKILL))
 		await(t, s)
-		require.Contains(t, s.Death(), "signal killed")
+		require.Contains(t, s.Death(), "signal: killed")
 		require.Error(t, s.Load(t.Context(), "m"))
 	})
 }
@@ -261,7 +261,7 @@ func TestALoadInWhichTheServerDies(t *testing.T) {
 	var died *LoadError
 	require.ErrorAs(t, s.Load(t.Context(), "m"), &died)
 	require.True(t, died.Died)
-	require.ErrorContains(t, died, "exited with status 7")
+	require.ErrorContains(t, died, "exit status 7")
 }
 
 func TestAServerThatDoesNotStartSaysWhy(t *testing.T) {
@@ -269,7 +269,7 @@ func TestAServerThatDoesNotStartSaysWhy(t *testing.T) {
 	onServers(t, func(t *testing.T, server string, env map[string]string) {
 		w := newWorld(t, server, env, func(o *ProcessOptions) { o.Arguments = []string{"--no-such-flag"} })
 		_, err := w.driver.Start(t.Context(), w.spec())
-		require.ErrorContains(t, err, "exited with status 1")
+		require.ErrorContains(t, err, "exit status 1")
 	})
 }
 

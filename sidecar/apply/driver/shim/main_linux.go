@@ -89,7 +89,7 @@ func run(dir string) error {
 	_ = os.Stdout.Close()
 
 	status := k.reap(logged)
-	ended := "tritonserver " + describe(status)
+	ended := "tritonserver exited: " + describe(status)
 	if last := k.log.errors(); last != "" {
 		ended += "; it logged: " + last
 	}
@@ -299,9 +299,9 @@ func childOf(info *unix.Siginfo) int {
 func describe(s syscall.WaitStatus) string {
 	switch {
 	case s.Signaled():
-		return "was ended by signal " + s.Signal().String()
+		return "signal: " + s.Signal().String()
 	default:
-		return fmt.Sprintf("exited with status %d", s.ExitStatus())
+		return fmt.Sprintf("exit status %d", s.ExitStatus())
 	}
 }
 

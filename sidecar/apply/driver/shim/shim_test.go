@@ -83,7 +83,7 @@ func TestServerEndsByItself(t *testing.T) {
 	h, err := start(root, "one", `echo said; echo 'E1121 03:17:42.123456 7 a.cc:1] "no memory"' >&2; exit 7`)
 	require.NoError(t, err)
 	ended(t, h)
-	require.Equal(t, "tritonserver exited with status 7; it logged: no memory", h.Death())
+	require.Equal(t, "tritonserver exited: exit status 7; it logged: no memory", h.Death())
 	log, err := os.ReadFile(filepath.Join(root, "one.log"))
 	require.NoError(t, err)
 	require.Contains(t, string(log), "said\n")
@@ -97,14 +97,14 @@ func TestTerminateAndKill(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, h.Terminate())
 	ended(t, h)
-	require.Equal(t, "tritonserver was ended by signal terminated", h.Death())
+	require.Equal(t, "tritonserver exited: signal: terminated", h.Death())
 
 	// One that ignores SIGTERM is killed with its children.
 	h, err = start(t.TempDir(), "two", "trap '' TERM; sleep 1000 & wait")
 	require.NoError(t, err)
 	child := childOf(t, h.ServerPID(), "sleep")
 	require.NoError(t, h.Kill(context.Background()))
-	require.Equal(t, "tritonserver was ended by signal killed", h.Death())
+	require.Equal(t, "tritonserver exited: signal: killed", h.Death())
 	require.False(t, runs(child))
 }
 
