@@ -99,7 +99,7 @@ func TestPlanApplyUnderLoadLosesNothing(t *testing.T) {
 			require.EventuallyWithT(t, func(collect *assert.CollectT) {
 				servers := 0
 				for _, p := range processesOf(t, c) {
-					if p.parent == c.Pid() && strings.Contains(p.environment, "\x00CONCH_PARTITION=") {
+					if p.parent == c.Pid() && strings.Contains(p.command, "\x00shim\x00") {
 						servers++
 					}
 				}
