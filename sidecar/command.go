@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,6 +31,8 @@ import (
 type process struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	// leave is set before the command's context ends if servers shall go on.
+	leave *atomic.Bool
 }
 
 // flags are what the command line says over the file.
@@ -79,7 +82,7 @@ Watch Triton servers that run already, and change nothing of theirs:
 	root.Flags().StringVar(&f.admin, "admin", "", "address of the admin API: unix:///path, host:port, or off")
 	root.Flags().StringVar(&f.logLevel, "log-level", "", "debug, info, warn or error")
 	root.Flags().StringVar(&f.logFormat, "log-format", "", "auto, json or text")
-	root.AddCommand(configCommand(p), initCommand(p), shimCommand(), evaluateCommand(p))
+	root.AddCommand(configCommand(p), initCommand(p), stopCommand(p, &flags{}), shimCommand(), evaluateCommand(p))
 	return root
 }
 
@@ -202,6 +205,9 @@ func serve(ctx context.Context, p process, f flags) error {
 	s, err := newServer(ctx, serverOptions{config: settings, version: build(), policies: policies, log: log})
 	if err != nil {
 		return err
+	}
+	if p.leave != nil {
+		s.leave = p.leave
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)

@@ -12,18 +12,23 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 )
 
 func main() {
-	// The first signal drains, the second one kills: signal.NotifyContext gives up
-	// the signal once stop is called.
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	// The first signal drains, the second one kills: signals are given up after the
+	// first.
+	ctx, stop := context.WithCancel(context.Background())
+	leave := &atomic.Bool{}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, leaveSignal)
 	go func() {
-		<-ctx.Done()
+		leave.Store(<-signals == leaveSignal)
 		stop()
+		signal.Stop(signals)
 	}()
-	if err := newCommand(process{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}).ExecuteContext(ctx); err != nil {
+	if err := newCommand(process{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, leave: leave}).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "conch:", err)
 		os.Exit(1)
 	}

@@ -91,7 +91,7 @@ type server struct {
 	fronts
 
 	// leave: the servers of conch's own go on when it stops.
-	leave atomic.Bool
+	leave *atomic.Bool
 
 	// undo releases what was opened, last first.
 	undo []func() error
@@ -100,7 +100,7 @@ type server struct {
 // newServer opens everything and starts nothing. What it opened before a failure
 // is closed again.
 func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
-	s = &server{config: o.config, log: o.log}
+	s = &server{config: o.config, log: o.log, leave: &atomic.Bool{}}
 	s.listeners, s.gated, s.opened = map[string]net.Listener{}, map[string]*gate.Listener{}, make(chan struct{})
 	defer func() {
 		if err != nil {
@@ -115,6 +115,11 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	if err != nil {
 		return s, err
 	}
+	stopped, err := writeRunning(o.config.State)
+	if err != nil {
+		return s, err
+	}
+	s.later(stopped)
 	store, err := repo.Open(filepath.Join(o.config.State, "repository"), repo.Options{Emulated: o.config.Driver.Kind == config.DriverEmbedded})
 	if err != nil {
 		return s, err

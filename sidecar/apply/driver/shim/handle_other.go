@@ -8,6 +8,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 )
 
@@ -28,6 +29,9 @@ func Find(string) ([]*Handle, error) { return nil, nil }
 
 // RemoveSharedMemory has none to remove.
 func RemoveSharedMemory(string) error { return nil }
+
+// Identity is the id alone.
+func Identity(pid int) (string, error) { return strconv.Itoa(pid), nil }
 
 func (*Handle) Label() map[string]string   { return nil }
 func (*Handle) Name() string               { return "" }

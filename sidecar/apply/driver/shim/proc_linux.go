@@ -143,3 +143,13 @@ func RemoveSharedMemory(prefix string) error {
 	}
 	return err
 }
+
+// Identity names a process such that no other can be mistaken for it: its id, its
+// start time and the boot of the machine.
+func Identity(pid int) (string, error) {
+	p, err := identify(pid)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d %d %s", p.PID, p.Start, boot()), nil
+}
