@@ -116,7 +116,7 @@ func hostMemory() uint64 {
 func checkMPS(node *policy.Node, daemon mps.Daemon, log *slog.Logger) {
 	for _, g := range node.GetGpus() {
 		if !g.GetEmulated() && !g.GetSharesEnforced() {
-			log.Info("thread percentages are recorded, not enforced", "reason", "no MPS control daemon answers in "+daemon.PipeDirectory)
+			log.Info("thread percentages are recorded, not enforced", "reason", daemon.Reason)
 			return
 		}
 	}

@@ -163,7 +163,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	}
 
 	s.connections = s.maxConnections()
-	daemon := mps.Detect(os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), nil)
+	daemon := mps.Detect(ctx, os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), "")
 	node, err := machine(o.config, daemon, o.log)
 	if err != nil {
 		return s, err

@@ -102,6 +102,9 @@ func (l *loop) starting(v *server) func(context.Context, *task) outcome {
 		return outcome{err: err, note: func(l *loop) {
 			if err != nil {
 				l.remove(v)
+				if !l.wants(v) {
+					l.sweep(spec)
+				}
 				if !superseded {
 					f := l.starts[v.Key]
 					f.Attempts++
@@ -136,8 +139,7 @@ func (l *loop) remove(v *server) {
 // start makes the directory of a server and starts it.
 func (r *Reconciler) start(ctx context.Context, spec *driver.Spec) (driver.Server, error) {
 	if spec.RepositoryDir = r.o.Driver.Repository(spec.GPU.GetId()); spec.RepositoryDir == "" {
-		// The same name for the same process: after a restart the files are there.
-		spec.RepositoryDir = filepath.Join(r.o.Dir, safe(spec.Partition.GetId())+"-"+spec.Hash, "repository")
+		spec.RepositoryDir = filepath.Join(r.directory(*spec), "repository")
 		if err := os.MkdirAll(spec.RepositoryDir, 0o755); err != nil {
 			return nil, err
 		}
@@ -150,6 +152,33 @@ func (r *Reconciler) start(ctx context.Context, spec *driver.Spec) (driver.Serve
 		return nil, errors.Join(context.Cause(ctx), s.Stop(context.WithoutCancel(ctx)))
 	}
 	return s, err
+}
+
+// directory is what a server has for itself in Dir. The same process has the same
+// one: after a restart its files are there.
+func (r *Reconciler) directory(spec driver.Spec) string {
+	return filepath.Join(r.o.Dir, safe(spec.Partition.GetId())+"-"+spec.Hash)
+}
+
+// sweep removes the directory of a server that is gone and not wanted any more. It
+// is moved aside at once, so that another server may have its name.
+func (l *loop) sweep(spec driver.Spec) {
+	if l.r.o.Driver.Repository(spec.GPU.GetId()) != "" {
+		return
+	}
+	l.swept++
+	aside := filepath.Join(l.r.o.Dir, fmt.Sprintf(".gone-%d", l.swept))
+	if err := os.Rename(l.r.directory(spec), aside); err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			l.r.o.Logger.Warn("the directory of a server that is gone could not be removed", "error", err)
+		}
+		return
+	}
+	l.r.tasks.Go(func() {
+		if err := os.RemoveAll(aside); err != nil {
+			l.r.o.Logger.Warn("the directory of a server that is gone could not be removed", "error", err)
+		}
+	})
 }
 
 // settings tells a server what clients have set. It serves all the same where it

@@ -46,10 +46,11 @@ type loop struct {
 	table *router.Table
 	// swapped: table is in force. Where it is not, nothing is taken down.
 	swapped bool
-	states  map[string]routeState
 	waiters []waiter
 	alarm   *time.Timer
 	closing bool
+	// swept counts the directories that were removed.
+	swept int
 	// nothingNew: what the loop was told last changes nothing.
 	nothingNew bool
 }
@@ -85,11 +86,6 @@ type conditionKey struct {
 	kind             decide.ConditionKind
 }
 
-type routeState struct {
-	up     bool
-	reason string
-}
-
 // waiter waits in Settle.
 type waiter struct {
 	generation uint64
@@ -102,7 +98,7 @@ func newLoop(r *Reconciler) *loop {
 	return &loop{
 		r: r, files: files{}, specs: map[decide.Key]driver.Spec{}, restarts: map[string]int{}, reasons: map[string]string{},
 		starts: map[decide.Key]decide.Failure{}, loads: map[decide.Load]decide.Failure{}, errs: map[decide.Load]error{},
-		measured: map[string]measuring{}, accepts: map[string]bool{}, under: map[decide.Slot]*task{}, since: map[conditionKey]time.Time{}, states: map[string]routeState{},
+		measured: map[string]measuring{}, accepts: map[string]bool{}, under: map[decide.Slot]*task{}, since: map[conditionKey]time.Time{},
 	}
 }
 
@@ -182,7 +178,13 @@ func (l *loop) set(d *Desired) {
 	l.forget()
 	l.remember(d.Revision)
 	l.desired = d
+	before := l.specs
 	l.want, l.specs = wanted(d, l.r.o.Driver)
+	for k, spec := range before {
+		if _, still := l.specs[k]; !still && !slices.ContainsFunc(l.servers, func(v *server) bool { return v.Key == k }) {
+			l.sweep(spec)
+		}
+	}
 	for k := range l.starts {
 		if _, still := l.specs[k]; !still {
 			delete(l.starts, k)
@@ -274,7 +276,11 @@ func (l *loop) died(v *server) {
 			t.cancel() // a load finds out by itself what became of its server
 		}
 	}
-	if !l.wants(v) || l.desired == nil {
+	if l.desired == nil {
+		return
+	}
+	if !l.wants(v) {
+		l.sweep(v.process.Spec())
 		return
 	}
 	reason := v.process.Death()
@@ -426,6 +432,11 @@ func (l *loop) close() []*server {
 // route puts the decision's routes in force.
 func (l *loop) route() {
 	t := l.tableOf(l.last.Routes)
+	for _, p := range l.last.Routes.Partitions {
+		if p.Server == 0 { // said before the table names it, so that no request goes there
+			l.r.o.Router.SetPartitionState(p.ID, false, "its server is to come")
+		}
+	}
 	if !l.swapped || l.table == nil || !sameTable(l.table, t) {
 		if err := l.r.o.Router.Swap(l.r.life, t); err != nil {
 			if l.swapped || l.table == nil {
@@ -436,16 +447,10 @@ func (l *loop) route() {
 		}
 		l.table, l.swapped = t, true
 	}
-	states := map[string]routeState{}
 	for _, p := range l.last.Routes.Partitions {
-		states[p.ID] = routeState{up: p.Server != 0, reason: "its server is to come"}
 		if p.Server != 0 {
-			states[p.ID] = routeState{up: true}
 			l.server(p.Server).routes[p.ID] = true
+			l.r.o.Router.SetPartitionState(p.ID, true, "")
 		}
 	}
-	for id, s := range states {
-		l.r.o.Router.SetPartitionState(id, s.up, s.reason)
-	}
-	l.states = states
 }

@@ -7,10 +7,17 @@
 package mps
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/conch-serving/conch/plugins/policy"
 )
@@ -18,26 +25,65 @@ import (
 // DefaultPipeDirectory is where CUDA looks for the daemon unless told otherwise.
 const DefaultPipeDirectory = "/tmp/nvidia-mps"
 
+// ControlProgram is the daemon's own client, which comes with the GPU driver.
+const ControlProgram = "nvidia-cuda-mps-control"
+
+// patience is how long the daemon may take to answer.
+const patience = 2 * time.Second
+
 // Daemon is the MPS control daemon of a machine as Detect found it.
 type Daemon struct {
 	// PipeDirectory is CUDA_MPS_PIPE_DIRECTORY.
 	PipeDirectory string
-	// Running reports that the daemon's control pipe exists.
+	// Running reports that the daemon answers.
 	Running bool
+	// Reason says why it is not used, where it does not.
+	Reason string
+	// ThreadPercentage is the daemon's default for its clients, which theirs can only
+	// tighten; 0 where it does not say.
+	ThreadPercentage float64
 }
 
-// Detect looks for the daemon's control pipe in pipeDirectory, or in
-// DefaultPipeDirectory if that is empty. The pipe of a daemon that was killed
-// remains, so that Running can be wrong one way only.
-func Detect(pipeDirectory string, stat func(string) (fs.FileInfo, error)) Daemon {
+// Detect asks the daemon behind pipeDirectory, or DefaultPipeDirectory if that is
+// empty, for its default thread percentage, through control (empty means
+// ControlProgram on the path). That its pipe exists says nothing: it outlives the
+// daemon.
+func Detect(ctx context.Context, pipeDirectory, control string) Daemon {
 	if pipeDirectory == "" {
 		pipeDirectory = DefaultPipeDirectory
 	}
-	if stat == nil {
-		stat = os.Stat
+	d := Daemon{PipeDirectory: pipeDirectory}
+	info, err := os.Stat(filepath.Join(pipeDirectory, "control"))
+	if err != nil || info.Mode()&fs.ModeNamedPipe == 0 {
+		d.Reason = "no MPS control daemon has its pipe in " + pipeDirectory
+		return d
 	}
-	info, err := stat(filepath.Join(pipeDirectory, "control"))
-	return Daemon{PipeDirectory: pipeDirectory, Running: err == nil && info.Mode()&fs.ModeNamedPipe != 0}
+	if control == "" {
+		control = ControlProgram
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	command := exec.CommandContext(ctx, control)
+	command.Env = append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+pipeDirectory)
+	command.Stdin = strings.NewReader("get_default_active_thread_percentage\n")
+	command.WaitDelay = 100 * time.Millisecond
+	answer, err := command.CombinedOutput()
+	said := strings.TrimSpace(string(answer))
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		d.Reason = fmt.Sprintf("%s is not on the path, so that the daemon in %s cannot be asked whether it lives", control, pipeDirectory)
+	case ctx.Err() != nil:
+		d.Reason = fmt.Sprintf("the MPS control daemon in %s did not answer within %s", pipeDirectory, patience)
+	case err != nil:
+		d.Reason = fmt.Sprintf("the MPS control daemon in %s does not answer: %s (%v)", pipeDirectory, said, err)
+	default:
+		if d.ThreadPercentage, err = strconv.ParseFloat(said, 64); err != nil {
+			d.Reason = fmt.Sprintf("the MPS control daemon in %s answers %q, which is no thread percentage", pipeDirectory, said)
+			return d
+		}
+		d.Running = true
+	}
+	return d
 }
 
 // Share is how a partition's share of its GPU is put into force.
@@ -65,7 +111,7 @@ func Of(p *policy.Partition, g *policy.GPU, d Daemon) Share {
 	}
 	s := Share{Environment: []string{"CUDA_VISIBLE_DEVICES=" + device}}
 	if !d.Running {
-		s.Reason = "no MPS control daemon answers in " + d.PipeDirectory
+		s.Reason = cmp.Or(d.Reason, "no MPS control daemon answers in "+d.PipeDirectory)
 		return s
 	}
 	s.Enforced = true

@@ -52,13 +52,30 @@ func TestShares(t *testing.T) {
 	}
 }
 
+// The daemon is asked, by a fake of its own client.
 func TestDetect(t *testing.T) {
 	dir := t.TempDir()
-	require.Equal(t, mps.Daemon{PipeDirectory: dir}, mps.Detect(dir, nil))
+	control := func(script string) string {
+		path := filepath.Join(t.TempDir(), mps.ControlProgram)
+		require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\nread command\n"+script), 0o700))
+		return path
+	}
+	lives := control(`test "$command $CUDA_MPS_PIPE_DIRECTORY" = "get_default_active_thread_percentage ` + dir + `" && echo 80.0`)
+	require.Contains(t, mps.Detect(t.Context(), dir, lives).Reason, "no MPS control daemon has its pipe in "+dir)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "control"), nil, 0o600))
-	require.False(t, mps.Detect(dir, nil).Running, "a plain file is no daemon")
+	require.False(t, mps.Detect(t.Context(), dir, lives).Running, "a plain file is no daemon")
 	require.NoError(t, os.Remove(filepath.Join(dir, "control")))
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "control"), 0o600))
-	require.Equal(t, mps.Daemon{PipeDirectory: dir, Running: true}, mps.Detect(dir, nil))
-	require.Equal(t, mps.DefaultPipeDirectory, mps.Detect("", os.Stat).PipeDirectory)
+	require.Equal(t, mps.Daemon{PipeDirectory: dir, Running: true, ThreadPercentage: 80}, mps.Detect(t.Context(), dir, lives))
+	for script, why := range map[string]string{
+		"echo Cannot find MPS control daemon process; exit 1": "does not answer: Cannot find MPS control daemon process",
+		"echo what":       `answers "what", which is no thread percentage`,
+		"exec sleep 1000": "did not answer within",
+	} {
+		d := mps.Detect(t.Context(), dir, control(script))
+		require.False(t, d.Running, script)
+		require.Contains(t, d.Reason, why)
+	}
+	require.Contains(t, mps.Detect(t.Context(), dir, "no-such-program").Reason, "is not on the path")
+	require.Equal(t, mps.DefaultPipeDirectory, mps.Detect(t.Context(), "", "").PipeDirectory)
 }
