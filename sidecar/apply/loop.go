@@ -206,6 +206,16 @@ func (l *loop) set(d *Desired) {
 	}
 }
 
+// calls are the models that the steps of a loaded one call, as far as is known.
+func (l *loop) calls(model, revision string) (all []string) {
+	if m := l.files[fileKey(model, revision)]; m != nil {
+		for _, step := range m.Config.GetEnsembleScheduling().GetStep() {
+			all = append(all, step.GetModelName())
+		}
+	}
+	return all
+}
+
 // forget drops the files that neither a server has nor the desired state.
 func (l *loop) forget() {
 	kept := files{}
@@ -349,7 +359,7 @@ func (l *loop) looked(v *server, look uint64, found map[string]string) {
 		}
 		l.nothingNew = false
 		// It serves, or served the conch before this one.
-		v.Loaded[model] = decide.Loaded{Revision: revision, Answers: true, Tried: true, Memory: l.want.Models[model].Memory}
+		v.Loaded[model] = decide.Loaded{Revision: revision, Answers: true, Tried: true, Memory: l.want.Models[model].Memory, Calls: l.calls(model, revision)}
 		delete(v.Hung, model)
 	}
 	if first && !v.told {
@@ -438,7 +448,12 @@ func (l *loop) route() {
 		}
 	}
 	if !l.swapped || l.table == nil || !sameTable(l.table, t) {
-		if err := l.r.o.Router.Swap(l.r.life, t); err != nil {
+		began := time.Now()
+		err := l.r.o.Router.Swap(l.r.life, t)
+		if l.r.o.OnAction != nil {
+			l.r.o.OnAction(Action{Kind: decide.Swap, Start: began, Duration: time.Since(began), Err: err})
+		}
+		if err != nil {
 			if l.swapped || l.table == nil {
 				l.r.o.Logger.Error("the route table could not be put in force; nothing is taken down, and it is tried again", "error", err)
 			}

@@ -133,6 +133,9 @@ func (l *loop) settle() {
 		if w.ctx.Err() != nil {
 			return true
 		}
+		if w.generation == 0 {
+			w.generation = l.desired.Generation
+		}
 		if w.generation < l.desired.Generation {
 			w.result <- ErrSuperseded
 			return true

@@ -98,7 +98,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 			return proposal, result, nil
 		}
 		// It is desired already, and may have failed a moment ago.
-		return proposal, result, about(o.model, c.settle(ctx, c.generation, o))
+		return proposal, result, about(o.model, c.settle(ctx, c.generation, o, proposal))
 	}
 	if !o.apply {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "proposed", proposal.Duration)
@@ -245,7 +245,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 		c.collect(context.WithoutCancel(ctx), in.files.ID)
 	}
 	c.metrics.Serving(next.Revision, next.AppliedAt)
-	failed := c.settle(ctx, generation, o)
+	failed := c.settle(ctx, generation, o, p)
 	c.setStarting("")
 	fields := c.took()
 	fields["plan"], fields["policy"], fields["diff"] = strconv.FormatUint(next.Revision, 10), p.Plan.GetPolicy(), strings.TrimSpace(p.Diff.Text())
@@ -257,6 +257,9 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	// A warm-up has just measured what was loaded.
 	c.pushProfiles(c.recorder.Profiles())
 	c.countPartitions()
+	if o.model != "" && errors.Is(failed, errHurry) {
+		return errHurry
+	}
 	return about(o.model, failed)
 }
 
@@ -273,7 +276,7 @@ func about(model string, failed error) error {
 var errHurry = errors.New("its servers are still coming to it")
 
 // settle waits for the servers. The error says what does not serve yet.
-func (c *Control) settle(ctx context.Context, generation uint64, o order) error {
+func (c *Control) settle(ctx context.Context, generation uint64, o order, p *Proposal) error {
 	select {
 	case <-c.hurry: // of whoever waited before
 	default:
@@ -287,10 +290,23 @@ func (c *Control) settle(ctx context.Context, generation uint64, o order) error 
 		case <-waiting.Done():
 		}
 	}()
-	if o.model != "" {
-		return c.reconciler.Settle(waiting, generation, o.model)
+	if o.model == "" {
+		return c.reconciler.Settle(waiting, generation)
 	}
-	return c.reconciler.Settle(waiting, generation)
+	// What else the plan brings is waited for, such as an ensemble that calls the
+	// model; what was there and fails is nobody's affair here.
+	if err := c.reconciler.Settle(waiting, generation, append(brings(p), o.model)...); err == nil || errors.Is(err, errHurry) {
+		return err
+	}
+	return c.reconciler.Settle(waiting, generation, o.model)
+}
+
+// brings are the models that a proposal loads.
+func brings(p *Proposal) (models []string) {
+	for _, l := range p.Diff.Loads {
+		models = append(models, l.Instance.GetModel())
+	}
+	return models
 }
 
 // took sums up the seconds of what was done for a plan by kind of action.

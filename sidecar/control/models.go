@@ -57,7 +57,16 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 	}
 	c.take(files, author, reason)
 	c.reconciler.Retry(o.Model)
-	if _, _, err := c.cycle(ctx, order{author: author, reason: reason, apply: true, model: o.Model}); err != nil {
+	_, _, err = c.cycle(ctx, order{author: author, reason: reason, apply: true, model: o.Model})
+	if errors.Is(err, errHurry) {
+		// It is desired. Others plan meanwhile; the client waits on.
+		c.release()
+		err = about(o.Model, c.reconciler.Settle(ctx, 0, c.callers(files, o.Model)...))
+		if turn := c.acquire(context.WithoutCancel(ctx)); turn != nil {
+			return turn
+		}
+	}
+	if err != nil {
 		var refused *driver.LoadError
 		if !serves && errors.As(err, &refused) && refused.Model == o.Model {
 			return err // it is shown as failed, and tried again
@@ -90,11 +99,28 @@ func (c *Control) Unload(ctx context.Context, model, author string, dependents b
 	c.take(files, author, reason)
 	// The client's impatience must not stop an unload half-way.
 	whole := context.WithoutCancel(ctx)
-	if err := c.unload(whole, order{author: author, reason: reason, model: model}); err != nil {
+	err = c.unload(whole, order{author: author, reason: reason, model: model})
+	if errors.Is(err, errHurry) {
+		err = c.reconciler.Settle(whole, 0, model) // which takes a moment: the route table is another then
+	}
+	if err != nil {
 		return errors.Join(err, c.takeBack(whole, before.files, reason, err))
 	}
 	c.event(Event{Kind: EventModelUnloaded, Author: author, Message: "model " + model + " is unloaded", Fields: map[string]string{"model": model, "revision": files.ID}})
 	return nil
+}
+
+// callers are a model and the ensembles that call it.
+func (c *Control) callers(files *repo.Revision, model string) []string {
+	all := []string{model}
+	for _, m := range files.Models {
+		for _, step := range m.Config.GetEnsembleScheduling().GetStep() {
+			if step.GetModelName() == model {
+				all = append(all, m.Name)
+			}
+		}
+	}
+	return all
 }
 
 // leaving are the models that an unload takes out of service.

@@ -273,6 +273,9 @@ func (j *judgement) instances(p Partition, v *Server) {
 		case wants[model] && !j.released[place{v.ID, model}]:
 		case j.routed[place{v.ID, model}]:
 			j.condition(Condition{Partition: p.Partition, Model: model, Kind: IsRetiring, Reason: "it serves until enough of its new places are ready"})
+		case j.called(v, model, wants):
+			// Triton never ends the unload of a model whose ensemble is being unloaded.
+			j.condition(Condition{Partition: p.Partition, Model: model, Kind: IsUnloading, Reason: "after the ensemble that calls it"})
 		default:
 			j.act(Action{Kind: Unload, Key: v.Key, Server: v.ID, Model: model})
 			j.condition(Condition{Partition: p.Partition, Model: model, Kind: IsUnloading, Reason: "once its last request is answered"})
@@ -359,6 +362,16 @@ func (j *judgement) instance(p Partition, v *Server, model string, wants map[str
 	}
 	j.condition(c)
 	return Action{}, false
+}
+
+// called reports that an ensemble that leaves a server calls a model.
+func (j *judgement) called(v *Server, model string, wants map[string]bool) bool {
+	for other, l := range v.Loaded {
+		if other != model && !wants[other] && slices.Contains(l.Calls, model) && !slices.Contains(v.Loaded[model].Calls, other) {
+			return true
+		}
+	}
+	return false
 }
 
 // others reports that a server serves something else.

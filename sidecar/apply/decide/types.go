@@ -132,6 +132,8 @@ type Loaded struct {
 	Answers bool
 	// Tried: a request was answered with these very files.
 	Tried bool
+	// Calls are the models that its steps call.
+	Calls []string
 	// Memory in bytes, and the MaxBatch of its place, as they were wanted last.
 	Memory   uint64
 	MaxBatch int
@@ -151,6 +153,8 @@ const (
 	Stop Kind = "stop"
 	// Kill ends a broken server at once.
 	Kill Kind = "kill"
+	// Swap replaces the route table. It is never among Decision.Actions: Routes says it.
+	Swap Kind = "swap"
 )
 
 // Action is something that should be under way. Equal actions are the same one.

@@ -281,6 +281,7 @@ func (a *Aggregate) ModelConfig(ctx context.Context, r *tritonpb.ModelConfigRequ
 	for _, p := range a.with(r.GetName()) {
 		answer, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.ModelConfig, r)
 		if err == nil {
+			delete(answer.GetConfig().GetParameters(), revisionParameter)
 			answer.Config = asWritten(answer.GetConfig(), m.Written)
 			return answer, nil
 		}

@@ -9,6 +9,9 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
+// revisionParameter is repo.RevisionParameter: what Conch staged, which is nobody else's affair.
+const revisionParameter = "conch_revision"
+
 // asWritten puts the dynamic_batching that an author wrote back into a configuration that a partition reports, completed
 // as a server completes it: without preferred sizes, a full batch is preferred (model configuration, "Dynamic Batcher").
 func asWritten(reported, written *tritonpb.ModelConfig) *tritonpb.ModelConfig {
