@@ -357,17 +357,21 @@ func (l *loop) unloading(v *server, a decide.Action) func(context.Context, *task
 	s, r, routes := v.process, l.r, keys(v.routes)
 	return func(ctx context.Context, t *task) outcome {
 		r.drained(ctx, routes, a.Model)
-		if ctx.Err() != nil {
-			return outcome{err: context.Cause(ctx)} // wanted again
+		if !r.finally(ctx, t, func() {
+			loaded := v.Loaded[a.Model]
+			loaded.Leaving = true
+			v.Loaded[a.Model] = loaded
+		}) {
+			return outcome{err: context.Canceled} // wanted again
 		}
-		t.final.Store(true)
-		err := r.unload(ctx, s, a.Model)
+		err := r.unload(context.WithoutCancel(ctx), s, a.Model)
 		return outcome{err: err, note: func(*loop) {
 			if err == nil {
 				delete(v.Loaded, a.Model)
 				return
 			}
 			// The next look says what the server has.
+			delete(v.Loaded, a.Model)
 			l.r.o.Logger.Warn("a model could not be unloaded; it is tried again", "partition", v.Partition, "model", a.Model, "error", err)
 		}}
 	}
@@ -381,6 +385,26 @@ func (r *Reconciler) unload(ctx context.Context, s driver.Server, model string) 
 		return err
 	}
 	return r.o.Repository.Unstage(within, s.Spec().RepositoryDir, model)
+}
+
+// finally has the loop agree that an action cannot be called off from now on, and
+// note that: what it takes down is not routed to again in the same moment. False
+// where it was called off.
+func (r *Reconciler) finally(ctx context.Context, t *task, note func()) bool {
+	agreed := make(chan struct{})
+	r.box.put(func(*loop) {
+		if ctx.Err() == nil {
+			t.final.Store(true)
+			note()
+			close(agreed)
+		}
+	})
+	select {
+	case <-agreed:
+		return true
+	case <-ctx.Done():
+		return t.final.Load()
+	}
 }
 
 // drained waits until the last lease is back, as long as DrainTimeout.
@@ -416,11 +440,9 @@ func (l *loop) ending(v *server, kind decide.Kind) func(context.Context, *task) 
 			return outcome{err: err, note: func(l *loop) { l.died(v); v.watch.stop() }}
 		}
 		r.drained(ctx, routes, "")
-		if ctx.Err() != nil {
-			return outcome{err: context.Cause(ctx)} // wanted again
+		if !r.finally(ctx, t, func() { v.Phase = decide.Stopping }) {
+			return outcome{err: context.Canceled} // wanted again
 		}
-		t.final.Store(true)
-		r.box.put(func(l *loop) { v.Phase = decide.Stopping })
 		v.watch.stop()
 		var errs []error
 		for _, model := range leaving {

@@ -86,7 +86,7 @@ func (l *loop) stateOf(v *server) PartitionState {
 		s.Reason = l.reasons[v.Partition]
 	}
 	for model, loaded := range v.Loaded {
-		if loaded.Answers {
+		if loaded.Answers && !loaded.Leaving {
 			s.Models = append(s.Models, model)
 		}
 	}
@@ -119,7 +119,7 @@ func (l *loop) ready(k decide.Key, model string) bool {
 		}
 		loaded, has := v.Loaded[model]
 		revision := l.want.Models[model].Revision
-		return has && loaded.Answers && loaded.Tried && (revision == "" || loaded.Revision == revision)
+		return has && loaded.Answers && loaded.Tried && !loaded.Leaving && (revision == "" || loaded.Revision == revision)
 	}
 	return false
 }

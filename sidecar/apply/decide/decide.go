@@ -67,14 +67,14 @@ func (j *judgement) up(k Key) *Server {
 // serves reports that requests for the model may go to the server.
 func (j *judgement) serves(v *Server, model string) bool {
 	l, ok := v.Loaded[model]
-	return ok && l.Answers && v.Phase == Up && v.Broken == "" && !j.released[place{v.ID, model}] && !j.released[place{v.ID, ""}]
+	return ok && l.Answers && !l.Leaving && v.Phase == Up && v.Broken == "" && !j.released[place{v.ID, model}] && !j.released[place{v.ID, ""}]
 }
 
 // current reports that the server has the model as it is wanted.
 func (j *judgement) current(v *Server, model string) bool {
 	l, ok := v.Loaded[model]
 	want := j.want.Models[model].Revision
-	return ok && (want == "" || l.Revision == want)
+	return ok && !l.Leaving && (want == "" || l.Revision == want)
 }
 
 // failure of the wanted revision of a model on a server.

@@ -132,6 +132,8 @@ type Loaded struct {
 	Answers bool
 	// Tried: a request was answered with these very files.
 	Tried bool
+	// Leaving: its unload has begun, and cannot be called off.
+	Leaving bool
 	// Calls are the models that its steps call.
 	Calls []string
 	// Memory in bytes, and the MaxBatch of its place, as they were wanted last.
