@@ -11,6 +11,7 @@ import (
 
 	"github.com/conch-serving/conch/plugins/conch"
 	"github.com/conch-serving/conch/plugins/gpulet"
+	"github.com/conch-serving/conch/plugins/infaas"
 	"github.com/conch-serving/conch/plugins/nexus"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/static"
@@ -33,6 +34,7 @@ func constructors() map[string]func() policy.Policy {
 	return map[string]func() policy.Policy{
 		conch.Name:  func() policy.Policy { return conch.New(static.New(), nexus.New(), gpulet.New()) },
 		gpulet.Name: func() policy.Policy { return gpulet.New() },
+		infaas.Name: func() policy.Policy { return infaas.New() },
 		nexus.Name:  func() policy.Policy { return nexus.New() },
 		static.Name: func() policy.Policy { return static.New() },
 		usher.Name:  func() policy.Policy { return usher.New() },

@@ -24,8 +24,8 @@ func (f *Floor) Fail(model, cause string) { f.causes[model] = append(f.causes[mo
 
 // Rest gives a place to every model that has none, or fewer than the operator wants, in partitions that are there, else in new ones on hosts
 // that are empty, else in what is left of a host: models without load, and models that the policy knows too little of. It never counts on
-// a rate for them. Models that load on demand are left out.
-func (f *Floor) Rest() {
+// a rate for them. Models that load on demand are left out, and so are those excepted that the operator wants no instance of.
+func (f *Floor) Rest(except ...string) {
 	models := slices.Clone(f.Snapshot().GetModels())
 	slices.SortStableFunc(models, func(a, b *policy.Model) int {
 		return cmp.Or(
@@ -35,7 +35,7 @@ func (f *Floor) Rest() {
 	})
 	for _, m := range models {
 		name := m.GetName()
-		if m.GetOnDemand() && m.GetRate() == 0 {
+		if m.GetOnDemand() && m.GetRate() == 0 || slices.Contains(except, name) && f.Rule(name).MinInstances == 0 {
 			continue
 		}
 		for f.served(name) < f.want(name) && f.restOne(name) {
