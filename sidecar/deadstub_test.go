@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/sidecar/dispatch"
 )
@@ -28,7 +30,7 @@ func TestADeadStubRestartsItsPartitionOnce(t *testing.T) {
 		restarted <- partition
 		return <-release
 	}, slog.New(slog.DiscardHandler))
-	dead := errors.New("failed to process the request(s) for model 'm', message: Stub process 'm_0_0' is not healthy")
+	dead := status.Error(codes.Internal, "Stub process 'm_0_0' is not healthy.")
 	d.Executed(dispatch.Execution{Partition: "gpu0", Model: "m"})
 	d.Executed(dispatch.Execution{Partition: "gpu0", Model: "m", Err: errors.New("ValueError: stub")})
 	d.Executed(dispatch.Execution{Partition: "gpu0", Model: "m", Err: dead})
