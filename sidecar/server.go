@@ -42,6 +42,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 	"github.com/conch-serving/conch/sidecar/record"
+	"github.com/conch-serving/conch/sidecar/sim/evaluate"
 )
 
 // Bounds of a stop, after the drain that conch.yaml bounds.
@@ -70,6 +71,8 @@ type server struct {
 
 	dispatcher *dispatch.Dispatcher
 	reconciler *apply.Reconciler
+	// evaluations of plans run in a process of their own.
+	evaluations *evaluate.Child
 	// traces are recorded from the request path while somebody asks for one.
 	traces *record.Recorder
 	// servers are nil unless others run them.
@@ -184,8 +187,11 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 			files = s.servers.files
 		}
 	}
+	s.evaluations = evaluator(o.policies)
+	s.later(s.evaluations.Close)
 	s.control, err = control.New(control.Options{
-		Config: o.config, Nodes: []*policy.Node{node}, Repository: store, Attached: others, Requests: s.dispatcher, Recorder: recorder,
+		Evaluator: s.evaluations,
+		Config:    o.config, Nodes: []*policy.Node{node}, Repository: store, Attached: others, Requests: s.dispatcher, Recorder: recorder,
 		Metrics: planMetrics, DB: db, Logger: o.log.With("part", "control"), Version: o.version,
 		CheckDispatch: func(d *policy.Dispatch) error {
 			return checkDiscipline(d.GetDiscipline(), d.GetParameters(), d.GetDropPolicy())
@@ -300,10 +306,8 @@ func (s *server) newHost(o serverOptions, h control.Hooks) *policyhost.Host {
 	if own.Executable != "" {
 		third[own.Name] = policyhost.Executable{Path: own.Executable, SHA256: own.Checksum}
 	}
-	evaluations := evaluator(o.policies)
-	s.later(evaluations.Close)
 	host := policyhost.New(policyhost.Options{
-		Evaluator: evaluations,
+		Evaluator: s.evaluations,
 		Builtins:  policyhost.Beside(o.policies), Policies: third, Check: h.Check, OnEvent: h.PolicyEvent,
 		Logger: o.log.With("part", "policyhost"), Budget: own.Deadline.Std(),
 	})

@@ -253,15 +253,18 @@ func diff(p *control.Proposal) client.Diff {
 		FromRevision: p.FromRevision, Empty: p.Diff.Empty() && len(p.Reloads) == 0,
 		Text: p.Diff.Text(), Violations: violationsOf(p.Violations), Changes: []client.Change{},
 	}
+	if j := p.Judgement; j != nil {
+		out.Verdict, out.Judgement = string(j.Verdict), j.Text
+	}
 	add := func(action, partition, model, detail string) {
 		out.Changes = append(out.Changes, client.Change{Action: action, Partition: partition, Model: model, Detail: detail})
 	}
 	for _, q := range p.Diff.Start {
-		add("start", q.GetId(), "", fmt.Sprintf("%d%% of %s", q.GetThreadPercentage(), q.GPU()))
+		add("start", q.GetId(), "", fmt.Sprintf("%d%% of %s", q.GetThreadPercentage(), plan.Hosts(q)))
 	}
 	for _, r := range p.Diff.Replace {
 		add("replace", r.New.GetId(), "", fmt.Sprintf("%d%% of %s instead of %d%% of %s",
-			r.New.GetThreadPercentage(), r.New.GPU(), r.Old.GetThreadPercentage(), r.Old.GPU()))
+			r.New.GetThreadPercentage(), plan.Hosts(r.New), r.Old.GetThreadPercentage(), plan.Hosts(r.Old)))
 	}
 	for _, l := range p.Diff.Loads {
 		add("load", l.Partition.GetId(), instance(l.Instance), "")

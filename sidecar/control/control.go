@@ -110,6 +110,8 @@ type Options struct {
 	// Policies and Reconciler make the two parts that call back.
 	Policies   func(Hooks) (Policies, error)
 	Reconciler func(Hooks) (Reconciler, error)
+	// Evaluator weighs plans before they are applied; nil: only consent counts.
+	Evaluator Evaluator
 	// CheckDispatch says why the request path would refuse a plan's dispatch
 	// entry; it may be nil.
 	CheckDispatch func(*policy.Dispatch) error
@@ -128,6 +130,7 @@ type Control struct {
 	metrics    *observe.PlanMetrics
 	db         *bbolt.DB
 	policies   Policies
+	evaluator  Evaluator
 	reconciler Reconciler
 	clock      Clock
 	log        *slog.Logger
@@ -176,9 +179,10 @@ type Control struct {
 	spent map[string]time.Duration
 	// starting is why the loop has nothing to serve yet; empty once it has.
 	starting string
-	// failure and proposed are what was last written down about plans that did
+	// failure, holding and proposed are what was last written down about plans that did
 	// not come to serve: the same thing is not worth a second event.
 	failure  string
+	holding  string
 	proposed *policy.Plan
 
 	// moved says why attached servers are to be followed; empty where they are.
@@ -212,7 +216,7 @@ func New(o Options) (*Control, error) {
 		o.Clock = SystemClock()
 	}
 	c := &Control{
-		nodes: o.Nodes, repository: o.Repository, attached: o.Attached, requests: o.Requests, recorder: o.Recorder, metrics: o.Metrics, db: o.DB,
+		nodes: o.Nodes, repository: o.Repository, attached: o.Attached, requests: o.Requests, recorder: o.Recorder, evaluator: o.Evaluator, metrics: o.Metrics, db: o.DB,
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, starting: "not started yet",
@@ -298,7 +302,7 @@ func (c *Control) event(e Event) {
 	e = c.events.add(e)
 	level := slog.LevelInfo
 	switch e.Kind {
-	case EventPlanRejected, EventPlanFailed, EventApplyFailed, EventPartitionDown:
+	case EventPlanRejected, EventPlanHeld, EventPlanFailed, EventApplyFailed, EventPartitionDown:
 		level = slog.LevelWarn
 	}
 	c.log.Log(context.Background(), level, e.Message, "event", string(e.Kind), "id", e.ID, "author", e.Author, "reason", e.Reason)

@@ -126,6 +126,9 @@ type Proposal struct {
 	Plan       *policy.Plan
 	Diff       *plan.Diff
 	Violations plan.Violations
+	// Judgement says whether conch would apply the plan by itself; nil where there
+	// was nothing to judge.
+	Judgement *plan.Judgement
 	// Reloads are models whose files changed since they were loaded.
 	Reloads []string
 	// Duration is what the policy took.
@@ -187,6 +190,7 @@ const (
 	EventStarted         EventKind = "started"
 	EventPlanApplied     EventKind = "plan_applied"
 	EventPlanProposed    EventKind = "plan_proposed"
+	EventPlanHeld        EventKind = "plan_held"
 	EventPlanRejected    EventKind = "plan_rejected"
 	EventPlanFailed      EventKind = "plan_failed"
 	EventApplyFailed     EventKind = "apply_failed"

@@ -279,8 +279,17 @@ func newRigOn(t *testing.T, text, path string) *rig {
 	return newRigWith(t, settings(t, text), nil, path)
 }
 
+// newRigEvaluated makes one whose plans are weighed.
+func newRigEvaluated(t *testing.T, e control.Evaluator) *rig {
+	return newRigWith(t, settings(t, ""), nil, filepath.Join(t.TempDir(), "state.db"), e)
+}
+
 // newRigWith makes one in front of attached servers, if there are any.
-func newRigWith(t *testing.T, said *config.Config, attached control.Attached, path string) *rig {
+func newRigWith(t *testing.T, said *config.Config, attached control.Attached, path string, evaluators ...control.Evaluator) *rig {
+	var evaluator control.Evaluator
+	if len(evaluators) > 0 {
+		evaluator = evaluators[0]
+	}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true})
 	require.NoError(t, err)
 	recorder, err := observe.New(nil)
@@ -299,6 +308,7 @@ func newRigWith(t *testing.T, said *config.Config, attached control.Attached, pa
 		Policies:   func(h control.Hooks) (control.Policies, error) { r.policies.hooks = h; return r.policies, nil },
 		Reconciler: func(h control.Hooks) (control.Reconciler, error) { r.reconciler.hooks = h; return r.reconciler, nil },
 		Version:    control.Version{Version: "test"},
+		Evaluator:  evaluator,
 		CheckDispatch: func(d *policy.Dispatch) error {
 			if d.GetParameters()["delay"] == "soon" {
 				return errors.New("delay: soon is no duration")

@@ -27,7 +27,7 @@ import (
 //	1 observe   what is, as a snapshot
 //	2 ask       the policy, in its own process
 //	3 validate  its answer, which is not trusted
-//	4 diff      against the plan that serves
+//	4 diff      against the plan that serves; where nobody ordered it, weigh it
 //	5 desire    one durable write; the reconciler does the rest
 //	6 reconcile what is there comes to what is desired, model by model
 //	7 record    who, when, why, what changed, how long it took
@@ -44,6 +44,9 @@ type order struct {
 	ifRevision uint64
 	// dry keeps a question of an operator out of the event log.
 	dry bool
+	// weigh lets a plan be held back that loses names or goodput, or gains too
+	// little: nobody ordered it.
+	weigh bool
 	// model is the one that the order is about: a plan without it is no answer, and
 	// if its server refuses to load it the order has failed.
 	model string
@@ -100,6 +103,13 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 		// It is desired already, and may have failed a moment ago.
 		return proposal, result, about(o.model, c.settle(ctx, c.generation, o, proposal))
 	}
+	if (o.weigh || o.dry) && !in.given {
+		judgement := c.weighUp(ctx, snapshot, from.Plan.Plan, proposal.Plan, proposal.Diff, in.config)
+		proposal.Judgement = &judgement
+		if o.weigh && o.apply && judgement.Verdict != plan.VerdictApply {
+			return c.held(proposal, o, result)
+		}
+	}
 	if !o.apply {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "proposed", proposal.Duration)
 		if !o.dry && c.propose(proposal.Plan) {
@@ -121,6 +131,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 	}
 
 	// 7. record
+	c.news(&c.holding, "")
 	c.metrics.Planned(proposal.Plan.GetPolicy(), "applied", proposal.Duration)
 	c.planned(snapshot)
 	result.Changed, result.Plan, result.Duration = true, c.current().Plan, c.clock.Now().Sub(began)

@@ -221,7 +221,7 @@ func NewPlanMetrics(registry prometheus.Registerer) (*PlanMetrics, error) {
 }
 
 // Planned counts one question to a policy: result is applied, proposed,
-// unchanged, rejected or failed.
+// unchanged, held, rejected or failed.
 func (m *PlanMetrics) Planned(policy, result string, took time.Duration) {
 	m.plans.WithLabelValues(policy, result).Inc()
 	m.planning.WithLabelValues(policy).Observe(took.Seconds())

@@ -129,6 +129,10 @@ type Diff struct {
 	Text         string      `json:"text"`
 	Changes      []Change    `json:"changes"`
 	Violations   []Violation `json:"violations,omitempty"`
+	// Verdict says what conch would do by itself: apply, or hold the plan back for
+	// consent, loss or gain; Judgement is why. Empty where there is nothing to do.
+	Verdict   string `json:"verdict,omitempty"`
+	Judgement string `json:"judgement,omitempty"`
 }
 
 // Change is one line of a Diff.

@@ -71,6 +71,13 @@ func Draw(t *output.Table, d client.Diff) {
 	} else {
 		t.Line(strings.TrimRight(d.Text, "\n"))
 	}
+	switch d.Verdict {
+	case "":
+	case "apply":
+		t.Line("by itself conch applies it (mode control): " + d.Judgement)
+	default:
+		t.Line("by itself conch holds it back (" + d.Verdict + "): " + d.Judgement)
+	}
 	for _, v := range d.Violations {
 		t.Line("violation " + v.Code + " " + v.Subject + ": " + v.Text)
 	}

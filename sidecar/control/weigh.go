@@ -1,0 +1,56 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/plan"
+)
+
+// Evaluator says what would become of plans; a *evaluate.Child is one.
+type Evaluator interface {
+	Evaluate(ctx context.Context, s *policy.Snapshot, plans []*policy.Plan) ([]*policy.Outcome, error)
+}
+
+// weighTime bounds an evaluation: a plan that nobody can evaluate in time is
+// judged by what is known without.
+const weighTime = 20 * time.Second
+
+// weighUp judges a valid plan against the one in force, by the host's own
+// evaluation of both.
+func (c *Control) weighUp(ctx context.Context, s *policy.Snapshot, current, next *policy.Plan, d *plan.Diff, settings *config.Config) plan.Judgement {
+	margins := plan.Margins{Loss: settings.Changes.Loss, Horizon: settings.Changes.Horizon.Std().Seconds(), Payoff: settings.Changes.Payoff}
+	var now, then *policy.Outcome
+	if c.evaluator != nil && s.GetTraffic().GetDigest() != "" && len(current.GetPartitions()) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, weighTime)
+		defer cancel()
+		outcomes, err := c.evaluator.Evaluate(ctx, s, []*policy.Plan{plan.Living(s, current), next})
+		if err != nil {
+			c.log.Warn("a plan could not be evaluated and is judged without", "error", err)
+		} else {
+			now, then = outcomes[0], outcomes[1]
+		}
+	}
+	return plan.Judge(s, d, current, next, now, then, margins)
+}
+
+// held ends a cycle whose plan is valid and is not applied by itself: an operator
+// may still apply it.
+func (c *Control) held(p *Proposal, o order, result *ApplyResult) (*Proposal, *ApplyResult, error) {
+	c.metrics.Planned(p.Plan.GetPolicy(), "held", p.Duration)
+	c.planned(p.Snapshot)
+	if c.news(&c.holding, string(p.Judgement.Verdict)+" "+p.Diff.Summary()) {
+		c.event(Event{
+			Kind: EventPlanHeld, Author: o.author, Reason: o.reason, Duration: p.Duration,
+			Message: fmt.Sprintf("%s serves on, a plan of policy %s is held back: %s (%s)", c.servingName(), p.Plan.GetPolicy(), p.Judgement.Text, p.Diff.Summary()),
+			Fields:  map[string]string{"policy": p.Plan.GetPolicy(), "verdict": string(p.Judgement.Verdict)},
+		})
+	}
+	return p, result, nil
+}

@@ -1,0 +1,99 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/control"
+)
+
+// withoutA takes a model's last place away.
+func withoutA(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+	out, err := everywhere(ctx, s)
+	for _, p := range out.Partitions {
+		p.Instances = p.Instances[1:]
+	}
+	out.Dispatch = out.Dispatch[1:]
+	out.Unplaced = []*policy.Unplaced{{Model: "a", Text: "0/2 partitions: 2 latency"}}
+	return out, err
+}
+
+// goodput is an evaluator by the number of a plan's partitions.
+type goodput map[int]float64
+
+func (g goodput) Evaluate(_ context.Context, _ *policy.Snapshot, plans []*policy.Plan) ([]*policy.Outcome, error) {
+	var all []*policy.Outcome
+	for _, p := range plans {
+		all = append(all, &policy.Outcome{Goodput: g[len(p.GetPartitions())]})
+	}
+	return all, nil
+}
+
+// TestPlansThatNobodyWantsAreHeldBack: a valid plan that takes a name from clients, or halves what is served, waits for an operator's word;
+// his word is enough.
+func TestPlansThatNobodyWantsAreHeldBack(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer  func(context.Context, *policy.Snapshot) (*policy.Plan, error)
+		verdict string
+	}{
+		"a model's last place": {withoutA, "consent"},
+		"half of the goodput":  {firstOnly, "loss"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRigEvaluated(t, goodput{2: 100, 1: 50})
+				stop := r.start()
+				defer stop()
+				before := r.CurrentPlan()
+				r.policies.set(test.answer)
+				r.load(100*time.Second, 5, 0, .1)
+				require.Equal(t, before, r.CurrentPlan())
+				held := r.lastEvent(control.EventPlanHeld)
+				require.Equal(t, test.verdict, held.Fields["verdict"])
+				count := 0
+				for _, kind := range r.kinds() {
+					if kind == control.EventPlanHeld {
+						count++
+					}
+				}
+				require.Equal(t, 1, count, "the same plan is held back once")
+
+				p, err := r.Propose(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, test.verdict, string(p.Judgement.Verdict), "plan diff says what conch would do")
+				result, err := r.Apply(t.Context(), control.ApplyRequest{Author: "ada", Reason: "it is wanted"})
+				require.NoError(t, err)
+				require.True(t, result.Changed)
+			})
+		})
+	}
+}
+
+// TestALittleBetterEverySecondIsAppliedOnce: a policy that answers another plan each time, each a little better than the last, disturbs nobody.
+func TestALittleBetterEverySecondIsAppliedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRigEvaluated(t, goodput{2: 100, 1: 100.0001})
+		stop := r.start()
+		defer stop()
+		var turn atomic.Int64
+		r.policies.set(func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			out, err := firstOnly(ctx, s)
+			if turn.Add(1)%2 == 0 {
+				out.Partitions[0].Id = "other"
+			}
+			return out, err
+		})
+		r.load(200*time.Second, 50, 0, .1)
+		require.Greater(t, turn.Load(), int64(4))
+		require.Equal(t, 2, r.reconciler.count(), "fewer partitions disturb nobody; from there on each plan moves everything for nothing")
+		require.Equal(t, "gain", r.lastEvent(control.EventPlanHeld).Fields["verdict"])
+	})
+}
