@@ -7,9 +7,11 @@
 // dispatch.go is a request, read top-down: Infer looks the model up in the
 // route table, asks batch.Rules whether it may share an execution, queues it or
 // passes it through, and waits. What happens to it then is in the files beside
-// it: scheduler.go (the queue and its alarm), execute.go (one batch on one
-// partition), failure.go (lost partitions, retries, one by one), routetable.go
-// (how tables replace each other), profile.go (how l(b) reaches the queue).
+// it: admission.go (what may come in), queues.go (the queue and its alarm),
+// workers.go and execute.go (one batch on one partition, retries, one by one),
+// verdict.go (what became of it), table.go (a route table made ready for
+// requests), profile.go (how l(b) reaches the queue). Package router owns the
+// partitions.
 //
 // The request path never waits for the plan path: it reads one immutable table
 // through an atomic pointer, and Swap replaces it.

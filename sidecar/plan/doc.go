@@ -5,6 +5,8 @@
 // between the policy that answered and the steps that apply the answer:
 //
 //   - [Validate] says what is wrong with a plan, for a policy is not trusted;
+//   - [Judge] says whether a valid plan is worth what it disturbs, or waits for an
+//     operator;
 //   - [Compute] says what differs between two plans, in the order in which it
 //     must be done so that nothing stops serving before its successor serves;
 //   - [Explain] says why one model is where it is.
