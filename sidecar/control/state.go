@@ -17,8 +17,8 @@ const (
 	stateKey    = "state"
 )
 
-// state is what the loop itself keeps across restarts; plans are in the
-// journal of apply, profiles with observe, what clients loaded and unloaded is in
+// state is what the loop itself keeps across restarts; the plan in force is in
+// the desired state of apply, profiles with observe, what clients loaded and unloaded is in
 // the repository's revisions.
 type state struct {
 	Plan     uint64 `json:"plan"`
