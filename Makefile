@@ -95,9 +95,43 @@ e2e: build triton clients race ## end-to-end tests on a real tritonserver, and T
 # What is in deploy/, tried as far as one machine without containers and clusters can.
 .PHONY: deploy
 deploy: export CONCH_PROMETHEUS = $(CURDIR)/.cache/prometheus
-deploy: build prometheus ## tests of deploy/: rules and dashboard on a real Prometheus
+deploy: build prometheus package image-rootfs actionlint ## tests of deploy/: rules and dashboard on a real Prometheus, packages, image, unit
 	@echo '-- tests of deploy/' >&2
 	@$(GO) test -count=1 -timeout 15m ./e2e/deploy
+
+# What is shipped. conch finds GPUs through NVML, which Go binds by cgo: the conch of the packages is linked with glibc (2.34 or later), as Triton
+# itself is. That of the image, which stands in front of servers elsewhere, is static and sees no GPU.
+CONCH_VERSION ?= 0.0.0~$(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+CONCH_ARCH ?= $(shell $(GO) env GOARCH)
+SHIPPED = -trimpath -ldflags '-s -w'
+
+.PHONY: static
+static:
+	@mkdir -p bin/static
+	@echo '-- building static programs' >&2
+	@for p in conch=sidecar conch-policies=plugins tritonctl=tritonctl; do CGO_ENABLED=0 $(GO) build $(SHIPPED) -o "bin/static/$${p%=*}" "./$${p#*=}"; done
+
+.PHONY: package
+package: static tools ## Debian and RPM packages and a tarball, into bin/package
+	@mkdir -p bin/package
+	@CGO_ENABLED=1 $(GO) build $(SHIPPED) -o bin/package/conch ./sidecar
+	@cp bin/static/conch-policies bin/static/tritonctl bin/package/
+	@for kind in deb rpm; do CONCH_VERSION='$(CONCH_VERSION)' CONCH_ARCH='$(CONCH_ARCH)' .cache/bin/nfpm package -f deploy/package/nfpm.yaml -p $$kind -t bin/package/conch.$$kind >&2; done
+	@tar -C bin/package --transform 's,^,conch/,' --owner=0 --group=0 -czf bin/package/conch.tar.gz conch conch-policies tritonctl
+
+.PHONY: image-rootfs
+image-rootfs: static ## the root file system of deploy/docker/Dockerfile's image, into bin/rootfs
+	@deploy/docker/rootfs.sh bin/static bin/rootfs
+
+.PHONY: actionlint
+actionlint: tools ## checks .github/workflows
+	@.cache/bin/actionlint
+
+.PHONY: tools
+tools: .cache/bin/nfpm
+.cache/bin/nfpm: scripts/setup/deploy.sh scripts/setup/lib.sh
+	@echo '-- setting up nfpm and actionlint' >&2
+	@scripts/setup/deploy.sh; touch $@
 
 .PHONY: prometheus
 prometheus: ## promtool and Prometheus, into .cache/prometheus
