@@ -15,6 +15,7 @@ import (
 	"github.com/conch-serving/conch/plugins/nexus"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/static"
+	"github.com/conch-serving/conch/plugins/symphony"
 	"github.com/conch-serving/conch/plugins/usher"
 )
 
@@ -32,11 +33,12 @@ func New(name string) (policy.Policy, bool) {
 
 func constructors() map[string]func() policy.Policy {
 	return map[string]func() policy.Policy{
-		conch.Name:  func() policy.Policy { return conch.New(static.New(), nexus.New(), gpulet.New()) },
-		gpulet.Name: func() policy.Policy { return gpulet.New() },
-		infaas.Name: func() policy.Policy { return infaas.New() },
-		nexus.Name:  func() policy.Policy { return nexus.New() },
-		static.Name: func() policy.Policy { return static.New() },
-		usher.Name:  func() policy.Policy { return usher.New() },
+		conch.Name:    func() policy.Policy { return conch.New(static.New(), nexus.New(), gpulet.New()) },
+		gpulet.Name:   func() policy.Policy { return gpulet.New() },
+		infaas.Name:   func() policy.Policy { return infaas.New() },
+		nexus.Name:    func() policy.Policy { return nexus.New() },
+		static.Name:   func() policy.Policy { return static.New() },
+		symphony.Name: func() policy.Policy { return symphony.New() },
+		usher.Name:    func() policy.Policy { return usher.New() },
 	}
 }
