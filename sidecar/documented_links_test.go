@@ -74,14 +74,14 @@ func TestAnchors(t *testing.T) {
 	require.Equal(t, []string{"a-code-and-more-xy", "same", "same-1"}, anchors(t, page))
 }
 
-// pagesBelow are the Markdown files below a directory, those of tools and caches left out.
+// pagesBelow are the Markdown files below a directory, those of tools, caches and builds left out.
 func pagesBelow(t *testing.T, root string) (pages []string) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && path != root || d.Name() == "node_modules" || d.Name() == "testdata") {
+		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && path != root || d.Name() == "bin" || d.Name() == "testdata") {
 			return filepath.SkipDir
 		}
 		if filepath.Ext(path) == ".md" && d.Type().IsRegular() {
