@@ -182,7 +182,7 @@ func (k *keeper) reap(logged <-chan struct{}) syscall.WaitStatus {
 			k.mu.Unlock()
 			select {
 			case <-logged: // the last lines say why
-			case <-time.After(200 * time.Millisecond): // a child that left the group has the pipe open
+			case <-time.After(2 * time.Second): // a child that left the group has the pipe open
 			}
 		}
 		var status syscall.WaitStatus
