@@ -95,7 +95,8 @@ e2e: build triton clients race ## end-to-end tests on a real tritonserver, and T
 # What is in deploy/, tried as far as one machine without containers and clusters can.
 .PHONY: deploy
 deploy: export CONCH_PROMETHEUS = $(CURDIR)/.cache/prometheus
-deploy: build prometheus package image-rootfs actionlint ## tests of deploy/: rules and dashboard on a real Prometheus, packages, image, unit
+deploy: export CONCH_HELM = $(CURDIR)/.cache/bin/helm
+deploy: build prometheus package image-rootfs actionlint .cache/bin/helm ## tests of deploy/: rules and dashboard on a real Prometheus, packages, image, unit, chart
 	@echo '-- tests of deploy/' >&2
 	@$(GO) test -count=1 -timeout 15m ./e2e/deploy
 
@@ -132,6 +133,10 @@ tools: .cache/bin/nfpm
 .cache/bin/nfpm: scripts/setup/deploy.sh scripts/setup/lib.sh
 	@echo '-- setting up nfpm and actionlint' >&2
 	@scripts/setup/deploy.sh; touch $@
+
+.cache/bin/helm: scripts/setup/helm.sh scripts/setup/lib.sh
+	@echo '-- setting up helm' >&2
+	@scripts/setup/helm.sh; touch $@
 
 .PHONY: prometheus
 prometheus: ## promtool and Prometheus, into .cache/prometheus

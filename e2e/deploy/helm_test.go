@@ -1,0 +1,85 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package deploy_test
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write the golden files of the chart")
+
+const chart = "../../deploy/helm/conch"
+
+// render is what helm makes of the chart, without what it logs.
+func render(t *testing.T, settings ...string) ([]byte, error) {
+	t.Helper()
+	arguments := []string{"template", "demo", chart, "--kube-version", "1.31.0"}
+	for _, s := range settings {
+		arguments = append(arguments, "--set", s)
+	}
+	command := exec.CommandContext(t.Context(), setting(t, "CONCH_HELM"), arguments...)
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		t.Log(stderr.String())
+	}
+	return out, err
+}
+
+// The chart's manifests are those that were reviewed; the conch.yaml in them is one that conch takes, and the rules are those that promtool tests.
+func TestChart(t *testing.T) {
+	run(t, setting(t, "CONCH_HELM"), "lint", "--strict", "--kube-version", "1.31.0", chart)
+	for _, mode := range []string{"attach", "own"} {
+		t.Run(mode, func(t *testing.T) {
+			out, err := render(t, "mode="+mode, "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "config.defaults.slo=50ms")
+			require.NoError(t, err)
+			golden := filepath.Join("testdata", "chart-"+mode+".golden.yaml")
+			if *update {
+				require.NoError(t, os.WriteFile(golden, out, 0o644))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), string(out), "go test ./e2e/deploy -run TestChart -args -update, if this is meant")
+
+			kinds := map[string]map[string]any{}
+			for decoder := yaml.NewDecoder(bytes.NewReader(out)); ; {
+				var manifest map[string]any
+				err := decoder.Decode(&manifest)
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				require.NoError(t, err)
+				if kind, ok := manifest["kind"].(string); ok {
+					kinds[kind] = manifest
+				}
+			}
+			require.Len(t, kinds, 6)
+			configuration := filepath.Join(t.TempDir(), "conch.yaml")
+			text, ok := kinds["ConfigMap"]["data"].(map[string]any)["conch.yaml"].(string)
+			require.True(t, ok)
+			require.Contains(t, text, "slo: 50ms")
+			require.NoError(t, os.WriteFile(configuration, []byte(text), 0o600))
+			run(t, filepath.Join(setting(t, "CONCH_BIN"), "conch"), "config", "check", configuration)
+
+			page, err := os.ReadFile("../../deploy/prometheus/conch.rules.yml")
+			require.NoError(t, err)
+			var rules map[string]any
+			require.NoError(t, yaml.Unmarshal(page, &rules))
+			require.Equal(t, rules, kinds["PrometheusRule"]["spec"])
+		})
+	}
+	_, err := render(t, "mode=neither")
+	require.Error(t, err)
+}
