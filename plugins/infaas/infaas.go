@@ -25,6 +25,7 @@ const (
 	paramSolver = "solver"
 	paramSlack  = "slack"
 	paramLambda = "load_unpredictability"
+	paramPart   = "inference_part"
 	paramShare  = "gpu_share"
 	paramCores  = "cpu_cores"
 	paramOnGPU  = "scale_down_ticks_gpu"
@@ -54,6 +55,8 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 			{Name: paramSlack, Type: policy.TypeFloat, DefaultValue: "0.05", Documentation: "Headroom over the load, as a fraction of it."},
 			{Name: paramLambda, Type: policy.TypeFloat, DefaultValue: "0.01",
 				Documentation: "What a second of loading adds to the cost of a new instance, as a fraction of it (lambda of section 4.2.1)."},
+			{Name: paramPart, Type: policy.TypeFloat, DefaultValue: "0.5",
+				Documentation: "Part of the promised latency that a batch may run; the rest is for waiting. 1 is the paper's constraint (2), which leaves no time to wait."},
 			{Name: paramShare, Type: policy.TypeInt, DefaultValue: "100", Documentation: "Percent of a GPU that an instance takes."},
 			{Name: paramCores, Type: policy.TypeInt, DefaultValue: "4", Documentation: "Cores that an instance on CPUs takes."},
 			{Name: paramOnGPU, Type: policy.TypeInt, DefaultValue: "20", Documentation: "Ticks in a row that an app has to need less before instances on GPUs go."},
@@ -65,6 +68,7 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 type settings struct {
 	exact         bool
 	slack, lambda float64
+	part          float64
 	share, cores  uint32
 	onGPU, onCPU  int
 }
@@ -82,6 +86,7 @@ func read(s *policy.Snapshot) (*settings, error) {
 	// Resolve has seen that the texts are of their types.
 	set.slack, _ = strconv.ParseFloat(all[paramSlack], 64)
 	set.lambda, _ = strconv.ParseFloat(all[paramLambda], 64)
+	set.part, _ = strconv.ParseFloat(all[paramPart], 64)
 	share, _ := strconv.Atoi(all[paramShare])
 	cores, _ := strconv.Atoi(all[paramCores])
 	set.onGPU, _ = strconv.Atoi(all[paramOnGPU])
@@ -92,7 +97,7 @@ func read(s *policy.Snapshot) (*settings, error) {
 		want string
 	}{
 		{paramSlack, set.slack >= 0 && set.slack <= 10, "from 0 to 10"}, {paramLambda, set.lambda >= 0 && set.lambda <= 1e6, "0 or more"},
-		{paramShare, share >= 1 && share <= 100, "from 1 to 100"}, {paramCores, cores >= 1 && cores <= 1<<20, "1 or more"},
+		{paramPart, set.part > 0 && set.part <= 1, "above 0, at most 1"}, {paramShare, share >= 1 && share <= 100, "from 1 to 100"}, {paramCores, cores >= 1 && cores <= 1<<20, "1 or more"},
 		{paramOnGPU, set.onGPU >= 0, "0 or more"}, {paramOnCPU, set.onCPU >= 0, "0 or more"},
 	} {
 		if !check.ok {
@@ -225,9 +230,9 @@ func (r *run) candidates(v *policy.Variant) (all []*candidate) {
 			if !ok {
 				continue
 			}
-			c.latency = int64(math.Ceil(l))
+			c.latency = int64(math.Ceil(l / r.set.part))
 		}
-		c.batch = p.MaxBatch(c.share, max(1, m.GetMaxBatchSize()), float64(c.latency))
+		c.batch = p.MaxBatch(c.share, max(1, m.GetMaxBatchSize()), r.set.part*float64(c.latency))
 		if l, ok := p.Upper(c.batch, c.share); ok && l > 0 {
 			c.rate = 1e6 * float64(c.batch) / l
 			all = append(all, c)

@@ -29,7 +29,7 @@ func worlds() *rapid.Generator[*policy.Snapshot] {
 }
 
 func TestConformance(t *testing.T) {
-	for name, parameters := range map[string]map[string]string{"greedy": nil, "exact": {"solver": "exact"}, "half GPUs": {"gpu_share": "50", "slack": "0"}} {
+	for name, parameters := range map[string]map[string]string{"greedy": nil, "exact": {"solver": "exact", "inference_part": "1"}, "half GPUs": {"gpu_share": "50", "slack": "0"}} {
 		t.Run(name, func(t *testing.T) {
 			conformance.Run(t, conformance.Options{
 				New: func(*testing.T) policy.Policy { return infaas.New() }, Parameters: parameters, Snapshots: worlds(),
@@ -46,7 +46,7 @@ func TestGolden(t *testing.T) { packtest.Golden(t, infaas.New(), "testdata") }
 func table2(qps float64, sloMS int64) packtest.Builder {
 	s := &policy.Snapshot{Revision: 1, Seed: 1, Nodes: []*policy.Node{{
 		Name: "n", Cpu: &policy.CPU{Type: "cpu", Cores: 400, MemoryBytes: 1 << 40},
-	}}, Apps: []*policy.App{{Name: "app", SloUs: sloMS * 1000, Rate: qps}}, Parameters: map[string]string{"slack": "0"}}
+	}}, Apps: []*policy.App{{Name: "app", SloUs: sloMS * 1000, Rate: qps}}, Parameters: map[string]string{"slack": "0", "inference_part": "1"}}
 	for i := range 16 {
 		for _, gpuType := range []string{"inferentia", "V100"} {
 			s.Nodes[0].Gpus = append(s.Nodes[0].Gpus, &policy.GPU{Id: fmt.Sprintf("%s-%d", gpuType, i), Type: gpuType})
@@ -191,6 +191,17 @@ func TestWishes(t *testing.T) {
 	require.Equal(t, policy.CauseOnDemand, p.GetUnplaced()[0].GetRefusals()[0].GetCause(), "the others are inactive")
 }
 
+// A request that just misses a batch waits for it to end: by default a batch may take half of what is promised.
+func TestABatchLeavesTimeToWait(t *testing.T) {
+	b := packtest.World(4).Line("v", 1, 4, 40, 0)
+	b.Apps = []*policy.App{{Name: "app", SloUs: 40_000, Rate: 1600, Variants: []*policy.Variant{{Model: "v"}}}}
+	// l(16) = 20 ms are half of 40: 800 rows a second. l(32) = 36 ms leave 4 to wait, for 889.
+	p := plan(t, b, "slack", "0")
+	require.Equal(t, map[string]int{"v": 2}, instances(p))
+	require.Equal(t, uint32(16), p.GetPartitions()[0].GetInstances()[0].GetMaxBatch())
+	require.Equal(t, uint32(32), plan(t, b, "inference_part", "1").GetPartitions()[0].GetInstances()[0].GetMaxBatch())
+}
+
 func TestAnAppWithoutLoadKeepsItsCheapestVariant(t *testing.T) {
 	require.Equal(t, map[string]int{"A": 1}, instances(plan(t, table2(0, 300))))
 }
@@ -202,7 +213,7 @@ func TestMoreThanThereIs(t *testing.T) {
 }
 
 func TestBadParameters(t *testing.T) {
-	for name, value := range map[string]string{"slack": "-1", "gpu_share": "0", "cpu_cores": "0", "load_unpredictability": "-1", "scale_down_ticks_gpu": "-1", "scale_down_ticks_cpu": "-1"} {
+	for name, value := range map[string]string{"slack": "-1", "inference_part": "0", "gpu_share": "0", "cpu_cores": "0", "load_unpredictability": "-1", "scale_down_ticks_gpu": "-1", "scale_down_ticks_cpu": "-1"} {
 		_, err := infaas.New().Plan(t.Context(), &policy.Snapshot{Parameters: map[string]string{name: value}}, policy.NoEvaluation{})
 		require.ErrorContains(t, err, name)
 	}

@@ -293,8 +293,8 @@ func (r *run) put(a assignment, clusters int) {
 						r.f.Why(name, "not on %s of sub-cluster %s: %s", h.GPU, r.names[j], cause)
 						continue
 					}
-					m := r.f.Model(name)
-					r.f.Put(part, name, 0, math.Max(m.GetRowRate(), m.GetRate())/float64(len(all)))
+					// The dispatcher divides the load as it comes: the plan counts on no rate here.
+					r.f.Put(part, name, 0, 0)
 				}
 			}
 			if len(part.Instances) == 0 {
