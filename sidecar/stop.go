@@ -53,13 +53,17 @@ With --leave its Triton servers go on, for driver.orphanGrace at most: the next
 conch on the same state takes them over without loading a model.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			settings, err := f.load()
-			if err != nil {
-				return err
+			state := f.state // which is enough: the rest of a configuration is not looked at
+			if state == "" {
+				settings, err := f.load()
+				if err != nil {
+					return err
+				}
+				state = settings.State
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), patience)
 			defer cancel()
-			pid, err := stopRunning(ctx, settings.State, leave)
+			pid, err := stopRunning(ctx, state, leave)
 			if err == nil {
 				_, err = fmt.Fprintf(p.stdout, "conch, process %d, has stopped\n", pid)
 			}
