@@ -113,6 +113,48 @@ func (s *Store) Unload(_ context.Context, onto string, models []string, by Origi
 	return s.commit(&Revision{Origin: by, Directory: before.Directory, Models: after}, true)
 }
 
+// Revert makes a revision in which what an order changed from the revision before
+// it is as it was then. The other models are those of the revision named onto, and
+// so are those that changed again after the order.
+func (s *Store) Revert(_ context.Context, onto, order, before string, by Origin) (*Revision, error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	var revisions [3]*Revision
+	for i, id := range []string{onto, order, before} {
+		var err error
+		if revisions[i], err = s.revision(id); err != nil {
+			return nil, fmt.Errorf("revert %s: %w", order, err)
+		}
+	}
+	now, ordered, was := revisions[0], revisions[1], revisions[2]
+	names := map[string]bool{}
+	for _, r := range []*Revision{ordered, was} {
+		for _, m := range r.Models {
+			names[m.Name] = true
+		}
+	}
+	models := now.Models
+	for name := range names {
+		if same(ordered.Model(name), was.Model(name)) || !same(now.Model(name), ordered.Model(name)) {
+			continue
+		}
+		if m := was.Model(name); m != nil {
+			models = replace(models, m)
+		} else {
+			models = slices.DeleteFunc(slices.Clone(models), func(m *Model) bool { return m.Name == name })
+		}
+	}
+	return s.commit(&Revision{Origin: by, Directory: now.Directory, Models: models}, false)
+}
+
+// same reports whether two states of a model (nil: there is none) are one.
+func same(a, b *Model) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return compare([]*Model{a}, []*Model{b}).Empty() && sameRemarks([]*Model{a}, []*Model{b})
+}
+
 // ordered is one model as ordered, where was is what it is now (nil: nothing).
 func (s *Store) ordered(ctx context.Context, dir string, was *Model, o Order, seen seen) (*Model, error) {
 	if !isModelName(o.Model) {

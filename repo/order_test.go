@@ -184,3 +184,32 @@ ensemble_scheduling { step { model_name: "m" model_version: -1 input_map { key: 
 	require.NoError(t, err)
 	require.False(t, r.Model("m").Dependent, "an order of its own")
 }
+
+// What an order changed is taken back; what others ordered after it stays.
+func TestRevertIsOfOneOrder(t *testing.T) {
+	s, dir, first := orders(t)
+	override := overriding
+	order, err := s.Load(t.Context(), first.ID, dir, repo.Order{Model: "m", Config: &override}, by("load"))
+	require.NoError(t, err)
+	tree{"new/config.pbtxt": config, "new/1/model.py": "new"}.write(t, dir)
+	other, err := s.Load(t.Context(), order.ID, dir, repo.Order{Model: "new"}, by("load"))
+	require.NoError(t, err)
+
+	back, err := s.Revert(t.Context(), other.ID, order.ID, first.ID, by("revert"))
+	require.NoError(t, err)
+	require.Equal(t, first.Model("m"), back.Model("m"))
+	require.Equal(t, other.Model("new"), back.Model("new"))
+	require.Equal(t, []string{"m"}, back.Diff.ChangedModels())
+
+	gone, err := s.Revert(t.Context(), back.ID, other.ID, order.ID, by("revert"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"new"}, gone.Diff.Removed)
+
+	unloaded, err := s.Unload(t.Context(), other.ID, []string{"m"}, by("unload"))
+	require.NoError(t, err)
+	stays, err := s.Revert(t.Context(), unloaded.ID, order.ID, first.ID, by("revert"))
+	require.NoError(t, err)
+	require.Equal(t, unloaded.Model("m"), stays.Model("m"), "it was ordered again since")
+	_, err = s.Revert(t.Context(), "r99", order.ID, first.ID, by("revert"))
+	require.ErrorIs(t, err, repo.ErrNoRevision)
+}

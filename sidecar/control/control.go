@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -51,6 +52,7 @@ type Repository interface {
 	Load(ctx context.Context, onto, dir string, o repo.Order, by repo.Origin) (*repo.Revision, error)
 	Unload(ctx context.Context, onto string, models []string, by repo.Origin) (*repo.Revision, error)
 	Rollback(ctx context.Context, id string, by repo.Origin) (*repo.Revision, error)
+	Revert(ctx context.Context, onto, order, before string, by repo.Origin) (*repo.Revision, error)
 	Current() (*repo.Revision, error)
 	Log(limit int) ([]*repo.Revision, error)
 	Collect(ctx context.Context, keep int, inUse ...string) (repo.Collected, error)
@@ -140,6 +142,8 @@ type Control struct {
 
 	// hurry tells whoever waits for servers that somebody else wants to plan.
 	hurry chan struct{}
+	// waiting counts those who wait for their turn to plan.
+	waiting atomic.Int64
 	// planning is held by whoever plans, imports or swaps the policy: one at a
 	// time, waiting with a context.
 	planning chan struct{}
@@ -250,6 +254,8 @@ func (c *Control) acquire(ctx context.Context) error {
 		return nil
 	default:
 	}
+	c.waiting.Add(1)
+	defer c.waiting.Add(-1)
 	c.press()
 	select {
 	case c.planning <- struct{}{}:

@@ -292,6 +292,9 @@ func (c *Control) settle(ctx context.Context, generation uint64, o order, p *Pro
 	case <-c.hurry: // of whoever waited before
 	default:
 	}
+	if c.waiting.Load() > 0 {
+		c.press() // whoever came while the plan was made waits still
+	}
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	go func() {

@@ -71,7 +71,7 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 		if !serves && errors.As(err, &refused) && refused.Model == o.Model {
 			return err // it is shown as failed, and tried again
 		}
-		return errors.Join(err, c.takeBack(ctx, before, reason, err))
+		return errors.Join(err, c.takeBack(ctx, before, files, reason, err))
 	}
 	c.event(Event{Kind: EventModelLoaded, Author: author, Message: "model " + o.Model + " is loaded", Fields: map[string]string{"model": o.Model, "revision": files.ID}})
 	return nil
@@ -104,7 +104,7 @@ func (c *Control) Unload(ctx context.Context, model, author string, dependents b
 		err = c.reconciler.Settle(whole, 0, model) // which takes a moment: the route table is another then
 	}
 	if err != nil {
-		return errors.Join(err, c.takeBack(whole, before.files, reason, err))
+		return errors.Join(err, c.takeBack(whole, before.files, files, reason, err))
 	}
 	c.event(Event{Kind: EventModelUnloaded, Author: author, Message: "model " + model + " is unloaded", Fields: map[string]string{"model": model, "revision": files.ID}})
 	return nil
@@ -169,18 +169,24 @@ func (c *Control) take(files *repo.Revision, author, reason string) {
 		Message: fmt.Sprintf("repository revision %s: %s", files.ID, changes(files.Diff)), Fields: map[string]string{"revision": files.ID}})
 }
 
-// takeBack repeats the revision from before an order that failed, and desires it
-// again where the order's had come to be desired.
-func (c *Control) takeBack(ctx context.Context, before *repo.Revision, reason string, cause error) error {
+// takeBack undoes what an order that failed changed from the revision before it,
+// and desires that where the order's had come to be desired. What others ordered
+// meanwhile stays.
+func (c *Control) takeBack(ctx context.Context, before, ordered *repo.Revision, reason string, cause error) error {
 	ctx = context.WithoutCancel(ctx)
-	files, err := c.repository.Rollback(ctx, before.ID, repo.Origin{Author: "conch", Reason: reason + " failed", Time: c.clock.Now()})
+	by := repo.Origin{Author: "conch", Reason: reason + " failed", Time: c.clock.Now()}
+	present := c.intent().files
+	files, err := c.repository.Revert(ctx, present.ID, ordered.ID, before.ID, by)
 	if err != nil {
-		files = before // the store is amiss; what serves goes on all the same
+		files = present // the store is amiss; what serves goes on all the same
+		if present.ID == ordered.ID {
+			files = before
+		}
 	}
 	c.adopt(files, c.settings())
 	c.remember()
 	c.event(Event{Kind: EventRepository, Reason: reason + " failed",
-		Message: fmt.Sprintf("repository revision %s is that of %s again: %v", files.ID, before.ID, cause), Fields: map[string]string{"revision": files.ID}})
+		Message: fmt.Sprintf("repository revision %s is without what %s brought: %v", files.ID, ordered.ID, cause), Fields: map[string]string{"revision": files.ID}})
 	if from := c.current(); from.files != nil && from.files.ID != before.ID {
 		in := c.intent()
 		snapshot := c.observe(in)

@@ -144,3 +144,52 @@ func TestEnsemblesGoWithTheirMembers(t *testing.T) {
 		require.Equal(t, []string{"b", "e"}, unloaded(), "a was loaded for its own sake")
 	})
 }
+
+// TestWhoComesWhileAPlanIsMadeDoesNotWaitForItsServers: the order of coming and
+// planning does not matter.
+func TestWhoComesWhileAPlanIsMadeDoesNotWaitForItsServers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "interval: 10m")
+		stop := r.start()
+		defer stop()
+		r.reconciler.slow = 5 * time.Minute
+		r.policies.set(func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			time.Sleep(time.Second)
+			return firstOnly(ctx, s)
+		})
+		slow := make(chan error, 1)
+		go func() { _, err := r.Apply(t.Context(), control.ApplyRequest{}); slow <- err }()
+		pass(time.Second / 2) // the policy thinks
+		began := time.Now()
+		_, err := r.Propose(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1500*time.Millisecond, time.Since(began), "two answers of the policy")
+		require.NoError(t, <-slow)
+		r.policies.set(nil)
+	})
+}
+
+// TestAFailedLoadTakesBackItsModelAlone: what others ordered meanwhile stays.
+func TestAFailedLoadTakesBackItsModelAlone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "interval: 10m")
+		r.reconciler.refuse = map[string]string{"a": "d2"}
+		stop := r.start()
+		defer stop()
+		r.reconciler.slow = time.Minute
+		config := "d2"
+		bad := make(chan error, 1)
+		go func() { bad <- r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client") }()
+		pass(time.Second)
+		r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), model("c", "d1", 1))
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "c"}, "another client"))
+		var refused *driver.LoadError
+		require.ErrorAs(t, <-bad, &refused)
+		current, err := r.repository.Current()
+		require.NoError(t, err)
+		require.Equal(t, "d1", current.Model("a").Digest, "its old files are back")
+		require.NotNil(t, current.Model("c"), "another client's model stays")
+		require.Len(t, r.CurrentPlan().PartitionsOf("c"), 2)
+		require.NotNil(t, r.reconciler.last().Revision.Model("c"))
+	})
+}

@@ -114,6 +114,23 @@ func (r *repository) Rollback(_ context.Context, id string, by repo.Origin) (*re
 	return r.commit(r.find(id).Models, repo.Diff{}, by), nil
 }
 
+func (r *repository) Revert(_ context.Context, onto, order, before string, by repo.Origin) (*repo.Revision, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	models := r.find(onto).Models
+	for _, m := range r.find(order).Models {
+		was := r.find(before).Model(m.Name)
+		if was == m || r.find(onto).Model(m.Name) != m {
+			continue
+		}
+		models = slices.DeleteFunc(slices.Clone(models), func(one *repo.Model) bool { return one == m })
+		if was != nil {
+			models = with(models, was)
+		}
+	}
+	return r.commit(models, repo.Diff{}, by), nil
+}
+
 func (r *repository) Current() (*repo.Revision, error) {
 	if len(r.log) == 0 {
 		return nil, repo.ErrNoRevision
