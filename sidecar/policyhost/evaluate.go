@@ -5,6 +5,7 @@ package policyhost
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -24,13 +25,22 @@ type evaluating struct {
 	evaluator Evaluator
 	snapshot  *policy.Snapshot
 	clock     *clock
+	// limit is what all questions of the call may take, left what remains of it.
+	limit, left time.Duration
 }
 
 // Evaluate implements policy.Host.
 func (e *evaluating) Evaluate(ctx context.Context, plans ...*policy.Plan) ([]*policy.Outcome, error) {
 	e.clock.pause()
 	defer e.clock.resume()
-	outcomes, err := e.evaluator.Evaluate(ctx, e.snapshot, plans)
+	within, cancel := context.WithTimeout(ctx, e.left)
+	defer cancel()
+	began := time.Now()
+	outcomes, err := e.evaluator.Evaluate(within, e.snapshot, plans)
+	e.left -= time.Since(began)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("the evaluations for one plan took longer than %s; lower policy.evaluations or policy.traffic: %w", e.limit, err)
+	}
 	if err != nil {
 		return nil, &evaluationError{err}
 	}

@@ -83,6 +83,22 @@ func TestTimeOfTheEvaluatorIsNotThePolicys(t *testing.T) {
 	require.NoError(t, err, "two questions take 600 ms of a budget and a grace of 600 ms")
 }
 
+// An evaluator that hangs (its process may have been stopped) holds up no plan for
+// ever, and is not the policy's fault.
+func TestEvaluationsHaveALimit(t *testing.T) {
+	e := &evaluator{takes: time.Hour}
+	w := newWorld(t, func(o *policyhost.Options) { o.Evaluator, o.EvaluationTime = e, 50*time.Millisecond })
+	_, err := w.Use(t.Context(), mode(t, "evaluate"))
+	require.NoError(t, err)
+	_, err = w.Plan(t.Context(), evaluated(3))
+	require.ErrorIs(t, err, policyhost.ErrEvaluation)
+	require.ErrorContains(t, err, "longer than 50ms")
+	require.Equal(t, policyhost.BreakerClosed, w.Status().Breaker)
+	e.takes = 0
+	_, err = w.Plan(t.Context(), evaluated(3))
+	require.NoError(t, err, "the next plan has the whole time again")
+}
+
 func TestPolicyState(t *testing.T) {
 	reject := true
 	w := newWorld(t, func(o *policyhost.Options) {

@@ -65,6 +65,7 @@ func New(o Options) *Host {
 	def(&o.StartTimeout, 10*time.Second)
 	def(&o.Budget, time.Second)
 	def(&o.Grace, 250*time.Millisecond)
+	def(&o.EvaluationTime, time.Minute)
 	def(&o.BackoffMin, 500*time.Millisecond)
 	def(&o.BackoffMax, time.Minute)
 	def(&o.BreakerOpen, 30*time.Second)
@@ -150,7 +151,7 @@ func (h *Host) tryParameters(ctx context.Context, p *process, ref Ref, resolved 
 		return nil
 	}
 	idle := &policy.Snapshot{PlanningBudgetUs: h.o.Budget.Microseconds(), Parameters: resolved}
-	_, err := p.plan(ctx, idle, h.o.Budget+h.o.Grace, nil)
+	_, err := p.plan(ctx, idle, h.o.Budget+h.o.Grace, nil, 0)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -255,7 +256,7 @@ func (h *Host) plan(ctx context.Context, u *inUse, s *policy.Snapshot) (*policy.
 	}
 	asked.PolicyState = h.state(u)
 	began := h.o.Now()
-	answer, err := u.process.plan(ctx, asked, budget+h.o.Grace, h.o.Evaluator)
+	answer, err := u.process.plan(ctx, asked, budget+h.o.Grace, h.o.Evaluator, h.o.EvaluationTime)
 	took := h.o.Now().Sub(began)
 	if err == nil {
 		h.keepState(u, answer.GetPolicyState())

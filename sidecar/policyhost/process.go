@@ -177,13 +177,13 @@ func (p *process) describe(ctx context.Context, limit time.Duration) (d *policy.
 }
 
 // plan asks for a plan, within the limit. The time in which evaluator works for
-// the policy is not the policy's: it does not count. A nil evaluator evaluates
-// nothing.
-func (p *process) plan(ctx context.Context, s *policy.Snapshot, limit time.Duration, evaluator Evaluator) (answer *policy.Plan, err error) {
+// the policy is not the policy's: it does not count there, and has a limit of its
+// own, evaluations. A nil evaluator evaluates nothing.
+func (p *process) plan(ctx context.Context, s *policy.Snapshot, limit time.Duration, evaluator Evaluator, evaluations time.Duration) (answer *policy.Plan, err error) {
 	err = p.call(ctx, limit, func(ctx context.Context, c *clock) (err error) {
 		var host policy.Host = policy.NoEvaluation{}
 		if evaluator != nil && s.GetEvaluations() > 0 {
-			host = &evaluating{evaluator: evaluator, snapshot: s, clock: c}
+			host = &evaluating{evaluator: evaluator, snapshot: s, clock: c, limit: evaluations, left: evaluations}
 		}
 		answer, err = p.policy.Plan(ctx, s, host)
 		return err

@@ -65,6 +65,8 @@ type Options struct {
 	Budget time.Duration
 	// Grace is added to the budget before a call counts as hung; default 250ms.
 	Grace time.Duration
+	// EvaluationTime bounds all that Evaluator does for one plan; default 1 minute.
+	EvaluationTime time.Duration
 	// MaxAnswerBytes bounds an answer; default 32 MiB.
 	MaxAnswerBytes int
 	// BackoffMin and BackoffMax bound the delay before a dead process is started

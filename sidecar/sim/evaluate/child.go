@@ -72,13 +72,15 @@ func Serve(ctx context.Context, r io.Reader, w io.Writer, checks ...plan.Dispatc
 // Child evaluates in a process of its own, one per snapshot revision, started with the first question about it. Its methods may be called by
 // several goroutines; questions are answered one at a time.
 type Child struct {
+	// turn is held during a question.
+	turn chan struct{}
+
 	// Command makes the process that runs [Serve] on its standard input and output.
 	command func(context.Context) *exec.Cmd
 	// recorded traffic of a snapshot; nil generates.
 	recorded func(*policy.Snapshot) (*Traffic, error)
 
-	mu      sync.Mutex
-	running *running
+	running *running // of whoever has the turn
 }
 
 type running struct {
@@ -93,18 +95,21 @@ type running struct {
 // NewChild makes an evaluator that starts nothing yet. Recorded gives the arrivals of a snapshot that were recorded; where it is nil, or
 // gives none, the child draws them ([Generate]).
 func NewChild(command func(context.Context) *exec.Cmd, recorded func(*policy.Snapshot) (*Traffic, error)) *Child {
-	return &Child{command: command, recorded: recorded}
+	return &Child{turn: make(chan struct{}, 1), command: command, recorded: recorded}
 }
 
 // Evaluate implements policyhost.Evaluator. A child that dies is an error once; the next question starts another.
 func (c *Child) Evaluate(ctx context.Context, s *policy.Snapshot, plans []*policy.Plan) ([]*policy.Outcome, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r, err := c.ensure(s)
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	r, err := c.ensure(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	// The end of the caller's context ends the child: nothing else interrupts a read.
 	defer context.AfterFunc(ctx, r.cancel)()
 	var outcomes policy.Outcomes
 	if _, err = protodelim.MarshalTo(r.in, &policy.EvaluateRequest{Plans: plans}); err == nil {
@@ -125,13 +130,15 @@ func (c *Child) Evaluate(ctx context.Context, s *policy.Snapshot, plans []*polic
 
 // Close ends the child.
 func (c *Child) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
 	c.end()
 	return nil
 }
 
-func (c *Child) ensure(s *policy.Snapshot) (*running, error) {
+// ensure starts the child of a snapshot. The end of the caller's context ends the
+// child: nothing else interrupts a read or a write.
+func (c *Child) ensure(ctx context.Context, s *policy.Snapshot) (*running, error) {
 	if c.running != nil && c.running.of == s {
 		return c.running, nil
 	}
@@ -148,8 +155,8 @@ func (c *Child) ensure(s *policy.Snapshot) (*running, error) {
 			}
 		}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &running{of: s, cmd: c.command(ctx), cancel: cancel, stderr: &limited{}}
+	life, cancel := context.WithCancel(context.Background())
+	r := &running{of: s, cmd: c.command(life), cancel: cancel, stderr: &limited{}}
 	r.cmd.Stderr = r.stderr
 	r.cmd.WaitDelay = time.Second
 	var err error
@@ -165,12 +172,16 @@ func (c *Child) ensure(s *policy.Snapshot) (*running, error) {
 		return nil, fmt.Errorf("evaluate: starting the evaluating process: %w", err)
 	}
 	c.running = r
+	defer context.AfterFunc(ctx, r.cancel)()
 	_, err = protodelim.MarshalTo(r.in, s)
 	if err == nil {
 		_, err = protodelim.MarshalTo(r.in, wrapperspb.Bytes(trace.Bytes()))
 	}
 	if err != nil {
 		c.end()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		return nil, fmt.Errorf("evaluate: the evaluating process: %w %s", err, r.stderr.text())
 	}
 	return r, nil

@@ -272,6 +272,26 @@ func TestChildsDeathIsOneError(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// A process that reads nothing, such as a stopped one, holds nobody longer than the caller's context.
+func TestChildThatReadsNothing(t *testing.T) {
+	s := world(1, 1, 100)
+	s.PolicyState = make([]byte, 1<<20) // more than a pipe holds
+	c := evaluate.NewChild(func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, "sleep", "3600") }, nil)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	answers := make(chan error, 2)
+	for range cap(answers) {
+		go func() {
+			_, err := c.Evaluate(ctx, s, []*policy.Plan{everywhere(s, 1, "m0")})
+			answers <- err
+		}()
+	}
+	for range cap(answers) {
+		require.ErrorIs(t, <-answers, context.DeadlineExceeded)
+	}
+}
+
 // BenchmarkSixtyFourPlans is what a policy may ask at once: 64 plans of 8 models on 8 partitions with 10 s of 2,000 requests a second.
 func BenchmarkSixtyFourPlans(b *testing.B) {
 	s := world(8, 8, 250)
