@@ -72,6 +72,20 @@ func TestLatency(t *testing.T) {
 }
 
 // On a monotone grid l(b, p) is monotone between and beyond its points too.
+func TestOfPointsWithoutAShareNothingIsKnown(t *testing.T) {
+	p := &policy.Profile{Points: []*policy.ProfilePoint{{Batch: 1, LatencyUs: &policy.Estimate{Value: 5}}}}
+	_, ok := p.Latency(1, 100)
+	require.False(t, ok)
+	require.Zero(t, p.MaxBatch(100, 8, 10))
+}
+
+func TestMaxBatchOfAModelWithoutALimit(t *testing.T) {
+	p := &policy.Profile{Points: []*policy.ProfilePoint{
+		{Batch: 1, ThreadPercentage: 100, LatencyUs: &policy.Estimate{Value: 5}}, {Batch: 2, ThreadPercentage: 100, LatencyUs: &policy.Estimate{Value: 6}},
+	}}
+	require.Equal(t, uint32(16), p.MaxBatch(100, math.MaxUint32, 20))
+}
+
 func TestLatencyIsMonotone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &policy.Profile{}

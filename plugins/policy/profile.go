@@ -7,7 +7,7 @@ import "math"
 
 // Latency is l(b, p): the expected microseconds of a batch of the given rows at
 // the given thread percentage, interpolated on the profile's grid. It is false
-// where the profile has no points, or batch or share is 0.
+// where the profile has no points of a share, or batch or share is 0.
 //
 // Between two batches l is linear in b, as in Nexus and Symphony (l(b) = alpha
 // b + beta); between two shares it is linear in 1/p, for work that fills its
@@ -39,7 +39,7 @@ func (p *Profile) Bound(batch, share uint32) (us float64, ok bool) {
 func (p *Profile) MaxBatch(share, limit uint32, us float64) uint32 {
 	low, high := uint32(0), limit
 	for low < high {
-		middle := low + (high-low+1)/2
+		middle := high - (high-low)/2 // nearer to high, and no sum that could overflow
 		if l, ok := p.Upper(middle, share); ok && l <= us {
 			low = middle
 		} else {
@@ -55,6 +55,8 @@ func (p *Profile) at(batch, share uint32, value func(*ProfilePoint) float64) (fl
 	}
 	below, above := p.rows(share)
 	switch {
+	case below == nil && above == nil:
+		return 0, false
 	case below == nil:
 		smallest := above[0].GetThreadPercentage()
 		return inRow(above, batch, value) * float64(smallest) / float64(share), true

@@ -47,15 +47,20 @@ func (v *validator) perRow(part *policy.Partition, in *policy.Instance) (us floa
 	if slo := m.GetSloUs(); slo > 0 {
 		limit = max(1, profile.MaxBatch(share, limit, float64(slo)))
 	}
+	// Between two batches of the grid l is linear in b, so that l/b is least at one of them: a model may allow millions of rows, nobody counts
+	// through them.
 	best := 0.0
-	for b := uint32(1); b <= limit; b++ {
-		l, known := profile.Latency(b, share)
-		if !known {
-			return 0, false
+	consider := func(b uint32) {
+		if l, known := profile.Latency(b, share); known && b <= limit {
+			if per := l / float64(b); best == 0 || per < best {
+				best = per
+			}
 		}
-		if per := l / float64(b); best == 0 || per < best {
-			best = per
-		}
+	}
+	consider(1)
+	consider(limit)
+	for _, point := range profile.GetPoints() {
+		consider(point.GetBatch())
 	}
 	return best, best > 0
 }

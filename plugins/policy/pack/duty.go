@@ -94,7 +94,7 @@ func Merge(jobs []Job) (Cycle, bool) {
 func largest(limit uint32, holds func(uint32) bool) uint32 {
 	low, high := uint32(0), limit
 	for low < high {
-		middle := low + (high-low+1)/2
+		middle := high - (high-low)/2 // nearer to high, and no sum that could overflow
 		if holds(middle) {
 			low = middle
 		} else {
