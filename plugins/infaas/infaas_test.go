@@ -206,6 +206,13 @@ func TestAnAppWithoutLoadKeepsItsCheapestVariant(t *testing.T) {
 	require.Equal(t, map[string]int{"A": 1}, instances(plan(t, table2(0, 300))))
 }
 
+// A variant that is no model of the snapshot is nothing that a plan may speak of.
+func TestAVariantThatIsNoModel(t *testing.T) {
+	b := table2(22, 300)
+	b.Apps[0].Variants = append(b.Apps[0].Variants, &policy.Variant{Model: "gone", Accuracy: .9})
+	plan(t, b)
+}
+
 func TestMoreThanThereIs(t *testing.T) {
 	p := plan(t, table2(1e6, 20), "solver", "exact")
 	require.Equal(t, 16, instances(p)["C"])

@@ -112,8 +112,8 @@ func (r *run) inactive() (names []string) {
 	for _, a := range r.s.GetApps() {
 		some := slices.ContainsFunc(a.GetVariants(), func(v *policy.Variant) bool { return r.f.Count(v.GetModel()) > 0 })
 		for _, v := range a.GetVariants() {
-			// Of an app of which nothing runs, every variant gets what place there is.
-			if some && r.f.Count(v.GetModel()) == 0 && !slices.Contains(names, v.GetModel()) {
+			// Of an app of which nothing runs, every variant gets what place there is. One that is no model is nothing to speak of.
+			if some && r.f.Model(v.GetModel()) != nil && r.f.Count(v.GetModel()) == 0 && !slices.Contains(names, v.GetModel()) {
 				names = append(names, v.GetModel())
 				r.f.Fail(v.GetModel(), policy.CauseOnDemand)
 				r.f.Why(v.GetModel(), "inactive: what runs serves %s", a.GetName())
