@@ -73,7 +73,7 @@ func (e *Evaluator) one(ctx context.Context, p *policy.Plan) (*policy.Outcome, e
 	if len(refused.Violations) > 0 {
 		return refused, nil
 	}
-	w, served := e.world(p)
+	w, served, arrivals := e.world(p)
 	result, err := sim.Run(ctx, w)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -81,12 +81,12 @@ func (e *Evaluator) one(ctx context.Context, p *policy.Plan) (*policy.Outcome, e
 	if err != nil {
 		return &policy.Outcome{Violations: []string{"it cannot be simulated: " + err.Error()}}, nil
 	}
-	return e.outcome(p, result, served), nil
+	return e.outcome(p, result, served, arrivals.unrouted), nil
 }
 
 // world is the snapshot under the plan, with the arrivals of every name given to what serves it: a model's to itself or to the derived model
 // that it is a member of, an app's to the variants of its route by their weights. Served are the names of its models.
-func (e *Evaluator) world(p *policy.Plan) (w sim.World, served []string) {
+func (e *Evaluator) world(p *policy.Plan) (w sim.World, served []string, arrivals *directed) {
 	s := &policy.Snapshot{
 		Revision: e.snapshot.GetRevision(), Nodes: e.snapshot.GetNodes(), Profiles: e.snapshot.GetProfiles(),
 		Interference: e.snapshot.GetInterference(), ChangeCost: e.snapshot.GetChangeCost(),
@@ -120,10 +120,11 @@ func (e *Evaluator) world(p *policy.Plan) (w sim.World, served []string) {
 	for _, m := range s.GetModels() {
 		served = append(served, m.GetName())
 	}
+	arrivals = e.arrivals(p, index)
 	return sim.World{
-		Snapshot: s, Plan: simulated, Seed: e.snapshot.GetSeed(), Streams: []workload.Stream{e.arrivals(p, index)},
+		Snapshot: s, Plan: simulated, Seed: e.snapshot.GetSeed(), Streams: []workload.Stream{arrivals},
 		Duration: max(e.traffic.Length, time.Millisecond), Drain: 10 * time.Second, Bins: 1,
-	}, served
+	}, served, arrivals
 }
 
 // merged is a derived model before it exists: what its members have in common, and the tightest of their SLOs.
@@ -183,16 +184,22 @@ type target struct {
 	weight float64
 }
 
-func (e *Evaluator) arrivals(p *policy.Plan, index map[string]int32) workload.Stream {
-	targets := make([][]target, len(e.traffic.Names))
+func (e *Evaluator) arrivals(p *policy.Plan, index map[string]int32) *directed {
+	d := &directed{
+		arrivals: e.traffic.Arrivals, targets: make([][]target, len(e.traffic.Names)), known: make([]bool, len(e.traffic.Names)),
+		random: workload.Seed(e.snapshot.GetSeed(), "routes", ""),
+	}
 	for i, name := range e.traffic.Names {
 		if model, ok := index[name]; ok {
-			targets[i] = []target{{model, 1}}
+			d.targets[i] = []target{{model, 1}}
 			continue
 		}
-		targets[i] = route(p, name, index)
+		d.targets[i] = route(p, name, index)
+		for _, a := range e.snapshot.GetApps() {
+			d.known[i] = d.known[i] || a.GetName() == name && slices.ContainsFunc(a.GetVariants(), func(v *policy.Variant) bool { return e.known[v.GetModel()] })
+		}
 	}
-	return &directed{arrivals: e.traffic.Arrivals, targets: targets, random: workload.Seed(e.snapshot.GetSeed(), "routes", "")}
+	return d
 }
 
 // route is where an app's requests go; empty where nothing serves it.
@@ -223,6 +230,9 @@ func route(p *policy.Plan, app string, index map[string]int32) (targets []target
 type directed struct {
 	arrivals []workload.Arrival
 	targets  [][]target
+	// known are the names that could be simulated, had the plan a route for them; unrouted counts their requests without one.
+	known    []bool
+	unrouted uint64
 	random   *rand.Rand
 	next     int
 }
@@ -238,6 +248,9 @@ func (d *directed) Next(a *workload.Arrival) bool {
 		targets := d.targets[a.Model]
 		switch len(targets) {
 		case 0:
+			if d.known[a.Model] {
+				d.unrouted++
+			}
 			continue
 		case 1:
 			a.Model = targets[0].model
@@ -263,9 +276,12 @@ func (d *directed) pick(targets []target) int32 {
 	return targets[len(targets)-1].model
 }
 
-// outcome of a run. What a derived model serves is under the derived model's name.
-func (e *Evaluator) outcome(p *policy.Plan, r *sim.Result, served []string) *policy.Outcome {
+// outcome of a run. What a derived model serves is under the derived model's name. Requests without a route are bad.
+func (e *Evaluator) outcome(p *policy.Plan, r *sim.Result, served []string, unrouted uint64) *policy.Outcome {
 	o := &policy.Outcome{Goodput: r.Total.Goodput, BadRate: r.Total.BadRate}
+	if unrouted > 0 {
+		o.BadRate = 1 - float64(r.Total.Good)/float64(r.Total.Arrivals+unrouted)
+	}
 	for i, m := range r.Models {
 		if m.Arrivals == 0 {
 			continue

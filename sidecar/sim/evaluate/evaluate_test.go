@@ -127,6 +127,29 @@ func TestAPromiseChangesWithAllThatArrivalsDependOn(t *testing.T) {
 	require.Nil(t, evaluate.Promise(world(1, 1, 0), 0), "without load there is nothing to evaluate with")
 }
 
+// A request a day, or the last of a rate that fades, does not make the traffic of a snapshot end before it begins.
+func TestTrafficOfNextToNothing(t *testing.T) {
+	for _, rate := range []float64{1. / 86_400, 1e-9, 5e-324} {
+		s := world(1, 1, rate)
+		promise := evaluate.Promise(s, 2*time.Second)
+		require.InDelta(t, 2, promise.GetSeconds(), 1e-9)
+		require.Zero(t, promise.GetRequests())
+		require.Equal(t, 2*time.Second, generate(t, s, 2*time.Second).Length)
+	}
+}
+
+// What a plan has no route for is bad, whatever becomes of the rest.
+func TestAnAppWithoutARouteIsBad(t *testing.T) {
+	s := world(1, 2, 10)
+	s.Apps = []*policy.App{{Name: "app", Rate: 40, Variants: []*policy.Variant{{Model: s.Models[0].GetName(), Accuracy: 1}}}}
+	e := evaluate.New(s, generate(t, s, 10*time.Second))
+	outcomes, err := e.Evaluate(t.Context(), everywhere(s, 1, s.Models[0].GetName(), s.Models[1].GetName()))
+	require.NoError(t, err)
+	require.Empty(t, outcomes[0].GetViolations())
+	require.InDelta(t, 40./60, outcomes[0].GetBadRate(), .05)
+	require.InDelta(t, 20, outcomes[0].GetGoodput(), 3)
+}
+
 func TestWhatCannotBeRunSaysWhy(t *testing.T) {
 	s := world(1, 1, 10)
 	bad := everywhere(s, 1, "m0", "nobody")

@@ -98,7 +98,8 @@ func capped(length time.Duration, rate float64) time.Duration {
 	if length <= 0 {
 		length = DefaultLength
 	}
-	return min(length, time.Duration(MaxRequests/rate*float64(time.Second)))
+	// In floating point: at a rate of next to nothing MaxRequests take longer than a Duration can say.
+	return time.Duration(min(float64(length), MaxRequests/rate*float64(time.Second)))
 }
 
 // Generate draws arrivals for the rates, row rates and burstiness of the snapshot's models and the rates of its apps, by its seed: equal
