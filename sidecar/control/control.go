@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -330,7 +331,8 @@ func oneLine(s string) string {
 func (c *Control) Check(s *policy.Snapshot, p *policy.Plan) error {
 	c.rejected = nil
 	violations := plan.Validate(s, p, c.checks...)
-	if len(violations) > 0 {
+	excess := slices.ContainsFunc(violations, func(v plan.Violation) bool { return v.Code == plan.CodeExcess })
+	if len(violations) > 0 && !excess { // what is too long to walk is too long to compare and to show
 		c.rejected = p
 	}
 	return violations.Err()

@@ -155,6 +155,27 @@ func TestProposeIsApplyWithoutApply(t *testing.T) {
 	})
 }
 
+// TestAnEndlessPlanIsNotShown: nobody compares and prints what is too long to be
+// judged.
+func TestAnEndlessPlanIsNotShown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		r.policies.set(func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			out, err := everywhere(ctx, s)
+			out.Partitions = slices.Repeat(out.Partitions, 500)
+			return out, err
+		})
+		p, err := r.Propose(t.Context())
+		var violations plan.Violations
+		require.ErrorAs(t, err, &violations)
+		require.Equal(t, plan.CodeExcess, violations[0].Code)
+		require.Nil(t, p)
+		r.policies.set(nil)
+	})
+}
+
 func TestModes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "mode: advise")
