@@ -43,13 +43,15 @@ type keeper struct {
 
 	mu       sync.Mutex
 	clients  map[net.Conn]bool
+	met      chan struct{} // closed when the first conch has come
 	orphaned *time.Timer
+	known    bool // met is closed
 	ending   bool // the server was asked to end
 	dead     bool // the server has ended: its number is nobody's
 }
 
 func run(dir string) error {
-	k := &keeper{dir: dir, clients: map[net.Conn]bool{}}
+	k := &keeper{dir: dir, clients: map[net.Conn]bool{}, met: make(chan struct{})}
 	if err := k.read(); err != nil {
 		return err
 	}
@@ -94,6 +96,10 @@ func run(dir string) error {
 		ended += "; it logged: " + last
 	}
 	err = errors.Join(killMarked(k.spec.Name), RemoveSharedMemory(k.spec.SharedMemory), writeFile(filepath.Join(dir, exitFile), report{Ended: ended}))
+	select {
+	case <-k.met:
+	case <-time.After(patience): // a server may end before its starter has come to hear why
+	}
 	k.tell(report{Ended: ended})
 	return err
 }
@@ -229,7 +235,10 @@ func (k *keeper) count(conn net.Conn) {
 		k.orphaned = time.AfterFunc(k.spec.OrphanGrace, k.end)
 		return
 	}
-	k.clients[conn] = true
+	if k.clients[conn] = true; !k.known {
+		k.known = true
+		close(k.met)
+	}
 	k.orphaned.Stop()
 }
 
