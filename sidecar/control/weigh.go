@@ -20,7 +20,7 @@ type Evaluator interface {
 
 // weighTime bounds an evaluation: a plan that nobody can evaluate in time is
 // judged by what is known without.
-const weighTime = 20 * time.Second
+const weighTime = 5 * time.Second
 
 // weighUp judges a valid plan against the one in force, by the host's own
 // evaluation of both.
