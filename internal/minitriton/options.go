@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"strings"
 )
 
 // Control is who decides which models are loaded, Triton's --model-control-mode.
@@ -65,7 +66,7 @@ func Loopback() (Listeners, error) {
 	return Listen("127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0")
 }
 
-// Listen opens TCP listeners on the given host:port addresses; an empty address gives no listener. On error none stays open.
+// Listen opens listeners on the given addresses, host:port or unix:PATH; an empty address gives no listener. On error none stays open.
 func Listen(grpc, http, metrics string) (Listeners, error) {
 	var l Listeners
 	for _, p := range []struct {
@@ -75,7 +76,11 @@ func Listen(grpc, http, metrics string) (Listeners, error) {
 		if p.addr == "" {
 			continue
 		}
-		ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", p.addr)
+		network, addr := "tcp", p.addr
+		if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+			network, addr = "unix", path
+		}
+		ln, err := (&net.ListenConfig{}).Listen(context.Background(), network, addr)
 		if err != nil {
 			l.Close()
 			return Listeners{}, fmt.Errorf("listen for %s on %q: %w", p.name, p.addr, err)

@@ -37,7 +37,13 @@ func ServeMinitriton(ctx context.Context, arguments []string) error {
 	if err != nil {
 		return fmt.Errorf("rig: minitriton: %w", err)
 	}
-	door := func(name string) string { return given[name+"-address"] + ":" + given[name+"-port"] }
+	// As Triton reads them: a gRPC service on a Unix socket has the port in its path, an HTTP service has none.
+	door := func(name string) string {
+		if name == "http" && strings.HasPrefix(given["http-address"], "unix:") {
+			return given["http-address"]
+		}
+		return given[name+"-address"] + ":" + given[name+"-port"]
+	}
 	listeners, err := minitriton.Listen(door("grpc"), door("http"), door("metrics"))
 	if err != nil {
 		return fmt.Errorf("rig: minitriton: %w", err)
@@ -65,17 +71,12 @@ func (c *Conch) Kill(partition string) error {
 			continue
 		}
 		// A process that ends meanwhile is not the one.
-		stat, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
-		if err != nil {
-			continue
-		}
 		environment, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
 		if err != nil {
 			continue
 		}
-		_, afterName, _ := strings.Cut(string(stat), ") ")
-		fields := strings.Fields(afterName)
-		if len(fields) < 2 || fields[1] != strconv.Itoa(c.Pid()) || !strings.Contains("\x00"+string(environment), "\x00CONCH_PARTITION="+partition+"\x00") {
+		// A server is the child of its shim, and that one conch's.
+		if parentOf(parentOf(e.Name())) != strconv.Itoa(c.Pid()) || !strings.Contains("\x00"+string(environment), "\x00CONCH_PARTITION="+partition+"\x00") {
 			continue
 		}
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -85,4 +86,17 @@ func (c *Conch) Kill(partition string) error {
 		return nil
 	}
 	return errors.Join(append(errs, fmt.Errorf("rig: partition %s has no server under conch, process %d", partition, c.Pid()))...)
+}
+
+// parentOf a process, by its number; empty where it has ended.
+func parentOf(pid string) string {
+	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	if err != nil {
+		return ""
+	}
+	_, afterName, _ := strings.Cut(string(stat), ") ")
+	if fields := strings.Fields(afterName); len(fields) >= 2 {
+		return fields[1]
+	}
+	return ""
 }

@@ -238,7 +238,7 @@ func (c *Control) place(ctx context.Context, served *repo.Revision, settings *co
 	if !already {
 		c.adopt(own, settings)
 		c.remember()
-		c.alarm("conch places the models of " + settings.Repository)
+		c.ordered("conch places the models of " + settings.Repository)
 	}
 	return true, nil
 }
@@ -354,7 +354,7 @@ func (c *Control) retake(author string, r ReleaseRequest) (ReleaseResult, error)
 	c.save()
 	c.event(Event{Kind: EventReleased, Author: author, Reason: r.Reason, Message: "the release was undone: mode is " + string(mode)})
 	c.ServersChanged("the release was undone")
-	c.alarm("the release was undone")
+	c.ordered("the release was undone")
 	return ReleaseResult{Mode: string(mode)}, nil
 }
 

@@ -172,6 +172,8 @@ type Control struct {
 	history snapshot.History
 	// alarms are reasons to plan that need no threshold.
 	alarms []string
+	// byOrder: an operator's order is among them.
+	byOrder bool
 	// loads are the seconds that models took to load last, by name, and starts
 	// those of a partition.
 	loads  map[string]float64
@@ -274,6 +276,24 @@ func (c *Control) press() {
 	case c.hurry <- struct{}{}:
 	default:
 	}
+}
+
+// ordered asks the loop for a plan because of an operator's order: what the next
+// plan changes is his will, and is not weighed against what was.
+func (c *Control) ordered(reason string) {
+	c.mu.Lock()
+	c.byOrder = true
+	c.mu.Unlock()
+	c.alarm(reason)
+}
+
+// takeOrdered reports whether the next plan follows an order, once.
+func (c *Control) takeOrdered() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ordered := c.byOrder
+	c.byOrder = false
+	return ordered
 }
 
 // alarm asks the loop for a plan.

@@ -47,6 +47,9 @@ type order struct {
 	// weigh lets a plan be held back that loses names or goodput, or gains too
 	// little: nobody ordered it.
 	weigh bool
+	// wait holds the answer until the servers have come to the plan, though it was
+	// desired before.
+	wait bool
 	// model is the one that the order is about: a plan without it is no answer, and
 	// if its server refuses to load it the order has failed.
 	model string
@@ -97,7 +100,12 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "unchanged", proposal.Duration)
 		c.planned(snapshot)
 		result.Duration = c.clock.Now().Sub(began)
-		if !o.apply || o.model == "" {
+		if !o.apply || o.model == "" && !o.wait {
+			return proposal, result, nil
+		}
+		if o.model == "" {
+			// It is desired already; whoever ordered it wants it there. What fails is a condition, which the answer's plan shows.
+			_ = c.settle(ctx, c.generation, o, proposal)
 			return proposal, result, nil
 		}
 		// It is desired already, and may have failed a moment ago.

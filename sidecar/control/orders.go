@@ -67,7 +67,7 @@ func (c *Control) Apply(ctx context.Context, r ApplyRequest) (*ApplyResult, erro
 	}
 	defer c.release()
 	_, result, err := c.cycle(ctx, order{
-		author: cmp.Or(r.Author, "operator"), reason: cmp.Or(r.Reason, "an operator's order"), apply: true, ifRevision: r.IfRevision,
+		author: cmp.Or(r.Author, "operator"), reason: cmp.Or(r.Reason, "an operator's order"), apply: true, wait: true, ifRevision: r.IfRevision,
 	})
 	return result, err
 }
@@ -145,7 +145,7 @@ func (c *Control) UsePolicy(ctx context.Context, r PolicyRequest) (Policy, error
 	if err := c.use(ctx, ref, cmp.Or(r.Author, "operator"), r.Reason); err != nil {
 		return Policy{}, err
 	}
-	c.alarm("policy " + r.Name + " came into use")
+	c.ordered("policy " + r.Name + " came into use")
 	return c.Policy(ctx, r.Name)
 }
 
@@ -272,7 +272,7 @@ func (c *Control) serveFiles(files *repo.Revision, author, reason string) error 
 	c.adopt(files, c.settings())
 	message := fmt.Sprintf("repository revision %s: %s", files.ID, changes(files.Diff))
 	c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: message, Fields: map[string]string{"revision": files.ID, "directory": files.Directory}})
-	c.alarm(message)
+	c.ordered(message)
 	return nil
 }
 
@@ -348,7 +348,7 @@ func (c *Control) Reload(ctx context.Context, next *config.Config) error {
 		c.ServersChanged("the configuration was read again")
 	}
 	c.event(Event{Kind: EventReloaded, Message: "the configuration was read again"})
-	c.alarm("the configuration was read again")
+	c.ordered("the configuration was read again")
 	return nil
 }
 

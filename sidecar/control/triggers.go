@@ -65,7 +65,7 @@ func (c *Control) loop(ctx context.Context) {
 			return
 		}
 		apply := c.settings().Mode == config.ModeControl || c.current().Revision == 0
-		_, _, err := c.cycle(ctx, order{author: "conch", reason: reason, apply: apply, weigh: c.current().Revision > 0})
+		_, _, err := c.cycle(ctx, order{author: "conch", reason: reason, apply: apply, weigh: !c.takeOrdered() && c.current().Revision > 0})
 		if err != nil && c.current().Revision == 0 {
 			c.setStarting("no plan serves yet: " + err.Error())
 		}
