@@ -97,7 +97,10 @@ func command(out, progress io.Writer) *cobra.Command {
 	root.AddCommand(&cobra.Command{
 		Use: "minitriton ARGUMENTS", Short: "A minitriton that takes tritonserver's arguments", Hidden: true,
 		DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return rig.ServeMinitriton(cmd.Context(), args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			defer runtime.KeepAlive(slack())
+			return rig.ServeMinitriton(cmd.Context(), args)
+		},
 	})
 
 	var page, rules string

@@ -13,54 +13,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/conch-serving/conch/internal/minitriton"
 )
 
 // peers are the programs that are measured beside conch, each in a process of its own: the measuring program starts itself again as one.
 func peers() []*cobra.Command {
-	return []*cobra.Command{serverPeer(), forwarderPeer(), libraryPeer()}
+	return []*cobra.Command{forwarderPeer(), libraryPeer()}
 }
 
 // slack is what keeps Go's collector from running after every few requests, as conch has it: whoever is measured beside conch has it too,
 // or a call straight to the server would cost more than one through conch. It is to be kept alive.
 func slack() []byte { return make([]byte, 32<<20) }
-
-// serverPeer is minitriton with the flags of tritonserver that conch's process driver uses, so that conch starts it like any server.
-func serverPeer() *cobra.Command {
-	var repository, grpcPort, httpPort, metricsPort string
-	cmd := &cobra.Command{
-		Use: "minitriton", Short: "A server for measurements", Hidden: true, Args: cobra.NoArgs,
-		FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true},
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			defer runtime.KeepAlive(slack())
-			s, err := minitriton.New(minitriton.Options{Repository: repository})
-			if err != nil {
-				return err
-			}
-			l, err := minitriton.Listen("127.0.0.1:"+grpcPort, "127.0.0.1:"+httpPort, "127.0.0.1:"+metricsPort)
-			if err != nil {
-				return err
-			}
-			if err := s.Start(cmd.Context(), l); err != nil {
-				return err
-			}
-			<-cmd.Context().Done()
-			return s.Close()
-		},
-	}
-	cmd.Flags().StringVar(&repository, "model-repository", "", "")
-	cmd.Flags().StringVar(&grpcPort, "grpc-port", "8001", "")
-	cmd.Flags().StringVar(&httpPort, "http-port", "8000", "")
-	cmd.Flags().StringVar(&metricsPort, "metrics-port", "8002", "")
-	return cmd
-}
 
 // forwarderPeer copies bytes between connections and knows no protocol: what a perfect proxy would cost on this machine. It takes the
 // targets' addresses, prints one of its own for each, and ends with its standard input.
