@@ -301,34 +301,10 @@ func (r *run) put(a assignment, clusters int) {
 				r.f.Close(part)
 				continue
 			}
-			r.carry(part)
 		}
 	}
 	for i, u := range r.units {
 		r.f.Why(u.models[0], "sub-cluster %s: %.4g requests/s, %.4g GiB, on %d GPUs", r.names[a[i]], u.rate, (u.static+u.dynamic)/(1<<30), len(hosts[a[i]]))
-	}
-}
-
-// carry takes the planned rates of an overloaded partition down to what it has time for, all by the same factor: nobody can count on more. A
-// row takes its part of the largest batch within the SLO; models of which nobody knows what they take keep their rates.
-func (r *run) carry(part *pack.Part) {
-	busy := 0.0
-	for _, in := range part.Instances {
-		m, p := r.f.Model(in.GetModel()), r.f.UsableProfile(in.GetModel(), part.Host.Type)
-		batch := max(1, m.GetMaxBatchSize())
-		if slo := m.GetSloUs(); slo > 0 {
-			batch = max(1, p.MaxBatch(part.Share, batch, float64(slo)))
-		}
-		if l, ok := p.Upper(batch, part.Share); ok {
-			busy += in.GetRate() * l / float64(batch) / 1e6
-		}
-	}
-	if busy <= 1 {
-		return
-	}
-	for _, in := range part.Instances {
-		in.Rate /= busy
-		r.f.Why(in.GetModel(), "%s is asked for %.3g of its time: it is counted on for %.4g rows/s", part.Host.GPU, busy, in.GetRate())
 	}
 }
 
