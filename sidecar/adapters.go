@@ -120,8 +120,8 @@ func (r routes) MetricsRequests() []metrics.Series {
 }
 
 // Pick implements http.Picker.
-func (r routes) Pick(model string) (endpoint string, release func(), err error) {
-	e, release, err := r.dispatcher.Pick(model)
+func (r routes) Pick(ctx context.Context, model string) (endpoint string, release func(), err error) {
+	e, release, err := r.dispatcher.Pick(ctx, model)
 	return e.HTTP, release, err
 }
 

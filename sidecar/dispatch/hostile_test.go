@@ -180,8 +180,8 @@ func (l lender) Infer(ctx context.Context, r *batch.Request) (*batch.Response, e
 
 type picker struct{ d *dispatch.Dispatcher }
 
-func (p picker) Pick(model string) (string, func(), error) {
-	e, release, err := p.d.Pick(model)
+func (p picker) Pick(ctx context.Context, model string) (string, func(), error) {
+	e, release, err := p.d.Pick(ctx, model)
 	return e.HTTP, release, err
 }
 

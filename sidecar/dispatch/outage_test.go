@@ -4,6 +4,7 @@
 package dispatch_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -67,4 +68,38 @@ func TestACallGivenBackMeetsTheNextOutage(t *testing.T) {
 	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 1 }, 30*time.Second, time.Millisecond)
 	clock.declare()
 	requireCode(t, codes.Unavailable, <-result)
+}
+
+// TestAProxiedRequestWaitsForItsPartition: what passes through while its model's only partition is down waits for it, as a request in the
+// queue does, and gives up with its caller, or with the outage, whose reason it is given.
+func TestAProxiedRequestWaitsForItsPartition(t *testing.T) {
+	p := newTriton(t)
+	clock := outageClock{newHandClock()}
+	d, _ := newDispatcher(t, dispatch.Options{Clock: clock, OutageWait: time.Minute}, table(1, nil, p))
+	id := "p" + p.address
+	d.SetPartitionState(id, false, "its server is to come")
+
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	_, _, err := d.Pick(gone, "m")
+	requireCode(t, codes.Canceled, err)
+
+	picked := make(chan error, 1)
+	pick := func() {
+		_, release, err := d.Pick(t.Context(), "m")
+		if err == nil {
+			release()
+		}
+		picked <- err
+	}
+	go pick()
+	d.SetPartitionState(id, true, "")
+	require.NoError(t, <-picked)
+
+	d.SetPartitionState(id, false, "its server ended")
+	go pick()
+	clock.declare()
+	err = <-picked
+	requireCode(t, codes.Unavailable, err)
+	require.ErrorContains(t, err, "its server ended")
 }

@@ -90,10 +90,11 @@ func (d *Dispatcher) observeAlone(c *call, on *router.Process, started time.Time
 
 // Pick leases a partition for a request that is proxied: the one that serves the
 // model with the fewest calls under way, or any partition when model is empty.
-// Release must be called when the exchange is over. Errors are gRPC status errors
-// in Triton's words.
-func (d *Dispatcher) Pick(model string) (e router.Endpoint, release func(), err error) {
-	lease, err := d.router.TryAcquire(model, router.Hints{})
+// While no partition that serves the model is up, it waits as a request in the
+// queue would. Release must be called when the exchange is over. Errors are gRPC
+// status errors in Triton's words.
+func (d *Dispatcher) Pick(ctx context.Context, model string) (e router.Endpoint, release func(), err error) {
+	lease, err := d.router.Acquire(ctx, model, router.Hints{})
 	if err != nil {
 		return router.Endpoint{}, nil, err
 	}

@@ -69,16 +69,19 @@ func (r *Router) Acquire(ctx context.Context, model string, h Hints) (Lease, err
 func (r *Router) TryAcquire(model string, h Hints) (Lease, error) {
 	l, wait, err := r.try(model, h)
 	if wait != nil && err == nil {
-		err = status.Errorf(codes.Unavailable, "no partition is up%s", forModel(model))
+		err = r.outage(model)
 	}
 	return l, err
 }
 
-func forModel(model string) string {
-	if model == "" {
-		return ""
+// outage says why nothing serves the model now.
+func (r *Router) outage(name string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.models[name]; m != nil {
+		return m.outageError()
 	}
-	return " for model '" + model + "'"
+	return status.Errorf(codes.Unavailable, "no partition that serves model '%s' is up", name)
 }
 
 // try leases a process, or returns what is closed when to try again.

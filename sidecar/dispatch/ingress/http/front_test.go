@@ -49,7 +49,7 @@ type partitions struct {
 
 func (p *partitions) HTTPEndpoints() []string { return p.endpoints }
 
-func (p *partitions) Pick(model string) (string, func(), error) {
+func (p *partitions) Pick(ctx context.Context, model string) (string, func(), error) {
 	p.model.Store(model)
 	if len(p.endpoints) == 0 {
 		return "", nil, status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", model)

@@ -44,7 +44,7 @@ type Catalog interface {
 type Picker interface {
 	// Pick returns the HTTP endpoint ("host:port" or "unix:path") of a partition that has the model; any partition if
 	// the model is empty. Release must be called when the exchange is over. The error is a gRPC status error.
-	Pick(model string) (endpoint string, release func(), err error)
+	Pick(ctx context.Context, model string) (endpoint string, release func(), err error)
 }
 
 // Endpoints lists the HTTP endpoints of all partitions that are up, in a stable order.

@@ -84,8 +84,8 @@ func (d dispatcher) Count(name, version string) (aggregate.Count, bool) {
 	return aggregate.Count{}, false
 }
 
-func (d dispatcher) Pick(model string) (string, func(), error) {
-	e, release, err := d.Dispatcher.Pick(model)
+func (d dispatcher) Pick(ctx context.Context, model string) (string, func(), error) {
+	e, release, err := d.Dispatcher.Pick(ctx, model)
 	return e.HTTP, release, err
 }
 

@@ -88,7 +88,7 @@ func dialEndpoint(ctx context.Context, network, address string) (net.Conn, error
 
 // pass hands a request to one partition that has the model.
 func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, model string) {
-	endpoint, release, err := h.o.Picker.Pick(model)
+	endpoint, release, err := h.o.Picker.Pick(r.Context(), model)
 	if err != nil {
 		failStatus(w, jsonType, err)
 		return
@@ -130,7 +130,7 @@ const maxTargetBytes = 8 << 10
 // unknown is a path that Triton 2.51 does not have. A newer Triton may, below /v2/; anything else is answered here.
 func (h *Handler) unknown(w nethttp.ResponseWriter, r *nethttp.Request, path string) {
 	if strings.HasPrefix(path, "/v2/") && !strings.HasSuffix(path, "/") {
-		if endpoint, release, err := h.o.Picker.Pick(""); err == nil {
+		if endpoint, release, err := h.o.Picker.Pick(r.Context(), ""); err == nil {
 			defer release()
 			if endpoint != "" {
 				h.passTo(w, r, endpoint)
