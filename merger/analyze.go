@@ -220,6 +220,10 @@ func (a *Analysis) backbone() {
 	case float64(r.SharedBytes) < a.options.MinShared*float64(smallest):
 		r.Reason = fmt.Sprintf("only %d of %d bytes of weights lie in what the members compute alike; %s", r.SharedBytes, smallest, a.firstDifference())
 	default:
+		if err := c.servable(); err != nil {
+			r.Reason = err.Error()
+			break
+		}
 		a.cut = c
 		r.Feasible = true
 		a.predict(&r, c)

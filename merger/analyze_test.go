@@ -137,7 +137,9 @@ func TestADigestChangesWithAMember(t *testing.T) {
 	first := emit(r)
 	require.Equal(t, first, emit(r))
 	require.Equal(t, first, emit(write(t, models)), "wherever it lies")
-	require.NoError(t, os.WriteFile(filepath.Join(r.dir, "a", "1", "model.py"), []byte("# other\n"), 0o600))
+	for _, name := range []string{"a", "b"} {
+		require.NoError(t, os.WriteFile(filepath.Join(r.dir, name, "1", "model.py"), []byte("# other\n"), 0o600))
+	}
 	second := emit(r)
 	require.NotEqual(t, first, second)
 	models["b"] = chain(4, shared)
@@ -165,22 +167,43 @@ func TestPartsKeepBackendAndFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "g")
 	_, err := a.Emit(t.Context(), dir, "g", merger.Backbone)
 	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(dir, "g-head-a", "config.pbtxt"))
+	text, err := os.ReadFile(filepath.Join(dir, "g", "config.pbtxt"))
 	require.NoError(t, err)
-	require.Equal(t, `# Head of a in a merge, made by Conch.
-name: "g-head-a"
+	require.Equal(t, `# A merge group, made by Conch.
+name: "g"
 max_batch_size: 4
-input { name: "Relu_9" data_type: TYPE_FP32 dims: [ 16 ] }
+input { name: "X" data_type: TYPE_FP32 dims: [ 32 ] }
+input { name: "conch_member" data_type: TYPE_INT32 dims: [ 1 ] }
 output { name: "Y" data_type: TYPE_FP32 dims: [ 4 ] }
 backend: "python"
 instance_group { count: 1 kind: KIND_CPU }
 `, string(text))
-	script, err := os.ReadFile(filepath.Join(dir, "g-head-a", "1", "model.py"))
+	script, err := os.ReadFile(filepath.Join(dir, "g", "1", "model.py"))
 	require.NoError(t, err)
 	require.Equal(t, "# the model's own\n", string(script))
-	backbone, err := os.ReadFile(filepath.Join(dir, "g", "config.pbtxt"))
-	require.NoError(t, err)
-	require.Contains(t, string(backbone), "max_batch_size: 8", "rows of both members")
+}
+
+// One process computes for all members: what runs around their graphs has to be the same.
+func TestMembersThatAreServedOtherwiseAreRefused(t *testing.T) {
+	shared := own("layer3")
+	for reason, change := range map[string]func(dir string){
+		"other files beside their graphs": func(dir string) {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "1", "model.py"), []byte("# other\n"), 0o600))
+		},
+		"other backends": func(dir string) {
+			path := filepath.Join(dir, "config.pbtxt")
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path, bytes.Replace(text, []byte("python"), []byte("onnxruntime"), 1), 0o600))
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			r := write(t, map[string]*graphs.Model{"a": chain(2, shared), "b": chain(3, shared)})
+			change(r.directories["b"])
+			_, err := analyze(t, r, merger.Options{}).Emit(t.Context(), filepath.Join(t.TempDir(), "g"), "g", merger.Backbone)
+			require.ErrorContains(t, err, reason)
+		})
+	}
 }
 
 // Two models of strangers: whatever the bytes, the analysis says something and ends.

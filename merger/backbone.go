@@ -25,17 +25,17 @@ type cut struct {
 type head struct {
 	nodes []*onnx.Node
 	// crossing are the member's names of frontier values that its head reads, in the order of the frontier.
-	crossing []Crossing
+	crossing []crossing
 	// feeds are the member's own inputs that its head reads besides.
 	feeds []string
 	// direct are outputs of the member that the backbone computes.
-	direct []Crossing
+	direct []crossing
 }
 
-// Crossing is a value that the backbone gives to a member.
-type Crossing struct {
-	Backbone string `json:"backbone"` // its name there
-	Member   string `json:"member"`   // its name in the member
+// crossing is a value that the backbone gives to a member.
+type crossing struct {
+	Backbone string // its name there
+	Member   string // its name in the member
 }
 
 // shared are the values that every member computes alike.
@@ -111,7 +111,7 @@ func separate(members []*graph) (*cut, error) {
 	}
 	c.backbone = first.inOrder(used)
 	for i := range c.heads {
-		order := func(a, b Crossing) int {
+		order := func(a, b crossing) int {
 			return slices.Index(c.frontier, a.Backbone) - slices.Index(c.frontier, b.Backbone)
 		}
 		slices.SortStableFunc(c.heads[i].crossing, order)
@@ -137,7 +137,7 @@ func (g *graph) head(all map[Digest]bool, named map[Digest]string) (head, error)
 			return
 		}
 		if d := g.values[value]; all[d] && named[d] != "" && g.fact(value).Crosses() {
-			h.crossing = append(h.crossing, Crossing{Backbone: named[d], Member: value})
+			h.crossing = append(h.crossing, crossing{Backbone: named[d], Member: value})
 			return
 		}
 		if used[n] {
@@ -150,7 +150,7 @@ func (g *graph) head(all map[Digest]bool, named map[Digest]string) (head, error)
 	}
 	for _, v := range g.model.Graph.Outputs {
 		if d := g.values[v.Name]; all[d] && named[d] != "" && g.fact(v.Name).Crosses() {
-			h.direct = append(h.direct, Crossing{Backbone: named[d], Member: v.Name})
+			h.direct = append(h.direct, crossing{Backbone: named[d], Member: v.Name})
 			continue
 		}
 		if g.producer[v.Name] == nil {
@@ -238,7 +238,7 @@ func (c *cut) headModel(i int) *onnx.Model {
 		}
 	}
 	for _, v := range g.model.Graph.Outputs {
-		if !slices.ContainsFunc(h.direct, func(x Crossing) bool { return x.Member == v.Name }) {
+		if !slices.ContainsFunc(h.direct, func(x crossing) bool { return x.Member == v.Name }) {
 			outputs = append(outputs, v)
 		}
 	}

@@ -77,6 +77,18 @@ func readConfig(dir string) (c config, err error) {
 	return c, nil
 }
 
+// serving are the fields that say how the model is run, as text.
+func (c config) serving() []string {
+	var out []string
+	for _, n := range c.nodes {
+		if slices.Contains([]string{"backend", "platform", "runtime", "parameters", "optimization", "model_operations"}, n.Name) {
+			out = append(out, parser.Pretty([]*ast.Node{{Name: n.Name, Values: n.Values, Children: n.Children, SkipColon: n.SkipColon}}, 0))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // of is the configuration of a part: the member's backend, instances and parameters with other tensors.
 func (c config) of(p Part, maxBatch int, comment string) ([]byte, error) {
 	var b strings.Builder

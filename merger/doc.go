@@ -9,8 +9,9 @@
 //
 // There are three modes:
 //
-//   - Backbone, the default and the one that serves: what all members compute alike from the inputs on becomes one model, the rest of
-//     each becomes its head. Requests of all members share the backbone's batch.
+//   - Backbone, the default and the one that serves: one model, whose batches hold rows of any member. What all members compute alike
+//     from the inputs on, the backbone, runs once on all rows; the rest of each, its head, on that member's rows, or for all members as
+//     one with weights looked up per row. An input says whose each row is.
 //   - SuperOp: two members in one graph. Operators with equal weights run once on both inputs; of operators whose weights are partly
 //     equal the common block runs once, and the rest per member, so that no multiplication is done twice.
 //   - SuperOpPadded: the same with the super-operator of USHER (OSDI 2025, section 3.4.3): the common submatrix padded with zeros to

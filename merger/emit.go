@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 
 	"github.com/conch-serving/conch/internal/onnx"
 )
@@ -45,7 +46,7 @@ func (a *Analysis) Emit(ctx context.Context, dir, name string, mode Mode) (*Mani
 		return nil, err
 	}
 	m := &Manifest{
-		Format: 1, Name: name, Mode: mode, SharedBytes: r.SharedBytes, SeparateBytes: r.SeparateBytes, MergedBytes: r.MergedBytes,
+		Format: 2, Name: name, Mode: mode, SharedBytes: r.SharedBytes, SeparateBytes: r.SeparateBytes, MergedBytes: r.MergedBytes,
 		SeparateSeconds: r.SeparateSeconds, MergedSeconds: r.MergedSeconds, SuperOperators: r.SuperOperators, Refusals: a.Report.Unproved,
 	}
 	e := emitting{a: a, dir: dir, m: m, configs: configs}
@@ -75,7 +76,7 @@ func (a *Analysis) Emit(ctx context.Context, dir, name string, mode Mode) (*Mani
 
 // digest identifies the recipe and the members' content.
 func (m *Manifest) digest() string {
-	h := newHasher("merge 1")
+	h := newHasher("merge 2")
 	h.text(string(m.Mode))
 	for _, member := range m.Members {
 		h.text(member.Name)
@@ -189,37 +190,47 @@ func (e *emitting) part(p Part, from, maxBatch int, model *onnx.Model, source on
 	return onnx.Write(filepath.Join(version, GraphFile), model, source)
 }
 
-func (e *emitting) backbone(ctx context.Context) error {
-	c := e.a.cut
-	// The batch of the backbone holds rows of all members.
-	together := 0
-	for _, x := range e.configs {
-		together += x.maxBatch
+// backbone writes the group: one model, whose batch holds rows of any of the members.
+func (e *emitting) backbone(context.Context) error {
+	most := 0
+	for i, x := range e.configs {
+		if err := e.sameServing(i); err != nil {
+			return err
+		}
+		most = max(most, x.maxBatch)
 	}
-	model := c.backboneModel()
-	part := Part{Name: e.m.Name, Role: RoleBackbone}
-	if err := e.part(part, 0, together, model, c.members[0].model, "Backbone of a merge, made by Conch."); err != nil {
+	if most < 2 {
+		return errors.New("max_batch_size is 1: no batch could hold rows of two members")
+	}
+	built, err := e.a.cut.groupModel()
+	if err != nil {
 		return err
 	}
-	e.m.Proof = c.members[0].proof(c.backbone)
-	for i, g := range c.members {
-		if err := ctx.Err(); err != nil {
+	e.m.HeadsTogether = built.stack != nil
+	e.m.Proof = e.a.cut.members[0].proof(e.a.cut.backbone)
+	if built.stack != nil {
+		e.m.Proof = append(e.m.Proof, e.a.cut.members[0].proof(e.a.cut.heads[0].nodes)...)
+	}
+	for i := range e.m.Members {
+		e.m.Members[i].As = built.outputs(i)
+	}
+	return e.part(Part{Name: e.m.Name, Role: RoleGroup}, 0, most, built.model, built.source, "A merge group, made by Conch.")
+}
+
+// sameServing refuses a member that is served otherwise than the first: by another backend, or by other code around its graph.
+func (e *emitting) sameServing(i int) error {
+	first, g := e.a.graphs[0], e.a.graphs[i]
+	if !slices.Equal(e.configs[0].serving(), e.configs[i].serving()) {
+		return fmt.Errorf("%s and %s have other backends or parameters in config.pbtxt", first.Name, g.Name)
+	}
+	sums := [2]hasher{newHasher("files"), newHasher("files")}
+	for k, member := range []*graph{first, g} {
+		if err := member.otherFiles(sums[k], filepath.Join(member.Dir, member.Version)); err != nil {
 			return err
 		}
-		m := &e.m.Members[i]
-		m.Direct, m.Crossing = c.heads[i].direct, c.heads[i].crossing
-		model := c.headModel(i)
-		if model == nil {
-			continue
-		}
-		m.Head = e.m.Name + "-head-" + g.Name
-		if !goodName.MatchString(m.Head) {
-			return fmt.Errorf("%q cannot be the name of a model", m.Head)
-		}
-		part := Part{Name: m.Head, Role: RoleHead, Member: g.Name}
-		if err := e.part(part, i, e.configs[i].maxBatch, model, g.model, "Head of "+g.Name+" in a merge, made by Conch."); err != nil {
-			return err
-		}
+	}
+	if sums[0].sum() != sums[1].sum() {
+		return fmt.Errorf("%s and %s have other files beside their graphs, which may prepare inputs or outputs otherwise", first.Name, g.Name)
 	}
 	return nil
 }

@@ -30,6 +30,8 @@ type Manifest struct {
 	Members []ManifestMember `json:"members"`
 	// Parts are the models that were made, each a directory beside this file.
 	Parts []Part `json:"parts"`
+	// HeadsTogether says that the members' heads run as one; otherwise each runs on its own rows.
+	HeadsTogether bool `json:"heads_together,omitempty"`
 
 	SharedBytes   int64 `json:"shared_bytes"`
 	SeparateBytes int64 `json:"separate_bytes"`
@@ -56,11 +58,8 @@ type ManifestMember struct {
 	Outputs []IO   `json:"outputs"`
 	// MaxBatch is the member's max_batch_size.
 	MaxBatch int `json:"max_batch"`
-	// Head is the part that computes what the backbone does not; empty where it computes everything.
-	Head string `json:"head,omitempty"`
-	// Crossing maps outputs of the backbone to inputs of the head; Direct to outputs of the member.
-	Crossing []Crossing `json:"crossing,omitempty"`
-	Direct   []Crossing `json:"direct,omitempty"`
+	// As maps the member's outputs to those of the group.
+	As map[string]string `json:"as,omitempty"`
 }
 
 // IO is an input or output of a model.
@@ -76,18 +75,16 @@ type IO struct {
 // Role is what a part is in its merge.
 type Role string
 
-// The roles of parts.
+// The roles of parts: a model whose batches hold rows of any member, and one that takes a batch of each.
 const (
-	RoleBackbone Role = "backbone"
-	RoleHead     Role = "head"
-	RoleFused    Role = "fused"
+	RoleGroup Role = "group"
+	RoleFused Role = "fused"
 )
 
 // Part is one model of a merge.
 type Part struct {
 	Name    string `json:"name"`
 	Role    Role   `json:"role"`
-	Member  string `json:"member,omitempty"`
 	Inputs  []IO   `json:"inputs"`
 	Outputs []IO   `json:"outputs"`
 }
@@ -125,8 +122,8 @@ func Read(dir string) (*Manifest, error) {
 	if err := json.Unmarshal(text, m); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, ManifestFile), err)
 	}
-	if m.Format != 1 {
-		return nil, fmt.Errorf("%s: format %d, this build reads 1", filepath.Join(dir, ManifestFile), m.Format)
+	if m.Format != 2 {
+		return nil, fmt.Errorf("%s: format %d, this build reads 2", filepath.Join(dir, ManifestFile), m.Format)
 	}
 	for _, p := range m.Parts {
 		if !filepath.IsLocal(p.Name) || filepath.Base(p.Name) != p.Name {

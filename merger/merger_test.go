@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -99,37 +100,67 @@ func weights(own uint64, shared func(string) graphs.Region) graphs.Weights {
 
 var small = graphs.EncoderSize{Vocabulary: 50, Layers: 3, Width: 64, Heads: 2, Inner: 128}
 
-// chains, encoders and residual networks whose last part is each one's own.
-var backbones = map[string]func(seed uint64) *graphs.Model{
-	"chain": func(s uint64) *graphs.Model {
+// Chains, encoders and residual networks whose last part is each one's own, and whether the heads run as one.
+var backbones = map[string]struct {
+	model    func(seed uint64) *graphs.Model
+	together bool
+}{
+	"chain": {model: func(s uint64) *graphs.Model {
 		return graphs.Chain(weights(s, own("layer2", "layer3")), 32, 64, 64, 16, 4)
-	},
-	"encoder": func(s uint64) *graphs.Model {
+	}},
+	"classifier": {together: true, model: func(s uint64) *graphs.Model {
+		return graphs.Chain(weights(s, own("layer2")), 32, 64, 64, 4)
+	}},
+	// Other numbers of classes: an output for each member.
+	"classes": {model: func(s uint64) *graphs.Model {
+		return graphs.Chain(weights(s, own("layer2")), 32, 64, 64, 2+int64(s)) //nolint:gosec // small
+	}},
+	"encoder": {model: func(s uint64) *graphs.Model {
 		return graphs.Encoder(weights(s, own("layer2", "pooler", "head")), small, 6, 3)
-	},
+	}},
+	// A product per token, a normalisation, and operators between with weights that are the same.
+	"last matrix": {together: true, model: func(s uint64) *graphs.Model {
+		return graphs.Encoder(weights(s, own("layer3.outer", "layer3.norm2", "head")), graphs.EncoderSize{Vocabulary: 50, Layers: 4, Width: 64, Heads: 2, Inner: 128}, 6, 3)
+	}},
+	"gemm":            {together: true, model: func(s uint64) *graphs.Model { return gemm(s, 0) }},
+	"gemm transposed": {together: true, model: func(s uint64) *graphs.Model { return gemm(s, 1) }},
 	// The head reads the member's own input beside what crosses.
-	"skip": func(s uint64) *graphs.Model { return graphs.Skipping(weights(s, own("layer2", "skip")), 32, 64, 64, 4) },
+	"skip": {together: true, model: func(s uint64) *graphs.Model {
+		return graphs.Skipping(weights(s, own("layer2", "skip")), 32, 64, 64, 4)
+	}},
 	// Requests decide how many tokens there are.
-	"open": func(s uint64) *graphs.Model {
+	"open": {model: func(s uint64) *graphs.Model {
 		return graphs.Encoder(weights(s, own("layer2", "pooler", "head")), small, -1, 3)
-	},
-	"resnet": func(s uint64) *graphs.Model {
+	}},
+	"resnet": {together: true, model: func(s uint64) *graphs.Model {
 		return graphs.ResNet(weights(s, own("head")), []int{1, 1, 2}, 16, 32, 10)
-	},
+	}},
+}
+
+// gemm is a chain whose last layer is one operator.
+func gemm(seed uint64, transposed int64) *graphs.Model {
+	m := graphs.Chain(weights(seed, own("layer2")), 128, 256, 32, 32)
+	last := slices.IndexFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return n.Op == "MatMul" && n.Inputs[1] == "layer2.weight" })
+	product, sum := m.Graph.Nodes[last], m.Graph.Nodes[last+1]
+	sum.Op, sum.Inputs = "Gemm", append(product.Inputs, sum.Inputs[1])
+	sum.Attributes = []*onnx.Attribute{{Name: "transB", Kind: onnx.KindInt, Int: transposed}}
+	m.Graph.Nodes = slices.Delete(m.Graph.Nodes, last, last+1)
+	return m
 }
 
 func TestABackboneServesItsMembers(t *testing.T) {
 	run := runtime(t)
-	for name, model := range backbones {
+	for name, test := range backbones {
 		t.Run(name, func(t *testing.T) {
-			r := write(t, map[string]*graphs.Model{"a": model(2), "b": model(3), "c": model(4)})
+			r := write(t, map[string]*graphs.Model{"a": test.model(2), "b": test.model(3), "c": test.model(4)})
 			a := analyze(t, r, merger.Options{})
 			require.Empty(t, a.Report.Refusals)
 			require.True(t, a.Report.Mode(merger.Backbone).Feasible, a.Report.Mode(merger.Backbone).Reason)
 			dir := filepath.Join(t.TempDir(), "group")
 			m, err := a.Emit(t.Context(), dir, "group", merger.Backbone)
 			require.NoError(t, err)
-			require.Len(t, m.Parts, 4, "a backbone and three heads")
+			require.Len(t, m.Parts, 1, "the group is one model")
+			require.Equal(t, test.together, m.HeadsTogether)
 			_, err = merger.Load(dir)
 			require.ErrorIs(t, err, merger.ErrUnverified)
 			m, err = merger.Verify(t.Context(), dir, r.directories, run, merger.VerifyOptions{})

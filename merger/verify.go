@@ -5,6 +5,7 @@ package merger
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -79,6 +80,8 @@ type verifying struct {
 	random *rand.Rand
 	runs   int
 	worst  float64
+	// swapped says in which order the last two members' rows were.
+	swapped bool
 	// varied says of a member's output that its rows differ from each other.
 	varied map[string]bool
 }
@@ -147,10 +150,22 @@ func (v *verifying) cases() []testCase {
 		most := v.m.Members[j].MaxBatch
 		for _, rows := range [][2]int{{1, 1}, {2, 3}, {1, most}, {0, min(3, most)}} {
 			rows[0], rows[1] = min(rows[0], v.m.Members[i].MaxBatch), min(rows[1], most)
+			if v.m.Mode == Backbone { // both share a batch of the group
+				rows[1] = min(rows[1], v.m.most()-rows[0])
+			}
 			out = append(out, testCase{members: [2]int{i, j}, rows: rows})
 		}
 	}
 	return out
+}
+
+// most is the largest batch of a group.
+func (m *Manifest) most() int {
+	most := 0
+	for _, member := range m.Members {
+		most = max(most, member.MaxBatch)
+	}
+	return most
 }
 
 func (v *verifying) check(ctx context.Context, c testCase) error {
@@ -207,68 +222,48 @@ func (v *verifying) merged(ctx context.Context, c testCase, inputs [2][]onnx.Arr
 	if v.m.Mode != Backbone {
 		return v.fused(ctx, c, inputs)
 	}
-	backbone := v.m.Parts[0]
+	group := v.m.Parts[0]
+	// The neighbour's rows come first now and then: no order of members is required.
+	v.swapped = !v.swapped
+	order := []int{0, 1}
+	if v.swapped {
+		order = []int{1, 0}
+	}
 	var together []onnx.Array
-	for _, in := range backbone.Inputs {
-		x, err := joinRows(find(inputs[0], in.Name), find(inputs[1], in.Name))
+	for _, in := range group.Inputs {
+		if in.Name == MemberInput {
+			continue
+		}
+		x, err := joinRows(find(inputs[order[0]], in.Name), find(inputs[order[1]], in.Name))
 		if err != nil {
 			return out, err
 		}
 		together = append(together, x)
 	}
-	crossing, err := v.run.Run(ctx, backbone.Name, together)
+	whose := onnx.Array{Name: MemberInput, Type: onnx.Int32, Dims: []int64{int64(c.rows[0] + c.rows[1]), 1}}
+	for _, side := range order {
+		for range c.rows[side] {
+			whose.Data = binary.LittleEndian.AppendUint32(whose.Data, uint32(c.members[side])) //nolint:gosec // small
+		}
+	}
+	got, err := v.run.Run(ctx, group.Name, append(together, whose))
 	if err != nil {
-		return out, fmt.Errorf("running %s: %w", backbone.Name, err)
+		return out, fmt.Errorf("running %s: %w", group.Name, err)
 	}
 	at := int64(0)
-	for side, i := range c.members {
-		m, rows := v.m.Members[i], int64(c.rows[side])
-		if rows > 0 {
-			if out[side], err = v.member(ctx, m, inputs[side], crossing, at, rows); err != nil {
+	for _, side := range order {
+		m, rows := v.m.Members[c.members[side]], int64(c.rows[side])
+		for _, o := range m.Outputs {
+			y, err := takeRows(find(got, m.As[o.Name]), at, rows)
+			if err != nil {
 				return out, err
 			}
+			y.Name = o.Name
+			out[side] = append(out[side], y)
 		}
 		at += rows
 	}
 	return out, nil
-}
-
-// member gives a member its outputs from its rows of what the backbone computed.
-func (v *verifying) member(ctx context.Context, m ManifestMember, inputs, crossing []onnx.Array, at, rows int64) (out []onnx.Array, err error) {
-	give := func(x Crossing, as string) (onnx.Array, error) {
-		part, err := takeRows(find(crossing, x.Backbone), at, rows)
-		part.Name = as
-		return part, err
-	}
-	for _, x := range m.Direct {
-		y, err := give(x, x.Member)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, y)
-	}
-	if m.Head == "" {
-		return out, nil
-	}
-	head := v.m.Parts[slices.IndexFunc(v.m.Parts, func(p Part) bool { return p.Name == m.Head })]
-	var feed []onnx.Array
-	for _, in := range head.Inputs {
-		i := slices.IndexFunc(m.Crossing, func(x Crossing) bool { return x.Member == in.Name })
-		if i < 0 {
-			feed = append(feed, find(inputs, in.Name))
-			continue
-		}
-		x, err := give(m.Crossing[i], in.Name)
-		if err != nil {
-			return nil, err
-		}
-		feed = append(feed, x)
-	}
-	got, err := v.run.Run(ctx, head.Name, feed)
-	if err != nil {
-		return nil, fmt.Errorf("running %s: %w", head.Name, err)
-	}
-	return append(out, got...), nil
 }
 
 func (v *verifying) fused(ctx context.Context, c testCase, inputs [2][]onnx.Array) (out [2][]onnx.Array, err error) {

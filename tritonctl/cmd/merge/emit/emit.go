@@ -65,9 +65,9 @@ func (o *Options) run(ctx context.Context, args []string) error {
 	}
 	o.Done()
 	return o.Print(m, func(t *output.Table) {
-		t.Row("PART", "ROLE", "MEMBER")
+		t.Row("PART", "ROLE")
 		for _, p := range m.Parts {
-			t.Row(p.Name, p.Role, p.Member)
+			t.Row(p.Name, p.Role)
 		}
 		t.Line(fmt.Sprintf("%s: weights take %s instead of %s; not verified yet", o.to, output.Bytes(uint64(m.MergedBytes)), output.Bytes(uint64(m.SeparateBytes)))) //nolint:gosec // sizes
 	})

@@ -37,17 +37,23 @@ why, and whether it is verified, its files being those that were.`,
 
 func draw(t *output.Table, m *merger.Manifest, serving error) {
 	t.Line(fmt.Sprintf("%s: mode %s, digest %.16s", m.Name, m.Mode, m.Digest))
-	t.Row("PART", "ROLE", "MEMBER")
+	t.Row("PART", "ROLE")
 	for _, p := range m.Parts {
-		t.Row(p.Name, p.Role, p.Member)
+		t.Row(p.Name, p.Role)
 	}
-	for _, member := range m.Members {
-		for _, x := range member.Crossing {
-			t.Line(fmt.Sprintf("%s: output %s of the backbone is input %s of its head", member.Name, x.Backbone, x.Member))
+	for i, member := range m.Members {
+		for _, out := range member.Outputs {
+			if as := member.As[out.Name]; as != "" {
+				t.Line(fmt.Sprintf("%s: rows of member %d; output %s is %s of the group", member.Name, i, out.Name, as))
+			}
 		}
-		for _, x := range member.Direct {
-			t.Line(fmt.Sprintf("%s: output %s of the backbone is its output %s", member.Name, x.Backbone, x.Member))
-		}
+	}
+	switch {
+	case m.Mode != merger.Backbone:
+	case m.HeadsTogether:
+		t.Line("heads: as one, with the weights in which they differ looked up per row")
+	default:
+		t.Line("heads: one by one, each on its own rows, those without rows left out")
 	}
 	t.Line(fmt.Sprintf("\nweights: %s shared, %s instead of %s", output.Bytes(uint64(m.SharedBytes)), output.Bytes(uint64(m.MergedBytes)), output.Bytes(uint64(m.SeparateBytes)))) //nolint:gosec // sizes
 	t.Line("\nnodes that run on rows of several members, and what is known of them:")
