@@ -20,6 +20,7 @@ import (
 	"github.com/conch-serving/conch/internal/pymodels"
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/zoo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
@@ -149,18 +150,18 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 }
 
 // partition is where conch's only partition is reached.
-func partition(ctx context.Context, conch *rig.Conch) (client.Partition, error) {
+func partition(ctx context.Context, conch *rig.Conch) (api.Partition, error) {
 	admin, err := client.New(conch.Admin)
 	if err != nil {
-		return client.Partition{}, err
+		return api.Partition{}, err
 	}
 	defer admin.Close()
 	gpus, err := admin.GPUs(ctx)
 	if err != nil {
-		return client.Partition{}, err
+		return api.Partition{}, err
 	}
 	if len(gpus) != 1 || len(gpus[0].Partitions) != 1 {
-		return client.Partition{}, fmt.Errorf("conch has %d GPUs; one with one partition was asked for", len(gpus))
+		return api.Partition{}, fmt.Errorf("conch has %d GPUs; one with one partition was asked for", len(gpus))
 	}
 	return gpus[0].Partitions[0], nil
 }

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
 // reverse is a proxy that people put in front of a Triton today.
@@ -23,7 +23,7 @@ type reverse struct {
 	arguments func(config, directory string) []string
 	// config is its configuration. Timeouts are long and limits high: it is to be compared where it works well. HAProxy 2.6 loses calls of
 	// 600 KB where many share a connection to the server, so that it does not reuse those for gRPC.
-	config func(server client.Partition, grpc, http, directory string) string
+	config func(server api.Partition, grpc, http, directory string) string
 }
 
 // reverses are nginx and HAProxy, as gRPC (HTTP/2 without TLS) and HTTP/1.1 proxies with kept connections.
@@ -33,7 +33,7 @@ var reverses = [...]reverse{
 		arguments: func(config, directory string) []string {
 			return []string{"-p", directory, "-c", config, "-e", "stderr"}
 		},
-		config: func(server client.Partition, grpc, http, directory string) string {
+		config: func(server api.Partition, grpc, http, directory string) string {
 			return fmt.Sprintf(`daemon off; worker_processes auto; pid %[4]s/nginx.pid; error_log stderr error;
 events { worker_connections 4096; }
 http {
@@ -51,7 +51,7 @@ http {
 	{
 		name:      "haproxy",
 		arguments: func(config, _ string) []string { return []string{"-db", "-q", "-f", config} },
-		config: func(server client.Partition, grpc, http, _ string) string {
+		config: func(server api.Partition, grpc, http, _ string) string {
 			return fmt.Sprintf(`global
   maxconn 4096
 defaults
@@ -85,7 +85,7 @@ type process struct {
 }
 
 // startReverse starts one of the reverses in front of a server. Programs is the directory that scripts/setup/proxies.sh makes.
-func startReverse(ctx context.Context, r reverse, programs, directory string, server client.Partition) (*process, error) {
+func startReverse(ctx context.Context, r reverse, programs, directory string, server api.Partition) (*process, error) {
 	directory = filepath.Join(directory, r.name)
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return nil, err

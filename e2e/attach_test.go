@@ -18,6 +18,7 @@ import (
 	"github.com/conch-serving/conch/internal/rig"
 	thin "github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
@@ -125,8 +126,8 @@ func TestAttachObserves(t *testing.T) {
 	m, err := a.Model(t.Context(), "emulated")
 	require.NoError(t, err)
 	require.Contains(t, m.PassThroughReason, "mode is observe")
-	_, err = a.Apply(t.Context(), client.ApplyRequest{})
-	require.Equal(t, client.CodeRefused, client.CodeOf(err), "%v", err)
+	_, err = a.Apply(t.Context(), api.ApplyRequest{})
+	require.Equal(t, api.CodeRefused, api.CodeOf(err), "%v", err)
 
 	hung := w.servers[1].Pid()
 	r := underLoad(t, c, 20, func() {
@@ -165,7 +166,7 @@ func TestAttachLearnsFromBatchesOfTheServer(t *testing.T) {
 	})
 	a := admin(t, c)
 	requireUp(t, a, "gpu0")
-	var m client.Model
+	var m api.Model
 	r := underLoad(t, c, 120, func() {
 		require.Eventually(t, func() bool {
 			var err error
@@ -188,7 +189,7 @@ func TestAttachLearnsFromBatchesOfTheServer(t *testing.T) {
 	require.Zero(t, code, out)
 	require.Contains(t, out, "Triton's own batching holds")
 	// Asked to, conch times a few batches itself, and they are what the model takes.
-	measured, err := a.Measure(t.Context(), client.MeasureRequest{Models: []string{"emulated"}, Share: .5, Repeats: 3})
+	measured, err := a.Measure(t.Context(), api.MeasureRequest{Models: []string{"emulated"}, Share: .5, Repeats: 3})
 	require.NoError(t, err)
 	require.Len(t, measured, 1)
 	require.Empty(t, measured[0].Skipped)
@@ -231,16 +232,16 @@ func TestAttachControlsAndReleases(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, m.Batchable, m.PassThroughReason)
 
-	dry, err := a.Release(t.Context(), client.ReleaseRequest{DryRun: true})
+	dry, err := a.Release(t.Context(), api.ReleaseRequest{DryRun: true})
 	require.NoError(t, err)
 	require.Len(t, dry.Changes, 2)
 	require.Nil(t, w.configs("emulated")[0].GetDynamicBatching(), "a dry run changes nothing")
 	r := underLoad(t, c, 30, func() {
-		released, err := a.Release(t.Context(), client.ReleaseRequest{Reason: "the trial is over"})
+		released, err := a.Release(t.Context(), api.ReleaseRequest{Reason: "the trial is over"})
 		require.NoError(t, err)
 		require.Equal(t, dry.Changes, released.Changes)
 		require.Equal(t, "observe", released.Mode)
-		again, err := a.Release(t.Context(), client.ReleaseRequest{})
+		again, err := a.Release(t.Context(), api.ReleaseRequest{})
 		require.NoError(t, err)
 		require.Empty(t, again.Changes)
 	})
@@ -261,10 +262,10 @@ func TestAttachControlsAndReleases(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "observe", v.Mode)
 	w.requireConfigs(before, "emulated")
-	_, err = a.Release(t.Context(), client.ReleaseRequest{Undo: true})
+	_, err = a.Release(t.Context(), api.ReleaseRequest{Undo: true})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return w.configs("emulated")[0].GetDynamicBatching() == nil }, 30*time.Second, 50*time.Millisecond)
-	_, err = a.Release(t.Context(), client.ReleaseRequest{})
+	_, err = a.Release(t.Context(), api.ReleaseRequest{})
 	require.NoError(t, err)
 	w.requireConfigs(before, "emulated")
 }
@@ -294,7 +295,7 @@ func TestAttachPlacesModelsAndReleasesThem(t *testing.T) {
 	}, 30*time.Second, 50*time.Millisecond, "conch's own is loaded, on one server first")
 	require.DirExists(t, filepath.Join(w.dirs[0]+".before", "emulated"))
 
-	released, err := a.Release(t.Context(), client.ReleaseRequest{})
+	released, err := a.Release(t.Context(), api.ReleaseRequest{})
 	require.NoError(t, err)
 	require.Len(t, released.Changes, 4)
 	for _, change := range released.Changes {

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
 // tensor asks a model of e2e/models with one row whose first element is given.
@@ -171,7 +171,7 @@ func TestFailingPolicyChangesNothingForTraffic(t *testing.T) {
 			}, "%s among %q", mood.event, eventKinds(t, a, since))
 		})
 	}
-	_, err = a.UsePolicy(t.Context(), client.UsePolicyRequest{Name: "static", Author: "test"})
+	_, err = a.UsePolicy(t.Context(), api.UsePolicyRequest{Name: "static", Author: "test"})
 	require.NoError(t, err, "another policy can take over")
 }
 
@@ -188,7 +188,7 @@ func TestPolicySwapUnderLoadLosesNothing(t *testing.T) {
 		partitions int
 	}{{"static", 1}, {"moody", 2}} {
 		result := underLoad(t, c, 25, func() {
-			_, err := a.UsePolicy(t.Context(), client.UsePolicyRequest{Name: to.policy, Author: "test", Reason: "swap"})
+			_, err := a.UsePolicy(t.Context(), api.UsePolicyRequest{Name: to.policy, Author: "test", Reason: "swap"})
 			require.NoError(t, err)
 			require.EventuallyWithT(t, func(collect *assert.CollectT) {
 				all := partitions(t, a)

@@ -26,6 +26,7 @@ import (
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
@@ -228,11 +229,11 @@ func sharedExecutions(t *testing.T, triton tritonpb.GRPCInferenceServiceClient, 
 }
 
 // partitions lists what tritonctl gpu ls shows.
-func partitions(t *testing.T, a *client.Client) []client.Partition {
+func partitions(t *testing.T, a *client.Client) []api.Partition {
 	t.Helper()
 	gpus, err := a.GPUs(t.Context())
 	require.NoError(t, err)
-	var all []client.Partition
+	var all []api.Partition
 	for _, g := range gpus {
 		all = append(all, g.Partitions...)
 	}
@@ -246,7 +247,7 @@ func eventKinds(t *testing.T, a *client.Client, since uint64) []string {
 	require.NoError(t, err)
 	var kinds []string
 	for _, e := range events {
-		kinds = append(kinds, e.Kind+": "+e.Message)
+		kinds = append(kinds, string(e.Kind)+": "+e.Message)
 	}
 	return kinds
 }

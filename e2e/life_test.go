@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/rig"
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
 // Everything that conch has accepted when it is told to end is answered, and its servers end with it.
@@ -125,7 +125,7 @@ func TestRestartOnTheSameState(t *testing.T) {
 }
 
 // withoutRevision is a plan as data, without the revision of the snapshot that it answers.
-func withoutRevision(t *testing.T, p client.Plan) map[string]any {
+func withoutRevision(t *testing.T, p api.Plan) map[string]any {
 	t.Helper()
 	var data map[string]any
 	require.NoError(t, json.Unmarshal(p.Plan, &data))

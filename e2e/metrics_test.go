@@ -21,7 +21,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/zoo"
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
 // get asks and reads the whole answer.
@@ -177,7 +177,7 @@ func TestReadinessHasReasons(t *testing.T) {
 	for i, l := range looks {
 		require.Equal(t, http.StatusOK, l.live, "look %d", i)
 		require.True(t, i == 0 || looks[i-1].ready != http.StatusOK || l.ready == http.StatusOK, "ready once, ready on: %s", l.body)
-		var health client.Health
+		var health api.Health
 		require.NoError(t, json.Unmarshal([]byte(l.body), &health), l.body)
 		require.Equal(t, l.ready == http.StatusOK, health.OK, l.body)
 		for _, check := range health.Checks {

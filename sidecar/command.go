@@ -20,9 +20,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply/driver/shim"
 	"github.com/conch-serving/conch/sidecar/config"
-	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/reaper"
 )
@@ -261,8 +261,8 @@ func logger(w io.Writer, l config.Log) *slog.Logger {
 }
 
 // build is what the compiler wrote into the program.
-func build() control.Version {
-	v := control.Version{Version: "devel", Commit: "unknown", Go: runtime.Version()}
+func build() api.Version {
+	v := api.Version{Version: "devel", Commit: "unknown", Go: runtime.Version()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v

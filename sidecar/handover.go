@@ -11,7 +11,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/reuseport"
 	"github.com/conch-serving/conch/sidecar/admin"
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 )
 
@@ -38,7 +38,7 @@ type doors struct {
 }
 
 // Ready implements admin.API.
-func (d doors) Ready(ctx context.Context) (client.Health, error) {
+func (d doors) Ready(ctx context.Context) (api.Health, error) {
 	h, err := d.API.Ready(ctx)
 	if err != nil {
 		return h, err
@@ -46,12 +46,12 @@ func (d doors) Ready(ctx context.Context) (client.Health, error) {
 	if fault := d.s.dispatcher.Fault(); fault != nil {
 		// Requests are answered, as fast as without Conch: no reason to send them
 		// nowhere.
-		h.Checks = append(h.Checks, client.Check{Name: "queue", OK: true, Reason: "degraded: " + fault.Error() + "; requests are forwarded one by one: restart Conch"})
+		h.Checks = append(h.Checks, api.Check{Name: "queue", OK: true, Reason: "degraded: " + fault.Error() + "; requests are forwarded one by one: restart Conch"})
 	}
 	if !d.s.config.Listen.ReusePort {
 		return h, nil
 	}
-	c := client.Check{Name: "doors", OK: true}
+	c := api.Check{Name: "doors", OK: true}
 	select {
 	case <-d.s.opened:
 		if d.s.leaving.Load() {

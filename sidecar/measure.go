@@ -12,7 +12,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/admin"
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/warmup"
 	"github.com/conch-serving/conch/sidecar/observe"
@@ -27,7 +27,7 @@ type toMeasure struct {
 }
 
 // Measure implements admin.API: of each model and type of GPU one server times it, and servers work side by side.
-func (d doors) Measure(ctx context.Context, r client.MeasureRequest) ([]client.Measured, error) {
+func (d doors) Measure(ctx context.Context, r api.MeasureRequest) ([]api.Measured, error) {
 	if d.s.servers == nil || !d.s.control.PassingThrough() {
 		return d.API.Measure(ctx, r)
 	}
@@ -36,11 +36,11 @@ func (d doors) Measure(ctx context.Context, r client.MeasureRequest) ([]client.M
 	}
 	types := map[string]string{}
 	for _, g := range d.s.control.GPUs() {
-		types[g.GetId()] = g.GetType()
+		types[g.ID] = g.Type
 	}
 	slos := map[string]time.Duration{}
 	for _, m := range d.s.control.Models() {
-		slos[m.Name] = m.SLO
+		slos[m.Name] = time.Duration(m.SLOSeconds * float64(time.Second))
 	}
 	byServer, err := d.share(ctx, r.Models, types, slos)
 	if err != nil {
@@ -48,7 +48,7 @@ func (d doors) Measure(ctx context.Context, r client.MeasureRequest) ([]client.M
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	all := []client.Measured{}
+	all := []api.Measured{}
 	for _, list := range byServer {
 		wg.Go(func() {
 			for _, model := range list {
@@ -63,7 +63,7 @@ func (d doors) Measure(ctx context.Context, r client.MeasureRequest) ([]client.M
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(all, func(a, b client.Measured) int {
+	slices.SortFunc(all, func(a, b api.Measured) int {
 		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.GPUType, b.GPUType))
 	})
 	return all, nil
@@ -97,8 +97,8 @@ func (d doors) share(ctx context.Context, models []string, types map[string]stri
 	return byServer, err
 }
 
-func (m toMeasure) measure(ctx context.Context, r client.MeasureRequest) client.Measured {
-	out := client.Measured{Model: m.model, GPUType: m.gpuType, Partition: m.partition}
+func (m toMeasure) measure(ctx context.Context, r api.MeasureRequest) api.Measured {
+	out := api.Measured{Model: m.model, GPUType: m.gpuType, Partition: m.partition}
 	var counters observe.ServerStatistics
 	executed := func() []observe.Executions {
 		r, err := m.server.ModelStatistics(ctx, &tritonpb.ModelStatisticsRequest{Name: m.model})
@@ -119,10 +119,10 @@ func (m toMeasure) measure(ctx context.Context, r client.MeasureRequest) client.
 	counted := executed()
 	slices.SortFunc(counted, func(a, b observe.Executions) int { return cmp.Compare(a.Rows, b.Rows) })
 	for _, e := range counted {
-		out.Executions = append(out.Executions, client.MeasuredBatch{Rows: e.Rows, Seconds: e.Mean.Seconds(), Repeats: int(e.Count)})
+		out.Executions = append(out.Executions, api.MeasuredBatch{Rows: e.Rows, Seconds: e.Mean.Seconds(), Repeats: int(e.Count)})
 	}
 	for _, b := range timed {
-		out.Batches = append(out.Batches, client.MeasuredBatch{Rows: b.Rows, Seconds: b.Duration.Seconds(), Repeats: b.Repeats})
+		out.Batches = append(out.Batches, api.MeasuredBatch{Rows: b.Rows, Seconds: b.Duration.Seconds(), Repeats: b.Repeats})
 	}
 	return out
 }

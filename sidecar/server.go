@@ -29,12 +29,14 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
 	"github.com/conch-serving/conch/sidecar/apply/warmup"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
@@ -56,7 +58,7 @@ const (
 // serverOptions are what newServer needs.
 type serverOptions struct {
 	config  *config.Config
-	version control.Version
+	version api.Version
 	// policies is the program beside which conch-policies lies.
 	policies string
 	log      *slog.Logger
@@ -196,7 +198,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		CheckDispatch: func(d *policy.Dispatch) error {
 			return checkDiscipline(d.GetDiscipline(), d.GetParameters(), d.GetDropPolicy())
 		},
-		Policies: func(h control.Hooks) (control.Policies, error) { return s.newHost(o, h), nil },
+		Policies: func(h control.Hooks) (planner.Host, error) { return s.newHost(o, h), nil },
 		Reconciler: func(h control.Hooks) (control.Reconciler, error) {
 			desired, err := apply.NewStore(db)
 			if err != nil {

@@ -31,6 +31,7 @@ import (
 	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/static"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/sidecar/config"
 )
@@ -426,9 +427,9 @@ func TestPolicySwapUnderLoad(t *testing.T) {
 	}
 	flows()
 	for _, layout := range []string{"* = 50, 50", "* = 100", "gpu0 = 50, 50"} {
-		_, err := c.admin.UsePolicy(t.Context(), client.UsePolicyRequest{Name: "static", Parameters: map[string]string{"partitions": layout}})
+		_, err := c.admin.UsePolicy(t.Context(), api.UsePolicyRequest{Name: "static", Parameters: map[string]string{"partitions": layout}})
 		require.NoError(t, err)
-		_, err = c.admin.Apply(t.Context(), client.ApplyRequest{Author: "test"})
+		_, err = c.admin.Apply(t.Context(), api.ApplyRequest{Author: "test"})
 		require.NoError(t, err)
 		flows()
 	}

@@ -30,12 +30,16 @@ var rules = []rule{
 	{"sidecar", []string{"..."}, "main wires everything"},
 	{"sidecar/config", []string{"plugins/policy", "plugins/policy/grid", "repo", "internal/..."}, "configuration knows nothing that it configures"},
 	{"sidecar/admin", []string{"sidecar/admin/...", "sidecar/control", "sidecar/record", "sidecar/apply/...", "sidecar/plan", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
-	{"sidecar/admin/client", []string{"plugins/policy"}, "tritonctl and other people's programs import it"},
+	{"sidecar/admin/api", nil, "it is types: whoever encodes, fills in, decodes or prints them imports it"},
+	{"sidecar/admin/client", []string{"sidecar/admin/api", "plugins/policy"}, "tritonctl and other people's programs import it"},
 	{"sidecar/advice", []string{"plugins/policy"}, "it is pure; conch and the simulator feed it"},
 	{"sidecar/control", []string{
-		"sidecar/control/...", "sidecar/config", "sidecar/advice", "sidecar/apply/...", "sidecar/observe/...", "sidecar/plan/...", "sidecar/policyhost/...", "sidecar/dispatch", "sidecar/dispatch/router", "sidecar/sim/evaluate",
+		"sidecar/control/...", "sidecar/admin/api", "sidecar/config", "sidecar/advice", "sidecar/apply/...", "sidecar/observe/...", "sidecar/plan/...", "sidecar/policyhost/...", "sidecar/dispatch", "sidecar/dispatch/router", "sidecar/sim/evaluate",
 		"plugins/...", "repo", "internal/...",
 	}, "it ties observe, policyhost, plan and apply together"},
+	{"sidecar/control/events", []string{"sidecar/admin/api"}, "it keeps what happened and knows nothing of why"},
+	{"sidecar/control/orders", []string{"sidecar/admin/api", "plugins/policy"}, "it keeps what was declared; the loop acts on it"},
+	{"sidecar/control/planner", []string{"sidecar/config", "sidecar/policyhost", "plugins/policy"}, "it proposes and applies nothing"},
 	{"sidecar/reaper", nil, "it starts a program and knows nothing of it"},
 	{"sidecar/record", []string{"sidecar/dispatch", "sidecar/sim/workload"}, "it writes what arrives as a trace that the simulator reads"},
 	{"sidecar/apply", []string{"sidecar/apply/...", "sidecar/plan", "sidecar/dispatch/router", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
@@ -65,13 +69,13 @@ var rules = []rule{
 	{"merger", []string{"merger/...", "internal/onnx/...", "plugins/policy"}, "it rewrites graphs"},
 	{"repo", []string{"repo/...", "internal/..."}, "a leaf"},
 	{"tritonctl", []string{
-		"tritonctl/...", "sidecar/admin/client", "sidecar/sim/...", "estimator/...", "merger/...", "repo/...", "plugins/policy", "plugins/policy/grid", "plugins/builtin",
+		"tritonctl/...", "sidecar/admin/api", "sidecar/admin/client", "sidecar/sim/...", "estimator/...", "merger/...", "repo/...", "plugins/policy", "plugins/policy/grid", "plugins/builtin",
 	}, "it speaks to conch over the admin API"},
 	{"tritonctl/cmd/merge", []string{"tritonctl/...", "merger/...", "estimator/...", "internal/onnx/...", "internal/triton/trial"}, "merge verify runs models on a Triton for trials, which the user names"},
 	{"internal", []string{"internal/..."}, "internal packages are leaves"},
 	{"demo", []string{"internal/..."}, "it runs the programs that a user runs"},
-	{"bench", []string{"internal/...", "plugins/policy", "plugins/builtin", "merger/...", "estimator/...", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue/..."}, "it runs the programs that a user runs, and the simulator with every discipline of the queue"},
-	{"e2e", []string{"e2e/...", "internal/...", "sidecar/admin/client", "plugins/..."}, "it tests from outside"},
+	{"bench", []string{"internal/...", "plugins/policy", "plugins/builtin", "merger/...", "estimator/...", "sidecar/admin/api", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue/..."}, "it runs the programs that a user runs, and the simulator with every discipline of the queue"},
+	{"e2e", []string{"e2e/...", "internal/...", "sidecar/admin/api", "sidecar/admin/client", "plugins/..."}, "it tests from outside"},
 }
 
 // Check compares what the packages of a module import with the rules. Imports maps a package's path inside the module ("." is the root)

@@ -10,14 +10,14 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/admin"
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/advice"
 	"github.com/conch-serving/conch/sidecar/control"
 )
 
 // advised is a control loop with advice and nothing else.
 type advised struct {
-	control.API
+	admin.Control
 	advice control.GPUAdvice
 }
 
@@ -28,23 +28,23 @@ func TestGPUAdviceOverTheAPI(t *testing.T) {
 	zero, one := 0, 1
 	for name, test := range map[string]struct {
 		is   control.GPUAdvice
-		want client.GPUAdvice
+		want api.GPUAdvice
 	}{
-		"unknown": {control.GPUAdvice{}, client.GPUAdvice{
-			Action: client.AdviceUnknown, Reason: "too few requests were answered of late to say how many GPUs they want", Release: []string{}, GPUs: []client.GPUIdle{},
+		"unknown": {control.GPUAdvice{}, api.GPUAdvice{
+			Action: api.AdviceUnknown, Reason: "too few requests were answered of late to say how many GPUs they want", Release: []string{}, GPUs: []api.GPUIdle{},
 		}},
-		"left out": {control.GPUAdvice{OutOfReach: []string{"a", "b"}}, client.GPUAdvice{
-			Action: client.AdviceUnknown, Release: []string{}, GPUs: []client.GPUIdle{},
+		"left out": {control.GPUAdvice{OutOfReach: []string{"a", "b"}}, api.GPUAdvice{
+			Action: api.AdviceUnknown, Release: []string{}, GPUs: []api.GPUIdle{},
 			Reason: "too few requests were answered of late to say how many GPUs they want; left out: a, b, whose SLO is shorter than a request takes even alone",
 		}},
-		"hold": {control.GPUAdvice{Advice: &policy.Advice{Reason: "hold: so", BadRate: .001, IdleShare: .2, Requests: 500, Seconds: 5}}, client.GPUAdvice{
-			Action: client.AdviceHold, Reason: "hold: so", Release: []string{}, GPUs: []client.GPUIdle{}, BadRate: .001, IdleShare: .2, Requests: 500, Seconds: 5,
+		"hold": {control.GPUAdvice{Advice: &policy.Advice{Reason: "hold: so", BadRate: .001, IdleShare: .2, Requests: 500, Seconds: 5}}, api.GPUAdvice{
+			Action: api.AdviceHold, Reason: "hold: so", Release: []string{}, GPUs: []api.GPUIdle{}, BadRate: .001, IdleShare: .2, Requests: 500, Seconds: 5,
 		}},
-		"allocate": {control.GPUAdvice{Advice: &policy.Advice{Reason: "allocate 3: so", AllocateGpus: 3}}, client.GPUAdvice{
-			Action: client.AdviceAllocate, Number: 3, Reason: "allocate 3: so", Release: []string{}, GPUs: []client.GPUIdle{},
+		"allocate": {control.GPUAdvice{Advice: &policy.Advice{Reason: "allocate 3: so", AllocateGpus: 3}}, api.GPUAdvice{
+			Action: api.AdviceAllocate, Number: 3, Reason: "allocate 3: so", Release: []string{}, GPUs: []api.GPUIdle{},
 		}},
-		"release": {control.GPUAdvice{Advice: &policy.Advice{Reason: "so", ReleaseGpus: 2, Release: []string{"gpu2", "gpu1"}}, Serving: serving, Spare: []string{"gpu2"}}, client.GPUAdvice{
-			Action: client.AdviceRelease, Number: 2, Reason: "so", Release: []string{"gpu2", "gpu1"}, GPUs: []client.GPUIdle{
+		"release": {control.GPUAdvice{Advice: &policy.Advice{Reason: "so", ReleaseGpus: 2, Release: []string{"gpu2", "gpu1"}}, Serving: serving, Spare: []string{"gpu2"}}, api.GPUAdvice{
+			Action: api.AdviceRelease, Number: 2, Reason: "so", Release: []string{"gpu2", "gpu1"}, GPUs: []api.GPUIdle{
 				{ID: "gpu0", Rank: &zero, IdleShare: .2}, {ID: "gpu1", Rank: &one, IdleShare: .9, Release: true}, {ID: "gpu2", IdleShare: 1, Release: true},
 			},
 		}},

@@ -7,7 +7,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
 // Most that one order may ask of servers that serve others.
@@ -17,17 +17,17 @@ const (
 )
 
 // CheckMeasure says what is wrong with an order to time batches.
-func CheckMeasure(r client.MeasureRequest) error {
+func CheckMeasure(r api.MeasureRequest) error {
 	if !(r.Share > 0 && r.Share <= mostShare) || r.Repeats < 1 || r.Repeats > mostRepeats {
-		return &client.Error{Code: client.CodeInvalid, Message: fmt.Sprintf("share %g and %d repeats: the share of a server's time is above 0 and at most %g, the repeats are from 1 to %d", r.Share, r.Repeats, mostShare, mostRepeats)}
+		return &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf("share %g and %d repeats: the share of a server's time is above 0 and at most %g, the repeats are from 1 to %d", r.Share, r.Repeats, mostShare, mostRepeats)}
 	}
 	return nil
 }
 
 // Measure implements API for a conch with servers of its own.
-func (v view) Measure(_ context.Context, r client.MeasureRequest) ([]client.Measured, error) {
+func (v view) Measure(_ context.Context, r api.MeasureRequest) ([]api.Measured, error) {
 	if err := CheckMeasure(r); err != nil {
 		return nil, err
 	}
-	return nil, &client.Error{Code: client.CodeRefused, Message: "conch runs these servers itself and timed their models when it loaded them: tritonctl model get NAME shows the profile"}
+	return nil, &api.Error{Code: api.CodeRefused, Message: "conch runs these servers itself and timed their models when it loaded them: tritonctl model get NAME shows the profile"}
 }

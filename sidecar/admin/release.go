@@ -6,17 +6,10 @@ package admin
 import (
 	"context"
 
-	"github.com/conch-serving/conch/sidecar/admin/client"
-	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
-func (v view) Release(ctx context.Context, r client.ReleaseRequest) (client.ReleaseResult, error) {
-	result, err := v.control.Release(ctx, control.ReleaseRequest(r))
-	if err != nil {
-		return client.ReleaseResult{}, coded(err)
-	}
-	return client.ReleaseResult{
-		DryRun: result.DryRun, Mode: result.Mode,
-		Changes: each(result.Changes, func(c control.Release) client.Released { return client.Released(c) }),
-	}, nil
+func (v view) Release(ctx context.Context, r api.ReleaseRequest) (api.ReleaseResult, error) {
+	result, err := v.control.Release(ctx, r)
+	return result, coded(err)
 }

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/conch-serving/conch/sidecar/admin"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
@@ -28,18 +29,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // stub answers what a test sets and panics on the rest.
 type stub struct {
 	admin.API
-	ready  client.Health
+	ready  api.Health
 	err    error
-	events chan client.Event
+	events chan api.Event
 }
 
-func (s *stub) Ready(context.Context) (client.Health, error) { return s.ready, s.err }
-func (s *stub) Plan(context.Context) (client.Plan, error)    { return client.Plan{}, s.err }
-func (s *stub) Apply(_ context.Context, r client.ApplyRequest) (client.ApplyResult, error) {
-	return client.ApplyResult{Plan: client.Plan{Revision: r.IfRevision}}, s.err
+func (s *stub) Ready(context.Context) (api.Health, error) { return s.ready, s.err }
+func (s *stub) Plan(context.Context) (api.Plan, error)    { return api.Plan{}, s.err }
+func (s *stub) Apply(_ context.Context, r api.ApplyRequest) (api.ApplyResult, error) {
+	return api.ApplyResult{Plan: api.Plan{Revision: r.IfRevision}}, s.err
 }
 
-func (s *stub) Follow(ctx context.Context, _ uint64, yield func(client.Event) error) error {
+func (s *stub) Follow(ctx context.Context, _ uint64, yield func(api.Event) error) error {
 	for {
 		select {
 		case e := <-s.events:
@@ -68,7 +69,7 @@ func serveAPI(t *testing.T, s admin.API) *client.Client {
 }
 
 func TestReadyzSaysWhyNot(t *testing.T) {
-	s := &stub{ready: client.Health{Checks: []client.Check{{Name: "plan", Reason: "no plan has been applied yet"}}}}
+	s := &stub{ready: api.Health{Checks: []api.Check{{Name: "plan", Reason: "no plan has been applied yet"}}}}
 	server := httptest.NewServer(admin.NewHandler(s, slog.New(slog.DiscardHandler)))
 	defer server.Close()
 	status, body := fetch(t, server.URL+"/readyz")
@@ -97,17 +98,17 @@ func fetch(t *testing.T, url string) (int, string) {
 func TestErrorsKeepTheirCodeAndViolations(t *testing.T) {
 	s := &stub{}
 	c := serve(t, s)
-	for _, code := range []client.Code{client.CodeInvalid, client.CodeNotFound, client.CodeConflict, client.CodeUnavailable, client.CodeRefused} {
-		sent := &client.Error{Code: code, Message: "no", Violations: []client.Violation{{Code: "share", Subject: "gpu0", Text: "120%"}}}
+	for _, code := range []api.Code{api.CodeInvalid, api.CodeNotFound, api.CodeConflict, api.CodeUnavailable, api.CodeRefused} {
+		sent := &api.Error{Code: code, Message: "no", Violations: []api.Violation{{Code: "share", Subject: "gpu0", Text: "120%"}}}
 		s.err = sent
 		_, err := c.Plan(t.Context())
-		var got *client.Error
+		var got *api.Error
 		require.ErrorAs(t, err, &got)
 		require.Equal(t, sent, got)
 	}
 	s.err = errors.New("disk full")
 	_, err := c.Plan(t.Context())
-	require.Equal(t, client.CodeInternal, client.CodeOf(err))
+	require.Equal(t, api.CodeInternal, api.CodeOf(err))
 	require.ErrorContains(t, err, "disk full")
 }
 
@@ -128,17 +129,17 @@ func TestAMisspeltGuardIsRefused(t *testing.T) {
 }
 
 func TestFollowDeliversEventsUntilTheCallerGoes(t *testing.T) {
-	s := &stub{events: make(chan client.Event)}
+	s := &stub{events: make(chan api.Event)}
 	c := serve(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
-	got := make(chan client.Event)
+	got := make(chan api.Event)
 	ended := make(chan error)
 	go func() {
-		ended <- c.Follow(ctx, 0, func(e client.Event) error { got <- e; return nil })
+		ended <- c.Follow(ctx, 0, func(e api.Event) error { got <- e; return nil })
 	}()
 	for id := range uint64(3) {
-		s.events <- client.Event{ID: id + 1, Message: "a line\nand another"}
-		require.Equal(t, client.Event{ID: id + 1, Message: "a line\nand another"}, <-got)
+		s.events <- api.Event{ID: id + 1, Message: "a line\nand another"}
+		require.Equal(t, api.Event{ID: id + 1, Message: "a line\nand another"}, <-got)
 	}
 	cancel()
 	require.NoError(t, <-ended)

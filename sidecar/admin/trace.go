@@ -16,7 +16,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/record"
 )
 
@@ -29,7 +29,7 @@ func (s *server) trace(w http.ResponseWriter, r *http.Request) {
 	text := r.URL.Query().Get("for")
 	length, err := time.ParseDuration(text)
 	if err != nil || length <= 0 || length > longestTrace {
-		s.fail(w, &client.Error{Code: client.CodeInvalid, Message: fmt.Sprintf("for=%q is no duration from 1ns to %v; write it like 30s", text, longestTrace)})
+		s.fail(w, &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf("for=%q is no duration from 1ns to %v; write it like 30s", text, longestTrace)})
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), length)
@@ -37,9 +37,9 @@ func (s *server) trace(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Content-Type", "application/octet-stream")
 	header.Set("Cache-Control", "no-store")
-	header.Set("Trailer", client.TraceRequestsTrailer+", "+client.TraceLostTrailer)
-	got, err := s.api.Record(ctx, flushing{w, http.NewResponseController(w)})
-	var refused *client.Error
+	header.Set("Trailer", api.TraceRequestsTrailer+", "+api.TraceLostTrailer)
+	got, err := s.conch.Record(ctx, flushing{w, http.NewResponseController(w)})
+	var refused *api.Error
 	switch {
 	case errors.As(err, &refused):
 		header.Del("Trailer")
@@ -49,8 +49,8 @@ func (s *server) trace(w http.ResponseWriter, r *http.Request) {
 		s.log.Warn("a recording ended early", "error", err, "requests", got.Requests)
 		panic(http.ErrAbortHandler)
 	default:
-		header.Set(client.TraceRequestsTrailer, strconv.FormatUint(got.Requests, 10))
-		header.Set(client.TraceLostTrailer, strconv.FormatUint(got.Lost, 10))
+		header.Set(api.TraceRequestsTrailer, strconv.FormatUint(got.Requests, 10))
+		header.Set(api.TraceLostTrailer, strconv.FormatUint(got.Lost, 10))
 	}
 }
 
@@ -63,13 +63,13 @@ type flushing struct {
 func (f flushing) Flush() error { return f.c.Flush() }
 
 // Record implements API.
-func (v view) Record(ctx context.Context, w io.Writer) (client.Recorded, error) {
+func (v view) Record(ctx context.Context, w io.Writer) (api.Recorded, error) {
 	version := v.control.Version()
 	requests, lost, err := v.recorder.Stream(ctx, w, "conch "+version.Version+", mode "+version.Mode)
 	if errors.Is(err, record.ErrBusy) {
-		err = &client.Error{Code: client.CodeConflict, Message: err.Error()}
+		err = &api.Error{Code: api.CodeConflict, Message: err.Error()}
 	}
-	return client.Recorded{Requests: requests, Lost: lost}, err
+	return api.Recorded{Requests: requests, Lost: lost}, err
 }
 
 // Snapshot implements API.

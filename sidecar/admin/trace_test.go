@@ -16,15 +16,15 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/admin"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
-	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/record"
 )
 
 // observed is a control loop of which only a snapshot is asked.
-type observed struct{ control.API }
+type observed struct{ admin.Control }
 
-func (observed) Version() control.Version { return control.Version{Version: "v1", Mode: "observe"} }
+func (observed) Version() api.Version { return api.Version{Version: "v1", Mode: "observe"} }
 func (observed) Snapshot(context.Context) (*policy.Snapshot, error) {
 	return &policy.Snapshot{Revision: 3, Models: []*policy.Model{{Name: "a", SloUs: 25000}}}, nil
 }
@@ -42,7 +42,7 @@ type recording struct {
 	of admin.API
 }
 
-func (r recording) Record(ctx context.Context, w io.Writer) (client.Recorded, error) {
+func (r recording) Record(ctx context.Context, w io.Writer) (api.Recorded, error) {
 	return r.of.Record(ctx, w)
 }
 func (r recording) Snapshot(ctx context.Context) (json.RawMessage, error) { return r.of.Snapshot(ctx) }
@@ -70,7 +70,7 @@ func TestATraceComesAsItGrowsAndSaysWhatWasLost(t *testing.T) {
 		return out.Write(p)
 	}))
 	require.NoError(t, err)
-	require.Equal(t, client.Recorded{Requests: 7, Lost: 2}, got)
+	require.Equal(t, api.Recorded{Requests: 7, Lost: 2}, got)
 	require.Equal(t, "headtail", out.String())
 }
 
@@ -79,25 +79,25 @@ func TestARecordingThatIsRefusedOrCutOffIsAnError(t *testing.T) {
 		name   string
 		length time.Duration
 		err    error
-		code   client.Code
+		code   api.Code
 		is     error
 	}{
-		{name: "busy", length: time.Second, err: record.ErrBusy, code: client.CodeConflict},
-		{name: "no length", length: 0, code: client.CodeInvalid},
-		{name: "too long", length: 25 * time.Hour, code: client.CodeInvalid},
-		{name: "cut off", length: time.Second, err: errors.New("the disk is full"), code: client.CodeInternal, is: client.ErrCutOff},
+		{name: "busy", length: time.Second, err: record.ErrBusy, code: api.CodeConflict},
+		{name: "no length", length: 0, code: api.CodeInvalid},
+		{name: "too long", length: 25 * time.Hour, code: api.CodeInvalid},
+		{name: "cut off", length: time.Second, err: errors.New("the disk is full"), code: api.CodeInternal, is: client.ErrCutOff},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			api := serveAPI(t, recording{of: admin.Of(observed{}, script(func(_ context.Context, w io.Writer) (uint64, uint64, error) {
+			conch := serveAPI(t, recording{of: admin.Of(observed{}, script(func(_ context.Context, w io.Writer) (uint64, uint64, error) {
 				if c.is != nil {
 					_, _ = w.Write([]byte("head"))
 					_ = w.(interface{ Flush() error }).Flush()
 				}
 				return 0, 0, c.err
 			}))})
-			_, err := api.Record(t.Context(), c.length, io.Discard)
+			_, err := conch.Record(t.Context(), c.length, io.Discard)
 			require.Error(t, err)
-			require.Equal(t, c.code, client.CodeOf(err), err)
+			require.Equal(t, c.code, api.CodeOf(err), err)
 			if c.is != nil {
 				require.ErrorIs(t, err, c.is)
 			}

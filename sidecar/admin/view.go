@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/conch-serving/conch/plugins/policy"
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
@@ -23,117 +23,148 @@ type Recorder interface {
 	Stream(ctx context.Context, w io.Writer, source string) (requests, lost uint64, err error)
 }
 
+// Control is the plan way as operators see it; a *control.Control is one.
+type Control interface {
+	Version() api.Version
+	// Ready lists every condition of readiness; all must hold.
+	Ready() []api.Check
+	Snapshot(context.Context) (*policy.Snapshot, error)
+	Models() []api.Model
+	Model(name string) (api.Model, error)
+	GPUs() []api.GPU
+	GPUAdvice() control.GPUAdvice
+	// CurrentPlan is the plan that serves.
+	CurrentPlan() control.Plan
+	// Propose asks the policy and compares; it changes nothing.
+	Propose(context.Context) (*control.Proposal, error)
+	Apply(context.Context, api.ApplyRequest) (*control.Applied, error)
+	Explain(ctx context.Context, model string) (*plan.Explanation, error)
+	Policies(context.Context) ([]api.Policy, error)
+	Policy(ctx context.Context, name string) (api.Policy, error)
+	UsePolicy(context.Context, api.UsePolicyRequest) (api.Policy, error)
+	Revisions(context.Context) ([]api.RepositoryRevision, error)
+	Import(context.Context, api.ImportRequest) (api.RepositoryRevision, error)
+	Rollback(context.Context, api.RollbackRequest) (api.RepositoryRevision, error)
+	// Release gives attached servers back.
+	Release(context.Context, api.ReleaseRequest) (api.ReleaseResult, error)
+	// Events gives those after id since, oldest first.
+	Events(since uint64) []api.Event
+	// Follow calls yield for the events after since, then for every new one,
+	// until ctx ends (nil) or yield fails (its error).
+	Follow(ctx context.Context, since uint64, yield func(api.Event) error) error
+}
+
 // Of gives the admin API's view of a control loop and of the recorder of the
 // request path.
-func Of(c control.API, r Recorder) API { return view{c, r} }
+func Of(c Control, r Recorder) API { return view{c, r} }
 
 type view struct {
-	control  control.API
+	control  Control
 	recorder Recorder
 }
 
-func (v view) Version(context.Context) (client.Version, error) {
-	return client.Version(v.control.Version()), nil
+func (v view) Version(context.Context) (api.Version, error) {
+	return v.control.Version(), nil
 }
 
-func (v view) Ready(context.Context) (client.Health, error) {
-	h := client.Health{OK: true}
+func (v view) Ready(context.Context) (api.Health, error) {
+	h := api.Health{OK: true}
 	for _, c := range v.control.Ready() {
-		h.Checks = append(h.Checks, client.Check(c))
+		h.Checks = append(h.Checks, c)
 		h.OK = h.OK && c.OK
 	}
 	return h, nil
 }
 
-func (v view) Models(context.Context) ([]client.Model, error) {
-	return each(v.control.Models(), model), nil
+func (v view) Models(context.Context) ([]api.Model, error) {
+	return orEmpty(v.control.Models()), nil
 }
 
-func (v view) Model(_ context.Context, name string) (client.Model, error) {
+func (v view) Model(_ context.Context, name string) (api.Model, error) {
 	m, err := v.control.Model(name)
-	return model(m), coded(err)
+	return m, coded(err)
 }
 
-func (v view) GPUs(context.Context) ([]client.GPU, error) {
-	return each(v.control.GPUs(), gpu), nil
+func (v view) GPUs(context.Context) ([]api.GPU, error) {
+	return v.control.GPUs(), nil
 }
 
-func (v view) Plan(context.Context) (client.Plan, error) {
+func (v view) Plan(context.Context) (api.Plan, error) {
 	return planned(v.control.CurrentPlan())
 }
 
-func (v view) Diff(ctx context.Context) (client.Diff, error) {
+func (v view) Diff(ctx context.Context) (api.Diff, error) {
 	p, err := v.control.Propose(ctx)
 	if err != nil {
-		return client.Diff{}, coded(err)
+		return api.Diff{}, coded(err)
 	}
 	return diff(p), nil
 }
 
-func (v view) Apply(ctx context.Context, r client.ApplyRequest) (client.ApplyResult, error) {
-	result, err := v.control.Apply(ctx, control.ApplyRequest(r))
+func (v view) Apply(ctx context.Context, r api.ApplyRequest) (api.ApplyResult, error) {
+	result, err := v.control.Apply(ctx, r)
 	if err != nil {
-		return client.ApplyResult{}, coded(err)
+		return api.ApplyResult{}, coded(err)
 	}
 	p, err := planned(result.Plan)
 	if err != nil {
-		return client.ApplyResult{}, err
+		return api.ApplyResult{}, err
 	}
-	out := client.ApplyResult{Changed: result.Changed, Plan: p, Seconds: result.Duration.Seconds()}
+	out := api.ApplyResult{Changed: result.Changed, Plan: p, Seconds: result.Duration.Seconds()}
 	if result.Proposal != nil {
 		out.Diff = diff(result.Proposal)
 	}
 	return out, nil
 }
 
-func (v view) Explain(ctx context.Context, name string) (client.Explanation, error) {
+func (v view) Explain(ctx context.Context, name string) (api.Explanation, error) {
 	e, err := v.control.Explain(ctx, name)
 	if err != nil {
-		return client.Explanation{}, coded(err)
+		return api.Explanation{}, coded(err)
 	}
 	detail, err := json.Marshal(e)
 	if err != nil {
-		return client.Explanation{}, fmt.Errorf("explanation of %s as JSON: %w", name, err)
+		return api.Explanation{}, fmt.Errorf("explanation of %s as JSON: %w", name, err)
 	}
-	return client.Explanation{Model: e.Model, Text: e.Text(), Detail: detail}, nil
+	return api.Explanation{Model: e.Model, Text: e.Text(), Detail: detail}, nil
 }
 
-func (v view) Policies(ctx context.Context) ([]client.Policy, error) {
+func (v view) Policies(ctx context.Context) ([]api.Policy, error) {
 	policies, err := v.control.Policies(ctx)
-	return each(policies, policyOf), coded(err)
+	return orEmpty(policies), coded(err)
 }
 
-func (v view) Policy(ctx context.Context, name string) (client.Policy, error) {
+func (v view) Policy(ctx context.Context, name string) (api.Policy, error) {
 	p, err := v.control.Policy(ctx, name)
-	return policyOf(p), coded(err)
+	return p, coded(err)
 }
 
-func (v view) UsePolicy(ctx context.Context, r client.UsePolicyRequest) (client.Policy, error) {
-	p, err := v.control.UsePolicy(ctx, control.PolicyRequest(r))
-	return policyOf(p), coded(err)
+func (v view) UsePolicy(ctx context.Context, r api.UsePolicyRequest) (api.Policy, error) {
+	p, err := v.control.UsePolicy(ctx, r)
+	return p, coded(err)
 }
 
-func (v view) Revisions(ctx context.Context) ([]client.RepositoryRevision, error) {
+func (v view) Revisions(ctx context.Context) ([]api.RepositoryRevision, error) {
 	revisions, err := v.control.Revisions(ctx)
-	return each(revisions, revision), coded(err)
+	return orEmpty(revisions), coded(err)
 }
 
-func (v view) Import(ctx context.Context, r client.ImportRequest) (client.RepositoryRevision, error) {
-	imported, err := v.control.Import(ctx, control.ImportRequest(r))
-	return revision(imported), coded(err)
+func (v view) Import(ctx context.Context, r api.ImportRequest) (api.RepositoryRevision, error) {
+	imported, err := v.control.Import(ctx, r)
+	return imported, coded(err)
 }
 
-func (v view) Rollback(ctx context.Context, r client.RollbackRequest) (client.RepositoryRevision, error) {
-	made, err := v.control.Rollback(ctx, control.RollbackRequest(r))
-	return revision(made), coded(err)
+func (v view) Rollback(ctx context.Context, r api.RollbackRequest) (api.RepositoryRevision, error) {
+	made, err := v.control.Rollback(ctx, r)
+	return made, coded(err)
 }
 
-func (v view) Events(_ context.Context, since uint64) ([]client.Event, error) {
-	return each(v.control.Events(since), event), nil
+func (v view) Events(_ context.Context, since uint64) ([]api.Event, error) {
+	return orEmpty(v.control.Events(since)), nil
 }
 
-func (v view) Follow(ctx context.Context, since uint64, yield func(client.Event) error) error {
-	return v.control.Follow(ctx, since, func(e control.Event) error { return yield(event(e)) })
+func (v view) Follow(ctx context.Context, since uint64, yield func(api.Event) error) error {
+	return v.control.Follow(ctx, since, yield)
 }
 
 // coded gives err the code that the control loop's sentinels stand for.
@@ -141,123 +172,44 @@ func coded(err error) error {
 	if err == nil {
 		return nil
 	}
-	out := &client.Error{Code: client.CodeInternal, Message: err.Error()}
+	out := &api.Error{Code: api.CodeInternal, Message: err.Error()}
 	var violations plan.Violations
 	switch {
 	case errors.As(err, &violations):
-		out.Code, out.Violations = client.CodeRefused, violationsOf(violations)
+		out.Code, out.Violations = api.CodeRefused, violationsOf(violations)
 	case errors.Is(err, control.ErrNotFound), errors.Is(err, plan.ErrUnknownModel):
-		out.Code = client.CodeNotFound
+		out.Code = api.CodeNotFound
 	case errors.Is(err, control.ErrConflict):
-		out.Code = client.CodeConflict
+		out.Code = api.CodeConflict
 	case errors.Is(err, control.ErrRefused):
-		out.Code = client.CodeRefused
+		out.Code = api.CodeRefused
 	case errors.Is(err, control.ErrUnavailable):
-		out.Code = client.CodeUnavailable
+		out.Code = api.CodeUnavailable
 	}
 	return out
 }
 
-func model(m control.Model) client.Model {
-	out := client.Model{
-		Name: m.Name, Versions: m.Versions, Revision: m.Revision,
-		State: string(m.State), StateReason: m.StateReason, Backend: m.Backend,
-		SLOSeconds: m.SLO.Seconds(), Late: late(m.Late),
-		MaxBatchSize: m.MaxBatchSize, Batchable: m.Batchable, PassThroughReason: m.PassThroughReason,
-		DynamicBatching: m.DynamicBatching, MaxQueueDelaySeconds: m.MaxQueueDelay.Seconds(),
-		Discipline: m.Discipline, Partitions: m.Partitions,
-		Rate: m.Rate, Burstiness: m.Burstiness,
-		Goodput: m.Statistics.GetGoodput(), BadRate: m.Statistics.GetBadRate(), MeanBatch: m.Statistics.GetMeanBatch(),
-		LatencyP50Seconds: m.Statistics.GetLatencyP50Us() / 1e6, LatencyP99Seconds: m.Statistics.GetLatencyP99Us() / 1e6,
-		Queued:               int(m.Statistics.GetQueuedRequests()),
-		Profiles:             each(m.Profiles, profile),
-		DeclaredAlphaSeconds: m.DeclaredAlpha.Seconds(), DeclaredBetaSeconds: m.DeclaredBeta.Seconds(),
-	}
-	return out
-}
-
-func late(l policy.LatePolicy) string {
-	switch l {
-	case policy.LatePolicy_LATE_POLICY_SERVE:
-		return "serve"
-	case policy.LatePolicy_LATE_POLICY_DROP:
-		return "drop"
-	default:
-		return ""
-	}
-}
-
-func source(s policy.ProfileSource) string {
-	switch s {
-	case policy.ProfileSource_PROFILE_SOURCE_ESTIMATED:
-		return "estimated"
-	case policy.ProfileSource_PROFILE_SOURCE_CALIBRATED:
-		return "calibrated"
-	case policy.ProfileSource_PROFILE_SOURCE_OBSERVED:
-		return "observed"
-	case policy.ProfileSource_PROFILE_SOURCE_DECLARED:
-		return "declared"
-	default:
-		return "unknown"
-	}
-}
-
-func profile(p *policy.Profile) client.Profile {
-	return client.Profile{
-		GPUType: p.GetGpuType(), Source: source(p.GetSource()), Usable: p.GetUsable(), Interfered: p.GetInterfered(),
-		Points: each(p.GetPoints(), func(q *policy.ProfilePoint) client.ProfilePoint {
-			return client.ProfilePoint{
-				Batch: int(q.GetBatch()), ThreadPercentage: int(q.GetThreadPercentage()),
-				LatencySeconds:      q.GetLatencyUs().GetValue() / 1e6,
-				ErrorBoundSeconds:   q.GetLatencyUs().GetErrorBound() / 1e6,
-				LatencyUpperSeconds: q.GetLatencyUpperUs() / 1e6,
-				Observations:        q.GetObservations(),
-			}
-		}),
-	}
-}
-
-func gpu(g control.GPU) client.GPU {
-	return client.GPU{
-		ID: g.GetId(), Node: g.Node, Type: g.GetType(), MemoryBytes: g.GetMemoryBytes(),
-		Emulated: g.GetEmulated(), SharesEnforced: g.GetSharesEnforced(),
-		Partitions: each(g.Partitions, partition),
-	}
-}
-
-func partition(p control.Partition) client.Partition {
-	out := client.Partition{
-		ID: p.GetId(), ThreadPercentage: int(p.GetThreadPercentage()), MemoryLimitBytes: p.GetMemoryLimitBytes(),
-		Rank: int(p.GetRank()), Up: p.Up, Reason: p.Reason,
-		GRPC: p.GRPC, HTTP: p.HTTP, Metrics: p.Metrics, Models: []string{}, BusyShare: p.BusyShare,
-	}
-	for _, i := range p.GetInstances() {
-		out.Models = append(out.Models, i.GetModel())
-	}
-	return out
-}
-
-func planned(p control.Plan) (client.Plan, error) {
+func planned(p control.Plan) (api.Plan, error) {
 	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(p.Plan)
 	if err != nil {
-		return client.Plan{}, fmt.Errorf("plan %d as JSON: %w", p.Revision, err)
+		return api.Plan{}, fmt.Errorf("plan %d as JSON: %w", p.Revision, err)
 	}
-	return client.Plan{
+	return api.Plan{
 		Revision: p.Revision, Policy: p.GetPolicy(),
 		AppliedAt: p.AppliedAt, AppliedBy: p.AppliedBy, Plan: encoded,
 	}, nil
 }
 
-func diff(p *control.Proposal) client.Diff {
-	out := client.Diff{
+func diff(p *control.Proposal) api.Diff {
+	out := api.Diff{
 		FromRevision: p.FromRevision, Empty: p.Diff.Empty() && len(p.Reloads) == 0,
-		Text: p.Diff.Text(), Violations: violationsOf(p.Violations), Changes: []client.Change{},
+		Text: p.Diff.Text(), Violations: violationsOf(p.Violations), Changes: []api.Change{},
 	}
 	if j := p.Judgement; j != nil {
 		out.Verdict, out.Judgement = string(j.Verdict), j.Text
 	}
 	add := func(action, partition, model, detail string) {
-		out.Changes = append(out.Changes, client.Change{Action: action, Partition: partition, Model: model, Detail: detail})
+		out.Changes = append(out.Changes, api.Change{Action: action, Partition: partition, Model: model, Detail: detail})
 	}
 	for _, q := range p.Diff.Start {
 		add("start", q.GetId(), "", fmt.Sprintf("%d%% of %s", q.GetThreadPercentage(), plan.Hosts(q)))
@@ -293,35 +245,18 @@ func diff(p *control.Proposal) client.Diff {
 
 func instance(i *policy.Instance) string { return i.GetModel() }
 
-func policyOf(p control.Policy) client.Policy {
-	out := client.Policy{
-		Name: p.Name, Builtin: p.Builtin, InUse: p.InUse, State: p.State, LastError: p.LastError,
-		Version: p.Description.GetVersion(), Summary: p.Description.GetSummary(), Disciplines: p.Description.GetDisciplines(),
-	}
-	for _, q := range p.Description.GetParameters() {
-		out.Parameters = append(out.Parameters, client.PolicyParameter{
-			Name: q.GetName(), Type: q.GetType(), Default: q.GetDefaultValue(),
-			Value: p.Parameters[q.GetName()], Documentation: q.GetDocumentation(), Values: q.GetValues(),
-		})
-	}
-	return out
-}
-
-func event(e control.Event) client.Event {
-	return client.Event{
-		ID: e.ID, Time: e.Time, Kind: string(e.Kind), Author: e.Author, Reason: e.Reason,
-		Message: e.Message, Seconds: e.Duration.Seconds(), Fields: e.Fields,
-	}
-}
-
-func revision(r control.RepositoryRevision) client.RepositoryRevision {
-	return client.RepositoryRevision(r)
-}
-
-func violationsOf(vs plan.Violations) []client.Violation {
-	return each([]plan.Violation(vs), func(v plan.Violation) client.Violation {
-		return client.Violation{Code: string(v.Code), Subject: v.Subject, Text: v.Text}
+func violationsOf(vs plan.Violations) []api.Violation {
+	return each([]plan.Violation(vs), func(v plan.Violation) api.Violation {
+		return api.Violation{Code: string(v.Code), Subject: v.Subject, Text: v.Text}
 	})
+}
+
+// orEmpty is what JSON shows as [] rather than null.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
 }
 
 // each maps a list; JSON shows an empty one as [] rather than null.

@@ -11,14 +11,14 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/config"
-	"github.com/conch-serving/conch/sidecar/control/snapshot"
+	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
@@ -43,34 +43,6 @@ type Attached interface {
 	// batching of its own.
 	TakeOver(ctx context.Context) []driver.Handover
 	HandBack(ctx context.Context, dry bool, delay func(model string) time.Duration) ([]driver.Handover, error)
-}
-
-// releaseDelay is the part of a model's SLO that Triton may spend on waiting for
-// a batch once conch is gone: the rest is for the batch before and its own.
-const releaseDelay = 10
-
-// ReleaseRequest gives attached servers back.
-type ReleaseRequest struct {
-	// DryRun changes nothing and says what would be.
-	DryRun bool
-	// Undo takes the servers again, in the mode of conch.yaml.
-	Undo           bool
-	Author, Reason string
-}
-
-// ReleaseResult is what was, or would be, given back.
-type ReleaseResult struct {
-	DryRun bool
-	// Mode is the mode afterwards.
-	Mode    string
-	Changes []Release
-}
-
-// Release is one model on one server.
-type Release struct {
-	Partition, Endpoint, Model, Change string
-	// Error says why it was not given back.
-	Error string
 }
 
 // ServersChanged tells that attached servers serve something else than before.
@@ -111,9 +83,9 @@ func (c *Control) Mirror(ctx context.Context, reason string) error {
 // at once, whatever the policy says of it.
 func (c *Control) beginAttached(ctx context.Context) error {
 	settings := c.settings()
-	c.event(Event{Kind: EventStarted, Message: fmt.Sprintf("conch %s started in mode %s with driver %s", c.version.Version, settings.Mode, settings.Driver.Kind)})
-	if c.released {
-		c.event(Event{Kind: EventReleased, Message: "the servers were released before the restart: mode is observe until conch.yaml is read again (SIGHUP) or tritonctl release --undo"})
+	c.event(api.Event{Kind: events.Started, Message: fmt.Sprintf("conch %s started in mode %s with driver %s", c.version.Version, settings.Mode, settings.Driver.Kind)})
+	if c.orders.Declared().Released {
+		c.event(api.Event{Kind: events.Released, Message: "the servers were released before the restart: mode is observe until conch.yaml is read again (SIGHUP) or tritonctl release --undo"})
 	}
 	if _, err := c.reconciler.Start(ctx); err != nil && !errors.Is(err, repo.ErrNoRevision) {
 		return err
@@ -187,7 +159,7 @@ func (c *Control) mirror(ctx context.Context, reason string) error {
 		if before == nil {
 			c.remember()
 		} else {
-			c.event(Event{Kind: EventRepository, Author: "servers", Reason: reason, Message: "the servers' models: " + changes(served.Diff), Fields: map[string]string{"revision": served.ID}})
+			c.event(api.Event{Kind: events.Repository, Author: "servers", Reason: reason, Message: "the servers' models: " + changes(served.Diff), Fields: map[string]string{"revision": served.ID}})
 		}
 	}
 	if err := c.follows(ctx, reason); err != nil {
@@ -249,15 +221,16 @@ func (c *Control) follows(ctx context.Context, reason string) error {
 	from := c.current()
 	in.passThrough = passThrough(in.config.Mode, from)
 	snapshot := c.observe(in)
-	disciplines := from.Plan.Plan
-	if from.passThrough != "" {
-		disciplines = nil // those were nobody's choice
+	mirror := planner.Mirror{Placement: c.attached.Partitions}
+	if from.passThrough == "" { // else those were nobody's choice
+		mirror.Disciplines = planner.Ready(from.Plan.Plan)
 	}
-	next := c.asGiven(disciplines, snapshot, in)
+	next, err := c.operator(in).Obeying(mirror).Plan(ctx, snapshot)
+	if err != nil {
+		return err
+	}
 	if in.passThrough != "" {
-		for _, d := range next.GetDispatch() {
-			d.Discipline, d.DropPolicy, d.Parameters = "eager", "none", nil
-		}
+		next = planner.PassingThrough(next)
 	}
 	diff := plan.Compute(from.Plan.Plan, next)
 	if from.Revision > 0 && diff.Empty() && sameSettings(from.snapshot, snapshot) && from.passThrough == in.passThrough && from.given {
@@ -279,106 +252,6 @@ func passThrough(mode config.Mode, from serving) string {
 	return ""
 }
 
-// asGiven is a plan with the servers' placement in place of the policy's, and the
-// policy's disciplines.
-func (c *Control) asGiven(p *policy.Plan, s *policy.Snapshot, in intent) *policy.Plan {
-	dispatch := map[string]*policy.Dispatch{}
-	for _, d := range p.GetDispatch() {
-		dispatch[d.GetModel()] = d
-	}
-	next := &policy.Plan{SnapshotRevision: s.GetRevision(), Policy: cmp.Or(p.GetPolicy(), "attach"), Partitions: c.attached.Partitions()}
-	for _, m := range s.GetModels() {
-		d := dispatch[m.GetName()]
-		if d == nil {
-			d = &policy.Dispatch{Model: m.GetName(), Discipline: "adaptive"}
-		}
-		next.Dispatch = append(next.Dispatch, proto.CloneOf(d))
-		next.Reasons = append(next.Reasons, &policy.Reason{Model: m.GetName(), Text: "where the servers have it loaded"})
-	}
-	return c.obey(next, in.config)
-}
-
-// Release gives attached servers back to those who run them: their configurations
-// are restored, what conch loaded stays loaded, and conch only observes from then
-// on, over restarts too. It does nothing that is done already.
-func (c *Control) Release(ctx context.Context, r ReleaseRequest) (ReleaseResult, error) {
-	if c.attached == nil {
-		return ReleaseResult{}, fmt.Errorf("%w: driver %s starts servers of conch's own, which end with it; the model repository was never written to: stop conch and start your tritonserver on it", ErrRefused, c.settings().Driver.Kind)
-	}
-	if err := c.acquire(ctx); err != nil {
-		return ReleaseResult{}, err
-	}
-	defer c.release()
-	author := cmp.Or(r.Author, "operator")
-	if r.Undo {
-		return c.retake(author, r)
-	}
-	done, err := c.attached.HandBack(ctx, r.DryRun, c.releaseDelay)
-	result := ReleaseResult{DryRun: r.DryRun, Mode: string(c.settings().Mode), Changes: releases(done)}
-	if r.DryRun || err != nil {
-		return result, err
-	}
-	c.handovers(done, author)
-	c.mu.Lock()
-	already := c.released
-	c.released = true
-	observing := *c.config
-	observing.Mode = config.ModeObserve
-	c.config, c.version.Mode = &observing, string(config.ModeObserve)
-	c.mu.Unlock()
-	c.save()
-	result.Mode = string(config.ModeObserve)
-	if already {
-		return result, nil
-	}
-	c.event(Event{Kind: EventReleased, Author: author, Reason: r.Reason, Message: "the servers were released: mode is observe until conch.yaml is read again (SIGHUP) or tritonctl release --undo"})
-	if err := c.mirror(ctx, "release"); err != nil {
-		c.ServersChanged("release") // tried again after a tick
-		return result, err
-	}
-	return result, nil
-}
-
-// retake undoes a release; the caller holds the planning turn.
-func (c *Control) retake(author string, r ReleaseRequest) (ReleaseResult, error) {
-	c.mu.Lock()
-	released, said := c.released, c.said
-	mode := said.Mode
-	if released && !r.DryRun {
-		c.released, c.config, c.version.Mode = false, said, string(mode)
-	}
-	c.mu.Unlock()
-	if !released || r.DryRun {
-		return ReleaseResult{DryRun: r.DryRun, Mode: string(mode)}, nil
-	}
-	c.save()
-	c.event(Event{Kind: EventReleased, Author: author, Reason: r.Reason, Message: "the release was undone: mode is " + string(mode)})
-	c.ServersChanged("the release was undone")
-	c.ordered("the release was undone")
-	return ReleaseResult{Mode: string(mode)}, nil
-}
-
-func (c *Control) releaseDelay(model string) time.Duration {
-	in := c.intent()
-	if in.files != nil {
-		if m := in.files.Model(model); m != nil && m.Config != nil {
-			return snapshot.SLO(m, in.config) / releaseDelay
-		}
-	}
-	return in.config.Defaults.SLO.Std() / releaseDelay
-}
-
-func releases(done []driver.Handover) []Release {
-	all := make([]Release, len(done))
-	for i, h := range done {
-		all[i] = Release{Partition: h.GPU, Endpoint: h.Endpoint, Model: h.Model, Change: h.Change}
-		if h.Err != nil {
-			all[i].Error = h.Err.Error()
-		}
-	}
-	return all
-}
-
 // handovers writes down what was changed on the servers.
 func (c *Control) handovers(done []driver.Handover, author string) {
 	for _, h := range done {
@@ -387,7 +260,7 @@ func (c *Control) handovers(done []driver.Handover, author string) {
 			c.say(fmt.Sprintf("model %s at %s is left as its server has it: %v", h.Model, h.Endpoint, h.Err))
 			continue
 		}
-		c.event(Event{Kind: EventHandover, Author: author, Message: fmt.Sprintf("model %s at %s: %s", h.Model, h.Endpoint, h.Change), Fields: fields})
+		c.event(api.Event{Kind: events.Handover, Author: author, Message: fmt.Sprintf("model %s at %s: %s", h.Model, h.Endpoint, h.Change), Fields: fields})
 	}
 }
 
@@ -401,6 +274,6 @@ func (c *Control) say(remark string) {
 	}
 	c.mu.Unlock()
 	if !known {
-		c.event(Event{Kind: EventHandover, Message: remark})
+		c.event(api.Event{Kind: events.Handover, Message: remark})
 	}
 }

@@ -19,9 +19,11 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 )
 
@@ -159,7 +161,7 @@ func newFrontOn(t *testing.T, text, path string, s *servers) *front {
 }
 
 // messages of the events of a kind.
-func (r *rig) messages(kind control.EventKind) (all []string) {
+func (r *rig) messages(kind api.EventKind) (all []string) {
 	for _, e := range r.Events(0) {
 		if e.Kind == kind {
 			all = append(all, e.Message)
@@ -177,7 +179,7 @@ func TestObserveServesWhatTheServersServe(t *testing.T) {
 		defer stop()
 		p := f.CurrentPlan()
 		require.EqualValues(t, 1, p.Revision)
-		require.Equal(t, "plan 1 serves: 2 servers followed, 4 instances found loaded, 2 disciplines changed", f.lastEvent(control.EventPlanApplied).Message, "conch started and loaded nothing")
+		require.Equal(t, "plan 1 serves: 2 servers followed, 4 instances found loaded, 2 disciplines changed", f.lastEvent(events.PlanApplied).Message, "conch started and loaded nothing")
 		require.Equal(t, "attach", p.GetPolicy(), "no policy was asked")
 		require.Len(t, p.GetPartitions(), 2)
 		for _, d := range p.GetDispatch() {
@@ -192,17 +194,17 @@ func TestObserveServesWhatTheServersServe(t *testing.T) {
 		m, err := f.Model("a")
 		require.NoError(t, err)
 		require.True(t, m.DynamicBatching, "as those who run the servers want it")
-		require.Equal(t, 700*time.Microsecond, m.MaxQueueDelay)
+		require.InDelta(t, 700e-6, m.MaxQueueDelaySeconds, 1e-12)
 		require.False(t, m.Batchable)
 		require.Contains(t, m.PassThroughReason, "mode is observe")
-		require.Equal(t, control.ModelReady, m.State)
-		_, err = f.Apply(t.Context(), control.ApplyRequest{})
+		require.Equal(t, api.ModelReady, m.State)
+		_, err = f.Apply(t.Context(), api.ApplyRequest{})
 		require.ErrorIs(t, err, control.ErrRefused)
 		for _, directory := range []string{"", "/models"} {
-			_, err = f.Import(t.Context(), control.ImportRequest{Directory: directory})
+			_, err = f.Import(t.Context(), api.ImportRequest{Directory: directory})
 			require.ErrorIs(t, err, control.ErrRefused, "which models there are is up to the servers")
 		}
-		_, err = f.Rollback(t.Context(), control.RollbackRequest{Revision: "r1"})
+		_, err = f.Rollback(t.Context(), api.RollbackRequest{Revision: "r1"})
 		require.ErrorIs(t, err, control.ErrRefused)
 		require.Equal(t, []string{"a", "b"}, f.Names())
 
@@ -225,7 +227,7 @@ func TestAdviseBatchesOnOrder(t *testing.T) {
 		require.Equal(t, 1, f.reconciler.count())
 		require.Empty(t, f.servers.called(), "neither taken nor handed back")
 
-		result, err := f.Apply(t.Context(), control.ApplyRequest{Author: "ada"})
+		result, err := f.Apply(t.Context(), api.ApplyRequest{Author: "ada"})
 		require.NoError(t, err)
 		require.True(t, result.Changed)
 		target := f.reconciler.last()
@@ -255,7 +257,7 @@ func TestServersAreFollowed(t *testing.T) {
 		require.Equal(t, []string{"a", "c"}, f.Names())
 		_, err := f.Model("b")
 		require.ErrorIs(t, err, control.ErrNotFound)
-		e := f.lastEvent(control.EventRepository)
+		e := f.lastEvent(events.Repository)
 		require.Equal(t, "servers", e.Author)
 		require.Equal(t, "gpu0 serves something else", e.Reason)
 
@@ -278,7 +280,7 @@ func TestServersThatCannotBeRead(t *testing.T) {
 		require.Equal(t, "no plan serves yet: one:8001: connection refused", f.Ready()[0].Reason)
 		require.Greater(t, f.servers.reads, 5)
 		require.Zero(t, f.policies.calls(), "a policy has nothing to plan with")
-		require.Equal(t, []string{"one:8001: connection refused"}, f.messages(control.EventHandover), "it is said once")
+		require.Equal(t, []string{"one:8001: connection refused"}, f.messages(events.Handover), "it is said once")
 
 		f.servers.failReading(nil)
 		pass(time.Second)
@@ -305,7 +307,7 @@ func TestAPolicyThatDoesNotStart(t *testing.T) {
 		stop := f.start()
 		defer stop()
 		require.True(t, f.Ready()[0].OK)
-		require.Contains(t, f.lastEvent(control.EventPlanFailed).Message, "could not be put in use: boom")
+		require.Contains(t, f.lastEvent(events.PlanFailed).Message, "could not be put in use: boom")
 	})
 }
 
@@ -348,7 +350,7 @@ func TestControlTakesBatchingOver(t *testing.T) {
 		f.ServersChanged("once more")
 		pass(time.Second)
 		require.Equal(t, []string{"take over", "take over"}, f.servers.called())
-		require.Equal(t, []string{"two:8001 does not say its GPU", "model a at one:8001: dynamic_batching taken out"}, f.messages(control.EventHandover), "each is said once")
+		require.Equal(t, []string{"two:8001 does not say its GPU", "model a at one:8001: dynamic_batching taken out"}, f.messages(events.Handover), "each is said once")
 	})
 }
 
@@ -362,7 +364,7 @@ func TestAServerThatCannotBeTaken(t *testing.T) {
 		f.ServersChanged("once more")
 		pass(time.Second)
 		require.True(t, f.Ready()[0].OK)
-		require.Equal(t, []string{"model a at one:8001 is left as its server has it: " + driver.ErrNoControl.Error()}, f.messages(control.EventHandover))
+		require.Equal(t, []string{"model a at one:8001 is left as its server has it: " + driver.ErrNoControl.Error()}, f.messages(events.Handover))
 	})
 }
 
@@ -382,7 +384,7 @@ func TestControlPlaces(t *testing.T) {
 		require.False(t, target.Given)
 		require.Len(t, target.Plan.GetPartitions(), 1)
 		require.Empty(t, f.servers.called(), "models that conch loads itself need no handover")
-		require.Contains(t, f.lastEvent(control.EventPlanApplied).Reason, "conch places the models of /models")
+		require.Contains(t, f.lastEvent(events.PlanApplied).Reason, "conch places the models of /models")
 
 		f.ServersChanged("gpu1 is back")
 		pass(time.Second)
@@ -402,7 +404,7 @@ func TestAStrayModelStays(t *testing.T) {
 		pass(time.Second)
 		require.True(t, f.Given())
 		require.Equal(t, []string{"a", "stray"}, f.Names())
-		require.Contains(t, f.messages(control.EventHandover)[0], "the servers serve stray, which repository /models does not have")
+		require.Contains(t, f.messages(events.Handover)[0], "the servers serve stray, which repository /models does not have")
 
 		f.servers.serve(model("a", "d1", 8))
 		f.ServersChanged("stray was unloaded")

@@ -4,12 +4,8 @@
 package control
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"log/slog"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,24 +14,17 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
-	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/control/orders"
+	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/plan"
-	"github.com/conch-serving/conch/sidecar/policyhost"
 )
-
-// Policies runs the policy in use; a *policyhost.Host is one.
-type Policies interface {
-	Use(ctx context.Context, ref policyhost.Ref) (*policy.Description, error)
-	Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error)
-	Describe(ctx context.Context, ref policyhost.Ref) (*policy.Description, error)
-	List(ctx context.Context) ([]policyhost.Known, error)
-	Status() policyhost.Status
-}
 
 // Reconciler brings the desired state about and keeps it; an *apply.Reconciler is
 // one.
@@ -83,19 +72,6 @@ type systemClock struct{}
 func (systemClock) Now() time.Time                         { return time.Now() }
 func (systemClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
-// Hooks are what the parts tell the loop. They are ready before the parts are
-// made, and none of them waits for the loop.
-type Hooks interface {
-	// Check judges a plan (policyhost.Options.Check).
-	Check(s *policy.Snapshot, p *policy.Plan) error
-	// PolicyEvent notes what happened to the policy's process.
-	PolicyEvent(e policyhost.Event)
-	// ActionDone notes something that the reconciler did.
-	ActionDone(a apply.Action)
-	// PartitionChanged notes a death or return of a partition's server.
-	PartitionChanged(partition string, up bool, reason string)
-}
-
 // Options of New. Nothing may be nil but where it says so, Logger and Clock.
 type Options struct {
 	// Config is provisioned and valid.
@@ -111,7 +87,7 @@ type Options struct {
 	// DB keeps events, the plan's number and what was learnt.
 	DB *bbolt.DB
 	// Policies and Reconciler make the two parts that call back.
-	Policies   func(Hooks) (Policies, error)
+	Policies   func(Hooks) (planner.Host, error)
 	Reconciler func(Hooks) (Reconciler, error)
 	// Evaluator weighs plans before they are applied; nil: only consent counts.
 	Evaluator Evaluator
@@ -120,7 +96,7 @@ type Options struct {
 	CheckDispatch func(*policy.Dispatch) error
 	Clock         Clock
 	Logger        *slog.Logger
-	Version       Version
+	Version       api.Version
 }
 
 // Control is the plan way. Make it with New, start it with Run.
@@ -132,13 +108,14 @@ type Control struct {
 	recorder   *observe.Recorder
 	metrics    *observe.PlanMetrics
 	db         *bbolt.DB
-	policies   Policies
+	policies   planner.Host
 	evaluator  Evaluator
 	reconciler Reconciler
 	clock      Clock
 	log        *slog.Logger
-	version    Version
-	events     *eventLog
+	version    api.Version
+	events     *events.Log
+	orders     *orders.Store
 	checks     []plan.DispatchCheck
 
 	// hurry tells whoever waits for servers that somebody else wants to plan.
@@ -196,10 +173,9 @@ type Control struct {
 	moved string
 	// placing: the policy places models of the repository on attached servers.
 	placing bool
-	// released: mode is observe by an operator's order, whatever said, the
-	// configuration as it was read, has.
-	released bool
-	said     *config.Config
+	// said is the configuration as it was read; config has mode observe where the
+	// servers were released.
+	said *config.Config
 	// remarks about attached servers that were written down.
 	remarks map[string]bool
 }
@@ -233,13 +209,19 @@ func New(o Options) (*Control, error) {
 		c.checks = append(c.checks, o.CheckDispatch)
 	}
 	var err error
-	if c.events, err = openEvents(o.DB, o.Logger); err != nil {
+	if c.events, err = events.Open(o.DB, o.Logger); err != nil {
+		return nil, err
+	}
+	if c.orders, err = orders.Open(o.DB); err != nil {
 		return nil, err
 	}
 	if err := c.restore(); err != nil {
 		return nil, err
 	}
 	c.version.Mode, c.version.Driver = string(c.config.Mode), o.Config.Driver.Kind
+	if c.attached != nil && c.orders.Declared().Released {
+		c.observeOnly()
+	}
 	if c.policies, err = o.Policies(c); err != nil {
 		return nil, err
 	}
@@ -247,66 +229,6 @@ func New(o Options) (*Control, error) {
 		return nil, err
 	}
 	return c, nil
-}
-
-// acquire waits for its turn to plan. Whoever has it and only waits for servers
-// gives it up.
-func (c *Control) acquire(ctx context.Context) error {
-	select {
-	case c.planning <- struct{}{}:
-		return nil
-	default:
-	}
-	c.waiting.Add(1)
-	defer c.waiting.Add(-1)
-	c.press()
-	select {
-	case c.planning <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (c *Control) release() { <-c.planning }
-
-// press tells whoever waits for servers to wait no longer.
-func (c *Control) press() {
-	select {
-	case c.hurry <- struct{}{}:
-	default:
-	}
-}
-
-// ordered asks the loop for a plan because of an operator's order: what the next
-// plan changes is his will, and is not weighed against what was.
-func (c *Control) ordered(reason string) {
-	c.mu.Lock()
-	c.byOrder = true
-	c.mu.Unlock()
-	c.alarm(reason)
-}
-
-// takeOrdered reports whether the next plan follows an order, once.
-func (c *Control) takeOrdered() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ordered := c.byOrder
-	c.byOrder = false
-	return ordered
-}
-
-// alarm asks the loop for a plan.
-func (c *Control) alarm(reason string) {
-	c.mu.Lock()
-	if len(c.alarms) < 16 {
-		c.alarms = append(c.alarms, reason)
-	}
-	c.mu.Unlock()
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
 }
 
 func (c *Control) current() serving {
@@ -319,89 +241,4 @@ func (c *Control) settings() *config.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.config
-}
-
-// event writes down what happened, in the log and in the event log.
-func (c *Control) event(e Event) {
-	e.Time = c.clock.Now()
-	e.Author = cmp.Or(e.Author, "conch")
-	e.Message = oneLine(e.Message)
-	e = c.events.add(e)
-	level := slog.LevelInfo
-	switch e.Kind {
-	case EventPlanRejected, EventPlanHeld, EventPlanFailed, EventApplyFailed, EventPartitionDown:
-		level = slog.LevelWarn
-	}
-	c.log.Log(context.Background(), level, e.Message, "event", string(e.Kind), "id", e.ID, "author", e.Author, "reason", e.Reason)
-}
-
-// longest message of an event: a server's whole traceback is in its own log.
-const longest = 600
-
-// oneLine makes a line of a table out of whatever a server said.
-func oneLine(s string) string {
-	words := strings.Join(strings.Fields(strings.ReplaceAll(s, `\n`, " ")), " ")
-	if runes := []rune(words); len(runes) > longest {
-		return string(runes[:longest]) + "..."
-	}
-	return words
-}
-
-// Check implements Hooks: what a plan is judged by before it counts.
-func (c *Control) Check(s *policy.Snapshot, p *policy.Plan) error {
-	c.rejected = nil
-	violations := plan.Validate(s, p, c.checks...)
-	excess := slices.ContainsFunc(violations, func(v plan.Violation) bool { return v.Code == plan.CodeExcess })
-	if len(violations) > 0 && !excess { // what is too long to walk is too long to compare and to show
-		c.rejected = p
-	}
-	return violations.Err()
-}
-
-// PolicyEvent implements Hooks.
-func (c *Control) PolicyEvent(e policyhost.Event) {
-	message := "policy " + e.Policy + ": " + string(e.Kind)
-	if e.Text != "" {
-		message += ": " + e.Text
-	}
-	switch e.Kind {
-	case policyhost.EventCallFailed, policyhost.EventStartFailed, policyhost.EventSwapFailed:
-		// The call that failed reports it with what it was for.
-		c.log.Warn(message, "error", e.Err)
-	default:
-		c.event(Event{Kind: EventPolicyState, Message: message, Fields: map[string]string{"policy": e.Policy, "state": string(e.Kind)}})
-	}
-}
-
-// ActionDone implements Hooks.
-func (c *Control) ActionDone(a apply.Action) {
-	if errors.Is(a.Err, context.Canceled) {
-		return // superseded
-	}
-	c.metrics.Step(string(a.Kind), a.Duration, a.Err)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.spent[string(a.Kind)] += a.Duration
-	if a.Err != nil {
-		return
-	}
-	switch a.Kind {
-	case decide.LoadIt:
-		c.loads[a.Model] = a.Duration.Seconds()
-	case decide.Start:
-		c.starts = a.Duration.Seconds()
-	}
-}
-
-// PartitionChanged implements Hooks.
-func (c *Control) PartitionChanged(partition string, up bool, reason string) {
-	kind, message := EventPartitionDown, "partition "+partition+" is down"
-	if up {
-		kind, message = EventPartitionUp, "partition "+partition+" is up again"
-	}
-	if reason != "" {
-		message += ": " + reason
-	}
-	c.event(Event{Kind: kind, Message: message, Fields: map[string]string{"partition": partition}})
-	c.alarm(message)
 }

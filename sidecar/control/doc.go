@@ -2,8 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package control is the plan way from end to end: it watches what the request
-// way reports, asks the policy for a plan, has the plan judged, compared and
+// way reports, asks a planner for a plan, has the plan judged, compared and
 // applied, and writes down what happened. loop.go is a plan, top-down, in one
-// file. The types of face.go are what operators see of it; sidecar/admin
-// encodes them.
+// file; triggers.go says when it is walked; turn.go lets one walk it at a time.
+//
+//	snapshot  the world as a policy sees it
+//	planner   who proposes: the policy, or the mirror of servers that others run
+//	orders    what operators declared and a restart does not undo
+//	events    who, when, why
+//
+// view.go is what operators see; its types are those of sidecar/admin/api.
 package control

@@ -18,11 +18,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
@@ -305,9 +307,9 @@ func newRigWith(t *testing.T, said *config.Config, attached control.Attached, pa
 		Config:     said,
 		Nodes:      []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", Type: "T4", MemoryBytes: 1 << 34}, {Id: "gpu1", Type: "T4", MemoryBytes: 1 << 34}}}},
 		Repository: r.repository, Attached: attached, Requests: r.requests, Recorder: recorder, Metrics: metrics, DB: db,
-		Policies:   func(h control.Hooks) (control.Policies, error) { r.policies.hooks = h; return r.policies, nil },
+		Policies:   func(h control.Hooks) (planner.Host, error) { r.policies.hooks = h; return r.policies, nil },
 		Reconciler: func(h control.Hooks) (control.Reconciler, error) { r.reconciler.hooks = h; return r.reconciler, nil },
-		Version:    control.Version{Version: "test"},
+		Version:    api.Version{Version: "test"},
 		Evaluator:  evaluator,
 		CheckDispatch: func(d *policy.Dispatch) error {
 			if d.GetParameters()["delay"] == "soon" {
@@ -338,16 +340,16 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-func (r *rig) kinds() []control.EventKind {
+func (r *rig) kinds() []api.EventKind {
 	events := r.Events(0)
-	kinds := make([]control.EventKind, 0, len(events))
+	kinds := make([]api.EventKind, 0, len(events))
 	for _, e := range events {
 		kinds = append(kinds, e.Kind)
 	}
 	return kinds
 }
 
-func (r *rig) lastEvent(kind control.EventKind) control.Event {
+func (r *rig) lastEvent(kind api.EventKind) api.Event {
 	events := r.Events(0)
 	for i := len(events) - 1; i >= 0; i-- {
 		if events[i].Kind == kind {
@@ -355,7 +357,7 @@ func (r *rig) lastEvent(kind control.EventKind) control.Event {
 		}
 	}
 	r.t.Fatalf("no event %s in %v", kind, r.kinds())
-	return control.Event{}
+	return api.Event{}
 }
 
 // bubble runs a test in virtual time.

@@ -11,13 +11,13 @@ import (
 	"strconv"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
-	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
@@ -57,7 +57,7 @@ type order struct {
 
 // cycle makes a plan and, if the order says so, applies it. The caller holds
 // the planning turn.
-func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, error) {
+func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, error) {
 	began := c.clock.Now()
 	from := c.current()
 	if o.ifRevision != 0 && o.ifRevision != from.Revision {
@@ -71,17 +71,12 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 
 	// 2. ask, and 3. validate: the host calls Check before an answer counts.
 	asked := c.clock.Now()
-	answer, err := c.ask(ctx, snapshot)
+	answer, err := c.planner(in).Plan(ctx, snapshot)
 	proposal.Duration = c.clock.Now().Sub(asked)
 	if err != nil {
 		return c.unanswered(proposal, o, err)
 	}
-	if in.given {
-		// The servers say what is where; the policy says how requests get there.
-		proposal.Plan = c.asGiven(answer, snapshot, in)
-	} else {
-		proposal.Plan = c.obey(answer, in.config)
-	}
+	proposal.Plan = answer
 	if proposal.Violations = c.judge(snapshot, proposal.Plan, in); len(proposal.Violations) > 0 {
 		return c.unanswered(proposal, o, proposal.Violations)
 	}
@@ -94,7 +89,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 		proposal.Reloads = plan.Changed(from.snapshot, snapshot)
 	}
 	proposal.Diff = plan.Compute(from.Plan.Plan, proposal.Plan, proposal.Reloads...)
-	result := &ApplyResult{Plan: from.Plan, Proposal: proposal}
+	result := &Applied{Plan: from.Plan, Proposal: proposal}
 	same := proposal.Diff.Empty() && sameSettings(from.snapshot, snapshot) && from.given == in.given
 	if from.Revision > 0 && same && (from.passThrough == "" || !o.apply) {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "unchanged", proposal.Duration)
@@ -121,8 +116,8 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *ApplyResult, 
 	if !o.apply {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "proposed", proposal.Duration)
 		if !o.dry && c.propose(proposal.Plan) {
-			c.event(Event{
-				Kind: EventPlanProposed, Author: o.author, Reason: o.reason, Duration: proposal.Duration,
+			c.event(api.Event{
+				Kind: events.PlanProposed, Author: o.author, Reason: o.reason, Seconds: proposal.Duration.Seconds(),
 				Message: "proposed: " + summary(proposal.Diff, in.given), Fields: map[string]string{"policy": proposal.Plan.GetPolicy()},
 			})
 		}
@@ -155,6 +150,20 @@ func (c *Control) judge(s *policy.Snapshot, p *policy.Plan, in intent) plan.Viol
 	return plan.Validate(s, p, c.checks...)
 }
 
+// planner is who proposes. Where the servers say what is where, the policy says how
+// requests get there.
+func (c *Control) planner(in intent) planner.Planner {
+	var who planner.Planner = planner.Func(c.ask)
+	if in.given {
+		who = planner.Mirror{Placement: c.attached.Partitions, Disciplines: who}
+	}
+	return c.operator(in).Obeying(who)
+}
+
+func (c *Control) operator(in intent) planner.Operator {
+	return planner.Operator{Config: in.config, Attached: c.attached != nil}
+}
+
 // ask puts the question to the policy. The plan that serves needs no policy, so
 // a policy that hangs holds up nothing but this.
 func (c *Control) ask(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
@@ -166,7 +175,7 @@ func (c *Control) ask(ctx context.Context, s *policy.Snapshot) (*policy.Plan, er
 }
 
 // unanswered ends a cycle without a plan: what serves goes on serving.
-func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *ApplyResult, error) {
+func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *Applied, error) {
 	var violations plan.Violations
 	name := c.policies.Status().Name
 	if errors.As(err, &violations) {
@@ -179,8 +188,8 @@ func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *Apply
 		}
 		c.metrics.Planned(name, "rejected", p.Duration)
 		if !o.dry && c.news(&c.failure, violations.Error()) {
-			c.event(Event{
-				Kind: EventPlanRejected, Author: o.author, Reason: o.reason, Duration: p.Duration,
+			c.event(api.Event{
+				Kind: events.PlanRejected, Author: o.author, Reason: o.reason, Seconds: p.Duration.Seconds(),
 				Message: fmt.Sprintf("the plan of policy %s was rejected, %s serves on: %s", name, c.servingName(), violations.Error()),
 				Fields:  map[string]string{"policy": name, "violations": strconv.Itoa(len(violations))},
 			})
@@ -189,8 +198,8 @@ func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *Apply
 	}
 	c.metrics.Planned(name, "failed", p.Duration)
 	if !o.dry && c.news(&c.failure, err.Error()) {
-		c.event(Event{
-			Kind: EventPlanFailed, Author: o.author, Reason: o.reason, Duration: p.Duration,
+		c.event(api.Event{
+			Kind: events.PlanFailed, Author: o.author, Reason: o.reason, Seconds: p.Duration.Seconds(),
 			Message: fmt.Sprintf("policy %s gave no plan, %s serves on: %v", name, c.servingName(), err),
 			Fields:  map[string]string{"policy": name},
 		})
@@ -242,8 +251,8 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	}, 0)
 	if err != nil {
 		if c.news(&c.failure, err.Error()) {
-			c.event(Event{
-				Kind: EventApplyFailed, Author: o.author, Reason: o.reason, Duration: c.clock.Now().Sub(began),
+			c.event(api.Event{
+				Kind: events.ApplyFailed, Author: o.author, Reason: o.reason, Seconds: c.clock.Now().Sub(began).Seconds(),
 				Message: fmt.Sprintf("a plan could not be applied, %s serves on: %v", c.servingName(), err),
 			})
 		}
@@ -272,7 +281,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	if failed != nil {
 		message = fmt.Sprintf("plan %d is in force: %s; not all of it serves yet: %v", next.Revision, summary(p.Diff, in.given), failed)
 	}
-	c.event(Event{Kind: EventPlanApplied, Author: o.author, Reason: o.reason, Duration: c.clock.Now().Sub(began), Message: message, Fields: fields})
+	c.event(api.Event{Kind: events.PlanApplied, Author: o.author, Reason: o.reason, Seconds: c.clock.Now().Sub(began).Seconds(), Message: message, Fields: fields})
 	// A warm-up has just measured what was loaded.
 	c.pushProfiles(c.recorder.Profiles())
 	c.countPartitions()
@@ -384,31 +393,4 @@ func summary(d *plan.Diff, given bool) string {
 		return "settings of models changed"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// obey writes the operator's own disciplines into a plan: what conch.yaml says
-// wins over the policy.
-func (c *Control) obey(answer *policy.Plan, settings *config.Config) *policy.Plan {
-	p := proto.CloneOf(answer)
-	for _, d := range p.GetDispatch() {
-		m, own := settings.Models[d.GetModel()]
-		def := settings.Defaults
-		switch {
-		case settings.Mode == config.ModeObserve && c.attached == nil:
-			// Nobody's request waits or is dropped for a scheduler on probation.
-			d.Discipline, d.DropPolicy, d.Parameters = "eager", "none", nil
-			continue
-		case own && m.Discipline != "":
-			d.Discipline, d.Parameters = m.Discipline, m.Parameters
-		case def.Discipline != "":
-			d.Discipline, d.Parameters = def.Discipline, def.Parameters
-		}
-		switch {
-		case own && m.DropPolicy != "":
-			d.DropPolicy = m.DropPolicy
-		case def.DropPolicy != "":
-			d.DropPolicy = def.DropPolicy
-		}
-	}
-	return p
 }

@@ -14,8 +14,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/plan"
 	"github.com/conch-serving/conch/sidecar/policyhost"
@@ -36,27 +38,27 @@ func TestPolicyFailuresChangeNothing(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		answer func(context.Context, *policy.Snapshot) (*policy.Plan, error)
-		event  control.EventKind
+		event  api.EventKind
 		text   string
 	}{
-		"hangs": {hang, control.EventPlanFailed, "did not answer in time"},
+		"hangs": {hang, events.PlanFailed, "did not answer in time"},
 		"dies": {func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, policyhost.ErrCrashed },
-			control.EventPlanFailed, "process died"},
+			events.PlanFailed, "process died"},
 		"names a model that is not there": {func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
 			p, err := everywhere(ctx, s)
 			p.Partitions[0].Instances = append(p.Partitions[0].Instances, policy.ModelInstance("ghost", 1))
 			return p, err
-		}, control.EventPlanRejected, "ghost"},
+		}, events.PlanRejected, "ghost"},
 		"sets a discipline's parameter wrong": {func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
 			p, err := everywhere(ctx, s)
 			p.Dispatch[0].Parameters = map[string]string{"delay": "soon"}
 			return p, err
-		}, control.EventPlanRejected, "soon is no duration"},
+		}, events.PlanRejected, "soon is no duration"},
 		"takes more than there is": {func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
 			p, err := everywhere(ctx, s)
 			p.Partitions[1].Gpus = []string{"gpu0"}
 			return p, err
-		}, control.EventPlanRejected, "gpu0"},
+		}, events.PlanRejected, "gpu0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -90,17 +92,17 @@ func TestFailingApplyKeepsTheOldPlan(t *testing.T) {
 		defer stop()
 		r.reconciler.fail(errBoom)
 		r.policies.set(firstOnly)
-		_, err := r.Apply(t.Context(), control.ApplyRequest{Author: "ada", Reason: "trying"})
+		_, err := r.Apply(t.Context(), api.ApplyRequest{Author: "ada", Reason: "trying"})
 		require.ErrorIs(t, err, errBoom)
 		require.EqualValues(t, 1, r.CurrentPlan().Revision)
 		require.Len(t, r.CurrentPlan().GetPartitions(), 2)
-		e := r.lastEvent(control.EventApplyFailed)
+		e := r.lastEvent(events.ApplyFailed)
 		require.Equal(t, "ada", e.Author)
 		require.Equal(t, "trying", e.Reason)
 		require.Contains(t, e.Message, "plan 1 serves on")
 
 		r.reconciler.fail(nil)
-		result, err := r.Apply(t.Context(), control.ApplyRequest{Author: "ada"})
+		result, err := r.Apply(t.Context(), api.ApplyRequest{Author: "ada"})
 		require.NoError(t, err)
 		require.True(t, result.Changed)
 		require.EqualValues(t, 2, result.Plan.Revision)
@@ -114,10 +116,10 @@ func TestCompareAndSet(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
-		_, err := r.Apply(t.Context(), control.ApplyRequest{IfRevision: 7})
+		_, err := r.Apply(t.Context(), api.ApplyRequest{IfRevision: 7})
 		require.ErrorIs(t, err, control.ErrConflict)
 		require.Equal(t, 1, r.policies.calls(), "a conflict costs no plan")
-		result, err := r.Apply(t.Context(), control.ApplyRequest{IfRevision: 1})
+		result, err := r.Apply(t.Context(), api.ApplyRequest{IfRevision: 1})
 		require.NoError(t, err)
 		require.False(t, result.Changed, "the same plan is no change")
 		require.EqualValues(t, 1, result.Plan.Revision)
@@ -146,7 +148,7 @@ func TestProposeIsApplyWithoutApply(t *testing.T) {
 		require.NoError(t, err, "a refused plan is an answer")
 		require.NotEmpty(t, p.Violations)
 		require.NotNil(t, p.Plan)
-		_, err = r.Apply(t.Context(), control.ApplyRequest{})
+		_, err = r.Apply(t.Context(), api.ApplyRequest{})
 		var violations plan.Violations
 		require.ErrorAs(t, err, &violations)
 
@@ -185,8 +187,8 @@ func TestModes(t *testing.T) {
 		r.policies.set(firstOnly)
 		pass(65 * time.Second)
 		require.EqualValues(t, 1, r.CurrentPlan().Revision)
-		require.Equal(t, []control.EventKind{control.EventStarted, control.EventPlanApplied, control.EventPlanProposed}, r.kinds(), "proposed once")
-		_, err := r.Apply(t.Context(), control.ApplyRequest{})
+		require.Equal(t, []api.EventKind{events.Started, events.PlanApplied, events.PlanProposed}, r.kinds(), "proposed once")
+		_, err := r.Apply(t.Context(), api.ApplyRequest{})
 		require.NoError(t, err)
 		require.EqualValues(t, 2, r.CurrentPlan().Revision)
 	})
@@ -198,7 +200,7 @@ func TestModes(t *testing.T) {
 			require.Equal(t, "eager", d.GetDiscipline())
 			require.Equal(t, "none", d.GetDropPolicy())
 		}
-		_, err := r.Apply(t.Context(), control.ApplyRequest{})
+		_, err := r.Apply(t.Context(), api.ApplyRequest{})
 		require.ErrorIs(t, err, control.ErrRefused)
 		_, err = r.Propose(t.Context())
 		require.NoError(t, err)
@@ -275,7 +277,7 @@ func TestTriggers(t *testing.T) {
 			send(r, "a", 20, 12*time.Second, observe.Late)
 			pass(0)
 			require.Equal(t, calls+1, r.policies.calls(), "once within the cooldown")
-			require.Contains(t, r.lastEvent(control.EventPlanProposed).Reason, "of the requests of a are bad")
+			require.Contains(t, r.lastEvent(events.PlanProposed).Reason, "of the requests of a are bad")
 		})
 	})
 	t.Run("partition death", func(t *testing.T) {
@@ -287,7 +289,7 @@ func TestTriggers(t *testing.T) {
 			r.reconciler.setDown("gpu1", true)
 			pass(time.Millisecond)
 			require.Equal(t, 2, r.policies.calls())
-			require.Equal(t, "partition gpu1 is down: killed", r.lastEvent(control.EventPlanProposed).Reason)
+			require.Equal(t, "partition gpu1 is down: killed", r.lastEvent(events.PlanProposed).Reason)
 			require.False(t, r.policies.question(1).GetStatistics().GetPartitions()[1].GetUp())
 			r.reconciler.setDown("gpu1", false)
 			pass(time.Millisecond)
@@ -314,7 +316,7 @@ func TestTriggers(t *testing.T) {
 			require.Greater(t, r.requests.pushed(), pushed)
 			require.Equal(t, 1, r.policies.calls(), "what lasts a few seconds is no reason for another plan")
 			slow(10)
-			require.Contains(t, r.lastEvent(control.EventModelInterfered).Message, "a on T4 is slower than its profile")
+			require.Contains(t, r.lastEvent(events.ModelInterfered).Message, "a on T4 is slower than its profile")
 			pass(10 * time.Second)
 			require.Equal(t, 2, r.policies.calls())
 		})
@@ -343,7 +345,7 @@ func TestEventsAreFollowed(t *testing.T) {
 		var seen []uint64
 		ended := make(chan error)
 		go func() {
-			ended <- r.Follow(ctx, 1, func(e control.Event) error {
+			ended <- r.Follow(ctx, 1, func(e api.Event) error {
 				seen = append(seen, e.ID)
 				return nil
 			})
@@ -354,8 +356,8 @@ func TestEventsAreFollowed(t *testing.T) {
 		cancel()
 		require.NoError(t, <-ended)
 		require.Equal(t, []uint64{2, 3}, seen)
-		require.ErrorIs(t, r.Follow(t.Context(), 0, func(control.Event) error { return errBoom }), errBoom)
-		require.True(t, slices.IsSortedFunc(r.Events(0), func(a, b control.Event) int { return int(a.ID) - int(b.ID) }))
+		require.ErrorIs(t, r.Follow(t.Context(), 0, func(api.Event) error { return errBoom }), errBoom)
+		require.True(t, slices.IsSortedFunc(r.Events(0), func(a, b api.Event) int { return int(a.ID) - int(b.ID) }))
 	})
 }
 
@@ -374,13 +376,13 @@ func TestCancelledWaiterLeavesNoTurnTaken(t *testing.T) {
 		pass(0)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := r.Apply(ctx, control.ApplyRequest{})
+		_, err := r.Apply(ctx, api.ApplyRequest{})
 		require.True(t, errors.Is(err, context.DeadlineExceeded), "%v", err)
 		require.NotEmpty(t, r.Models(), "looking needs no turn")
 		close(release)
 		require.NoError(t, <-slow)
 		r.policies.set(nil)
-		_, err = r.Apply(t.Context(), control.ApplyRequest{})
+		_, err = r.Apply(t.Context(), api.ApplyRequest{})
 		require.NoError(t, err)
 	})
 }

@@ -17,8 +17,10 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
@@ -47,7 +49,7 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
 	case err != nil:
 		// The client hears what Triton says, which is less.
-		c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: "refused: " + err.Error(), Fields: map[string]string{"model": o.Model}})
+		c.event(api.Event{Kind: events.Repository, Author: author, Reason: reason, Message: "refused: " + err.Error(), Fields: map[string]string{"model": o.Model}})
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	_, fails := c.failing()[o.Model]
@@ -73,7 +75,7 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 		}
 		return errors.Join(err, c.takeBack(ctx, before, files, reason, err))
 	}
-	c.event(Event{Kind: EventModelLoaded, Author: author, Message: "model " + o.Model + " is loaded", Fields: map[string]string{"model": o.Model, "revision": files.ID}})
+	c.event(api.Event{Kind: events.ModelLoaded, Author: author, Message: "model " + o.Model + " is loaded", Fields: map[string]string{"model": o.Model, "revision": files.ID}})
 	return nil
 }
 
@@ -106,7 +108,7 @@ func (c *Control) Unload(ctx context.Context, model, author string, dependents b
 	if err != nil {
 		return errors.Join(err, c.takeBack(whole, before.files, files, reason, err))
 	}
-	c.event(Event{Kind: EventModelUnloaded, Author: author, Message: "model " + model + " is unloaded", Fields: map[string]string{"model": model, "revision": files.ID}})
+	c.event(api.Event{Kind: events.ModelUnloaded, Author: author, Message: "model " + model + " is unloaded", Fields: map[string]string{"model": model, "revision": files.ID}})
 	return nil
 }
 
@@ -151,7 +153,7 @@ func (c *Control) unload(ctx context.Context, o order) error {
 	in, from := c.intent(), c.current()
 	next := proto.CloneOf(from.Plan.Plan)
 	for _, m := range in.files.Models {
-		if state, _ := in.out(m); state == ModelUnloaded {
+		if state, _ := in.out(m); state == api.ModelUnloaded {
 			next = without(next, m.Name)
 		}
 	}
@@ -165,7 +167,7 @@ func (c *Control) take(files *repo.Revision, author, reason string) {
 	// If the new files turn out broken, what was learnt of the old ones is wanted.
 	c.learnt()
 	c.adopt(files, c.settings())
-	c.event(Event{Kind: EventRepository, Author: author, Reason: reason,
+	c.event(api.Event{Kind: events.Repository, Author: author, Reason: reason,
 		Message: fmt.Sprintf("repository revision %s: %s", files.ID, changes(files.Diff)), Fields: map[string]string{"revision": files.ID}})
 }
 
@@ -185,7 +187,7 @@ func (c *Control) takeBack(ctx context.Context, before, ordered *repo.Revision, 
 	}
 	c.adopt(files, c.settings())
 	c.remember()
-	c.event(Event{Kind: EventRepository, Reason: reason + " failed",
+	c.event(api.Event{Kind: events.Repository, Reason: reason + " failed",
 		Message: fmt.Sprintf("repository revision %s is without what %s brought: %v", files.ID, ordered.ID, cause), Fields: map[string]string{"revision": files.ID}})
 	if from := c.current(); from.files != nil && from.files.ID != before.ID {
 		in := c.intent()
@@ -232,14 +234,14 @@ func (c *Control) Absent() map[string]Absence {
 	for _, m := range in.files.Models {
 		state, _ := in.out(m)
 		failed, fails := failing[m.Name]
-		if state != ModelUnloaded && !fails {
+		if state != api.ModelUnloaded && !fails {
 			continue
 		}
 		a := Absence{Reason: "unloaded"}
 		for _, v := range repo.ServedVersions(m.Config, m.Versions) {
 			a.Versions = append(a.Versions, strconv.FormatInt(v, 10))
 		}
-		if state != ModelUnloaded {
+		if state != api.ModelUnloaded {
 			a.Reason = loadReason(failed)
 		}
 		absent[m.Name] = a

@@ -14,8 +14,10 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/events"
 )
 
 // TestAFailedReloadIsTakenBack: what served serves on, the caller hears why, and
@@ -38,7 +40,7 @@ func TestAFailedReloadIsTakenBack(t *testing.T) {
 		require.Equal(t, "load of a with a config failed", current.Reason)
 		m, err := r.Model("a")
 		require.NoError(t, err)
-		require.Equal(t, control.ModelReady, m.State)
+		require.Equal(t, api.ModelReady, m.State)
 
 		config = "d3"
 		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client"))
@@ -100,7 +102,7 @@ func TestNobodyWaitsForServers(t *testing.T) {
 		r.reconciler.slow = 5 * time.Minute
 		slow := make(chan error, 1)
 		r.policies.set(firstOnly)
-		go func() { _, err := r.Apply(t.Context(), control.ApplyRequest{}); slow <- err }()
+		go func() { _, err := r.Apply(t.Context(), api.ApplyRequest{}); slow <- err }()
 		pass(time.Second)
 		require.Equal(t, 2, r.reconciler.count())
 		began := time.Now()
@@ -108,7 +110,7 @@ func TestNobodyWaitsForServers(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, time.Since(began))
 		require.NoError(t, <-slow)
-		require.Contains(t, r.lastEvent(control.EventPlanApplied).Message, "not all of it serves yet")
+		require.Contains(t, r.lastEvent(events.PlanApplied).Message, "not all of it serves yet")
 		r.policies.set(nil)
 	})
 }
@@ -127,7 +129,7 @@ func TestEnsemblesGoWithTheirMembers(t *testing.T) {
 		defer stop()
 		unloaded := func() (names []string) {
 			for _, m := range r.Models() {
-				if m.State == control.ModelUnloaded {
+				if m.State == api.ModelUnloaded {
 					names = append(names, m.Name)
 				}
 			}
@@ -158,7 +160,7 @@ func TestWhoComesWhileAPlanIsMadeDoesNotWaitForItsServers(t *testing.T) {
 			return firstOnly(ctx, s)
 		})
 		slow := make(chan error, 1)
-		go func() { _, err := r.Apply(t.Context(), control.ApplyRequest{}); slow <- err }()
+		go func() { _, err := r.Apply(t.Context(), api.ApplyRequest{}); slow <- err }()
 		pass(time.Second / 2) // the policy thinks
 		began := time.Now()
 		_, err := r.Propose(t.Context())

@@ -13,7 +13,10 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/control/orders"
 	"github.com/conch-serving/conch/sidecar/plan"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 )
@@ -58,7 +61,7 @@ func (c *Control) Propose(ctx context.Context) (*Proposal, error) {
 }
 
 // Apply makes a plan and applies it.
-func (c *Control) Apply(ctx context.Context, r ApplyRequest) (*ApplyResult, error) {
+func (c *Control) Apply(ctx context.Context, r api.ApplyRequest) (*Applied, error) {
 	if c.settings().Mode == config.ModeObserve {
 		return nil, fmt.Errorf("%w: mode is observe, in which no plan is applied; set mode to advise or control in conch.yaml and send SIGHUP", ErrRefused)
 	}
@@ -95,12 +98,12 @@ func (c *Control) Explain(ctx context.Context, model string) (*plan.Explanation,
 
 // Policies lists the policies that could be used, those in use with their
 // state.
-func (c *Control) Policies(ctx context.Context) ([]Policy, error) {
+func (c *Control) Policies(ctx context.Context) ([]api.Policy, error) {
 	known, err := c.policies.List(ctx)
 	if err != nil && len(known) == 0 {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	var all []Policy
+	var all []api.Policy
 	for _, k := range known {
 		all = append(all, c.describe(ctx, k))
 	}
@@ -108,52 +111,62 @@ func (c *Control) Policies(ctx context.Context) ([]Policy, error) {
 }
 
 // Policy describes one of them.
-func (c *Control) Policy(ctx context.Context, name string) (Policy, error) {
+func (c *Control) Policy(ctx context.Context, name string) (api.Policy, error) {
 	known, err := c.policies.List(ctx)
 	if i := slices.IndexFunc(known, func(k policyhost.Known) bool { return k.Name == name }); i >= 0 {
 		return c.describe(ctx, known[i]), nil
 	}
 	if err != nil {
-		return Policy{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return api.Policy{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return Policy{}, fmt.Errorf("%w: no policy is called %q", ErrNotFound, name)
+	return api.Policy{}, fmt.Errorf("%w: no policy is called %q", ErrNotFound, name)
 }
 
-func (c *Control) describe(ctx context.Context, k policyhost.Known) Policy {
-	p := Policy{Name: k.Name, Builtin: k.Builtin, InUse: k.InUse}
+func (c *Control) describe(ctx context.Context, k policyhost.Known) api.Policy {
+	p := api.Policy{Name: k.Name, Builtin: k.Builtin, InUse: k.InUse}
+	var description *policy.Description
+	var parameters map[string]string
 	if k.InUse {
 		s := c.policies.Status()
-		p.Description, p.Parameters, p.State, p.Breaker, p.LastError = s.Description, s.Parameters, string(s.State), string(s.Breaker), s.LastError
-		return p
+		description, parameters, p.State, p.LastError = s.Description, s.Parameters, string(s.State), s.LastError
+	} else {
+		var err error
+		if description, err = c.policies.Describe(ctx, policyhost.Ref{Name: k.Name}); err != nil {
+			p.LastError = err.Error()
+		}
 	}
-	d, err := c.policies.Describe(ctx, policyhost.Ref{Name: k.Name})
-	if err != nil {
-		p.LastError = err.Error()
+	p.Version, p.Summary, p.Disciplines = description.GetVersion(), description.GetSummary(), description.GetDisciplines()
+	for _, q := range description.GetParameters() {
+		p.Parameters = append(p.Parameters, api.PolicyParameter{
+			Name: q.GetName(), Type: q.GetType(), Default: q.GetDefaultValue(),
+			Value: parameters[q.GetName()], Documentation: q.GetDocumentation(), Values: q.GetValues(),
+		})
 	}
-	p.Description = d
 	return p
 }
 
 // UsePolicy swaps the policy. The old one decides on where the new one cannot
 // start. A plan is asked of the new one at once; whether it is applied is up to
 // the mode. The choice holds until conch.yaml is read again.
-func (c *Control) UsePolicy(ctx context.Context, r PolicyRequest) (Policy, error) {
+func (c *Control) UsePolicy(ctx context.Context, r api.UsePolicyRequest) (api.Policy, error) {
 	ref := policyhost.Ref{Name: r.Name, Parameters: r.Parameters}
 	if own := c.settings().Policy; own.Name == r.Name {
 		ref.Executable = c.reference(own).Executable
 	}
-	if err := c.use(ctx, ref, cmp.Or(r.Author, "operator"), r.Reason); err != nil {
-		return Policy{}, err
+	if err := c.acquire(ctx); err != nil {
+		return api.Policy{}, err
+	}
+	err := c.use(ctx, ref, cmp.Or(r.Author, "operator"), r.Reason)
+	c.release()
+	if err != nil {
+		return api.Policy{}, err
 	}
 	c.ordered("policy " + r.Name + " came into use")
 	return c.Policy(ctx, r.Name)
 }
 
+// use swaps the policy; the caller holds the planning turn.
 func (c *Control) use(ctx context.Context, ref policyhost.Ref, author, reason string) error {
-	if err := c.acquire(ctx); err != nil {
-		return err
-	}
-	defer c.release()
 	before := c.policies.Status().Name
 	d, err := c.policies.Use(ctx, ref)
 	switch {
@@ -168,12 +181,12 @@ func (c *Control) use(ctx context.Context, ref policyhost.Ref, author, reason st
 	if before != "" && before != ref.Name {
 		message += " in place of " + before
 	}
-	c.event(Event{Kind: EventPolicyChanged, Author: author, Reason: reason, Message: message, Fields: map[string]string{"policy": ref.Name, "before": before}})
+	c.event(api.Event{Kind: events.PolicyChanged, Author: author, Reason: reason, Message: message, Fields: map[string]string{"policy": ref.Name, "before": before}})
 	return nil
 }
 
 // Revisions lists the repository's revisions, newest first.
-func (c *Control) Revisions(context.Context) ([]RepositoryRevision, error) {
+func (c *Control) Revisions(context.Context) ([]api.RepositoryRevision, error) {
 	log, err := c.repository.Log(0)
 	if err != nil {
 		return nil, err
@@ -181,16 +194,17 @@ func (c *Control) Revisions(context.Context) ([]RepositoryRevision, error) {
 	c.mu.Lock()
 	current := c.files
 	c.mu.Unlock()
-	all := make([]RepositoryRevision, len(log))
+	all := make([]api.RepositoryRevision, len(log))
 	for i, r := range log {
 		all[i] = revision(r, current)
 	}
 	return all, nil
 }
 
-func revision(r, current *repo.Revision) RepositoryRevision {
-	out := RepositoryRevision{
-		ID: r.ID, Parent: r.Parent, Time: r.Time, Author: r.Author, Reason: r.Reason,
+func revision(r, current *repo.Revision) api.RepositoryRevision {
+	out := api.RepositoryRevision{
+		Models: []string{},
+		ID:     r.ID, Parent: r.Parent, Time: r.Time, Author: r.Author, Reason: r.Reason,
 		Added: r.Diff.Added, Removed: r.Diff.Removed, Changed: r.Diff.ChangedModels(), Current: current != nil && current.ID == r.ID,
 	}
 	for _, m := range r.Models {
@@ -202,45 +216,45 @@ func revision(r, current *repo.Revision) RepositoryRevision {
 // Import reads a model repository into a new revision and asks for a plan of
 // it. Where nothing changed, the revision that there is is returned. Where Triton
 // would refuse a model that serves, the revision is kept but not served.
-func (c *Control) Import(ctx context.Context, r ImportRequest) (RepositoryRevision, error) {
+func (c *Control) Import(ctx context.Context, r api.ImportRequest) (api.RepositoryRevision, error) {
 	if err := c.ready(ctx); err != nil {
-		return RepositoryRevision{}, err
+		return api.RepositoryRevision{}, err
 	}
 	defer c.release()
 	if err := c.notOthers(); err != nil {
-		return RepositoryRevision{}, err
+		return api.RepositoryRevision{}, err
 	}
 	author, dir := cmp.Or(r.Author, "operator"), cmp.Or(r.Directory, c.settings().Repository)
 	files, err := c.repository.Import(ctx, dir, repo.Origin{Author: author, Reason: cmp.Or(r.Reason, "import of "+dir), Time: c.clock.Now()})
 	if err != nil {
-		return RepositoryRevision{}, fmt.Errorf("%w: %w", ErrRefused, err)
+		return api.RepositoryRevision{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	if err := c.serveFiles(files, author, r.Reason); err != nil {
-		return RepositoryRevision{}, err
+		return api.RepositoryRevision{}, err
 	}
 	return revision(files, files), nil
 }
 
 // Rollback makes a new revision of an earlier one's models and asks for a plan of
 // it. It is judged like an import.
-func (c *Control) Rollback(ctx context.Context, r RollbackRequest) (RepositoryRevision, error) {
+func (c *Control) Rollback(ctx context.Context, r api.RollbackRequest) (api.RepositoryRevision, error) {
 	if err := c.ready(ctx); err != nil {
-		return RepositoryRevision{}, err
+		return api.RepositoryRevision{}, err
 	}
 	defer c.release()
 	if err := c.notOthers(); err != nil {
-		return RepositoryRevision{}, err
+		return api.RepositoryRevision{}, err
 	}
 	author := cmp.Or(r.Author, "operator")
 	files, err := c.repository.Rollback(ctx, r.Revision, repo.Origin{Author: author, Reason: cmp.Or(r.Reason, "rollback to "+r.Revision), Time: c.clock.Now()})
 	switch {
 	case errors.Is(err, repo.ErrNoRevision):
-		return RepositoryRevision{}, fmt.Errorf("%w: the repository has no revision %q; tritonctl repo ls shows those there are", ErrNotFound, r.Revision)
+		return api.RepositoryRevision{}, fmt.Errorf("%w: the repository has no revision %q; tritonctl repo ls shows those there are", ErrNotFound, r.Revision)
 	case err != nil:
-		return RepositoryRevision{}, err
+		return api.RepositoryRevision{}, err
 	}
 	if err := c.serveFiles(files, author, r.Reason); err != nil {
-		return RepositoryRevision{}, err
+		return api.RepositoryRevision{}, err
 	}
 	return revision(files, files), nil
 }
@@ -264,14 +278,14 @@ func (c *Control) serveFiles(files *repo.Revision, author, reason string) error 
 	}
 	if err := c.spoils(before, files); err != nil {
 		err = fmt.Errorf("repository revision %s is not served, %s stays: %w", files.ID, before.ID, err)
-		c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: err.Error(), Fields: map[string]string{"revision": before.ID, "directory": files.Directory}})
+		c.event(api.Event{Kind: events.Repository, Author: author, Reason: reason, Message: err.Error(), Fields: map[string]string{"revision": before.ID, "directory": files.Directory}})
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	// If the new files turn out broken, what was learnt of the old ones is wanted.
 	c.learnt()
 	c.adopt(files, c.settings())
 	message := fmt.Sprintf("repository revision %s: %s", files.ID, changes(files.Diff))
-	c.event(Event{Kind: EventRepository, Author: author, Reason: reason, Message: message, Fields: map[string]string{"revision": files.ID, "directory": files.Directory}})
+	c.event(api.Event{Kind: events.Repository, Author: author, Reason: reason, Message: message, Fields: map[string]string{"revision": files.ID, "directory": files.Directory}})
 	c.ordered(message)
 	return nil
 }
@@ -322,6 +336,12 @@ func changes(d repo.Diff) string {
 
 // Reload puts another configuration into force, all of it or nothing.
 func (c *Control) Reload(ctx context.Context, next *config.Config) error {
+	// The turn comes first: nothing may plan between the new policy and the new
+	// settings.
+	if err := c.acquire(ctx); err != nil {
+		return err
+	}
+	defer c.release()
 	before := c.settings()
 	if err := config.Reloadable(before, next); err != nil {
 		return err
@@ -331,12 +351,11 @@ func (c *Control) Reload(ctx context.Context, next *config.Config) error {
 			return fmt.Errorf("reload refused, nothing was changed: %w", err)
 		}
 	}
-	if err := c.acquire(ctx); err != nil {
+	if err := c.orders.Declare(func(d *orders.Declared) { d.Released = false }); err != nil {
 		return err
 	}
-	defer c.release()
 	c.mu.Lock()
-	c.config, c.said, c.released = next, next, false
+	c.config, c.said = next, next
 	c.version.Mode = string(next.Mode)
 	files := c.files
 	c.mu.Unlock()
@@ -344,10 +363,9 @@ func (c *Control) Reload(ctx context.Context, next *config.Config) error {
 		c.adopt(files, next)
 	}
 	if c.attached != nil {
-		c.save()
 		c.ServersChanged("the configuration was read again")
 	}
-	c.event(Event{Kind: EventReloaded, Message: "the configuration was read again"})
+	c.event(api.Event{Kind: events.Reloaded, Message: "the configuration was read again"})
 	c.ordered("the configuration was read again")
 	return nil
 }

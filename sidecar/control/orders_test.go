@@ -14,7 +14,9 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
@@ -44,20 +46,20 @@ func TestModelsAndGPUs(t *testing.T) {
 		models := r.Models()
 		require.Len(t, models, 4)
 		a := models[0]
-		require.Equal(t, control.ModelReady, a.State)
-		require.Equal(t, 25*time.Millisecond, a.SLO)
-		require.Equal(t, policy.LatePolicy_LATE_POLICY_DROP, a.Late)
+		require.Equal(t, api.ModelReady, a.State)
+		require.InDelta(t, .025, a.SLOSeconds, 1e-12)
+		require.Equal(t, "drop", a.Late)
 		require.Equal(t, []string{"1"}, a.Versions)
 		require.Equal(t, []string{"gpu0"}, a.Partitions)
 		require.Equal(t, "python", a.Backend)
 		require.Equal(t, "adaptive", a.Discipline)
-		require.EqualValues(t, 3, a.Statistics.GetQueuedRequests())
+		require.EqualValues(t, 3, a.Queued)
 		require.Len(t, a.Profiles, 1)
 		require.Positive(t, a.Rate)
 		require.False(t, models[1].Batchable)
-		require.Equal(t, control.ModelInvalid, models[2].State)
+		require.Equal(t, api.ModelInvalid, models[2].State)
 		require.Contains(t, models[2].StateReason, "broken/config.pbtxt:3: no such field")
-		require.Equal(t, control.ModelUnplaced, models[3].State)
+		require.Equal(t, api.ModelUnplaced, models[3].State)
 		require.Equal(t, "0/2 partitions: 2 memory", models[3].StateReason)
 		s, err := r.Snapshot(t.Context())
 		require.NoError(t, err)
@@ -75,7 +77,7 @@ func TestModelsAndGPUs(t *testing.T) {
 		r.reconciler.setDown("gpu0", true)
 		m, err := r.Model("a")
 		require.NoError(t, err)
-		require.Equal(t, control.ModelDown, m.State)
+		require.Equal(t, api.ModelDown, m.State)
 		require.Equal(t, "gpu0: killed", m.StateReason)
 		require.Equal(t, "none of 1 partitions is up; gpu0: killed", r.Ready()[1].Reason)
 		_, err = r.Model("nobody")
@@ -99,7 +101,7 @@ func TestEventsAreOneLine(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		r.PartitionChanged("gpu0", false, "died\n\tat line 1\n"+strings.Repeat("x ", 2000))
-		message := r.lastEvent(control.EventPartitionDown).Message
+		message := r.lastEvent(events.PartitionDown).Message
 		require.Contains(t, message, "partition gpu0 is down: died at line 1 x x")
 		require.Less(t, len(message), 700)
 	})
@@ -122,12 +124,12 @@ func TestUsePolicy(t *testing.T) {
 		defer stop()
 		require.Equal(t, "static", r.policies.ref.Name)
 		require.Equal(t, map[string]string{"k": "v"}, r.policies.ref.Parameters)
-		p, err := r.UsePolicy(t.Context(), control.PolicyRequest{Name: "other", Parameters: map[string]string{"x": "1"}, Author: "ada", Reason: "faster"})
+		p, err := r.UsePolicy(t.Context(), api.UsePolicyRequest{Name: "other", Parameters: map[string]string{"x": "1"}, Author: "ada", Reason: "faster"})
 		require.NoError(t, err)
 		require.Equal(t, "other", p.Name)
 		require.True(t, p.InUse)
 		require.Equal(t, "running", p.State)
-		e := r.lastEvent(control.EventPolicyChanged)
+		e := r.lastEvent(events.PolicyChanged)
 		require.Equal(t, "policy other 1 is in use in place of static", e.Message)
 		require.Equal(t, "ada", e.Author)
 		require.Equal(t, "faster", e.Reason)
@@ -140,7 +142,7 @@ func TestUsePolicy(t *testing.T) {
 			policyhost.ErrStart:         control.ErrUnavailable,
 		} {
 			r.policies.useErr = err
-			_, got := r.UsePolicy(t.Context(), control.PolicyRequest{Name: "third"})
+			_, got := r.UsePolicy(t.Context(), api.UsePolicyRequest{Name: "third"})
 			require.ErrorIs(t, got, want)
 			require.ErrorIs(t, got, err)
 		}
@@ -159,13 +161,13 @@ func TestImport(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		events := len(r.Events(0))
-		same, err := r.Import(t.Context(), control.ImportRequest{})
+		same, err := r.Import(t.Context(), api.ImportRequest{})
 		require.NoError(t, err)
 		require.Equal(t, "r1", same.ID)
 		require.Len(t, r.Events(0), events, "nothing changed")
 
 		r.repository.hold(model("a", "d2", 8), model("c", "d1", 8))
-		next, err := r.Import(t.Context(), control.ImportRequest{Directory: "/elsewhere", Author: "ada", Reason: "new weights"})
+		next, err := r.Import(t.Context(), api.ImportRequest{Directory: "/elsewhere", Author: "ada", Reason: "new weights"})
 		require.NoError(t, err)
 		require.True(t, next.Current)
 		require.Equal(t, []string{"a", "c"}, next.Models)
@@ -189,7 +191,7 @@ func TestImport(t *testing.T) {
 		}
 		applied := r.reconciler.count()
 		r.repository.hold(spoilt("a"), model("c", "d1", 8))
-		_, err = r.Import(t.Context(), control.ImportRequest{})
+		_, err = r.Import(t.Context(), api.ImportRequest{})
 		require.ErrorIs(t, err, control.ErrRefused)
 		require.ErrorContains(t, err, "a/config.pbtxt:2: no such type")
 		pass(time.Second)
@@ -199,7 +201,7 @@ func TestImport(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, list[1].Current, "r2 stays")
 		r.repository.hold(model("a", "d2", 8), model("c", "d1", 8), spoilt("d"), model("e", "d1", 8))
-		_, err = r.Import(t.Context(), control.ImportRequest{})
+		_, err = r.Import(t.Context(), api.ImportRequest{})
 		require.NoError(t, err)
 		pass(time.Second)
 		require.Empty(t, r.CurrentPlan().PartitionsOf("d"))
@@ -208,7 +210,7 @@ func TestImport(t *testing.T) {
 		// A directory with nothing to serve is the wrong one.
 		for _, models := range [][]*repo.Model{{spoilt("x"), spoilt("y")}, {}} {
 			r.repository.hold(models...)
-			_, err = r.Import(t.Context(), control.ImportRequest{Directory: "/tmp"})
+			_, err = r.Import(t.Context(), api.ImportRequest{Directory: "/tmp"})
 			require.ErrorIs(t, err, control.ErrRefused)
 			require.ErrorContains(t, err, "/tmp has no model that could be served")
 			pass(time.Second)
@@ -216,7 +218,7 @@ func TestImport(t *testing.T) {
 		}
 
 		r.repository.err = errBoom
-		_, err = r.Import(t.Context(), control.ImportRequest{})
+		_, err = r.Import(t.Context(), api.ImportRequest{})
 		require.ErrorIs(t, err, control.ErrRefused)
 	})
 }
@@ -230,7 +232,7 @@ func TestOldRevisionsGo(t *testing.T) {
 		most := 0
 		for i := range 250 {
 			r.repository.hold(model("a", fmt.Sprint("d", i), 8))
-			_, err := r.Import(t.Context(), control.ImportRequest{})
+			_, err := r.Import(t.Context(), api.ImportRequest{})
 			require.NoError(t, err)
 			pass(time.Second)
 			all, err := r.Revisions(t.Context())
@@ -253,12 +255,12 @@ func TestRollback(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		r.repository.hold(model("c", "d1", 8))
-		_, err := r.Import(t.Context(), control.ImportRequest{})
+		_, err := r.Import(t.Context(), api.ImportRequest{})
 		require.NoError(t, err)
 		pass(time.Second)
 		require.Empty(t, r.CurrentPlan().PartitionsOf("a"))
 
-		back, err := r.Rollback(t.Context(), control.RollbackRequest{Revision: "r1", Author: "ada"})
+		back, err := r.Rollback(t.Context(), api.RollbackRequest{Revision: "r1", Author: "ada"})
 		require.NoError(t, err)
 		require.Equal(t, "r3", back.ID)
 		require.True(t, back.Current)
@@ -266,9 +268,9 @@ func TestRollback(t *testing.T) {
 		pass(time.Second)
 		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
 		require.Empty(t, r.CurrentPlan().PartitionsOf("c"))
-		require.Equal(t, "ada", r.lastEvent(control.EventRepository).Author)
+		require.Equal(t, "ada", r.lastEvent(events.Repository).Author)
 
-		_, err = r.Rollback(t.Context(), control.RollbackRequest{Revision: "r9"})
+		_, err = r.Rollback(t.Context(), api.RollbackRequest{Revision: "r9"})
 		require.ErrorIs(t, err, control.ErrNotFound)
 		require.ErrorContains(t, err, "r9")
 	})
@@ -283,7 +285,7 @@ func TestLoadAndUnload(t *testing.T) {
 		require.NoError(t, r.Unload(t.Context(), "a", "client", false))
 		m, err := r.Model("a")
 		require.NoError(t, err)
-		require.Equal(t, control.ModelUnloaded, m.State)
+		require.Equal(t, api.ModelUnloaded, m.State)
 		require.Empty(t, r.CurrentPlan().PartitionsOf("a"))
 		require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2)
 		require.Equal(t, 1, r.policies.calls(), "taking away needs no policy")
@@ -294,7 +296,7 @@ func TestLoadAndUnload(t *testing.T) {
 
 		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, "client"))
 		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
-		require.Equal(t, "model a is loaded", r.lastEvent(control.EventModelLoaded).Message)
+		require.Equal(t, "model a is loaded", r.lastEvent(events.ModelLoaded).Message)
 		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, "client"), "what is loaded is loaded")
 
 		require.ErrorIs(t, r.Load(t.Context(), repo.Order{Model: "nobody"}, "client"), control.ErrNotFound)
@@ -302,7 +304,7 @@ func TestLoadAndUnload(t *testing.T) {
 		require.ErrorIs(t, r.Unload(t.Context(), "a", "client", false), errBoom)
 		m, err = r.Model("a")
 		require.NoError(t, err)
-		require.Equal(t, control.ModelReady, m.State, "an unload that failed changed nothing")
+		require.Equal(t, api.ModelReady, m.State, "an unload that failed changed nothing")
 		r.reconciler.fail(nil)
 		broken := model("c", "d1", 1)
 		broken.Problems = []repo.Problem{{Severity: repo.SeverityError, Text: "bad"}}
@@ -321,13 +323,13 @@ func TestBrokenModelHoldsUpNobody(t *testing.T) {
 		defer stop()
 		require.EqualValues(t, 1, r.CurrentPlan().Revision)
 		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
-		require.Contains(t, r.lastEvent(control.EventPlanApplied).Message, "not all of it serves yet")
+		require.Contains(t, r.lastEvent(events.PlanApplied).Message, "not all of it serves yet")
 		for _, check := range r.Ready() {
 			require.True(t, check.OK, "%+v", check)
 		}
 		b, err := r.Model("b")
 		require.NoError(t, err)
-		require.Equal(t, control.ModelFailed, b.State)
+		require.Equal(t, api.ModelFailed, b.State)
 		require.Contains(t, b.StateReason, "no module named torch")
 		calls := r.policies.calls()
 		pass(31 * time.Second)
@@ -336,12 +338,12 @@ func TestBrokenModelHoldsUpNobody(t *testing.T) {
 		require.ErrorContains(t, r.Load(t.Context(), repo.Order{Model: "b"}, "client"), "no module named torch")
 
 		r.repository.hold(model("a", "d1", 8), model("b", "d2", 0))
-		_, err = r.Import(t.Context(), control.ImportRequest{})
+		_, err = r.Import(t.Context(), api.ImportRequest{})
 		require.NoError(t, err)
 		pass(time.Second)
 		b, err = r.Model("b")
 		require.NoError(t, err)
-		require.Equal(t, control.ModelReady, b.State)
+		require.Equal(t, api.ModelReady, b.State)
 	})
 }
 
@@ -355,7 +357,7 @@ func TestReload(t *testing.T) {
 		err := r.Reload(t.Context(), settings(t, "models: {a: {slo: 5ms}}\npolicy: {name: next}"))
 		require.ErrorContains(t, err, "nothing was changed")
 		m, _ := r.Model("a")
-		require.Equal(t, 100*time.Millisecond, m.SLO, "all or nothing")
+		require.InDelta(t, .1, m.SLOSeconds, 1e-12, "all or nothing")
 
 		r.policies.useErr = nil
 		require.NoError(t, r.Reload(t.Context(), settings(t, "models: {a: {slo: 5ms, profile: {alpha: 1ms, beta: 2ms}}}\npolicy: {name: next}")))
@@ -364,7 +366,7 @@ func TestReload(t *testing.T) {
 		require.Equal(t, 2, r.reconciler.count(), "an SLO is not in the plan, but it must reach the request path")
 		require.EqualValues(t, 5000, r.reconciler.last().Snapshot.GetModels()[0].GetSloUs())
 		require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_DECLARED, r.reconciler.last().Snapshot.GetProfiles()[0].GetSource())
-		require.Contains(t, r.kinds(), control.EventReloaded)
+		require.Contains(t, r.kinds(), events.Reloaded)
 	})
 }
 

@@ -11,7 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/events"
 )
 
 func TestRelease(t *testing.T) {
@@ -22,47 +24,47 @@ func TestRelease(t *testing.T) {
 		pass(time.Second)
 		require.Empty(t, f.reconciler.last().PassThrough)
 
-		dry, err := f.Release(t.Context(), control.ReleaseRequest{DryRun: true})
+		dry, err := f.Release(t.Context(), api.ReleaseRequest{DryRun: true})
 		require.NoError(t, err)
-		require.Equal(t, control.ReleaseResult{DryRun: true, Mode: "control", Changes: []control.Release{
+		require.Equal(t, api.ReleaseResult{DryRun: true, Mode: "control", Changes: []api.Released{
 			{Partition: "gpu0", Endpoint: "one:8001", Model: "a", Change: "dynamic_batching with 5ms"},
 		}}, dry, "a tenth of the SLO is left for Triton's batching")
 		require.Equal(t, "control", f.Version().Mode)
-		require.NotContains(t, f.kinds(), control.EventReleased)
+		require.NotContains(t, f.kinds(), events.Released)
 
-		done, err := f.Release(t.Context(), control.ReleaseRequest{Author: "ada", Reason: "the trial is over"})
+		done, err := f.Release(t.Context(), api.ReleaseRequest{Author: "ada", Reason: "the trial is over"})
 		require.NoError(t, err)
 		require.Equal(t, "observe", done.Mode)
 		require.Len(t, done.Changes, 1)
 		require.Equal(t, "observe", f.Version().Mode)
 		require.Contains(t, f.reconciler.last().PassThrough, "mode is observe")
-		e := f.lastEvent(control.EventReleased)
+		e := f.lastEvent(events.Released)
 		require.Equal(t, "ada", e.Author)
 		require.Equal(t, "the trial is over", e.Reason)
 
-		again, err := f.Release(t.Context(), control.ReleaseRequest{})
+		again, err := f.Release(t.Context(), api.ReleaseRequest{})
 		require.NoError(t, err)
 		require.Empty(t, again.Changes)
-		require.Len(t, f.messages(control.EventReleased), 1)
+		require.Len(t, f.messages(events.Released), 1)
 		stop()
 
 		f = newFrontOn(t, "mode: control\n", path, f.servers)
 		require.Equal(t, "observe", f.Version().Mode)
 		stop = f.start()
 		require.Contains(t, f.reconciler.last().PassThrough, "mode is observe")
-		require.Contains(t, f.lastEvent(control.EventReleased).Message, "were released before the restart")
-		would, err := f.Release(t.Context(), control.ReleaseRequest{Undo: true, DryRun: true})
+		require.Contains(t, f.lastEvent(events.Released).Message, "were released before the restart")
+		would, err := f.Release(t.Context(), api.ReleaseRequest{Undo: true, DryRun: true})
 		require.NoError(t, err)
 		require.Equal(t, "control", would.Mode)
 		require.Equal(t, "observe", f.Version().Mode)
-		back, err := f.Release(t.Context(), control.ReleaseRequest{Undo: true})
+		back, err := f.Release(t.Context(), api.ReleaseRequest{Undo: true})
 		require.NoError(t, err)
 		require.Equal(t, "control", back.Mode)
 		pass(time.Second)
 		require.Empty(t, f.reconciler.last().PassThrough)
 		calls := f.servers.called()
 		require.Equal(t, "take over", calls[len(calls)-1])
-		again, err = f.Release(t.Context(), control.ReleaseRequest{Undo: true})
+		again, err = f.Release(t.Context(), api.ReleaseRequest{Undo: true})
 		require.NoError(t, err, "nothing is left to undo")
 		require.Equal(t, "control", again.Mode)
 		stop()
@@ -78,7 +80,7 @@ func TestReleaseEndsWithTheConfiguration(t *testing.T) {
 		f := newFront(t, "mode: control\n")
 		stop := f.start()
 		defer stop()
-		_, err := f.Release(t.Context(), control.ReleaseRequest{})
+		_, err := f.Release(t.Context(), api.ReleaseRequest{})
 		require.NoError(t, err)
 		require.NoError(t, f.Reload(t.Context(), attachSettings(t, "mode: control\n")))
 		pass(time.Second)
@@ -93,7 +95,7 @@ func TestReleaseWhileAServerIsAway(t *testing.T) {
 		f := newFrontOn(t, "mode: control\n", path, &servers{})
 		stop := f.start()
 		f.servers.failReading(errBoom)
-		_, err := f.Release(t.Context(), control.ReleaseRequest{})
+		_, err := f.Release(t.Context(), api.ReleaseRequest{})
 		require.ErrorIs(t, err, errBoom)
 		require.Equal(t, "observe", f.Version().Mode)
 		require.Empty(t, f.reconciler.last().PassThrough)
@@ -113,7 +115,7 @@ func TestReleaseThatFails(t *testing.T) {
 		stop := f.start()
 		defer stop()
 		f.servers.trouble, f.servers.handErr = errors.New("read-only"), errBoom
-		r, err := f.Release(t.Context(), control.ReleaseRequest{})
+		r, err := f.Release(t.Context(), api.ReleaseRequest{})
 		require.ErrorIs(t, err, errBoom)
 		require.Equal(t, "read-only", r.Changes[0].Error)
 		require.Equal(t, "control", f.Version().Mode)
@@ -127,7 +129,7 @@ func TestReleaseOfOwnServers(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		require.False(t, r.Given())
-		_, err := r.Release(t.Context(), control.ReleaseRequest{})
+		_, err := r.Release(t.Context(), api.ReleaseRequest{})
 		require.ErrorIs(t, err, control.ErrRefused)
 		require.ErrorContains(t, err, "driver embedded starts servers of conch's own")
 	})

@@ -14,8 +14,10 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy/grid"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/plan"
@@ -33,7 +35,7 @@ func (c *Control) Run(ctx context.Context) error {
 	c.loop(ctx)
 	c.tails.Wait()
 	c.learnt()
-	c.event(Event{Kind: EventStopping, Message: "conch is stopping"})
+	c.event(api.Event{Kind: events.Stopping, Message: "conch is stopping"})
 	return nil
 }
 
@@ -59,7 +61,7 @@ func (c *Control) begin(ctx context.Context) error {
 	}
 	c.adopt(files, settings)
 	c.remember()
-	c.event(Event{Kind: EventStarted, Message: fmt.Sprintf("conch %s started in mode %s with driver %s, %s", c.version.Version, settings.Mode, settings.Driver.Kind, count(len(files.Models), "model"))})
+	c.event(api.Event{Kind: events.Started, Message: fmt.Sprintf("conch %s started in mode %s with driver %s, %s", c.version.Version, settings.Mode, settings.Driver.Kind, count(len(files.Models), "model"))})
 	if resumed == nil {
 		c.setStarting("the policy is starting")
 	}
@@ -104,7 +106,7 @@ func (c *Control) resume(ctx context.Context) (*apply.Desired, error) {
 func (c *Control) usePolicy(ctx context.Context, settings *config.Config) error {
 	_, err := c.policies.Use(ctx, c.reference(settings.Policy))
 	if err != nil {
-		c.event(Event{Kind: EventPlanFailed, Message: fmt.Sprintf("policy %s could not be put in use: %v", settings.Policy.Name, err)})
+		c.event(api.Event{Kind: events.PlanFailed, Message: fmt.Sprintf("policy %s could not be put in use: %v", settings.Policy.Name, err)})
 	}
 	return err
 }
@@ -131,7 +133,7 @@ func (c *Control) again(ctx context.Context, t *apply.Desired) error {
 	p := proto.CloneOf(t.Plan)
 	p.SnapshotRevision = snapshot.GetRevision()
 	if violations := plan.Validate(snapshot, p, c.checks...); len(violations) > 0 {
-		c.event(Event{Kind: EventPlanRejected, Message: "the plan that served before the restart does not fit any more: " + violations.Error()})
+		c.event(api.Event{Kind: events.PlanRejected, Message: "the plan that served before the restart does not fit any more: " + violations.Error()})
 		if c.settings().Mode == config.ModeControl {
 			return violations
 		}

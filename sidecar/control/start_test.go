@@ -13,8 +13,10 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 )
@@ -30,8 +32,8 @@ func TestStartServesThePolicysPlan(t *testing.T) {
 		require.EqualValues(t, 1, p.Revision)
 		require.Equal(t, "conch", p.AppliedBy)
 		require.Len(t, p.GetPartitions(), 2)
-		require.Equal(t, []control.EventKind{control.EventStarted, control.EventPlanApplied}, r.kinds())
-		applied := r.lastEvent(control.EventPlanApplied)
+		require.Equal(t, []api.EventKind{events.Started, events.PlanApplied}, r.kinds())
+		applied := r.lastEvent(events.PlanApplied)
 		require.Equal(t, "plan 1 serves: 2 partitions started, 4 loads, 2 disciplines changed", applied.Message)
 		require.Equal(t, "1.000", applied.Fields["seconds.load"])
 		for _, check := range r.Ready() {
@@ -108,7 +110,7 @@ func TestRestart(t *testing.T) {
 		require.EqualValues(t, 2, r.CurrentPlan().Revision)
 		require.Len(t, r.CurrentPlan().GetPartitions(), 1)
 		require.Zero(t, r.policies.calls())
-		require.Contains(t, r.kinds(), control.EventStopping, "events from before are there")
+		require.Contains(t, r.kinds(), events.Stopping, "events from before are there")
 		require.Greater(t, r.reconciler.last().Snapshot.GetRevision(), before.Snapshot.GetRevision())
 		require.Len(t, r.recorder.Profiles(), 1, "what was learnt is there")
 	})
@@ -119,7 +121,7 @@ func TestRestart(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		require.Equal(t, 1, r.policies.calls(), "a plan that does not fit any more is made anew")
-		require.Contains(t, r.lastEvent(control.EventPlanRejected).Message, "before the restart")
+		require.Contains(t, r.lastEvent(events.PlanRejected).Message, "before the restart")
 		require.EqualValues(t, 3, r.CurrentPlan().Revision)
 	})
 	bubble(t, func(t *testing.T) {
@@ -180,6 +182,6 @@ func TestMistakenPolicyAtStart(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		require.EqualValues(t, 2, r.CurrentPlan().Revision, "what served serves")
-		require.Contains(t, r.messages(control.EventPlanFailed)[0], "bad policy parameter")
+		require.Contains(t, r.messages(events.PlanFailed)[0], "bad policy parameter")
 	})
 }

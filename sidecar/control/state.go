@@ -8,8 +8,6 @@ import (
 	"fmt"
 
 	"go.etcd.io/bbolt"
-
-	"github.com/conch-serving/conch/sidecar/config"
 )
 
 const (
@@ -23,7 +21,6 @@ const (
 type state struct {
 	Plan     uint64 `json:"plan"`
 	Snapshot uint64 `json:"snapshot"`
-	Released bool   `json:"released,omitempty"`
 }
 
 // restore reads the state of an earlier conch, so that numbers go on.
@@ -38,18 +35,13 @@ func (c *Control) restore() error {
 			return fmt.Errorf("state of the plan loop: %w; remove the state directory to start over", err)
 		}
 		c.before, c.snapshot = s.Plan, s.Snapshot
-		if c.released = s.Released && c.attached != nil; c.released {
-			observing := *c.config
-			observing.Mode = config.ModeObserve
-			c.config = &observing
-		}
 		return nil
 	})
 }
 
 func (c *Control) save() {
 	c.mu.Lock()
-	s := state{Plan: max(c.serving.Revision, c.before), Snapshot: c.snapshot, Released: c.released}
+	s := state{Plan: max(c.serving.Revision, c.before), Snapshot: c.snapshot}
 	c.mu.Unlock()
 	text, err := json.Marshal(s)
 	if err == nil {

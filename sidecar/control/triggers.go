@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/advice"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/observe"
 )
 
@@ -222,7 +224,7 @@ func (c *Control) follow(t *triggers) {
 				verb = "is as fast as its profile again"
 			}
 			message := fmt.Sprintf("%s on %s %s", p.GetModel(), p.GetGpuType(), verb)
-			c.event(Event{Kind: EventModelInterfered, Message: message, Fields: map[string]string{"model": p.GetModel(), "gpu_type": p.GetGpuType()}})
+			c.event(api.Event{Kind: events.ModelInterfered, Message: message, Fields: map[string]string{"model": p.GetModel(), "gpu_type": p.GetGpuType()}})
 			t.drifted = append(t.drifted, message)
 		}
 	}

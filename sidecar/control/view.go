@@ -12,12 +12,13 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
 )
 
 // Version says which build this is and how it runs.
-func (c *Control) Version() Version {
+func (c *Control) Version() api.Version {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.version
@@ -25,15 +26,15 @@ func (c *Control) Version() Version {
 
 // Ready lists the conditions under which clients may be sent here. A policy
 // that does not answer is none: the plan that serves needs no policy.
-func (c *Control) Ready() []Check {
+func (c *Control) Ready() []api.Check {
 	c.mu.Lock()
 	starting, s := c.starting, c.serving
 	c.mu.Unlock()
-	plan := Check{Name: "plan", OK: s.Revision > 0 && starting == ""}
+	plan := api.Check{Name: "plan", OK: s.Revision > 0 && starting == ""}
 	if !plan.OK {
 		plan.Reason = starting
 	}
-	partitions := Check{Name: "partitions", OK: true}
+	partitions := api.Check{Name: "partitions", OK: true}
 	up, total := 0, 0
 	var reason string
 	for _, p := range c.partitions() {
@@ -48,23 +49,23 @@ func (c *Control) Ready() []Check {
 	if s.Revision > 0 && total > 0 && up == 0 {
 		partitions.OK, partitions.Reason = false, fmt.Sprintf("none of %d partitions is up; %s", total, reason)
 	}
-	serving := Check{Name: "serving", OK: !c.requests.Draining()}
+	serving := api.Check{Name: "serving", OK: !c.requests.Draining()}
 	if !serving.OK {
 		serving.Reason = "draining: no new request is taken"
 	}
-	return []Check{plan, partitions, serving}
+	return []api.Check{plan, partitions, serving}
 }
 
 // CurrentPlan is the plan that serves; its Plan is nil before the first.
 func (c *Control) CurrentPlan() Plan { return c.current().Plan }
 
 // Models lists the models of the repository, sorted by name.
-func (c *Control) Models() []Model {
+func (c *Control) Models() []api.Model {
 	v := c.view()
 	if v.files == nil {
 		return nil
 	}
-	models := make([]Model, 0, len(v.files.Models))
+	models := make([]api.Model, 0, len(v.files.Models))
 	for _, m := range v.files.Models {
 		models = append(models, v.model(m))
 	}
@@ -87,14 +88,14 @@ func (c *Control) Names() []string {
 }
 
 // Model is one of them; ErrNotFound where the repository has none of the name.
-func (c *Control) Model(name string) (Model, error) {
+func (c *Control) Model(name string) (api.Model, error) {
 	v := c.view()
 	if v.files != nil {
 		if m := v.files.Model(name); m != nil {
 			return v.model(m), nil
 		}
 	}
-	return Model{}, fmt.Errorf("%w: no model is called %q in the repository", ErrNotFound, name)
+	return api.Model{}, fmt.Errorf("%w: no model is called %q in the repository", ErrNotFound, name)
 }
 
 // view is one consistent look at everything that is shown.
@@ -119,47 +120,34 @@ func (c *Control) view() view {
 	return v
 }
 
-func (v view) model(m *repo.Model) Model {
-	out := Model{Name: m.Name, Revision: m.Digest}
+func (v view) model(m *repo.Model) api.Model {
+	out := api.Model{Name: m.Name, Revision: m.Digest, Profiles: []api.Profile{}}
 	if err := m.Err(); err != nil {
-		for _, version := range m.Versions {
-			out.Versions = append(out.Versions, strconv.FormatInt(version, 10))
-		}
-		out.State, out.StateReason = ModelInvalid, err.Error()
+		out.Versions = versions(m.Versions)
+		out.State, out.StateReason = api.ModelInvalid, err.Error()
 		return out
 	}
 	d := snapshot.Model(m, v.config)
-	for _, version := range d.GetVersions() {
-		out.Versions = append(out.Versions, strconv.FormatInt(version, 10))
-	}
-	out.Backend, out.Late, out.MaxBatchSize = d.GetBackend(), d.GetLate(), int(d.GetMaxBatchSize())
-	out.SLO = time.Duration(d.GetSloUs()) * time.Microsecond
+	out.Versions = versions(d.GetVersions())
+	out.Backend, out.Late, out.MaxBatchSize = d.GetBackend(), late(d.GetLate()), int(d.GetMaxBatchSize())
+	out.SLOSeconds = float64(d.GetSloUs()) / 1e6
 	out.Batchable, out.PassThroughReason = d.GetBatchable(), d.GetPassThroughReason()
 	batching := m.Config.GetDynamicBatching()
 	if v.given {
 		batching = v.c.attached.Batching(m.Name) // a configuration that conch reads off servers is without
 	}
 	out.DynamicBatching = batching != nil
-	out.MaxQueueDelay = time.Duration(batching.GetMaxQueueDelayMicroseconds()) * time.Microsecond
+	out.MaxQueueDelaySeconds = float64(batching.GetMaxQueueDelayMicroseconds()) / 1e6
 	if v.serving.passThrough != "" {
 		out.Batchable, out.PassThroughReason = false, v.serving.passThrough
 	}
 	if p := v.config.Models[m.Name].Profile; p != nil {
-		out.DeclaredAlpha, out.DeclaredBeta = p.Alpha.Std(), p.Beta.Std()
+		out.DeclaredAlphaSeconds, out.DeclaredBetaSeconds = p.Alpha.Std().Seconds(), p.Beta.Std().Seconds()
 	}
-	rates := v.c.recorder.Rates(m.Name, v.now)
-	out.Rate, out.RowRate, out.Burstiness = rates.Window, rates.Rows, rates.Burstiness
-	out.Statistics = v.c.recorder.Statistics(m.Name, v.now)
-	counts, _ := v.c.requests.Counts(m.Name)
-	out.Statistics.QueuedRequests = uint64(max(0, counts.Waiting))
-	for _, p := range v.profiles {
-		if p.GetModel() == m.Name {
-			out.Profiles = append(out.Profiles, p)
-		}
-	}
+	v.measured(&out)
 	for _, d := range v.serving.GetDispatch() {
 		if d.GetModel() == m.Name {
-			out.Discipline, out.DropPolicy = d.GetDiscipline(), d.GetDropPolicy()
+			out.Discipline = d.GetDiscipline()
 		}
 	}
 	if state, reason := v.out(m); state != "" {
@@ -170,8 +158,29 @@ func (v view) model(m *repo.Model) Model {
 	return out
 }
 
+// measured writes down what was observed of a model over the statistics window.
+func (v view) measured(m *api.Model) {
+	rates, statistics := v.c.recorder.Rates(m.Name, v.now), v.c.recorder.Statistics(m.Name, v.now)
+	counts, _ := v.c.requests.Counts(m.Name)
+	m.Rate, m.Burstiness, m.Queued = rates.Window, rates.Burstiness, max(0, counts.Waiting)
+	m.Goodput, m.BadRate, m.MeanBatch = statistics.GetGoodput(), statistics.GetBadRate(), statistics.GetMeanBatch()
+	m.LatencyP50Seconds, m.LatencyP99Seconds = statistics.GetLatencyP50Us()/1e6, statistics.GetLatencyP99Us()/1e6
+	for _, p := range v.profiles {
+		if p.GetModel() == m.Name {
+			m.Profiles = append(m.Profiles, profile(p))
+		}
+	}
+}
+
+func versions(numbers []int64) (all []string) {
+	for _, n := range numbers {
+		all = append(all, strconv.FormatInt(n, 10))
+	}
+	return all
+}
+
 // place says where a model is and whether a client would be served.
-func (v view) place(m *Model) {
+func (v view) place(m *api.Model) {
 	parts := v.serving.PartitionsOf(m.Name)
 	slices.SortStableFunc(parts, func(a, b *policy.Partition) int { return cmp.Compare(a.GetRank(), b.GetRank()) })
 	var down string
@@ -190,13 +199,13 @@ func (v view) place(m *Model) {
 	}
 	switch {
 	case up:
-		m.State = ModelReady
+		m.State = api.ModelReady
 	case v.failing[m.Name].Model != "":
-		m.State, m.StateReason = ModelFailed, v.failing[m.Name].Reason+"; change its files and import them, or load it again"
+		m.State, m.StateReason = api.ModelFailed, v.failing[m.Name].Reason+"; change its files and import them, or load it again"
 	case len(parts) > 0:
-		m.State, m.StateReason = ModelDown, down
+		m.State, m.StateReason = api.ModelDown, down
 	default:
-		m.State, m.StateReason = ModelUnplaced, unplaced(v.serving.Plan.Plan, m.Name)
+		m.State, m.StateReason = api.ModelUnplaced, unplaced(v.serving.Plan.Plan, m.Name)
 	}
 }
 
@@ -214,12 +223,15 @@ func unplaced(p *policy.Plan, model string) string {
 }
 
 // GPUs lists the devices with the partitions of the serving plan.
-func (c *Control) GPUs() []GPU {
+func (c *Control) GPUs() []api.GPU {
 	v := c.view()
-	var all []GPU
+	all := []api.GPU{}
 	for _, n := range c.nodes {
 		for _, g := range n.GetGpus() {
-			one := GPU{Node: n.GetName(), GPU: g}
+			one := api.GPU{
+				ID: g.GetId(), Node: n.GetName(), Type: g.GetType(), MemoryBytes: g.GetMemoryBytes(),
+				Emulated: g.GetEmulated(), SharesEnforced: g.GetSharesEnforced(), Partitions: []api.Partition{},
+			}
 			for _, p := range v.serving.GetPartitions() {
 				if p.GPU() == g.GetId() && (p.GetNode() == n.GetName() || p.GetNode() == "") {
 					one.Partitions = append(one.Partitions, v.partition(p))
@@ -231,14 +243,58 @@ func (c *Control) GPUs() []GPU {
 	return all
 }
 
-func (v view) partition(p *policy.Partition) Partition {
-	out := Partition{Partition: p, Reason: "not started"}
+func (v view) partition(p *policy.Partition) api.Partition {
+	out := api.Partition{
+		ID: p.GetId(), ThreadPercentage: int(p.GetThreadPercentage()), MemoryLimitBytes: p.GetMemoryLimitBytes(),
+		Rank: int(p.GetRank()), Reason: "not started", Models: []string{},
+		BusyShare: 1 - v.c.recorder.PartitionStatistics(p.GetId(), v.now).GetIdleShare(),
+	}
+	for _, i := range p.GetInstances() {
+		out.Models = append(out.Models, i.GetModel())
+	}
 	if s, ok := v.states[p.GetId()]; ok {
-		out.Up, out.Reason, out.Restarts = s.Up, s.Reason, s.Restarts
+		out.Up, out.Reason = s.Up, s.Reason
 		out.GRPC, out.HTTP, out.Metrics = s.Endpoint.GRPC, s.Endpoint.HTTP, s.Endpoint.Metrics
 	}
-	statistics := v.c.recorder.PartitionStatistics(p.GetId(), v.now)
-	out.BusyShare = 1 - statistics.GetIdleShare()
-	out.BatchesPerSecond, out.MeanBatch = statistics.GetBatchesPerSecond(), statistics.GetMeanBatch()
+	return out
+}
+
+func late(l policy.LatePolicy) string {
+	switch l {
+	case policy.LatePolicy_LATE_POLICY_SERVE:
+		return "serve"
+	case policy.LatePolicy_LATE_POLICY_DROP:
+		return "drop"
+	default:
+		return ""
+	}
+}
+
+func source(s policy.ProfileSource) string {
+	switch s {
+	case policy.ProfileSource_PROFILE_SOURCE_ESTIMATED:
+		return "estimated"
+	case policy.ProfileSource_PROFILE_SOURCE_CALIBRATED:
+		return "calibrated"
+	case policy.ProfileSource_PROFILE_SOURCE_OBSERVED:
+		return "observed"
+	case policy.ProfileSource_PROFILE_SOURCE_DECLARED:
+		return "declared"
+	default:
+		return "unknown"
+	}
+}
+
+func profile(p *policy.Profile) api.Profile {
+	out := api.Profile{GPUType: p.GetGpuType(), Source: source(p.GetSource()), Usable: p.GetUsable(), Interfered: p.GetInterfered(), Points: []api.ProfilePoint{}}
+	for _, q := range p.GetPoints() {
+		out.Points = append(out.Points, api.ProfilePoint{
+			Batch: int(q.GetBatch()), ThreadPercentage: int(q.GetThreadPercentage()),
+			LatencySeconds:      q.GetLatencyUs().GetValue() / 1e6,
+			ErrorBoundSeconds:   q.GetLatencyUs().GetErrorBound() / 1e6,
+			LatencyUpperSeconds: q.GetLatencyUpperUs() / 1e6,
+			Observations:        q.GetObservations(),
+		})
+	}
 	return out
 }

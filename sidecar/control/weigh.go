@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
@@ -42,12 +44,12 @@ func (c *Control) weighUp(ctx context.Context, s *policy.Snapshot, current, next
 
 // held ends a cycle whose plan is valid and is not applied by itself: an operator
 // may still apply it.
-func (c *Control) held(p *Proposal, o order, result *ApplyResult) (*Proposal, *ApplyResult, error) {
+func (c *Control) held(p *Proposal, o order, result *Applied) (*Proposal, *Applied, error) {
 	c.metrics.Planned(p.Plan.GetPolicy(), "held", p.Duration)
 	c.planned(p.Snapshot)
 	if c.news(&c.holding, string(p.Judgement.Verdict)+" "+p.Diff.Summary()) {
-		c.event(Event{
-			Kind: EventPlanHeld, Author: o.author, Reason: o.reason, Duration: p.Duration,
+		c.event(api.Event{
+			Kind: events.PlanHeld, Author: o.author, Reason: o.reason, Seconds: p.Duration.Seconds(),
 			Message: fmt.Sprintf("%s serves on, a plan of policy %s is held back: %s (%s)", c.servingName(), p.Plan.GetPolicy(), p.Judgement.Text, p.Diff.Summary()),
 			Fields:  map[string]string{"policy": p.Plan.GetPolicy(), "verdict": string(p.Judgement.Verdict)},
 		})

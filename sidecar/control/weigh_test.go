@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/plugins/policy"
-	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/control/events"
 )
 
 // withoutA takes a model's last place away.
@@ -56,11 +57,11 @@ func TestPlansThatNobodyWantsAreHeldBack(t *testing.T) {
 				r.policies.set(test.answer)
 				r.load(100*time.Second, 5, 0, .1)
 				require.Equal(t, before, r.CurrentPlan())
-				held := r.lastEvent(control.EventPlanHeld)
+				held := r.lastEvent(events.PlanHeld)
 				require.Equal(t, test.verdict, held.Fields["verdict"])
 				count := 0
 				for _, kind := range r.kinds() {
-					if kind == control.EventPlanHeld {
+					if kind == events.PlanHeld {
 						count++
 					}
 				}
@@ -69,7 +70,7 @@ func TestPlansThatNobodyWantsAreHeldBack(t *testing.T) {
 				p, err := r.Propose(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, test.verdict, string(p.Judgement.Verdict), "plan diff says what conch would do")
-				result, err := r.Apply(t.Context(), control.ApplyRequest{Author: "ada", Reason: "it is wanted"})
+				result, err := r.Apply(t.Context(), api.ApplyRequest{Author: "ada", Reason: "it is wanted"})
 				require.NoError(t, err)
 				require.True(t, result.Changed)
 			})
@@ -94,6 +95,6 @@ func TestALittleBetterEverySecondIsAppliedOnce(t *testing.T) {
 		r.load(200*time.Second, 50, 0, .1)
 		require.Greater(t, turn.Load(), int64(4))
 		require.Equal(t, 2, r.reconciler.count(), "fewer partitions disturb nobody; from there on each plan moves everything for nothing")
-		require.Equal(t, "gain", r.lastEvent(control.EventPlanHeld).Fields["verdict"])
+		require.Equal(t, "gain", r.lastEvent(events.PlanHeld).Fields["verdict"])
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/observe"
@@ -25,16 +26,16 @@ type intent struct {
 }
 
 // out says why a model is not planned for; empty if it is.
-func (in intent) out(m *repo.Model) (ModelState, string) {
+func (in intent) out(m *repo.Model) (api.ModelState, string) {
 	if err := m.Err(); err != nil {
-		return ModelInvalid, err.Error()
+		return api.ModelInvalid, err.Error()
 	}
 	if m.Unloaded {
-		return ModelUnloaded, "unloaded by order; load it to serve it again"
+		return api.ModelUnloaded, "unloaded by order; load it to serve it again"
 	}
 	for _, step := range m.Config.GetEnsembleScheduling().GetStep() {
 		if member := in.files.Model(step.GetModelName()); member != nil && member.Unloaded {
-			return ModelUnloaded, "it calls " + member.Name + ", which is unloaded; load that to serve it again"
+			return api.ModelUnloaded, "it calls " + member.Name + ", which is unloaded; load that to serve it again"
 		}
 	}
 	return "", ""

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/sidecar/admin"
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/sim/advise"
 	"github.com/conch-serving/conch/tritonctl/cmd"
 	"github.com/conch-serving/conch/tritonctl/factory"
@@ -29,25 +29,25 @@ type endless struct {
 	world
 }
 
-func (e *endless) Record(ctx context.Context, w io.Writer) (client.Recorded, error) {
+func (e *endless) Record(ctx context.Context, w io.Writer) (api.Recorded, error) {
 	if _, err := e.world.Record(ctx, w); err != nil {
-		return client.Recorded{}, err
+		return api.Recorded{}, err
 	}
 	if _, err := w.Write([]byte{1}); err != nil {
-		return client.Recorded{}, err
+		return api.Recorded{}, err
 	}
 	if err := w.(interface{ Flush() error }).Flush(); err != nil {
-		return client.Recorded{}, err
+		return api.Recorded{}, err
 	}
 	<-ctx.Done()
-	return client.Recorded{}, ctx.Err()
+	return api.Recorded{}, ctx.Err()
 }
 
 // busy is recording already.
 type busy struct{ world }
 
-func (busy) Record(context.Context, io.Writer) (client.Recorded, error) {
-	return client.Recorded{}, &client.Error{Code: client.CodeConflict, Message: "somebody is recording"}
+func (busy) Record(context.Context, io.Writer) (api.Recorded, error) {
+	return api.Recorded{}, &api.Error{Code: api.CodeConflict, Message: "somebody is recording"}
 }
 
 // A recording that cannot begin leaves the file of an earlier one alone, and is told of once.

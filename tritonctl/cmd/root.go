@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/cmd/advise"
 	"github.com/conch-serving/conch/tritonctl/cmd/calibrate"
@@ -126,7 +127,7 @@ func Run(ctx context.Context, f *factory.Factory, args []string) int {
 		fmt.Fprintln(f.Err, "tritonctl: interrupted; there is no result")
 		return ExitFailed
 	}
-	var answered *client.Error
+	var answered *api.Error
 	if errors.As(err, &answered) {
 		for _, v := range answered.Violations {
 			fmt.Fprintf(f.Err, "  %s %s: %s\n", v.Code, v.Subject, v.Text)
@@ -143,14 +144,14 @@ func exitCode(err error) int {
 	case errors.Is(err, client.ErrUnreachable):
 		return ExitUnreachable
 	}
-	switch client.CodeOf(err) {
-	case client.CodeInvalid:
+	switch api.CodeOf(err) {
+	case api.CodeInvalid:
 		return ExitUsage
-	case client.CodeNotFound:
+	case api.CodeNotFound:
 		return ExitNotFound
-	case client.CodeConflict:
+	case api.CodeConflict:
 		return ExitConflict
-	case client.CodeRefused:
+	case api.CodeRefused:
 		return ExitRefused
 	default:
 		return ExitFailed

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/tritonctl/cmd"
 	"github.com/conch-serving/conch/tritonctl/factory"
 )
@@ -20,14 +20,14 @@ import (
 func TestTheExitCodeSaysWhoseFaultItWas(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		answer  *client.Error
+		answer  *api.Error
 		args    []string
 		address string
 		want    int
 	}{
 		{name: "done", args: []string{"model", "ls"}, want: cmd.ExitOK},
-		{name: "conch failed", args: []string{"model", "ls"}, answer: &client.Error{Code: client.CodeInternal}, want: cmd.ExitFailed},
-		{name: "bad input", args: []string{"model", "ls"}, answer: &client.Error{Code: client.CodeInvalid}, want: cmd.ExitUsage},
+		{name: "conch failed", args: []string{"model", "ls"}, answer: &api.Error{Code: api.CodeInternal}, want: cmd.ExitFailed},
+		{name: "bad input", args: []string{"model", "ls"}, answer: &api.Error{Code: api.CodeInvalid}, want: cmd.ExitUsage},
 		{name: "unknown flag", args: []string{"model", "ls", "--nonsense"}, want: cmd.ExitUsage},
 		{name: "unknown command", args: []string{"nonsense"}, want: cmd.ExitUsage},
 		{name: "unknown command of a group", args: []string{"plan", "dif"}, want: cmd.ExitUsage},
@@ -35,9 +35,9 @@ func TestTheExitCodeSaysWhoseFaultItWas(t *testing.T) {
 		{name: "missing argument", args: []string{"model", "get"}, want: cmd.ExitUsage},
 		{name: "unknown format", args: []string{"model", "ls", "-o", "xml"}, want: cmd.ExitUsage},
 		{name: "nobody there", args: []string{"model", "ls"}, address: "unix:///nowhere/admin.sock", want: cmd.ExitUnreachable},
-		{name: "not found", args: []string{"model", "get", "x"}, answer: &client.Error{Code: client.CodeNotFound}, want: cmd.ExitNotFound},
-		{name: "conflict", args: []string{"plan", "apply"}, answer: &client.Error{Code: client.CodeConflict}, want: cmd.ExitConflict},
-		{name: "refused", args: []string{"plan", "apply"}, answer: &client.Error{Code: client.CodeRefused}, want: cmd.ExitRefused},
+		{name: "not found", args: []string{"model", "get", "x"}, answer: &api.Error{Code: api.CodeNotFound}, want: cmd.ExitNotFound},
+		{name: "conflict", args: []string{"plan", "apply"}, answer: &api.Error{Code: api.CodeConflict}, want: cmd.ExitConflict},
+		{name: "refused", args: []string{"plan", "apply"}, answer: &api.Error{Code: api.CodeRefused}, want: cmd.ExitRefused},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -19,7 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/conch-serving/conch/sidecar/admin"
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 	"github.com/conch-serving/conch/tritonctl/cmd"
 	"github.com/conch-serving/conch/tritonctl/factory"
@@ -84,109 +84,109 @@ type world struct {
 
 func at(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
 
-func (w *world) Version(context.Context) (client.Version, error) {
-	return client.Version{Version: "v0.1.0", Commit: "c0ffee", Go: "go1.26", Mode: "control", Driver: "embedded"}, nil
+func (w *world) Version(context.Context) (api.Version, error) {
+	return api.Version{Version: "v0.1.0", Commit: "c0ffee", Go: "go1.26", Mode: "control", Driver: "embedded"}, nil
 }
 
-func (w *world) Models(context.Context) ([]client.Model, error) {
-	return []client.Model{
+func (w *world) Models(context.Context) ([]api.Model, error) {
+	return []api.Model{
 		{Name: "bert", State: "unplaced", StateReason: "0/1 partitions: 1 memory", SLOSeconds: .05, Batchable: true, Discipline: "adaptive", Partitions: []string{}},
 		{Name: "counter", State: "ready", SLOSeconds: .1, PassThroughReason: "sequence batching", Partitions: []string{"gpu0"}, Rate: 3, Goodput: 3},
 	}, nil
 }
 
-func (w *world) Model(ctx context.Context, name string) (client.Model, error) {
+func (w *world) Model(ctx context.Context, name string) (api.Model, error) {
 	models, _ := w.Models(ctx)
 	for _, m := range models {
 		if m.Name == name {
-			m.Profiles = []client.Profile{{GPUType: "A100", Source: "calibrated", Usable: true, Points: []client.ProfilePoint{{Batch: 4, ThreadPercentage: 100, LatencySeconds: .0062, LatencyUpperSeconds: .0064, Observations: 12}}}}
+			m.Profiles = []api.Profile{{GPUType: "A100", Source: "calibrated", Usable: true, Points: []api.ProfilePoint{{Batch: 4, ThreadPercentage: 100, LatencySeconds: .0062, LatencyUpperSeconds: .0064, Observations: 12}}}}
 			return m, nil
 		}
 	}
-	return client.Model{}, &client.Error{Code: client.CodeNotFound, Message: `model "` + name + `" is not in the repository; see tritonctl model ls`}
+	return api.Model{}, &api.Error{Code: api.CodeNotFound, Message: `model "` + name + `" is not in the repository; see tritonctl model ls`}
 }
 
-func (w *world) GPUs(context.Context) ([]client.GPU, error) {
-	return []client.GPU{{ID: "gpu0", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Partitions: []client.Partition{
+func (w *world) GPUs(context.Context) ([]api.GPU, error) {
+	return []api.GPU{{ID: "gpu0", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Partitions: []api.Partition{
 		{ID: "gpu0", ThreadPercentage: 100, Up: true, GRPC: "127.0.0.1:9001", Models: []string{"counter"}, BusyShare: .25}}}}, nil
 }
 
-func (w *world) GPUAdvice(context.Context) (client.GPUAdvice, error) {
+func (w *world) GPUAdvice(context.Context) (api.GPUAdvice, error) {
 	if w.applied {
-		return client.GPUAdvice{Action: client.AdviceUnknown, Reason: "too few requests"}, nil
+		return api.GPUAdvice{Action: api.AdviceUnknown, Reason: "too few requests"}, nil
 	}
 	first, second := 0, 1
-	return client.GPUAdvice{
-		Action: client.AdviceRelease, Number: 2, Release: []string{"gpu2", "gpu1"}, Reason: "release 2 (gpu2, gpu1): 2 GPUs idle for 60.0% of the time, with 0.0% bad; gpu2 has no partition",
+	return api.GPUAdvice{
+		Action: api.AdviceRelease, Number: 2, Release: []string{"gpu2", "gpu1"}, Reason: "release 2 (gpu2, gpu1): 2 GPUs idle for 60.0% of the time, with 0.0% bad; gpu2 has no partition",
 		IdleShare: .6, Requests: 12_000, Seconds: 5,
-		GPUs: []client.GPUIdle{{ID: "gpu0", Rank: &first, IdleShare: .25}, {ID: "gpu1", Rank: &second, IdleShare: .95, Release: true}, {ID: "gpu2", IdleShare: 1, Release: true}},
+		GPUs: []api.GPUIdle{{ID: "gpu0", Rank: &first, IdleShare: .25}, {ID: "gpu1", Rank: &second, IdleShare: .95, Release: true}, {ID: "gpu2", IdleShare: 1, Release: true}},
 	}, nil
 }
 
-func (w *world) Plan(context.Context) (client.Plan, error) {
-	return client.Plan{Revision: w.revision, Policy: "static", AppliedAt: at(1), AppliedBy: "conch", Plan: []byte(
+func (w *world) Plan(context.Context) (api.Plan, error) {
+	return api.Plan{Revision: w.revision, Policy: "static", AppliedAt: at(1), AppliedBy: "conch", Plan: []byte(
 		`{"snapshot_revision":"3","partitions":[{"id":"gpu0","gpus":["gpu0"],"thread_percentage":100,"instances":[{"model":"counter"}]}],"unplaced":[{"model":"bert","text":"0/1 partitions: 1 memory"}]}`)}, nil
 }
 
-func (w *world) Diff(context.Context) (client.Diff, error) {
+func (w *world) Diff(context.Context) (api.Diff, error) {
 	if w.applied {
-		return client.Diff{FromRevision: w.revision, Empty: true, Changes: []client.Change{}}, nil
+		return api.Diff{FromRevision: w.revision, Empty: true, Changes: []api.Change{}}, nil
 	}
-	return client.Diff{FromRevision: w.revision, Text: "start gpu1: 100% of gpu1\n", Changes: []client.Change{{Action: "start", Partition: "gpu1"}}}, nil
+	return api.Diff{FromRevision: w.revision, Text: "start gpu1: 100% of gpu1\n", Changes: []api.Change{{Action: "start", Partition: "gpu1"}}}, nil
 }
 
-func (w *world) Apply(ctx context.Context, r client.ApplyRequest) (client.ApplyResult, error) {
+func (w *world) Apply(ctx context.Context, r api.ApplyRequest) (api.ApplyResult, error) {
 	if r.IfRevision != 0 && r.IfRevision != w.revision {
-		return client.ApplyResult{}, &client.Error{Code: client.CodeConflict, Message: "plan 7 serves, not 6; look at tritonctl plan diff again"}
+		return api.ApplyResult{}, &api.Error{Code: api.CodeConflict, Message: "plan 7 serves, not 6; look at tritonctl plan diff again"}
 	}
 	if r.Reason == "nonsense" {
-		return client.ApplyResult{}, &client.Error{Code: client.CodeRefused, Message: "the plan was refused", Violations: []client.Violation{{Code: "share", Subject: "gpu0", Text: "120% of one GPU"}}}
+		return api.ApplyResult{}, &api.Error{Code: api.CodeRefused, Message: "the plan was refused", Violations: []api.Violation{{Code: "share", Subject: "gpu0", Text: "120% of one GPU"}}}
 	}
 	d, _ := w.Diff(ctx)
 	w.applied, w.revision = true, w.revision+1
 	p, _ := w.Plan(ctx)
-	return client.ApplyResult{Changed: true, Plan: p, Diff: d, Seconds: 1.25}, nil
+	return api.ApplyResult{Changed: true, Plan: p, Diff: d, Seconds: 1.25}, nil
 }
 
-func (w *world) Explain(_ context.Context, model string) (client.Explanation, error) {
-	return client.Explanation{Model: model, Text: model + " is not placed: 0/1 partitions: 1 memory\n"}, nil
+func (w *world) Explain(_ context.Context, model string) (api.Explanation, error) {
+	return api.Explanation{Model: model, Text: model + " is not placed: 0/1 partitions: 1 memory\n"}, nil
 }
 
-func (w *world) Policies(context.Context) ([]client.Policy, error) {
-	return []client.Policy{{Name: "static", Builtin: true, InUse: true, Version: "1", State: "running", Summary: "What conch.yaml says."}}, nil
+func (w *world) Policies(context.Context) ([]api.Policy, error) {
+	return []api.Policy{{Name: "static", Builtin: true, InUse: true, Version: "1", State: "running", Summary: "What conch.yaml says."}}, nil
 }
 
-func (w *world) Policy(_ context.Context, name string) (client.Policy, error) {
-	return client.Policy{Name: name, Version: "1", Summary: "What conch.yaml says.", Disciplines: []string{"adaptive", "flex"}, Parameters: []client.PolicyParameter{{Name: "discipline", Type: "string", Default: "adaptive", Value: "eager", Documentation: "How requests are dispatched.", Values: []string{"adaptive", "flex"}}}}, nil
+func (w *world) Policy(_ context.Context, name string) (api.Policy, error) {
+	return api.Policy{Name: name, Version: "1", Summary: "What conch.yaml says.", Disciplines: []string{"adaptive", "flex"}, Parameters: []api.PolicyParameter{{Name: "discipline", Type: "string", Default: "adaptive", Value: "eager", Documentation: "How requests are dispatched.", Values: []string{"adaptive", "flex"}}}}, nil
 }
 
-func (w *world) UsePolicy(_ context.Context, r client.UsePolicyRequest) (client.Policy, error) {
+func (w *world) UsePolicy(_ context.Context, r api.UsePolicyRequest) (api.Policy, error) {
 	if r.Name != "static" {
-		return client.Policy{}, &client.Error{Code: client.CodeNotFound, Message: `no policy is called "` + r.Name + `"; tritonctl policy ls shows those there are`}
+		return api.Policy{}, &api.Error{Code: api.CodeNotFound, Message: `no policy is called "` + r.Name + `"; tritonctl policy ls shows those there are`}
 	}
-	return client.Policy{Name: r.Name, Version: "1 with discipline=" + r.Parameters["discipline"]}, nil
+	return api.Policy{Name: r.Name, Version: "1 with discipline=" + r.Parameters["discipline"]}, nil
 }
 
-func (w *world) Revisions(context.Context) ([]client.RepositoryRevision, error) {
-	return []client.RepositoryRevision{{ID: "r2", Time: at(2), Author: "ada", Reason: "new bert", Models: []string{"bert", "counter"}, Changed: []string{"bert"}, Current: true}}, nil
+func (w *world) Revisions(context.Context) ([]api.RepositoryRevision, error) {
+	return []api.RepositoryRevision{{ID: "r2", Time: at(2), Author: "ada", Reason: "new bert", Models: []string{"bert", "counter"}, Changed: []string{"bert"}, Current: true}}, nil
 }
 
-func (w *world) Import(_ context.Context, r client.ImportRequest) (client.RepositoryRevision, error) {
+func (w *world) Import(_ context.Context, r api.ImportRequest) (api.RepositoryRevision, error) {
 	if !filepath.IsAbs(r.Directory) {
-		return client.RepositoryRevision{}, errors.New("directory is not absolute: " + r.Directory)
+		return api.RepositoryRevision{}, errors.New("directory is not absolute: " + r.Directory)
 	}
-	return client.RepositoryRevision{ID: "r3", Author: r.Author, Models: []string{"bert", "counter", "vgg"}, Added: []string{"vgg"}}, nil
+	return api.RepositoryRevision{ID: "r3", Author: r.Author, Models: []string{"bert", "counter", "vgg"}, Added: []string{"vgg"}}, nil
 }
 
-func (w *world) Rollback(_ context.Context, r client.RollbackRequest) (client.RepositoryRevision, error) {
+func (w *world) Rollback(_ context.Context, r api.RollbackRequest) (api.RepositoryRevision, error) {
 	if r.Revision != "r1" {
-		return client.RepositoryRevision{}, &client.Error{Code: client.CodeNotFound, Message: fmt.Sprintf("the repository has no revision %q", r.Revision)}
+		return api.RepositoryRevision{}, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("the repository has no revision %q", r.Revision)}
 	}
-	return client.RepositoryRevision{ID: "r4", Author: r.Author, Reason: r.Reason, Models: []string{"bert", "counter"}, Removed: []string{"vgg"}}, nil
+	return api.RepositoryRevision{ID: "r4", Author: r.Author, Reason: r.Reason, Models: []string{"bert", "counter"}, Removed: []string{"vgg"}}, nil
 }
 
-func (w *world) Events(_ context.Context, since uint64) ([]client.Event, error) {
-	events := []client.Event{
+func (w *world) Events(_ context.Context, since uint64) ([]api.Event, error) {
+	events := []api.Event{
 		{ID: 1, Time: at(1), Kind: "started", Author: "conch", Message: "conch serves"},
 		{ID: 2, Time: at(2), Kind: "plan_applied", Author: "ada", Reason: "more load", Message: "plan 7 serves", Seconds: 1.25},
 	}
@@ -194,13 +194,13 @@ func (w *world) Events(_ context.Context, since uint64) ([]client.Event, error) 
 }
 
 // Measure is counter on a server of 5 ms a batch and 1 ms a row.
-func (w *world) Measure(_ context.Context, r client.MeasureRequest) ([]client.Measured, error) {
+func (w *world) Measure(_ context.Context, r api.MeasureRequest) ([]api.Measured, error) {
 	if r.Share > .5 {
-		return nil, &client.Error{Code: client.CodeInvalid, Message: "the share of a server's time is above 0 and at most .5"}
+		return nil, &api.Error{Code: api.CodeInvalid, Message: "the share of a server's time is above 0 and at most .5"}
 	}
-	return []client.Measured{
+	return []api.Measured{
 		{Model: "bert", GPUType: "A100", Partition: "gpu0", Skipped: "input \"IDS\" has a dimension that varies"},
-		{Model: "counter", GPUType: "A100", Partition: "gpu0", Batches: []client.MeasuredBatch{{Rows: 1, Seconds: .006, Repeats: r.Repeats}, {Rows: 16, Seconds: .021, Repeats: r.Repeats}}},
+		{Model: "counter", GPUType: "A100", Partition: "gpu0", Batches: []api.MeasuredBatch{{Rows: 1, Seconds: .006, Repeats: r.Repeats}, {Rows: 16, Seconds: .021, Repeats: r.Repeats}}},
 	}, nil
 }
 
@@ -214,24 +214,24 @@ func (w *world) Snapshot(context.Context) (json.RawMessage, error) {
 }
 
 // Record is a request every 4 ms for two seconds, whatever was asked.
-func (w *world) Record(_ context.Context, out io.Writer) (client.Recorded, error) {
+func (w *world) Record(_ context.Context, out io.Writer) (api.Recorded, error) {
 	t, err := workload.NewWriter(out, workload.Header{Start: at(1), Source: "a test"})
 	if err != nil {
-		return client.Recorded{}, err
+		return api.Recorded{}, err
 	}
 	m, err := t.Model(workload.TraceModel{Name: "counter", SLO: 25 * time.Millisecond})
 	if err != nil {
-		return client.Recorded{}, err
+		return api.Recorded{}, err
 	}
 	for i := range 500 {
 		if err := t.Write(workload.Arrival{At: time.Duration(i) * 4 * time.Millisecond, Model: m, Rows: 1, Bytes: 600}); err != nil {
-			return client.Recorded{}, err
+			return api.Recorded{}, err
 		}
 	}
-	return client.Recorded{Requests: 500, Lost: 3}, t.Flush()
+	return api.Recorded{Requests: 500, Lost: 3}, t.Flush()
 }
 
-func (w *world) Follow(ctx context.Context, since uint64, yield func(client.Event) error) error {
+func (w *world) Follow(ctx context.Context, since uint64, yield func(api.Event) error) error {
 	events, _ := w.Events(ctx, since)
 	for _, e := range events {
 		if err := yield(e); err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
@@ -99,11 +100,11 @@ func (f *Factory) Print(value any, table func(*output.Table)) error {
 
 // Show asks the conch of f and prints the answer; most commands are this.
 func Show[T any](ctx context.Context, f *Factory, ask func(*client.Client, context.Context) (T, error), draw func(*output.Table, T)) error {
-	api, err := f.Client()
+	conch, err := f.Client()
 	if err != nil {
 		return err
 	}
-	answer, err := ask(api, ctx)
+	answer, err := ask(conch, ctx)
 	if err != nil {
 		return err
 	}
@@ -117,11 +118,11 @@ func Complete[T any](f *Factory, ask func(*client.Client, context.Context) ([]T,
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		api, err := f.Client()
+		conch, err := f.Client()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		known, err := ask(api, c.Context())
+		known, err := ask(conch, c.Context())
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -135,12 +136,12 @@ func Complete[T any](f *Factory, ask func(*client.Client, context.Context) ([]T,
 
 // ModelNames completes the name of a model.
 func ModelNames(f *Factory) cobra.CompletionFunc {
-	return Complete(f, (*client.Client).Models, func(m client.Model) string { return m.Name })
+	return Complete(f, (*client.Client).Models, func(m api.Model) string { return m.Name })
 }
 
 // PolicyNames completes the name of a policy.
 func PolicyNames(f *Factory) cobra.CompletionFunc {
-	return Complete(f, (*client.Client).Policies, func(p client.Policy) string { return p.Name })
+	return Complete(f, (*client.Client).Policies, func(p api.Policy) string { return p.Name })
 }
 
 // Progress tells a person at the terminal what a slow command waits for.

@@ -16,6 +16,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
 // DefaultAddress is where conch listens for its operators unless told
@@ -61,96 +63,96 @@ func New(address string) (*Client, error) {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Version asks which build answers.
-func (c *Client) Version(ctx context.Context) (Version, error) {
-	return get[Version](ctx, c, "/v1/version")
+func (c *Client) Version(ctx context.Context) (api.Version, error) {
+	return get[api.Version](ctx, c, "/v1/version")
 }
 
 // Ready is /readyz; a conch that is not ready is not an error.
-func (c *Client) Ready(ctx context.Context) (Health, error) {
-	return get[Health](ctx, c, "/v1/ready")
+func (c *Client) Ready(ctx context.Context) (api.Health, error) {
+	return get[api.Health](ctx, c, "/v1/ready")
 }
 
 // Models lists every model of the repository.
-func (c *Client) Models(ctx context.Context) ([]Model, error) {
-	return get[[]Model](ctx, c, "/v1/models")
+func (c *Client) Models(ctx context.Context) ([]api.Model, error) {
+	return get[[]api.Model](ctx, c, "/v1/models")
 }
 
 // Model gives one model with its profiles.
-func (c *Client) Model(ctx context.Context, name string) (Model, error) {
-	return get[Model](ctx, c, "/v1/models/"+url.PathEscape(name))
+func (c *Client) Model(ctx context.Context, name string) (api.Model, error) {
+	return get[api.Model](ctx, c, "/v1/models/"+url.PathEscape(name))
 }
 
 // GPUs lists the GPUs with their partitions.
-func (c *Client) GPUs(ctx context.Context) ([]GPU, error) {
-	return get[[]GPU](ctx, c, "/v1/gpus")
+func (c *Client) GPUs(ctx context.Context) ([]api.GPU, error) {
+	return get[[]api.GPU](ctx, c, "/v1/gpus")
 }
 
 // GPUAdvice says whether the load of late wants more or fewer GPUs.
-func (c *Client) GPUAdvice(ctx context.Context) (GPUAdvice, error) {
-	return get[GPUAdvice](ctx, c, "/v1/gpus/advice")
+func (c *Client) GPUAdvice(ctx context.Context) (api.GPUAdvice, error) {
+	return get[api.GPUAdvice](ctx, c, "/v1/gpus/advice")
 }
 
 // Plan gives the plan that serves.
-func (c *Client) Plan(ctx context.Context) (Plan, error) {
-	return get[Plan](ctx, c, "/v1/plan")
+func (c *Client) Plan(ctx context.Context) (api.Plan, error) {
+	return get[api.Plan](ctx, c, "/v1/plan")
 }
 
 // Diff asks the policy for a plan and says what applying it would change. It
 // changes nothing.
-func (c *Client) Diff(ctx context.Context) (Diff, error) {
-	return post[Diff](ctx, c, http.MethodPost, "/v1/plan/diff", struct{}{})
+func (c *Client) Diff(ctx context.Context) (api.Diff, error) {
+	return post[api.Diff](ctx, c, http.MethodPost, "/v1/plan/diff", struct{}{})
 }
 
 // Apply asks the policy for a plan and applies it.
-func (c *Client) Apply(ctx context.Context, r ApplyRequest) (ApplyResult, error) {
-	return post[ApplyResult](ctx, c, http.MethodPost, "/v1/plan/apply", r)
+func (c *Client) Apply(ctx context.Context, r api.ApplyRequest) (api.ApplyResult, error) {
+	return post[api.ApplyResult](ctx, c, http.MethodPost, "/v1/plan/apply", r)
 }
 
 // Explain says why a model is where it is.
-func (c *Client) Explain(ctx context.Context, model string) (Explanation, error) {
-	return get[Explanation](ctx, c, "/v1/plan/explain/"+url.PathEscape(model))
+func (c *Client) Explain(ctx context.Context, model string) (api.Explanation, error) {
+	return get[api.Explanation](ctx, c, "/v1/plan/explain/"+url.PathEscape(model))
 }
 
 // Policies lists the policies that this conch can run.
-func (c *Client) Policies(ctx context.Context) ([]Policy, error) {
-	return get[[]Policy](ctx, c, "/v1/policies")
+func (c *Client) Policies(ctx context.Context) ([]api.Policy, error) {
+	return get[[]api.Policy](ctx, c, "/v1/policies")
 }
 
 // Policy describes one policy with its parameters.
-func (c *Client) Policy(ctx context.Context, name string) (Policy, error) {
-	return get[Policy](ctx, c, "/v1/policies/"+url.PathEscape(name))
+func (c *Client) Policy(ctx context.Context, name string) (api.Policy, error) {
+	return get[api.Policy](ctx, c, "/v1/policies/"+url.PathEscape(name))
 }
 
 // UsePolicy swaps the policy; the old one keeps deciding when the new one
 // cannot start.
-func (c *Client) UsePolicy(ctx context.Context, r UsePolicyRequest) (Policy, error) {
-	return post[Policy](ctx, c, http.MethodPut, "/v1/policy", r)
+func (c *Client) UsePolicy(ctx context.Context, r api.UsePolicyRequest) (api.Policy, error) {
+	return post[api.Policy](ctx, c, http.MethodPut, "/v1/policy", r)
 }
 
 // Revisions lists the repository's revisions, newest first.
-func (c *Client) Revisions(ctx context.Context) ([]RepositoryRevision, error) {
-	return get[[]RepositoryRevision](ctx, c, "/v1/repository/revisions")
+func (c *Client) Revisions(ctx context.Context) ([]api.RepositoryRevision, error) {
+	return get[[]api.RepositoryRevision](ctx, c, "/v1/repository/revisions")
 }
 
 // Import reads a model repository into a new revision.
-func (c *Client) Import(ctx context.Context, r ImportRequest) (RepositoryRevision, error) {
-	return post[RepositoryRevision](ctx, c, http.MethodPost, "/v1/repository/import", r)
+func (c *Client) Import(ctx context.Context, r api.ImportRequest) (api.RepositoryRevision, error) {
+	return post[api.RepositoryRevision](ctx, c, http.MethodPost, "/v1/repository/import", r)
 }
 
 // Rollback makes an earlier revision's models the present ones again, as a new
 // revision.
-func (c *Client) Rollback(ctx context.Context, r RollbackRequest) (RepositoryRevision, error) {
-	return post[RepositoryRevision](ctx, c, http.MethodPost, "/v1/repository/rollback", r)
+func (c *Client) Rollback(ctx context.Context, r api.RollbackRequest) (api.RepositoryRevision, error) {
+	return post[api.RepositoryRevision](ctx, c, http.MethodPost, "/v1/repository/rollback", r)
 }
 
 // Events gives the events after id since, oldest first.
-func (c *Client) Events(ctx context.Context, since uint64) ([]Event, error) {
-	return get[[]Event](ctx, c, "/v1/events?since="+strconv.FormatUint(since, 10))
+func (c *Client) Events(ctx context.Context, since uint64) ([]api.Event, error) {
+	return get[[]api.Event](ctx, c, "/v1/events?since="+strconv.FormatUint(since, 10))
 }
 
 // Follow calls yield for every event after id since, as it happens, until ctx
 // ends (nil is returned), yield fails (its error is returned) or conch goes.
-func (c *Client) Follow(ctx context.Context, since uint64, yield func(Event) error) error {
+func (c *Client) Follow(ctx context.Context, since uint64, yield func(api.Event) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/v1/events?follow=true&since="+strconv.FormatUint(since, 10), nil)
 	if err != nil {
 		return err
@@ -168,7 +170,7 @@ func (c *Client) Follow(ctx context.Context, since uint64, yield func(Event) err
 		if !isData {
 			continue
 		}
-		var e Event
+		var e api.Event
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
 			return fmt.Errorf("event from %s: %w", c.address, err)
 		}
@@ -237,7 +239,7 @@ func (c *Client) do(request *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("answer of %s: %w", c.address, err)
 	}
 	var failed struct {
-		Error *Error `json:"error"`
+		Error *api.Error `json:"error"`
 	}
 	if json.Unmarshal(body, &failed) != nil || failed.Error == nil {
 		return nil, fmt.Errorf("%s answered %s: %s", c.address, response.Status, strings.TrimSpace(string(body)))

@@ -6,40 +6,11 @@ package client
 import (
 	"context"
 	"net/http"
+
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
-// MeasureRequest times generated batches on the servers that conch is attached to.
-type MeasureRequest struct {
-	// Models to time; none means all that are served.
-	Models []string `json:"models,omitempty"`
-	// Share is the largest part of a server's time that the batches may take, above 0 and at most .5.
-	Share float64 `json:"share"`
-	// Repeats is how often each batch size is timed, from 1 to 100.
-	Repeats int `json:"repeats"`
-}
-
-// Measured is what was timed of one model on one server.
-type Measured struct {
-	Model     string `json:"model"`
-	GPUType   string `json:"gpu_type"`
-	Partition string `json:"partition"`
-	// Batches are the generated ones, in order of rows: round trips, of the repeats the fastest quarter on average.
-	Batches []MeasuredBatch `json:"batches,omitempty"`
-	// Executions are all that the server executed of the model meanwhile, of generated and of clients' rows, by its own statistics: with the
-	// time in which a batch waited for other models of the GPU, and without that in which a request waited for its batch.
-	Executions []MeasuredBatch `json:"executions,omitempty"`
-	// Skipped says why the model was not timed, or not with larger batches.
-	Skipped string `json:"skipped,omitempty"`
-}
-
-// MeasuredBatch is one batch size.
-type MeasuredBatch struct {
-	Rows    int     `json:"rows"`
-	Seconds float64 `json:"seconds"`
-	Repeats int     `json:"repeats"`
-}
-
 // Measure sends the batches and returns when all are answered, which takes minutes. Ending ctx stops it.
-func (c *Client) Measure(ctx context.Context, r MeasureRequest) ([]Measured, error) {
-	return post[[]Measured](ctx, c, http.MethodPost, "/v1/measure", r)
+func (c *Client) Measure(ctx context.Context, r api.MeasureRequest) ([]api.Measured, error) {
+	return post[[]api.Measured](ctx, c, http.MethodPost, "/v1/measure", r)
 }

@@ -6,38 +6,12 @@ package client
 import (
 	"context"
 	"net/http"
+
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
-
-// ReleaseRequest gives attached servers back to those who run them.
-type ReleaseRequest struct {
-	// DryRun says what would change.
-	DryRun bool `json:"dry_run,omitempty"`
-	// Undo takes the servers again, in the mode of conch.yaml.
-	Undo   bool   `json:"undo,omitempty"`
-	Author string `json:"author,omitempty"`
-	Reason string `json:"reason,omitempty"`
-}
-
-// ReleaseResult is what was, or would be, given back.
-type ReleaseResult struct {
-	DryRun bool `json:"dry_run,omitempty"`
-	// Mode is the mode afterwards.
-	Mode    string     `json:"mode"`
-	Changes []Released `json:"changes"`
-}
-
-// Released is one model on one server.
-type Released struct {
-	Partition string `json:"partition"`
-	Endpoint  string `json:"endpoint"`
-	Model     string `json:"model"`
-	Change    string `json:"change,omitempty"`
-	// Error says why it was not given back.
-	Error string `json:"error,omitempty"`
-}
 
 // Release restores the configurations of attached servers and leaves them alone
 // from then on. What is done already is not done again.
-func (c *Client) Release(ctx context.Context, r ReleaseRequest) (ReleaseResult, error) {
-	return post[ReleaseResult](ctx, c, http.MethodPost, "/v1/release", r)
+func (c *Client) Release(ctx context.Context, r api.ReleaseRequest) (api.ReleaseResult, error) {
+	return post[api.ReleaseResult](ctx, c, http.MethodPost, "/v1/release", r)
 }

@@ -12,25 +12,13 @@ import (
 	"net/http"
 	"strconv"
 	"time"
-)
 
-// Trailers of a recording.
-const (
-	TraceRequestsTrailer = "Conch-Trace-Requests"
-	TraceLostTrailer     = "Conch-Trace-Lost"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
 // ErrCutOff means that a recording ended before its time: conch went, or had to
 // give it up. What was written is good.
 var ErrCutOff = errors.New("the recording was cut off")
-
-// Recorded is what became of a recording.
-type Recorded struct {
-	// Requests are in the trace; Lost arrived too, faster than they could be
-	// written.
-	Requests uint64 `json:"requests"`
-	Lost     uint64 `json:"lost"`
-}
 
 // Snapshot is what a policy would see now: a policy.Snapshot as JSON with the
 // names of policy.proto.
@@ -41,14 +29,14 @@ func (c *Client) Snapshot(ctx context.Context) (json.RawMessage, error) {
 // Record writes a trace of the requests that arrive during length to w, in the
 // format conch-trace version 1: models, times, rows, bytes, deadlines, and never
 // a tensor. One recording at a time; a second is CodeConflict.
-func (c *Client) Record(ctx context.Context, length time.Duration, w io.Writer) (Recorded, error) {
+func (c *Client) Record(ctx context.Context, length time.Duration, w io.Writer) (api.Recorded, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/v1/trace?for="+length.String(), nil)
 	if err != nil {
-		return Recorded{}, err
+		return api.Recorded{}, err
 	}
 	response, err := c.do(request)
 	if err != nil {
-		return Recorded{}, err
+		return api.Recorded{}, err
 	}
 	defer response.Body.Close()
 	source := &failing{r: response.Body}
@@ -56,10 +44,10 @@ func (c *Client) Record(ctx context.Context, length time.Duration, w io.Writer) 
 		if source.err != nil && ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", ErrCutOff, source.err)
 		}
-		return Recorded{}, err
+		return api.Recorded{}, err
 	}
-	var out Recorded
-	for name, into := range map[string]*uint64{TraceRequestsTrailer: &out.Requests, TraceLostTrailer: &out.Lost} {
+	var out api.Recorded
+	for name, into := range map[string]*uint64{api.TraceRequestsTrailer: &out.Requests, api.TraceLostTrailer: &out.Lost} {
 		if *into, err = strconv.ParseUint(response.Trailer.Get(name), 10, 64); err != nil {
 			return out, fmt.Errorf("%w: %s does not say how many requests there were: %w", ErrCutOff, c.address, err)
 		}

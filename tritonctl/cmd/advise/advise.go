@@ -79,7 +79,7 @@ func (o *Options) run(ctx context.Context, args []string) error {
 	if o.length < 0 {
 		return fmt.Errorf("%w: --for %v is below 0", factory.ErrUsage, o.length)
 	}
-	api, err := o.Client()
+	conch, err := o.Client()
 	if err != nil {
 		return err
 	}
@@ -95,14 +95,14 @@ func (o *Options) run(ctx context.Context, args []string) error {
 	declared := slices.Sorted(maps.Keys(in.Grids))
 	var notes []string
 	if o.measure {
-		if notes, err = o.timed(ctx, api, &in); err != nil {
+		if notes, err = o.timed(ctx, conch, &in); err != nil {
 			return err
 		}
 	}
-	if in.Traffic, err = o.traffic(ctx, api, args); err != nil {
+	if in.Traffic, err = o.traffic(ctx, conch, args); err != nil {
 		return err
 	}
-	if err := seen(ctx, api, &in); err != nil {
+	if err := seen(ctx, conch, &in); err != nil {
 		return err
 	}
 	for _, name := range declared {
@@ -123,8 +123,8 @@ func (o *Options) run(ctx context.Context, args []string) error {
 }
 
 // seen is what conch knows of its servers.
-func seen(ctx context.Context, api *client.Client, in *advise.Input) error {
-	raw, err := api.Snapshot(ctx)
+func seen(ctx context.Context, conch *client.Client, in *advise.Input) error {
+	raw, err := conch.Snapshot(ctx)
 	if err != nil {
 		return err
 	}
@@ -132,11 +132,11 @@ func seen(ctx context.Context, api *client.Client, in *advise.Input) error {
 	if err := protojson.Unmarshal(raw, in.Snapshot); err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
-	models, err := api.Models(ctx)
+	models, err := conch.Models(ctx)
 	if err != nil {
 		return err
 	}
-	version, err := api.Version(ctx)
+	version, err := conch.Version(ctx)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func seen(ctx context.Context, api *client.Client, in *advise.Input) error {
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // traffic is a recording, or what arrives from now on; nil means the present rates.
-func (o *Options) traffic(ctx context.Context, api *client.Client, args []string) (*advise.Traffic, error) {
+func (o *Options) traffic(ctx context.Context, conch *client.Client, args []string) (*advise.Traffic, error) {
 	var source io.Reader
 	switch {
 	case len(args) > 0:
@@ -178,7 +178,7 @@ func (o *Options) traffic(ctx context.Context, api *client.Client, args []string
 	default:
 		o.Step("looking at the traffic for %v", o.length)
 		var recorded bytes.Buffer
-		got, err := api.Record(ctx, o.length, &recorded)
+		got, err := conch.Record(ctx, o.length, &recorded)
 		if err != nil {
 			return nil, err
 		}

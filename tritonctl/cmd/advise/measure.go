@@ -14,6 +14,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/sidecar/sim/advise"
 	"github.com/conch-serving/conch/tritonctl/factory"
@@ -24,7 +25,7 @@ var errNotMeasured = errors.New("nothing was sent")
 
 // timed has conch time generated batches and adds what it found to the input, where a model has no grid yet. It returns what a person should
 // keep.
-func (o *Options) timed(ctx context.Context, api *client.Client, in *advise.Input) (notes []string, err error) {
+func (o *Options) timed(ctx context.Context, conch *client.Client, in *advise.Input) (notes []string, err error) {
 	if !o.yes {
 		fmt.Fprintf(o.Err, "Send %d generated batches of 1, 2, 4, ... rows of zeros of every model to your servers? They take at most %g%% of each server's time, a minute or more; clients' requests may wait for one of them. [y/N] ", o.repeats, 100*o.share)
 		answer, err := bufio.NewReader(o.In).ReadString('\n')
@@ -33,7 +34,7 @@ func (o *Options) timed(ctx context.Context, api *client.Client, in *advise.Inpu
 		}
 	}
 	o.Step("sending generated batches")
-	all, err := api.Measure(ctx, client.MeasureRequest{Share: o.share, Repeats: o.repeats})
+	all, err := conch.Measure(ctx, api.MeasureRequest{Share: o.share, Repeats: o.repeats})
 	if err != nil {
 		return nil, err
 	}

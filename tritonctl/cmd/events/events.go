@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -32,8 +33,8 @@ of each event, such as what a plan changed and how long each of its steps took.`
 			if follow {
 				return following(c.Context(), f, since)
 			}
-			return factory.Show(c.Context(), f, func(api *client.Client, ctx context.Context) ([]client.Event, error) {
-				return api.Events(ctx, since)
+			return factory.Show(c.Context(), f, func(conch *client.Client, ctx context.Context) ([]api.Event, error) {
+				return conch.Events(ctx, since)
 			}, draw)
 		},
 	}
@@ -44,23 +45,23 @@ of each event, such as what a plan changed and how long each of its steps took.`
 
 // following shows events until ctx ends.
 func following(ctx context.Context, f *factory.Factory, since uint64) error {
-	api, err := f.Client()
+	conch, err := f.Client()
 	if err != nil {
 		return err
 	}
-	return api.Follow(ctx, since, func(e client.Event) error {
+	return conch.Follow(ctx, since, func(e api.Event) error {
 		return f.Print(e, func(t *output.Table) { row(t, e) })
 	})
 }
 
-func draw(t *output.Table, events []client.Event) {
+func draw(t *output.Table, events []api.Event) {
 	t.Row("ID", "TIME", "KIND", "AUTHOR", "TOOK", "MESSAGE", "REASON")
 	for _, e := range events {
 		row(t, e)
 	}
 }
 
-func row(t *output.Table, e client.Event) {
+func row(t *output.Table, e api.Event) {
 	took := ""
 	if e.Seconds > 0 {
 		took = fmt.Sprintf("%.2fs", e.Seconds)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 	"github.com/conch-serving/conch/tritonctl/factory"
@@ -53,7 +54,7 @@ Ctrl-C ends it early and keeps what there is.`,
 // summary is what was recorded.
 type summary struct {
 	File string `json:"file"`
-	client.Recorded
+	api.Recorded
 	Models []string `json:"models"`
 }
 
@@ -61,7 +62,7 @@ func (o *Options) run(ctx context.Context) error {
 	if o.length <= 0 {
 		return fmt.Errorf("%w: --for %v is not above 0", factory.ErrUsage, o.length)
 	}
-	api, err := o.Client()
+	conch, err := o.Client()
 	if err != nil {
 		return err
 	}
@@ -76,14 +77,14 @@ func (o *Options) run(ctx context.Context) error {
 		}
 	}
 	o.Progress("recording for %v into %s; Ctrl-C ends it early", o.length, o.file)
-	s, err := record(ctx, api, o.length, func() (io.WriteCloser, error) { return os.Create(o.file) })
+	s, err := record(ctx, conch, o.length, func() (io.WriteCloser, error) { return os.Create(o.file) })
 	s.File = o.file
 	if err != nil {
 		return err
 	}
 	if o.snapshot != "" {
 		// The caller may have ended the recording; the snapshot is wanted all the same.
-		raw, err := api.Snapshot(context.WithoutCancel(ctx))
+		raw, err := conch.Snapshot(context.WithoutCancel(ctx))
 		if err != nil {
 			return err
 		}
@@ -109,13 +110,13 @@ func (o *Options) run(ctx context.Context) error {
 
 // record copies whole entries only, so that a trace that is cut off can be read. It
 // opens the file once conch records: a refusal leaves an earlier trace alone.
-func record(ctx context.Context, api *client.Client, length time.Duration, create func() (io.WriteCloser, error)) (summary, error) {
+func record(ctx context.Context, conch *client.Client, length time.Duration, create func() (io.WriteCloser, error)) (summary, error) {
 	from, to := io.Pipe()
-	var got client.Recorded
+	var got api.Recorded
 	done := make(chan error, 1)
 	go func() {
 		var err error
-		got, err = api.Record(ctx, length, to)
+		got, err = conch.Record(ctx, length, to)
 		done <- err
 		to.CloseWithError(err)
 	}()

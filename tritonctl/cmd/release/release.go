@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
@@ -47,14 +47,14 @@ back, or by another release.`,
 }
 
 func (o *Options) run(ctx context.Context) error {
-	api, err := o.Client()
+	conch, err := o.Client()
 	if err != nil {
 		return err
 	}
 	if !o.dryRun && !o.undo {
 		o.Progress("giving the servers back; requests go on meanwhile")
 	}
-	r, err := api.Release(ctx, client.ReleaseRequest{DryRun: o.dryRun, Undo: o.undo, Author: o.Author, Reason: o.reason})
+	r, err := conch.Release(ctx, api.ReleaseRequest{DryRun: o.dryRun, Undo: o.undo, Author: o.Author, Reason: o.reason})
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (o *Options) run(ctx context.Context) error {
 	return nil
 }
 
-func (o *Options) draw(t *output.Table, r client.ReleaseResult) {
+func (o *Options) draw(t *output.Table, r api.ReleaseResult) {
 	if len(r.Changes) > 0 {
 		t.Row("SERVER", "MODEL", "CHANGE")
 		for _, c := range r.Changes {

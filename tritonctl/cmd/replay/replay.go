@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/sim/advise"
 	"github.com/conch-serving/conch/sidecar/sim/report"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
@@ -107,19 +107,19 @@ func (o *Options) run(ctx context.Context, path string) error {
 }
 
 // world is the snapshot, and what live models do where it is live.
-func (o *Options) world(ctx context.Context) (json.RawMessage, []client.Model, error) {
+func (o *Options) world(ctx context.Context) (json.RawMessage, []api.Model, error) {
 	if o.snapshot != "" {
 		raw, err := os.ReadFile(o.snapshot)
 		return raw, nil, err
 	}
-	api, err := o.Client()
+	conch, err := o.Client()
 	if err != nil {
 		return nil, nil, err
 	}
-	raw, err := api.Snapshot(ctx)
+	raw, err := conch.Snapshot(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	live, err := api.Models(ctx)
+	live, err := conch.Models(ctx)
 	return raw, live, err
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
@@ -24,8 +24,8 @@ type Options struct {
 
 // Versions is what the command prints.
 type Versions struct {
-	Client client.Version  `json:"client"`
-	Server *client.Version `json:"server,omitempty"`
+	Client api.Version  `json:"client"`
+	Server *api.Version `json:"server,omitempty"`
 }
 
 // New builds the command.
@@ -46,11 +46,11 @@ func New(f *factory.Factory) *cobra.Command {
 func (o *Options) run(ctx context.Context) error {
 	v := Versions{Client: own()}
 	if !o.own {
-		api, err := o.Client()
+		conch, err := o.Client()
 		if err != nil {
 			return err
 		}
-		server, err := api.Version(ctx)
+		server, err := conch.Version(ctx)
 		if err != nil {
 			return err
 		}
@@ -64,8 +64,8 @@ func (o *Options) run(ctx context.Context) error {
 	})
 }
 
-func own() client.Version {
-	v := client.Version{Version: "devel", Commit: "unknown", Go: runtime.Version()} // as conch says it
+func own() api.Version {
+	v := api.Version{Version: "devel", Commit: "unknown", Go: runtime.Version()} // as conch says it
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v

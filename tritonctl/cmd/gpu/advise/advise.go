@@ -7,6 +7,7 @@ package advise
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -34,7 +35,7 @@ own batching.`,
 	}
 }
 
-func draw(t *output.Table, a client.GPUAdvice) {
+func draw(t *output.Table, a api.GPUAdvice) {
 	t.Line(a.Reason)
 	if len(a.GPUs) == 0 {
 		return

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -27,7 +28,7 @@ func New(f *factory.Factory) *cobra.Command {
 	}
 }
 
-func draw(t *output.Table, gpus []client.GPU) {
+func draw(t *output.Table, gpus []api.GPU) {
 	t.Row("GPU", "TYPE", "MEMORY", "PARTITION", "SHARE", "ENFORCED", "UP", "BUSY", "MODELS", "GRPC")
 	for _, g := range gpus {
 		if len(g.Partitions) == 0 {
@@ -47,7 +48,7 @@ func draw(t *output.Table, gpus []client.GPU) {
 	}
 }
 
-func kind(g client.GPU) string {
+func kind(g api.GPU) string {
 	if g.Emulated {
 		return g.Type + " (emulated)"
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -24,15 +25,15 @@ func New(f *factory.Factory) *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: factory.ModelNames(f),
 		RunE: func(c *cobra.Command, args []string) error {
-			ask := func(api *client.Client, ctx context.Context) (client.Model, error) { return api.Model(ctx, args[0]) }
+			ask := func(conch *client.Client, ctx context.Context) (api.Model, error) { return conch.Model(ctx, args[0]) }
 			return factory.Show(c.Context(), f, ask, draw)
 		},
 	}
 }
 
-func draw(t *output.Table, m client.Model) {
+func draw(t *output.Table, m api.Model) {
 	t.Row("model", m.Name)
-	t.Row("state", strings.TrimSpace(m.State+" "+m.StateReason))
+	t.Row("state", strings.TrimSpace(string(m.State)+" "+m.StateReason))
 	t.Row("versions", strings.Join(m.Versions, ", "))
 	t.Row("backend", m.Backend)
 	t.Row("SLO", output.Milliseconds(m.SLOSeconds))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -26,7 +27,7 @@ func New(f *factory.Factory) *cobra.Command {
 	}
 }
 
-func draw(t *output.Table, models []client.Model) {
+func draw(t *output.Table, models []api.Model) {
 	t.Row("MODEL", "STATE", "SLO", "P50", "P99", "REQ/S", "GOOD/S", "BAD", "BATCH", "QUEUED", "DISCIPLINE", "PARTITIONS")
 	for _, m := range models {
 		discipline := m.Discipline

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/cmd/plan/diff"
 	"github.com/conch-serving/conch/tritonctl/factory"
@@ -18,7 +19,7 @@ import (
 
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	var order client.ApplyRequest
+	var order api.ApplyRequest
 	var dryRun bool
 	c := &cobra.Command{
 		Use:   "apply",
@@ -34,8 +35,8 @@ modes advise and control. tritonctl plan diff shows it before.`,
 			}
 			f.Progress("planning and applying; the plan that serves keeps serving until the new one is ready")
 			order.Author = f.Author
-			return factory.Show(c.Context(), f, func(api *client.Client, ctx context.Context) (client.ApplyResult, error) {
-				return api.Apply(ctx, order)
+			return factory.Show(c.Context(), f, func(conch *client.Client, ctx context.Context) (api.ApplyResult, error) {
+				return conch.Apply(ctx, order)
 			}, draw)
 		},
 	}
@@ -45,7 +46,7 @@ modes advise and control. tritonctl plan diff shows it before.`,
 	return c
 }
 
-func draw(t *output.Table, r client.ApplyResult) {
+func draw(t *output.Table, r api.ApplyResult) {
 	diff.Draw(t, r.Diff)
 	if r.Changed {
 		t.Line(fmt.Sprintf("plan %d serves, after %.1f s", r.Plan.Revision, r.Seconds))

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
@@ -43,12 +43,12 @@ asked, its plan validated. Nothing changes.`,
 }
 
 func (o *Options) run(ctx context.Context) error {
-	api, err := o.Client()
+	conch, err := o.Client()
 	if err != nil {
 		return err
 	}
 	o.Progress("asking the policy for a plan")
-	d, err := api.Diff(ctx)
+	d, err := conch.Diff(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (o *Options) run(ctx context.Context) error {
 		return err
 	}
 	if len(d.Violations) > 0 {
-		return &client.Error{Code: client.CodeRefused, Message: "conch would refuse this plan; the one that serves goes on serving"}
+		return &api.Error{Code: api.CodeRefused, Message: "conch would refuse this plan; the one that serves goes on serving"}
 	}
 	if o.exitCode && !d.Empty {
 		return ErrDiffers
@@ -65,7 +65,7 @@ func (o *Options) run(ctx context.Context) error {
 }
 
 // Draw shows a diff to a person.
-func Draw(t *output.Table, d client.Diff) {
+func Draw(t *output.Table, d api.Diff) {
 	if d.Empty {
 		t.Line("no difference: the plan that serves is what the policy wants")
 	} else {

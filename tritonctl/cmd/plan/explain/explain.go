@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -23,12 +24,12 @@ func New(f *factory.Factory) *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: factory.ModelNames(f),
 		RunE: func(c *cobra.Command, args []string) error {
-			ask := func(api *client.Client, ctx context.Context) (client.Explanation, error) {
-				return api.Explain(ctx, args[0])
+			ask := func(conch *client.Client, ctx context.Context) (api.Explanation, error) {
+				return conch.Explain(ctx, args[0])
 			}
 			return factory.Show(c.Context(), f, ask, draw)
 		},
 	}
 }
 
-func draw(t *output.Table, e client.Explanation) { t.Line(strings.TrimRight(e.Text, "\n")) }
+func draw(t *output.Table, e api.Explanation) { t.Line(strings.TrimRight(e.Text, "\n")) }

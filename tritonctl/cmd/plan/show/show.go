@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -30,7 +31,7 @@ func New(f *factory.Factory) *cobra.Command {
 	}
 }
 
-func draw(t *output.Table, shown client.Plan) {
+func draw(t *output.Table, shown api.Plan) {
 	if shown.Revision == 0 {
 		t.Line("no plan serves yet; tritonctl events says why")
 		return

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -24,17 +25,17 @@ func New(f *factory.Factory) *cobra.Command {
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: factory.PolicyNames(f),
 		RunE: func(c *cobra.Command, args []string) error {
-			return factory.Show(c.Context(), f, func(api *client.Client, ctx context.Context) (client.Policy, error) {
+			return factory.Show(c.Context(), f, func(conch *client.Client, ctx context.Context) (api.Policy, error) {
 				if len(args) == 1 {
-					return api.Policy(ctx, args[0])
+					return conch.Policy(ctx, args[0])
 				}
-				return inUse(ctx, api)
+				return inUse(ctx, conch)
 			}, draw)
 		},
 	}
 }
 
-func draw(t *output.Table, p client.Policy) {
+func draw(t *output.Table, p api.Policy) {
 	t.Line(p.Name + " " + p.Version + ": " + p.Summary)
 	t.Row("PARAMETER", "TYPE", "DEFAULT", "VALUE", "MEANING")
 	for _, q := range p.Parameters {
@@ -42,15 +43,15 @@ func draw(t *output.Table, p client.Policy) {
 	}
 }
 
-func inUse(ctx context.Context, api *client.Client) (client.Policy, error) {
-	policies, err := api.Policies(ctx)
+func inUse(ctx context.Context, conch *client.Client) (api.Policy, error) {
+	policies, err := conch.Policies(ctx)
 	if err != nil {
-		return client.Policy{}, err
+		return api.Policy{}, err
 	}
 	for _, p := range policies {
 		if p.InUse {
-			return api.Policy(ctx, p.Name)
+			return conch.Policy(ctx, p.Name)
 		}
 	}
-	return client.Policy{}, errors.New("no policy is in use; name one of `tritonctl policy ls`")
+	return api.Policy{}, errors.New("no policy is in use; name one of `tritonctl policy ls`")
 }

@@ -7,6 +7,7 @@ package ls
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -24,7 +25,7 @@ func New(f *factory.Factory) *cobra.Command {
 	}
 }
 
-func draw(t *output.Table, policies []client.Policy) {
+func draw(t *output.Table, policies []api.Policy) {
 	t.Row("POLICY", "IN USE", "VERSION", "STATE", "SUMMARY", "LAST ERROR")
 	for _, p := range policies {
 		inUse := ""

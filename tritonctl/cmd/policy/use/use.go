@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -38,8 +39,8 @@ plan, if the mode applies plans. The choice holds until conch.yaml is read again
 			if err != nil {
 				return err
 			}
-			return factory.Show(c.Context(), f, func(api *client.Client, ctx context.Context) (client.Policy, error) {
-				return api.UsePolicy(ctx, client.UsePolicyRequest{Name: args[0], Parameters: parameters, Author: f.Author, Reason: reason})
+			return factory.Show(c.Context(), f, func(conch *client.Client, ctx context.Context) (api.Policy, error) {
+				return conch.UsePolicy(ctx, api.UsePolicyRequest{Name: args[0], Parameters: parameters, Author: f.Author, Reason: reason})
 			}, draw)
 		},
 	}
@@ -49,7 +50,7 @@ plan, if the mode applies plans. The choice holds until conch.yaml is read again
 	return c
 }
 
-func draw(t *output.Table, p client.Policy) {
+func draw(t *output.Table, p api.Policy) {
 	t.Line("policy " + p.Name + " " + p.Version + " decides from the next plan on")
 }
 

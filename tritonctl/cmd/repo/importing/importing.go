@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -36,8 +37,8 @@ the next plan serves it; tritonctl repo rollback goes back.`,
 				}
 			}
 			f.Progress("reading the repository; unchanged files are not copied again")
-			return factory.Show(c.Context(), f, func(api *client.Client, ctx context.Context) (client.RepositoryRevision, error) {
-				return api.Import(ctx, client.ImportRequest{Directory: directory, Author: f.Author, Reason: reason})
+			return factory.Show(c.Context(), f, func(conch *client.Client, ctx context.Context) (api.RepositoryRevision, error) {
+				return conch.Import(ctx, api.ImportRequest{Directory: directory, Author: f.Author, Reason: reason})
 			}, Draw)
 		},
 	}
@@ -46,7 +47,7 @@ the next plan serves it; tritonctl repo rollback goes back.`,
 }
 
 // Draw shows a revision that was made, to a person.
-func Draw(t *output.Table, r client.RepositoryRevision) {
+func Draw(t *output.Table, r api.RepositoryRevision) {
 	t.Line(fmt.Sprintf("revision %s: %d models", r.ID, len(r.Models)))
 	for _, change := range []struct {
 		what   string

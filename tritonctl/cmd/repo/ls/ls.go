@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -26,7 +27,7 @@ func New(f *factory.Factory) *cobra.Command {
 	}
 }
 
-func draw(t *output.Table, revisions []client.RepositoryRevision) {
+func draw(t *output.Table, revisions []api.RepositoryRevision) {
 	t.Row("REVISION", "CURRENT", "TIME", "AUTHOR", "MODELS", "ADDED", "CHANGED", "REMOVED", "REASON")
 	for _, r := range revisions {
 		current := ""

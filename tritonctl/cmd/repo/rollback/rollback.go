@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/cmd/repo/importing"
 	"github.com/conch-serving/conch/tritonctl/factory"
@@ -25,10 +26,10 @@ In mode control the next plan serves it. The directory of conch.yaml is not
 touched: an import, and the start of conch, read that again.`,
 		Example:           `tritonctl repo rollback r3 --reason 'bert 2 is slower'`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: factory.Complete(f, (*client.Client).Revisions, func(r client.RepositoryRevision) string { return r.ID }),
+		ValidArgsFunction: factory.Complete(f, (*client.Client).Revisions, func(r api.RepositoryRevision) string { return r.ID }),
 		RunE: func(c *cobra.Command, args []string) error {
-			return factory.Show(c.Context(), f, func(api *client.Client, ctx context.Context) (client.RepositoryRevision, error) {
-				return api.Rollback(ctx, client.RollbackRequest{Revision: args[0], Author: f.Author, Reason: reason})
+			return factory.Show(c.Context(), f, func(conch *client.Client, ctx context.Context) (api.RepositoryRevision, error) {
+				return conch.Rollback(ctx, api.RollbackRequest{Revision: args[0], Author: f.Author, Reason: reason})
 			}, importing.Draw)
 		},
 	}

@@ -1,7 +1,7 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package api
 
 import (
 	"encoding/json"
@@ -31,20 +31,39 @@ type Check struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// ModelState is what a client of a model would find.
+type ModelState string
+
+// States of a model.
+const (
+	// ModelReady: at least one partition that is up serves it.
+	ModelReady ModelState = "ready"
+	// ModelDown: it is placed, and all its partitions are down.
+	ModelDown ModelState = "down"
+	// ModelUnplaced: the serving plan does not place it; the reason says why.
+	ModelUnplaced ModelState = "unplaced"
+	// ModelUnloaded: an operator unloaded it.
+	ModelUnloaded ModelState = "unloaded"
+	// ModelInvalid: Triton would not load its files; the reason says what is wrong.
+	ModelInvalid ModelState = "invalid"
+	// ModelFailed: the server refused to load it; the reason is the server's.
+	ModelFailed ModelState = "failed"
+)
+
 // Model is a model as conch serves it. Durations are seconds, rates are
 // requests per second over the statistics window.
 type Model struct {
-	Name              string   `json:"name"`
-	Versions          []string `json:"versions"`
-	Revision          string   `json:"revision,omitempty"`
-	State             string   `json:"state"`
-	StateReason       string   `json:"state_reason,omitempty"`
-	Backend           string   `json:"backend,omitempty"`
-	SLOSeconds        float64  `json:"slo_seconds"`
-	Late              string   `json:"late"`
-	MaxBatchSize      int      `json:"max_batch_size"`
-	Batchable         bool     `json:"batchable"`
-	PassThroughReason string   `json:"pass_through_reason,omitempty"`
+	Name              string     `json:"name"`
+	Versions          []string   `json:"versions"`
+	Revision          string     `json:"revision,omitempty"`
+	State             ModelState `json:"state"`
+	StateReason       string     `json:"state_reason,omitempty"`
+	Backend           string     `json:"backend,omitempty"`
+	SLOSeconds        float64    `json:"slo_seconds"`
+	Late              string     `json:"late"`
+	MaxBatchSize      int        `json:"max_batch_size"`
+	Batchable         bool       `json:"batchable"`
+	PassThroughReason string     `json:"pass_through_reason,omitempty"`
 	// DynamicBatching and its delay are what the operator's own config.pbtxt says.
 	DynamicBatching      bool      `json:"dynamic_batching"`
 	MaxQueueDelaySeconds float64   `json:"max_queue_delay_seconds"`
@@ -208,11 +227,14 @@ type UsePolicyRequest struct {
 	Reason     string            `json:"reason,omitempty"`
 }
 
+// EventKind is a stable word for what happened; sidecar/control/events lists them.
+type EventKind string
+
 // Event is one thing that happened on the plan path.
 type Event struct {
 	ID      uint64            `json:"id"`
 	Time    time.Time         `json:"time"`
-	Kind    string            `json:"kind"`
+	Kind    EventKind         `json:"kind"`
 	Author  string            `json:"author"`
 	Reason  string            `json:"reason,omitempty"`
 	Message string            `json:"message"`

@@ -1,7 +1,7 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package client
+package api
 
 // What GPUAdvice.Action says.
 const (

@@ -1,0 +1,40 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package events
+
+import "github.com/conch-serving/conch/sidecar/admin/api"
+
+// Kinds of event.
+const (
+	Started         api.EventKind = "started"
+	PlanApplied     api.EventKind = "plan_applied"
+	PlanProposed    api.EventKind = "plan_proposed"
+	PlanHeld        api.EventKind = "plan_held"
+	PlanRejected    api.EventKind = "plan_rejected"
+	PlanFailed      api.EventKind = "plan_failed"
+	ApplyFailed     api.EventKind = "apply_failed"
+	PolicyChanged   api.EventKind = "policy_changed"
+	PolicyState     api.EventKind = "policy_state"
+	PartitionUp     api.EventKind = "partition_up"
+	PartitionDown   api.EventKind = "partition_down"
+	Repository      api.EventKind = "repository_imported"
+	ModelLoaded     api.EventKind = "model_loaded"
+	ModelUnloaded   api.EventKind = "model_unloaded"
+	ModelInterfered api.EventKind = "model_interfered"
+	Reloaded        api.EventKind = "configuration_reloaded"
+	Stopping        api.EventKind = "stopping"
+	// Handover: an attached server's configuration was changed, or why not.
+	Handover api.EventKind = "handover"
+	// Released: attached servers were given back, or taken again.
+	Released api.EventKind = "released"
+)
+
+// Grave reports whether an operator should look at events of a kind.
+func Grave(kind api.EventKind) bool {
+	switch kind {
+	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown:
+		return true
+	}
+	return false
+}

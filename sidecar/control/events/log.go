@@ -1,0 +1,143 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package events
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/conch-serving/conch/sidecar/admin/api"
+)
+
+const (
+	bucket = "control.events"
+	// held in memory and kept on disk.
+	held = 1000
+	kept = 10_000
+)
+
+// Log keeps what happened: the last of it in memory for readers, more of
+// it on disk across restarts.
+type Log struct {
+	db  *bbolt.DB
+	log *slog.Logger
+
+	mu     sync.Mutex
+	last   uint64
+	recent []api.Event
+	// more is closed, and replaced, when an event comes.
+	more chan struct{}
+}
+
+// Open reads the log of an earlier conch.
+func Open(db *bbolt.DB, log *slog.Logger) (*Log, error) {
+	l := &Log{db: db, log: log, more: make(chan struct{})}
+	err := db.Update(func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucketIfNotExists([]byte(bucket))
+		if err != nil {
+			return err
+		}
+		cursor := b.Cursor()
+		for id, text := cursor.Last(); id != nil && len(l.recent) < held; id, text = cursor.Prev() {
+			var e api.Event
+			if err := json.Unmarshal(text, &e); err != nil {
+				return fmt.Errorf("event %d: %w", binary.BigEndian.Uint64(id), err)
+			}
+			l.recent = append(l.recent, e)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("events in the state directory: %w", err)
+	}
+	for i, j := 0, len(l.recent)-1; i < j; i, j = i+1, j-1 {
+		l.recent[i], l.recent[j] = l.recent[j], l.recent[i]
+	}
+	if n := len(l.recent); n > 0 {
+		l.last = l.recent[n-1].ID
+	}
+	return l, nil
+}
+
+// Add numbers an event and keeps it. A disk that fails costs the event its
+// life after a restart, nothing else.
+func (l *Log) Add(e api.Event) api.Event {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last++
+	e.ID = l.last
+	l.recent = append(l.recent, e)
+	if len(l.recent) > 2*held {
+		l.recent = append([]api.Event(nil), l.recent[len(l.recent)-held:]...)
+	}
+	close(l.more)
+	l.more = make(chan struct{})
+	if err := l.keep(e); err != nil {
+		l.log.Warn("an event could not be written to disk", "error", err)
+	}
+	return e
+}
+
+func (l *Log) keep(e api.Event) error {
+	text, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	return l.db.Update(func(tx *bbolt.Tx) error {
+		b := tx.Bucket([]byte(bucket))
+		if e.ID > kept {
+			if err := b.Delete(key(e.ID - kept)); err != nil {
+				return err
+			}
+		}
+		return b.Put(key(e.ID), text)
+	})
+}
+
+func key(id uint64) []byte { return binary.BigEndian.AppendUint64(nil, id) }
+
+// since returns the events after an id, and a channel that closes when there
+// are more.
+func (l *Log) since(id uint64) ([]api.Event, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var events []api.Event
+	for _, e := range l.recent[max(0, len(l.recent)-held):] {
+		if e.ID > id {
+			events = append(events, e)
+		}
+	}
+	return events, l.more
+}
+
+// Since gives the events after id, oldest first, as far as they are held.
+func (l *Log) Since(id uint64) []api.Event {
+	events, _ := l.since(id)
+	return events
+}
+
+// Follow calls yield for the events after since, then for every new one, until
+// ctx ends (nil) or yield fails (its error).
+func (l *Log) Follow(ctx context.Context, since uint64, yield func(api.Event) error) error {
+	for {
+		events, more := l.since(since)
+		for _, e := range events {
+			if err := yield(e); err != nil {
+				return err
+			}
+			since = e.ID
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-more:
+		}
+	}
+}

@@ -1,0 +1,93 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"errors"
+	"slices"
+
+	"context"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/apply/decide"
+	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/plan"
+	"github.com/conch-serving/conch/sidecar/policyhost"
+)
+
+// Hooks are what the parts tell the loop. They are ready before the parts are
+// made, and none of them waits for the loop.
+type Hooks interface {
+	// Check judges a plan (policyhost.Options.Check).
+	Check(s *policy.Snapshot, p *policy.Plan) error
+	// PolicyEvent notes what happened to the policy's process.
+	PolicyEvent(e policyhost.Event)
+	// ActionDone notes something that the reconciler did.
+	ActionDone(a apply.Action)
+	// PartitionChanged notes a death or return of a partition's server.
+	PartitionChanged(partition string, up bool, reason string)
+}
+
+var _ Hooks = (*Control)(nil)
+
+// Check implements Hooks: what a plan is judged by before it counts.
+func (c *Control) Check(s *policy.Snapshot, p *policy.Plan) error {
+	c.rejected = nil
+	violations := plan.Validate(s, p, c.checks...)
+	excess := slices.ContainsFunc(violations, func(v plan.Violation) bool { return v.Code == plan.CodeExcess })
+	if len(violations) > 0 && !excess { // what is too long to walk is too long to compare and to show
+		c.rejected = p
+	}
+	return violations.Err()
+}
+
+// PolicyEvent implements Hooks.
+func (c *Control) PolicyEvent(e policyhost.Event) {
+	message := "policy " + e.Policy + ": " + string(e.Kind)
+	if e.Text != "" {
+		message += ": " + e.Text
+	}
+	switch e.Kind {
+	case policyhost.EventCallFailed, policyhost.EventStartFailed, policyhost.EventSwapFailed:
+		// The call that failed reports it with what it was for.
+		c.log.Warn(message, "error", e.Err)
+	default:
+		c.event(api.Event{Kind: events.PolicyState, Message: message, Fields: map[string]string{"policy": e.Policy, "state": string(e.Kind)}})
+	}
+}
+
+// ActionDone implements Hooks.
+func (c *Control) ActionDone(a apply.Action) {
+	if errors.Is(a.Err, context.Canceled) {
+		return // superseded
+	}
+	c.metrics.Step(string(a.Kind), a.Duration, a.Err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spent[string(a.Kind)] += a.Duration
+	if a.Err != nil {
+		return
+	}
+	switch a.Kind {
+	case decide.LoadIt:
+		c.loads[a.Model] = a.Duration.Seconds()
+	case decide.Start:
+		c.starts = a.Duration.Seconds()
+	}
+}
+
+// PartitionChanged implements Hooks.
+func (c *Control) PartitionChanged(partition string, up bool, reason string) {
+	kind, message := events.PartitionDown, "partition "+partition+" is down"
+	if up {
+		kind, message = events.PartitionUp, "partition "+partition+" is up again"
+	}
+	if reason != "" {
+		message += ": " + reason
+	}
+	c.event(api.Event{Kind: kind, Message: message, Fields: map[string]string{"partition": partition}})
+	c.alarm(message)
+}

@@ -1,0 +1,39 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package planner is who proposes a plan for a snapshot: the policy, in a process
+// of its own, or the mirror of servers that others run. What conch.yaml says of
+// disciplines holds over either.
+package planner
+
+import (
+	"context"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/policyhost"
+)
+
+// Planner proposes a plan for a snapshot.
+type Planner interface {
+	Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error)
+}
+
+// Host runs the policy in use; a *policyhost.Host is one.
+type Host interface {
+	Planner
+	Use(ctx context.Context, ref policyhost.Ref) (*policy.Description, error)
+	Describe(ctx context.Context, ref policyhost.Ref) (*policy.Description, error)
+	List(ctx context.Context) ([]policyhost.Known, error)
+	Status() policyhost.Status
+}
+
+// Func is a function that proposes.
+type Func func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error)
+
+// Plan implements Planner.
+func (f Func) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) { return f(ctx, s) }
+
+// Ready answers with a plan that there is already, whatever is asked.
+func Ready(p *policy.Plan) Planner {
+	return Func(func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return p, nil })
+}

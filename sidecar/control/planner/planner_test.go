@@ -1,0 +1,78 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package planner_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/planner"
+)
+
+func settings(t *testing.T, text string) *config.Config {
+	t.Helper()
+	c, err := config.Parse("conch.yaml", []byte("repository: /models\ndriver: {kind: embedded}\n"+text))
+	require.NoError(t, err)
+	c.Provision(config.Environment{})
+	return c
+}
+
+// placed is a plan that places models, with the dispatch entries that it is given.
+func placed(dispatch []*policy.Dispatch, models ...string) *policy.Plan {
+	part := &policy.Partition{Id: "p"}
+	for _, m := range models {
+		part.Instances = append(part.Instances, policy.ModelInstance(m, 8))
+	}
+	return &policy.Plan{Policy: "fake", Partitions: []*policy.Partition{part}, Dispatch: dispatch}
+}
+
+func TestTheOperatorsDisciplinesHold(t *testing.T) {
+	adaptive := func(model string) *policy.Dispatch { return &policy.Dispatch{Model: model, Discipline: "adaptive"} }
+	eager := &policy.Dispatch{Model: "a", Discipline: "eager", DropPolicy: "none"}
+	for name, c := range map[string]struct {
+		settings string
+		attached bool
+		plan     *policy.Plan
+		want     []*policy.Dispatch
+	}{
+		"nothing said": {"", false, placed([]*policy.Dispatch{adaptive("a")}, "a"), []*policy.Dispatch{adaptive("a")}},
+		"whatever the plan says": {"models: {a: {discipline: eager, dropPolicy: none}}", false,
+			placed([]*policy.Dispatch{adaptive("a"), adaptive("b")}, "a", "b"), []*policy.Dispatch{eager, adaptive("b")}},
+		"whatever the plan leaves out": {"models: {a: {discipline: eager, dropPolicy: none}}", false, placed(nil, "a", "b"), []*policy.Dispatch{eager}},
+		"a default for a model left out": {"defaults: {dropPolicy: none}", false, placed(nil, "a"),
+			[]*policy.Dispatch{{Model: "a", Discipline: "adaptive", DropPolicy: "none"}}},
+		"nobody waits in observe":               {"mode: observe", false, placed(nil, "a"), []*policy.Dispatch{eager}},
+		"servers of others batch themselves":    {"mode: observe", true, placed(nil, "a"), nil},
+		"a model that is not placed needs none": {"models: {z: {discipline: eager}}", false, placed(nil, "a"), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := planner.Operator{Config: settings(t, c.settings), Attached: c.attached}.Obeying(planner.Ready(c.plan)).Plan(t.Context(), &policy.Snapshot{})
+			require.NoError(t, err)
+			require.Len(t, got.GetDispatch(), len(c.want))
+			for i, d := range c.want {
+				require.True(t, proto.Equal(d, got.GetDispatch()[i]), "%v", got.GetDispatch()[i])
+			}
+		})
+	}
+}
+
+// TestMirror takes disciplines from the policy and everything else from the servers.
+func TestMirror(t *testing.T) {
+	m := planner.Mirror{
+		Placement:   func() []*policy.Partition { return placed(nil, "a", "b").GetPartitions() },
+		Disciplines: planner.Ready(placed([]*policy.Dispatch{{Model: "a", Discipline: "deferred"}}, "elsewhere")),
+	}
+	got, err := m.Plan(t.Context(), &policy.Snapshot{Revision: 4, Models: []*policy.Model{{Name: "a"}, {Name: "b"}}})
+	require.NoError(t, err)
+	require.EqualValues(t, 4, got.GetSnapshotRevision())
+	require.Equal(t, "fake", got.GetPolicy())
+	require.Len(t, got.GetPartitions()[0].GetInstances(), 2)
+	require.Equal(t, "deferred", got.GetDispatch()[0].GetDiscipline())
+	require.Equal(t, "adaptive", got.GetDispatch()[1].GetDiscipline())
+	require.Equal(t, "eager", planner.PassingThrough(got).GetDispatch()[0].GetDiscipline())
+}

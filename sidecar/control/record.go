@@ -1,0 +1,48 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"strings"
+
+	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/control/events"
+)
+
+// event writes down what happened, in the log and in the event log.
+func (c *Control) event(e api.Event) {
+	e.Time = c.clock.Now()
+	e.Author = cmp.Or(e.Author, "conch")
+	e.Message = oneLine(e.Message)
+	e = c.events.Add(e)
+	level := slog.LevelInfo
+	if events.Grave(e.Kind) {
+		level = slog.LevelWarn
+	}
+	c.log.Log(context.Background(), level, e.Message, "event", string(e.Kind), "id", e.ID, "author", e.Author, "reason", e.Reason)
+}
+
+// longest message of an event: a server's whole traceback is in its own log.
+const longest = 600
+
+// oneLine makes a line of a table out of whatever a server said.
+func oneLine(s string) string {
+	words := strings.Join(strings.Fields(strings.ReplaceAll(s, `\n`, " ")), " ")
+	if runes := []rune(words); len(runes) > longest {
+		return string(runes[:longest]) + "..."
+	}
+	return words
+}
+
+// Events gives those after id since, oldest first, as far as they are held.
+func (c *Control) Events(since uint64) []api.Event { return c.events.Since(since) }
+
+// Follow calls yield for the events after since, then for every new one, until
+// ctx ends (nil) or yield fails (its error).
+func (c *Control) Follow(ctx context.Context, since uint64, yield func(api.Event) error) error {
+	return c.events.Follow(ctx, since, yield)
+}

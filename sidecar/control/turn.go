@@ -1,0 +1,66 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import "context"
+
+// acquire waits for its turn to plan. Whoever has it and only waits for servers
+// gives it up.
+func (c *Control) acquire(ctx context.Context) error {
+	select {
+	case c.planning <- struct{}{}:
+		return nil
+	default:
+	}
+	c.waiting.Add(1)
+	defer c.waiting.Add(-1)
+	c.press()
+	select {
+	case c.planning <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *Control) release() { <-c.planning }
+
+// press tells whoever waits for servers to wait no longer.
+func (c *Control) press() {
+	select {
+	case c.hurry <- struct{}{}:
+	default:
+	}
+}
+
+// ordered asks the loop for a plan because of an operator's order: what the next
+// plan changes is his will, and is not weighed against what was.
+func (c *Control) ordered(reason string) {
+	c.mu.Lock()
+	c.byOrder = true
+	c.mu.Unlock()
+	c.alarm(reason)
+}
+
+// takeOrdered reports whether the next plan follows an order, once.
+func (c *Control) takeOrdered() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ordered := c.byOrder
+	c.byOrder = false
+	return ordered
+}
+
+// alarm asks the loop for a plan.
+func (c *Control) alarm(reason string) {
+	c.mu.Lock()
+	if len(c.alarms) < 16 {
+		c.alarms = append(c.alarms, reason)
+	}
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
