@@ -32,6 +32,7 @@ func (s *said) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
+func (s *silent) Asked(dispatch.Asked)           {}
 func (s *silent) Arrived(string, int, time.Time) { s.arrived++ }
 
 func TestAMinuteOfTrafficUnderObserveIsPointedAtOnce(t *testing.T) {

@@ -25,6 +25,11 @@ type observer struct {
 // Arrived implements dispatch.Observer.
 func (o observer) Arrived(model string, rows int, at time.Time) { o.recorder.Arrived(model, rows, at) }
 
+// Asked implements dispatch.Observer.
+func (o observer) Asked(a dispatch.Asked) {
+	o.recorder.Asked(a.Name, observe.Wish(a.Wish), a.Rows, a.At)
+}
+
 // Executed implements dispatch.Observer.
 func (o observer) Executed(e dispatch.Execution) { o.recorder.Executed(observe.Execution(e)) }
 
@@ -34,7 +39,7 @@ func (o observer) Busy(partition string, from, to time.Time) { o.recorder.Busy(p
 // Finished implements dispatch.Observer.
 func (o observer) Finished(f dispatch.Outcome) {
 	o.recorder.Finished(observe.Outcome{
-		Model: f.Model, Result: observe.Result(f.Result.String()), Latency: f.Latency, Queued: f.Queued,
+		Model: f.Model, Name: f.Name, Result: observe.Result(f.Result.String()), Latency: f.Latency, Queued: f.Queued,
 		Rows: f.Rows, Batch: f.Batch, PassedThrough: f.PassedThrough, Retried: f.Retried, Reason: f.Reason, At: o.now(),
 	})
 }

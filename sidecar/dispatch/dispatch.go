@@ -58,6 +58,7 @@ type call struct {
 	queued  queue.Request
 	ctx     context.Context
 	req     *batch.Request
+	asked   asked // zero: for the model by its own name
 	model   *model
 	tally   *tally
 	arrived time.Time
@@ -103,12 +104,13 @@ type answer struct {
 func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
 	defer r.Free()
 
-	// 1. Which model? The table is immutable; a Swap meanwhile does not matter.
-	route, err := d.route(r.Model)
+	// 1. Which model? The one of that name, or what serves the name (an app, a member
+	// of a derived model). The table is immutable; a Swap meanwhile does not matter.
+	route, asked, err := d.resolve(ctx, r, 1)
 	if err != nil {
-		return nil, d.unserved(r, err)
+		return nil, err
 	}
-	c, queueable := d.arrive(ctx, r, route)
+	c, queueable := d.arrive(ctx, r, route, asked)
 
 	// 2. May it come in? Nothing that would kill a server, nothing beyond the
 	// limits, nothing new while draining.
@@ -129,34 +131,38 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 
 	// 4. The rest is queued, and comes back answered: the scheduler hands it to
 	// execute together with others, or gives it up.
-	return d.finish(c, d.resolve(c, d.enqueue(c, route)))
+	return d.finish(c, d.settle(c, d.enqueue(c, route)))
 }
 
 // arrive makes the call of a request and tells who wants to know of it. Queueable
 // is whether it may wait for others and share an execution with them.
-func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route) (c *call, queueable bool) {
-	c = &call{ctx: ctx, req: r, model: route.model, tally: route.tallyOf(r.Version), arrived: d.clock.Now(), done: make(chan answer, 1)}
+func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route, asked asked) (c *call, queueable bool) {
+	c = &call{ctx: ctx, req: r, asked: asked, model: route.model, tally: route.tallyOf(r.Version), arrived: d.clock.Now(), done: make(chan answer, 1)}
 	key, rows, ok, _ := route.rules.Key(r)
 	c.rows, c.batch = max(1, rows), ok
 	c.queued.Key, c.queued.Rows = key, int32(rows)
 	c.setDue(route)
 	d.o.Observer.Arrived(r.Model, c.rows, c.arrived)
+	if asked.name != "" {
+		d.o.Observer.Asked(Asked{Name: asked.name, Model: r.Model, Wish: asked.target.Wish, Rows: c.rows, At: c.arrived})
+	}
 	if d.o.Recorder.Recording() {
-		d.record(ctx, r, route, c.rows, c.arrived)
+		d.record(c, route)
 	}
 	return c, ok && rows <= route.maxBatch && !route.unsplittable.Load()
 }
 
-// setDue takes the soonest of the model's SLO, the `timeout` parameter and the
-// gRPC deadline: an answer after it is late, whether the request was queued or
+// setDue takes the soonest of the model's SLO, the latency that was asked of an
+// app, the `timeout` parameter and the gRPC deadline: an answer after it is late, whether the request was queued or
 // passed through. The latter two only shorten: clients set them generously, and a
 // batch must not wait for the end of a generous one.
 func (c *call) setDue(route *route) {
-	if route.spec.SLO <= 0 {
+	slo := c.asked.within(route.spec.SLO)
+	if slo <= 0 {
 		return
 	}
-	c.due = c.arrived.Add(route.spec.SLO)
-	if limit, ok := c.req.Timeout(); ok && limit < route.spec.SLO {
+	c.due = c.arrived.Add(slo)
+	if limit, ok := c.req.Timeout(); ok && limit < slo {
 		c.due = c.arrived.Add(limit)
 	}
 	if deadline, ok := c.ctx.Deadline(); ok && deadline.Before(c.due) {
@@ -176,10 +182,11 @@ func (c *call) setDeadline(d *Dispatcher, route *route) {
 	c.queued.Deadline = max(1, d.queues.time(c.due.Add(-back)))
 }
 
-// record tells the recorder of a request, with the deadline that setDue
-// would give it.
-func (d *Dispatcher) record(ctx context.Context, r *batch.Request, route *route, rows int, at time.Time) {
-	a := Arrival{Model: r.Model, At: at, Rows: rows, SLO: max(0, route.spec.SLO)}
+// record tells the recorder of a request, under the name that it asked for, with
+// the deadline that setDue would give it.
+func (d *Dispatcher) record(c *call, route *route) {
+	r := c.req
+	a := Arrival{Model: c.nameOf(), At: c.arrived, Rows: c.rows, SLO: max(0, c.asked.within(route.spec.SLO))}
 	for i := range r.Inputs {
 		a.Bytes += int64(r.Inputs[i].Data.Len())
 	}
@@ -191,17 +198,17 @@ func (d *Dispatcher) record(ctx context.Context, r *batch.Request, route *route,
 	if limit, ok := r.Timeout(); ok {
 		sooner(limit)
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		sooner(deadline.Sub(at))
+	if deadline, ok := c.ctx.Deadline(); ok {
+		sooner(deadline.Sub(c.arrived))
 	}
 	d.o.Recorder.Record(a)
 }
 
 // route finds a model in the table in force.
 func (d *Dispatcher) route(name string) (*route, error) {
-	t := d.routes.Load()
-	if t == nil {
-		return nil, status.Error(codes.Unavailable, "Server not ready: no route table yet")
+	t, err := d.table()
+	if err != nil {
+		return nil, err
 	}
 	r := t.models[name]
 	if r == nil {
@@ -231,10 +238,16 @@ func (d *Dispatcher) enqueue(c *call, route *route) enqueued {
 	return d.queues.enqueue(c)
 }
 
-// resolve waits for the answer of a call that was queued, or was not.
-func (d *Dispatcher) resolve(c *call, how enqueued) answer {
+// settle waits for the answer of a call that was queued, or was not.
+func (d *Dispatcher) settle(c *call, how enqueued) answer {
 	switch how {
 	case isUnknown: // it was unloaded since its route was read
+		if route := d.elsewhere(c); route != nil {
+			if !c.batch || c.rows > route.maxBatch {
+				return d.passThrough(c)
+			}
+			return d.settle(c, d.enqueue(c, route))
+		}
 		_, err := d.route(c.req.Model)
 		return answer{err: d.unserved(c.req, err), result: Rejected, reason: "unloaded"}
 	case isOut:
@@ -343,6 +356,9 @@ func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 		c.model.count(c.tally, a.place, &o, judge(&o, a.err, c.model.backend(), a.rows > 0))
 	}
 	d.o.Observer.Finished(o)
+	if a.resp != nil && c.asked.target.Answer != nil {
+		c.asked.target.Answer(a.resp)
+	}
 	return a.resp, a.err
 }
 
@@ -363,7 +379,7 @@ func (a *answer) expire(ctx context.Context, now time.Time) {
 func (d *Dispatcher) outcome(c *call, a *answer) (o Outcome, now time.Time) {
 	now = d.clock.Now()
 	o = Outcome{
-		Model: c.req.Model, Result: a.result, Latency: now.Sub(c.arrived), Rows: c.rows, Batch: a.rows,
+		Model: c.req.Model, Name: c.asked.name, Result: a.result, Latency: now.Sub(c.arrived), Rows: c.rows, Batch: a.rows,
 		PassedThrough: a.passed, Retried: a.retried, Reason: a.reason,
 	}
 	if a.started.IsZero() {

@@ -216,9 +216,11 @@ type recorder struct {
 	executions []dispatch.Execution
 	outcomes   []dispatch.Outcome
 	busy       [][2]time.Time
+	asked      []dispatch.Asked
 }
 
 func (r *recorder) Arrived(string, int, time.Time) { r.mu.Lock(); r.arrived++; r.mu.Unlock() }
+func (r *recorder) Asked(a dispatch.Asked)         { r.mu.Lock(); r.asked = append(r.asked, a); r.mu.Unlock() }
 func (r *recorder) Executed(e dispatch.Execution) {
 	r.mu.Lock()
 	r.executions = append(r.executions, e)

@@ -3,7 +3,11 @@
 
 package dispatch
 
-import "time"
+import (
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/names"
+)
 
 // Observer is told what the request path does. Calls come from the request
 // path itself, concurrently and possibly under a lock: they must be fast, must
@@ -11,6 +15,10 @@ import "time"
 type Observer interface {
 	// Arrived reports one accepted request.
 	Arrived(model string, rows int, at time.Time)
+	// Asked reports one request for a name that other models serve. The model that it
+	// was given has Arrived, too; where none could be given yet there is no more than
+	// this.
+	Asked(Asked)
 	// Executed reports one execution that the queue dispatched, or a request
 	// outside it that had its partition to itself. Others are not reported: they
 	// say nothing about l(b).
@@ -60,9 +68,20 @@ type Execution struct {
 	Shared bool
 }
 
+// Asked is a request for a name that other models serve.
+type Asked struct {
+	// Name that was asked for, and the Model that serves it; empty: none runs.
+	Name, Model string
+	Wish        names.Wish
+	Rows        int
+	At          time.Time
+}
+
 // Outcome is what became of one request.
 type Outcome struct {
-	Model  string
+	Model string
+	// Name that the caller asked for, where that is another than Model.
+	Name   string
 	Result Result
 	// Latency is the time from Arrived to the answer, Queued the part of it
 	// before the (last) execution started.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
+	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
 
 // Options of New. The zero value is usable.
@@ -42,6 +43,9 @@ type Options struct {
 	SharedMemoryBytes int64
 	// Regions may be nil: then nothing is known of clients' shared memory.
 	Regions Regions
+	// Wanted is told of every request that waits for a model that does not run. It
+	// must not block and must not call the Dispatcher. Nil: nobody is told.
+	Wanted func(names.InactiveError)
 	// DialOptions are added to every connection to a partition.
 	DialOptions []grpc.DialOption
 }
@@ -52,6 +56,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Observer == nil {
 		o.Observer = nobody{}
+	}
+	if o.Wanted == nil {
+		o.Wanted = func(names.InactiveError) {}
 	}
 	if o.Recorder == nil {
 		o.Recorder = nobody{}
@@ -78,6 +85,7 @@ func (o Options) withDefaults() Options {
 type nobody struct{}
 
 func (nobody) Arrived(string, int, time.Time) {}
+func (nobody) Asked(Asked)                    {}
 func (nobody) Executed(Execution)             {}
 
 func (nobody) Busy(string, time.Time, time.Time) {}

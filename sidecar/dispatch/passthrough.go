@@ -23,6 +23,7 @@ import (
 // sequence is not, because its state was lost too.
 func (d *Dispatcher) passThrough(c *call) answer {
 	h := router.Hints{Sequence: router.SequenceOf(c.req)}
+	moved := false // to another model that serves the name that was asked for
 	for {
 		retried := h.Avoid != nil
 		if err := c.ctx.Err(); err != nil { // before its sequence counts as going on, or as ended
@@ -30,6 +31,10 @@ func (d *Dispatcher) passThrough(c *call) answer {
 		}
 		lease, err := d.router.Acquire(c.ctx, c.req.Model, h)
 		if err != nil {
+			if !moved && status.Code(err) == codes.NotFound && d.elsewhere(c) != nil {
+				moved = true
+				continue
+			}
 			return answer{err: d.unserved(c.req, err), passed: true, retried: retried}
 		}
 		a := d.passOn(c, lease)

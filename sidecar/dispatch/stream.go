@@ -221,11 +221,11 @@ func (s *inferStream) receive() error {
 // take queues one request, or forwards or refuses it.
 func (s *inferStream) take(r *batch.Request) error {
 	d := s.d
-	route, err := d.route(r.Model)
+	route, asked, err := d.resolve(s.ctx, r, 2)
 	if err != nil {
-		return s.refuse(r, false, d.unserved(r, err))
+		return s.refuse(r, false, err)
 	}
-	c, queueable := d.arrive(s.ctx, r, route)
+	c, queueable := d.arrive(s.ctx, r, route, asked)
 	decoupled := route.spec.Config.GetModelTransactionPolicy().GetDecoupled()
 	if err := d.refuse(r, route.rules); err != nil {
 		_, err = d.finish(c, answer{err: err, result: Rejected, reason: "refused"})
@@ -240,7 +240,7 @@ func (s *inferStream) take(r *batch.Request) error {
 	case queueable:
 		return s.alone(c, size, func() func() answer {
 			how := d.enqueue(c, route)
-			return func() answer { return d.resolve(c, how) }
+			return func() answer { return d.settle(c, how) }
 		})
 	case decoupled:
 		return s.forward(c, size)
@@ -274,7 +274,7 @@ func (s *inferStream) alone(c *call, size int64, begin func() (await func() answ
 		a := s.d.safely(await)
 		resp, err := s.d.finish(c, a)
 		s.d.admission.leave(size)
-		m := s.streamed(c.req, &a, resp, err)
+		m := s.streamed(c, &a, resp, err)
 		c.req.Free()
 		s.deliver(t, m, true)
 	}()
@@ -319,19 +319,19 @@ const headerStatuses = "triton_grpc_error"
 type ending struct{ error }
 
 // streamed is what a stream says of a request that was answered alone.
-func (s *inferStream) streamed(r *batch.Request, a *answer, resp *batch.Response, err error) any {
+func (s *inferStream) streamed(c *call, a *answer, resp *batch.Response, err error) any {
 	if err == nil {
 		defer resp.Free()
 		return &batch.Frame{Data: batch.StreamResponse(resp)}
 	}
-	m := &tritonpb.ModelStreamInferResponse{ErrorMessage: status.Convert(err).Message(), InferResponse: &tritonpb.ModelInferResponse{Id: r.ID}}
+	m := &tritonpb.ModelStreamInferResponse{ErrorMessage: status.Convert(err).Message(), InferResponse: &tritonpb.ModelInferResponse{Id: c.req.ID}}
 	// What a model says, or its queue after it took the request, is an answer of the
 	// model: Triton names it and marks its end.
 	if a.result == Dropped || a.place != nil && !forward.Refused(err) {
 		if s.statuses {
 			return ending{err}
 		}
-		m.InferResponse.ModelName = r.Model
+		m.InferResponse.ModelName = c.nameOf()
 		m.InferResponse.Parameters = map[string]*tritonpb.InferParameter{
 			batch.ParameterFinalResponse: {ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: true}},
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
+	"github.com/conch-serving/conch/sidecar/dispatch/names"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
@@ -23,6 +24,9 @@ import (
 type routes struct {
 	table  *router.Table
 	models map[string]*route
+	names  names.Set
+	// superseded is closed when another table is in force.
+	superseded chan struct{}
 }
 
 // route is one model under one table: immutable. Where the model is served is the
@@ -101,12 +105,21 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	// What is queued for models that the table does not have is leased where they
 	// are served until now.
 	q.removeModels(t)
-	next := &routes{table: t, models: make(map[string]*route, len(t.Models))}
+	before := d.routes.Load()
+	next := &routes{table: t, models: make(map[string]*route, len(t.Models)), superseded: make(chan struct{})}
+	if before != nil {
+		next.names = names.New(t.Names, before.names)
+	} else {
+		next.names = names.New(t.Names, nil)
+	}
 	for name, spec := range t.Models {
 		next.models[name] = q.setModel(spec, plans[name])
 	}
 	retired := change.Commit()
 	d.routes.Store(next)
+	if before != nil {
+		close(before.superseded)
+	}
 	q.configure(next, change, retired)
 	return nil
 }

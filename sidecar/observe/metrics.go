@@ -26,6 +26,7 @@ type metrics struct {
 	retries    *prometheus.CounterVec
 	passed     *prometheus.CounterVec
 	lent       *prometheus.CounterVec
+	named      *prometheus.CounterVec
 }
 
 // latencyBuckets run from 250 us to 65 s, two an octave where SLOs lie.
@@ -56,11 +57,12 @@ func newMetrics() *metrics {
 		retries:    counter("retried_requests_total", "Requests whose first attempt was lost with its partition.", "model"),
 		passed:     counter("passed_through_requests_total", "Requests that ran outside the queue.", "model"),
 		lent:       counter("shared_memory_bytes_total", "Tensor bytes of batches that went to and from a partition through shared memory.", "partition"),
+		named:      counter("named_requests_total", "Requests for a name that other models serve (an app, a member of a derived model), by the model that served them and what became of them.", "name", "model", "result"),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.rows, m.duration, m.queued, m.batchRows, m.executions, m.busy, m.drops, m.gone, m.retries, m.passed, m.lent}
+	return []prometheus.Collector{m.requests, m.rows, m.duration, m.queued, m.batchRows, m.executions, m.busy, m.drops, m.gone, m.retries, m.passed, m.lent, m.named}
 }
 
 func (m *metrics) register(registry prometheus.Registerer, r *Recorder) error {
@@ -87,6 +89,7 @@ func (m *metrics) forget(label, value string) {
 	m.retries.DeletePartialMatch(match)
 	m.passed.DeletePartialMatch(match)
 	m.lent.DeletePartialMatch(match)
+	m.named.DeletePartialMatch(match)
 }
 
 // modelMetrics are the series of one model, looked up once instead of per

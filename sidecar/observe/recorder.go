@@ -50,7 +50,9 @@ type Execution struct {
 
 // Outcome is what became of one request.
 type Outcome struct {
-	Model           string
+	Model string
+	// Name that the caller asked for, where that is another than Model.
+	Name            string
 	Result          Result
 	Latency, Queued time.Duration
 	Rows, Batch     int
@@ -73,6 +75,8 @@ type Recorder struct {
 	models     atomic.Pointer[map[string]*model]
 	partitions atomic.Pointer[map[string]*partition]
 	add        sync.Mutex
+	// apps are *app by name.
+	apps sync.Map
 }
 
 // New makes a recorder. Its collectors are registered with registry, unless
@@ -244,6 +248,9 @@ func (p *partition) busy(start, end time.Time) {
 func (r *Recorder) Finished(o Outcome) {
 	m := r.model(o.Model)
 	m.sums.finished(r.metrics, o)
+	if o.Name != "" {
+		r.metrics.named.WithLabelValues(o.Name, o.Model, string(o.Result)).Inc()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	counts := m.requests.at(o.At)

@@ -124,6 +124,18 @@ func (r *Request) Detach() {
 	r.Wire = nil
 }
 
+// Detach gives back the received message, so that Marshal encodes the fields as
+// they are now. Tensor data stays.
+func (r *Response) Detach() {
+	for i := range r.Outputs {
+		if r.Outputs[i].Contents != nil {
+			r.Outputs[i].Contents = append([]byte(nil), r.Outputs[i].Contents...)
+		}
+	}
+	r.Wire.Free()
+	r.Wire = nil
+}
+
 // Ref adds a reference: Free must be called once more.
 func (r *Response) Ref() { r.extra.Add(1) }
 

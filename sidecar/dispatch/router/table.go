@@ -14,6 +14,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
 
 // Table says where every model is served. It is immutable once handed to
@@ -27,6 +28,9 @@ type Table struct {
 	// refused by their servers, with the versions that would be. They are answered
 	// otherwise than models that nobody ever loaded.
 	Absent map[string][]string
+	// Names are what clients may ask for beside the models: apps, and members of
+	// derived models. None has the name of a model.
+	Names map[string]*names.Name
 }
 
 // Model is how requests of one model are dispatched.
@@ -103,6 +107,14 @@ func (t *Table) Check() error {
 			if slices.ContainsFunc(m.Places[:i], func(o Place) bool { return o.Partition == place.Partition }) {
 				return fmt.Errorf("%w %d: model %q is placed twice on partition %q", ErrTable, t.Revision, name, place.Partition)
 			}
+		}
+	}
+	for key, n := range t.Names {
+		switch {
+		case n.Name != key || (n.App == nil) == (n.Alias == nil):
+			return fmt.Errorf("%w %d: the name %q is listed as %q, or is not one of app and alias", ErrTable, t.Revision, n.Name, key)
+		case t.Models[key] != nil:
+			return fmt.Errorf("%w %d: %q is a model and a name for others", ErrTable, t.Revision, key)
 		}
 	}
 	return nil

@@ -1,0 +1,122 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package names
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+)
+
+// Parameters of requests for apps, and of their answers.
+const (
+	// ParameterAccuracy is the least accuracy that a request takes: a number from 0
+	// to 1, or a text that is one.
+	ParameterAccuracy = "accuracy"
+	// ParameterLatency is the longest time to an answer that a request takes: a
+	// number of microseconds, as Triton's timeout is, or a text such as "50ms".
+	ParameterLatency = "latency"
+	// ParameterVariant of an answer is the model that served it.
+	ParameterVariant = "conch_variant"
+)
+
+type appResolver struct {
+	name    string
+	chooser *Chooser
+}
+
+// Resolve implements Resolver.
+func (a *appResolver) Resolve(r *batch.Request, at time.Duration) (Target, error) {
+	w, err := a.wish(r)
+	if err != nil {
+		return Target{}, err
+	}
+	switch _, sequence := batch.FindParameter(r.Parameters, batch.ParameterSequenceID); {
+	case sequence:
+		return Target{}, status.Errorf(codes.InvalidArgument, "'%s' is an app: the requests of a sequence have to name one of its variants", a.name)
+	case r.Version != "" && r.Version != "1":
+		return Target{}, status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", a.name, r.Version)
+	}
+	i, err := a.chooser.Choose(a.name, w, rowsOf(r), at)
+	if err != nil {
+		return Target{}, err
+	}
+	v := &a.chooser.app.Variants[i]
+	if v.State == Inactive {
+		return Target{}, &InactiveError{a.name, v.Model, w}
+	}
+	r.Detach()
+	r.Model, r.Version = v.Model, ""
+	r.Parameters = slices.DeleteFunc(r.Parameters, func(p batch.Parameter) bool { return p.Name == ParameterAccuracy || p.Name == ParameterLatency })
+	return Target{Model: v.Model, Wish: w, Answer: func(resp *batch.Response) {
+		resp.Detach()
+		resp.Model = a.name
+		// The list may be shared by the requests of a batch.
+		resp.Parameters = append(slices.Clip(resp.Parameters), batch.StringParameter(ParameterVariant, v.Model))
+	}}, nil
+}
+
+// rowsOf is how much a request weighs: its first input's first dimension, which is
+// the batch of whatever has one. The true rows are the model's to know.
+func rowsOf(r *batch.Request) int {
+	if len(r.Inputs) == 0 || len(r.Inputs[0].Shape) < 2 {
+		return 1
+	}
+	return int(min(max(1, r.Inputs[0].Shape[0]), math.MaxInt32))
+}
+
+// wish reads what a request wishes; what it does not say is the app's.
+func (a *appResolver) wish(r *batch.Request) (Wish, error) {
+	w := a.chooser.app.Wish
+	if p, ok := batch.FindParameter(r.Parameters, ParameterAccuracy); ok {
+		v, ok := number(p)
+		if !ok || !(v >= 0 && v <= 1) {
+			return w, status.Errorf(codes.InvalidArgument, "parameter '%s' of a request for '%s' has to be a number from 0 to 1", ParameterAccuracy, a.name)
+		}
+		w.Accuracy = v
+	}
+	if p, ok := batch.FindParameter(r.Parameters, ParameterLatency); ok {
+		v, ok := duration(p)
+		if !ok || v <= 0 {
+			return w, status.Errorf(codes.InvalidArgument, "parameter '%s' of a request for '%s' has to be a positive number of microseconds, or a time such as \"50ms\"", ParameterLatency, a.name)
+		}
+		w.Latency = v
+	}
+	return w, nil
+}
+
+func number(p batch.Parameter) (float64, bool) {
+	if v, ok := p.Double(); ok {
+		return v, true
+	}
+	if v, ok := p.Int64(); ok {
+		return float64(v), true
+	}
+	if text, ok := p.Text(); ok {
+		v, err := strconv.ParseFloat(text, 64)
+		return v, err == nil
+	}
+	return 0, false
+}
+
+func duration(p batch.Parameter) (time.Duration, bool) {
+	if v, ok := number(p); ok {
+		if !(math.Abs(v) < float64(math.MaxInt64)/float64(time.Microsecond)) {
+			return 0, false
+		}
+		return time.Duration(v * float64(time.Microsecond)), true
+	}
+	text, ok := p.Text()
+	if !ok {
+		return 0, false
+	}
+	v, err := time.ParseDuration(text)
+	return v, err == nil
+}

@@ -1,0 +1,97 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package names
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+)
+
+// Name is something that clients ask for and that models of other names serve.
+// Exactly one of App and Alias is set. It is immutable once it is part of a route
+// table.
+type Name struct {
+	Name string
+	// Config and Versions are what clients are told of it, but for the name: those of
+	// a model with the same tensors. Nil: it is not known yet.
+	Config   *tritonpb.ModelConfig
+	Versions []string
+	App      *App
+	Alias    *Alias
+}
+
+// Alias is a name that one model serves as it is: same tensors, same answers.
+type Alias struct {
+	// Model of the route table.
+	Model string
+}
+
+// Resolver finds what serves the requests for one name. It is safe for concurrent
+// use.
+type Resolver interface {
+	// Resolve makes r a request for the model that is to serve it: it takes out what
+	// is meant for Conch and not for the model. At is the time since a moment that
+	// does not change. The error is a gRPC status error about the request, or an
+	// *InactiveError.
+	Resolve(r *batch.Request, at time.Duration) (Target, error)
+}
+
+// Target is what serves one request.
+type Target struct {
+	// Model of the route table.
+	Model string
+	// Wish is what the client asked for beside the name; zero: nothing.
+	Wish Wish
+	// Answer turns the model's answer into one for the name; nil leaves it as it is.
+	Answer func(*batch.Response)
+}
+
+// InactiveError says that a request could be served by a model that is not
+// running: with the next route table it may be.
+type InactiveError struct {
+	Name, Model string
+	Wish        Wish
+}
+
+// Error names both.
+func (e *InactiveError) Error() string {
+	return fmt.Sprintf("'%s' with %v would be served by '%s', which does not run", e.Name, e.Wish, e.Model)
+}
+
+// Set has the resolvers of a route table.
+type Set map[string]Resolver
+
+// New makes the resolvers of the names of a table. What those of the table before
+// know of their load is taken over.
+func New(list map[string]*Name, before Set) Set {
+	all := make(Set, len(list))
+	for key, n := range list {
+		switch {
+		case n.App != nil:
+			a := &appResolver{name: n.Name, chooser: NewChooser(n.App)}
+			if old, ok := before[key].(*appResolver); ok {
+				a.chooser.resume(old.chooser)
+			}
+			all[key] = a
+		case n.Alias != nil:
+			all[key] = aliasResolver{n.Name, n.Alias.Model}
+		}
+	}
+	return all
+}
+
+type aliasResolver struct{ name, model string }
+
+// Resolve implements Resolver.
+func (a aliasResolver) Resolve(r *batch.Request, _ time.Duration) (Target, error) {
+	r.Detach()
+	r.Model = a.model
+	return Target{Model: a.model, Answer: func(resp *batch.Response) {
+		resp.Detach()
+		resp.Model = a.name
+	}}, nil
+}

@@ -1,0 +1,85 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// Wish is what a request for an app asks for beside its name; zero fields ask for
+// nothing.
+type Wish struct {
+	Accuracy float64
+	Latency  time.Duration
+}
+
+// mostWishes bounds the wishes of one app that are told apart: what clients write
+// is not bounded.
+const mostWishes = 16
+
+// app is what is asked of one app.
+type app struct {
+	mu     sync.Mutex
+	all    arrivals
+	wishes map[Wish]*arrivals
+}
+
+// Asked takes one request for an app. Beyond 16 different wishes within a window,
+// others count for the app and not as wishes.
+func (r *Recorder) Asked(name string, w Wish, rows int, at time.Time) {
+	a := r.app(name)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all.add(at, rows)
+	one := a.wishes[w]
+	if one == nil {
+		if len(a.wishes) >= mostWishes {
+			for old, seen := range a.wishes {
+				if at.Sub(seen.last) > Window {
+					delete(a.wishes, old)
+				}
+			}
+		}
+		if len(a.wishes) >= mostWishes {
+			return
+		}
+		one = &arrivals{}
+		a.wishes[w] = one
+	}
+	one.add(at, rows)
+}
+
+func (r *Recorder) app(name string) *app {
+	if a, ok := r.apps.Load(name); ok {
+		return a.(*app)
+	}
+	a, _ := r.apps.LoadOrStore(name, &app{wishes: map[Wish]*arrivals{}})
+	return a.(*app)
+}
+
+// App is the load of an app over the Window that ends at now: rows per second, and
+// its wishes with theirs, the strictest first.
+func (r *Recorder) App(name string, now time.Time) (rate float64, wishes []*policy.Wish) {
+	found, ok := r.apps.Load(name)
+	if !ok {
+		return 0, nil
+	}
+	a := found.(*app)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for w, seen := range a.wishes {
+		if rows := seen.rates(now).Rows; rows > 0 {
+			wishes = append(wishes, &policy.Wish{MinimumAccuracy: w.Accuracy, SloUs: w.Latency.Microseconds(), Rate: rows})
+		}
+	}
+	slices.SortFunc(wishes, func(a, b *policy.Wish) int {
+		return cmp.Or(cmp.Compare(b.GetMinimumAccuracy(), a.GetMinimumAccuracy()), cmp.Compare(a.GetSloUs(), b.GetSloUs()))
+	})
+	return a.all.rates(now).Rows, wishes
+}
