@@ -32,6 +32,8 @@ type Control interface {
 	Models() []api.Model
 	Model(name string) (api.Model, error)
 	GPUs() []api.GPU
+	Partitions() []api.Partition
+	Partition(id string) (api.Partition, error)
 	GPUAdvice() control.GPUAdvice
 	// CurrentPlan is the plan that serves.
 	CurrentPlan() control.Plan
@@ -87,6 +89,15 @@ func (v view) Model(_ context.Context, name string) (api.Model, error) {
 
 func (v view) GPUs(context.Context) ([]api.GPU, error) {
 	return v.control.GPUs(), nil
+}
+
+func (v view) Partitions(context.Context) ([]api.Partition, error) {
+	return v.control.Partitions(), nil
+}
+
+func (v view) Partition(_ context.Context, id string) (api.Partition, error) {
+	p, err := v.control.Partition(id)
+	return p, coded(err)
 }
 
 func (v view) Plan(context.Context) (api.Plan, error) {

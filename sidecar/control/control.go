@@ -17,6 +17,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/conditions"
 	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/control/orders"
 	"github.com/conch-serving/conch/sidecar/control/planner"
@@ -115,6 +116,7 @@ type Control struct {
 	log        *slog.Logger
 	version    api.Version
 	events     *events.Log
+	conditions conditions.Tracker
 	orders     *orders.Store
 	checks     []plan.DispatchCheck
 
@@ -169,6 +171,8 @@ type Control struct {
 	holding  string
 	proposed *policy.Plan
 
+	// shown are the conditions of the last look.
+	shown conditions.All
 	// moved says why attached servers are to be followed; empty where they are.
 	moved string
 	// placing: the policy places models of the repository on attached servers.

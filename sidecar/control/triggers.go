@@ -16,6 +16,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/advice"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/conditions"
 	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/observe"
 )
@@ -232,13 +233,43 @@ func (c *Control) follow(t *triggers) {
 	c.countPartitions()
 }
 
-// countPartitions exports which partitions are up.
+// countPartitions exports which partitions are up, and how far what is observed is
+// from what is desired.
 func (c *Control) countPartitions() {
 	up := map[string]bool{}
 	for _, p := range c.partitions() {
 		up[p.ID] = p.Up
 	}
 	c.metrics.Partitions(up)
+	v := c.view()
+	var all []observe.Condition
+	for subject, list := range v.conditions {
+		for _, one := range list {
+			all = append(all, observe.Condition{Kind: string(subject.Kind), Name: subject.Name, Type: string(one.Type), Holds: one.Holds})
+		}
+	}
+	c.metrics.Conditions(all, v.serving.Revision > 0 && conditions.Differs(v.observed))
+	c.degraded(v.conditions)
+}
+
+// degraded writes down which models came to fail, or no longer do. Of servers,
+// PartitionChanged says so.
+func (c *Control) degraded(now conditions.All) {
+	c.mu.Lock()
+	before := c.shown
+	c.shown = now
+	c.mu.Unlock()
+	for _, subject := range conditions.Turned(before, now, api.ConditionDegraded) {
+		if subject.Kind != conditions.Model {
+			continue
+		}
+		is, _ := api.ConditionOf(now[subject], api.ConditionDegraded)
+		e := api.Event{Kind: events.Recovered, Message: fmt.Sprintf("%s %s no longer fails", subject.Kind, subject.Name), Fields: map[string]string{string(subject.Kind): subject.Name}}
+		if is.Holds {
+			e.Kind, e.Message = events.Degraded, fmt.Sprintf("%s %s: %s", subject.Kind, subject.Name, is.Message)
+		}
+		c.event(e)
+	}
 }
 
 func (c *Control) pushProfiles(all []*policy.Profile) {

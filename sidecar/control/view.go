@@ -14,6 +14,7 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/control/conditions"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
 )
 
@@ -107,6 +108,9 @@ type view struct {
 	states   map[string]apply.PartitionState
 	failing  map[string]apply.Condition
 	profiles []*policy.Profile
+	// observed are the servers, retiring ones included; conditions those of all.
+	observed   apply.Observed
+	conditions conditions.All
 }
 
 func (c *Control) view() view {
@@ -117,11 +121,34 @@ func (c *Control) view() view {
 	for _, p := range c.partitions() {
 		v.states[p.ID] = p
 	}
+	v.observed = c.reconciler.Observed()
+	v.conditions = c.conditions.Look(v.observed, v.wanted(), v.now)
 	return v
 }
 
+// wanted is what the plan in force asks for of models.
+func (v view) wanted() conditions.Wanted {
+	w := conditions.Wanted{Places: map[string][]string{}, Without: map[string][2]string{}}
+	if v.files == nil {
+		return w
+	}
+	for _, m := range v.files.Models {
+		state, reason := v.out(m)
+		if state == "" {
+			for _, p := range v.serving.PartitionsOf(m.Name) {
+				w.Places[m.Name] = append(w.Places[m.Name], p.GetId())
+			}
+			state, reason = api.ModelUnplaced, unplaced(v.serving.Plan.Plan, m.Name)
+		}
+		if len(w.Places[m.Name]) == 0 {
+			w.Without[m.Name] = [2]string{string(state), reason}
+		}
+	}
+	return w
+}
+
 func (v view) model(m *repo.Model) api.Model {
-	out := api.Model{Name: m.Name, Revision: m.Digest, Profiles: []api.Profile{}}
+	out := api.Model{Name: m.Name, Revision: m.Digest, Profiles: []api.Profile{}, Conditions: v.conditions.Of(conditions.Model, m.Name)}
 	if err := m.Err(); err != nil {
 		out.Versions = versions(m.Versions)
 		out.State, out.StateReason = api.ModelInvalid, err.Error()
@@ -243,20 +270,57 @@ func (c *Control) GPUs() []api.GPU {
 	return all
 }
 
+// Partitions lists those of the serving plan, by GPU, then the old servers that are
+// to go.
+func (c *Control) Partitions() []api.Partition {
+	v := c.view()
+	all := []api.Partition{}
+	for _, p := range v.serving.GetPartitions() {
+		all = append(all, v.partition(p))
+	}
+	for _, s := range v.observed.Partitions {
+		if s.Retiring {
+			one := api.Partition{ID: s.ID, Retiring: true, Models: []string{}, Conditions: []api.Condition{}}
+			observed(&one, s)
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// Partition is one of the serving plan; ErrNotFound where it has none of the name.
+func (c *Control) Partition(id string) (api.Partition, error) {
+	v := c.view()
+	for _, p := range v.serving.GetPartitions() {
+		if p.GetId() == id {
+			return v.partition(p), nil
+		}
+	}
+	return api.Partition{}, fmt.Errorf("%w: the serving plan has no partition %q; tritonctl partition ls shows those there are", ErrNotFound, id)
+}
+
 func (v view) partition(p *policy.Partition) api.Partition {
 	out := api.Partition{
-		ID: p.GetId(), ThreadPercentage: int(p.GetThreadPercentage()), MemoryLimitBytes: p.GetMemoryLimitBytes(),
-		Rank: int(p.GetRank()), Reason: "not started", Models: []string{},
-		BusyShare: 1 - v.c.recorder.PartitionStatistics(p.GetId(), v.now).GetIdleShare(),
+		ID: p.GetId(), GPU: p.GPU(), ThreadPercentage: int(p.GetThreadPercentage()), MemoryLimitBytes: p.GetMemoryLimitBytes(),
+		Rank: int(p.GetRank()), Reason: "not started", Models: []string{}, Serving: []string{},
+		BusyShare: 1 - v.c.recorder.PartitionStatistics(p.GetId(), v.now).GetIdleShare(), Conditions: []api.Condition{},
 	}
 	for _, i := range p.GetInstances() {
 		out.Models = append(out.Models, i.GetModel())
 	}
 	if s, ok := v.states[p.GetId()]; ok {
-		out.Up, out.Reason = s.Up, s.Reason
-		out.GRPC, out.HTTP, out.Metrics = s.Endpoint.GRPC, s.Endpoint.HTTP, s.Endpoint.Metrics
+		observed(&out, s)
+		out.Conditions = v.conditions.Of(conditions.Partition, p.GetId())
 	}
 	return out
+}
+
+// observed writes down what is known of a partition's server.
+func observed(out *api.Partition, s apply.PartitionState) {
+	out.Up, out.Reason, out.Restarts, out.Started, out.Log = s.Up, s.Reason, s.Restarts, s.Begin, s.Log
+	out.GRPC, out.HTTP, out.Metrics = s.Endpoint.GRPC, s.Endpoint.HTTP, s.Endpoint.Metrics
+	out.SharesEnforced, out.ShareReason = s.SharesEnforced, s.ShareReason
+	out.Serving = append([]string{}, s.Models...)
 }
 
 func late(l policy.LatePolicy) string {

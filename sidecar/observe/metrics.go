@@ -195,6 +195,7 @@ type PlanMetrics struct {
 	up       *prometheus.GaugeVec
 	advice   *prometheus.GaugeVec
 	idle     *prometheus.GaugeVec
+	apart    conditionCollector
 }
 
 // NewPlanMetrics registers the collectors of the plan path; a nil registry
@@ -217,7 +218,7 @@ func NewPlanMetrics(registry prometheus.Registerer) (*PlanMetrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up, m.advice, m.idle} {
+	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up, m.advice, m.idle, &m.apart} {
 		errs = append(errs, registry.Register(c))
 	}
 	return m, errors.Join(errs...)

@@ -22,6 +22,7 @@ import (
 	"github.com/conch-serving/conch/tritonctl/cmd/gpu"
 	"github.com/conch-serving/conch/tritonctl/cmd/merge"
 	"github.com/conch-serving/conch/tritonctl/cmd/model"
+	"github.com/conch-serving/conch/tritonctl/cmd/partition"
 	"github.com/conch-serving/conch/tritonctl/cmd/plan"
 	"github.com/conch-serving/conch/tritonctl/cmd/policy"
 	"github.com/conch-serving/conch/tritonctl/cmd/record"
@@ -58,18 +59,24 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
 5 somebody else changed it first, 6 refused (an invalid plan, say).`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			if err := output.Check(f.Format); err != nil {
 				return fmt.Errorf("%w: %w", factory.ErrUsage, err)
 			}
+			if f.Timeout < 0 {
+				return fmt.Errorf("%w: --timeout %v is negative", factory.ErrUsage, f.Timeout)
+			}
+			c.SetContext(f.Bound(c.Context()))
 			return nil
 		},
 	}
 	root.PersistentFlags().StringVar(&f.Address, "admin", "", "admin address, unix:///path or http://host:port (default $CONCH_ADMIN, else "+client.DefaultAddress+", else this user's)")
-	root.PersistentFlags().StringVarP(&f.Format, "output", "o", "table", "output format: table, json or yaml")
+	root.PersistentFlags().StringVarP(&f.Format, "output", "o", "table", "output format: "+strings.Join(output.Formats(), ", "))
+	root.PersistentFlags().DurationVar(&f.Timeout, "timeout", 0, "give up after this time, such as 30s (default: wait)")
+	root.PersistentFlags().BoolVarP(&f.Yes, "yes", "y", false, "confirm beforehand what disturbs requests or changes what serves")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats(), cobra.ShellCompDirectiveNoFileComp))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", factory.ErrUsage, err) })
-	root.AddCommand(repo.New(f), model.New(f), plan.New(f), policy.New(f), gpu.New(f), release.New(f), events.New(f), version.New(f),
+	root.AddCommand(repo.New(f), model.New(f), partition.New(f), plan.New(f), policy.New(f), gpu.New(f), release.New(f), events.New(f), version.New(f),
 		simulate.New(f), record.New(f), replay.New(f), advise.New(f), estimate.New(f), calibrate.New(f), merge.New(f))
 	root.SetIn(f.In)
 	root.SetOut(f.Out)
@@ -126,6 +133,9 @@ func Run(ctx context.Context, f *factory.Factory, args []string) int {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		fmt.Fprintln(f.Err, "tritonctl: interrupted; there is no result")
 		return ExitFailed
+	}
+	if f.Timeout > 0 && errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within --timeout %v; what was ordered may still be done, tritonctl events says so", f.Timeout)
 	}
 	var answered *api.Error
 	if errors.As(err, &answered) {

@@ -99,6 +99,7 @@ func (w *world) Model(ctx context.Context, name string) (api.Model, error) {
 	models, _ := w.Models(ctx)
 	for _, m := range models {
 		if m.Name == name {
+			m.Conditions = conditions(api.ConditionReady, "")
 			m.Profiles = []api.Profile{{GPUType: "A100", Source: "calibrated", Usable: true, Points: []api.ProfilePoint{{Batch: 4, ThreadPercentage: 100, LatencySeconds: .0062, LatencyUpperSeconds: .0064, Observations: 12}}}}
 			return m, nil
 		}
@@ -106,9 +107,50 @@ func (w *world) Model(ctx context.Context, name string) (api.Model, error) {
 	return api.Model{}, &api.Error{Code: api.CodeNotFound, Message: `model "` + name + `" is not in the repository; see tritonctl model ls`}
 }
 
-func (w *world) GPUs(context.Context) ([]api.GPU, error) {
-	return []api.GPU{{ID: "gpu0", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Partitions: []api.Partition{
-		{ID: "gpu0", ThreadPercentage: 100, Up: true, GRPC: "127.0.0.1:9001", Models: []string{"counter"}, BusyShare: .25}}}}, nil
+// conditions are those of something that is ready, or of which one other condition
+// holds for a reason.
+func conditions(holds api.ConditionType, message string) []api.Condition {
+	all := []api.Condition{
+		{Type: api.ConditionReady, Since: at(1)}, {Type: api.ConditionProgressing, Since: at(1)}, {Type: api.ConditionDegraded, Since: at(1)},
+	}
+	for i := range all {
+		if all[i].Type == holds {
+			all[i].Holds, all[i].Message = true, message
+			if message != "" {
+				all[i].Reason, all[i].Attempts, all[i].RetryAt = "failing", 3, at(30)
+			}
+		}
+	}
+	return all
+}
+
+func (w *world) GPUs(ctx context.Context) ([]api.GPU, error) {
+	partitions, err := w.Partitions(ctx)
+	return []api.GPU{{ID: "gpu0", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Partitions: partitions[:1]}, {ID: "gpu1", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Partitions: partitions[1:2]}}, err
+}
+
+func (w *world) Partitions(context.Context) ([]api.Partition, error) {
+	return []api.Partition{
+		{
+			ID: "gpu0", GPU: "gpu0", ThreadPercentage: 100, Up: true, GRPC: "127.0.0.1:9001", Models: []string{"counter"}, Serving: []string{"counter"}, BusyShare: .25,
+			Started: at(1), Restarts: 2, Log: "/var/lib/conch/servers/gpu0/log", ShareReason: "the GPU is emulated", Conditions: conditions(api.ConditionReady, ""),
+		},
+		{
+			ID: "gpu1", GPU: "gpu1", ThreadPercentage: 40, Up: true, GRPC: "127.0.0.1:9002", Models: []string{"vgg"}, Serving: []string{}, Started: at(1),
+			Conditions: conditions(api.ConditionDegraded, "vgg: no module named torch"),
+		},
+		{ID: "gpu1", Retiring: true, Up: true, Models: []string{}, Serving: []string{"vgg"}, Conditions: []api.Condition{}},
+	}, nil
+}
+
+func (w *world) Partition(ctx context.Context, id string) (api.Partition, error) {
+	all, _ := w.Partitions(ctx)
+	for _, p := range all {
+		if p.ID == id {
+			return p, nil
+		}
+	}
+	return api.Partition{}, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("not found: the serving plan has no partition %q; tritonctl partition ls shows those there are", id)}
 }
 
 func (w *world) GPUAdvice(context.Context) (api.GPUAdvice, error) {

@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -37,8 +38,9 @@ var ErrUsage = errors.New("usage")
 type Factory struct {
 	In       io.Reader
 	Out, Err io.Writer
-	// OutTerminal and ErrTerminal say whether a person reads the stream.
-	OutTerminal, ErrTerminal bool
+	// OutTerminal and ErrTerminal say whether a person reads the stream, InTerminal
+	// whether one can answer.
+	OutTerminal, ErrTerminal, InTerminal bool
 	// Getenv reads the environment.
 	Getenv func(string) string
 	// Open shows a file to the person, in their browser.
@@ -50,8 +52,13 @@ type Factory struct {
 	Address string
 	// Format is -o.
 	Format string
+	// Timeout is --timeout; 0 waits for as long as it takes.
+	Timeout time.Duration
+	// Yes is --yes: what disturbs is confirmed beforehand.
+	Yes bool
 
-	step string // what Step has written last
+	step   string // what Step has written last
+	cancel context.CancelFunc
 }
 
 // New makes the factory of the running process.
@@ -64,6 +71,7 @@ func New() *Factory {
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		OutTerminal: term.IsTerminal(int(os.Stdout.Fd())),
 		ErrTerminal: term.IsTerminal(int(os.Stderr.Fd())),
+		InTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		Getenv:      os.Getenv,
 		Open:        func(path string) error { return exec.Command("xdg-open", path).Run() },
 		Author:      author,
@@ -99,7 +107,7 @@ func (f *Factory) Print(value any, table func(*output.Table)) error {
 }
 
 // Show asks the conch of f and prints the answer; most commands are this.
-func Show[T any](ctx context.Context, f *Factory, ask func(*client.Client, context.Context) (T, error), draw func(*output.Table, T)) error {
+func Show[T any](ctx context.Context, f *Factory, ask Ask[T], draw func(*output.Table, T)) error {
 	conch, err := f.Client()
 	if err != nil {
 		return err
@@ -139,6 +147,16 @@ func ModelNames(f *Factory) cobra.CompletionFunc {
 	return Complete(f, (*client.Client).Models, func(m api.Model) string { return m.Name })
 }
 
+// PartitionNames completes the name of a partition.
+func PartitionNames(f *Factory) cobra.CompletionFunc {
+	return Complete(f, (*client.Client).Partitions, func(p api.Partition) string { return p.ID })
+}
+
+// GPUNames completes the id of a GPU.
+func GPUNames(f *Factory) cobra.CompletionFunc {
+	return Complete(f, (*client.Client).GPUs, func(g api.GPU) string { return g.ID })
+}
+
 // PolicyNames completes the name of a policy.
 func PolicyNames(f *Factory) cobra.CompletionFunc {
 	return Complete(f, (*client.Client).Policies, func(p api.Policy) string { return p.Name })
@@ -161,8 +179,19 @@ func (f *Factory) Step(format string, args ...any) {
 	}
 }
 
-// Done wipes what Step has written.
+// Bound gives ctx the end that --timeout says; Done ends it.
+func (f *Factory) Bound(ctx context.Context) context.Context {
+	if f.Timeout > 0 {
+		ctx, f.cancel = context.WithTimeout(ctx, f.Timeout)
+	}
+	return ctx
+}
+
+// Done wipes what Step has written, and ends what Bound began.
 func (f *Factory) Done() {
+	if f.cancel != nil {
+		defer f.cancel()
+	}
 	if f.step != "" {
 		f.step = ""
 		fmt.Fprint(f.Err, "\r\x1b[K")

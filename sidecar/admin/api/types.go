@@ -78,6 +78,8 @@ type Model struct {
 	LatencyP99Seconds    float64   `json:"latency_p99_seconds"`
 	Queued               int       `json:"queued"`
 	Profiles             []Profile `json:"profiles,omitempty"`
+	// Conditions are those of the model: ready, progressing, degraded.
+	Conditions []Condition `json:"conditions"`
 	// DeclaredAlphaSeconds and DeclaredBetaSeconds are models.NAME.profile of conch.yaml.
 	DeclaredAlphaSeconds float64 `json:"declared_alpha_seconds,omitempty"`
 	DeclaredBetaSeconds  float64 `json:"declared_beta_seconds,omitempty"`
@@ -115,16 +117,33 @@ type GPU struct {
 
 // Partition is a share of a GPU served by one Triton process.
 type Partition struct {
-	ID               string   `json:"id"`
-	ThreadPercentage int      `json:"thread_percentage"`
-	MemoryLimitBytes uint64   `json:"memory_limit_bytes,omitempty"`
-	Rank             int      `json:"rank"`
-	Up               bool     `json:"up"`
-	Reason           string   `json:"reason,omitempty"`
-	GRPC             string   `json:"grpc"`
-	HTTP             string   `json:"http"`
-	Metrics          string   `json:"metrics"`
-	Models           []string `json:"models"`
+	ID               string `json:"id"`
+	GPU              string `json:"gpu"`
+	ThreadPercentage int    `json:"thread_percentage"`
+	MemoryLimitBytes uint64 `json:"memory_limit_bytes,omitempty"`
+	Rank             int    `json:"rank"`
+	// SharesEnforced says whether MPS holds the process to its share; ShareReason why
+	// not.
+	SharesEnforced bool   `json:"shares_enforced"`
+	ShareReason    string `json:"share_reason,omitempty"`
+	Up             bool   `json:"up"`
+	Reason         string `json:"reason,omitempty"`
+	GRPC           string `json:"grpc"`
+	HTTP           string `json:"http"`
+	Metrics        string `json:"metrics"`
+	// Models are those that the plan wants there, Serving those that it serves.
+	Models  []string `json:"models"`
+	Serving []string `json:"serving"`
+	// Retiring: an old server, which serves until enough new places are ready and goes
+	// then. It has no conditions.
+	Retiring   bool        `json:"retiring,omitempty"`
+	Conditions []Condition `json:"conditions"`
+	// Restarts counts those of its server that nobody ordered; Started is when this
+	// one did.
+	Restarts int       `json:"restarts"`
+	Started  time.Time `json:"started,omitzero"`
+	// Log is the file of its output on conch's machine; empty where there is none.
+	Log string `json:"log,omitempty"`
 	// BusyShare is the fraction of the statistics window spent executing.
 	BusyShare float64 `json:"busy_share"`
 }

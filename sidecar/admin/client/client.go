@@ -87,6 +87,16 @@ func (c *Client) GPUs(ctx context.Context) ([]api.GPU, error) {
 	return get[[]api.GPU](ctx, c, "/v1/gpus")
 }
 
+// Partitions lists the partitions of the serving plan, and old servers that are to go.
+func (c *Client) Partitions(ctx context.Context) ([]api.Partition, error) {
+	return get[[]api.Partition](ctx, c, "/v1/partitions")
+}
+
+// Partition gives one partition of the serving plan.
+func (c *Client) Partition(ctx context.Context, id string) (api.Partition, error) {
+	return get[api.Partition](ctx, c, "/v1/partitions/"+url.PathEscape(id))
+}
+
 // GPUAdvice says whether the load of late wants more or fewer GPUs.
 func (c *Client) GPUAdvice(ctx context.Context) (api.GPUAdvice, error) {
 	return get[api.GPUAdvice](ctx, c, "/v1/gpus/advice")

@@ -7,17 +7,20 @@ import "github.com/conch-serving/conch/sidecar/admin/api"
 
 // Kinds of event.
 const (
-	Started         api.EventKind = "started"
-	PlanApplied     api.EventKind = "plan_applied"
-	PlanProposed    api.EventKind = "plan_proposed"
-	PlanHeld        api.EventKind = "plan_held"
-	PlanRejected    api.EventKind = "plan_rejected"
-	PlanFailed      api.EventKind = "plan_failed"
-	ApplyFailed     api.EventKind = "apply_failed"
-	PolicyChanged   api.EventKind = "policy_changed"
-	PolicyState     api.EventKind = "policy_state"
-	PartitionUp     api.EventKind = "partition_up"
-	PartitionDown   api.EventKind = "partition_down"
+	Started       api.EventKind = "started"
+	PlanApplied   api.EventKind = "plan_applied"
+	PlanProposed  api.EventKind = "plan_proposed"
+	PlanHeld      api.EventKind = "plan_held"
+	PlanRejected  api.EventKind = "plan_rejected"
+	PlanFailed    api.EventKind = "plan_failed"
+	ApplyFailed   api.EventKind = "apply_failed"
+	PolicyChanged api.EventKind = "policy_changed"
+	PolicyState   api.EventKind = "policy_state"
+	PartitionUp   api.EventKind = "partition_up"
+	PartitionDown api.EventKind = "partition_down"
+	// Degraded: a model fails to load somewhere; Recovered: it no longer does.
+	Degraded        api.EventKind = "degraded"
+	Recovered       api.EventKind = "recovered"
 	Repository      api.EventKind = "repository_imported"
 	ModelLoaded     api.EventKind = "model_loaded"
 	ModelUnloaded   api.EventKind = "model_unloaded"
@@ -33,7 +36,7 @@ const (
 // Grave reports whether an operator should look at events of a kind.
 func Grave(kind api.EventKind) bool {
 	switch kind {
-	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown:
+	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, Degraded:
 		return true
 	}
 	return false

@@ -18,14 +18,11 @@ import (
 
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return factory.Watchable(f, &cobra.Command{
 		Use:   "ls",
 		Short: "List the GPUs with their partitions",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return factory.Show(c.Context(), f, (*client.Client).GPUs, draw)
-		},
-	}
+	}, func([]string) factory.Ask[[]api.GPU] { return (*client.Client).GPUs }, draw)
 }
 
 func draw(t *output.Table, gpus []api.GPU) {

@@ -13,22 +13,21 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/tritonctl/conditions"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
 
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return factory.Watchable(f, &cobra.Command{
 		Use:               "get MODEL",
-		Short:             "Show one model with its profile",
+		Short:             "Show one model with its conditions and profiles",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: factory.ModelNames(f),
-		RunE: func(c *cobra.Command, args []string) error {
-			ask := func(conch *client.Client, ctx context.Context) (api.Model, error) { return conch.Model(ctx, args[0]) }
-			return factory.Show(c.Context(), f, ask, draw)
-		},
-	}
+	}, func(args []string) factory.Ask[api.Model] {
+		return func(conch *client.Client, ctx context.Context) (api.Model, error) { return conch.Model(ctx, args[0]) }
+	}, draw)
 }
 
 func draw(t *output.Table, m api.Model) {
@@ -53,6 +52,7 @@ func draw(t *output.Table, m api.Model) {
 	}
 	t.Row("latency", latency)
 	t.Row("mean batch", output.Mean(m.MeanBatch))
+	conditions.Draw(t, m.Conditions)
 	for _, p := range m.Profiles {
 		state := "usable"
 		if !p.Usable {

@@ -17,14 +17,11 @@ import (
 
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return factory.Watchable(f, &cobra.Command{
 		Use:   "ls",
 		Short: "List the models with their load and latency",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return factory.Show(c.Context(), f, (*client.Client).Models, draw)
-		},
-	}
+	}, func([]string) factory.Ask[[]api.Model] { return (*client.Client).Models }, draw)
 }
 
 func draw(t *output.Table, models []api.Model) {

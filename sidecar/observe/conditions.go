@@ -1,0 +1,56 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package observe
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Condition is one thing that holds, or does not, of a partition or a model.
+type Condition struct {
+	// Kind is partition or model.
+	Kind, Name, Type string
+	Holds            bool
+}
+
+// Conditions tells all conditions there are, and whether what is observed differs
+// from what is desired.
+func (m *PlanMetrics) Conditions(all []Condition, differs bool) {
+	m.apart.mu.Lock()
+	defer m.apart.mu.Unlock()
+	m.apart.all, m.apart.differs = all, differs
+}
+
+// conditionCollector exports the conditions of one look together: a scrape must
+// not see half of them.
+type conditionCollector struct {
+	mu      sync.Mutex
+	all     []Condition
+	differs bool
+}
+
+func conditionDescriptions() (condition, differs *prometheus.Desc) {
+	return prometheus.NewDesc("conch_condition", "1 while a condition (ready, progressing, degraded) holds of a partition or a model.", []string{"kind", "name", "type"}, nil),
+		prometheus.NewDesc("conch_observed_differs", "1 while what is observed of servers and models is not what the plan in force asks for.", nil, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c *conditionCollector) Describe(out chan<- *prometheus.Desc) {
+	condition, differs := conditionDescriptions()
+	out <- condition
+	out <- differs
+}
+
+// Collect implements prometheus.Collector.
+func (c *conditionCollector) Collect(out chan<- prometheus.Metric) {
+	condition, differs := conditionDescriptions()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out <- prometheus.MustNewConstMetric(differs, prometheus.GaugeValue, truth(c.differs))
+	for _, one := range c.all {
+		out <- prometheus.MustNewConstMetric(condition, prometheus.GaugeValue, truth(one.Holds), one.Kind, one.Name, one.Type)
+	}
+}
