@@ -221,7 +221,7 @@ func (b *bench) estimatorSpeed(_ context.Context, r *figure.Report) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(directory) //nolint:errcheck // temporary
+	defer os.RemoveAll(directory)
 	slowest, name := 0.0, ""
 	var all []float64
 	for _, file := range files {

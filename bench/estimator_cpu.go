@@ -42,7 +42,7 @@ func (b *bench) estimatorCPU(ctx context.Context, r *figure.Report) (err error) 
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(repository) //nolint:errcheck // temporary
+	defer os.RemoveAll(repository)
 	triton, err := rig.StartServer(ctx, rig.ServerOptions{Server: b.server, Repository: repository})
 	if err != nil {
 		return err

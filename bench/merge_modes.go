@@ -134,7 +134,7 @@ func (b *bench) mergeAnalyze(ctx context.Context, r *figure.Report) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	defer os.RemoveAll(dir)
 	b.say("analyze: writing two encoders of 436 MB")
 	p := pairs(false)
 	members, err := p[slices.IndexFunc(p, func(x pairOf) bool { return x.name == "bert.layers8" })].write(dir)
@@ -182,7 +182,7 @@ func (b *bench) mergePair(ctx context.Context, r *figure.Report, python string, 
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	defer os.RemoveAll(dir)
 	b.say(p.name + ": writing and analysing")
 	members, err := p.write(dir)
 	if err != nil {

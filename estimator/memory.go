@@ -53,11 +53,11 @@ func activations(r *shape.Result, inputs []*shape.Tensor) float64 {
 	for i := range buffer {
 		buffer[i] = i
 	}
-	live, peak := 0.0, 0.0
+	live := 0.0
 	for _, t := range inputs {
 		live += round(t.Bytes())
 	}
-	peak = live
+	peak := live
 	dying := make([][]int, len(r.Steps)+1)
 	for i := range r.Steps {
 		s := &r.Steps[i]

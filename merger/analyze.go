@@ -291,7 +291,7 @@ func (a *Analysis) firstDifference() string {
 		said = fmt.Sprintf("%s parts at %s (%s)", g.Name, nameOf(n), n.Op)
 		for _, name := range n.Inputs {
 			if g.model.Graph.Initializer(name) != nil && !all[g.values[name]] {
-				said += fmt.Sprintf(", whose weight %s is its own", name)
+				said = fmt.Sprintf("%s, whose weight %s is its own", said, name)
 				break
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/conch-serving/conch/internal/onnx"
 	"github.com/conch-serving/conch/merger/rows"
@@ -243,10 +244,11 @@ func (b *fusing) tensor(name string, kind onnx.DataType, dims []int64, elements 
 }
 
 func (b *fusing) ints(values ...int64) string {
-	name := "merge/ints"
+	parts := []string{"merge/ints"}
 	for _, v := range values {
-		name += "." + strconv.FormatInt(v, 10)
+		parts = append(parts, strconv.FormatInt(v, 10))
 	}
+	name := strings.Join(parts, ".")
 	if len(values) <= 4 {
 		if b.out.model.Graph.Initializer(name) != nil {
 			return name

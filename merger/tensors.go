@@ -39,8 +39,8 @@ type derived struct {
 
 // Reader computes or reads the tensor.
 func (d *derived) Reader(t *onnx.Tensor) (io.Reader, error) {
-	if make := d.made[t]; make != nil {
-		b, err := make()
+	if made := d.made[t]; made != nil {
+		b, err := made()
 		return bytes.NewReader(b), err
 	}
 	return d.owners.Reader(t)

@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// ErrStale: a derived model was made of members that are others by now.
+// ErrStale says that a derived model was made of members that are others by now.
 var ErrStale = errors.New("a member changed since the derived model was made")
 
 // Derivation says what a derived model was made of: which recipe, from which content.

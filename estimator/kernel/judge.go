@@ -33,7 +33,7 @@ func ReadAll(fsys fs.FS) ([]Measurement, error) {
 			return nil, err
 		}
 		some, err := ReadMeasurements(f, &g)
-		f.Close()
+		_ = f.Close() // it was only read
 		if err != nil {
 			return nil, fmt.Errorf("kernel: %s: %w", name, err)
 		}

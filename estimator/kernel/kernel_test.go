@@ -37,7 +37,7 @@ func TestTheShippedModelKnowsItsMeasurements(t *testing.T) {
 	require.NoError(t, err)
 	f, err := os.Open("../data/t4/kernels.csv")
 	require.NoError(t, err)
-	defer f.Close()
+	defer func() { require.NoError(t, f.Close()) }()
 	all, err := kernel.ReadMeasurements(f, &t4)
 	require.NoError(t, err)
 	within := 0

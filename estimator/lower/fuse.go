@@ -18,7 +18,7 @@ type Runtime struct {
 	Launch, Fixed float64
 }
 
-// The runtimes. Launch and Fixed are priors: a bundle of calibration replaces them.
+// ONNXRuntime is Triton's usual backend for ONNX. Its Launch and Fixed are priors: a bundle of calibration replaces them.
 func ONNXRuntime() Runtime {
 	return Runtime{Name: "onnxruntime", Epilogue: true, Launch: 4.5e-6, Fixed: 60e-6}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 )
 
 // Stack is a weighted mean of three regressors, with the error that it had on samples left out (USHER, section 3.2).
@@ -69,7 +70,7 @@ func Fit(s *Samples, o Options) (*Stack, error) {
 	if len(groups) == 0 {
 		groups = make([]string, len(s.X))
 		for i := range groups {
-			groups[i] = fmt.Sprint(i % o.Folds)
+			groups[i] = strconv.Itoa(i % o.Folds)
 		}
 	}
 	names := slices.Compact(slices.Sorted(slices.Values(groups)))

@@ -7,11 +7,11 @@ package onnx
 type Encoding int
 
 const (
-	// NoData: the file has no elements for the tensor, which is valid only for one without elements.
+	// NoData says that the file has no elements for the tensor, which is valid only for one without elements.
 	NoData Encoding = iota
-	// Raw: the elements one after another, little-endian.
+	// Raw says that the elements follow one after another, little-endian.
 	Raw
-	// Message: the range is the tensor's message, whose typed fields hold the elements. Reader and Data decode them.
+	// Message says that the range is the tensor's message, whose typed fields hold the elements. Reader and Data decode them.
 	Message
 )
 

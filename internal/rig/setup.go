@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,11 +95,11 @@ func (s ConchSetup) String() string {
 	if s.Discipline == "" {
 		return "late: drop"
 	}
-	text := "late: drop, discipline " + s.Discipline
-	for name, value := range s.Parameters {
-		text += fmt.Sprintf(", %s %s", name, value)
+	parts := []string{"late: drop", "discipline " + s.Discipline}
+	for _, name := range slices.Sorted(maps.Keys(s.Parameters)) {
+		parts = append(parts, fmt.Sprintf("%s %s", name, s.Parameters[name]))
 	}
-	return text
+	return strings.Join(parts, ", ")
 }
 
 func (s ConchSetup) start(ctx context.Context, c *Contest) (running, error) {

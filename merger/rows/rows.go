@@ -17,9 +17,9 @@ type State int
 const (
 	// Nothing is known of the value.
 	Nothing State = iota
-	// Constant: the value is the same whatever the rows hold. It may depend on how many there are and on other sizes.
+	// Constant says that the value is the same whatever the rows hold. It may depend on how many there are and on other sizes.
 	Constant
-	// Rows: axis 0 is the batch, or a multiple of it in the order of the rows; what is at a row depends on that row alone.
+	// Rows says that axis 0 is the batch, or a multiple of it in the order of the rows; what is at a row depends on that row alone.
 	Rows
 )
 

@@ -166,7 +166,7 @@ func reshape(u *use) ([]Fact, error) {
 		if i == 0 && (d.Unknown || d.batches() != 1) {
 			return nil, fmt.Errorf("axis 0 of the new shape is not the batch: %v", d)
 		}
-		if i > 0 && d.Unknown && !(keeps && i == guess) {
+		if i > 0 && d.Unknown && (!keeps || i != guess) {
 			return nil, fmt.Errorf("dimension %d of the new shape is not known", i)
 		}
 	}

@@ -91,10 +91,10 @@ func TestTheSameTwice(t *testing.T) {
 // A plan that serves as well as any stays, however many others do.
 func TestWhatServesWellStays(t *testing.T) {
 	b := packtest.World(2).Line("a", 1, 4, 100, 50).Line("b", 1, 4, 100, 50)
-	b.Snapshot.ChangeCost = &policy.ChangeCost{DefaultLoadSeconds: 1, PartitionStartSeconds: 2}
+	b.ChangeCost = &policy.ChangeCost{DefaultLoadSeconds: 1, PartitionStartSeconds: 2}
 	first := ask(t, b.Snapshot, 40)
-	b.Snapshot.Current = first
-	b.Snapshot.Revision++
+	b.Current = first
+	b.Revision++
 	again := ask(t, b.Snapshot, 40)
 	require.Len(t, again.GetPartitions(), len(first.GetPartitions()))
 	for i, p := range first.GetPartitions() {

@@ -217,20 +217,19 @@ func (r *run) step(model string, left float64) float64 {
 	if limit := r.f.Rule(model).MaxInstances; limit > 0 && r.placed[model] >= int(limit) {
 		return 0
 	}
-	served := 0.0
 	for _, gpuType := range r.types(model) {
 		ideal := r.ideal(model, gpuType, left)
-		if served = r.findBestFit(model, gpuType, ideal, left); served > 0 {
+		if served := r.findBestFit(model, gpuType, ideal, left); served > 0 {
 			return served
 		}
 	}
-	if served = r.share(model, left); served > 0 {
+	if served := r.share(model, left); served > 0 {
 		return served
 	}
 	// Readjust: nothing of the ideal size is left. The largest piece that can serve some of it takes what it can.
 	for _, gpuType := range r.types(model) {
 		for i := len(r.set.sizes) - 1; i >= 0; i-- {
-			if served = r.findBestFit(model, gpuType, r.set.sizes[i], left); served > 0 {
+			if served := r.findBestFit(model, gpuType, r.set.sizes[i], left); served > 0 {
 				return served
 			}
 		}

@@ -6,7 +6,6 @@ package gpulet
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -135,13 +134,4 @@ func read(s *policy.Snapshot) (*settings, error) {
 		set.most = 2
 	}
 	return set, nil
-}
-
-// fits is the smallest size that is at least so much; 100 where none is.
-func (s *settings) fits(share uint32) uint32 {
-	i, _ := slices.BinarySearch(s.sizes, share)
-	if i == len(s.sizes) {
-		return s.sizes[len(s.sizes)-1]
-	}
-	return s.sizes[i]
 }

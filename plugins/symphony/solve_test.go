@@ -4,8 +4,8 @@
 package symphony
 
 import (
-	"fmt"
 	"math"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +18,7 @@ func small(t *rapid.T) *problem {
 	history := rapid.Bool().Draw(t, "in force")
 	for i := range rapid.IntRange(1, 6).Draw(t, "units") {
 		u := unit{
-			models: []string{fmt.Sprint(i)}, rate: float64(rapid.IntRange(0, 20).Draw(t, "rate")), static: float64(rapid.IntRange(1, 20).Draw(t, "static")),
+			models: []string{strconv.Itoa(i)}, rate: float64(rapid.IntRange(0, 20).Draw(t, "rate")), static: float64(rapid.IntRange(1, 20).Draw(t, "static")),
 			dynamic: float64(rapid.IntRange(0, 9).Draw(t, "dynamic")), cost: float64(rapid.IntRange(1, 5).Draw(t, "cost")), was: -1,
 		}
 		if history {

@@ -134,7 +134,7 @@ func TestDisruptionIsBounded(t *testing.T) {
 	free := plan(t, b)
 	require.ElementsMatch(t, [][]string{{"a", "b"}, {"c", "d"}}, models(free))
 	held := plan(t, b, "max_disruption", "19")
-	require.ElementsMatch(t, models(b.Snapshot.GetCurrent()), models(held), "two models move for 20 s")
+	require.ElementsMatch(t, models(b.GetCurrent()), models(held), "two models move for 20 s")
 	require.ElementsMatch(t, models(free), models(plan(t, b, "max_disruption", "20")))
 	require.Equal(t, b.Current.GetSubClusters(), held.GetSubClusters(), "names and GPUs stay")
 }

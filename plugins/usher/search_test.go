@@ -6,6 +6,7 @@ package usher
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,7 +44,7 @@ func TestPlacementOfFigure3(t *testing.T) {
 		used := 0.0
 		for i, d := range c.divided {
 			o := &option{replicas: 1 + d, compute: .1, memory: memory[i][d], needs: []need{{fits: true, share: 10, memory: memory[i][d], goodput: 100}}}
-			choices = append(choices, choice{&model{name: fmt.Sprint(i), workload: 100}, o})
+			choices = append(choices, choice{&model{name: strconv.Itoa(i), workload: 100}, o})
 			used += float64(o.replicas) * o.memory
 		}
 		p := r.place(1, choices)

@@ -102,7 +102,7 @@ func (d *Dispatcher) elsewhere(c *call) *route {
 	}
 	c.req.Model, c.req.Version, c.req.Parameters = c.asked.name, c.asked.version, c.asked.parameters
 	route, asked, err := d.resolve(c.ctx, c.req, 2)
-	if err != nil || route.model.name == c.model.name {
+	if err != nil || route.name == c.model.name {
 		return nil
 	}
 	c.asked, c.model, c.tally = asked, route.model, route.tallyOf(c.req.Version)

@@ -208,7 +208,7 @@ func (q *queues) remove(p *router.Process) {
 	q.do(func(s *queue.Scheduler) error {
 		q.retired[p] = true
 		if s.RemovePartition(q.now(), id) != nil {
-			return nil // busy: completed comes back to it
+			return nil //nolint:nilerr // busy: completed comes back to it
 		}
 		delete(q.retired, p)
 		delete(q.ids, p)

@@ -61,7 +61,7 @@ func Judge(s *policy.Snapshot, d *Diff, current, next *policy.Plan, now, then *p
 	}
 	if j.Lost = Lost(s, current, next); len(j.Lost) > 0 {
 		j.Verdict = VerdictConsent
-		j.Text = fmt.Sprintf("%s would no longer be served, and clients use it; apply it yourself if that is wanted", strings.Join(j.Lost, ", "))
+		j.Text = strings.Join(j.Lost, ", ") + " would no longer be served, and clients use it; apply it yourself if that is wanted"
 		return j
 	}
 	if now == nil || then == nil || len(now.GetViolations()) > 0 || len(then.GetViolations()) > 0 {

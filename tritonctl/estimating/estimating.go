@@ -112,7 +112,7 @@ func All(directory string) (models []*Model, problems map[string]error, err erro
 			return err
 		case d.IsDir():
 			if _, err := os.Stat(filepath.Join(path, "config.pbtxt")); err != nil {
-				return nil
+				return nil //nolint:nilerr // no model: what is below may be some
 			}
 			m, err := Find(path)
 			if err != nil {
@@ -125,7 +125,7 @@ func All(directory string) (models []*Model, problems map[string]error, err erro
 			m, err := Find(path)
 			if err != nil {
 				problems[path] = err
-				return nil
+				return nil //nolint:nilerr // told beside the others
 			}
 			models = append(models, m)
 		}

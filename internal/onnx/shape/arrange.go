@@ -4,6 +4,7 @@
 package shape
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -159,7 +160,7 @@ func qlinearConcat(c *call) ([]*Tensor, error) {
 
 func joined(c *call, in []*Tensor) ([]*Tensor, error) {
 	if len(in) == 0 || in[0] == nil {
-		return nil, fmt.Errorf("nothing to concatenate")
+		return nil, errors.New("nothing to concatenate")
 	}
 	a, ok := axis(c.node.Int("axis", 0), len(in[0].Dims))
 	if !ok {
@@ -170,7 +171,7 @@ func joined(c *call, in []*Tensor) ([]*Tensor, error) {
 	known := len(out.Dims) == 1
 	for _, x := range in {
 		if x == nil || len(x.Dims) != len(out.Dims) {
-			return nil, fmt.Errorf("concatenation of tensors of different ranks")
+			return nil, errors.New("concatenation of tensors of different ranks")
 		}
 		for i, d := range x.Dims {
 			if i != a && d != out.Dims[i] {

@@ -4,6 +4,7 @@
 package shape
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -89,7 +90,7 @@ func matmulBits(c *call) ([]*Tensor, error) {
 		return nil, err
 	}
 	if len(x.Dims) == 0 {
-		return nil, fmt.Errorf("a scalar has no rows")
+		return nil, errors.New("a scalar has no rows")
 	}
 	return tensor(x.Type, append(slices.Clone(x.Dims[:len(x.Dims)-1]), c.node.Int("N", 1))), nil
 }

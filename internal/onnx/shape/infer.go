@@ -460,7 +460,7 @@ func (r *run) scan(n *node, c *call, repeat float64) error {
 	for i, slot := range body.inputs {
 		t := c.at(i)
 		if t == nil {
-			return fmt.Errorf("Scan %q: input %d is missing", n.Name, i)
+			return fmt.Errorf("node %q (Scan): input %d is missing", n.Name, i)
 		}
 		one := *t
 		if i >= states && len(t.Dims) > 0 {

@@ -6,7 +6,6 @@ package shape
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/conch-serving/conch/internal/onnx"
 )
@@ -49,9 +48,6 @@ func (t *Tensor) Bytes() float64 {
 	}
 	return math.Ceil(t.Elements() * t.ElementBytes())
 }
-
-// known says whether the contents are.
-func (t *Tensor) known() bool { return t != nil && (t.Ints != nil || t.Floats != nil) }
 
 // dim is dimension i, counted from the end where it is negative; 1 outside.
 func (t *Tensor) dim(i int) int64 {
@@ -134,5 +130,3 @@ func product(dims []int64) int64 {
 	}
 	return n
 }
-
-func equal(a, b []int64) bool { return slices.Equal(a, b) }

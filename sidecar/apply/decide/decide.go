@@ -427,13 +427,13 @@ func (j *judgement) canary(p Partition, model string) bool {
 
 // failed reports that a model failed to load wherever it was tried.
 func (j *judgement) failed(model string) bool {
-	any := false
+	somewhere := false
 	for _, p := range j.want.Partitions {
 		if _, failed := j.failure(p.Key, model); failed {
-			any = true
+			somewhere = true
 		}
 	}
-	return any
+	return somewhere
 }
 
 // load begins as many loads as a server takes at a time, those under way first.

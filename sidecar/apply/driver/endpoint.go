@@ -230,18 +230,6 @@ func (e *endpoint) tell() {
 	e.changed = make(chan struct{})
 }
 
-// lifetime is the present one, or one that is over.
-func (e *endpoint) lifetime() *lifetime {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.life != nil {
-		return e.life
-	}
-	dead := &lifetime{over: make(chan struct{}), reason: e.reason}
-	close(dead.over)
-	return dead
-}
-
 // awaitUp waits until the server answers.
 func (e *endpoint) awaitUp(ctx context.Context) (*lifetime, error) {
 	var life *lifetime

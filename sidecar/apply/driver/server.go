@@ -107,7 +107,7 @@ func errorsAbout(path string, mark int64, model string) string {
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	info, err := f.Stat()
 	if err != nil {
 		return ""
@@ -142,7 +142,9 @@ func (s *processServer) Unload(ctx context.Context, model string) error {
 func (s *processServer) Stop(ctx context.Context) error {
 	unclean := s.release(ctx)
 	if unclean == nil {
-		unclean = s.Terminate()
+		if err := s.Terminate(); err != nil {
+			s.driver.o.Logger.Debug("SIGTERM did not reach tritonserver", "error", err) // it is killed below, if it runs
+		}
 		timer := time.NewTimer(s.driver.o.StopTimeout)
 		defer timer.Stop()
 		select {

@@ -38,7 +38,7 @@ func TestForeignErrors(t *testing.T) {
 		"a model that speaks of a Stub process 'x' that is not healthy":    {codes.Internal, reading{}},
 		"the model's own: Request for unknown model: 'm' is not found":     {codes.NotFound, reading{}},
 	} {
-		err := error(status.Error(c.code, text))
+		err := status.Error(c.code, text)
 		for range 2 { // as it is, and wrapped
 			require.Equal(t, c.want, reading{
 				Lost: forward.Lost(err), Lacks: forward.LacksModel(err), Unloaded: forward.Unloaded(err, "m"), Refused: forward.Refused(err),

@@ -9,10 +9,10 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/latency"
 )
 
-// Time is a moment or a duration in nanoseconds on the caller's clock, and Table a
-// latency profile: see package latency.
 type (
-	Time  = latency.Time
+	// Time is a moment or a duration in nanoseconds on the caller's clock.
+	Time = latency.Time
+	// Table is a latency profile.
 	Table = latency.Table
 )
 

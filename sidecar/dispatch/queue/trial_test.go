@@ -172,7 +172,8 @@ func TestSizesBelievedTooSlowAreProbed(t *testing.T) {
 			f := newFixture(t)
 			m := probing(f)
 			p := f.partition(0, 0, m)
-			now, rows := queue.Time(0), 0
+			rows := 0
+			var now queue.Time
 			for f.enqueue(0, m, 1); len(f.batches) < 1600; f.Complete(now, p) {
 				b := f.last()
 				rows = max(rows, b.Rows)

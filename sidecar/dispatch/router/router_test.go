@@ -295,7 +295,7 @@ func BenchmarkLease(b *testing.B) {
 	for _, waiting := range []int{0, 4000} {
 		b.Run(fmt.Sprint(waiting, "waiting"), func(b *testing.B) {
 			r := router.New(router.Options{Clock: clock.Timers()})
-			defer r.Close()
+			defer func() { require.NoError(b, r.Close()) }()
 			t := table(1, map[string][]string{"p0": {"a"}, "p1": {"b"}})
 			r.Set("p1", false, "down")
 			commit(b, r, t)

@@ -53,7 +53,7 @@ func (s *Shape) at(rows int) (log, bound float64) {
 		return max(0, (b.Microseconds-a.Microseconds)/float64(b.Rows-a.Rows))
 	}
 	b := float64(rows)
-	us := 0.0
+	var us float64
 	switch {
 	case found:
 		return math.Log(p[i].Microseconds), max(leastBound, p[i].Bound)

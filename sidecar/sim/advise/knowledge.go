@@ -230,26 +230,26 @@ func (h *hidden) set(single float64) {
 // correct moves the line by what the simulated servers counted too much: larger batches form where more waits, so that waiting changes the
 // slope too.
 func (h *hidden) correct(simulated map[int]float64) {
-	var real, made []counted
+	var measured, made []counted
 	for _, c := range h.seen {
 		if mean, ok := simulated[c.rows]; ok {
-			real, made = append(real, c), append(made, counted{c.rows, c.count, mean})
+			measured, made = append(measured, c), append(made, counted{c.rows, c.count, mean})
 		}
 	}
-	if len(real) == 0 {
+	if len(measured) == 0 {
 		return
 	}
-	if h.ratio >= 0 || len(real) == 1 || h.seen[len(h.seen)-1].rows > 2*real[len(real)-1].rows {
+	if h.ratio >= 0 || len(measured) == 1 || h.seen[len(h.seen)-1].rows > 2*measured[len(measured)-1].rows {
 		// The larger batches were generated: they wait no more than others, and the slope is right.
 		sum, weight := 0.0, 0.0
-		for i, c := range real {
+		for i, c := range measured {
 			sum, weight = sum+c.count*(made[i].mean-c.mean), weight+c.count
 		}
 		h.level(part * sum / weight)
 		return
 	}
 	beta, alpha := regression(made)
-	wantBeta, wantAlpha := regression(real)
+	wantBeta, wantAlpha := regression(measured)
 	was := h.at(1)
 	h.alpha = max(0, h.alpha-part*(alpha-wantAlpha))
 	h.beta -= part * (beta - wantBeta)

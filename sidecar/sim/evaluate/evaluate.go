@@ -79,7 +79,7 @@ func (e *Evaluator) one(ctx context.Context, p *policy.Plan) (*policy.Outcome, e
 		return nil, ctx.Err()
 	}
 	if err != nil {
-		return &policy.Outcome{Violations: []string{"it cannot be simulated: " + err.Error()}}, nil
+		return &policy.Outcome{Violations: []string{"it cannot be simulated: " + err.Error()}}, nil //nolint:nilerr // an answer about the plan
 	}
 	return e.outcome(p, result, served, arrivals.unrouted), nil
 }

@@ -116,7 +116,7 @@ func (s *Session) Run(ctx context.Context, given *policy.Snapshot) (*Trial, erro
 	}
 	if err != nil {
 		t.Error = err.Error()
-		return t, nil
+		return t, nil //nolint:nilerr // the trial's outcome
 	}
 	t.Plan, t.Policy, t.Version = answer, answer.GetPolicy(), answer.GetPolicyVersion()
 	for _, v := range plan.Validate(snapshot, answer) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -175,7 +176,7 @@ func (o *options) sweep() error {
 			}
 			latency, batch := "", ""
 			if n := len(r.Points); n > 0 {
-				latency, batch = milliseconds(r.Points[n-1].LatencyUS), fmt.Sprint(r.Points[n-1].Batch)
+				latency, batch = milliseconds(r.Points[n-1].LatencyUS), strconv.FormatUint(uint64(r.Points[n-1].Batch), 10)
 			}
 			note := ""
 			if len(r.Warnings) > 0 {

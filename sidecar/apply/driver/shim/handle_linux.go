@@ -53,7 +53,7 @@ func Start(command []string, dir string, s Spec) (h *Handle, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }() // the shim has its own
 	cmd := exec.Command(command[0], append(command[1:len(command):len(command)], dir)...)
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -132,7 +132,7 @@ func (k *keeper) start() (<-chan struct{}, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer null.Close()
+	defer func() { _ = null.Close() }()
 	k.server, err = syscall.ForkExec(k.spec.Command, append([]string{k.spec.Command}, k.spec.Args...), &syscall.ProcAttr{
 		Env:   append(k.spec.Env, NameVariable+"="+k.spec.Name),
 		Files: []uintptr{null.Fd(), input.Fd(), input.Fd()},

@@ -38,7 +38,7 @@ type Spec struct {
 // NameVariable is the environment variable that marks the processes of a server.
 const NameVariable = "CONCH_SERVER"
 
-// ErrGone: the shim is not there any more.
+// ErrGone says that the shim is not there any more.
 var ErrGone = errors.New("the shim has ended")
 
 // names of files in a shim's directory.
