@@ -21,6 +21,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/metrics"
+	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
 
 // routes shows the dispatcher's route table to those who answer about all
@@ -83,7 +84,24 @@ func (r routes) Lookup(name string) (aggregate.Model, bool) {
 	if absent, ok := table.Absent[name]; ok {
 		return aggregate.Model{Absent: absent}, true
 	}
+	if n := table.Names[name]; n != nil && n.Config != nil {
+		return aggregate.Model{Config: n.Config, Versions: n.Versions, ServedBy: servedBy(n)}, true
+	}
 	return aggregate.Model{}, false
+}
+
+// servedBy are the models that a name may be served by.
+func servedBy(n *names.Name) []string {
+	if n.Alias != nil {
+		return []string{n.Alias.Model}
+	}
+	all := make([]string, 0, len(n.App.Variants))
+	for _, v := range n.App.Variants {
+		if v.State == names.Active {
+			all = append(all, v.Model)
+		}
+	}
+	return all
 }
 
 // Repository implements aggregate.Models.

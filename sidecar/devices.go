@@ -14,6 +14,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/observe"
 )
 
@@ -23,10 +24,10 @@ func machine(c *config.Config, daemon mps.Daemon, log *slog.Logger) (*policy.Nod
 	if err != nil {
 		name = "localhost"
 	}
-	node := &policy.Node{Name: name}
+	node := &policy.Node{Name: name, Cpu: snapshot.CPU(c)}
 	if c.Driver.Kind == config.DriverAttach {
 		// The devices are the servers' affair, wherever they are.
-		node.Gpus = devices(c)
+		node.Cpu, node.Gpus = nil, devices(c)
 		return node, nil
 	}
 	settings := c.GPUs

@@ -41,6 +41,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
+	"github.com/conch-serving/conch/sidecar/dispatch/names"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 	"github.com/conch-serving/conch/sidecar/record"
@@ -157,6 +158,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		DialOptions:       s.dialOptions(),
 		SharedMemoryBytes: sharedMemory(o.config),
 		Regions:           s.regions,
+		Wanted:            func(e names.InactiveError) { s.control.Wanted(e) },
 	})
 	s.later(s.dispatcher.Close)
 	for _, c := range []prometheus.Collector{

@@ -34,7 +34,7 @@ var rules = []rule{
 	{"sidecar/admin/client", []string{"sidecar/admin/api", "plugins/policy"}, "tritonctl and other people's programs import it"},
 	{"sidecar/advice", []string{"plugins/policy"}, "it is pure; conch and the simulator feed it"},
 	{"sidecar/control", []string{
-		"sidecar/control/...", "sidecar/admin/api", "sidecar/config", "sidecar/advice", "sidecar/apply/...", "sidecar/observe/...", "sidecar/plan/...", "sidecar/policyhost/...", "sidecar/dispatch", "sidecar/dispatch/router", "sidecar/sim/evaluate",
+		"sidecar/control/...", "sidecar/admin/api", "sidecar/config", "sidecar/advice", "sidecar/apply/...", "sidecar/observe/...", "sidecar/plan/...", "sidecar/policyhost/...", "sidecar/dispatch", "sidecar/dispatch/names", "sidecar/dispatch/router", "sidecar/sim/evaluate",
 		"plugins/...", "repo", "internal/...",
 	}, "it ties observe, policyhost, plan and apply together"},
 	{"sidecar/control/events", []string{"sidecar/admin/api"}, "it keeps what happened and knows nothing of why"},
@@ -42,7 +42,7 @@ var rules = []rule{
 	{"sidecar/control/planner", []string{"sidecar/config", "sidecar/policyhost", "plugins/policy"}, "it proposes and applies nothing"},
 	{"sidecar/reaper", nil, "it starts a program and knows nothing of it"},
 	{"sidecar/record", []string{"sidecar/dispatch", "sidecar/sim/workload"}, "it writes what arrives as a trace that the simulator reads"},
-	{"sidecar/apply", []string{"sidecar/apply/...", "sidecar/plan", "sidecar/dispatch/router", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
+	{"sidecar/apply", []string{"sidecar/apply/...", "sidecar/plan", "sidecar/dispatch/names", "sidecar/dispatch/router", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
 	{"sidecar/apply/driver", []string{"sidecar/apply/driver/shim", "sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
 	{"sidecar/apply/mps", []string{"plugins/policy"}, "it writes MPS's environment and files"},
 	{"sidecar/sim", []string{

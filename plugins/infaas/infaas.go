@@ -162,11 +162,9 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 
 // read lists the apps and what can serve them.
 func (r *run) read() {
-	variants := make(map[string]bool)
 	for _, one := range r.s.GetApps() {
 		a := &app{name: one.GetName()}
 		for _, v := range one.GetVariants() {
-			variants[v.GetModel()] = true
 			a.candidates = append(a.candidates, r.candidates(v)...)
 		}
 		rest := one.GetRate()
@@ -184,7 +182,9 @@ func (r *run) read() {
 		r.apps = append(r.apps, a)
 	}
 	for _, m := range r.s.GetModels() {
-		if rows := math.Max(m.GetRowRate(), m.GetRate()); rows > 0 && !variants[m.GetName()] {
+		// What came by the names of apps is theirs; what is left of equal rates is a rounding.
+		rows, routed := math.Max(m.GetRowRate(), m.GetRate()), m.GetRoutedRowRate()
+		if rows -= routed; rows > 1e-6*routed {
 			a := &app{name: m.GetName(), own: true, wishes: []*policy.Wish{{Rate: rows}}}
 			if a.candidates = r.candidates(&policy.Variant{Model: m.GetName()}); len(a.candidates) > 0 {
 				r.apps = append(r.apps, a)

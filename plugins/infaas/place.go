@@ -123,8 +123,8 @@ func (r *run) inactive() (names []string) {
 	return names
 }
 
-// routes sends each app's requests to its variants that run, in proportion to what was planned for them, and to interfered ones only where no
-// other is left.
+// routes sends each app's requests to its variants that run: each has what was planned for it as its weight, interfered ones none, so that they
+// serve only where no other can.
 func (r *run) routes(plan *policy.Plan) {
 	plan.AppRoutes = nil
 	for _, one := range r.s.GetApps() {
@@ -141,6 +141,7 @@ func (r *run) routes(plan *policy.Plan) {
 					w.LatencyUs = a.candidates[i].latency
 				}
 			}
+			w.Weight = r.steady(one.GetName(), v.GetModel(), w.GetWeight())
 			for _, part := range plan.PartitionsOf(v.GetModel()) {
 				if r.states[part.GetId()][v.GetModel()] == interfered {
 					w.Weight = 0
@@ -148,6 +149,22 @@ func (r *run) routes(plan *policy.Plan) {
 			}
 			route.Variants = append(route.Variants, w)
 		}
+		r.f.CheapestFirst(one, route)
 		plan.AppRoutes = append(plan.AppRoutes, route)
 	}
+}
+
+// steadyWithin is how far the load of a variant may move before its weight does: a plan a second that changes nothing else is nobody's gain.
+const steadyWithin = 1.25
+
+// steady is a weight as it is in force, where that is about the same.
+func (r *run) steady(app, model string, weight float64) float64 {
+	for _, route := range r.s.GetCurrent().GetAppRoutes() {
+		for _, v := range route.GetVariants() {
+			if was := v.GetWeight(); route.GetApp() == app && v.GetModel() == model && was > 0 && weight > 0 && weight <= was*steadyWithin && was <= weight*steadyWithin {
+				return was
+			}
+		}
+	}
+	return weight
 }

@@ -1977,7 +1977,10 @@ type Model struct {
 	// while nobody asks for it.
 	OnDemand bool `protobuf:"varint,21,opt,name=on_demand,json=onDemand,proto3" json:"on_demand,omitempty"`
 	// Seconds since the last request; 0 where none was seen.
-	IdleSeconds   float64 `protobuf:"fixed64,22,opt,name=idle_seconds,json=idleSeconds,proto3" json:"idle_seconds,omitempty"`
+	IdleSeconds float64 `protobuf:"fixed64,22,opt,name=idle_seconds,json=idleSeconds,proto3" json:"idle_seconds,omitempty"`
+	// Rows per second, of row_rate, that came by another name: that of an app of
+	// which it is a variant. Only the rest is asked for by the model's own name.
+	RoutedRowRate float64 `protobuf:"fixed64,23,opt,name=routed_row_rate,json=routedRowRate,proto3" json:"routed_row_rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2159,6 +2162,13 @@ func (x *Model) GetIdleSeconds() float64 {
 	return 0
 }
 
+func (x *Model) GetRoutedRowRate() float64 {
+	if x != nil {
+		return x.RoutedRowRate
+	}
+	return 0
+}
+
 // ModelChangeCost is what one more load of the model costs.
 type ModelChangeCost struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -2223,7 +2233,7 @@ type App struct {
 	// What a request that says nothing wishes.
 	MinimumAccuracy float64 `protobuf:"fixed64,3,opt,name=minimum_accuracy,json=minimumAccuracy,proto3" json:"minimum_accuracy,omitempty"`
 	SloUs           int64   `protobuf:"varint,4,opt,name=slo_us,json=sloUs,proto3" json:"slo_us,omitempty"`
-	// Requests per second for the app's name, whatever variant served them.
+	// Rows per second for the app's name, whatever variant served them.
 	Rate          float64 `protobuf:"fixed64,5,opt,name=rate,proto3" json:"rate,omitempty"`
 	Wishes        []*Wish `protobuf:"bytes,6,rep,name=wishes,proto3" json:"wishes,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2308,9 +2318,10 @@ type Wish struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	MinimumAccuracy float64                `protobuf:"fixed64,1,opt,name=minimum_accuracy,json=minimumAccuracy,proto3" json:"minimum_accuracy,omitempty"`
 	SloUs           int64                  `protobuf:"varint,2,opt,name=slo_us,json=sloUs,proto3" json:"slo_us,omitempty"`
-	Rate            float64                `protobuf:"fixed64,3,opt,name=rate,proto3" json:"rate,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Rows per second.
+	Rate          float64 `protobuf:"fixed64,3,opt,name=rate,proto3" json:"rate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Wish) Reset() {
@@ -4368,9 +4379,12 @@ func (x *Refusal) GetCount() uint32 {
 
 // AppRoute is the variants that serve an app.
 type AppRoute struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	App           string                 `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
-	Variants      []*WeightedVariant     `protobuf:"bytes,2,rep,name=variants,proto3" json:"variants,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	App   string                 `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	// Cheapest first. A request is served by the first that is ready, meets its
+	// wishes and has not taken more than its weight of late; where all have, in
+	// proportion to the weights.
+	Variants      []*WeightedVariant `protobuf:"bytes,2,rep,name=variants,proto3" json:"variants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4419,12 +4433,13 @@ func (x *AppRoute) GetVariants() []*WeightedVariant {
 	return nil
 }
 
-// WeightedVariant is one variant of a route. A request goes to the variants that
-// meet its wish, in proportion to their weights.
+// WeightedVariant is one variant of a route.
 type WeightedVariant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Model string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// Not negative; all zero: the first that meets the wish.
+	// Rows per second that the plan counts on it for, or any numbers in proportion
+	// to that. Not negative; 0: only where no other can serve; all zero: the first
+	// that meets the wish.
 	Weight   float64 `protobuf:"fixed64,2,opt,name=weight,proto3" json:"weight,omitempty"`
 	Accuracy float64 `protobuf:"fixed64,3,opt,name=accuracy,proto3" json:"accuracy,omitempty"`
 	// What a request is promised there, queueing included.
@@ -4640,7 +4655,7 @@ const file_policy_proto_rawDesc = "" +
 	"\x1abandwidth_bytes_per_second\x18\x04 \x01(\x01R\x17bandwidthBytesPerSecond\x12\"\n" +
 	"\rcost_per_hour\x18\x05 \x01(\x01R\vcostPerHour\x12\x1b\n" +
 	"\tmax_count\x18\x06 \x01(\rR\bmaxCount\x12#\n" +
-	"\rstart_seconds\x18\a \x01(\x01R\fstartSeconds\"\xfc\x05\n" +
+	"\rstart_seconds\x18\a \x01(\x01R\fstartSeconds\"\xa4\x06\n" +
 	"\x05Model\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bversions\x18\x02 \x03(\x03R\bversions\x12\x15\n" +
@@ -4667,7 +4682,8 @@ const file_policy_proto_rawDesc = "" +
 	"\vchange_cost\x18\x14 \x01(\v2 .conch.policy.v2.ModelChangeCostR\n" +
 	"changeCost\x12\x1b\n" +
 	"\ton_demand\x18\x15 \x01(\bR\bonDemand\x12!\n" +
-	"\fidle_seconds\x18\x16 \x01(\x01R\vidleSecondsJ\x04\b\r\x10\x0e\"G\n" +
+	"\fidle_seconds\x18\x16 \x01(\x01R\vidleSeconds\x12&\n" +
+	"\x0frouted_row_rate\x18\x17 \x01(\x01R\rroutedRowRateJ\x04\b\r\x10\x0e\"G\n" +
 	"\x0fModelChangeCost\x12\x18\n" +
 	"\aseconds\x18\x01 \x01(\x01R\aseconds\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x01R\brequests\"\xd4\x01\n" +

@@ -17,8 +17,8 @@ import (
 func supported(d *Desired) error {
 	index := policy.NewIndex(d.Snapshot)
 	for _, p := range d.Plan.GetPartitions() {
-		if index.GPUOf(p) == nil {
-			return fmt.Errorf("%w: partition %s is on %v, which is no one GPU of the snapshot", ErrUnsupported, p.GetId(), p.GetGpus())
+		if hostOf(index, p) == nil {
+			return fmt.Errorf("%w: partition %s is on %v of node %s, which is neither one GPU of the snapshot nor CPUs that it offers", ErrUnsupported, p.GetId(), p.GetGpus(), p.GetNode())
 		}
 		for _, in := range p.GetInstances() {
 			m := d.Revision.Model(in.GetModel())
@@ -33,14 +33,27 @@ func supported(d *Desired) error {
 	return nil
 }
 
+// hostOf is the device that a partition has a share of; for CPUs it stands for all
+// those of the node. Nil where the snapshot has none.
+func hostOf(index *policy.Index, p *policy.Partition) *policy.GPU {
+	if !p.OnCPU() {
+		return index.GPUOf(p)
+	}
+	cpu := index.CPU(p.GetNode())
+	if cpu == nil {
+		return nil
+	}
+	return &policy.GPU{Id: "cpu", Type: cpu.GetType(), MemoryBytes: cpu.GetMemoryBytes(), CostPerHour: cpu.GetCostPerHour(), Emulated: cpu.GetEmulated()}
+}
+
 // wanted is a desired state as package decide takes it, and what servers of its
 // partitions are started with.
 func wanted(d *Desired, with driver.Driver) (decide.Want, map[decide.Key]driver.Spec) {
-	w := decide.Want{Models: map[string]decide.Model{}, Memory: map[string]uint64{}, Given: d.Given}
+	w := decide.Want{Models: map[string]decide.Model{}, Memory: map[string]uint64{}, Given: d.Given, Instead: instead(d)}
 	specs := map[decide.Key]driver.Spec{}
 	index := policy.NewIndex(d.Snapshot)
 	for _, p := range d.Plan.GetPartitions() {
-		gpu := index.GPUOf(p)
+		gpu := hostOf(index, p)
 		part := decide.Partition{
 			Key: decide.Key{Partition: p.GetId(), Hash: with.Hash(p, gpu)}, GPU: p.GetNode() + "/" + gpu.GetId(), Rank: int(p.GetRank()), Memory: p.GetMemoryLimitBytes(),
 		}
@@ -70,7 +83,7 @@ func BreakFirst(present, next *policy.Plan, s *policy.Snapshot) []string {
 	index := policy.NewIndex(s)
 	var all []string
 	for _, p := range next.GetPartitions() {
-		gpu := index.GPUOf(p)
+		gpu := hostOf(index, p)
 		if gpu.GetMemoryBytes() == 0 || p.GetMemoryLimitBytes() == 0 || sameServer(present, p) {
 			continue
 		}

@@ -6,6 +6,7 @@ package apply
 import (
 	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -59,6 +60,7 @@ func (l *loop) tableOf(routes decide.Routes) *router.Table {
 	for _, p := range routes.Partitions {
 		t.Partitions = append(t.Partitions, l.partitionOf(p))
 	}
+	t.Names = namesOf(d, t, routes.Places)
 	return t
 }
 
@@ -124,8 +126,14 @@ func (l *loop) modelOf(wanted *repo.Model, places []decide.Place) *router.Model 
 // sameTable reports that a table need not be swapped for another. Configurations
 // are compared by identity: there is one of each staged revision.
 func sameTable(a, b *router.Table) bool {
-	if len(a.Models) != len(b.Models) || !reflect.DeepEqual(a.Partitions, b.Partitions) || !reflect.DeepEqual(a.Absent, b.Absent) || a.Revision != b.Revision {
+	if len(a.Models) != len(b.Models) || !reflect.DeepEqual(a.Partitions, b.Partitions) || !reflect.DeepEqual(a.Absent, b.Absent) || a.Revision != b.Revision || len(a.Names) != len(b.Names) {
 		return false
+	}
+	for key, n := range a.Names {
+		m := b.Names[key]
+		if m == nil || n.Config != m.Config || !slices.Equal(n.Versions, m.Versions) || !reflect.DeepEqual(n.App, m.App) || !reflect.DeepEqual(n.Alias, m.Alias) {
+			return false
+		}
 	}
 	for name, m := range a.Models {
 		n := b.Models[name]

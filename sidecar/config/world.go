@@ -142,6 +142,9 @@ func (v *validator) world(c *Config) {
 			v.problem(path, "count, costPerHour and start are not negative")
 		}
 	}
+	if c.CPUs.Cores > 0 && c.Driver.Kind == DriverAttach {
+		v.problem("cpus.cores", "partitions on CPUs are servers that conch starts; with driver attach others run the servers")
+	}
 	if c.CPUs.Cost < 0 {
 		v.problem("cpus.costPerHour", "%v is negative", c.CPUs.Cost)
 	}

@@ -147,6 +147,10 @@ type Control struct {
 	files *repo.Revision
 	// grids are the profiles that files declare, of those models.
 	grids snapshot.Grids
+	// misfit are variants of apps that are none, of those models.
+	misfit snapshot.Misfits
+	// wanted is when a variant that does not run was last asked for, by app and model.
+	wanted map[string]time.Time
 	// history of the models' rates.
 	history snapshot.History
 	// alarms are reasons to plan that need no threshold.
@@ -207,7 +211,7 @@ func New(o Options) (*Control, error) {
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, starting: "not started yet",
-		said: o.Config, remarks: map[string]bool{},
+		wanted: map[string]time.Time{}, said: o.Config, remarks: map[string]bool{},
 	}
 	if o.CheckDispatch != nil {
 		c.checks = append(c.checks, o.CheckDispatch)

@@ -27,7 +27,7 @@ func (o observer) Arrived(model string, rows int, at time.Time) { o.recorder.Arr
 
 // Asked implements dispatch.Observer.
 func (o observer) Asked(a dispatch.Asked) {
-	o.recorder.Asked(a.Name, observe.Wish(a.Wish), a.Rows, a.At)
+	o.recorder.Asked(a.Name, a.Model, observe.Wish(a.Wish), a.Rows, a.At)
 }
 
 // Executed implements dispatch.Observer.

@@ -169,9 +169,9 @@ func (c *Control) importFirst(ctx context.Context, dir string) (*repo.Revision, 
 // adopt makes a repository revision the one to plan for, and tells the recorder
 // what its models are.
 func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
-	grids := c.declared(files, settings)
+	grids, misfit := c.declared(files, settings), c.misfits(files, settings)
 	c.mu.Lock()
-	c.files, c.grids = files, grids
+	c.files, c.grids, c.misfit = files, grids, misfit
 	c.mu.Unlock()
 	for _, m := range files.Models {
 		if err := m.Err(); err != nil {

@@ -5,6 +5,9 @@ package control
 
 import (
 	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
@@ -61,7 +64,7 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 	c.snapshot++
 	revision, s := c.snapshot, c.serving
 	loads, starts, advised := maps.Clone(c.loads), c.starts, c.advice.Advice
-	grids, history := c.grids, c.history.List()
+	grids, history, misfits := c.grids, c.history.List(), c.misfit
 	c.mu.Unlock()
 	settings := in.config
 	w := observe.World{
@@ -86,7 +89,7 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 	}
 	out := c.recorder.Snapshot(now, w)
 	out.Offers = snapshot.Offers(settings)
-	out.Apps = snapshot.Apps(settings, out.Models, func(app string) float64 { return c.recorder.Rates(app, now).Window })
+	out.Apps = snapshot.Apps(settings, out.Models, misfits, func(app string) (float64, []*policy.Wish) { return c.recorder.App(app, now) })
 	if declared := snapshot.Interference(settings); len(declared) > 0 {
 		out.Interference = declared
 	}
@@ -99,8 +102,8 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 	return out
 }
 
-// sameSettings reports whether what the request path knows of models besides
-// the plan is the same in both snapshots.
+// sameSettings reports whether what the request path knows of models and apps
+// besides the plan is the same in both snapshots.
 func sameSettings(a, b *policy.Snapshot) bool {
 	if len(a.GetModels()) != len(b.GetModels()) {
 		return false
@@ -111,7 +114,10 @@ func sameSettings(a, b *policy.Snapshot) bool {
 			return false
 		}
 	}
-	return true
+	return slices.EqualFunc(a.GetApps(), b.GetApps(), func(a, b *policy.App) bool {
+		return a.GetName() == b.GetName() && a.GetMinimumAccuracy() == b.GetMinimumAccuracy() && a.GetSloUs() == b.GetSloUs() &&
+			slices.EqualFunc(a.GetVariants(), b.GetVariants(), func(v, w *policy.Variant) bool { return proto.Equal(v, w) })
+	})
 }
 
 // reference names a policy as conch.yaml does.

@@ -30,9 +30,16 @@ type app struct {
 	wishes map[Wish]*arrivals
 }
 
-// Asked takes one request for an app. Beyond 16 different wishes within a window,
-// others count for the app and not as wishes.
-func (r *Recorder) Asked(name string, w Wish, rows int, at time.Time) {
+// Asked takes one request for an app, and the model that it was given; empty where
+// none runs. Beyond 16 different wishes within a window, others count for the app
+// and not as wishes.
+func (r *Recorder) Asked(name, model string, w Wish, rows int, at time.Time) {
+	if model != "" {
+		m := r.model(model)
+		m.mu.Lock()
+		m.routed.at(at).rows += uint32(max(0, rows))
+		m.mu.Unlock()
+	}
 	a := r.app(name)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,4 +89,18 @@ func (r *Recorder) App(name string, now time.Time) (rate float64, wishes []*poli
 		return cmp.Or(cmp.Compare(b.GetMinimumAccuracy(), a.GetMinimumAccuracy()), cmp.Compare(a.GetSloUs(), b.GetSloUs()))
 	})
 	return a.all.rates(now).Rows, wishes
+}
+
+// routedRate is the rows per second that came to a model by the names of apps.
+func (r *Recorder) routedRate(name string, now time.Time) float64 {
+	m := (*r.models.Load())[name]
+	if m == nil {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var rows uint32
+	covered := m.routed.each(now, Window, func(c *arrivalCounts) { rows += c.rows })
+	// The window is as long as that of the model's own rate, which began no later.
+	return min(float64(rows)/covered, m.arrivals.rates(now).Rows)
 }

@@ -100,6 +100,7 @@ type model struct {
 
 	mu       sync.Mutex
 	arrivals arrivals
+	routed   ring[arrivalCounts] // those of the arrivals that came by another name
 	requests ring[requestCounts]
 	classes  map[class]*curve.Curve
 	revision string

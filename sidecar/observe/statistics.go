@@ -126,7 +126,7 @@ func (r *Recorder) Snapshot(now time.Time, w World) *policy.Snapshot {
 	for _, m := range w.Models {
 		known[m.GetName()] = true
 		rates := r.Rates(m.GetName(), now)
-		m.Rate, m.RowRate, m.Burstiness = rates.Window, rates.Rows, rates.Burstiness
+		m.Rate, m.RowRate, m.Burstiness, m.RoutedRowRate = rates.Window, rates.Rows, rates.Burstiness, r.routedRate(m.GetName(), now)
 		for _, t := range types {
 			r.DeclareOn(m.GetName(), t)
 		}

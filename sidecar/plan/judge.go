@@ -6,6 +6,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -88,12 +89,13 @@ func Judge(s *policy.Snapshot, d *Diff, current, next *policy.Plan, now, then *p
 	return j
 }
 
-// Lost are the names that clients use now, that the plan in force serves, and that the next one would not: models with traffic, by themselves or
-// in a derived model, and apps. Models that load on demand may come and go.
+// Lost are the names that clients use now, that the plan in force serves, and that the next one would not: models that are asked for by their own
+// names, served by themselves or in a derived model, and apps. Models that load on demand may come and go, and so may variants of apps that nobody
+// asks for by name.
 func Lost(s *policy.Snapshot, current, next *policy.Plan) []string {
 	var lost []string
 	for _, m := range s.GetModels() {
-		if m.GetRate() > 0 && !m.GetOnDemand() && len(current.PartitionsOf(m.GetName())) > 0 && len(next.PartitionsOf(m.GetName())) == 0 {
+		if ownRate(m) > 0 && !m.GetOnDemand() && len(current.PartitionsOf(m.GetName())) > 0 && len(next.PartitionsOf(m.GetName())) == 0 {
 			lost = append(lost, m.GetName())
 		}
 	}
@@ -107,6 +109,18 @@ func Lost(s *policy.Snapshot, current, next *policy.Plan) []string {
 	}
 	slices.Sort(lost)
 	return lost
+}
+
+// ownRate is what a model is asked for by its own name: requests per second, or rows where others came by the name of an app.
+func ownRate(m *policy.Model) float64 {
+	if m.GetRoutedRowRate() <= 0 {
+		return m.GetRate()
+	}
+	// Rates are counted in slots; what is left of equal ones may be a rounding.
+	if rest := math.Max(m.GetRate(), m.GetRowRate()) - m.GetRoutedRowRate(); rest > 1e-6*m.GetRoutedRowRate() {
+		return rest
+	}
+	return 0
 }
 
 // Living is the plan in force as far as it can still serve: without partitions on GPUs that are dead, drained or gone, and without models that
@@ -142,6 +156,17 @@ func Living(s *policy.Snapshot, current *policy.Plan) *policy.Plan {
 			p.Dispatch = append(p.Dispatch, d)
 		}
 	}
+	for _, r := range current.GetAppRoutes() {
+		one := &policy.AppRoute{App: r.GetApp()}
+		for _, v := range r.GetVariants() {
+			if placed[v.GetModel()] && slices.ContainsFunc(s.GetApps(), func(a *policy.App) bool { return a.GetName() == r.GetApp() }) {
+				one.Variants = append(one.Variants, v)
+			}
+		}
+		if len(one.Variants) > 0 {
+			p.AppRoutes = append(p.AppRoutes, one)
+		}
+	}
 	for _, m := range s.GetModels() {
 		if !placed[m.GetName()] {
 			p.Unplaced = append(p.Unplaced, &policy.Unplaced{Model: m.GetName(), Text: "not in the plan in force"})
@@ -160,7 +185,7 @@ func necessary(s *policy.Snapshot, d *Diff, current *policy.Plan) bool {
 		return true
 	}
 	for _, m := range s.GetModels() {
-		if m.GetRate() > 0 && len(current.PartitionsOf(m.GetName())) == 0 {
+		if ownRate(m) > 0 && len(current.PartitionsOf(m.GetName())) == 0 {
 			return true
 		}
 	}

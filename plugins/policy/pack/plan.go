@@ -6,6 +6,7 @@ package pack
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -168,19 +169,45 @@ func (f *Floor) unplaced(m *policy.Model) *policy.Unplaced {
 	return u
 }
 
-// routes sends apps to their variants that have a place, evenly: a policy that knows better replaces them.
+// routes sends apps to their variants that have a place, the cheapest first: a policy that counts on rates replaces the weights.
 func (f *Floor) routes(plan *policy.Plan) {
 	for _, app := range f.Snapshot().GetApps() {
 		route := &policy.AppRoute{App: app.GetName()}
 		for _, v := range app.GetVariants() {
 			if f.served(v.GetModel()) > 0 {
 				route.Variants = append(route.Variants, &policy.WeightedVariant{
-					Model: v.GetModel(), Weight: 1, Accuracy: v.GetAccuracy(), LatencyUs: f.Model(v.GetModel()).GetSloUs(),
+					Model: v.GetModel(), Accuracy: v.GetAccuracy(), LatencyUs: f.Model(v.GetModel()).GetSloUs(),
 				})
 			}
 		}
+		f.CheapestFirst(app, route)
 		plan.AppRoutes = append(plan.AppRoutes, route)
 	}
+}
+
+// CheapestFirst puts the variants of a route in the order in which requests try them: by what an instance costs per hour, by its own word or else
+// as its part of the host where it costs least; of equal cost the less accurate first, which leaves the other to those who wish for it.
+func (f *Floor) CheapestFirst(app *policy.App, route *policy.AppRoute) {
+	cost := make(map[string]float64)
+	for _, v := range app.GetVariants() {
+		if cost[v.GetModel()] = v.GetCostPerHour(); v.GetCostPerHour() > 0 {
+			continue
+		}
+		least := math.Inf(1)
+		for _, h := range f.Hosts {
+			for _, p := range h.Parts {
+				if p.Holds(v.GetModel()) {
+					least = min(least, h.CostPerHour*float64(p.Share)/100)
+				}
+			}
+		}
+		if !math.IsInf(least, 1) {
+			cost[v.GetModel()] = least
+		}
+	}
+	slices.SortStableFunc(route.Variants, func(a, b *policy.WeightedVariant) int {
+		return cmp.Or(cmp.Compare(cost[a.GetModel()], cost[b.GetModel()]), cmp.Compare(a.GetAccuracy(), b.GetAccuracy()), strings.Compare(a.GetModel(), b.GetModel()))
+	})
 }
 
 // namer gives partitions ids: that of a partition in force on the same host with the same share, the one with most models in common, else

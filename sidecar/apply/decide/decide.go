@@ -121,6 +121,11 @@ func (j *judgement) route() {
 			r.Places[model] = all
 		}
 	}
+	for _, model := range sortedKeys(j.want.Instead) {
+		if places := j.retained(model, names, r.Places); len(places) > 0 {
+			r.Places[model] = places
+		}
+	}
 	for at := range j.routed {
 		used[at.server] = true
 	}
@@ -135,6 +140,26 @@ func (j *judgement) route() {
 		}
 	}
 	j.out.Routes = r
+}
+
+// retained are the old places of a model that others are to take the place of,
+// none of which is ready.
+func (j *judgement) retained(model string, names map[uint64]string, routed map[string][]Place) (old []Place) {
+	if _, wanted := j.want.Models[model]; wanted {
+		return nil
+	}
+	for _, other := range j.want.Instead[model] {
+		if slices.ContainsFunc(routed[other], func(p Place) bool { return !p.Waiting }) {
+			return nil
+		}
+	}
+	for _, v := range j.seen.Servers {
+		if j.serves(v, model) {
+			old = append(old, Place{Route: names[v.ID], MaxBatch: v.Loaded[model].MaxBatch, Revision: v.Loaded[model].Revision})
+			j.routed[place{v.ID, model}] = true
+		}
+	}
+	return old
 }
 
 // waitingSuffix ends the name of a route that nothing is behind yet.
@@ -172,7 +197,9 @@ func (j *judgement) routeNames() map[uint64]string {
 	}
 	serving := func(v *Server) bool {
 		for model := range v.Loaded {
-			if _, wanted := j.want.Models[model]; wanted && j.serves(v, model) {
+			_, wanted := j.want.Models[model]
+			_, replaced := j.want.Instead[model]
+			if (wanted || replaced) && j.serves(v, model) {
 				return true
 			}
 		}

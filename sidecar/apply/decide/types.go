@@ -18,6 +18,9 @@ type Want struct {
 	Models map[string]Model
 	// Memory of the GPUs in bytes, by id; 0 or absent is not known.
 	Memory map[string]uint64
+	// Instead are models that are not wanted any more, by name, with those that serve
+	// in their place: an old one stays until one of these is ready.
+	Instead map[string][]string
 	// Given: others load and unload; only which servers are followed is ours.
 	Given bool
 }

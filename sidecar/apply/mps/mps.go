@@ -95,13 +95,16 @@ type Share struct {
 	Reason   string
 }
 
-// Of is the share of partition p on GPU g.
+// Of is the share of partition p on GPU g. One on CPUs sees no device.
 //
 // The process sees one device, by its unique id where the driver knows one:
 // under MPS a client counts the devices of the daemon, not of the machine.
 // Percentage and memory limit (MPS v2: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,
 // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT) can only tighten what the daemon allows.
 func Of(p *policy.Partition, g *policy.GPU, d Daemon) Share {
+	if p.OnCPU() {
+		return Share{Environment: []string{"CUDA_VISIBLE_DEVICES="}, Reason: "the partition is on CPUs, of which MPS knows nothing"}
+	}
 	if g.GetEmulated() {
 		return Share{Environment: []string{"CUDA_VISIBLE_DEVICES="}, Reason: "the GPU is emulated"}
 	}

@@ -24,28 +24,32 @@ func TestShares(t *testing.T) {
 		want mps.Share
 	}{
 		"share and memory": {
-			&policy.Partition{ThreadPercentage: 40, MemoryLimitBytes: 8<<30 + 12345}, &policy.GPU{Uuid: "GPU-1", Index: 3}, running,
+			&policy.Partition{Gpus: []string{"gpu0"}, ThreadPercentage: 40, MemoryLimitBytes: 8<<30 + 12345}, &policy.GPU{Uuid: "GPU-1", Index: 3}, running,
 			mps.Share{Enforced: true, Environment: []string{
 				"CUDA_VISIBLE_DEVICES=GPU-1", "CUDA_MPS_PIPE_DIRECTORY=/run/mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M",
 			}},
 		},
 		"no memory limit, no unique id": {
-			&policy.Partition{ThreadPercentage: 100}, &policy.GPU{Index: 3}, running,
+			&policy.Partition{Gpus: []string{"gpu0"}, ThreadPercentage: 100}, &policy.GPU{Index: 3}, running,
 			mps.Share{Enforced: true, Environment: []string{"CUDA_VISIBLE_DEVICES=3", "CUDA_MPS_PIPE_DIRECTORY=/run/mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100"}},
 		},
 		"a limit below a mebibyte is not no limit": {
-			&policy.Partition{ThreadPercentage: 1, MemoryLimitBytes: 1}, &policy.GPU{Uuid: "GPU-1"}, running,
+			&policy.Partition{Gpus: []string{"gpu0"}, ThreadPercentage: 1, MemoryLimitBytes: 1}, &policy.GPU{Uuid: "GPU-1"}, running,
 			mps.Share{Enforced: true, Environment: []string{
 				"CUDA_VISIBLE_DEVICES=GPU-1", "CUDA_MPS_PIPE_DIRECTORY=/run/mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=1", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1M",
 			}},
 		},
 		"no daemon": {
-			&policy.Partition{ThreadPercentage: 40, MemoryLimitBytes: 8 << 30}, &policy.GPU{Uuid: "GPU-1"}, mps.Daemon{PipeDirectory: "/run/mps"},
+			&policy.Partition{Gpus: []string{"gpu0"}, ThreadPercentage: 40, MemoryLimitBytes: 8 << 30}, &policy.GPU{Uuid: "GPU-1"}, mps.Daemon{PipeDirectory: "/run/mps"},
 			mps.Share{Environment: []string{"CUDA_VISIBLE_DEVICES=GPU-1"}, Reason: "no MPS control daemon answers in /run/mps"},
 		},
 		"emulated": {
-			&policy.Partition{ThreadPercentage: 40}, &policy.GPU{Id: "gpu0", Emulated: true}, running,
+			&policy.Partition{Gpus: []string{"gpu0"}, ThreadPercentage: 40}, &policy.GPU{Id: "gpu0", Emulated: true}, running,
 			mps.Share{Environment: []string{"CUDA_VISIBLE_DEVICES="}, Reason: "the GPU is emulated"},
+		},
+		"on CPUs": {
+			&policy.Partition{Node: "n", ThreadPercentage: 40, MemoryLimitBytes: 8 << 30}, &policy.GPU{Id: "cpu"}, running,
+			mps.Share{Environment: []string{"CUDA_VISIBLE_DEVICES="}, Reason: "the partition is on CPUs, of which MPS knows nothing"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, mps.Of(c.p, c.g, c.d)) })

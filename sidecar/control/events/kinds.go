@@ -25,8 +25,10 @@ const (
 	ModelLoaded     api.EventKind = "model_loaded"
 	ModelUnloaded   api.EventKind = "model_unloaded"
 	ModelInterfered api.EventKind = "model_interfered"
-	Reloaded        api.EventKind = "configuration_reloaded"
-	Stopping        api.EventKind = "stopping"
+	// VariantWanted: a client asked an app for a variant that does not run.
+	VariantWanted api.EventKind = "variant_wanted"
+	Reloaded      api.EventKind = "configuration_reloaded"
+	Stopping      api.EventKind = "stopping"
 	// Handover: an attached server's configuration was changed, or why not.
 	Handover api.EventKind = "handover"
 	// Released: attached servers were given back, or taken again.

@@ -112,7 +112,7 @@ offers: [{type: T4, count: 3, costPerHour: 0.5, start: 90s}]
 cpus: {cores: 4, type: epyc}
 `))
 	require.NoError(t, err)
-	apps := snapshot.Apps(c, []*policy.Model{{Name: "large"}, {Name: "small"}}, func(string) float64 { return 12 })
+	apps := snapshot.Apps(c, []*policy.Model{{Name: "large"}, {Name: "small"}}, nil, func(string) (float64, []*policy.Wish) { return 12, nil })
 	require.Len(t, apps, 1)
 	require.Len(t, apps[0].GetVariants(), 2, "a variant that the repository does not have is none")
 	require.Equal(t, int64(50_000), apps[0].GetSloUs())

@@ -12,31 +12,6 @@ import (
 	"github.com/conch-serving/conch/sidecar/config"
 )
 
-// Apps are those of conch.yaml, by name, with the variants that the repository has. Rate gives the requests per second for an app's name.
-func Apps(c *config.Config, models []*policy.Model, rate func(app string) float64) []*policy.App {
-	known := make(map[string]bool, len(models))
-	for _, m := range models {
-		known[m.GetName()] = true
-	}
-	var all []*policy.App
-	for _, name := range slices.Sorted(maps.Keys(c.Apps)) {
-		a := c.Apps[name]
-		one := &policy.App{
-			Name: name, MinimumAccuracy: a.Accuracy, SloUs: cmp.Or(a.SLO, c.Defaults.SLO).Std().Microseconds(), Rate: rate(name),
-		}
-		for _, v := range a.Variants {
-			if known[v.Model] {
-				one.Variants = append(one.Variants, &policy.Variant{
-					Model: v.Model, Accuracy: v.Accuracy, Precision: v.Precision, Places: slices.Clone(v.Places), CostPerHour: v.Cost,
-				})
-			}
-		}
-		slices.SortFunc(one.Variants, func(a, b *policy.Variant) int { return cmp.Compare(a.GetModel(), b.GetModel()) })
-		all = append(all, one)
-	}
-	return all
-}
-
 // Interference per type of GPU, by type.
 func Interference(c *config.Config) []*policy.Interference {
 	all := make([]*policy.Interference, 0, len(c.Interference))

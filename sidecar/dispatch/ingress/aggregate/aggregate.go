@@ -45,6 +45,9 @@ type Model struct {
 	Written  *tritonpb.ModelConfig // as its author wrote it; nil: like Config
 	Versions []string              // served versions, ascending; none: the model is not loaded
 	Absent   []string              // versions that are not served, though the model is known
+	// ServedBy are the models that serve what is no model itself, such as an app;
+	// Config is then that of one of them, but for the name.
+	ServedBy []string
 }
 
 // Entry is what the repository says of a model.
@@ -233,8 +236,12 @@ func (a *Aggregate) ModelReady(_ context.Context, r *tritonpb.ModelReadyRequest)
 	if err != nil {
 		return nil, err
 	}
-	_, err = a.find(r.GetName(), version)
-	return &tritonpb.ModelReadyResponse{Ready: err == nil && len(a.with(r.GetName())) > 0}, nil
+	m, err := a.find(r.GetName(), version)
+	ready := err == nil && len(a.with(r.GetName())) > 0
+	for _, name := range m.ServedBy {
+		ready = ready || err == nil && len(a.with(name)) > 0
+	}
+	return &tritonpb.ModelReadyResponse{Ready: ready}, nil
 }
 
 // ServerMetadata is a partition's, or our own while there is none.
@@ -288,6 +295,11 @@ func (a *Aggregate) ModelConfig(ctx context.Context, r *tritonpb.ModelConfigRequ
 	}
 	if m.Written != nil {
 		return &tritonpb.ModelConfigResponse{Config: asWritten(m.Config, m.Written)}, nil
+	}
+	if m.Config.GetName() != r.GetName() {
+		named := proto.CloneOf(m.Config)
+		named.Name = r.GetName()
+		return &tritonpb.ModelConfigResponse{Config: named}, nil
 	}
 	return &tritonpb.ModelConfigResponse{Config: m.Config}, nil
 }
