@@ -141,7 +141,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	if err != nil {
 		return s, err
 	}
-	if s.partitions, err = partitionTLS(o.config.Driver.TLS, o.log.With("part", "tls")); err != nil {
+	if s.partitions, err = clientTLS("driver.tls", o.config.Driver.TLS, o.log.With("part", "tls")); err != nil {
 		return s, err
 	}
 	stubs := watchStubs(control.Observer(recorder, time.Now),
@@ -152,7 +152,12 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	s.traces = record.New(time.Now)
 	s.regions = shm.NewRegions()
 	s.later(func() error { s.regions.Close(); return nil })
+	tracer, err := s.newTracer(ctx, o.version.Version)
+	if err != nil {
+		return s, err
+	}
 	s.dispatcher = dispatch.New(dispatch.Options{
+		Spans:    tracer,
 		Observer: hint, Recorder: s.traces, Logger: o.log.With("part", "dispatch"),
 		MaxQueuedRequests: o.config.Limits.QueueRequests, MaxQueuedBytes: int64(o.config.Limits.QueueBytes),
 		DialOptions:       s.dialOptions(),

@@ -25,13 +25,14 @@ func serverTLS(t config.ServerTLS, log *slog.Logger, protocol string) (*tls.Conf
 	})
 }
 
-// partitionTLS is how Triton servers are reached, or nil for in the clear.
-func partitionTLS(t config.ClientTLS, log *slog.Logger) (credentials.TransportCredentials, error) {
+// clientTLS is how the servers of a section of conch.yaml are reached, or nil for
+// in the clear.
+func clientTLS(section string, t config.ClientTLS, log *slog.Logger) (credentials.TransportCredentials, error) {
 	if !t.Enabled() {
 		return nil, nil //nolint:nilnil // nil is a setting
 	}
 	return certs.NewClient(certs.Options{
-		Certificate: certs.File{Key: "driver.tls.certificate", Path: t.Certificate}, PrivateKey: certs.File{Key: "driver.tls.key", Path: t.Key},
-		Authorities: certs.File{Key: "driver.tls.ca", Path: t.CA}, ServerName: t.ServerName, MinVersion: config.TLSVersion(t.MinVersion), Logger: log,
+		Certificate: certs.File{Key: section + ".certificate", Path: t.Certificate}, PrivateKey: certs.File{Key: section + ".key", Path: t.Key},
+		Authorities: certs.File{Key: section + ".ca", Path: t.CA}, ServerName: t.ServerName, MinVersion: config.TLSVersion(t.MinVersion), Logger: log,
 	})
 }

@@ -41,6 +41,7 @@ var rules = []rule{
 	{"sidecar/control/orders", []string{"sidecar/admin/api", "plugins/policy"}, "it keeps what was declared; the loop acts on it"},
 	{"sidecar/control/planner", []string{"sidecar/config", "sidecar/policyhost", "plugins/policy"}, "it proposes and applies nothing"},
 	{"sidecar/reaper", nil, "it starts a program and knows nothing of it"},
+	{"sidecar/tracing", nil, "it sends spans and knows nothing of what they are about"},
 	{"sidecar/record", []string{"sidecar/dispatch", "sidecar/sim/workload"}, "it writes what arrives as a trace that the simulator reads"},
 	{"sidecar/apply", []string{"sidecar/apply/...", "sidecar/plan", "sidecar/dispatch/names", "sidecar/dispatch/router", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
 	{"sidecar/apply/driver", []string{"sidecar/apply/driver/shim", "sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
@@ -61,8 +62,9 @@ var rules = []rule{
 	{"sidecar/dispatch/names", []string{"sidecar/dispatch/batch", "internal/..."}, "it chooses and routes nothing; the simulator chooses with it too"},
 	{"sidecar/dispatch/router", []string{"sidecar/dispatch/batch", "sidecar/dispatch/clock", "sidecar/dispatch/names", "sidecar/dispatch/forward/...", "plugins/policy", "internal/..."}, "it owns partitions and knows no queue"},
 	{"sidecar/dispatch/clock", nil, "it is time"},
+	{"sidecar/dispatch/spans", nil, "it is what the request path says of itself, and does not know it"},
 	{"sidecar/dispatch/forward", []string{"sidecar/dispatch/batch", "internal/..."}, "it knows how to reach a partition"},
-	{"sidecar/dispatch/ingress", []string{"sidecar/dispatch/ingress/...", "sidecar/dispatch/batch", "internal/..."}, "a front declares the interfaces that it needs"},
+	{"sidecar/dispatch/ingress", []string{"sidecar/dispatch/ingress/...", "sidecar/dispatch/batch", "sidecar/dispatch/spans", "internal/..."}, "a front declares the interfaces that it needs"},
 
 	{"estimator", []string{"estimator/...", "internal/onnx/...", "plugins/policy", "plugins/policy/grid"}, "it reads graphs"},
 	{"estimator/calibrate/server", []string{"estimator/...", "internal/triton/...", "internal/pymodels"}, "it runs the models of a calibration on a Triton"},

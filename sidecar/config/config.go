@@ -55,6 +55,7 @@ type Config struct {
 	Limits       Limits         `yaml:"limits"`
 	Seed         uint64         `yaml:"seed"`
 	Log          Log            `yaml:"log"`
+	Tracing      Tracing        `yaml:"tracing"`
 
 	// lines remembers where in the file each path was said.
 	lines map[string]int
@@ -98,9 +99,10 @@ const (
 	ClientCertificatesOptional = "optional"
 )
 
-// ClientTLS is how conch reaches the gRPC door of Triton servers.
+// ClientTLS is how conch reaches the gRPC door of Triton servers, or of a
+// collector. Without a field of it, in the clear.
 type ClientTLS struct {
-	// CA holds the authorities of the servers' certificates.
+	// CA holds the authorities of the servers' certificates; the system's unless given.
 	CA          string `yaml:"ca"`
 	Certificate string `yaml:"certificate"`
 	Key         string `yaml:"key"`
@@ -276,6 +278,27 @@ type Log struct {
 	Level  string `yaml:"level"`
 	Format string `yaml:"format"`
 }
+
+// Tracing says where spans of requests go. Without an endpoint there are none.
+type Tracing struct {
+	// Endpoint is host:port of an OpenTelemetry collector's OTLP over gRPC.
+	Endpoint string `yaml:"endpoint"`
+	// Sample is the part, from 0 to 1, of the requests without a trace of their
+	// client's that get one. It is never nil after Load where there is an endpoint.
+	Sample *float64 `yaml:"sample"`
+	// Clients says whether a client who brings a trace decides if it is recorded.
+	Clients string    `yaml:"clients"`
+	TLS     ClientTLS `yaml:"tls"`
+}
+
+// Enabled reports whether requests are traced.
+func (t Tracing) Enabled() bool { return t.Endpoint != "" }
+
+// Whether a client who brings a trace decides if it is recorded.
+const (
+	TracingClientsFollow = "follow"
+	TracingClientsIgnore = "ignore"
+)
 
 // Load reads, decodes, overlays, provisions and validates the file at path.
 // An empty path means no file. Overlay may be nil; it holds what the command

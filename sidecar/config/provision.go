@@ -90,6 +90,7 @@ func (c *Config) Provision(env Environment) {
 	fill(&c.Limits.Connections, 16_384)
 	fill(&c.Limits.Stall, Duration(20*time.Second))
 	fill(&c.Limits.Drain, Duration(30*time.Second))
+	c.provisionTracing()
 	fill(&c.Log.Level, "info")
 	fill(&c.Log.Format, "auto")
 }

@@ -38,16 +38,20 @@ func (v *validator) serverTLS(t ServerTLS) {
 	v.tlsVersion(path+".minVersion", t.MinVersion)
 }
 
-func (v *validator) clientTLS(d Driver) {
+func (v *validator) driverTLS(d Driver) {
 	const path = "driver.tls"
 	if d.TLS != (ClientTLS{}) && d.Kind == DriverEmbedded {
 		v.problem(path, "has no meaning for the embedded driver, whose servers are inside conch")
 		return
 	}
-	v.pair(path, d.TLS.Certificate, d.TLS.Key)
-	v.tlsVersion(path+".minVersion", d.TLS.MinVersion)
-	if d.TLS.MinVersion != "" && !d.TLS.Enabled() {
-		v.problem(path+".minVersion", "has no meaning alone; driver.tls.ca, certificate or serverName turns TLS on")
+	v.clientTLS(path, d.TLS)
+}
+
+func (v *validator) clientTLS(path string, t ClientTLS) {
+	v.pair(path, t.Certificate, t.Key)
+	v.tlsVersion(path+".minVersion", t.MinVersion)
+	if t.MinVersion != "" && !t.Enabled() {
+		v.problem(path+".minVersion", "has no meaning alone; %s.ca, certificate or serverName turns TLS on", path)
 	}
 }
 

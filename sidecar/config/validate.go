@@ -23,7 +23,7 @@ func (c *Config) Validate(env Environment) error {
 	v.oneOf("mode", string(c.Mode), string(ModeObserve), string(ModeAdvise), string(ModeControl))
 	v.listen(c.Listen)
 	v.serverTLS(c.Listen.TLS)
-	v.clientTLS(c.Driver)
+	v.driverTLS(c.Driver)
 	if c.Repository == "" && c.Driver.Kind != DriverAttach {
 		v.problem("repository", "is missing; name the directory of the model repository (or use --repository)")
 	}
@@ -67,6 +67,7 @@ func (c *Config) Validate(env Environment) error {
 	}
 	v.positive("limits.stall", c.Limits.Stall)
 	v.positive("limits.drain", c.Limits.Drain)
+	v.tracing(c.Tracing)
 	v.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	v.oneOf("log.format", c.Log.Format, "auto", "json", "text")
 	if len(v.problems) == 0 {

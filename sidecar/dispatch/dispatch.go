@@ -16,6 +16,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
+	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
 
 // Dispatcher is the request path. Make one with New, give it a route table with
@@ -67,6 +68,7 @@ type call struct {
 	done    chan answer // buffered: nobody waits for a caller that has gone
 	state   atomic.Int32
 	batch   bool // it could be batched, and says how many rows it has
+	span    *spans.Request
 
 	// Guarded by queues.mu, retried until it runs again.
 	running bool // dispatched, and not queued
@@ -142,6 +144,7 @@ func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route,
 	c.rows, c.batch = max(1, rows), ok
 	c.queued.Key, c.queued.Rows = key, int32(rows)
 	c.setDue(route)
+	c.span = d.o.Spans.Request(ctx, r.Model, r.Version, r.ID, c.rows, c.arrived)
 	d.o.Observer.Arrived(r.Model, c.rows, c.arrived)
 	if asked.name != "" {
 		d.o.Observer.Asked(Asked{Name: asked.name, Model: r.Model, Wish: asked.target.Wish, Rows: c.rows, At: c.arrived})
@@ -359,7 +362,19 @@ func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 	if a.resp != nil && c.asked.target.Answer != nil {
 		c.asked.target.Answer(a.resp)
 	}
+	c.endSpan(&a, &o, now)
 	return a.resp, a.err
+}
+
+// endSpan ends the span of a call, if it has one.
+func (c *call) endSpan(a *answer, o *Outcome, now time.Time) {
+	if c.span == nil {
+		return
+	}
+	if !a.passed && o.Result != Rejected {
+		c.span.Queued(c.arrived, c.arrived.Add(o.Queued))
+	}
+	c.span.End(now, o.Result.String(), o.Reason, o.PassedThrough, o.Retried, a.err)
 }
 
 // expire makes an answer DEADLINE_EXCEEDED once the caller's deadline has come: a

@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -20,6 +19,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
+	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
 
 const methodInfer = tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
@@ -71,7 +71,8 @@ func (d *Dispatcher) execute(b *run) {
 		d.separately(b, err)
 		return
 	}
-	ctx := b.context(d.background)
+	span := b.span()
+	ctx := span.Onward(b.context(d.background))
 	b.loan = d.lend(b, joined)
 	frame := batch.Frame{Data: b.loan.marshal(joined)}
 	got, err := b.process.Conn().Call(ctx, methodInfer, &frame)
@@ -81,6 +82,7 @@ func (d *Dispatcher) execute(b *run) {
 	}
 	joined.Free()
 	end := d.clock.Now()
+	span.End(end, err)
 	d.observe(b, end, err)
 	switch {
 	case forward.Lost(err):
@@ -191,17 +193,33 @@ func (b *run) context(ctx context.Context) context.Context {
 	}
 	for _, c := range b.calls {
 		// Only this, and not all metadata, which would be copied for every call.
-		parent := metadata.ValueFromIncomingContext(c.ctx, "traceparent")
-		if len(parent) == 0 {
-			continue
+		if of := spans.Context(c.ctx); of.IsValid() {
+			return spans.Onward(ctx, of)
 		}
-		trace := metadata.MD{"traceparent": parent}
-		if state := metadata.ValueFromIncomingContext(c.ctx, "tracestate"); len(state) > 0 {
-			trace["tracestate"] = state
-		}
-		return metadata.NewOutgoingContext(ctx, trace)
 	}
 	return ctx
+}
+
+// span begins the span of an execution; nil if none of its calls has one.
+func (b *run) span() *spans.Execution {
+	var of []*spans.Request
+	for _, c := range b.calls {
+		if c.span != nil {
+			of = append(of, c.span)
+		}
+	}
+	if of == nil {
+		return nil
+	}
+	return spans.Execute(of, b.model.name, b.process.ID(), b.rows, len(b.calls), b.started)
+}
+
+// alone begins the span of an execution of this call only; nil if it has none.
+func (c *call) alone(p *router.Process, started time.Time) *spans.Execution {
+	if c.span == nil {
+		return nil
+	}
+	return spans.Execute([]*spans.Request{c.span}, c.req.Model, p.ID(), c.rows, 1, started)
 }
 
 // observe reports an execution and learns what Conch itself adds to it.
@@ -241,7 +259,9 @@ func (d *Dispatcher) separately(b *run, cause error) {
 		}
 		started := d.clock.Now()
 		frame := batch.Frame{Data: c.req.Marshal()}
-		got, err := b.process.Conn().Call(onward(c.ctx), methodInfer, &frame)
+		span := c.alone(b.process, started)
+		got, err := b.process.Conn().Call(span.Onward(onward(c.ctx)), methodInfer, &frame)
+		span.End(d.clock.Now(), err)
 		if forward.Lost(err) {
 			d.lost(b, b.calls[i:], err)
 			return

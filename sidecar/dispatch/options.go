@@ -12,6 +12,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
+	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
 
 // Options of New. The zero value is usable.
@@ -41,6 +42,8 @@ type Options struct {
 	// SharedMemoryBytes is the most memory that each partition on the same host
 	// may share with Conch; large tensors then cross no socket. Zero means none.
 	SharedMemoryBytes int64
+	// Spans may be nil: then nothing is traced.
+	Spans *spans.Tracer
 	// Regions may be nil: then nothing is known of clients' shared memory.
 	Regions Regions
 	// Wanted is told of every request that waits for a model that does not run. It

@@ -61,7 +61,9 @@ func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 	a := answer{place: series, started: d.clock.Now(), rows: c.rows, passed: true}
 	frame := batch.Frame{Data: c.req.Marshal()}
 	begun := lease.Alone()
-	got, err := lease.Process().Conn().Call(onward(c.ctx), methodInfer, &frame)
+	span := c.alone(lease.Process(), a.started)
+	got, err := lease.Process().Conn().Call(span.Onward(onward(c.ctx)), methodInfer, &frame)
+	span.End(d.clock.Now(), err)
 	if err != nil {
 		a.err = err // as it is: whoever tries again looks at it
 		if forward.Lost(err) && c.ctx.Err() == nil {

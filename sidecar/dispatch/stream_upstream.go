@@ -4,7 +4,9 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
+	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
 
 // upstream is the stream of a call to one partition, for requests of decoupled
@@ -37,6 +40,7 @@ type pendingAnswer struct {
 	tally   *tally
 	arrived time.Time
 	rows    int
+	span    *spans.Request
 	// asked is whether the caller wants to see an empty last answer.
 	asked  bool
 	failed bool   // an answer, though perhaps not the last, was an error
@@ -46,7 +50,7 @@ type pendingAnswer struct {
 // forward sends a request of a decoupled model to a partition. Its answers have no
 // place in the order of the others.
 func (s *inferStream) forward(c *call, size int64) error {
-	p := pendingAnswer{size: size, model: c.model, id: c.req.ID, tally: c.tally, arrived: c.arrived, rows: c.rows}
+	p := pendingAnswer{size: size, model: c.model, id: c.req.ID, tally: c.tally, arrived: c.arrived, rows: c.rows, span: c.span}
 	wish, said := batch.FindParameter(c.req.Parameters, batch.ParameterEmptyFinalResponse)
 	asked, valid := wish.Bool()
 	p.asked = asked
@@ -349,4 +353,11 @@ func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason stri
 		p.tally.asked.Add(1)
 	}
 	d.o.Observer.Finished(o)
+	if p.span != nil {
+		var err error
+		if result != OK {
+			err = errors.New(cmp.Or(p.said, result.String()))
+		}
+		p.span.End(now, result.String(), reason, true, false, err)
+	}
 }

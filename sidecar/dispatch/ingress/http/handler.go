@@ -21,6 +21,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
+	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
 
 // DefaultMaxBodyBytes is the largest request body, after decompression too: what Triton's own HTTP endpoint takes.
@@ -186,7 +187,7 @@ func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route) 
 		return
 	}
 
-	response, err := h.o.Inferer.Infer(r.Context(), &in.request)
+	response, err := h.o.Inferer.Infer(spans.FromHTTP(r.Context(), r.Header), &in.request)
 	if err != nil {
 		failInfer(w, err)
 		return

@@ -1,0 +1,28 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+// What the request path does for spans, where there are none: no allocation, for the request and for the execution.
+func TestCallsWithoutSpansAllocateNothing(t *testing.T) {
+	c := &call{req: &batch.Request{Model: "m"}, rows: 1}
+	b := &run{model: &model{name: "m"}, process: &router.Process{}, calls: []*call{c, c, c}}
+	a, o, now := &answer{}, &Outcome{}, time.Now()
+	var d Dispatcher
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		c.span = d.o.Spans.Request(t.Context(), "m", "", "", 1, now)
+		b.span().End(now, nil)
+		c.alone(b.process, now).End(now, nil)
+		c.endSpan(a, o, now)
+	}))
+}
