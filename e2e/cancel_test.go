@@ -72,9 +72,12 @@ func (h *holds) hold() (taken, release func()) {
 func held(t *testing.T) (*rig.Conch, *holds) {
 	t.Helper()
 	dir, h := conformanceModels(t, "slow"), &holds{t: t, dir: t.TempDir()}
-	write(t, dir, "slow/1/model.py", strings.Replace(heldModel, "HOLDS", h.dir, 1))
+	write(t, dir, "slow/1/model.py", holding(h))
 	return serve(t, rig.ConchOptions{Repository: dir, GPUs: 1}), h
 }
+
+// holding is the code of a model whose executions h holds.
+func holding(h *holds) string { return strings.Replace(heldModel, "HOLDS", h.dir, 1) }
 
 func slowRequest(id string, value byte) *tritonpb.ModelInferRequest {
 	return &tritonpb.ModelInferRequest{

@@ -2,16 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package collector is an OpenTelemetry collector for tests: it takes spans by
-// OTLP, over gRPC as Conch sends them and over HTTP as Triton does, and keeps them.
+// OTLP, over gRPC as Conch sends them and as JSON over HTTP as Triton does, and
+// keeps them.
 package collector
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/hex"
-	"errors"
-	"io"
+	"encoding/json"
 	"net"
 	"net/http"
 	"slices"
@@ -23,10 +21,9 @@ import (
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 )
 
-// Span is a span as a collector sees it. Ids are hexadecimal, as in traceparent;
+// Span is a span as a collector sees it; of Triton's only names and ids. Ids are hexadecimal, as in traceparent;
 // Parent is empty for the first of a trace.
 type Span struct {
 	Service, Name     string
@@ -116,32 +113,48 @@ func (c *Collector) Export(_ context.Context, r *collectorpb.ExportTraceServiceR
 	return &collectorpb.ExportTraceServiceResponse{}, nil
 }
 
-// ServeHTTP implements OTLP over HTTP with protobuf bodies.
+// ServeHTTP implements OTLP over HTTP, for the JSON bodies that Triton sends.
 func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	request, err := c.receive(r)
-	if err != nil {
+	var request request
+	if r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/json" {
+		http.Error(w, "POST JSON to /v1/traces", http.StatusBadRequest)
+		return
+	}
+	if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	answer, _ := c.Export(r.Context(), request)
-	body, _ := proto.Marshal(answer)
-	w.Header().Set("Content-Type", "application/x-protobuf")
-	_, _ = w.Write(body)
-}
-
-func (c *Collector) receive(r *http.Request) (*collectorpb.ExportTraceServiceRequest, error) {
-	if r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf" {
-		return nil, errors.New("POST a protobuf to /v1/traces")
-	}
-	body, err := io.ReadAll(r.Body)
-	if err == nil && r.Header.Get("Content-Encoding") == "gzip" {
-		var unzipped *gzip.Reader
-		if unzipped, err = gzip.NewReader(bytes.NewReader(body)); err == nil {
-			body, err = io.ReadAll(unzipped)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, of := range request.ResourceSpans {
+		service := ""
+		for _, a := range of.Resource.Attributes {
+			if a.Key == "service.name" {
+				service = a.Value.StringValue
+			}
+		}
+		for _, scope := range of.ScopeSpans {
+			for _, s := range scope.Spans {
+				c.spans = append(c.spans, Span{Service: service, Name: s.Name, Trace: s.TraceID, ID: s.SpanID, Parent: s.ParentSpanID})
+			}
 		}
 	}
-	request := &collectorpb.ExportTraceServiceRequest{}
-	return request, errors.Join(err, proto.Unmarshal(body, request))
+}
+
+// request is ExportTraceServiceRequest as OTLP writes it in JSON, with ids in
+// hexadecimal (which is not protojson): what of it says who is whose child.
+type request struct {
+	ResourceSpans []struct {
+		Resource struct {
+			Attributes []struct {
+				Key   string
+				Value struct{ StringValue string }
+			}
+		}
+		ScopeSpans []struct {
+			Spans []struct{ Name, TraceID, SpanID, ParentSpanID string }
+		}
+	}
 }
 
 func read(service string, s *tracepb.Span) Span {
