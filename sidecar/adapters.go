@@ -79,7 +79,11 @@ func (r routes) Lookup(name string) (aggregate.Model, bool) {
 		return aggregate.Model{}, false
 	}
 	if m := table.Models[name]; m != nil {
-		return aggregate.Model{Config: m.Config, Written: m.Written, Versions: m.Versions}, true
+		known := aggregate.Model{Config: m.Config, Written: m.Written, Versions: m.Versions, Internal: m.Internal}
+		if m.Membership != nil {
+			known.Group = m.Membership.Group
+		}
+		return known, true
 	}
 	if absent, ok := table.Absent[name]; ok {
 		return aggregate.Model{Absent: absent}, true
@@ -120,7 +124,7 @@ func (r routes) Count(model, version string) (aggregate.Count, bool) {
 	for _, c := range r.dispatcher.VersionCounts(model) {
 		if c.Version == version {
 			return aggregate.Count{
-				Success: c.Success, Fail: c.Failed, SuccessTime: c.SuccessTime, FailTime: c.FailTime, QueueTime: c.QueueTime, Ran: c.Ran, Executions: c.Executions, Asked: c.Asked,
+				Success: c.Success, Fail: c.Failed, SuccessTime: c.SuccessTime, FailTime: c.FailTime, QueueTime: c.QueueTime, Ran: c.Ran, Executions: c.Executions, Rows: c.Rows, Asked: c.Asked,
 			}, true
 		}
 	}

@@ -35,7 +35,7 @@ func (d *Dispatcher) resolve(ctx context.Context, r *batch.Request, own int64) (
 	if err != nil {
 		return nil, asked{}, err
 	}
-	if route := t.models[r.Model]; route != nil {
+	if route := t.models[r.Model]; route != nil && !route.spec.Internal {
 		return route, asked{}, nil
 	}
 	before := asked{name: r.Model, version: r.Version, parameters: r.Parameters}

@@ -73,7 +73,7 @@ func (d *Dispatcher) Counts(model string) (ModelCounts, bool) {
 	m := ModelCounts{
 		Success: c.success.Load(), Failed: c.failed.Load(), Rows: c.rows.Load(), Executions: c.executions.Load(),
 		SuccessTime: time.Duration(c.successTime.Load()), FailedTime: time.Duration(c.failedTime.Load()),
-		QueueTime: time.Duration(c.queue.Load()), ExecutionTime: time.Duration(c.execution.Load()), Margin: r.margin.Held(),
+		QueueTime: time.Duration(c.queue.Load()), ExecutionTime: time.Duration(c.execution.Load()), Margin: r.lane.margin.Held(),
 	}
 	if ns := c.last.Load(); ns != 0 {
 		m.LastInference = time.Unix(0, ns)
@@ -98,6 +98,8 @@ type VersionCounts struct {
 	// them a moment later. What was passed
 	// through on streams is not in it.
 	Executions uint64
+	// Rows of successful requests.
+	Rows uint64
 	// Asked are the requests that Conch sent to servers, and that those count as
 	// successes. What they count beyond, other models asked for.
 	Asked uint64
@@ -107,7 +109,7 @@ type VersionCounts struct {
 type tally struct {
 	version                          string
 	success, failed                  atomic.Uint64
-	executions, asked                atomic.Uint64
+	executions, asked, rows          atomic.Uint64
 	successTime, failTime, queueTime atomic.Int64
 	ran                              []atomic.Uint64 // by rows
 }
@@ -172,6 +174,7 @@ func (m *model) count(t *tally, place *placeSeries, o *Outcome, v verdict) {
 		return
 	case succeeded:
 		t.success.Add(1)
+		t.rows.Add(uint64(o.Rows)) //nolint:gosec // not negative
 		t.successTime.Add(int64(o.Latency))
 		t.queueTime.Add(int64(o.Queued))
 		rows := o.Batch
@@ -202,7 +205,7 @@ func (d *Dispatcher) VersionCounts(model string) []VersionCounts {
 		one := VersionCounts{
 			Version: t.version, Success: t.success.Load(), Failed: t.failed.Load(),
 			SuccessTime: time.Duration(t.successTime.Load()), FailTime: time.Duration(t.failTime.Load()), QueueTime: time.Duration(t.queueTime.Load()),
-			Ran: map[int]uint64{}, Executions: t.executions.Load(), Asked: t.asked.Load(),
+			Ran: map[int]uint64{}, Executions: t.executions.Load(), Rows: t.rows.Load(), Asked: t.asked.Load(),
 		}
 		for rows := range t.ran {
 			if n := t.ran[rows].Load(); n > 0 {
@@ -300,6 +303,9 @@ func (d *Dispatcher) Series() []Series {
 	}
 	var all []Series
 	for name, r := range t.models {
+		if r.spec.Internal {
+			continue // its requests are its members'
+		}
 		for i, version := range r.spec.Versions {
 			for _, place := range d.router.Attached(name) {
 				place := place.(*placeSeries)

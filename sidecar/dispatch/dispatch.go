@@ -70,8 +70,13 @@ type call struct {
 	batch   bool // it could be batched, and says how many rows it has
 	span    *spans.Request
 
-	// Guarded by queues.mu, retried until it runs again.
+	// Guarded by queues.mu; retried, lane and member until it runs again.
 	running bool // dispatched, and not queued
+	// lane is the model in whose queue it is, or was: its own, or the merge group that it runs in as member says.
+	lane   *model
+	member *batch.Membership
+	// inGroup: it waits in its merge group's queue.
+	inGroup bool
 	left    bool // its caller went away while it was running
 	retried bool // a first attempt was lost
 }
@@ -94,6 +99,7 @@ type answer struct {
 	rows    int          // of that execution
 	passed  bool         // outside the queue
 	retried bool
+	member  *batch.Membership // how it ran as a row of a merge group, outside the queue; nil: it did not
 	// promised is when the queue predicted the batch's end, of its last answer
 	// where there was a prediction.
 	promised queue.Time
@@ -152,7 +158,7 @@ func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route,
 	if d.o.Recorder.Recording() {
 		d.record(c, route)
 	}
-	return c, ok && rows <= route.maxBatch && !route.unsplittable.Load()
+	return c, ok && rows <= route.maxBatch && !route.lane.unsplittable.Load()
 }
 
 // setDue takes the soonest of the model's SLO, the latency that was asked of an
@@ -181,7 +187,7 @@ func (c *call) setDeadline(d *Dispatcher, route *route) {
 	if c.due.IsZero() {
 		return
 	}
-	back := d.o.ResponseBudget + route.margin.Of(c.due.Sub(c.arrived)-d.o.ResponseBudget)
+	back := d.o.ResponseBudget + route.lane.margin.Of(c.due.Sub(c.arrived)-d.o.ResponseBudget)
 	c.queued.Deadline = max(1, d.queues.time(c.due.Add(-back)))
 }
 
@@ -263,7 +269,11 @@ func (d *Dispatcher) settle(c *call, how enqueued) answer {
 
 // outage is the answer to a call whose model nothing has served for too long.
 func (d *Dispatcher) outage(c *call) answer {
-	return answer{err: d.router.Out(c.req.Model), result: Failed, reason: "outage"}
+	err := d.router.Out(c.req.Model)
+	if err == nil && c.member != nil { // its merge group's is declared a moment before its own
+		err = renamed(d.router.Out(c.member.Group), c.member)
+	}
+	return answer{err: err, result: Failed, reason: "outage"}
 }
 
 // await waits for the answer, or the caller's patience.
@@ -291,8 +301,15 @@ func (d *Dispatcher) await(c *call) answer {
 
 // dropped deals with a call that the scheduler gave up. Guarded by queues.mu.
 func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
+	d.queues.waitInGroup(c, false)
 	switch why {
 	case queue.DropModelRemoved, queue.DropClosed, queue.DropTooLarge:
+		if why != queue.DropTooLarge && d.queues.moved(c) {
+			c.running = true // nowhere, until it is put back
+			c.req.Ref()
+			d.tasks.Go(func() { d.move(c) })
+			return
+		}
 		// It was accepted: it is served.
 		c.running = true
 		c.req.Ref()
@@ -315,6 +332,29 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 		d.answer(c, d.outage(c))
 	default:
 		d.answer(c, answer{err: errExpired, result: Dropped, reason: why.String()})
+	}
+}
+
+// move queues a call where it belongs under a table that comes into force.
+func (d *Dispatcher) move(c *call) {
+	defer c.req.Free()
+	d.queues.settled() // until then the old table is
+	key, how := uint64(0), isUnqueued
+	if route, err := d.route(c.req.Model); err == nil {
+		var rows int
+		var ok bool
+		if key, rows, ok, _ = route.rules.Key(c.req); ok && rows <= route.maxBatch {
+			how = d.queues.putBack(c, key)
+		}
+	}
+	switch how {
+	case isQueued:
+	case isGone:
+		d.left(c)
+	case isOut:
+		d.answer(c, d.outage(c))
+	default:
+		d.answer(c, d.safely(func() answer { return d.passThrough(c) }))
 	}
 }
 
@@ -432,7 +472,7 @@ func after(now, due time.Time) bool { return !due.IsZero() && now.After(due) }
 func (d *Dispatcher) overdue(c *call, a *answer, now time.Time) {
 	if a.promised > 0 {
 		at := d.queues.time(now)
-		c.model.margin.Add((at-a.promised).Duration()-d.o.ResponseBudget, at)
+		c.lane.margin.Add((at-a.promised).Duration()-d.o.ResponseBudget, at)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -89,14 +90,14 @@ func (d *Dispatcher) execute(b *run) {
 		d.lost(b, b.calls, err)
 		return
 	}
-	b.calls[0].tally.answered(err, b.model.backend()) // equal keys: one version
+	b.answered(err)
 	switch {
 	case err != nil && len(b.calls) > 1:
 		// Somebody's request is bad, and Triton refused all: each on its own.
 		d.separately(b, err)
 		return
 	case err != nil:
-		d.answer(b.calls[0], b.answer(b.calls[0], nil, err))
+		d.answer(b.calls[0], d.ran(b, b.calls[0], nil, renamed(err, b.calls[0].member)))
 		if b.calls[0].ctx.Err() == nil {
 			d.queues.complete(b)
 		} else {
@@ -111,7 +112,7 @@ func (d *Dispatcher) execute(b *run) {
 	}
 	d.queues.complete(b)
 	for i, c := range b.calls {
-		a := b.answer(c, parts[i], nil)
+		a := d.ran(b, c, parts[i], nil)
 		if i == len(b.calls)-1 && b.finish > b.decided {
 			a.promised = b.finish
 		}
@@ -150,7 +151,12 @@ func (b *run) withoutGone(left func(*call)) {
 
 // join makes one request of the batch's. A request that is alone goes as it came.
 func (b *run) join() (*batch.Request, error) {
-	if len(b.calls) == 1 {
+	switch member := b.calls[0].member; {
+	case member != nil && len(b.calls) == 1:
+		return member.Request(b.calls[0].req), nil
+	case member != nil:
+		return batch.AssembleGroup(b.requests(), b.members())
+	case len(b.calls) == 1:
 		alone := b.calls[0].req
 		alone.Ref()
 		return alone, nil
@@ -169,9 +175,15 @@ func (b *run) split(data mem.BufferSlice) ([]*batch.Response, error) {
 		return nil, err
 	}
 	if len(b.calls) == 1 {
+		if member := b.calls[0].member; member != nil {
+			member.Answer(resp)
+		}
 		return []*batch.Response{resp}, nil
 	}
 	defer resp.Free()
+	if b.calls[0].member != nil {
+		return batch.SplitGroup(resp, b.requests(), b.members())
+	}
 	return batch.Split(resp, b.requests())
 }
 
@@ -240,7 +252,7 @@ func (d *Dispatcher) observe(b *run, end time.Time, err error) {
 func (d *Dispatcher) unsplittable(b *run, err error) {
 	if len(b.calls) == 1 {
 		d.queues.complete(b)
-		d.answer(b.calls[0], b.answer(b.calls[0], nil, status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)))
+		d.answer(b.calls[0], d.ran(b, b.calls[0], nil, status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)))
 		return
 	}
 	if errors.Is(err, batch.ErrUnsplittable) && !b.model.unsplittable.Swap(true) {
@@ -258,7 +270,7 @@ func (d *Dispatcher) separately(b *run, cause error) {
 			continue
 		}
 		started := d.clock.Now()
-		frame := batch.Frame{Data: c.req.Marshal()}
+		frame := batch.Frame{Data: marshal(c.req, c.member)}
 		span := c.alone(b.process, started)
 		got, err := b.process.Conn().Call(span.Onward(onward(c.ctx)), methodInfer, &frame)
 		span.End(d.clock.Now(), err)
@@ -267,9 +279,9 @@ func (d *Dispatcher) separately(b *run, cause error) {
 			return
 		}
 		c.tally.answered(err, b.model.backend())
-		a := answer{err: err, place: b.series(), started: started, rows: c.rows, retried: c.retried}
+		a := answer{err: renamed(err, c.member), place: d.seriesOf(b, c), started: started, rows: c.rows, retried: c.retried}
 		if err == nil {
-			if a.resp, err = batch.ReadResponse(got.Frame.Data); err != nil {
+			if a.resp, err = readAnswer(got.Frame.Data, c.member); err != nil {
 				a.err = status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)
 			}
 		}
@@ -290,15 +302,38 @@ func (d *Dispatcher) rescue(b *run, fault any) {
 	d.queues.complete(b)
 }
 
-// answer is an answer that came from an execution.
-func (b *run) answer(c *call, resp *batch.Response, err error) answer {
-	return answer{resp: resp, err: err, place: b.series(), started: b.started, rows: b.rows, retried: c.retried}
+// ran is an answer that came from an execution.
+func (d *Dispatcher) ran(b *run, c *call, resp *batch.Response, err error) answer {
+	return answer{resp: resp, err: err, place: d.seriesOf(b, c), started: b.started, rows: b.rows, retried: c.retried}
 }
 
-// series is what is counted where the batch ran.
-func (b *run) series() *placeSeries {
-	s, _ := b.lease.Attached().(*placeSeries)
+// seriesOf is what is counted of the call's model where the batch ran.
+func (d *Dispatcher) seriesOf(b *run, c *call) *placeSeries {
+	attached := b.lease.Attached()
+	if c.member != nil {
+		attached = d.router.AttachedOn(b.process, c.model.name)
+	}
+	s, _ := attached.(*placeSeries)
 	return s
+}
+
+// answered counts what the server said to the batch: for its model, or for every member of the merge group that has rows in it. Equal
+// keys are of one version.
+func (b *run) answered(err error) {
+	for i, c := range b.calls {
+		if i == 0 || c.member != nil && !slices.ContainsFunc(b.calls[:i], func(o *call) bool { return o.tally == c.tally }) {
+			c.tally.answered(err, b.model.backend())
+		}
+	}
+}
+
+// members say whose the rows of a merge group's batch are.
+func (b *run) members() []*batch.Membership {
+	all := make([]*batch.Membership, len(b.calls))
+	for i, c := range b.calls {
+		all[i] = c.member
+	}
+	return all
 }
 
 // lost deals with a process that went away under a batch: it gets no more, and
@@ -310,7 +345,7 @@ func (d *Dispatcher) lost(b *run, calls []*call, cause error) {
 	}
 	for _, c := range d.queues.giveBack(b, calls) {
 		if c.retried {
-			d.answer(c, b.answer(c, nil, lostStatus(b.process, cause)))
+			d.answer(c, d.ran(b, c, nil, lostStatus(b.process, cause)))
 		} else {
 			d.answer(c, d.passThrough(c))
 		}

@@ -142,11 +142,19 @@ func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) 
 	if short {
 		shape, data = []int64{1, 4}, data[:16]
 	}
-	return &tritonpb.ModelInferResponse{
-		ModelName: r.ModelName, ModelVersion: "1", Id: r.Id,
-		Outputs:           []*tritonpb.ModelInferResponse_InferOutputTensor{{Name: "OUT", Datatype: "FP32", Shape: shape}},
-		RawOutputContents: [][]byte{data},
-	}, nil
+	answer := &tritonpb.ModelInferResponse{ModelName: r.ModelName, ModelVersion: "1", Id: r.Id}
+	outputs := []string{"OUT"}
+	if len(r.Outputs) > 0 {
+		outputs = nil
+		for _, o := range r.Outputs {
+			outputs = append(outputs, o.Name)
+		}
+	}
+	for _, name := range outputs {
+		answer.Outputs = append(answer.Outputs, &tritonpb.ModelInferResponse_InferOutputTensor{Name: name, Datatype: "FP32", Shape: shape})
+		answer.RawOutputContents = append(answer.RawOutputContents, data)
+	}
+	return answer, nil
 }
 
 func (p *triton) ModelStreamInfer(s grpc.BidiStreamingServer[tritonpb.ModelInferRequest, tritonpb.ModelStreamInferResponse]) error {

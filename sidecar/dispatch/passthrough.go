@@ -39,7 +39,11 @@ func (d *Dispatcher) passThrough(c *call) answer {
 		}
 		a := d.passOn(c, lease)
 		a.retried = retried
-		if retried || h.Sequence != nil || c.ctx.Err() != nil || !forward.Lost(a.err) && !forward.Unloaded(a.err, c.req.Model) {
+		serves := c.req.Model
+		if a.member != nil {
+			serves = a.member.Group
+		}
+		if retried || h.Sequence != nil || c.ctx.Err() != nil || !forward.Lost(a.err) && !forward.Unloaded(a.err, serves) {
 			return a.final()
 		}
 		h.Avoid = lease.Process()
@@ -49,7 +53,7 @@ func (d *Dispatcher) passThrough(c *call) answer {
 // final is an answer that nothing more is tried about: its error is a plain status.
 func (a answer) final() answer {
 	if a.err != nil {
-		a.err = forward.Status(a.err).Err()
+		a.err = renamed(forward.Status(a.err).Err(), a.member)
 	}
 	return a
 }
@@ -58,8 +62,12 @@ func (a answer) final() answer {
 func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 	defer lease.Release()
 	series, _ := lease.Attached().(*placeSeries)
-	a := answer{place: series, started: d.clock.Now(), rows: c.rows, passed: true}
-	frame := batch.Frame{Data: c.req.Marshal()}
+	a := answer{place: series, started: d.clock.Now(), rows: c.rows, passed: true, member: lease.Membership()}
+	if a.member != nil && c.req.Version != "" && c.req.Version != a.member.Version {
+		a.err = status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", c.req.Model, c.req.Version)
+		return a
+	}
+	frame := batch.Frame{Data: marshal(c.req, a.member)}
 	begun := lease.Alone()
 	span := c.alone(lease.Process(), a.started)
 	got, err := lease.Process().Conn().Call(span.Onward(onward(c.ctx)), methodInfer, &frame)
@@ -75,10 +83,10 @@ func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 	}
 	c.tally.answered(nil, c.model.backend())
 	if c.batch && begun > 0 && begun == lease.Alone() {
-		d.observeAlone(c, lease.Process(), a.started)
+		d.observeAlone(c, lease, a.started)
 	}
 	passBack(c.ctx, got)
-	if a.resp, err = batch.ReadResponse(got.Frame.Data); err != nil {
+	if a.resp, err = readAnswer(got.Frame.Data, a.member); err != nil {
 		a.err = status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)
 	}
 	return a
@@ -87,10 +95,13 @@ func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 // observeAlone reports a request that was passed through and had the partition to
 // itself as the execution that it was: so profiles are learnt where nothing is
 // batched yet.
-func (d *Dispatcher) observeAlone(c *call, on *router.Process, started time.Time) {
-	p := on.Spec()
+func (d *Dispatcher) observeAlone(c *call, on router.Lease, started time.Time) {
+	p, ran := on.Process().Spec(), c.req.Model
+	if member := on.Membership(); member != nil {
+		ran = member.Group
+	}
 	d.o.Observer.Executed(Execution{
-		Model: c.req.Model, Partition: p.ID, GPUType: p.GPUType, ThreadPercentage: p.ThreadPercentage,
+		Model: ran, Partition: p.ID, GPUType: p.GPUType, ThreadPercentage: p.ThreadPercentage,
 		Rows: c.rows, Requests: 1, Start: started, End: d.clock.Now(),
 	})
 }

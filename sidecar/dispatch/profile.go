@@ -99,7 +99,7 @@ func (q *queues) modelSpec(m *model) queue.ModelSpec {
 		Name: m.name, Classes: believed, Optimistic: optimistic, MaxBatch: max(1, m.spec.RowLimit()),
 		// A request that was queued under the table before must not wait for a batch
 		// that nobody makes any more.
-		Closed: m.spec.RowLimit() == 0,
+		Closed: m.spec.RowLimit() == 0 || m.spec.Membership != nil,
 		SLO:    queue.Time(m.spec.SLO), Late: late(m.spec.Late),
 	}
 }

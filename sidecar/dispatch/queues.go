@@ -48,6 +48,7 @@ type queues struct {
 	profiles  profiles
 	retries   uint64
 	closed    bool
+	table     *router.Table // in force, or about to be
 }
 
 func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, begin func(*run), dropped func(*call, queue.DropReason)) *queues {
@@ -142,6 +143,8 @@ const (
 	isOut
 	// isUnqueued: there is no queue to rely on.
 	isUnqueued
+	// isGone: the caller has left.
+	isGone
 )
 
 // enqueue hands a call to the scheduler, under the model that has its name now.
@@ -157,10 +160,65 @@ func (q *queues) enqueue(c *call) enqueued {
 	case m.out || q.closed:
 		return isOut
 	}
-	c.model = m
+	return q.put(c, m)
+}
+
+// put queues a call for a model, or for its merge group. Guarded by mu.
+func (q *queues) put(c *call, m *model) enqueued {
+	lane := m
+	if m.spec.Membership != nil {
+		if lane = q.models[m.spec.Membership.Group]; lane == nil || lane.out {
+			return isOut
+		}
+	}
+	c.model, c.lane, c.member, c.running = m, lane, m.spec.Membership, false
 	c.queued.Owner = c
-	q.do(func(s *queue.Scheduler) error { s.Enqueue(q.now(), m.id, &c.queued); return nil })
+	q.waitInGroup(c, c.member != nil)
+	q.do(func(s *queue.Scheduler) error { s.Enqueue(q.now(), lane.id, &c.queued); return nil })
 	return isQueued
+}
+
+// putBack queues a call again that a changed table took out of its queue, under the key that it has by the new table. It is isGone if its
+// caller has left meanwhile.
+func (q *queues) putBack(c *call, key uint64) enqueued {
+	q.mu.Lock()
+	defer q.unlock()
+	m := q.models[c.req.Model]
+	switch {
+	case c.state.Load() != waiting:
+		return isGone
+	case q.fault != nil:
+		return isUnqueued
+	case m == nil:
+		return isUnknown
+	case m.out || q.closed:
+		return isOut
+	}
+	if !c.retried {
+		c.queued.Key = key
+	}
+	return q.put(c, m)
+}
+
+// moved reports whether a call belongs into another queue under the table that comes into force: that of its model's merge group, or out
+// of it. Guarded by mu.
+func (q *queues) moved(c *call) bool {
+	if q.table == nil || q.closed || q.fault != nil {
+		return false
+	}
+	m := q.table.Models[c.req.Model]
+	return m != nil && (m.Membership != nil || c.member != nil)
+}
+
+// waitInGroup counts the calls that wait in the queue of their model's merge group. Guarded by mu.
+func (q *queues) waitInGroup(c *call, waits bool) {
+	switch {
+	case waits && !c.inGroup:
+		c.model.inGroup++
+	case !waits && c.inGroup:
+		c.model.inGroup--
+	}
+	c.inGroup = waits
 }
 
 // leave takes a call out whose caller has gone. It returns false if the call has
@@ -172,6 +230,7 @@ func (q *queues) leave(c *call) bool {
 	defer q.unlock()
 	if !c.running {
 		q.do(func(s *queue.Scheduler) error { s.Cancel(q.now(), &c.queued); return nil })
+		q.waitInGroup(c, false)
 	}
 	c.left = c.running
 	return c.state.CompareAndSwap(waiting, abandoned)
@@ -183,6 +242,12 @@ func (q *queues) takeBack(c *call) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return !c.running && c.state.CompareAndSwap(waiting, abandoned)
+}
+
+// settled waits until no table is being swapped.
+func (q *queues) settled() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 }
 
 // complete tells the scheduler that a batch's process is free.
@@ -245,6 +310,7 @@ func (q *queues) giveBack(b *run, calls []*call) (hopeless []*call) {
 						c.queued.Key = math.MaxUint64 - q.retries
 					}
 					c.running = false
+					q.waitInGroup(c, c.member != nil)
 					s.Requeue(now, b.model.id, &c.queued)
 				}
 			}
@@ -294,6 +360,7 @@ func (q *queues) waiting(m *model) (n int) {
 	defer q.mu.Unlock()
 	if q.models[m.name] == m {
 		q.do(func(s *queue.Scheduler) error { n, _ = s.Queued(m.id); return nil })
+		n += m.inGroup
 	}
 	return n
 }
@@ -321,6 +388,7 @@ func (s sink) Dispatch(b *queue.Batch) {
 	for i, request := range b.Requests {
 		c := request.Owner.(*call)
 		c.running = true
+		q.waitInGroup(c, false)
 		c.req.Ref() // the run's own: the caller may leave before it ends
 		r.calls[i] = c
 	}

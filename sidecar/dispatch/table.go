@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"sync/atomic"
 
@@ -37,6 +38,8 @@ type route struct {
 	rules    *batch.Rules
 	maxBatch int
 	tallies  []*tally
+	// lane is the model in whose queue requests are: the route's own, or its merge group's.
+	lane *model
 }
 
 // model is what stays of a model while tables come and go.
@@ -63,6 +66,7 @@ type model struct {
 	out       bool   // nothing has served it for too long
 	revision  string // of the model's files
 	tallies   map[string]*tally
+	inGroup   int // requests that wait in the queue of the model's merge group
 }
 
 func (m *model) backend() string {
@@ -102,6 +106,7 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	q := d.queues
 	q.mu.Lock()
 	defer q.unlock()
+	q.table = t
 	// What is queued for models that the table does not have is leased where they
 	// are served until now.
 	q.removeModels(t)
@@ -112,8 +117,21 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	} else {
 		next.names = names.New(t.Names, nil)
 	}
+	var regrouped []*model
 	for name, spec := range t.Models {
+		if m := q.models[name]; m != nil && m.spec.Membership != nil && !reflect.DeepEqual(m.spec.Membership, spec.Membership) {
+			if group := q.models[m.spec.Membership.Group]; group != nil && !slices.Contains(regrouped, group) {
+				regrouped = append(regrouped, group)
+			}
+		}
 		next.models[name] = q.setModel(spec, plans[name])
+	}
+	for _, r := range next.models {
+		if r.lane = r.model; r.spec.Membership != nil {
+			r.lane = q.models[r.spec.Membership.Group]
+			r.rules = r.rules.Sharing(r.lane.rules)
+			r.maxBatch = min(r.maxBatch, r.lane.spec.RowLimit())
+		}
 	}
 	retired := change.Commit()
 	d.routes.Store(next)
@@ -121,6 +139,9 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 		close(before.superseded)
 	}
 	q.configure(next, change, retired)
+	for _, m := range regrouped { // what waits there for members as they were comes back as they are
+		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropClosed) })
+	}
 	return nil
 }
 
@@ -205,6 +226,10 @@ func (q *queues) configure(next *routes, change *router.Change, retired []*route
 				}
 			}
 			for _, r := range next.models {
+				if r.spec.Membership != nil {
+					q.check(q.setQueue(s, now, r.model))
+					continue
+				}
 				for _, place := range r.spec.Places {
 					r.class(named[place.Partition].Spec())
 				}

@@ -131,6 +131,14 @@ func NewRules(config *tritonpb.ModelConfig, versions []string, members ...*trito
 	return u
 }
 
+// Sharing are these rules with the keys of another model's: requests of either with equal keys may share a batch. It is for the members
+// of a merge group, which take the same inputs.
+func (u *Rules) Sharing(group *Rules) *Rules {
+	out := *u
+	out.seed = group.seed
+	return &out
+}
+
 // Key says whether the request may be batched and with whom: requests with equal
 // keys may. It checks everything that Triton would refuse, because a request
 // that Triton refuses must not take others down with it. When ok is false the

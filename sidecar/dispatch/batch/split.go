@@ -35,7 +35,10 @@ type splitRoom struct {
 // Split gives each request of a batch its part of the answer, in order: its
 // rows of every output it asked for, as references to the answer's buffers,
 // under its own id. The results are freed on their own.
-func Split(resp *Response, reqs []*Request) ([]*Response, error) {
+func Split(resp *Response, reqs []*Request) ([]*Response, error) { return split(resp, reqs, nil) }
+
+// split is Split, with the names that each request's member has for the outputs if there are members.
+func split(resp *Response, reqs []*Request, members []*Membership) ([]*Response, error) {
 	total := 0
 	for _, r := range reqs {
 		total += r.Rows()
@@ -50,7 +53,7 @@ func Split(resp *Response, reqs []*Request) ([]*Response, error) {
 		parts[i] = p
 	}
 	for i := range resp.Outputs {
-		if err := splitOutput(&resp.Outputs[i], reqs, rooms, total); err != nil {
+		if err := splitOutput(&resp.Outputs[i], reqs, members, rooms, total); err != nil {
 			for _, p := range parts {
 				p.Free()
 			}
@@ -60,7 +63,7 @@ func Split(resp *Response, reqs []*Request) ([]*Response, error) {
 	return parts, nil
 }
 
-func splitOutput(out *Tensor, reqs []*Request, rooms []splitRoom, total int) error {
+func splitOutput(out *Tensor, reqs []*Request, members []*Membership, rooms []splitRoom, total int) error {
 	if out.typed() {
 		if err := out.Normalize(); err != nil {
 			return fmt.Errorf("%w: %w", ErrUnsplittable, err)
@@ -88,13 +91,17 @@ func splitOutput(out *Tensor, reqs []*Request, rooms []splitRoom, total int) err
 				return fmt.Errorf("%w: output %q of datatype BYTES ends inside an element", ErrUnsplittable, out.Name)
 			}
 		}
-		if !wants(r, out.Name) {
+		name := out.Name
+		if members != nil {
+			name = members[i].own(name)
+		}
+		if members != nil && name == "" || !wants(r, name) {
 			c.skip(int(bytes))
 			continue
 		}
 		room := &rooms[i]
 		k := len(room.Outputs)
-		room.Outputs = append(room.Outputs, Tensor{Name: out.Name, Datatype: out.Datatype, Parameters: out.Parameters})
+		room.Outputs = append(room.Outputs, Tensor{Name: name, Datatype: out.Datatype, Parameters: out.Parameters})
 		t := &room.Outputs[k]
 		if k < len(room.buffers) {
 			t.Data, t.Shape = room.buffers[k][:0:2], room.dims[k][:0:4]

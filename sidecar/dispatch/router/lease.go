@@ -10,15 +10,19 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
 // Lease is the right to use one process, for one model or for none. The zero
 // Lease is none. Release it once.
 type Lease struct {
-	r     *Router
-	p     *Process
-	l     *place // nil: for no model
-	queue bool
+	r      *Router
+	p      *Process
+	l      *place // nil: for no model
+	group  *place // of the merge group that the model runs in; nil: it runs in itself
+	member *batch.Membership
+	queue  bool
 }
 
 // Process is what the lease is on.
@@ -35,6 +39,9 @@ func (l Lease) Attached() any {
 	}
 	return l.l.attached
 }
+
+// Membership says how the model runs as rows of a merge group where the lease is; nil: it runs in itself.
+func (l Lease) Membership() *batch.Membership { return l.member }
 
 // Hints say which process a lease should be on.
 type Hints struct {
@@ -182,13 +189,17 @@ func (r *Router) lease(p *Process, l *place, queue bool, now time.Time) Lease {
 	if !queue {
 		p.outside++
 	}
+	lease := Lease{r: r, p: p, l: l, queue: queue}
 	if l != nil {
 		l.leases++
+		if lease.member, lease.group = l.member, l.group; l.group != nil {
+			l.group.leases++
+		}
 		if p.serving++; p.serving == 1 {
 			p.since = now
 		}
 	}
-	return Lease{r: r, p: p, l: l, queue: queue}
+	return lease
 }
 
 // Release gives the lease back.
@@ -206,11 +217,9 @@ func (l Lease) Release() {
 		if from = p.since; now.After(from) {
 			p.since = now
 		}
-		if l.l.leases--; l.l.leases == 0 {
-			l.l.drains = idle(l.l.drains)
-			if !l.l.current {
-				delete(p.places, l.l.model)
-			}
+		l.l.left()
+		if l.group != nil {
+			l.group.left()
 		}
 	}
 	if p.leases == 0 {
@@ -220,6 +229,17 @@ func (l Lease) Release() {
 	r.mu.Unlock()
 	if l.l != nil {
 		r.o.Busy(p.ID(), from, now)
+	}
+}
+
+// left counts a lease out. Guarded by Router.mu.
+func (l *place) left() {
+	if l.leases--; l.leases > 0 {
+		return
+	}
+	l.drains = idle(l.drains)
+	if !l.current && l.process.places[l.model] == l {
+		delete(l.process.places, l.model)
 	}
 }
 

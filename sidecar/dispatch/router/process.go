@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
 )
@@ -54,6 +55,9 @@ type place struct {
 	leases   int
 	attached any
 	drains   []*drain // who waits until nothing is leased
+	// member and group say that the model runs as rows of a merge group, whose place here that is; nil: in itself.
+	member *batch.Membership
+	group  *place
 }
 
 // Spec is the partition under the latest table that named it.
@@ -120,6 +124,16 @@ func (r *Router) Attached(model string) []any {
 		all[i] = l.attached
 	}
 	return all
+}
+
+// AttachedOn is what Options.Attach made for a model on a process; nil if the model is not placed there.
+func (r *Router) AttachedOn(p *Process, model string) any {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l := p.places[model]; l != nil {
+		return l.attached
+	}
+	return nil
 }
 
 // forget drops the places that no table has and nobody uses. Guarded by Router.mu.

@@ -282,6 +282,9 @@ func (r *Router) place(t *Table, n *notices) {
 		for _, s := range spec.Places {
 			l := r.placeOf(r.processes[s.Partition], name)
 			l.current = true
+			if l.member, l.group = spec.Membership, nil; spec.Membership != nil {
+				l.group = r.placeOf(r.processes[s.Partition], spec.Membership.Group)
+			}
 			m.places = append(m.places, l)
 			if l.process.state == up {
 				m.up++

@@ -14,6 +14,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
 
@@ -60,6 +61,11 @@ type Model struct {
 	Parameters map[string]string
 	DropPolicy string
 	Places     []Place
+	// Membership says that requests run as rows of a merge group, whose places are the model's; nil: in the model itself. Queue, discipline
+	// and batches are then the group's.
+	Membership *batch.Membership
+	// Internal: clients cannot name it. Merge groups are.
+	Internal bool
 }
 
 // Place is a model's instance in a partition.
@@ -107,6 +113,12 @@ func (t *Table) Check() error {
 			if slices.ContainsFunc(m.Places[:i], func(o Place) bool { return o.Partition == place.Partition }) {
 				return fmt.Errorf("%w %d: model %q is placed twice on partition %q", ErrTable, t.Revision, name, place.Partition)
 			}
+			if m.Membership != nil && !t.Models[m.Membership.Group].on(place.Partition) {
+				return fmt.Errorf("%w %d: model %q is placed on partition %q, where its merge group %q is not", ErrTable, t.Revision, name, place.Partition, m.Membership.Group)
+			}
+		}
+		if m.Membership != nil && (t.Models[m.Membership.Group] == nil || t.Models[m.Membership.Group].Membership != nil) {
+			return fmt.Errorf("%w %d: model %q is in merge group %q, which the table does not have", ErrTable, t.Revision, name, m.Membership.Group)
 		}
 	}
 	for key, n := range t.Names {
@@ -118,6 +130,11 @@ func (t *Table) Check() error {
 		}
 	}
 	return nil
+}
+
+// on reports whether the model is placed on a partition.
+func (m *Model) on(partition string) bool {
+	return m != nil && slices.ContainsFunc(m.Places, func(p Place) bool { return p.Partition == partition })
 }
 
 // Unknown is Triton's answer, a gRPC status error, about a model that the table

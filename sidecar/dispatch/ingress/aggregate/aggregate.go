@@ -48,6 +48,10 @@ type Model struct {
 	// ServedBy are the models that serve what is no model itself, such as an app;
 	// Config is then that of one of them, but for the name.
 	ServedBy []string
+	// Group is the merge group whose rows the model's requests are, which partitions have in its place; empty: there is none.
+	Group string
+	// Internal models are not for clients: merge groups are.
+	Internal bool
 }
 
 // Entry is what the repository says of a model.
@@ -75,6 +79,8 @@ type Count struct {
 	Ran map[int]uint64
 	// Executions that partitions have answered: so many their statistics will show.
 	Executions uint64
+	// Rows of successful requests.
+	Rows uint64
 	// Asked are the requests to partitions that those count as successes: what they count beyond, ensembles asked for.
 	Asked uint64
 }
@@ -170,6 +176,14 @@ func (a *Aggregate) with(model string) []Partition {
 	return slices.DeleteFunc(a.up(), func(p Partition) bool { return !slices.Contains(p.Models, model) })
 }
 
+// having are the partitions that are up and can be asked about the model: none, where its merge group runs in its place.
+func (a *Aggregate) having(name string, m Model) []Partition {
+	if m.Group != "" {
+		return nil
+	}
+	return a.with(name)
+}
+
 // Model is the configuration of a served model; an empty version is any. The error is Triton's.
 func (a *Aggregate) Model(name, version string) (*tritonpb.ModelConfig, error) {
 	version, err := canonicalVersion(version)
@@ -183,7 +197,7 @@ func (a *Aggregate) Model(name, version string) (*tritonpb.ModelConfig, error) {
 func (a *Aggregate) find(name, version string) (Model, error) {
 	m, ok := a.o.Models.Lookup(name)
 	switch {
-	case !ok:
+	case !ok || m.Internal:
 		return m, status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", name)
 	case len(m.Versions) == 0 && version != "" && slices.Contains(m.Absent, version):
 		return m, status.Errorf(codes.Unavailable, "Request for unknown model: '%s' version %s is not at ready state", name, version)
@@ -265,7 +279,7 @@ func (a *Aggregate) ModelMetadata(ctx context.Context, r *tritonpb.ModelMetadata
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range a.with(r.GetName()) {
+	for _, p := range a.having(r.GetName(), m) {
 		answer, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.ModelMetadata, r)
 		if err == nil {
 			return answer, nil
@@ -285,7 +299,7 @@ func (a *Aggregate) ModelConfig(ctx context.Context, r *tritonpb.ModelConfigRequ
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range a.with(r.GetName()) {
+	for _, p := range a.having(r.GetName(), m) {
 		answer, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.ModelConfig, r)
 		if err == nil {
 			delete(answer.GetConfig().GetParameters(), revisionParameter)

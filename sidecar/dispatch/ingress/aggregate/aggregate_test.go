@@ -396,3 +396,55 @@ func TestClosed(t *testing.T) {
 	_, err := a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{})
 	require.ErrorContains(t, err, "closed")
 }
+
+// Members of a merge group are models like any other to clients, and the group is none.
+func TestMembersOfAMergeGroup(t *testing.T) {
+	w, a := newWorld(t)
+	config := &tritonpb.ModelConfig{Name: "a", MaxBatchSize: 4, Input: []*tritonpb.ModelInput{{Name: "IN", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{3}}}}
+	w.models["a"] = aggregate.Model{Config: config, Versions: []string{"2"}, Group: "g"}
+	w.models["g"] = aggregate.Model{Config: &tritonpb.ModelConfig{Name: "g"}, Versions: []string{"1"}, Internal: true}
+	w.entries = []aggregate.Entry{{Name: "a"}, {Name: "g"}, {Name: "m"}}
+	w.servers[0].Models = append(w.servers[0].Models, "a", "g")
+	w.servers[0].index = []*tritonpb.RepositoryIndexResponse_ModelIndex{{Name: "g", Version: "1", State: "READY"}}
+	w.servers[0].statistics = []*tritonpb.ModelStatistics{{Name: "g", Version: "1", InferenceCount: 90, ExecutionCount: 30, LastInference: 5, InferenceStats: &tritonpb.InferStatistics{
+		ComputeInfer: &tritonpb.StatisticDuration{Count: 30, Ns: 3000}}, BatchStats: []*tritonpb.InferBatchStatistics{{BatchSize: 3, ComputeInfer: &tritonpb.StatisticDuration{Count: 30, Ns: 3000}}}}}
+	w.counts["a/2"] = aggregate.Count{Success: 6, Rows: 7, SuccessTime: 5000, Ran: map[int]uint64{3: 6}, Executions: 5}
+
+	index, err := a.RepositoryIndex(t.Context(), &tritonpb.RepositoryIndexRequest{Ready: true})
+	require.NoError(t, err)
+	names := map[string]string{}
+	for _, m := range index.GetModels() {
+		names[m.GetName()] = m.GetVersion() + m.GetState()
+	}
+	require.Equal(t, "2READY", names["a"])
+	require.NotContains(t, names, "g")
+
+	for _, name := range []string{"a", ""} {
+		r, err := a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: name})
+		require.NoError(t, err)
+		require.Len(t, r.GetModelStats(), 1, "asked for %q", name)
+		s := r.GetModelStats()[0]
+		require.Equal(t, [2]string{"a", "2"}, [2]string{s.GetName(), s.GetVersion()})
+		require.EqualValues(t, []uint64{7, 5}, []uint64{s.GetInferenceCount(), s.GetExecutionCount()})
+		require.EqualValues(t, []uint64{6, 600}, []uint64{s.GetInferenceStats().GetComputeInfer().GetCount(), s.GetInferenceStats().GetComputeInfer().GetNs()})
+		require.Empty(t, s.GetBatchStats())
+	}
+	ready, err := a.ModelReady(t.Context(), &tritonpb.ModelReadyRequest{Name: "a"})
+	require.NoError(t, err)
+	require.True(t, ready.GetReady())
+	said, err := a.ModelConfig(t.Context(), &tritonpb.ModelConfigRequest{Name: "a"})
+	require.NoError(t, err)
+	require.Empty(t, cmp.Diff(config, said.GetConfig(), protocmp.Transform()))
+	metadata, err := a.ModelMetadata(t.Context(), &tritonpb.ModelMetadataRequest{Name: "a"})
+	require.NoError(t, err)
+	require.Equal(t, "IN", metadata.GetInputs()[0].GetName())
+	for _, err := range []error{
+		second(a.ModelConfig(t.Context(), &tritonpb.ModelConfigRequest{Name: "g"})), second(a.ModelMetadata(t.Context(), &tritonpb.ModelMetadataRequest{Name: "g"})),
+	} {
+		requireStatus(t, err, codes.NotFound, "Request for unknown model: 'g' is not found")
+	}
+	_, err = a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "g"})
+	requireStatus(t, err, codes.InvalidArgument, "requested model 'g' is not available")
+}
+
+func second[T any](_ T, err error) error { return err }

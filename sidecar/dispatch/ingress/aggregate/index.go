@@ -40,7 +40,26 @@ func (a *Aggregate) RepositoryIndex(ctx context.Context, r *tritonpb.RepositoryI
 	for i, answer := range answers { // a partition that does not answer has nothing ready
 		indexes[i] = answer.GetModels()
 	}
-	return &tritonpb.RepositoryIndexResponse{Models: mergeIndexes(indexes, a.o.Models.Repository(), r.GetReady())}, nil
+	repository := a.o.Models.Repository()
+	indexes = append(indexes, a.mergedMembers(repository))
+	list := mergeIndexes(indexes, repository, r.GetReady())
+	list = slices.DeleteFunc(list, func(m *modelIndex) bool {
+		known, _ := a.o.Models.Lookup(m.GetName())
+		return known.Internal
+	})
+	return &tritonpb.RepositoryIndexResponse{Models: list}, nil
+}
+
+// mergedMembers is the index of models that no server has because their merge group runs in their place.
+func (a *Aggregate) mergedMembers(repository []Entry) (index []*modelIndex) {
+	for _, e := range repository {
+		if m, ok := a.o.Models.Lookup(e.Name); ok && m.Group != "" && len(a.with(e.Name)) > 0 {
+			for _, version := range m.Versions {
+				index = append(index, &modelIndex{Name: e.Name, Version: version, State: ready})
+			}
+		}
+	}
+	return index
 }
 
 type indexKey struct{ name, version string }

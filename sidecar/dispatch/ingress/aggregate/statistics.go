@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
@@ -23,24 +24,69 @@ func (a *Aggregate) ModelStatistics(ctx context.Context, r *tritonpb.ModelStatis
 	if err != nil {
 		return nil, err
 	}
-	partitions := a.up()
+	partitions, asked := a.up(), &tritonpb.ModelStatisticsRequest{Name: r.GetName(), Version: version}
 	if name := r.GetName(); name != "" {
 		m, ok := a.o.Models.Lookup(name)
-		if partitions = a.with(name); !ok || len(m.Versions) == 0 || len(partitions) == 0 {
+		if m.Group != "" {
+			asked.Name, asked.Version = m.Group, ""
+		}
+		if partitions = a.with(name); !ok || m.Internal || len(m.Versions) == 0 || len(partitions) == 0 {
 			return nil, status.Errorf(codes.InvalidArgument, "requested model '%s' is not available", name)
 		}
 		if version != "" && !slices.Contains(m.Versions, version) {
 			return nil, status.Errorf(codes.InvalidArgument, "requested model version is not available for model '%s'", name)
 		}
 	}
-	merged, err := a.gather(ctx, partitions, &tritonpb.ModelStatisticsRequest{Name: r.GetName(), Version: version})
+	merged, err := a.gather(ctx, partitions, asked)
 	if err != nil {
 		return nil, err
 	}
+	merged = a.ofMembers(merged, r.GetName())
 	if a.o.Counts != nil {
 		applyCounts(merged, a.o.Counts, a.called())
 	}
+	for _, s := range merged {
+		if m, _ := a.o.Models.Lookup(s.GetName()); m.Group != "" {
+			s.BatchStats = nil // the group's
+		}
+	}
 	return &tritonpb.ModelStatisticsResponse{ModelStats: merged}, nil
+}
+
+// ofMembers puts the members of merge groups, or the only one that is asked for, in their groups' place: with the members' own counts,
+// and the group's averages.
+func (a *Aggregate) ofMembers(list []*tritonpb.ModelStatistics, only string) []*tritonpb.ModelStatistics {
+	groups := map[string]*tritonpb.ModelStatistics{}
+	list = slices.DeleteFunc(list, func(s *tritonpb.ModelStatistics) bool {
+		m, _ := a.o.Models.Lookup(s.GetName())
+		if m.Internal {
+			groups[s.GetName()] = s
+		}
+		return m.Internal
+	})
+	if len(groups) == 0 {
+		return list
+	}
+	for _, e := range a.o.Models.Repository() {
+		m, _ := a.o.Models.Lookup(e.Name)
+		group := groups[m.Group]
+		if group == nil || len(m.Versions) == 0 || only != "" && only != e.Name {
+			continue
+		}
+		s := proto.CloneOf(group)
+		s.Name, s.Version = e.Name, m.Versions[len(m.Versions)-1]
+		s.InferenceCount, s.ExecutionCount = 0, 0
+		if a.o.Counts != nil {
+			if c, ok := a.o.Counts.Count(s.GetName(), s.GetVersion()); ok {
+				s.InferenceCount, s.ExecutionCount = c.Rows, c.Executions
+			}
+		}
+		if s.InferenceCount == 0 {
+			s.LastInference = 0
+		}
+		list = append(list, s)
+	}
+	return mergeStatistics(list) // in order
 }
 
 // A server counts a moment after it has answered. A client that counts its own answers must not see that, so partitions
