@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/conch-serving/conch/estimator/lower"
 	"github.com/conch-serving/conch/internal/onnx"
@@ -66,6 +67,8 @@ type Kernel struct {
 // Estimate is a profile with what it came from. Its points are in the order of the grid: by batch, then by share.
 type Estimate struct {
 	grid.Profile
+	// Graph says that the model's graph was read; otherwise only the size of its file is known.
+	Graph bool `json:"graph"`
 	// Memory is that of the largest batch.
 	Memory Memory `json:"memory"`
 	// Parameters is how many weights there are, FLOPs and Bytes what the smallest batch computes and moves.
@@ -86,6 +89,16 @@ type Estimate struct {
 	Bound    float64  `json:"relative_error_bound"`
 	Basis    string   `json:"basis"`
 	Warnings []string `json:"warnings"`
+}
+
+// DoesNotFit says in numbers why the model does not fit the GPU's memory, and at which batch.
+func (e *Estimate) DoesNotFit() string {
+	most := uint32(1)
+	for _, p := range e.Points {
+		most = max(most, p.Batch)
+	}
+	return fmt.Sprintf("%s does not fit a %s: it needs %.0f MB at batch %d (weights %.0f, activations %.0f, workspace %.0f, context %.0f), the GPU has %.0f MB",
+		e.Model, e.GPUType, e.Memory.Total()/1e6, most, e.Memory.Parameters/1e6, e.Memory.Activations/1e6, e.Memory.Workspace/1e6, e.Memory.Context/1e6, e.MemoryOfGPU/1e6)
 }
 
 // Do estimates a model.
@@ -109,7 +122,7 @@ func Do(q Request) (*Estimate, error) {
 	whole := len(shares)
 	shares = append(shares, 1)
 	c := newClock(&q.Device, shares)
-	e := &Estimate{Profile: grid.Profile{Model: q.Model, GPUType: q.Device.Sheet.Name, Source: grid.Estimated}, Parameters: q.Graph.Weights, Basis: q.Device.Factors.Source}
+	e := &Estimate{Profile: grid.Profile{Model: q.Model, GPUType: q.Device.Sheet.Name, Source: grid.Estimated}, Graph: true, Parameters: q.Graph.Weights, Basis: q.Device.Factors.Source}
 	warned := map[string]bool{}
 	var curves [][]float64
 	for n, batch := range g.Batches {
@@ -173,7 +186,7 @@ func Do(q Request) (*Estimate, error) {
 		for s, p := range g.Shares {
 			slow := full / curve[s] // the same work in more time uses less per second
 			e.Points = append(e.Points, grid.Point{
-				Batch: uint32(batch), ThreadPercentage: uint32(p), LatencyUS: curve[s] * 1e6, ErrorBoundUS: curve[s] * bound * 1e6,
+				Batch: uint32(batch), ThreadPercentage: uint32(p), LatencyUS: curve[s] * 1e6, ErrorBoundUS: curve[s] * bound * halfWidth * 1e6,
 				Creq: min(use.compute*min(1, slow), float64(p)/100), Mreq: m.Total() / max(1, q.Device.Sheet.Memory),
 				BandwidthUtilization: min(1, use.bandwidth*min(1, slow)), L2Utilization: min(1, use.l2*min(1, slow)),
 			})
@@ -193,6 +206,9 @@ func Do(q Request) (*Estimate, error) {
 	})
 	return e, nil
 }
+
+// halfWidth makes the half width of a 95% interval, which points carry, of a bound that nine of ten errors stay below, as if errors were normal.
+const halfWidth = 1.96 / 1.645
 
 // feeds are the model's inputs as tensors.
 func feeds(g *shape.Graph, inputs map[string][]int64) []*shape.Tensor {
@@ -250,6 +266,32 @@ func explain(launches []lower.Launch, times []*timed, share int) ([]Share, []Ker
 	slices.SortFunc(ops, func(a, b Share) int { return cmp.Or(-cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.Op, b.Op)) })
 	slices.SortStableFunc(all, func(a, b Kernel) int { return -cmp.Compare(a.Seconds, b.Seconds) })
 	return ops, all[:min(len(all), 10)]
+}
+
+// CheckDims refuses sizes of dimensions that no input of the model names.
+func (s *Subject) CheckDims(dims map[string]int64) error {
+	if s.Graph == nil {
+		return nil
+	}
+	named := map[string]bool{}
+	for _, v := range s.Graph.Feeds {
+		for _, d := range v.Type.Dims {
+			if d.Size < 0 && d.Name != "" {
+				named[d.Name] = true
+			}
+		}
+	}
+	for _, name := range sortedKeys(dims) {
+		switch {
+		case dims[name] < 1:
+			return fmt.Errorf("%s: dimension %s=%d: a size is at least 1", s.Name, name, dims[name])
+		case len(named) == 0:
+			return fmt.Errorf("%s: dimension %q: no input of the model names a dimension", s.Name, name)
+		case !named[name]:
+			return fmt.Errorf("%s: dimension %q: no input of the model has it; its inputs name %s", s.Name, name, strings.Join(sortedKeys(named), ", "))
+		}
+	}
+	return nil
 }
 
 // FeedShapes gives the shapes of a model's inputs for a batch: declared dimensions first, then those in the file, then assumptions, which it lists.

@@ -6,6 +6,7 @@ package estimator
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,6 +26,8 @@ type Subject struct {
 	// Kind says what the file is; Size is its bytes, external data included where they are there.
 	Kind string
 	Size int64
+	// file is what Open opened.
+	file *os.File
 }
 
 // Declared is what a config.pbtxt says of a model.
@@ -53,29 +56,59 @@ func Open(path string) (*Subject, error) {
 	if !info.Mode().IsRegular() {
 		return nil, &fs.PathError{Op: "estimate", Path: path, Err: errors.New("not a regular file")}
 	}
-	extension := strings.ToLower(filepath.Ext(path))
-	s := &Subject{Name: strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)), Path: path, Size: info.Size()}
-	if kind, ok := kinds[extension]; ok {
-		s.Kind = kind
+	if s := opaqueSubject(path, info.Size()); s != nil {
 		return s, nil
 	}
-	m, err := onnx.Open(path)
+	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	s.Kind = "ONNX graph"
+	s, err := Read(file, info.Size(), path)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	s.file = file
+	return s, nil
+}
+
+// Read is Open for content that lies elsewhere than under its name: path is what the model file is called, size its bytes. The caller keeps r open
+// until the subject is closed.
+func Read(r io.ReaderAt, size int64, path string) (*Subject, error) {
+	if s := opaqueSubject(path, size); s != nil {
+		return s, nil
+	}
+	m, err := onnx.Read(r, size, path, onnx.DefaultLimits())
+	if err != nil {
+		return nil, err
+	}
+	s := &Subject{Name: nameOf(path), Path: path, Size: size, Kind: "ONNX graph"}
 	if s.Graph, err = shape.Compile(m); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return s, nil
 }
 
-// Close closes the model's files.
-func (s *Subject) Close() error {
-	if s.Graph == nil {
+// opaqueSubject is a file that only its runtime can read; nil for one that may be a graph.
+func opaqueSubject(path string, size int64) *Subject {
+	kind, ok := kinds[strings.ToLower(filepath.Ext(path))]
+	if !ok {
 		return nil
 	}
-	return s.Graph.Model.Close()
+	return &Subject{Name: nameOf(path), Path: path, Size: size, Kind: kind}
+}
+
+func nameOf(path string) string { return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)) }
+
+// Close closes the model's files.
+func (s *Subject) Close() error {
+	var errs []error
+	if s.Graph != nil {
+		errs = append(errs, s.Graph.Model.Close())
+	}
+	if s.file != nil {
+		errs = append(errs, s.file.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // Estimate is the profile of a subject on a device.

@@ -44,6 +44,15 @@ func (s *Store) ReadFile(revision, model, path string) ([]byte, error) {
 	return text, nil
 }
 
+// Open opens the content of a file of some revision's model.
+func (s *Store) Open(f File) (*os.File, error) {
+	file, err := os.Open(s.files.path(f))
+	if err != nil {
+		return nil, fmt.Errorf("content of %s: %w", f.Path, err)
+	}
+	return file, nil
+}
+
 // Disown leaves models that Stage put into dir there, and forgets that it did:
 // they are the operator's from now on.
 func (s *Store) Disown(dir string, models ...string) error {

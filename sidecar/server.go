@@ -198,9 +198,13 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	}
 	s.evaluations = evaluator(o.policies)
 	s.later(s.evaluations.Close)
+	book, err := newEstimates(o.config.Estimates, store)
+	if err != nil {
+		return s, err
+	}
 	s.control, err = control.New(control.Options{
-		Evaluator: s.evaluations,
-		Config:    o.config, Nodes: []*policy.Node{node}, Repository: store, Attached: others, Requests: s.dispatcher, Recorder: recorder,
+		Evaluator: s.evaluations, Estimates: book,
+		Config: o.config, Nodes: []*policy.Node{node}, Repository: store, Attached: others, Requests: s.dispatcher, Recorder: recorder,
 		Metrics: planMetrics, DB: db, Logger: o.log.With("part", "control"), Version: o.version,
 		CheckDispatch: func(d *policy.Dispatch) error {
 			return checkDiscipline(d.GetDiscipline(), d.GetParameters(), d.GetDropPolicy())

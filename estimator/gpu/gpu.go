@@ -82,11 +82,16 @@ func Find(name string) (Sheet, error) {
 		return Sheet{}, err
 	}
 	for _, s := range sheets {
-		if key(s.Name) == key(name) || slices.ContainsFunc(s.Aliases, func(a string) bool { return key(a) == key(name) }) {
+		if s.Is(name) {
 			return s, nil
 		}
 	}
 	return Sheet{}, fmt.Errorf("%w %q; known are %s", ErrUnknown, name, strings.Join(Names(), ", "))
+}
+
+// Is reports whether the sheet is that of a GPU type, by the rules of [Find].
+func (s *Sheet) Is(name string) bool {
+	return key(s.Name) == key(name) || slices.ContainsFunc(s.Aliases, func(a string) bool { return a != "" && key(a) == key(name) })
 }
 
 func key(name string) string {

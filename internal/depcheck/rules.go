@@ -35,7 +35,7 @@ var rules = []rule{
 	{"sidecar/advice", []string{"plugins/policy"}, "it is pure; conch and the simulator feed it"},
 	{"sidecar/control", []string{
 		"sidecar/control/...", "sidecar/admin/api", "sidecar/config", "sidecar/advice", "sidecar/apply/...", "sidecar/observe/...", "sidecar/plan/...", "sidecar/policyhost/...", "sidecar/dispatch", "sidecar/dispatch/names", "sidecar/dispatch/router", "sidecar/sim/evaluate",
-		"plugins/...", "repo", "internal/...",
+		"plugins/...", "repo", "estimator/...", "internal/...",
 	}, "it ties observe, policyhost, plan and apply together"},
 	{"sidecar/control/events", []string{"sidecar/admin/api"}, "it keeps what happened and knows nothing of why"},
 	{"sidecar/control/orders", []string{"sidecar/admin/api", "plugins/policy"}, "it keeps what was declared; the loop acts on it"},
@@ -68,6 +68,7 @@ var rules = []rule{
 
 	{"estimator", []string{"estimator/...", "internal/onnx/...", "plugins/policy", "plugins/policy/grid"}, "it reads graphs"},
 	{"estimator/calibrate/server", []string{"estimator/...", "internal/triton/...", "internal/pymodels"}, "it runs the models of a calibration on a Triton"},
+	{"estimator/tritonmodel", []string{"estimator", "internal/triton/tritonpb"}, "it reads a model's configuration"},
 	{"estimator/published", []string{"estimator/...", "internal/onnx/...", "internal/zoo"}, "it reads published measurements, for training and the benchmark"},
 	{"merger", []string{"merger/...", "internal/onnx/...", "plugins/policy"}, "it rewrites graphs"},
 	{"repo", []string{"repo/...", "internal/..."}, "a leaf"},

@@ -49,6 +49,7 @@ type Config struct {
 	Interference []Interference `yaml:"interference"`
 	Offers       []Offer        `yaml:"offers"`
 	CPUs         CPUs           `yaml:"cpus"`
+	Estimates    Estimates      `yaml:"estimates"`
 	Interval     Duration       `yaml:"interval"`
 	Triggers     Triggers       `yaml:"triggers"`
 	Changes      Changes        `yaml:"changes"`
@@ -324,6 +325,7 @@ func Load(path string, overlay func(*Config), env Environment) (*Config, error) 
 	if err := c.readProfiles(path); err != nil {
 		return nil, err
 	}
+	c.findBundles(path)
 	return c, nil
 }
 

@@ -68,6 +68,24 @@ type CPUs struct {
 	Cost   float64 `yaml:"costPerHour"`
 }
 
+// Estimates say what conch foretells of models before it has observed them.
+type Estimates struct {
+	// Off: models are not estimated from their graphs.
+	Off bool `yaml:"off"`
+	// Bundles are files of tritonctl calibrate; each describes one type of device, and wins over the data sheet of that name. Relative names lie beside
+	// conch.yaml.
+	Bundles []string `yaml:"bundles"`
+}
+
+// findBundles makes the names of bundles absolute.
+func (c *Config) findBundles(path string) {
+	for i, file := range c.Estimates.Bundles {
+		if !filepath.IsAbs(file) {
+			c.Estimates.Bundles[i] = filepath.Join(filepath.Dir(path), file)
+		}
+	}
+}
+
 // ProfileFile is where the operator declares a model's profile; empty: nowhere.
 // Beside a model's config.pbtxt conch finds profile.json and profile.csv by itself.
 func (c *Config) ProfileFile(model string) string { return c.Models[model].Profiles }

@@ -18,6 +18,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control/conditions"
+	"github.com/conch-serving/conch/sidecar/control/estimates"
 	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/control/orders"
 	"github.com/conch-serving/conch/sidecar/control/planner"
@@ -92,6 +93,8 @@ type Options struct {
 	Reconciler func(Hooks) (Reconciler, error)
 	// Evaluator weighs plans before they are applied; nil: only consent counts.
 	Evaluator Evaluator
+	// Estimates of the repository's models; nil: nothing is estimated.
+	Estimates *estimates.Book
 	// CheckDispatch says why the request path would refuse a plan's dispatch
 	// entry; it may be nil.
 	CheckDispatch func(*policy.Dispatch) error
@@ -119,6 +122,9 @@ type Control struct {
 	conditions conditions.Tracker
 	orders     *orders.Store
 	checks     []plan.DispatchCheck
+	estimates  *estimates.Book
+	// estimateOff remembers which estimates were said to be off; it belongs to the loop.
+	estimateOff estimates.Watch
 
 	// hurry tells whoever waits for servers that somebody else wants to plan.
 	hurry chan struct{}
@@ -211,7 +217,10 @@ func New(o Options) (*Control, error) {
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, starting: "not started yet",
-		wanted: map[string]time.Time{}, said: o.Config, remarks: map[string]bool{},
+		wanted: map[string]time.Time{}, said: o.Config, remarks: map[string]bool{}, estimates: o.Estimates,
+	}
+	if c.estimates == nil {
+		c.estimates = estimates.New(estimates.Options{})
 	}
 	if o.CheckDispatch != nil {
 		c.checks = append(c.checks, o.CheckDispatch)

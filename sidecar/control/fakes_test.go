@@ -24,6 +24,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/estimates"
 	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/observe"
@@ -311,6 +312,7 @@ func newRigWith(t *testing.T, said *config.Config, attached control.Attached, pa
 		Reconciler: func(h control.Hooks) (control.Reconciler, error) { r.reconciler.hooks = h; return r.reconciler, nil },
 		Version:    api.Version{Version: "test"},
 		Evaluator:  evaluator,
+		Estimates:  estimates.New(estimates.Options{Open: r.repository.open, Now: time.Now, After: time.After}),
 		CheckDispatch: func(d *policy.Dispatch) error {
 			if d.GetParameters()["delay"] == "soon" {
 				return errors.New("delay: soon is no duration")

@@ -4,6 +4,7 @@
 package control_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/control/estimates"
 )
 
 type repository struct {
@@ -20,6 +22,21 @@ type repository struct {
 	log  []*repo.Revision
 	err  error
 	made int // revisions, ever
+	// content of model files, by digest; nil: models without files.
+	content map[string][]byte
+}
+
+// content is a file in memory.
+type content struct{ *bytes.Reader }
+
+func (content) Close() error { return nil }
+
+func (r *repository) open(f repo.File) (estimates.File, error) {
+	text, ok := r.content[f.Digest]
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	return content{bytes.NewReader(text)}, nil
 }
 
 func model(name, digest string, batch int32) *repo.Model {

@@ -28,6 +28,9 @@ import (
 // returns only if the repository cannot be read at all, or if there is no such
 // policy or parameter as conch.yaml says and no plan from before to serve by.
 func (c *Control) Run(ctx context.Context) error {
+	background, stop := context.WithCancel(ctx)
+	defer stop()
+	c.tails.Go(func() { c.estimates.Run(background, c.foundEstimate, c.foundEstimates) })
 	err := c.begin(ctx)
 	if ctx.Err() == nil && err != nil {
 		return err
@@ -184,6 +187,7 @@ func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
 		}
 		c.recorder.SetModel(m.Name, m.Digest, int(m.Config.GetMaxBatchSize()), line)
 	}
+	c.estimates.Want(files.Models, c.places(settings))
 }
 
 // declared are the profiles that files declare: those that conch.yaml names, else profile.json or profile.csv beside a model's config.pbtxt.

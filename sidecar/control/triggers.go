@@ -219,6 +219,7 @@ func (c *Control) follow(t *triggers) {
 		}
 		t.pushed[key] = p
 		c.requests.SetProfile(p)
+		c.compareEstimate(p)
 		if p.GetInterfered() != before.GetInterfered() {
 			verb := "is slower than its profile by half or more"
 			if !p.GetInterfered() {

@@ -154,7 +154,7 @@ func (v view) model(m *repo.Model) api.Model {
 		out.State, out.StateReason = api.ModelInvalid, err.Error()
 		return out
 	}
-	d := snapshot.Model(m, v.config)
+	d := snapshot.Model(m, v.config, v.c.estimates.Memory(m))
 	out.Versions = versions(d.GetVersions())
 	out.Backend, out.Late, out.MaxBatchSize = d.GetBackend(), late(d.GetLate()), int(d.GetMaxBatchSize())
 	out.SLOSeconds = float64(d.GetSloUs()) / 1e6
@@ -172,6 +172,7 @@ func (v view) model(m *repo.Model) api.Model {
 		out.DeclaredAlphaSeconds, out.DeclaredBetaSeconds = p.Alpha.Std().Seconds(), p.Beta.Std().Seconds()
 	}
 	v.measured(&out)
+	out.Estimates = v.c.estimatesOf(m)
 	for _, d := range v.serving.GetDispatch() {
 		if d.GetModel() == m.Name {
 			out.Discipline = d.GetDiscipline()

@@ -83,7 +83,7 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 		if state, _ := in.out(m); state != "" {
 			continue
 		}
-		one := snapshot.Model(m, settings)
+		one := snapshot.Model(m, settings, c.estimates.Memory(m))
 		one.LoadSeconds = loads[m.Name]
 		w.Models = append(w.Models, one)
 	}
@@ -93,7 +93,7 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 	if declared := snapshot.Interference(settings); len(declared) > 0 {
 		out.Interference = declared
 	}
-	out.Profiles = snapshot.Complete(out.Profiles, grids, out.Models, snapshot.Types(out.Nodes, out.Offers))
+	out.Profiles = snapshot.Complete(out.Profiles, grids, c.estimated(in.files), out.Models, snapshot.Types(out.Nodes, out.Offers))
 	out.History = history
 	out.Steps = settings.Policy.Steps
 	if out.Traffic = evaluate.Promise(out, settings.Policy.Traffic.Std()); out.Traffic != nil {

@@ -171,13 +171,17 @@ func better(have policy.ProfileSource, s curve.Source) policy.ProfileSource {
 
 // grid is the curve as points of the contract. The upper latency is mean plus
 // one standard deviation, as in Symphony's own scheduler, and never falls as
-// batches grow.
+// batches grow. Of an estimate the standard error of the mean counts as deviation:
+// half of such models are slower than their mean.
 func grid(l *curve.Learnt, share uint32, maxBatch int) []*policy.ProfilePoint {
 	batches := curve.Batches(maxBatch)
 	points := make([]*policy.ProfilePoint, 0, len(batches))
 	upper := 0.0
 	for _, b := range batches {
 		e := l.At(b)
+		if l.Source == curve.Estimated {
+			e.Deviation = math.Hypot(e.Deviation, e.Bound/1.96)
+		}
 		upper = max(upper, e.Mean+e.Deviation)
 		points = append(points, &policy.ProfilePoint{
 			Batch: uint32(b), ThreadPercentage: share, Observations: e.Observations,

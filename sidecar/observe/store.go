@@ -82,9 +82,14 @@ func (r *Recorder) Restore(db *bbolt.DB) error {
 				return fmt.Errorf("stored profiles of %s: %w; remove the state directory to start over", m.name, err)
 			}
 			m.mu.Lock()
-			if s.Revision == m.revision && len(m.classes) == 0 {
+			if s.Revision == m.revision {
 				for _, c := range s.Curves {
-					m.classes[class{c.GPUType, c.Share}] = curve.Restore(c.Stored)
+					// What was measured since is newer; a curve of an estimate alone has measured nothing.
+					at := class{c.GPUType, c.Share}
+					if have := m.classes[at]; have == nil || have.Changes() == 0 {
+						m.classes[at] = curve.Restore(c.Stored)
+						delete(m.believed, at)
+					}
 				}
 			}
 			m.mu.Unlock()

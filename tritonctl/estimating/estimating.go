@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/conch-serving/conch/estimator"
+	"github.com/conch-serving/conch/estimator/tritonmodel"
 	"github.com/conch-serving/conch/repo"
 )
 
@@ -24,9 +25,10 @@ type Model struct {
 	Name string
 	// File is the model's file, Directory its model directory; the latter is empty where only a file was given.
 	File, Directory string
-	Declared        estimator.Declared
-	// Runtime is what config.pbtxt says will run it: onnxruntime, tensorrt or eager (TorchScript).
-	Runtime string
+	// Model is what config.pbtxt says of it.
+	tritonmodel.Model
+	// Strict refuses dimensions in Declared.Dims that the model does not name.
+	Strict bool
 }
 
 // Find reads path as a file or a model directory.
@@ -36,71 +38,47 @@ func Find(path string) (*Model, error) {
 		return nil, err
 	}
 	if !info.IsDir() {
-		return &Model{Name: strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)), File: path, Runtime: "onnxruntime"}, nil
+		return &Model{Name: strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)), File: path, Model: tritonmodel.Model{Runtime: "onnxruntime"}}, nil
 	}
-	m := &Model{Name: filepath.Base(filepath.Clean(path)), Directory: path, Runtime: "onnxruntime"}
-	file := "model.onnx"
+	m := &Model{Name: filepath.Base(filepath.Clean(path)), Directory: path}
+	of := func(files []string) tritonmodel.Model { return tritonmodel.Of(nil, files) }
 	text, err := os.ReadFile(filepath.Join(path, "config.pbtxt"))
-	switch {
-	case err == nil:
+	if err == nil {
 		config, err := repo.ReadConfig(text)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", filepath.Join(path, "config.pbtxt"), err)
 		}
-		m.Declared = estimator.Declared{MaxBatch: int(config.GetMaxBatchSize()), Inputs: map[string][]int64{}}
-		for _, in := range config.GetInput() {
-			m.Declared.Inputs[in.GetName()] = in.GetDims()
-		}
-		if config.GetDefaultModelFilename() != "" {
-			file = config.GetDefaultModelFilename()
-		} else {
-			file = fileOf(config.GetPlatform() + config.GetBackend())
-		}
-		for _, a := range config.GetOptimization().GetExecutionAccelerators().GetGpuExecutionAccelerator() {
-			if a.GetName() == "tensorrt" {
-				m.Runtime = "tensorrt"
-			}
-		}
-		switch file {
-		case "model.plan":
-			m.Runtime = "tensorrt"
-		case "model.pt":
-			m.Runtime = "eager"
-		}
-	case !errors.Is(err, fs.ErrNotExist):
+		of = func(files []string) tritonmodel.Model { return tritonmodel.Of(config, files) }
+	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	versions, err := os.ReadDir(path)
+	entries, err := os.ReadDir(path)
 	if err != nil {
 		return nil, err
 	}
+	m.Model = of(nil)
 	latest := int64(-1)
-	for _, v := range versions {
-		if n, err := strconv.ParseInt(v.Name(), 10, 64); err == nil && n > latest {
-			if _, err := os.Stat(filepath.Join(path, v.Name(), file)); err == nil {
-				latest, m.File = n, filepath.Join(path, v.Name(), file)
-			}
+	for _, v := range entries {
+		n, err := strconv.ParseInt(v.Name(), 10, 64)
+		if err != nil || n <= latest {
+			continue
+		}
+		files, err := os.ReadDir(filepath.Join(path, v.Name()))
+		if err != nil {
+			continue // no directory: Triton passes it over too
+		}
+		names := make([]string, len(files))
+		for i, f := range files {
+			names[i] = f.Name()
+		}
+		if one := of(names); slices.Contains(names, one.File) {
+			latest, m.Model, m.File = n, one, filepath.Join(path, v.Name(), one.File)
 		}
 	}
 	if m.File == "" {
-		return nil, fmt.Errorf("%s: no version directory has %s", path, file)
+		return nil, fmt.Errorf("%s: no version directory has %s", path, m.Model.File)
 	}
 	return m, nil
-}
-
-// fileOf is the model file that Triton looks for.
-func fileOf(backend string) string {
-	switch {
-	case strings.HasPrefix(backend, "tensorrt"):
-		return "model.plan"
-	case strings.HasPrefix(backend, "pytorch"):
-		return "model.pt"
-	case strings.HasPrefix(backend, "python"):
-		return "model.py"
-	case strings.HasPrefix(backend, "tensorflow"):
-		return "model.graphdef"
-	}
-	return "model.onnx"
 }
 
 // All lists the models below a directory: model directories of a repository, and ONNX files anywhere. A model that cannot be found is listed with why.
@@ -153,7 +131,15 @@ func (m *Model) On(d estimator.Device, g estimator.Grid) (e *estimator.Estimate,
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	s.Name = m.Name
-	return s.Estimate(m.Declared, g, d)
+	if m.Strict {
+		if err := s.CheckDims(m.Declared.Dims); err != nil {
+			return nil, err
+		}
+	}
+	if e, err = s.Estimate(m.Declared, g, d); err == nil && m.Assumption != "" {
+		e.Warnings = append([]string{m.Assumption}, e.Warnings...)
+	}
+	return e, err
 }
 
 // Estimate estimates the model on a GPU type, for the largest batch and the whole GPU.

@@ -80,6 +80,8 @@ type Model struct {
 	Profiles             []Profile `json:"profiles,omitempty"`
 	// Conditions are those of the model: ready, progressing, degraded.
 	Conditions []Condition `json:"conditions"`
+	// Estimates are those of the model's graph, by GPU type.
+	Estimates []Estimate `json:"estimates,omitempty"`
 	// DeclaredAlphaSeconds and DeclaredBetaSeconds are models.NAME.profile of conch.yaml.
 	DeclaredAlphaSeconds float64 `json:"declared_alpha_seconds,omitempty"`
 	DeclaredBetaSeconds  float64 `json:"declared_beta_seconds,omitempty"`

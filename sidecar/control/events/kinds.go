@@ -27,8 +27,12 @@ const (
 	ModelInterfered api.EventKind = "model_interfered"
 	// VariantWanted: a client asked an app for a variant that does not run.
 	VariantWanted api.EventKind = "variant_wanted"
-	Reloaded      api.EventKind = "configuration_reloaded"
-	Stopping      api.EventKind = "stopping"
+	// ModelsEstimated: models of the repository were estimated from their graphs.
+	ModelsEstimated api.EventKind = "models_estimated"
+	// EstimateOff: a model takes more, or less, than its estimate and the estimate's bound.
+	EstimateOff api.EventKind = "estimate_off"
+	Reloaded    api.EventKind = "configuration_reloaded"
+	Stopping    api.EventKind = "stopping"
 	// Handover: an attached server's configuration was changed, or why not.
 	Handover api.EventKind = "handover"
 	// Released: attached servers were given back, or taken again.
@@ -38,7 +42,7 @@ const (
 // Grave reports whether an operator should look at events of a kind.
 func Grave(kind api.EventKind) bool {
 	switch kind {
-	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, Degraded:
+	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, Degraded, EstimateOff:
 		return true
 	}
 	return false

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/estimator"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
@@ -19,8 +20,9 @@ import (
 )
 
 // Model is a model of the repository as a snapshot has it, without what is
-// observed.
-func Model(m *repo.Model, settings *config.Config) *policy.Model {
+// observed. Its memory is what conch.yaml says, else what is estimated of its graph,
+// else the size of its files with inputs and outputs; estimated may be nil.
+func Model(m *repo.Model, settings *config.Config, estimated *estimator.Memory) *policy.Model {
 	own := settings.Models[m.Name]
 	batchable, reason := repo.Batchable(m.Config)
 	one := &policy.Model{
@@ -29,6 +31,10 @@ func Model(m *repo.Model, settings *config.Config) *policy.Model {
 		MaxBatchSize: uint32(max(0, m.Config.GetMaxBatchSize())), Batchable: batchable, PassThroughReason: reason,
 		MemoryBytes: uint64(max(0, m.Size())), ActivationBytesPerRow: rowBytes(m.Config),
 		Backend: cmp.Or(m.Config.GetBackend(), m.Config.GetPlatform()),
+	}
+	if estimated != nil && own.Memory == 0 {
+		one.MemoryBytes = uint64(estimated.Parameters)
+		one.ActivationBytesPerRow = uint64(math.Ceil((estimated.Activations + estimated.Workspace) / float64(max(1, m.Config.GetMaxBatchSize()))))
 	}
 	if own.Memory > 0 {
 		one.MemoryBytes = uint64(own.Memory)

@@ -14,11 +14,11 @@ import (
 // Grids are the profiles that files declare, by model.
 type Grids map[string][]grid.Profile
 
-// Complete joins what is observed of models on GPU types with what files declare. Where nothing usable is observed the grid is the
-// profile. Where something is, the observed points stay; the shares that were not observed come from the grid, corrected by how the two
-// differ at the share that was; and creq, mreq, bandwidth and L2, which traffic does not teach, are the grid's. The result is sorted by model
-// and GPU type.
-func Complete(observed []*policy.Profile, grids Grids, models []*policy.Model, gpuTypes []string) []*policy.Profile {
+// Complete joins what is observed of models on GPU types with what files declare, and with what is estimated where no file declares anything. Where
+// nothing usable is observed the grid is the profile. Where something is, the observed points stay; the shares that were not observed come from the grid, corrected by how the two
+// differ at the share that was; and creq, mreq, bandwidth and L2, which traffic does not teach, are the grid's, or the estimate's where the grid
+// does not have them. The result is sorted by model and GPU type.
+func Complete(observed []*policy.Profile, grids, estimated Grids, models []*policy.Model, gpuTypes []string) []*policy.Profile {
 	type key struct{ model, gpuType string }
 	all := make(map[key]*policy.Profile, len(observed))
 	for _, p := range observed {
@@ -26,12 +26,21 @@ func Complete(observed []*policy.Profile, grids Grids, models []*policy.Model, g
 	}
 	for _, m := range models {
 		for _, gpuType := range gpuTypes {
-			declared, ok := grid.For(grids[m.GetName()], m.GetName(), gpuType)
-			if !ok {
+			declared, isDeclared := grid.For(grids[m.GetName()], m.GetName(), gpuType)
+			guess, isEstimated := grid.For(estimated[m.GetName()], m.GetName(), gpuType)
+			k := key{m.GetName(), gpuType}
+			var g *policy.Profile
+			switch {
+			case isDeclared:
+				g = declared.Policy(k.model, k.gpuType)
+				if isEstimated {
+					fill(g, guess.Policy(k.model, k.gpuType))
+				}
+			case isEstimated:
+				g = guess.Policy(k.model, k.gpuType)
+			default:
 				continue
 			}
-			k := key{m.GetName(), gpuType}
-			g := declared.Policy(k.model, k.gpuType)
 			if seen := all[k]; seen.GetUsable() && len(seen.GetPoints()) > 0 {
 				g = join(seen, g)
 			}
@@ -87,6 +96,21 @@ func join(seen, declared *policy.Profile) *policy.Profile {
 		return cmp.Or(cmp.Compare(a.GetThreadPercentage(), b.GetThreadPercentage()), cmp.Compare(a.GetBatch(), b.GetBatch()))
 	})
 	return p
+}
+
+// fill gives a profile the requirements and utilisations that it lacks.
+func fill(p, from *policy.Profile) {
+	for _, q := range p.GetPoints() {
+		b, s := q.GetBatch(), q.GetThreadPercentage()
+		for _, one := range []struct {
+			into **policy.Estimate
+			from func(batch, share uint32) (float64, bool)
+		}{{&q.Creq, from.Creq}, {&q.Mreq, from.Mreq}, {&q.BandwidthUtilization, from.Bandwidth}, {&q.L2Utilization, from.L2}} {
+			if *one.into == nil {
+				*one.into = estimate(one.from(b, s))
+			}
+		}
+	}
 }
 
 func estimate(v float64, known bool) *policy.Estimate {

@@ -39,7 +39,7 @@ func seen(us float64) *policy.Profile {
 
 func TestAGridIsTheProfileUntilSomethingIsObserved(t *testing.T) {
 	models := []*policy.Model{{Name: "m"}, {Name: "n"}}
-	all := snapshot.Complete(nil, grids(t), models, []string{"T4", "A100"})
+	all := snapshot.Complete(nil, grids(t), nil, models, []string{"T4", "A100"})
 	require.Len(t, all, 1, "the grid is of one model on one type")
 	require.True(t, all[0].GetUsable())
 	require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_DECLARED, all[0].GetSource())
@@ -48,13 +48,13 @@ func TestAGridIsTheProfileUntilSomethingIsObserved(t *testing.T) {
 
 	learning := seen(5000)
 	learning.Usable = false
-	all = snapshot.Complete([]*policy.Profile{learning}, grids(t), models, []string{"T4"})
+	all = snapshot.Complete([]*policy.Profile{learning}, grids(t), nil, models, []string{"T4"})
 	require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_DECLARED, all[0].GetSource())
 }
 
 func TestWhatIsObservedCorrectsTheSharesThatAreNot(t *testing.T) {
 	// Twice as fast as declared.
-	all := snapshot.Complete([]*policy.Profile{seen(5000)}, grids(t), []*policy.Model{{Name: "m"}}, []string{"T4"})
+	all := snapshot.Complete([]*policy.Profile{seen(5000)}, grids(t), nil, []*policy.Model{{Name: "m"}}, []string{"T4"})
 	p := all[0]
 	require.Equal(t, policy.ProfileSource_PROFILE_SOURCE_OBSERVED, p.GetSource())
 	for _, c := range []struct {

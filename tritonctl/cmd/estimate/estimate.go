@@ -90,6 +90,7 @@ func (o *options) run(args []string) error {
 	if err != nil {
 		return err
 	}
+	m.Strict = true
 	e, err := o.estimate(m)
 	if err != nil {
 		return err

@@ -68,4 +68,37 @@ func draw(t *output.Table, m api.Model) {
 				output.Milliseconds(q.ErrorBoundSeconds), output.Milliseconds(q.LatencyUpperSeconds), q.Observations)
 		}
 	}
+	for _, e := range m.Estimates {
+		drawEstimate(t, e)
+	}
+}
+
+// drawEstimate shows an estimate at the whole GPU; the other shares are in -o json.
+func drawEstimate(t *output.Table, e api.Estimate) {
+	if e.Reason != "" {
+		t.Line("estimate on " + e.GPUType + ": none, " + e.Reason)
+		return
+	}
+	t.Line("estimate on " + e.GPUType + ": nine of ten are within " + output.Percent(e.RelativeBound) + " (" + e.Basis + ")")
+	fits := "fits "
+	if !e.Fits {
+		fits = "DOES NOT FIT "
+	}
+	total := e.ParameterBytes + e.ActivationBytes + e.WorkspaceBytes + e.ContextBytes
+	t.Line("  memory at the largest batch: " + output.Bytes(uint64(total)) + " = " + output.Bytes(uint64(e.ParameterBytes)) + " weights + " +
+		output.Bytes(uint64(e.ActivationBytes)) + " activations + " + output.Bytes(uint64(e.WorkspaceBytes)) + " workspace + " +
+		output.Bytes(uint64(e.ContextBytes)) + " context; " + fits + output.Bytes(uint64(e.GPUMemoryBytes)))
+	if len(e.Points) > 0 {
+		t.Row("  BATCH", "SHARE", "LATENCY", "+-", "CREQ", "MREQ", "BANDWIDTH", "L2")
+		whole := e.Points[len(e.Points)-1].ThreadPercentage
+		for _, p := range e.Points {
+			if p.ThreadPercentage == whole {
+				t.Row("  "+strconv.Itoa(p.Batch), strconv.Itoa(p.ThreadPercentage)+"%", output.Milliseconds(p.LatencySeconds), output.Milliseconds(p.ErrorBoundSeconds),
+					output.Percent(p.Creq), output.Percent(p.Mreq), output.Percent(p.BandwidthUtilization), output.Percent(p.L2Utilization))
+			}
+		}
+	}
+	for _, w := range e.Warnings {
+		t.Line("  " + w)
+	}
 }

@@ -108,8 +108,7 @@ func estimated(directory, gpu string) ([]repo.Problem, error) {
 		case err != nil:
 			warn("it cannot be estimated: " + err.Error())
 		case !e.Fits:
-			warn(fmt.Sprintf("it does not fit a %s: it needs %.0f MB at its largest batch (weights %.0f, activations %.0f, workspace %.0f, context %.0f), the GPU has %.0f MB",
-				gpu, e.Memory.Total()/1e6, e.Memory.Parameters/1e6, e.Memory.Activations/1e6, e.Memory.Workspace/1e6, e.Memory.Context/1e6, e.MemoryOfGPU/1e6))
+			warn(e.DoesNotFit())
 		}
 	}
 	return problems, nil

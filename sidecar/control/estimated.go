@@ -1,0 +1,135 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/estimates"
+	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/control/snapshot"
+	"github.com/conch-serving/conch/sidecar/observe"
+)
+
+// places are the types of GPUs and CPUs that models may run on.
+func (c *Control) places(settings *config.Config) []estimates.Place {
+	real := map[string]bool{}
+	for _, n := range c.nodes {
+		for _, g := range n.GetGpus() {
+			real[g.GetType()] = real[g.GetType()] || !g.GetEmulated()
+		}
+		if cpu := n.GetCpu(); cpu != nil {
+			real[cpu.GetType()] = real[cpu.GetType()] || !cpu.GetEmulated()
+		}
+	}
+	offers := snapshot.Offers(settings)
+	for _, o := range offers {
+		real[o.GetType()] = true
+	}
+	var all []estimates.Place
+	for _, t := range snapshot.Types(c.nodes, offers) {
+		all = append(all, estimates.Place{Type: t, Emulated: !real[t]})
+	}
+	return all
+}
+
+// estimated are the profiles that were estimated of a revision's models.
+func (c *Control) estimated(files *repo.Revision) snapshot.Grids {
+	grids := snapshot.Grids{}
+	for _, m := range files.Models {
+		grids[m.Name] = c.estimates.Grids(m)
+	}
+	return grids
+}
+
+// estimatesOf a model, as they are shown.
+func (c *Control) estimatesOf(m *repo.Model) []api.Estimate {
+	var all []api.Estimate
+	for _, p := range c.places(c.settings()) {
+		e := c.estimates.Of(m, p.Type)
+		if e == nil {
+			continue
+		}
+		one := api.Estimate{GPUType: e.Type, Reason: e.Reason}
+		if e.Estimate != nil {
+			one.RelativeBound, one.Basis, one.Fits, one.Warnings = e.Bound, e.Basis, e.Fits, e.Warnings
+			one.ParameterBytes, one.ActivationBytes, one.WorkspaceBytes = e.Memory.Parameters, e.Memory.Activations, e.Memory.Workspace
+			one.ContextBytes, one.GPUMemoryBytes = e.Memory.Context, e.MemoryOfGPU
+			for _, q := range e.Points {
+				one.Points = append(one.Points, api.EstimatePoint{
+					Batch: int(q.Batch), ThreadPercentage: int(q.ThreadPercentage), LatencySeconds: q.LatencyUS / 1e6, ErrorBoundSeconds: q.ErrorBoundUS / 1e6,
+					Creq: q.Creq, Mreq: q.Mreq, BandwidthUtilization: q.BandwidthUtilization, L2Utilization: q.L2Utilization,
+				})
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// foundEstimate makes an estimate the prior of what is observed. The model may be another by now, or gone: what it left behind is forgotten with it.
+func (c *Control) foundEstimate(e *estimates.Estimate) {
+	if e.Estimate == nil || len(e.Points) == 0 {
+		return
+	}
+	c.mu.Lock()
+	files := c.files
+	c.mu.Unlock()
+	if m := files.Model(e.Model); m == nil || m.Digest != e.Digest {
+		return
+	}
+	if err := c.recorder.SetPrior(e.Model, e.Type, observe.PriorOf(e.Profile.Policy(e.Model, e.Type))); err != nil {
+		c.log.Warn("an estimate cannot be used", "model", e.Model, "gpu_type", e.Type, "error", err)
+	}
+}
+
+// foundEstimates plans with what was estimated, and writes down what was not, and what does not fit.
+func (c *Control) foundEstimates(all []*estimates.Estimate) {
+	var models, remarks []string
+	for _, e := range all {
+		switch {
+		case e.Estimate == nil:
+			c.log.Info("a model is not estimated", "model", e.Model, "gpu_type", e.Type, "reason", e.Reason)
+			continue
+		case !e.Fits:
+			remarks = append(remarks, e.DoesNotFit())
+		}
+		if len(e.Points) > 0 || e.Graph {
+			models = append(models, e.Model)
+		}
+	}
+	slices.Sort(models)
+	models = slices.Compact(models)
+	if len(models) == 0 && len(remarks) == 0 {
+		return
+	}
+	message := fmt.Sprintf("%s estimated: %s", count(len(models), "model"), strings.Join(models, ", "))
+	c.event(api.Event{Kind: events.ModelsEstimated, Message: strings.Join(append([]string{message}, remarks...), "; ")})
+	c.alarm(message)
+}
+
+// compareEstimate writes down that a model's observed profile is not within the bound of its estimate.
+func (c *Control) compareEstimate(p *policy.Profile) {
+	c.mu.Lock()
+	files := c.files
+	c.mu.Unlock()
+	if files == nil {
+		return
+	}
+	m := files.Model(p.GetModel())
+	if m == nil {
+		return
+	}
+	message, off := c.estimateOff.Compare(c.clock.Now(), c.estimates.Of(m, p.GetGpuType()), p)
+	if !off {
+		return
+	}
+	c.event(api.Event{Kind: events.EstimateOff, Message: message, Fields: map[string]string{"model": p.GetModel(), "gpu_type": p.GetGpuType()}})
+}

@@ -1,0 +1,32 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/conch-serving/conch/estimator"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/estimates"
+)
+
+// newEstimates makes the book of estimates of the store's models; nil where conch.yaml turns it off.
+func newEstimates(settings config.Estimates, store *repo.Store) (*estimates.Book, error) {
+	if settings.Off {
+		return nil, nil
+	}
+	o := estimates.Options{
+		Open: func(f repo.File) (estimates.File, error) { return store.Open(f) }, Now: time.Now, After: time.After,
+	}
+	for _, path := range settings.Bundles {
+		bundle, err := estimator.ReadBundle(path)
+		if err != nil {
+			return nil, fmt.Errorf("estimates.bundles: %w", err)
+		}
+		o.Bundles = append(o.Bundles, bundle)
+	}
+	return estimates.New(o), nil
+}
