@@ -71,7 +71,7 @@ GO_TEST = $(GO) test $(SHORT) -vet=all -timeout 15m
 # Packages that start no goroutine and share nothing: the race detector finds nothing in them and makes them 14 times slower.
 # internal/depcheck holds them to it. `make test-all` runs them with the detector all the same, for those who call them at the same time.
 ONE_GOROUTINE ?= sidecar/dispatch/queue sidecar/dispatch/queue/adaptive sidecar/dispatch/queue/latency sidecar/dispatch/queue/queuetest \
-	sidecar/observe/curve sidecar/observe/learning sidecar/plan sidecar/advice estimator/kernel estimator/regress \
+	sidecar/observe/curve sidecar/observe/learning sidecar/plan sidecar/advice estimator estimator/calibrate estimator/kernel estimator/lower estimator/regress \
 	tritonctl/cmd sidecar/sim sidecar/sim/advise sidecar/sim/triton sidecar/sim/reference sidecar/sim/scenario sidecar/sim/workload
 WITHOUT_RACE = $(addprefix $(MODULE)/,$(ONE_GOROUTINE))
 

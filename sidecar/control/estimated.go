@@ -96,7 +96,7 @@ func (c *Control) foundEstimates(all []*estimates.Estimate) {
 	for _, e := range all {
 		switch {
 		case e.Estimate == nil:
-			c.log.Info("a model is not estimated", "model", e.Model, "gpu_type", e.Type, "reason", e.Reason)
+			c.log.Debug("a model is not estimated", "model", e.Model, "gpu_type", e.Type, "reason", e.Reason)
 			continue
 		case !e.Fits:
 			remarks = append(remarks, e.DoesNotFit())
