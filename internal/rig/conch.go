@@ -29,8 +29,10 @@ type ConchOptions struct {
 	// instead.
 	Models     Models
 	Repository string
-	GPUs       int
-	GPUType    string
+	// Await are the names that have to be ready before conch counts as started; empty: every model.
+	Await   []string
+	GPUs    int
+	GPUType string
 	// Attach are servers that others run, in front of which conch stands (driver attach). Without a Repository it only passes on what
 	// they serve; with one it serves that, through their own repositories.
 	Attach []*Server
@@ -91,6 +93,9 @@ func (c *Conch) start(ctx context.Context, o ConchOptions) error {
 		for _, e := range entries {
 			c.names = append(c.names, e.Name())
 		}
+	}
+	if len(o.Await) > 0 {
+		c.names = o.Await
 	}
 	if err := c.configure(o); err != nil {
 		return err

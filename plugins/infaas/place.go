@@ -82,6 +82,10 @@ func (r *run) put(a *app, n counts, loads []float64) {
 	}
 	r.planned[a.name] = make(map[string]float64)
 	for i, c := range a.candidates {
+		if loads[i] == 0 {
+			// It is not counted on, and goes after its ticks. While it runs it is the cheapest that it is.
+			r.planned[a.name][c.model] += c.rate * float64(len(parts[i]))
+		}
 		each := loads[i] / (1 + r.set.slack) / math.Max(1, float64(len(parts[i])))
 		for _, p := range parts[i] {
 			p.Instance(c.model).Rate = math.Min(each, c.rate)
@@ -123,8 +127,8 @@ func (r *run) inactive() (names []string) {
 	return names
 }
 
-// routes sends each app's requests to its variants that run: each has what was planned for it as its weight, interfered ones none, so that they
-// serve only where no other can.
+// routes sends each app's requests to its variants that run: each has what was planned for it as its weight, what it can carry where nothing was,
+// and interfered ones none, so that they serve only where no other can.
 func (r *run) routes(plan *policy.Plan) {
 	plan.AppRoutes = nil
 	for _, one := range r.s.GetApps() {

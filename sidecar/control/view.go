@@ -250,7 +250,8 @@ func unplaced(p *policy.Plan, model string) string {
 	return "the serving plan says nothing of it"
 }
 
-// GPUs lists the devices with the partitions of the serving plan.
+// GPUs lists the devices with the partitions of the serving plan; the CPUs of a
+// node on which models may run are the last of them, "cpu".
 func (c *Control) GPUs() []api.GPU {
 	v := c.view()
 	all := []api.GPU{}
@@ -262,6 +263,15 @@ func (c *Control) GPUs() []api.GPU {
 			}
 			for _, p := range v.serving.GetPartitions() {
 				if p.GPU() == g.GetId() && (p.GetNode() == n.GetName() || p.GetNode() == "") {
+					one.Partitions = append(one.Partitions, v.partition(p))
+				}
+			}
+			all = append(all, one)
+		}
+		if cpu := n.GetCpu(); cpu != nil {
+			one := api.GPU{ID: "cpu", Node: n.GetName(), Type: cpu.GetType(), MemoryBytes: cpu.GetMemoryBytes(), Emulated: cpu.GetEmulated(), Partitions: []api.Partition{}}
+			for _, p := range v.serving.GetPartitions() {
+				if p.OnCPU() && p.GetNode() == n.GetName() {
 					one.Partitions = append(one.Partitions, v.partition(p))
 				}
 			}
