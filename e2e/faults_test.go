@@ -148,7 +148,7 @@ func TestFailingPolicyChangesNothingForTraffic(t *testing.T) {
 			result := underLoad(t, c, 30, func() {
 				out, code := tritonctl(t, c, "policy", "use", "moody", "--set", "mood="+mood.name)
 				require.Zero(t, code, out)
-				out, code = tritonctl(t, c, "plan", "apply")
+				out, code = tritonctl(t, c, "plan", "apply", "--yes")
 				assert.NotZero(t, code, "who orders a plan is told that there is none")
 				assert.Contains(t, out, mood.why)
 			})

@@ -76,7 +76,7 @@ func TestPlanApplyUnderLoadLosesNothing(t *testing.T) {
 				for _, id := range cut.partitions {
 					require.Contains(t, out, "+ "+id+": ")
 				}
-				require.Contains(t, run("plan", "apply", "--reason", cut.name), "serves, after")
+				require.Contains(t, run("plan", "apply", "--yes", "--reason", cut.name), "serves, after")
 			})
 			requireAllAnswered(t, result)
 			var ids []string

@@ -38,6 +38,8 @@ var rules = []rule{
 		"plugins/...", "repo", "estimator/...", "internal/...",
 	}, "it ties observe, policyhost, plan and apply together"},
 	{"sidecar/control/events", []string{"sidecar/admin/api"}, "it keeps what happened and knows nothing of why"},
+	{"sidecar/control/history", []string{"sidecar/admin/api"}, "it keeps plans and reads none"},
+	{"sidecar/control/conditions", []string{"sidecar/admin/api", "sidecar/apply", "sidecar/apply/decide"}, "it says what the reconciler observed"},
 	{"sidecar/control/orders", []string{"sidecar/admin/api", "plugins/policy"}, "it keeps what was declared; the loop acts on it"},
 	{"sidecar/control/planner", []string{"sidecar/config", "sidecar/policyhost", "plugins/policy"}, "it proposes and applies nothing"},
 	{"sidecar/reaper", nil, "it starts a program and knows nothing of it"},

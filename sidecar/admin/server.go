@@ -16,8 +16,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
-// maxBody bounds a request: the largest is a policy with its parameters.
-const maxBody = 1 << 20
+// maxBody bounds a request: the largest is a plan file.
+const maxBody = 16 << 20
 
 // API is what the server exposes. Errors that are *api.Error keep their
 // code; any other is an internal error.
@@ -31,7 +31,10 @@ type API interface {
 	Partition(ctx context.Context, id string) (api.Partition, error)
 	GPUAdvice(ctx context.Context) (api.GPUAdvice, error)
 	Plan(ctx context.Context) (api.Plan, error)
-	Diff(ctx context.Context) (api.Diff, error)
+	Diff(ctx context.Context, r api.DiffRequest) (api.Diff, error)
+	// History lists the plans that served, newest first.
+	History(ctx context.Context) ([]api.PlanRecord, error)
+	Pin(ctx context.Context, r api.PinRequest) (api.Plan, error)
 	Apply(ctx context.Context, r api.ApplyRequest) (api.ApplyResult, error)
 	Explain(ctx context.Context, model string) (api.Explanation, error)
 	Policies(ctx context.Context) ([]api.Policy, error)
@@ -74,7 +77,9 @@ func NewHandler(conch API, logger *slog.Logger) http.Handler {
 	}))
 	mux.HandleFunc("GET /v1/gpus/advice", answer(s, func(r *http.Request) (api.GPUAdvice, error) { return conch.GPUAdvice(r.Context()) }))
 	mux.HandleFunc("GET /v1/plan", answer(s, func(r *http.Request) (api.Plan, error) { return conch.Plan(r.Context()) }))
-	mux.HandleFunc("POST /v1/plan/diff", answer(s, func(r *http.Request) (api.Diff, error) { return conch.Diff(r.Context()) }))
+	mux.HandleFunc("POST /v1/plan/diff", order(s, conch.Diff))
+	mux.HandleFunc("GET /v1/plan/history", answer(s, func(r *http.Request) ([]api.PlanRecord, error) { return conch.History(r.Context()) }))
+	mux.HandleFunc("POST /v1/plan/pin", order(s, conch.Pin))
 	mux.HandleFunc("POST /v1/plan/apply", order(s, conch.Apply))
 	mux.HandleFunc("GET /v1/plan/explain/{model}", answer(s, func(r *http.Request) (api.Explanation, error) {
 		return conch.Explain(r.Context(), r.PathValue("model"))

@@ -37,8 +37,10 @@ type Control interface {
 	GPUAdvice() control.GPUAdvice
 	// CurrentPlan is the plan that serves.
 	CurrentPlan() control.Plan
-	// Propose asks the policy and compares; it changes nothing.
-	Propose(context.Context) (*control.Proposal, error)
+	// Propose says what a plan would change; it changes nothing.
+	Propose(context.Context, api.DiffRequest) (*control.Proposal, error)
+	History() ([]api.PlanRecord, error)
+	Pin(context.Context, api.PinRequest) (control.Plan, error)
 	Apply(context.Context, api.ApplyRequest) (*control.Applied, error)
 	Explain(ctx context.Context, model string) (*plan.Explanation, error)
 	Policies(context.Context) ([]api.Policy, error)
@@ -104,12 +106,27 @@ func (v view) Plan(context.Context) (api.Plan, error) {
 	return planned(v.control.CurrentPlan())
 }
 
-func (v view) Diff(ctx context.Context) (api.Diff, error) {
-	p, err := v.control.Propose(ctx)
+func (v view) Diff(ctx context.Context, r api.DiffRequest) (api.Diff, error) {
+	p, err := v.control.Propose(ctx, r)
 	if err != nil {
 		return api.Diff{}, coded(err)
 	}
-	return diff(p), nil
+	out := diff(p)
+	out.Proposed, err = p.File()
+	return out, err
+}
+
+func (v view) History(context.Context) ([]api.PlanRecord, error) {
+	all, err := v.control.History()
+	return orEmpty(all), coded(err)
+}
+
+func (v view) Pin(ctx context.Context, r api.PinRequest) (api.Plan, error) {
+	p, err := v.control.Pin(ctx, r)
+	if err != nil {
+		return api.Plan{}, coded(err)
+	}
+	return planned(p)
 }
 
 func (v view) Apply(ctx context.Context, r api.ApplyRequest) (api.ApplyResult, error) {
@@ -192,6 +209,8 @@ func coded(err error) error {
 		out.Code = api.CodeNotFound
 	case errors.Is(err, control.ErrConflict):
 		out.Code = api.CodeConflict
+	case errors.Is(err, control.ErrInvalid):
+		out.Code = api.CodeInvalid
 	case errors.Is(err, control.ErrRefused):
 		out.Code = api.CodeRefused
 	case errors.Is(err, control.ErrUnavailable):
@@ -207,14 +226,14 @@ func planned(p control.Plan) (api.Plan, error) {
 	}
 	return api.Plan{
 		Revision: p.Revision, Policy: p.GetPolicy(),
-		AppliedAt: p.AppliedAt, AppliedBy: p.AppliedBy, Plan: encoded,
+		AppliedAt: p.AppliedAt, AppliedBy: p.AppliedBy, Reason: p.Reason, Pin: p.Pin, Plan: encoded,
 	}, nil
 }
 
 func diff(p *control.Proposal) api.Diff {
 	out := api.Diff{
 		FromRevision: p.FromRevision, Empty: p.Diff.Empty() && len(p.Reloads) == 0,
-		Text: p.Diff.Text(), Violations: violationsOf(p.Violations), Changes: []api.Change{},
+		Text: p.Diff.Text(), Violations: violationsOf(p.Violations), Changes: []api.Change{}, BreakFirst: p.Diff.BreakFirst,
 	}
 	if j := p.Judgement; j != nil {
 		out.Verdict, out.Judgement = string(j.Verdict), j.Text

@@ -20,6 +20,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/control/conditions"
 	"github.com/conch-serving/conch/sidecar/control/estimates"
 	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/control/history"
 	"github.com/conch-serving/conch/sidecar/control/orders"
 	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
@@ -121,6 +122,7 @@ type Control struct {
 	events     *events.Log
 	conditions conditions.Tracker
 	orders     *orders.Store
+	plans      *history.Store
 	checks     []plan.DispatchCheck
 	estimates  *estimates.Book
 	// estimateOff remembers which estimates were said to be off; it belongs to the loop.
@@ -230,6 +232,9 @@ func New(o Options) (*Control, error) {
 		return nil, err
 	}
 	if c.orders, err = orders.Open(o.DB); err != nil {
+		return nil, err
+	}
+	if c.plans, err = history.Open(o.DB); err != nil {
 		return nil, err
 	}
 	if err := c.restore(); err != nil {

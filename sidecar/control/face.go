@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
@@ -20,6 +21,8 @@ var (
 	ErrConflict = errors.New("another plan serves by now")
 	// ErrRefused: the mode or the configuration forbids the order.
 	ErrRefused = errors.New("refused")
+	// ErrInvalid: the order itself makes no sense, whatever serves.
+	ErrInvalid = errors.New("invalid")
 	// ErrUnavailable: the policy gave no plan; what serves goes on serving.
 	ErrUnavailable = errors.New("no plan could be had")
 )
@@ -31,6 +34,8 @@ type Plan struct {
 	AppliedAt time.Time
 	AppliedBy string
 	Reason    string
+	// Pin is set while no other plan takes its place by itself.
+	Pin *api.Pin
 	*policy.Plan
 }
 

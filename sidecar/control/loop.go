@@ -50,6 +50,10 @@ type order struct {
 	// wait holds the answer until the servers have come to the plan, though it was
 	// desired before.
 	wait bool
+	// planner proposes in place of the policy.
+	planner planner.Planner
+	// policy has the policy asked though the plan in force is pinned.
+	policy bool
 	// model is the one that the order is about: a plan without it is no answer, and
 	// if its server refuses to load it the order has failed.
 	model string
@@ -71,8 +75,11 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 
 	// 2. ask, and 3. validate: the host calls Check before an answer counts.
 	asked := c.clock.Now()
-	answer, err := c.planner(in).Plan(ctx, snapshot)
+	answer, err := c.planner(in, o).Plan(ctx, snapshot)
 	proposal.Duration = c.clock.Now().Sub(asked)
+	if err != nil && o.planner != nil {
+		return proposal, nil, err
+	}
 	if err != nil {
 		return c.unanswered(proposal, o, err)
 	}
@@ -89,6 +96,9 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 		proposal.Reloads = plan.Changed(from.snapshot, snapshot)
 	}
 	proposal.Diff = plan.Compute(from.Plan.Plan, proposal.Plan, proposal.Reloads...)
+	if !in.given {
+		proposal.Diff.BreakFirst = apply.BreakFirst(from.Plan.Plan, proposal.Plan, snapshot)
+	}
 	result := &Applied{Plan: from.Plan, Proposal: proposal}
 	same := proposal.Diff.Empty() && sameSettings(from.snapshot, snapshot) && from.given == in.given
 	if from.Revision > 0 && same && (from.passThrough == "" || !o.apply) {
@@ -108,6 +118,9 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 	}
 	if (o.weigh || o.dry) && !in.given {
 		judgement := c.weighUp(ctx, snapshot, from.Plan.Plan, proposal.Plan, proposal.Diff, in.config)
+		if pin := c.orders.Declared().Pin; pin != nil {
+			judgement.Verdict, judgement.Text = plan.VerdictPinned, fmt.Sprintf("plan %d is pinned by %s%s", from.Revision, pin.Author, because(pin.Reason))
+		}
 		proposal.Judgement = &judgement
 		if o.weigh && o.apply && judgement.Verdict != plan.VerdictApply {
 			return c.held(proposal, o, result)
@@ -151,11 +164,17 @@ func (c *Control) judge(s *policy.Snapshot, p *policy.Plan, in intent) plan.Viol
 }
 
 // planner is who proposes. Where the servers say what is where, the policy says how
-// requests get there.
-func (c *Control) planner(in intent) planner.Planner {
+// requests get there; a plan that is pinned stays.
+func (c *Control) planner(in intent, o order) planner.Planner {
 	var who planner.Planner = planner.Func(c.ask)
-	if in.given {
+	from, pin := c.current(), c.orders.Declared().Pin
+	switch {
+	case in.given:
 		who = planner.Mirror{Placement: c.attached.Partitions, Disciplines: who}
+	case o.planner != nil:
+		who = o.planner
+	case pin != nil && !o.policy && from.Revision > 0:
+		who = planner.Staying{Before: from.Plan.Plan, Why: fmt.Sprintf("plan %d is pinned by %s and has no place for it; tritonctl plan unpin", from.Revision, pin.Author)}
 	}
 	return c.operator(in).Obeying(who)
 }
@@ -268,6 +287,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	c.serving, c.proposed = next, nil
 	c.mu.Unlock()
 	c.save()
+	c.remembered(next.Plan, p.Diff, in.files.ID, in.given)
 	c.tidy(next)
 	if other && !in.given {
 		c.collect(context.WithoutCancel(ctx), in.files.ID)

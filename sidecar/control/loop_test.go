@@ -134,7 +134,7 @@ func TestProposeIsApplyWithoutApply(t *testing.T) {
 		defer stop()
 		events := len(r.Events(0))
 		r.policies.set(firstOnly)
-		p, err := r.Propose(t.Context())
+		p, err := r.Propose(t.Context(), api.DiffRequest{})
 		require.NoError(t, err)
 		require.Len(t, p.Diff.Stop, 1)
 		require.EqualValues(t, 1, p.FromRevision)
@@ -144,7 +144,7 @@ func TestProposeIsApplyWithoutApply(t *testing.T) {
 			out.Partitions[0].ThreadPercentage = 130
 			return out, err
 		})
-		p, err = r.Propose(t.Context())
+		p, err = r.Propose(t.Context(), api.DiffRequest{})
 		require.NoError(t, err, "a refused plan is an answer")
 		require.NotEmpty(t, p.Violations)
 		require.NotNil(t, p.Plan)
@@ -169,7 +169,7 @@ func TestAnEndlessPlanIsNotShown(t *testing.T) {
 			out.Partitions = slices.Repeat(out.Partitions, 500)
 			return out, err
 		})
-		p, err := r.Propose(t.Context())
+		p, err := r.Propose(t.Context(), api.DiffRequest{})
 		var violations plan.Violations
 		require.ErrorAs(t, err, &violations)
 		require.Equal(t, plan.CodeExcess, violations[0].Code)
@@ -202,7 +202,7 @@ func TestModes(t *testing.T) {
 		}
 		_, err := r.Apply(t.Context(), api.ApplyRequest{})
 		require.ErrorIs(t, err, control.ErrRefused)
-		_, err = r.Propose(t.Context())
+		_, err = r.Propose(t.Context(), api.DiffRequest{})
 		require.NoError(t, err)
 	})
 }
@@ -372,7 +372,7 @@ func TestCancelledWaiterLeavesNoTurnTaken(t *testing.T) {
 			return everywhere(ctx, s)
 		})
 		slow := make(chan error, 1)
-		go func() { _, err := r.Propose(t.Context()); slow <- err }()
+		go func() { _, err := r.Propose(t.Context(), api.DiffRequest{}); slow <- err }()
 		pass(0)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

@@ -106,7 +106,7 @@ func TestNobodyWaitsForServers(t *testing.T) {
 		pass(time.Second)
 		require.Equal(t, 2, r.reconciler.count())
 		began := time.Now()
-		_, err := r.Propose(t.Context())
+		_, err := r.Propose(t.Context(), api.DiffRequest{})
 		require.NoError(t, err)
 		require.Zero(t, time.Since(began))
 		require.NoError(t, <-slow)
@@ -163,7 +163,7 @@ func TestWhoComesWhileAPlanIsMadeDoesNotWaitForItsServers(t *testing.T) {
 		go func() { _, err := r.Apply(t.Context(), api.ApplyRequest{}); slow <- err }()
 		pass(time.Second / 2) // the policy thinks
 		began := time.Now()
-		_, err := r.Propose(t.Context())
+		_, err := r.Propose(t.Context(), api.DiffRequest{})
 		require.NoError(t, err)
 		require.Equal(t, 1500*time.Millisecond, time.Since(began), "two answers of the policy")
 		require.NoError(t, <-slow)

@@ -45,36 +45,6 @@ func (c *Control) ready(ctx context.Context) error {
 	return nil
 }
 
-// Propose asks the policy and compares: it is Apply with step 5 left out. A
-// plan that is refused is no error; its violations are in the proposal.
-func (c *Control) Propose(ctx context.Context) (*Proposal, error) {
-	if err := c.ready(ctx); err != nil {
-		return nil, err
-	}
-	defer c.release()
-	proposal, _, err := c.cycle(ctx, order{dry: true})
-	var violations plan.Violations
-	if err != nil && (!errors.As(err, &violations) || proposal.Plan == nil) {
-		return nil, err
-	}
-	return proposal, nil
-}
-
-// Apply makes a plan and applies it.
-func (c *Control) Apply(ctx context.Context, r api.ApplyRequest) (*Applied, error) {
-	if c.settings().Mode == config.ModeObserve {
-		return nil, fmt.Errorf("%w: mode is observe, in which no plan is applied; set mode to advise or control in conch.yaml and send SIGHUP", ErrRefused)
-	}
-	if err := c.ready(ctx); err != nil {
-		return nil, err
-	}
-	defer c.release()
-	_, result, err := c.cycle(ctx, order{
-		author: cmp.Or(r.Author, "operator"), reason: cmp.Or(r.Reason, "an operator's order"), apply: true, wait: true, ifRevision: r.IfRevision,
-	})
-	return result, err
-}
-
 // Explain says why a model is where it is.
 func (c *Control) Explain(ctx context.Context, model string) (*plan.Explanation, error) {
 	if err := c.ready(ctx); err != nil {

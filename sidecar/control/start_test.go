@@ -67,7 +67,7 @@ func TestNothingServesUntilAPlanDoes(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		require.Contains(t, r.Ready()[0].Reason, "did not start")
-		_, err := r.Propose(t.Context())
+		_, err := r.Propose(t.Context(), api.DiffRequest{})
 		require.ErrorIs(t, err, control.ErrUnavailable)
 		r.policies.set(nil)
 		pass(3 * time.Second)

@@ -58,7 +58,11 @@ func (c *Control) Ready() []api.Check {
 }
 
 // CurrentPlan is the plan that serves; its Plan is nil before the first.
-func (c *Control) CurrentPlan() Plan { return c.current().Plan }
+func (c *Control) CurrentPlan() Plan {
+	p := c.current().Plan
+	p.Pin = c.orders.Declared().Pin
+	return p
+}
 
 // Models lists the models of the repository, sorted by name.
 func (c *Control) Models() []api.Model {

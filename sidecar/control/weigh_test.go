@@ -67,7 +67,7 @@ func TestPlansThatNobodyWantsAreHeldBack(t *testing.T) {
 				}
 				require.Equal(t, 1, count, "the same plan is held back once")
 
-				p, err := r.Propose(t.Context())
+				p, err := r.Propose(t.Context(), api.DiffRequest{})
 				require.NoError(t, err)
 				require.Equal(t, test.verdict, string(p.Judgement.Verdict), "plan diff says what conch would do")
 				result, err := r.Apply(t.Context(), api.ApplyRequest{Author: "ada", Reason: "it is wanted"})

@@ -43,6 +43,10 @@ type Diff struct {
 	Dispatch []DispatchChange
 	// AppRoutes are the apps whose variants change.
 	AppRoutes []AppRouteChange
+	// BreakFirst are the ids of partitions whose GPU has no room for the new server
+	// beside the old: the old one goes first. Compute does not know it; whoever applies
+	// the diff does.
+	BreakFirst []string
 }
 
 // Replacement is a partition that gets a new process under its old id.

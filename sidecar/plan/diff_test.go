@@ -246,3 +246,21 @@ func plans() *rapid.Generator[*policy.Plan] {
 		return p
 	})
 }
+
+// TestADiffSaysWhoWaits where a GPU has no room for the new server beside the old one.
+func TestADiffSaysWhoWaits(t *testing.T) {
+	part := func(id string, share uint32, models ...string) *policy.Partition {
+		p := &policy.Partition{Id: id, Gpus: []string{id}, ThreadPercentage: share}
+		for _, m := range models {
+			p.Instances = append(p.Instances, policy.ModelInstance(m, 4))
+		}
+		return p
+	}
+	d := plan.Compute(
+		&policy.Plan{Partitions: []*policy.Partition{part("gpu0", 50, "a", "b"), part("gpu1", 100, "b")}},
+		&policy.Plan{Partitions: []*policy.Partition{part("gpu0", 100, "a", "b"), part("gpu1", 100, "b")}},
+	)
+	require.Contains(t, d.Text(), "(start the new process, then drain and stop the old one)")
+	d.BreakFirst = []string{"gpu0"}
+	require.Contains(t, d.Text(), "rank 0 (the GPU has no room for both: drain and stop the old process, then start this one; requests for a wait meanwhile)\n", "b serves on gpu1 meanwhile")
+}

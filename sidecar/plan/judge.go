@@ -26,6 +26,8 @@ const (
 	VerdictLoss Verdict = "loss"
 	// VerdictGain: what it gains does not pay for the requests that the change disturbs.
 	VerdictGain Verdict = "gain"
+	// VerdictPinned: an operator has the plan in force stay. Judge does not know it; whoever holds the pin says it.
+	VerdictPinned Verdict = "pinned"
 )
 
 // Judgement is a verdict with its reasons.

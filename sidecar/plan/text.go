@@ -23,12 +23,12 @@ func (d *Diff) Text() string {
 	}
 	fmt.Fprintf(&b, "snapshot %d -> %d: %s\n", d.From, d.To, d.Summary())
 	for _, p := range d.Start {
-		fmt.Fprintf(&b, "+ %s: %s, rank %d\n", p.GetId(), processText(p), p.GetRank())
+		fmt.Fprintf(&b, "+ %s: %s, rank %d%s\n", p.GetId(), processText(p), p.GetRank(), d.breakText(p, ""))
 		d.instances(&b, p)
 	}
 	for _, r := range d.Replace {
-		fmt.Fprintf(&b, "~ %s: %s -> %s, rank %d (start the new process, then drain and stop the old one)\n",
-			r.New.GetId(), processText(r.Old), processText(r.New), r.New.GetRank())
+		fmt.Fprintf(&b, "~ %s: %s -> %s, rank %d%s\n",
+			r.New.GetId(), processText(r.Old), processText(r.New), r.New.GetRank(), d.breakText(r.New, " (start the new process, then drain and stop the old one)"))
 		d.instances(&b, r.New)
 	}
 	for _, k := range d.Keep {
@@ -61,6 +61,33 @@ func (d *Diff) Text() string {
 		b.WriteString("  " + change(c.App, c.Old != nil, c.New != nil, routeText(c.Old), routeText(c.New)))
 	}
 	return b.String()
+}
+
+// breakText says of a partition whose old server goes first whose requests wait;
+// else it is usual.
+func (d *Diff) breakText(p *policy.Partition, usual string) string {
+	if !slices.Contains(d.BreakFirst, p.GetId()) {
+		return usual
+	}
+	text := " (the GPU has no room for both: drain and stop the old process, then start this one"
+	if waiting := d.waiting(p); len(waiting) > 0 {
+		text += "; requests for " + strings.Join(waiting, ", ") + " wait meanwhile"
+	}
+	return text + ")"
+}
+
+// waiting are the models of a partition that serve nowhere else while it starts.
+func (d *Diff) waiting(p *policy.Partition) (models []string) {
+	for _, in := range p.GetInstances() {
+		if !slices.ContainsFunc(d.Keep, func(k Kept) bool { return holds(k.Old, in.GetModel()) && holds(k.New, in.GetModel()) }) {
+			models = append(models, in.GetModel())
+		}
+	}
+	return models
+}
+
+func holds(p *policy.Partition, model string) bool {
+	return slices.ContainsFunc(p.GetInstances(), func(in *policy.Instance) bool { return in.GetModel() == model })
 }
 
 // Summary counts the changes in one line.

@@ -36,8 +36,8 @@ func TestTheExitCodeSaysWhoseFaultItWas(t *testing.T) {
 		{name: "unknown format", args: []string{"model", "ls", "-o", "xml"}, want: cmd.ExitUsage},
 		{name: "nobody there", args: []string{"model", "ls"}, address: "unix:///nowhere/admin.sock", want: cmd.ExitUnreachable},
 		{name: "not found", args: []string{"model", "get", "x"}, answer: &api.Error{Code: api.CodeNotFound}, want: cmd.ExitNotFound},
-		{name: "conflict", args: []string{"plan", "apply"}, answer: &api.Error{Code: api.CodeConflict}, want: cmd.ExitConflict},
-		{name: "refused", args: []string{"plan", "apply"}, answer: &api.Error{Code: api.CodeRefused}, want: cmd.ExitRefused},
+		{name: "conflict", args: []string{"plan", "apply", "--yes"}, answer: &api.Error{Code: api.CodeConflict}, want: cmd.ExitConflict},
+		{name: "refused", args: []string{"plan", "apply", "--yes"}, answer: &api.Error{Code: api.CodeRefused}, want: cmd.ExitRefused},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

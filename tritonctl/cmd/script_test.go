@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,6 +81,7 @@ type world struct {
 	admin.API
 	revision uint64
 	applied  bool
+	pin      *api.Pin
 }
 
 func at(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
@@ -166,15 +168,30 @@ func (w *world) GPUAdvice(context.Context) (api.GPUAdvice, error) {
 }
 
 func (w *world) Plan(context.Context) (api.Plan, error) {
-	return api.Plan{Revision: w.revision, Policy: "static", AppliedAt: at(1), AppliedBy: "conch", Plan: []byte(
+	return api.Plan{Revision: w.revision, Policy: "static", AppliedAt: at(1), AppliedBy: "conch", Pin: w.pin, Plan: []byte(
 		`{"snapshot_revision":"3","partitions":[{"id":"gpu0","gpus":["gpu0"],"thread_percentage":100,"instances":[{"model":"counter"}]}],"unplaced":[{"model":"bert","text":"0/1 partitions: 1 memory"}]}`)}, nil
 }
 
-func (w *world) Diff(context.Context) (api.Diff, error) {
-	if w.applied {
+// proposed is the plan file of the next plan.
+func (w *world) proposed() *api.PlanFile {
+	return &api.PlanFile{Kind: api.PlanFileKind, Basis: api.PlanBasis{Plan: w.revision, Models: map[string]api.ModelBasis{"counter": {Revision: "d1", SLOSeconds: .1}}}, Plan: []byte(`{"partitions":[{"id":"gpu1","gpus":["gpu1"],"thread_percentage":100}]}`)}
+}
+
+func (w *world) Diff(_ context.Context, r api.DiffRequest) (api.Diff, error) {
+	text := "start gpu1: 100% of gpu1\n"
+	switch {
+	case w.applied:
 		return api.Diff{FromRevision: w.revision, Empty: true, Changes: []api.Change{}}, nil
+	case r.RollbackLast || r.Rollback == 5:
+		text = "~ gpu0: 50% of gpu0 -> 100% of gpu0, rank 0 (the GPU has no room for both: drain and stop the old process, then start this one; requests for counter wait meanwhile)\n"
+	case r.Rollback > 0:
+		return api.Diff{}, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("not found: no such plan in the history: %d; tritonctl plan history shows those there are", r.Rollback)}
+	case r.File != nil && r.File.Basis.Plan != w.revision:
+		return api.Diff{}, &api.Error{Code: api.CodeConflict, Message: fmt.Sprintf("another plan serves by now: the plan in the file is for another state than the present one: plan %d serves and plan %d did when the file was made", w.revision, r.File.Basis.Plan)}
+	case r.File != nil && strings.Contains(string(r.File.Plan), "120"):
+		return api.Diff{FromRevision: w.revision, Text: text, Violations: []api.Violation{{Code: "share", Subject: "gpu1", Text: "120% of one GPU"}}}, nil
 	}
-	return api.Diff{FromRevision: w.revision, Text: "start gpu1: 100% of gpu1\n", Changes: []api.Change{{Action: "start", Partition: "gpu1"}}}, nil
+	return api.Diff{FromRevision: w.revision, Text: text, Changes: []api.Change{{Action: "start", Partition: "gpu1"}}, Proposed: w.proposed()}, nil
 }
 
 func (w *world) Apply(ctx context.Context, r api.ApplyRequest) (api.ApplyResult, error) {
@@ -184,10 +201,35 @@ func (w *world) Apply(ctx context.Context, r api.ApplyRequest) (api.ApplyResult,
 	if r.Reason == "nonsense" {
 		return api.ApplyResult{}, &api.Error{Code: api.CodeRefused, Message: "the plan was refused", Violations: []api.Violation{{Code: "share", Subject: "gpu0", Text: "120% of one GPU"}}}
 	}
-	d, _ := w.Diff(ctx)
+	if w.pin != nil {
+		return api.ApplyResult{}, &api.Error{Code: api.CodeRefused, Message: "refused: plan 8 is pinned by ada; tritonctl plan unpin lets another take its place"}
+	}
+	d, err := w.Diff(ctx, r.DiffRequest)
+	if err != nil {
+		return api.ApplyResult{}, err
+	}
 	w.applied, w.revision = true, w.revision+1
+	if r.Pin {
+		w.pin = &api.Pin{Author: r.Author, Reason: r.Reason, Since: at(5)}
+	}
 	p, _ := w.Plan(ctx)
 	return api.ApplyResult{Changed: true, Plan: p, Diff: d, Seconds: 1.25}, nil
+}
+
+func (w *world) Pin(ctx context.Context, r api.PinRequest) (api.Plan, error) {
+	w.pin = &api.Pin{Author: r.Author, Reason: r.Reason, Since: at(5)}
+	if r.Unpin {
+		w.pin = nil
+	}
+	return w.Plan(ctx)
+}
+
+func (w *world) History(ctx context.Context) ([]api.PlanRecord, error) {
+	now, _ := w.Plan(ctx)
+	return []api.PlanRecord{
+		{Plan: now, Summary: "1 partition started", Repository: "r2", Current: true},
+		{Plan: api.Plan{Revision: 5, Policy: "nexus", AppliedAt: at(0), AppliedBy: "conch", Reason: "start", Plan: []byte("{}")}, Summary: "1 partition started", Repository: "r1"},
+	}, nil
 }
 
 func (w *world) Explain(_ context.Context, model string) (api.Explanation, error) {

@@ -88,3 +88,30 @@ func Watch[T any](ctx context.Context, f *Factory, ask Ask[T], draw func(*output
 		}
 	}
 }
+
+// Events shows on stderr what happens from now on, until it is told to stop or ctx
+// ends.
+func (f *Factory) Events(ctx context.Context) (stop func()) {
+	following, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		conch, err := f.Client()
+		if err != nil {
+			return
+		}
+		before, err := conch.Events(following, 0)
+		if err != nil {
+			return
+		}
+		since := uint64(0)
+		if len(before) > 0 {
+			since = before[len(before)-1].ID
+		}
+		_ = conch.Follow(following, since, func(e api.Event) error {
+			fmt.Fprintf(f.Err, "%s %s: %s\n", e.Time.Format(time.TimeOnly), e.Kind, e.Message)
+			return nil
+		})
+	}()
+	return func() { cancel(); <-ended }
+}

@@ -3,10 +3,7 @@
 
 package api
 
-import (
-	"encoding/json"
-	"time"
-)
+import "time"
 
 // Version says which build of conch answers.
 type Version struct {
@@ -148,72 +145,6 @@ type Partition struct {
 	Log string `json:"log,omitempty"`
 	// BusyShare is the fraction of the statistics window spent executing.
 	BusyShare float64 `json:"busy_share"`
-}
-
-// Plan is a plan with who made it serve. Plan itself is the JSON form of
-// policy.Plan, with the names of the policy contract.
-type Plan struct {
-	Revision  uint64          `json:"revision"`
-	Policy    string          `json:"policy"`
-	AppliedAt time.Time       `json:"applied_at,omitzero"`
-	AppliedBy string          `json:"applied_by,omitempty"`
-	Plan      json.RawMessage `json:"plan"`
-}
-
-// Diff is what applying the proposed plan would change.
-type Diff struct {
-	// FromRevision is the plan that serves; ApplyRequest repeats it so that
-	// nobody applies a change to something they did not see.
-	FromRevision uint64      `json:"from_revision"`
-	Empty        bool        `json:"empty"`
-	Text         string      `json:"text"`
-	Changes      []Change    `json:"changes"`
-	Violations   []Violation `json:"violations,omitempty"`
-	// Verdict says what conch would do by itself: apply, or hold the plan back for
-	// consent, loss or gain; Judgement is why. Empty where there is nothing to do.
-	Verdict   string `json:"verdict,omitempty"`
-	Judgement string `json:"judgement,omitempty"`
-}
-
-// Change is one line of a Diff.
-type Change struct {
-	Action    string `json:"action"`
-	Partition string `json:"partition,omitempty"`
-	Model     string `json:"model,omitempty"`
-	Detail    string `json:"detail,omitempty"`
-}
-
-// Violation is one reason why a plan was refused.
-type Violation struct {
-	Code    string `json:"code"`
-	Subject string `json:"subject"`
-	Text    string `json:"text"`
-}
-
-// ApplyRequest orders a plan to be made and applied.
-type ApplyRequest struct {
-	// IfRevision guards against two writers: a plan other than this one
-	// serving is a conflict. Zero applies whatever serves.
-	IfRevision uint64 `json:"if_revision,omitempty"`
-	Author     string `json:"author,omitempty"`
-	Reason     string `json:"reason,omitempty"`
-}
-
-// ApplyResult is the plan that serves afterwards.
-type ApplyResult struct {
-	Changed bool    `json:"changed"`
-	Plan    Plan    `json:"plan"`
-	Diff    Diff    `json:"diff"`
-	Seconds float64 `json:"seconds"`
-}
-
-// Explanation says why a model is where it is: Text for a person, Detail (a
-// plan.Explanation: placements, profile used, refusals, expected and measured
-// performance) for a program.
-type Explanation struct {
-	Model  string          `json:"model"`
-	Text   string          `json:"text"`
-	Detail json.RawMessage `json:"detail,omitempty"`
 }
 
 // Policy is a scheduling policy that this conch can run.

@@ -107,13 +107,23 @@ func (c *Client) Plan(ctx context.Context) (api.Plan, error) {
 	return get[api.Plan](ctx, c, "/v1/plan")
 }
 
-// Diff asks the policy for a plan and says what applying it would change. It
-// changes nothing.
-func (c *Client) Diff(ctx context.Context) (api.Diff, error) {
-	return post[api.Diff](ctx, c, http.MethodPost, "/v1/plan/diff", struct{}{})
+// Diff says what applying a plan would change, that of the policy unless r names
+// another. It changes nothing.
+func (c *Client) Diff(ctx context.Context, r api.DiffRequest) (api.Diff, error) {
+	return post[api.Diff](ctx, c, http.MethodPost, "/v1/plan/diff", r)
 }
 
-// Apply asks the policy for a plan and applies it.
+// History lists the plans that served, newest first.
+func (c *Client) History(ctx context.Context) ([]api.PlanRecord, error) {
+	return get[[]api.PlanRecord](ctx, c, "/v1/plan/history")
+}
+
+// Pin has the plan in force stay, or ends that.
+func (c *Client) Pin(ctx context.Context, r api.PinRequest) (api.Plan, error) {
+	return post[api.Plan](ctx, c, http.MethodPost, "/v1/plan/pin", r)
+}
+
+// Apply applies a plan, that of the policy unless r names another.
 func (c *Client) Apply(ctx context.Context, r api.ApplyRequest) (api.ApplyResult, error) {
 	return post[api.ApplyResult](ctx, c, http.MethodPost, "/v1/plan/apply", r)
 }

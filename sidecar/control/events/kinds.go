@@ -12,6 +12,8 @@ const (
 	PlanProposed  api.EventKind = "plan_proposed"
 	PlanHeld      api.EventKind = "plan_held"
 	PlanRejected  api.EventKind = "plan_rejected"
+	PlanPinned    api.EventKind = "plan_pinned"
+	PlanUnpinned  api.EventKind = "plan_unpinned"
 	PlanFailed    api.EventKind = "plan_failed"
 	ApplyFailed   api.EventKind = "apply_failed"
 	PolicyChanged api.EventKind = "policy_changed"

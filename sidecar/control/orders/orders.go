@@ -8,14 +8,34 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
 // Declared is all of it.
 type Declared struct {
 	// Released: attached servers were given back; mode is observe.
 	Released bool `json:"released,omitempty"`
+	// Pin has the plan in force stay; nil where it need not.
+	Pin *api.Pin `json:"pin,omitempty"`
+	// Policy is the one that an operator put in the place of conch.yaml's; nil where
+	// nobody did.
+	Policy *Policy `json:"policy,omitempty"`
+}
+
+// Policy is an operator's choice of a policy.
+type Policy struct {
+	Name       string            `json:"name"`
+	Parameters map[string]string `json:"parameters,omitempty"`
+	// Over is the choice of conch.yaml that it was made over. Once conch.yaml says
+	// something else, that holds.
+	Over   string    `json:"over"`
+	Author string    `json:"author"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
 }
 
 const (
@@ -76,4 +96,6 @@ func (s *Store) Declare(change func(*Declared)) error {
 	return nil
 }
 
+// clone is a copy that can be changed: what a pointer or a map holds is replaced, and
+// never changed in place.
 func (d Declared) clone() Declared { return d }

@@ -10,6 +10,9 @@ import (
 	"github.com/conch-serving/conch/tritonctl/cmd/plan/apply"
 	"github.com/conch-serving/conch/tritonctl/cmd/plan/diff"
 	"github.com/conch-serving/conch/tritonctl/cmd/plan/explain"
+	"github.com/conch-serving/conch/tritonctl/cmd/plan/history"
+	"github.com/conch-serving/conch/tritonctl/cmd/plan/pin"
+	"github.com/conch-serving/conch/tritonctl/cmd/plan/rollback"
 	"github.com/conch-serving/conch/tritonctl/cmd/plan/show"
 	"github.com/conch-serving/conch/tritonctl/factory"
 )
@@ -17,6 +20,6 @@ import (
 // New builds `tritonctl plan`.
 func New(f *factory.Factory) *cobra.Command {
 	c := &cobra.Command{Use: "plan", Short: "The plan that serves, and the next one"}
-	c.AddCommand(apply.New(f), diff.New(f), explain.New(f), show.New(f))
+	c.AddCommand(apply.New(f), diff.New(f), explain.New(f), history.New(f), pin.New(f), rollback.New(f), show.New(f), pin.NewUnpin(f))
 	return c
 }

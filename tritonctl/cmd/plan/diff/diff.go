@@ -7,13 +7,17 @@ package diff
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
+	"github.com/conch-serving/conch/tritonctl/planfile"
 )
 
 // ErrDiffers is the failure of --exit-code.
@@ -22,7 +26,11 @@ var ErrDiffers = errors.New("the next plan differs from the one that serves")
 // Options are the command's inputs.
 type Options struct {
 	*factory.Factory
-	exitCode bool
+	exitCode, watch bool
+	// output is -o: a format, or the file to write the plan to.
+	output string
+	// from is the file of a plan to compare in place of the policy's.
+	from string
 }
 
 // New builds the command.
@@ -32,23 +40,53 @@ func New(f *factory.Factory) *cobra.Command {
 		Use:   "diff",
 		Short: "Say what applying the next plan would change",
 		Long: `diff is the real plan path with apply left out: a snapshot is taken, the policy
-asked, its plan validated. Nothing changes.`,
+asked, its plan validated. Nothing changes. Where the GPU has no room for the new
+server beside the old one, the diff says so: requests wait meanwhile.
+
+With -o FILE.json it also writes the plan to a file, for tritonctl plan apply -f. The
+file may be edited; -f compares one with what serves.`,
+		Example: `  tritonctl plan diff -o plan.json
+  tritonctl plan diff -f plan.json
+  tritonctl plan diff --watch`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.run(c.Context())
 		},
 	}
+	c.Flags().StringVarP(&o.output, "output", "o", "table", "output format ("+strings.Join(output.Formats(), ", ")+"), or the FILE.json to write the plan to")
+	c.Flags().StringVarP(&o.from, "file", "f", "", "compare the plan in this file (- is the standard input) in place of the policy's")
 	c.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 when there is a difference")
+	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "go on and show every change, until interrupted or --timeout")
 	return c
 }
 
 func (o *Options) run(ctx context.Context) error {
+	file := ""
+	if strings.HasSuffix(o.output, ".json") && !slices.Contains(output.Formats(), o.output) {
+		file = o.output
+	} else {
+		o.Format = o.output
+	}
+	if err := output.Check(o.Format); err != nil {
+		return fmt.Errorf("%w: %w, or a FILE.json", factory.ErrUsage, err)
+	}
+	var request api.DiffRequest
+	if o.from != "" {
+		var err error
+		if request.File, err = planfile.Read(o.from, o.In); err != nil {
+			return err
+		}
+	}
+	ask := func(conch *client.Client, ctx context.Context) (api.Diff, error) { return conch.Diff(ctx, request) }
+	if o.watch {
+		return factory.Watch(ctx, o.Factory, ask, Draw)
+	}
 	conch, err := o.Client()
 	if err != nil {
 		return err
 	}
 	o.Progress("asking the policy for a plan")
-	d, err := conch.Diff(ctx)
+	d, err := ask(conch, ctx)
 	if err != nil {
 		return err
 	}
@@ -57,6 +95,12 @@ func (o *Options) run(ctx context.Context) error {
 	}
 	if len(d.Violations) > 0 {
 		return &api.Error{Code: api.CodeRefused, Message: "conch would refuse this plan; the one that serves goes on serving"}
+	}
+	if file != "" {
+		if err := planfile.Write(file, d.Proposed); err != nil {
+			return err
+		}
+		o.Progress("the plan is in %s; tritonctl plan apply -f %s applies it", file, file)
 	}
 	if o.exitCode && !d.Empty {
 		return ErrDiffers

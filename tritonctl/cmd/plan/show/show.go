@@ -21,14 +21,11 @@ import (
 
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return factory.Watchable(f, &cobra.Command{
 		Use:   "show",
 		Short: "Show the plan that serves",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return factory.Show(c.Context(), f, (*client.Client).Plan, draw)
-		},
-	}
+	}, func([]string) factory.Ask[api.Plan] { return (*client.Client).Plan }, draw)
 }
 
 func draw(t *output.Table, shown api.Plan) {
@@ -37,6 +34,9 @@ func draw(t *output.Table, shown api.Plan) {
 		return
 	}
 	t.Line(fmt.Sprintf("plan %d by policy %s, applied %s by %s", shown.Revision, shown.Policy, shown.AppliedAt.Format(time.RFC3339), shown.AppliedBy))
+	if pin := shown.Pin; pin != nil {
+		t.Line(strings.TrimSpace(fmt.Sprintf("pinned by %s at %s %s", pin.Author, pin.Since.Format(time.RFC3339), pin.Reason)))
+	}
 	var p policy.Plan
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(shown.Plan, &p); err != nil {
 		t.Line("it cannot be drawn here (a newer conch?), -o json shows it: " + err.Error())

@@ -1,0 +1,148 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Plan is a plan with who made it serve. Plan itself is the JSON form of
+// policy.Plan, with the names of the policy contract.
+type Plan struct {
+	Revision  uint64    `json:"revision"`
+	Policy    string    `json:"policy"`
+	AppliedAt time.Time `json:"applied_at,omitzero"`
+	AppliedBy string    `json:"applied_by,omitempty"`
+	Reason    string    `json:"reason,omitempty"`
+	// Pin is set while no other plan takes its place by itself.
+	Pin  *Pin            `json:"pin,omitempty"`
+	Plan json.RawMessage `json:"plan"`
+}
+
+// Pin says who has the plan in force stay, since when and why.
+type Pin struct {
+	Author string    `json:"author"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
+}
+
+// PlanRecord is a plan that served, or serves.
+type PlanRecord struct {
+	Plan
+	// Summary is what it changed, in a few words; Diff in full.
+	Summary string `json:"summary"`
+	Diff    string `json:"diff,omitempty"`
+	// Repository is the revision of the repository that it served.
+	Repository string `json:"repository,omitempty"`
+	// Current: it serves now.
+	Current bool `json:"current,omitempty"`
+}
+
+// PlanFileKind is what a plan file says that it is.
+const PlanFileKind = "conch/plan/v1"
+
+// PlanFile is a plan as tritonctl plan diff -o writes it and plan apply -f reads it.
+// Plan may be edited; Basis is what it was made for, and guards it.
+type PlanFile struct {
+	Kind  string          `json:"kind"`
+	Basis PlanBasis       `json:"basis"`
+	Plan  json.RawMessage `json:"plan"`
+}
+
+// PlanBasis is what a plan was made for, as far as another would make it another
+// plan: what serves, the files and SLOs of the models, the GPUs.
+type PlanBasis struct {
+	// Plan is the revision that served.
+	Plan   uint64                `json:"plan"`
+	Models map[string]ModelBasis `json:"models"`
+	GPUs   map[string]string     `json:"gpus"`
+}
+
+// ModelBasis is what a plan counts on of a model.
+type ModelBasis struct {
+	Revision   string  `json:"revision"`
+	SLOSeconds float64 `json:"slo_seconds"`
+}
+
+// DiffRequest asks what a plan would change: that of the policy, of a file, or one of
+// before.
+type DiffRequest struct {
+	File *PlanFile `json:"file,omitempty"`
+	// Rollback is a plan of the history; RollbackLast the last one that differs.
+	Rollback     uint64 `json:"rollback,omitempty"`
+	RollbackLast bool   `json:"rollback_last,omitempty"`
+}
+
+// Diff is what applying the proposed plan would change.
+type Diff struct {
+	// FromRevision is the plan that serves; ApplyRequest repeats it so that
+	// nobody applies a change to something they did not see.
+	FromRevision uint64      `json:"from_revision"`
+	Empty        bool        `json:"empty"`
+	Text         string      `json:"text"`
+	Changes      []Change    `json:"changes"`
+	Violations   []Violation `json:"violations,omitempty"`
+	// BreakFirst are partitions whose old servers go before the new ones come, because
+	// their GPU has no room for both: requests wait meanwhile.
+	BreakFirst []string `json:"break_first,omitempty"`
+	// Verdict says what conch would do by itself: apply, or hold the plan back for
+	// consent, loss, gain or a pin; Judgement is why. Empty where there is nothing to do.
+	Verdict   string `json:"verdict,omitempty"`
+	Judgement string `json:"judgement,omitempty"`
+	// Proposed is the plan itself, for ApplyRequest.File.
+	Proposed *PlanFile `json:"proposed,omitempty"`
+}
+
+// Change is one line of a Diff.
+type Change struct {
+	Action    string `json:"action"`
+	Partition string `json:"partition,omitempty"`
+	Model     string `json:"model,omitempty"`
+	Detail    string `json:"detail,omitempty"`
+}
+
+// Violation is one reason why a plan was refused.
+type Violation struct {
+	Code    string `json:"code"`
+	Subject string `json:"subject"`
+	Text    string `json:"text"`
+}
+
+// ApplyRequest orders a plan to be applied: the policy's, a file's, or one of before.
+type ApplyRequest struct {
+	// IfRevision guards against two writers: a plan other than this one
+	// serving is a conflict. Zero applies whatever serves.
+	IfRevision uint64 `json:"if_revision,omitempty"`
+	DiffRequest
+	// Pin has the plan stay until it is unpinned.
+	Pin    bool   `json:"pin,omitempty"`
+	Author string `json:"author,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// ApplyResult is the plan that serves afterwards.
+type ApplyResult struct {
+	Changed bool    `json:"changed"`
+	Plan    Plan    `json:"plan"`
+	Diff    Diff    `json:"diff"`
+	Seconds float64 `json:"seconds"`
+}
+
+// PinRequest has the plan in force stay, or ends that.
+type PinRequest struct {
+	// Unpin ends it.
+	Unpin  bool   `json:"unpin,omitempty"`
+	Author string `json:"author,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Explanation says why a model is where it is: Text for a person, Detail (a
+// plan.Explanation: placements, profile used, refusals, expected and measured
+// performance) for a program.
+type Explanation struct {
+	Model  string          `json:"model"`
+	Text   string          `json:"text"`
+	Detail json.RawMessage `json:"detail,omitempty"`
+}
