@@ -15,7 +15,7 @@ import (
 )
 
 // moody is a policy that behaves as its parameter "mood" says: it plans as static does, or it hangs, exits, talks nonsense or sets a
-// discipline's parameter to what that cannot be.
+// discipline's parameter to what that cannot be. With the parameter "layout" it plans exactly that.
 type moody struct{}
 
 func (moody) Describe(context.Context) (*policy.Description, error) {
@@ -23,6 +23,8 @@ func (moody) Describe(context.Context) (*policy.Description, error) {
 		Name: "moody", Version: "1", Summary: "Plans in halves of GPUs, or fails.", Disciplines: []string{"eager"},
 		Parameters: []*policy.Parameter{{
 			Name: "mood", Type: policy.TypeString, DefaultValue: "well", Documentation: "well, hang, exit, nonsense or misset",
+		}, {
+			Name: "layout", Type: policy.TypeString, Documentation: "partitions with their models: \"gpu0.0:50=a+b gpu0.1:50=b\"",
 		}},
 	}, nil
 }
@@ -38,6 +40,13 @@ func (moody) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*poli
 			SnapshotRevision: s.GetRevision(), Policy: "moody", PolicyVersion: "1",
 			Partitions: []*policy.Partition{{Id: "nowhere", Gpus: []string{"no such GPU"}, ThreadPercentage: 900}},
 		}, nil
+	}
+	if text := s.GetParameters()["layout"]; text != "" {
+		l, err := parseLayout(text)
+		if err != nil {
+			return nil, err
+		}
+		return l.plan(s), nil
 	}
 	halves := proto.CloneOf(s)
 	halves.Parameters = map[string]string{"partitions": "* = 50, 50", "discipline": "eager"}

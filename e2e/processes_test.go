@@ -58,8 +58,9 @@ func processesOf(t *testing.T, c *rig.Conch) []process {
 		for ancestor.parent > 1 && ancestor.parent != c.Pid() {
 			ancestor = all[ancestor.parent]
 		}
-		// Servers and stubs find the emulated GPUs through their environment; a stub whose server was killed has no other mark.
-		if ancestor.parent == c.Pid() || strings.Contains(p.environment, "="+c.State+"/") {
+		// Servers and stubs find the emulated GPUs through their environment; a stub whose server was killed has no other mark. Shims, which
+		// outlive conch, have a directory of its state.
+		if ancestor.parent == c.Pid() || strings.Contains(p.environment, "="+c.State+"/") || strings.Contains(p.command, "\x00shim\x00"+c.State+"/") {
 			of = append(of, p)
 		}
 	}
@@ -77,6 +78,14 @@ func serverOf(t *testing.T, c *rig.Conch, partition string) int {
 	}
 	require.FailNow(t, "no tritonserver", "of partition %s under conch, process %d", partition, c.Pid())
 	return 0
+}
+
+// shimOf finds the process of a shim by its server.
+func shimOf(t *testing.T, server int) int {
+	t.Helper()
+	p := processes(t)[server]
+	require.NotZero(t, p.parent, "server %d runs", server)
+	return p.parent
 }
 
 // remains are what must not be left of conch once it has ended.

@@ -42,11 +42,17 @@ type ConchOptions struct {
 	Late string
 	// Settings are further keys of conch.yaml; they win.
 	Settings map[string]any
+	// State is the directory of conch's state; empty: one that goes with the test.
+	State string
 	// Listen are further keys of listen.
 	Listen map[string]any
 	// Ports of the gRPC, HTTP and metrics doors; 0 takes a free one.
 	Ports [3]int
 }
+
+// orphanGrace is how long servers wait for the next conch: long enough for any Restart, and short enough that a test that dies leaves
+// nothing for long.
+const orphanGrace = 30 * time.Second
 
 // Conch is a running conch.
 type Conch struct {
@@ -70,7 +76,10 @@ func StartConch(ctx context.Context, o ConchOptions) (*Conch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
 	}
-	c := &Conch{models: o.Models, names: o.Models.Names(), gpus: o.GPUs, dir: dir, bin: o.Bin, State: filepath.Join(dir, "state"), Config: filepath.Join(dir, "conch.yaml")}
+	c := &Conch{models: o.Models, names: o.Models.Names(), gpus: o.GPUs, dir: dir, bin: o.Bin, State: o.State, Config: filepath.Join(dir, "conch.yaml")}
+	if c.State == "" {
+		c.State = filepath.Join(dir, "state")
+	}
 	if err := c.start(ctx, o); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -105,17 +114,25 @@ func (c *Conch) start(ctx context.Context, o ConchOptions) error {
 
 // Restart starts conch again on its configuration and state, after it has ended, and returns once it is ready.
 func (c *Conch) Restart(ctx context.Context) error {
-	child, err := start("conch", filepath.Join(c.dir, "conch.log"), filepath.Join(c.bin, "conch"), []string{"--config", c.Config}, nil)
-	if err != nil {
+	if err := c.Launch(); err != nil {
 		return err
 	}
-	c.child = child
-	return child.await(ctx, func(ctx context.Context) error {
+	return c.child.await(ctx, func(ctx context.Context) error {
 		if err := c.ready(ctx); err != nil {
 			return err
 		}
 		return modelsReady(ctx, c.GRPC, c.names)
 	})
+}
+
+// Launch is Restart that returns at once.
+func (c *Conch) Launch() error {
+	child, err := start("conch", filepath.Join(c.dir, "conch.log"), filepath.Join(c.bin, "conch"), []string{"--config", c.Config}, nil)
+	if err != nil {
+		return err
+	}
+	c.child = child
+	return nil
 }
 
 // configure chooses ports and writes conch.yaml.
@@ -136,7 +153,7 @@ func (c *Conch) configure(o ConchOptions) error {
 	c.Admin = "unix://" + filepath.Join(c.dir, "admin.sock")
 	driver := map[string]any{"kind": "embedded"}
 	if o.Server != "" {
-		driver = map[string]any{"kind": "process", "tritonserver": o.Server}
+		driver = map[string]any{"kind": "process", "tritonserver": o.Server, "orphanGrace": orphanGrace.String()}
 	}
 	if len(o.Attach) > 0 {
 		var endpoints []map[string]any

@@ -77,6 +77,9 @@ type batching struct {
 	takesTurns bool
 }
 
+// Write writes a model repository of the models.
+func (m Models) Write(directory string) error { return m.write(directory, nil, batching{}) }
+
 // write writes a model repository of the models whose indexes are given; nil means all of them.
 func (m Models) write(directory string, only []int, how batching) error {
 	for i, model := range m.list {

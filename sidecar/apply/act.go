@@ -227,6 +227,7 @@ func (l *loop) loading(v *server, a decide.Action) func(context.Context, *task) 
 				delete(l.loads, key)
 				delete(l.errs, key)
 				v.Loaded[a.Model] = decide.Loaded{Revision: has, Answers: before, Memory: l.want.Models[a.Model].Memory, Calls: l.calls(a.Model, has)}
+				l.kept[key] = keeping{loaded: time.Now(), lost: l.kept[key].lost}
 				delete(v.warmed, a.Model) // its statistics begin anew
 				return
 			case superseded:

@@ -308,6 +308,36 @@ func TestAModelUnloadedBehindConchsBack(t *testing.T) {
 	})
 }
 
+// A model that its server loads and does not keep ready is a failure like any other: tried less and less often, and no trouble to others.
+func TestReadinessThatNeverRecovers(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world, r *apply.Reconciler) {
+		files := w.revision("r1", map[string]int{"a": 8, "b": 8})
+		require.NoError(t, set(t, r, desired(1, files, partition("p", "g0", 50, "a", "b"))))
+		s := w.at("p")
+		w.mu.Lock()
+		s.unready = map[string]bool{"b": true}
+		w.mu.Unlock()
+		after(time.Minute)
+		require.Equal(t, decide.IsFailing, condition(r, "p", "b"))
+		var failed *driver.LoadError
+		require.ErrorAs(t, r.Settle(t.Context(), 1), &failed)
+		require.ErrorContains(t, failed, "does not keep it ready")
+		w.did()
+		after(10 * time.Minute)
+		require.Less(t, len(w.did()), 15, "once a minute in the end")
+		require.True(t, w.serves("a"))
+		w.mu.Lock()
+		s.unready = nil
+		w.mu.Unlock()
+		after(time.Minute + time.Second)
+		require.True(t, w.serves("b"))
+		require.Empty(t, r.Observed().Conditions)
+		w.did()
+		after(time.Hour)
+		require.Empty(t, w.did())
+	})
+}
+
 // A load that never ends costs its neighbours nothing; where there are none the
 // server is started again.
 func TestALoadThatHangs(t *testing.T) {

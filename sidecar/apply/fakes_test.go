@@ -217,7 +217,8 @@ type fakeServer struct {
 	over   chan struct{}
 	reason string
 	hangs  bool
-	// unloads of a model that never end.
+	// unready are models that it loads and never has ready.
+	unready map[string]bool
 }
 
 func (s *fakeServer) Spec() driver.Spec         { return s.spec }
@@ -242,7 +243,9 @@ func (s *fakeServer) Live(ctx context.Context) error {
 func (s *fakeServer) Models(context.Context) ([]string, error) {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.models)), nil
+	ready := maps.Clone(s.models)
+	maps.DeleteFunc(ready, func(model, _ string) bool { return s.unready[model] })
+	return slices.Sorted(maps.Keys(ready)), nil
 }
 
 func (s *fakeServer) Parameter(_ context.Context, model, _ string) (string, error) {

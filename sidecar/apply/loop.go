@@ -35,6 +35,7 @@ type loop struct {
 	starts   map[decide.Key]decide.Failure
 	loads    map[decide.Load]decide.Failure
 	errs     map[decide.Load]error
+	kept     map[decide.Load]keeping
 	measured map[string]measuring
 	// accepts are models that have answered a warm-up.
 	accepts map[string]bool
@@ -98,7 +99,7 @@ func newLoop(r *Reconciler) *loop {
 	return &loop{
 		r: r, files: files{}, specs: map[decide.Key]driver.Spec{}, restarts: map[string]int{}, reasons: map[string]string{},
 		starts: map[decide.Key]decide.Failure{}, loads: map[decide.Load]decide.Failure{}, errs: map[decide.Load]error{},
-		measured: map[string]measuring{}, accepts: map[string]bool{}, under: map[decide.Slot]*task{}, since: map[conditionKey]time.Time{},
+		kept: map[decide.Load]keeping{}, measured: map[string]measuring{}, accepts: map[string]bool{}, under: map[decide.Slot]*task{}, since: map[conditionKey]time.Time{},
 	}
 }
 
@@ -194,6 +195,11 @@ func (l *loop) set(d *Desired) {
 		if l.want.Models[k.Model].Revision != k.Revision {
 			delete(l.loads, k)
 			delete(l.errs, k)
+		}
+	}
+	for k := range l.kept {
+		if l.want.Models[k.Model].Revision != k.Revision {
+			delete(l.kept, k)
 		}
 	}
 	for _, v := range l.servers {
@@ -347,9 +353,8 @@ func (l *loop) looked(v *server, look uint64, found map[string]string) {
 	}
 	for model := range v.Loaded {
 		if _, has := found[model]; !has && !stale(model) {
-			delete(v.Loaded, model)
+			l.lost(v, model)
 			l.nothingNew = false
-			l.r.o.Logger.Warn("a model was unloaded behind conch's back", "partition", v.Partition, "model", model)
 		}
 	}
 	for model, revision := range found {

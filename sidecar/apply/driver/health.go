@@ -7,6 +7,9 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // Health says how a server is asked whether it still lives (ServerLive, over a
@@ -29,7 +32,7 @@ func (h Health) WithDefaults() Health {
 // again is the deadline of the second question.
 func (h Health) again() time.Duration { return min(h.Deadline, max(h.Period, time.Second)) }
 
-// Ask returns an error where a server hangs. One missed deadline is not enough:
+// Ask returns an error where a server hangs, or refuses to say that it is live. One missed deadline is not enough:
 // conch itself may have been stopped, so it asks once more.
 func (h Health) Ask(ctx context.Context, s interface{ Live(context.Context) error }) error {
 	err := h.once(ctx, s, h.Deadline)
@@ -38,6 +41,9 @@ func (h Health) Ask(ctx context.Context, s interface{ Live(context.Context) erro
 	}
 	if err = h.once(ctx, s, h.again()); err == nil || ctx.Err() != nil {
 		return nil //nolint:nilerr // as above
+	}
+	if status.Code(err) == codes.Unavailable { // it answers, or its door is shut: somebody has it end, for one
+		return fmt.Errorf("the server refuses a health probe: %w", err)
 	}
 	return fmt.Errorf("the server hangs: it did not answer a health probe within %s: %w", h.Deadline, err)
 }

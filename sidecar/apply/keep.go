@@ -1,0 +1,42 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/apply/decide"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+)
+
+// keeping is how well a server keeps a model that it has loaded.
+type keeping struct {
+	loaded time.Time // when last
+	lost   int       // how often in a row it was not ready any more soon after
+}
+
+// lost takes in that a model is not ready any more, though nobody here unloaded
+// it. The first time it is loaded again at once. One that does not stay ready,
+// however often it is loaded, has failed.
+func (l *loop) lost(v *server, model string) {
+	key := decide.Load{Key: v.Key, Model: model, Revision: v.Loaded[model].Revision}
+	delete(v.Loaded, model)
+	l.r.o.Logger.Warn("a model was unloaded behind conch's back", "partition", v.Partition, "model", model)
+	if l.want.Given {
+		return
+	}
+	k := l.kept[key]
+	if time.Since(k.loaded) >= l.r.o.Backoff.Stable {
+		k.lost = 0
+	}
+	k.lost++
+	l.kept[key] = k
+	if k.lost == 1 {
+		return
+	}
+	err := &driver.LoadError{Model: model, Err: fmt.Errorf("the server has loaded it %d times and does not keep it ready", k.lost)}
+	l.loads[key] = decide.Failure{Attempts: k.lost, Reason: err.Error(), Next: time.Now().Add(l.r.o.Backoff.delay(k.lost - 1))}
+	l.errs[key] = err
+}
