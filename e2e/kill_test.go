@@ -23,7 +23,7 @@ import (
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/internal/zoo"
-	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
 // rounds is how often a test does what it does: as the variable says, else few times with -short and many without.
@@ -149,10 +149,10 @@ func TestConchIsKilled(t *testing.T) {
 			layouts = append(layouts, next)
 			want(layouts...)
 			number := int64(len(layouts) - 1)
-			_, err := a.UsePolicy(t.Context(), client.UsePolicyRequest{Name: "moody", Parameters: map[string]string{"layout": next.String()}})
+			_, err := a.UsePolicy(t.Context(), api.UsePolicyRequest{Name: "moody", Parameters: map[string]string{"layout": next.String()}})
 			require.NoError(t, err)
 			orders.Go(func() {
-				r, err := a.Apply(context.WithoutCancel(t.Context()), client.ApplyRequest{})
+				r, err := a.Apply(context.WithoutCancel(t.Context()), api.ApplyRequest{})
 				if err == nil && layoutOf(t, r.Plan).String() == next.String() {
 					reached.Store(max(reached.Load(), number))
 				}

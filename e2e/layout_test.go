@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
@@ -117,7 +118,7 @@ func (l layout) plan(s *policy.Snapshot) *policy.Plan {
 }
 
 // layoutOf is the layout of a plan that conch shows.
-func layoutOf(t *testing.T, p client.Plan) layout {
+func layoutOf(t *testing.T, p api.Plan) layout {
 	t.Helper()
 	var plan policy.Plan
 	require.NoError(t, protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(json.RawMessage(p.Plan), &plan))
@@ -151,12 +152,12 @@ func randomLayout(random *rand.Rand, gpus int, models []string) layout {
 }
 
 // order has conch apply a layout, and waits until its servers have come to it or the plan was superseded.
-func order(t *testing.T, a *client.Client, l layout) (client.ApplyResult, error) {
+func order(t *testing.T, a *client.Client, l layout) (api.ApplyResult, error) {
 	t.Helper()
-	if _, err := a.UsePolicy(t.Context(), client.UsePolicyRequest{Name: "moody", Parameters: map[string]string{"layout": l.String()}}); err != nil {
-		return client.ApplyResult{}, err
+	if _, err := a.UsePolicy(t.Context(), api.UsePolicyRequest{Name: "moody", Parameters: map[string]string{"layout": l.String()}}); err != nil {
+		return api.ApplyResult{}, err
 	}
-	return a.Apply(t.Context(), client.ApplyRequest{Reason: l.String()})
+	return a.Apply(t.Context(), api.ApplyRequest{Reason: l.String()})
 }
 
 // layoutSettings has moody plan a layout, and nothing else be applied than what is ordered.

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/internal/rig"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
@@ -133,7 +134,8 @@ func requireLayout(t *testing.T, c *rig.Conch, a *client.Client, l layout) machi
 		told := map[string][]string{}
 		for _, g := range gpus {
 			for _, p := range g.Partitions {
-				assert.True(collect, p.Up, "%s: %s", p.ID, p.Reason)
+				ready, _ := api.ConditionOf(p.Conditions, api.ConditionReady)
+				assert.True(collect, p.Up && ready.Holds, "%s: %s %s", p.ID, p.Reason, ready.Message)
 				slices.Sort(p.Models)
 				told[fmt.Sprintf("%s:%d:0", p.ID, p.ThreadPercentage)] = p.Models
 			}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
@@ -205,9 +206,9 @@ class TritonPythonModel:
 	}
 
 	write("refused", `pass`)
-	_, err = a.Import(t.Context(), client.ImportRequest{})
+	_, err = a.Import(t.Context(), api.ImportRequest{})
 	require.NoError(t, err)
-	_, err = a.Apply(t.Context(), client.ApplyRequest{})
+	_, err = a.Apply(t.Context(), api.ApplyRequest{})
 	require.NoError(t, err)
 	r, err := stub.ModelInfer(t.Context(), tensor("refused", 3))
 	require.NoError(t, err)
@@ -215,7 +216,7 @@ class TritonPythonModel:
 	requireLayout(t, c, a, l)
 }
 
-func mustPlan(t *testing.T, a *client.Client) client.Plan {
+func mustPlan(t *testing.T, a *client.Client) api.Plan {
 	t.Helper()
 	p, err := a.Plan(t.Context())
 	require.NoError(t, err)

@@ -45,7 +45,7 @@ var rules = []rule{
 	{"sidecar/reaper", nil, "it starts a program and knows nothing of it"},
 	{"sidecar/tracing", nil, "it sends spans and knows nothing of what they are about"},
 	{"sidecar/record", []string{"sidecar/dispatch", "sidecar/sim/workload"}, "it writes what arrives as a trace that the simulator reads"},
-	{"sidecar/apply", []string{"sidecar/apply/...", "sidecar/plan", "sidecar/dispatch/names", "sidecar/dispatch/router", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
+	{"sidecar/apply", []string{"sidecar/apply/...", "sidecar/plan", "sidecar/dispatch/forward", "sidecar/dispatch/names", "sidecar/dispatch/router", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
 	{"sidecar/apply/driver", []string{"sidecar/apply/driver/shim", "sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
 	{"sidecar/apply/mps", []string{"plugins/policy"}, "it writes MPS's environment and files"},
 	{"sidecar/sim", []string{

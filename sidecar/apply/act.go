@@ -21,6 +21,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/warmup"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
 // task is an action under way.
@@ -227,7 +228,9 @@ func (l *loop) loading(v *server, a decide.Action) func(context.Context, *task) 
 				delete(l.loads, key)
 				delete(l.errs, key)
 				v.Loaded[a.Model] = decide.Loaded{Revision: has, Answers: before, Memory: l.want.Models[a.Model].Memory, Calls: l.calls(a.Model, has)}
-				l.kept[key] = keeping{loaded: time.Now(), lost: l.kept[key].lost}
+				k := l.kept[key]
+				k.loaded = time.Now()
+				l.kept[key] = k
 				delete(v.warmed, a.Model) // its statistics begin anew
 				return
 			case superseded:
@@ -244,18 +247,15 @@ func (l *loop) loading(v *server, a decide.Action) func(context.Context, *task) 
 				if refused.Died {
 					f.Deaths++
 				}
+				if refused.Hung && refused.Died && v.Broken == "" {
+					v.Broken = err.Error()
+				}
 			}
-			if f.Deaths >= deadly {
-				f.Next = time.Time{}
-				f.Reason = fmt.Sprintf("%d servers died in its load, so that it is not tried again before its files change or an operator orders it: %s", f.Deaths, f.Reason)
-			}
+			l.giveUp(&f)
 			l.loads[key], l.errs[key] = f, err
 		}}
 	}
 }
-
-// deadly is how many servers a model may kill.
-const deadly = 3
 
 // load returns the revision that the server has loaded then.
 func (r *Reconciler) load(ctx context.Context, s driver.Server, revision string, a decide.Action) (string, error) {
@@ -292,7 +292,10 @@ func (l *loop) warming(v *server, a decide.Action) func(context.Context, *task) 
 	gpu := v.GPU
 	return func(ctx context.Context, _ *task) outcome {
 		begin := time.Now()
-		result, err := r.o.WarmUp(ctx, s.Endpoint().GRPC, model.Config, o)
+		within, release := context.WithTimeout(ctx, r.o.LoadTimeout)
+		result, err := r.o.WarmUp(within, s.Endpoint().GRPC, model.Config, o)
+		never := within.Err() != nil // it hangs as a load may
+		release()
 		if ctx.Err() != nil {
 			return outcome{err: context.Cause(ctx)}
 		}
@@ -304,18 +307,26 @@ func (l *loop) warming(v *server, a decide.Action) func(context.Context, *task) 
 			// Not every model takes zeros. Its clients will show whether it works.
 			text = err.Error()
 		}
-		lost := status.Code(err) == codes.Unavailable || status.Code(err) == codes.NotFound
+		lost := status.Code(err) == codes.Unavailable || status.Code(err) == codes.NotFound || never
+		dead := err != nil && forward.DeadStub(forward.Status(err).Message())
 		return outcome{text: text, note: func(l *loop) {
 			loaded, has := v.Loaded[a.Model]
 			key := decide.Load{Key: a.Key, Model: a.Model, Revision: l.want.Models[a.Model].Revision}
 			switch {
 			case !has || loaded.Revision != a.Revision:
-			case lost || err != nil && loaded.Answers && l.accepts[a.Model]:
+			case lost || dead || err != nil && loaded.Answers && l.accepts[a.Model]:
 				// The server is not there, or the new files fail where the old ones answered:
 				// the other places keep those.
 				f := l.loads[key]
 				f.Attempts++
+				if dead && v.Broken == "" {
+					k := l.kept[key]
+					k.deaths++
+					l.kept[key], f.Deaths = k, k.deaths
+					v.Broken = "the process of model " + a.Model + " has died: " + text
+				}
 				f.Reason, f.Next = "its first request failed: "+text, time.Now().Add(l.r.o.Backoff.delay(f.Attempts))
+				l.giveUp(&f)
 				l.loads[key], l.errs[key] = f, &driver.LoadError{Model: a.Model, Err: fmt.Errorf("its first request failed: %w", err)}
 			default:
 				delete(l.loads, key)

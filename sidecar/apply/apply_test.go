@@ -338,6 +338,44 @@ func TestReadinessThatNeverRecovers(t *testing.T) {
 	})
 }
 
+// A model that does not answer its first request is not waited for for ever.
+func TestAFirstRequestThatIsNeverAnswered(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world, r *apply.Reconciler) {
+		files := w.revision("r1", map[string]int{"a": 8, "b": 8})
+		w.warmsFor = map[string]time.Duration{"b": time.Hour}
+		var failed *driver.LoadError
+		require.ErrorAs(t, set(t, r, desired(1, files, partition("p", "g0", 50, "a", "b"))), &failed)
+		require.Equal(t, "b", failed.Model)
+		require.True(t, w.serves("a"))
+		require.Equal(t, decide.IsFailing, condition(r, "p", "b"))
+		w.mu.Lock()
+		w.warmsFor = nil
+		w.mu.Unlock()
+		after(10 * time.Minute)
+		require.Len(t, w.routes("b"), 1)
+	})
+}
+
+// A model whose process dies at its first request, which its server goes on to call ready, has the server started again, three times at most.
+func TestAFirstRequestThatKillsTheProcessOfTheModel(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world, r *apply.Reconciler) {
+		files := w.revision("r1", map[string]int{"a": 8, "b": 8})
+		w.warmErr["b"] = status.Error(codes.Internal, "Stub process 'b_0_0' is not healthy.")
+		require.Error(t, set(t, r, desired(1, files, partition("p", "g0", 50, "a", "b"))))
+		after(10 * time.Minute)
+		kills := 0
+		for _, what := range w.did() {
+			if what == "kill p" {
+				kills++
+			}
+		}
+		require.Equal(t, 3, kills)
+		require.True(t, w.serves("a"))
+		require.Empty(t, w.routes("b"))
+		require.Equal(t, decide.IsFailing, condition(r, "p", "b"))
+	})
+}
+
 // A load that never ends costs its neighbours nothing; where there are none the
 // server is started again.
 func TestALoadThatHangs(t *testing.T) {

@@ -4,6 +4,7 @@
 package apply_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,7 @@ type world struct {
 	loadErr   map[string]error // by model, or model@revision
 	kills     map[string]bool  // models in whose load a server dies
 	warmErr   map[string]error
+	warmsFor  map[string]time.Duration // by model; a millisecond
 	saveErr   error
 	swapErr   error
 	stageErr  error
@@ -389,8 +391,13 @@ func (w *world) SetPartitionState(id string, up bool, _ string) {
 
 // Warm-up.
 
-func (w *world) warmUp(_ context.Context, address string, c *tritonpb.ModelConfig, o warmup.Options) (warmup.Result, error) {
-	time.Sleep(time.Millisecond)
+func (w *world) warmUp(ctx context.Context, address string, c *tritonpb.ModelConfig, o warmup.Options) (warmup.Result, error) {
+	w.mu.Lock()
+	takes := cmp.Or(w.warmsFor[c.GetName()], time.Millisecond)
+	w.mu.Unlock()
+	if !wait(ctx, takes) {
+		return warmup.Result{}, ctx.Err()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.warmErr[c.GetName()]; err != nil || !o.Measure {

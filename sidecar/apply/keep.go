@@ -15,6 +15,7 @@ import (
 type keeping struct {
 	loaded time.Time // when last
 	lost   int       // how often in a row it was not ready any more soon after
+	deaths int       // how often its process died of its first request
 }
 
 // lost takes in that a model is not ready any more, though nobody here unloaded
@@ -39,4 +40,15 @@ func (l *loop) lost(v *server, model string) {
 	err := &driver.LoadError{Model: model, Err: fmt.Errorf("the server has loaded it %d times and does not keep it ready", k.lost)}
 	l.loads[key] = decide.Failure{Attempts: k.lost, Reason: err.Error(), Next: time.Now().Add(l.r.o.Backoff.delay(k.lost - 1))}
 	l.errs[key] = err
+}
+
+// deadly is how many servers a model may kill.
+const deadly = 3
+
+// giveUp has a model that killed too many servers not tried again.
+func (l *loop) giveUp(f *decide.Failure) {
+	if f.Deaths >= deadly {
+		f.Next = time.Time{}
+		f.Reason = fmt.Sprintf("%d servers died in its load, so that it is not tried again before its files change or an operator orders it: %s", f.Deaths, f.Reason)
+	}
 }

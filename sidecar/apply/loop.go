@@ -397,6 +397,7 @@ func (l *loop) retry(models []string) {
 		if len(models) == 0 || slices.Contains(models, k.Model) {
 			delete(l.loads, k)
 			delete(l.errs, k)
+			delete(l.kept, k)
 		}
 	}
 	if len(models) == 0 {

@@ -116,7 +116,8 @@ type LoadError struct {
 	Model string
 	// Hung: no answer within the time allowed. Triton never gives up a load.
 	Hung bool
-	// Died: the server died in it.
+	// Died: the server died in it, or where it is Hung, too, the model's own process:
+	// the server has to be started again.
 	Died bool
 	Err  error
 }
@@ -124,6 +125,8 @@ type LoadError struct {
 // Error names the model and the reason.
 func (e *LoadError) Error() string {
 	switch {
+	case e.Hung && e.Died:
+		return fmt.Sprintf("model %q: %v", e.Model, e.Err)
 	case e.Hung:
 		return fmt.Sprintf("model %q: the server did not finish loading it in time: %v", e.Model, e.Err)
 	case e.Died:

@@ -251,6 +251,34 @@ func TestALoadThatHangs(t *testing.T) {
 	})
 }
 
+// Triton never ends the load of a model whose process dies before it has said a word either (one that dies in its initialisation is noticed):
+// conch notices within seconds.
+func TestALoadInWhichTheProcessOfTheModelDies(t *testing.T) {
+	server := os.Getenv("CONCH_TRITONSERVER")
+	if server == "" {
+		t.Skip("CONCH_TRITONSERVER names no tritonserver")
+	}
+	w := newWorld(t, server, map[string]string{}, nil)
+	s := w.start()
+	defer func() { require.NoError(t, s.Kill(context.WithoutCancel(t.Context()))) }()
+	w.model("dies", `time.sleep(1000)`)
+	within, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	go func() {
+		for within.Err() == nil {
+			living, _ := modelProcesses(s.ServerPID(), w.repo, "dies")
+			for pid := range living {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+				return
+			}
+		}
+	}()
+	var failed *LoadError
+	require.ErrorAs(t, s.Load(within, "dies"), &failed)
+	require.True(t, failed.Hung && failed.Died, "%v", failed)
+	require.NoError(t, within.Err())
+}
+
 func TestALoadInWhichTheServerDies(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

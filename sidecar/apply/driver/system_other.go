@@ -9,3 +9,5 @@ import "io/fs"
 
 func ownedByUs(fs.FileInfo) bool { return true }
 func listensIn(int, int) bool    { return true }
+
+func modelProcesses(int, string, string) (living, dead map[int]bool) { return nil, nil }
