@@ -282,7 +282,7 @@ func (r *Reconciler) load(ctx context.Context, s driver.Server, revision string,
 func (l *loop) warming(v *server, a decide.Action) func(context.Context, *task) outcome {
 	s, r, spec := v.process, l.r, l.specs[v.Key]
 	model := l.desired.Revision.Model(a.Model)
-	o := warmup.Options{Budget: r.o.WarmUpBudget, Measure: a.Measure && !r.o.Driver.Lasting() && !l.profiled(a.Model, spec)}
+	o := warmup.Options{Budget: r.o.WarmUpBudget, Measure: a.Measure && !r.o.Driver.Lasting() && !l.profiled(a, spec)}
 	o.Enough = time.Duration(policy.NewIndex(l.desired.Snapshot).Model(a.Model).GetSloUs()) * time.Microsecond
 	for _, in := range spec.Partition.GetInstances() {
 		if in.GetModel() == a.Model {
@@ -335,6 +335,9 @@ func (l *loop) warming(v *server, a decide.Action) func(context.Context, *task) 
 				loaded.Answers, loaded.Tried = true, true
 				v.Loaded[a.Model] = loaded
 				v.warmed[a.Model] = result.Statistics
+				if len(result.Samples) > 0 {
+					l.timed[timing{a.Model, a.Revision, spec.GPU.GetType(), spec.Partition.GetThreadPercentage()}] = true
+				}
 			}
 			if o.Measure {
 				m := l.measured[gpu]
@@ -345,23 +348,6 @@ func (l *loop) warming(v *server, a decide.Action) func(context.Context, *task) 
 			}
 		}}
 	}
-}
-
-// profiled reports that a model has a measured profile for a GPU type and share.
-func (l *loop) profiled(model string, spec driver.Spec) bool {
-	for _, p := range l.desired.Snapshot.GetProfiles() {
-		source := p.GetSource()
-		if p.GetModel() != model || p.GetGpuType() != spec.GPU.GetType() || !p.GetUsable() ||
-			source != policy.ProfileSource_PROFILE_SOURCE_OBSERVED && source != policy.ProfileSource_PROFILE_SOURCE_CALIBRATED {
-			continue
-		}
-		for _, point := range p.GetPoints() {
-			if point.GetThreadPercentage() == spec.Partition.GetThreadPercentage() {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // unloading waits for the leases on a place and unloads the model.

@@ -248,6 +248,7 @@ func TestAServerThatDiesComesBackWithItsModels(t *testing.T) {
 		s := w.at("p")
 		w.mu.Lock()
 		s.die("SIGKILL")
+		measured := len(w.measured)
 		w.mu.Unlock()
 		after(time.Millisecond)
 		require.Equal(t, []string{"q"}, w.routes("b"), "requests go elsewhere at once")
@@ -260,6 +261,8 @@ func TestAServerThatDiesComesBackWithItsModels(t *testing.T) {
 		require.Equal(t, "SIGKILL", w.events[0].Reason)
 		require.True(t, w.events[1].Up)
 		require.Equal(t, 1, w.events[1].Restarts)
+		require.NotZero(t, measured)
+		require.Len(t, w.measured, measured, "what was measured serves at once")
 	})
 }
 

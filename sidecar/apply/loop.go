@@ -37,6 +37,8 @@ type loop struct {
 	errs     map[decide.Load]error
 	kept     map[decide.Load]keeping
 	measured map[string]measuring
+	// timed are the files that warm-ups have measured.
+	timed map[timing]bool
 	// accepts are models that have answered a warm-up.
 	accepts map[string]bool
 
@@ -99,7 +101,7 @@ func newLoop(r *Reconciler) *loop {
 	return &loop{
 		r: r, files: files{}, specs: map[decide.Key]driver.Spec{}, restarts: map[string]int{}, reasons: map[string]string{},
 		starts: map[decide.Key]decide.Failure{}, loads: map[decide.Load]decide.Failure{}, errs: map[decide.Load]error{},
-		kept: map[decide.Load]keeping{}, measured: map[string]measuring{}, accepts: map[string]bool{}, under: map[decide.Slot]*task{}, since: map[conditionKey]time.Time{},
+		kept: map[decide.Load]keeping{}, timed: map[timing]bool{}, measured: map[string]measuring{}, accepts: map[string]bool{}, under: map[decide.Slot]*task{}, since: map[conditionKey]time.Time{},
 	}
 }
 
@@ -195,6 +197,11 @@ func (l *loop) set(d *Desired) {
 		if l.want.Models[k.Model].Revision != k.Revision {
 			delete(l.loads, k)
 			delete(l.errs, k)
+		}
+	}
+	for k := range l.timed {
+		if l.want.Models[k.model].Revision != k.revision {
+			delete(l.timed, k)
 		}
 	}
 	for k := range l.kept {

@@ -287,19 +287,24 @@ func TestWhatAServerDoesNotHaveIsAskedForElsewhere(t *testing.T) {
 	unloaded := func(*tritonpb.ModelInferRequest) error {
 		return status.Error(codes.NotFound, "Request for unknown model: 'm' has no available versions")
 	}
-	without, with := newTriton(t), newTriton(t)
-	without.refuse = unloaded
-	d, seen := newDispatcher(t, dispatch.Options{}, table(1, func(m *router.Model) { m.Batchable = false }, without, with))
-	for i := range 4 {
-		require.NoError(t, infer(t.Context(), t, d, uint32(i), 1, nil))
-	}
-	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 4}, resultsInTime(seen.count(t)))
-	require.NotEmpty(t, without.executions(), "it was asked")
+	for name, batchable := range map[string]bool{"passed through": false, "batched": true} {
+		t.Run(name, func(t *testing.T) {
+			without, with := newTriton(t), newTriton(t)
+			without.refuse = unloaded
+			d, seen := newDispatcher(t, dispatch.Options{}, table(1, func(m *router.Model) { m.Batchable = batchable }, without, with))
+			for _, err := range atOnce(8, func(i int) error { return infer(t.Context(), t, d, uint32(i), 1, nil) }) {
+				require.NoError(t, err)
+			}
+			require.Equal(t, map[dispatch.Result]int{dispatch.OK: 8}, resultsInTime(seen.count(t)))
+			require.NotEmpty(t, without.executions(), "it was asked")
+			require.True(t, d.Partitions()[0].Up, "it serves its other models")
 
-	with.set(func() { with.refuse = unloaded })
-	err := infer(t.Context(), t, d, 9, 1, nil)
-	requireCode(t, codes.NotFound, err)
-	require.Equal(t, "Request for unknown model: 'm' has no available versions", status.Convert(err).Message())
+			with.set(func() { with.refuse = unloaded })
+			err := infer(t.Context(), t, d, 9, 1, nil)
+			requireCode(t, codes.NotFound, err)
+			require.Equal(t, "Request for unknown model: 'm' has no available versions", status.Convert(err).Message())
+		})
+	}
 }
 
 func TestRequestsThatKillAreRefused(t *testing.T) {

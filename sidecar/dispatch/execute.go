@@ -89,6 +89,9 @@ func (d *Dispatcher) execute(b *run) {
 	case forward.Lost(err):
 		d.lost(b, b.calls, err)
 		return
+	case forward.Unloaded(err, b.model.name):
+		d.unloaded(b, b.calls, err)
+		return
 	}
 	b.answered(err)
 	switch {
@@ -278,6 +281,10 @@ func (d *Dispatcher) separately(b *run, cause error) {
 			d.lost(b, b.calls[i:], err)
 			return
 		}
+		if forward.Unloaded(err, b.model.name) {
+			d.unloaded(b, b.calls[i:], err)
+			return
+		}
 		c.tally.answered(err, b.model.backend())
 		a := answer{err: renamed(err, c.member), place: d.seriesOf(b, c), started: started, rows: c.rows, retried: c.retried}
 		if err == nil {
@@ -346,6 +353,20 @@ func (d *Dispatcher) lost(b *run, calls []*call, cause error) {
 	for _, c := range d.queues.giveBack(b, calls) {
 		if c.retried {
 			d.answer(c, d.ran(b, c, nil, lostStatus(b.process, cause)))
+		} else {
+			d.answer(c, d.passThrough(c))
+		}
+	}
+}
+
+// unloaded deals with a server that does not have the model any more, because it
+// is ending or somebody else unloaded it, before the route table knows: its calls
+// go back to the queue, once, for another place.
+func (d *Dispatcher) unloaded(b *run, calls []*call, cause error) {
+	for _, c := range d.queues.giveBack(b, calls) {
+		if c.retried {
+			c.tally.answered(forward.Status(cause).Err(), b.model.backend())
+			d.answer(c, b.answer(c, nil, forward.Status(cause).Err()))
 		} else {
 			d.answer(c, d.passThrough(c))
 		}
