@@ -366,7 +366,7 @@ func (d *Dispatcher) unloaded(b *run, calls []*call, cause error) {
 	for _, c := range d.queues.giveBack(b, calls) {
 		if c.retried {
 			c.tally.answered(forward.Status(cause).Err(), b.model.backend())
-			d.answer(c, b.answer(c, nil, forward.Status(cause).Err()))
+			d.answer(c, d.ran(b, c, nil, forward.Status(cause).Err()))
 		} else {
 			d.answer(c, d.passThrough(c))
 		}
