@@ -49,7 +49,7 @@ var rules = []rule{
 	{"sidecar/apply/driver", []string{"sidecar/apply/driver/shim", "sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},
 	{"sidecar/apply/mps", []string{"plugins/policy"}, "it writes MPS's environment and files"},
 	{"sidecar/sim", []string{
-		"sidecar/sim/...", "sidecar/dispatch/queue/...", "sidecar/dispatch/forecast", "sidecar/advice", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",
+		"sidecar/sim/...", "sidecar/dispatch/names", "sidecar/dispatch/queue/...", "sidecar/dispatch/forecast", "sidecar/advice", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",
 	}, "it drives the queue and the policies, those that are processes through the host that conch has"},
 	{"sidecar/observe", []string{"sidecar/observe/...", "plugins/policy", "internal/..."}, "observe, plan, policyhost and dispatch meet in control"},
 	{"sidecar/plan", []string{"plugins/policy"}, "it is pure"},

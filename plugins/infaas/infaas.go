@@ -182,9 +182,10 @@ func (r *run) read() {
 		r.apps = append(r.apps, a)
 	}
 	for _, m := range r.s.GetModels() {
-		// What came by the names of apps is theirs; what is left of equal rates is a rounding.
-		rows, routed := math.Max(m.GetRowRate(), m.GetRate()), m.GetRoutedRowRate()
-		if rows -= routed; rows > 1e-6*routed {
+		// What came by the names of apps is theirs.
+		rows := math.Max(m.GetRowRate(), m.GetRate())
+		if own := m.OwnRate(); own > 0 {
+			rows *= own / m.GetRate()
 			a := &app{name: m.GetName(), own: true, wishes: []*policy.Wish{{Rate: rows}}}
 			if a.candidates = r.candidates(&policy.Variant{Model: m.GetName()}); len(a.candidates) > 0 {
 				r.apps = append(r.apps, a)

@@ -79,3 +79,15 @@ func (x *Partition) serves(p *Plan, model string) bool {
 	}
 	return false
 }
+
+// OwnRate is the requests per second for the model by its own name: its rate without what came to it by the names of apps.
+func (x *Model) OwnRate() float64 {
+	routed, rows := x.GetRoutedRowRate(), x.GetRowRate()
+	switch {
+	case !(routed > 0) || !(rows > 0):
+		return x.GetRate()
+	case rows-routed <= 1e-6*rows: // rates are counted in slots: what is left of equal ones is a rounding
+		return 0
+	}
+	return x.GetRate() * (rows - routed) / rows
+}

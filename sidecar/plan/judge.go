@@ -6,7 +6,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -97,7 +96,7 @@ func Judge(s *policy.Snapshot, d *Diff, current, next *policy.Plan, now, then *p
 func Lost(s *policy.Snapshot, current, next *policy.Plan) []string {
 	var lost []string
 	for _, m := range s.GetModels() {
-		if ownRate(m) > 0 && !m.GetOnDemand() && len(current.PartitionsOf(m.GetName())) > 0 && len(next.PartitionsOf(m.GetName())) == 0 {
+		if m.OwnRate() > 0 && !m.GetOnDemand() && len(current.PartitionsOf(m.GetName())) > 0 && len(next.PartitionsOf(m.GetName())) == 0 {
 			lost = append(lost, m.GetName())
 		}
 	}
@@ -111,18 +110,6 @@ func Lost(s *policy.Snapshot, current, next *policy.Plan) []string {
 	}
 	slices.Sort(lost)
 	return lost
-}
-
-// ownRate is what a model is asked for by its own name: requests per second, or rows where others came by the name of an app.
-func ownRate(m *policy.Model) float64 {
-	if m.GetRoutedRowRate() <= 0 {
-		return m.GetRate()
-	}
-	// Rates are counted in slots; what is left of equal ones may be a rounding.
-	if rest := math.Max(m.GetRate(), m.GetRowRate()) - m.GetRoutedRowRate(); rest > 1e-6*m.GetRoutedRowRate() {
-		return rest
-	}
-	return 0
 }
 
 // Living is the plan in force as far as it can still serve: without partitions on GPUs that are dead, drained or gone, and without models that
@@ -187,7 +174,7 @@ func necessary(s *policy.Snapshot, d *Diff, current *policy.Plan) bool {
 		return true
 	}
 	for _, m := range s.GetModels() {
-		if ownRate(m) > 0 && len(current.PartitionsOf(m.GetName())) == 0 {
+		if m.OwnRate() > 0 && len(current.PartitionsOf(m.GetName())) == 0 {
 			return true
 		}
 	}

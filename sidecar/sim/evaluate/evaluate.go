@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -85,7 +84,7 @@ func (e *Evaluator) one(ctx context.Context, p *policy.Plan) (*policy.Outcome, e
 }
 
 // world is the snapshot under the plan, with the arrivals of every name given to what serves it: a model's to itself or to the derived model
-// that it is a member of, an app's to the variants of its route by their weights. Served are the names of its models.
+// that it is a member of, an app's to the variants of its route. Served are the names of its models.
 func (e *Evaluator) world(p *policy.Plan) (w sim.World, served []string, arrivals *directed) {
 	s := &policy.Snapshot{
 		Revision: e.snapshot.GetRevision(), Nodes: e.snapshot.GetNodes(), Profiles: e.snapshot.GetProfiles(),
@@ -120,7 +119,7 @@ func (e *Evaluator) world(p *policy.Plan) (w sim.World, served []string, arrival
 	for _, m := range s.GetModels() {
 		served = append(served, m.GetName())
 	}
-	arrivals = e.arrivals(p, index)
+	arrivals = e.direct(p, index)
 	return sim.World{
 		Snapshot: s, Plan: simulated, Seed: e.snapshot.GetSeed(), Streams: []workload.Stream{arrivals},
 		Duration: max(e.traffic.Length, time.Millisecond), Drain: 10 * time.Second, Bins: 1,
@@ -175,105 +174,11 @@ func (e *Evaluator) strip(p *policy.Plan, s *policy.Snapshot) {
 		})
 	}
 	p.Dispatch = slices.DeleteFunc(p.Dispatch, func(d *policy.Dispatch) bool { return x.Model(d.GetModel()) == nil })
-	p.AppRoutes, p.SubClusters, p.Predictions, p.Reasons, p.Unplaced = nil, nil, nil, nil, nil
-}
-
-// target is what serves a part of a name's requests.
-type target struct {
-	model  int32
-	weight float64
-}
-
-func (e *Evaluator) arrivals(p *policy.Plan, index map[string]int32) *directed {
-	d := &directed{
-		arrivals: e.traffic.Arrivals, targets: make([][]target, len(e.traffic.Names)), known: make([]bool, len(e.traffic.Names)),
-		random: workload.Seed(e.snapshot.GetSeed(), "routes", ""),
+	// Apps are served before the simulation (directed). Which dispatcher serves a sub-cluster is said by where its models are.
+	p.AppRoutes, p.Predictions, p.Reasons, p.Unplaced = nil, nil, nil, nil
+	for _, c := range p.GetSubClusters() {
+		c.Models = slices.DeleteFunc(c.Models, func(name string) bool { return x.Model(name) == nil })
 	}
-	for i, name := range e.traffic.Names {
-		if model, ok := index[name]; ok {
-			d.targets[i] = []target{{model, 1}}
-			continue
-		}
-		d.targets[i] = route(p, name, index)
-		for _, a := range e.snapshot.GetApps() {
-			d.known[i] = d.known[i] || a.GetName() == name && slices.ContainsFunc(a.GetVariants(), func(v *policy.Variant) bool { return e.known[v.GetModel()] })
-		}
-	}
-	return d
-}
-
-// route is where an app's requests go; empty where nothing serves it.
-func route(p *policy.Plan, app string, index map[string]int32) (targets []target) {
-	for _, r := range p.GetAppRoutes() {
-		if r.GetApp() != app {
-			continue
-		}
-		total := 0.0
-		for _, v := range r.GetVariants() {
-			total += v.GetWeight()
-		}
-		for i, v := range r.GetVariants() {
-			model, ok := index[v.GetModel()]
-			weight := v.GetWeight()
-			if total == 0 && i == 0 {
-				weight = 1
-			}
-			if ok && weight > 0 {
-				targets = append(targets, target{model, weight})
-			}
-		}
-	}
-	return targets
-}
-
-// directed gives every arrival to what serves its name.
-type directed struct {
-	arrivals []workload.Arrival
-	targets  [][]target
-	// known are the names that could be simulated, had the plan a route for them; unrouted counts their requests without one.
-	known    []bool
-	unrouted uint64
-	random   *rand.Rand
-	next     int
-}
-
-// Next implements workload.Stream. Requests of names that nothing simulates are left out.
-func (d *directed) Next(a *workload.Arrival) bool {
-	for d.next < len(d.arrivals) {
-		*a = d.arrivals[d.next]
-		d.next++
-		if int(a.Model) >= len(d.targets) {
-			continue
-		}
-		targets := d.targets[a.Model]
-		switch len(targets) {
-		case 0:
-			if d.known[a.Model] {
-				d.unrouted++
-			}
-			continue
-		case 1:
-			a.Model = targets[0].model
-		default:
-			a.Model = d.pick(targets)
-		}
-		return true
-	}
-	return false
-}
-
-func (d *directed) pick(targets []target) int32 {
-	total := 0.0
-	for _, t := range targets {
-		total += t.weight
-	}
-	at := d.random.Float64() * total
-	for _, t := range targets {
-		if at -= t.weight; at < 0 {
-			return t.model
-		}
-	}
-	return targets[len(targets)-1].model
 }
 
 // outcome of a run. What a derived model serves is under the derived model's name. Requests without a route are bad.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -200,6 +201,59 @@ func TestAppsGoToTheirVariantsByWeight(t *testing.T) {
 	require.NoError(t, err)
 	require.InDelta(t, 150, got[0].GetModels()[0].GetGoodput(), 15)
 	require.InDelta(t, 50, got[0].GetModels()[1].GetGoodput(), 10)
+
+	// The plan counts on the first for more than there is: it serves all.
+	p.AppRoutes[0].Variants[0].Weight, p.AppRoutes[0].Variants[1].Weight = 400, 400
+	got, err = evaluate.New(s, generate(t, s, 10*time.Second)).Evaluate(t.Context(), p)
+	require.NoError(t, err)
+	require.Len(t, got[0].GetModels(), 1)
+	require.InDelta(t, 200, got[0].GetModels()[0].GetGoodput(), 15)
+}
+
+// A wish that no variant of the plan meets makes its requests bad: so a plan that leaves the accurate variant out is worse, and is seen to be.
+func TestWishesThatThePlanDoesNotMeetAreBad(t *testing.T) {
+	s := world(2, 2, 0)
+	s.Apps = []*policy.App{{
+		Name: "classify", Rate: 100, Variants: []*policy.Variant{{Model: "m0", Accuracy: .7}, {Model: "m1", Accuracy: .9}},
+		Wishes: []*policy.Wish{{MinimumAccuracy: .8, Rate: 25}},
+	}}
+	route := func(variants ...*policy.WeightedVariant) *policy.Plan {
+		p := everywhere(s, 2, "m0", "m1")
+		p.AppRoutes = []*policy.AppRoute{{App: "classify", Variants: variants}}
+		return p
+	}
+	cheap, good := &policy.WeightedVariant{Model: "m0", Accuracy: .7, LatencyUs: 50_000}, &policy.WeightedVariant{Model: "m1", Accuracy: .9, LatencyUs: 50_000}
+	got, err := evaluate.New(s, generate(t, s, 10*time.Second)).Evaluate(t.Context(), route(cheap), route(cheap, good))
+	require.NoError(t, err)
+	require.InDelta(t, .25, got[0].GetBadRate(), .03)
+	require.Less(t, got[1].GetBadRate(), .01)
+	require.InDelta(t, 25, got[1].GetModels()[1].GetGoodput(), 4)
+}
+
+// What a variant gets by the app's name is the app's: it is not sent twice.
+func TestRoutedRequestsAreSentOnce(t *testing.T) {
+	s := world(1, 2, 0)
+	s.Models[0].Rate, s.Models[0].RowRate, s.Models[0].RoutedRowRate = 100, 100, 100
+	s.Apps = []*policy.App{{Name: "classify", Rate: 100, Variants: []*policy.Variant{{Model: "m0"}}}}
+	traffic := generate(t, s, 10*time.Second)
+	require.Equal(t, []string{"classify"}, traffic.Names)
+	s.Models[0].RoutedRowRate = 60
+	require.Equal(t, []string{"m0", "classify"}, generate(t, s, 10*time.Second).Names)
+}
+
+// Sub-clusters stay in what is simulated: a plan that breaks them is refused, and one that keeps them is served as it says.
+func TestSubClustersAreSimulated(t *testing.T) {
+	s := world(2, 2, 100)
+	p := everywhere(s, 2, "m0", "m1")
+	p.SubClusters = []*policy.SubCluster{{Name: "one", Models: []string{"m0", "m1"}, Partitions: []string{p.Partitions[0].GetId()}}}
+	got, err := evaluate.New(s, generate(t, s, time.Second)).Evaluate(t.Context(), p)
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(got[0].GetViolations(), " "), "sub-cluster")
+	p.SubClusters[0].Partitions = []string{p.Partitions[0].GetId(), p.Partitions[1].GetId()}
+	got, err = evaluate.New(s, generate(t, s, time.Second)).Evaluate(t.Context(), p)
+	require.NoError(t, err)
+	require.Empty(t, got[0].GetViolations())
+	require.Positive(t, got[0].GetGoodput())
 }
 
 func TestPartitionsOnCPUs(t *testing.T) {

@@ -72,13 +72,14 @@ func Promise(s *policy.Snapshot, length time.Duration) *policy.Traffic {
 	}
 }
 
-// each calls visit for every model and app with a load: its rate in requests per second, the rows of a request, and the squared coefficient
+// each calls visit for every model and app that is asked for by its name: its rate in requests per second, the rows of a request, and the squared coefficient
 // of variation of the times between arrivals.
 func each(s *policy.Snapshot, visit func(name string, rate, rows, burstiness float64) error) error {
 	loaded := func(rate float64) bool { return rate > 0 && !math.IsInf(rate, 0) }
 	for _, m := range s.GetModels() {
-		if loaded(m.GetRate()) {
-			if err := visit(m.GetName(), m.GetRate(), m.GetRowRate()/m.GetRate(), m.GetBurstiness()); err != nil {
+		// What came by the names of apps is theirs.
+		if own := m.OwnRate(); loaded(own) {
+			if err := visit(m.GetName(), own, m.GetRowRate()/m.GetRate(), m.GetBurstiness()); err != nil {
 				return err
 			}
 		}
