@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/conch-serving/conch/plugins/policy"
@@ -18,7 +17,6 @@ import (
 	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/control/orders"
 	"github.com/conch-serving/conch/sidecar/plan"
-	"github.com/conch-serving/conch/sidecar/policyhost"
 )
 
 // Snapshot is what the policy would be asked now.
@@ -64,95 +62,6 @@ func (c *Control) Explain(ctx context.Context, model string) (*plan.Explanation,
 	// People know plans by the number under which they serve.
 	e.Revision = c.current().Revision
 	return e, nil
-}
-
-// Policies lists the policies that could be used, those in use with their
-// state.
-func (c *Control) Policies(ctx context.Context) ([]api.Policy, error) {
-	known, err := c.policies.List(ctx)
-	if err != nil && len(known) == 0 {
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	var all []api.Policy
-	for _, k := range known {
-		all = append(all, c.describe(ctx, k))
-	}
-	return all, nil
-}
-
-// Policy describes one of them.
-func (c *Control) Policy(ctx context.Context, name string) (api.Policy, error) {
-	known, err := c.policies.List(ctx)
-	if i := slices.IndexFunc(known, func(k policyhost.Known) bool { return k.Name == name }); i >= 0 {
-		return c.describe(ctx, known[i]), nil
-	}
-	if err != nil {
-		return api.Policy{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	return api.Policy{}, fmt.Errorf("%w: no policy is called %q", ErrNotFound, name)
-}
-
-func (c *Control) describe(ctx context.Context, k policyhost.Known) api.Policy {
-	p := api.Policy{Name: k.Name, Builtin: k.Builtin, InUse: k.InUse}
-	var description *policy.Description
-	var parameters map[string]string
-	if k.InUse {
-		s := c.policies.Status()
-		description, parameters, p.State, p.LastError = s.Description, s.Parameters, string(s.State), s.LastError
-	} else {
-		var err error
-		if description, err = c.policies.Describe(ctx, policyhost.Ref{Name: k.Name}); err != nil {
-			p.LastError = err.Error()
-		}
-	}
-	p.Version, p.Summary, p.Disciplines = description.GetVersion(), description.GetSummary(), description.GetDisciplines()
-	for _, q := range description.GetParameters() {
-		p.Parameters = append(p.Parameters, api.PolicyParameter{
-			Name: q.GetName(), Type: q.GetType(), Default: q.GetDefaultValue(),
-			Value: parameters[q.GetName()], Documentation: q.GetDocumentation(), Values: q.GetValues(),
-		})
-	}
-	return p
-}
-
-// UsePolicy swaps the policy. The old one decides on where the new one cannot
-// start. A plan is asked of the new one at once; whether it is applied is up to
-// the mode. The choice holds until conch.yaml is read again.
-func (c *Control) UsePolicy(ctx context.Context, r api.UsePolicyRequest) (api.Policy, error) {
-	ref := policyhost.Ref{Name: r.Name, Parameters: r.Parameters}
-	if own := c.settings().Policy; own.Name == r.Name {
-		ref.Executable = c.reference(own).Executable
-	}
-	if err := c.acquire(ctx); err != nil {
-		return api.Policy{}, err
-	}
-	err := c.use(ctx, ref, cmp.Or(r.Author, "operator"), r.Reason)
-	c.release()
-	if err != nil {
-		return api.Policy{}, err
-	}
-	c.ordered("policy " + r.Name + " came into use")
-	return c.Policy(ctx, r.Name)
-}
-
-// use swaps the policy; the caller holds the planning turn.
-func (c *Control) use(ctx context.Context, ref policyhost.Ref, author, reason string) error {
-	before := c.policies.Status().Name
-	d, err := c.policies.Use(ctx, ref)
-	switch {
-	case errors.Is(err, policyhost.ErrUnknownPolicy):
-		return fmt.Errorf("%w: %w", ErrNotFound, err)
-	case errors.Is(err, policyhost.ErrParameter):
-		return fmt.Errorf("%w: %w", ErrRefused, err)
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	message := fmt.Sprintf("policy %s %s is in use", ref.Name, d.GetVersion())
-	if before != "" && before != ref.Name {
-		message += " in place of " + before
-	}
-	c.event(api.Event{Kind: events.PolicyChanged, Author: author, Reason: reason, Message: message, Fields: map[string]string{"policy": ref.Name, "before": before}})
-	return nil
 }
 
 // Revisions lists the repository's revisions, newest first.
@@ -316,12 +225,17 @@ func (c *Control) Reload(ctx context.Context, next *config.Config) error {
 	if err := config.Reloadable(before, next); err != nil {
 		return err
 	}
-	if a, b := c.reference(before.Policy), c.reference(next.Policy); !samePolicy(a, b) || c.policies.Status().Name != b.Name {
+	// An operator's choice of a policy holds as long as conch.yaml says what it did.
+	own := c.orders.Declared().Policy
+	if own != nil && own.Over != said(next.Policy) {
+		own = nil
+	}
+	if a, b := c.reference(before.Policy), c.reference(next.Policy); own == nil && (!samePolicy(a, b) || c.policies.Status().Name != b.Name || c.orders.Declared().Policy != nil) {
 		if err := c.use(ctx, b, "conch", "reload of the configuration"); err != nil {
 			return fmt.Errorf("reload refused, nothing was changed: %w", err)
 		}
 	}
-	if err := c.orders.Declare(func(d *orders.Declared) { d.Released = false }); err != nil {
+	if err := c.orders.Declare(func(d *orders.Declared) { d.Released, d.Policy = false, own }); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -338,16 +252,4 @@ func (c *Control) Reload(ctx context.Context, next *config.Config) error {
 	c.event(api.Event{Kind: events.Reloaded, Message: "the configuration was read again"})
 	c.ordered("the configuration was read again")
 	return nil
-}
-
-func samePolicy(a, b policyhost.Ref) bool {
-	if a.Name != b.Name || (a.Executable == nil) != (b.Executable == nil) || len(a.Parameters) != len(b.Parameters) {
-		return false
-	}
-	for name, value := range a.Parameters {
-		if other, ok := b.Parameters[name]; !ok || other != value {
-			return false
-		}
-	}
-	return a.Executable == nil || a.Executable.Path == b.Executable.Path && a.Executable.SHA256 == b.Executable.SHA256
 }

@@ -6,6 +6,7 @@ package control_test
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -389,4 +390,39 @@ func TestObserver(t *testing.T) {
 	require.Equal(t, 2.0, s.GetMeanBatch())
 	require.EqualValues(t, 50, recorder.Profiles()[0].GetPoints()[0].GetThreadPercentage())
 	require.Equal(t, 4*recorder.Rates("m", now).Window, recorder.Rates("m", now).Rows)
+}
+
+// TestAnOperatorsPolicySurvivesRestarts until conch.yaml names another one than it did.
+func TestAnOperatorsPolicySurvivesRestarts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "state.db")
+		r := newRigOn(t, "", path)
+		stop := r.start()
+		_, err := r.UsePolicy(t.Context(), api.UsePolicyRequest{Name: "other", Parameters: map[string]string{"x": "1"}, Author: "ada"})
+		require.NoError(t, err)
+		require.NoError(t, r.Reload(t.Context(), settings(t, "models: {a: {slo: 5ms}}")), "conch.yaml says nothing new of the policy")
+		require.Equal(t, "other", r.policies.ref.Name)
+		stop()
+
+		r = newRigOn(t, "", path)
+		stop = r.start()
+		require.Equal(t, "other", r.policies.ref.Name)
+		require.Equal(t, map[string]string{"x": "1"}, r.policies.ref.Parameters)
+		stop()
+
+		r = newRigOn(t, "policy: {parameters: {k: v}}", path)
+		stop = r.start()
+		require.Equal(t, "static", r.policies.ref.Name, "conch.yaml says something else by now")
+		require.Contains(t, r.lastEvent(events.PolicyChanged).Message, "since ada chose other")
+		_, err = r.UsePolicy(t.Context(), api.UsePolicyRequest{Name: "other"})
+		require.NoError(t, err)
+		require.NoError(t, r.Reload(t.Context(), settings(t, "policy: {parameters: {k: w}}")))
+		require.Equal(t, "static", r.policies.ref.Name)
+		stop()
+
+		r = newRigOn(t, "policy: {parameters: {k: w}}", path)
+		stop = r.start()
+		defer stop()
+		require.Equal(t, "static", r.policies.ref.Name)
+	})
 }

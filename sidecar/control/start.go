@@ -105,9 +105,15 @@ func (c *Control) resume(ctx context.Context) (*apply.Desired, error) {
 	return d, nil
 }
 
-// usePolicy puts the policy of conch.yaml in use.
+// usePolicy puts the policy that is to decide in use. Where an operator's choice
+// cannot be, conch.yaml's is.
 func (c *Control) usePolicy(ctx context.Context, settings *config.Config) error {
-	_, err := c.policies.Use(ctx, c.reference(settings.Policy))
+	ref := c.inUse(settings)
+	_, err := c.policies.Use(ctx, ref)
+	if own := c.reference(settings.Policy); err != nil && !samePolicy(ref, own) {
+		c.event(api.Event{Kind: events.PlanFailed, Message: fmt.Sprintf("policy %s, which %s chose, could not be put in use; conch.yaml's is: %v", ref.Name, c.orders.Declared().Policy.Author, err)})
+		_, err = c.policies.Use(ctx, own)
+	}
 	if err != nil {
 		c.event(api.Event{Kind: events.PlanFailed, Message: fmt.Sprintf("policy %s could not be put in use: %v", settings.Policy.Name, err)})
 	}

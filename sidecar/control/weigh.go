@@ -35,6 +35,7 @@ func (c *Control) weighUp(ctx context.Context, s *policy.Snapshot, current, next
 		outcomes, err := c.evaluator.Evaluate(ctx, s, []*policy.Plan{plan.Living(s, current), next})
 		if err != nil {
 			c.log.Warn("a plan could not be evaluated and is judged without", "error", err)
+			margins.Young = c.clock.Now().Sub(c.current().AppliedAt).Seconds() < margins.Horizon
 		} else {
 			now, then = outcomes[0], outcomes[1]
 		}

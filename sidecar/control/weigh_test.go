@@ -98,3 +98,33 @@ func TestALittleBetterEverySecondIsAppliedOnce(t *testing.T) {
 		require.Equal(t, "gain", r.lastEvent(events.PlanHeld).Fields["verdict"])
 	})
 }
+
+// down is an evaluator that gives no answers.
+type down struct{}
+
+func (down) Evaluate(context.Context, *policy.Snapshot, []*policy.Plan) ([]*policy.Outcome, error) {
+	return nil, errBoom
+}
+
+// TestAFicklePlanIsNotFollowedBlindly: what nobody could evaluate waits until the plan in force had its horizon; what has to be is done at once.
+func TestAFicklePlanIsNotFollowedBlindly(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRigEvaluated(t, down{})
+		stop := r.start()
+		defer stop()
+		var turn atomic.Int64
+		r.policies.set(func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			out, err := everywhere(ctx, s)
+			if turn.Add(1)%2 == 0 {
+				out.Partitions[0].Id = "other"
+			}
+			return out, err
+		})
+		r.load(200*time.Second, 50, 0, .1)
+		require.Greater(t, turn.Load(), int64(4))
+		require.Equal(t, 1, r.reconciler.count())
+		require.Contains(t, r.lastEvent(events.PlanHeld).Message, "could not be evaluated")
+		r.load(400*time.Second, 50, 0, .1)
+		require.Equal(t, 2, r.reconciler.count(), "once in a horizon")
+	})
+}

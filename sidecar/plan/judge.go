@@ -47,6 +47,9 @@ type Margins struct {
 	Loss float64
 	// Horizon is the seconds over which a gain has to pay, Payoff what a disturbed request counts in requests gained.
 	Horizon, Payoff float64
+	// Young: the plan in force has not had its horizon yet. Then a plan whose outcome could not be evaluated waits, unless the one in force
+	// cannot be kept: what changes its mind every second must not be followed blindly.
+	Young bool
 }
 
 // DefaultMargins are a tenth of the goodput, five minutes, and 1.2 requests gained for one disturbed.
@@ -68,6 +71,10 @@ func Judge(s *policy.Snapshot, d *Diff, current, next *policy.Plan, now, then *p
 	}
 	if now == nil || then == nil || len(now.GetViolations()) > 0 || len(then.GetViolations()) > 0 {
 		j.Text = "what it would bring is not known"
+		if m.Young && j.Disturbed+float64(len(d.Loads)+len(d.Unloads)+len(d.Dispatch)) > 0 && !necessary(s, d, current) {
+			j.Verdict = VerdictGain
+			j.Text = fmt.Sprintf("what it would bring could not be evaluated, and the plan in force has not served for %.4g s yet", m.Horizon)
+		}
 		return j
 	}
 	j.GainPerSecond = then.GetGoodput() - now.GetGoodput()

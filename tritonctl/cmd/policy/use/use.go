@@ -27,8 +27,11 @@ func New(f *factory.Factory) *cobra.Command {
 		Long: `use puts a policy, or the same one with other parameters, in the place of the one
 in use. Parameters that are not set have their defaults. What the policy cannot
 read is refused, and the policy in use goes on. What serves changes with the next
-plan, if the mode applies plans. The choice holds until conch.yaml is read again
-(a restart, or SIGHUP).`,
+plan, if the mode applies plans.
+
+The choice survives restarts of conch. It ends when conch.yaml names another policy,
+or the same with other parameters, than it does now; or when the policy of conch.yaml
+is put in use again.`,
 		Example: `  tritonctl policy use static --set discipline=deferred
   tritonctl policy use static --set 'placement=resnet50 = gpu0; bert = gpu1'
   tritonctl policy describe static   # its parameters`,
