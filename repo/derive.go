@@ -25,6 +25,30 @@ type Derivation struct {
 	Members map[string]string `json:"members"`
 	// Parts are the models that it consists of, all of them in the revision.
 	Parts []string `json:"parts"`
+	// Rows says of a merge group whose its rows are: RowInput is the input that holds a member's place in Rows for each row.
+	Rows     []RowOf `json:"rows,omitempty"`
+	RowInput string  `json:"row_input,omitempty"`
+}
+
+// RowOf is a member of a merge group as its rows have it.
+type RowOf struct {
+	Name string `json:"name"`
+	// Version is the one that was merged.
+	Version string `json:"version"`
+	// Outputs are the group's names of the member's outputs.
+	Outputs map[string]string `json:"outputs"`
+}
+
+// MemberNames are those whose rows a merge group has; none of anything else, nil included.
+func (d *Derivation) MemberNames() []string {
+	if d == nil {
+		return nil
+	}
+	var names []string
+	for _, r := range d.Rows {
+		names = append(names, r.Name)
+	}
+	return names
 }
 
 // Derive adds a derived model to the current revision: its parts are the model directories of dir, one for each name in d.Parts. They

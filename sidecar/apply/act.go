@@ -227,7 +227,7 @@ func (l *loop) loading(v *server, a decide.Action) func(context.Context, *task) 
 			case err == nil:
 				delete(l.loads, key)
 				delete(l.errs, key)
-				v.Loaded[a.Model] = decide.Loaded{Revision: has, Answers: before, Memory: l.want.Models[a.Model].Memory, Calls: l.calls(a.Model, has)}
+				v.Loaded[a.Model] = decide.Loaded{Revision: has, Answers: before, Memory: l.want.Models[a.Model].Memory, Calls: l.calls(a.Model, has), Members: l.members(a.Model, has)}
 				k := l.kept[key]
 				k.loaded = time.Now()
 				l.kept[key] = k

@@ -20,7 +20,7 @@ func supported(d *Desired) error {
 		if hostOf(index, p) == nil {
 			return fmt.Errorf("%w: partition %s is on %v of node %s, which is neither one GPU of the snapshot nor CPUs that it offers", ErrUnsupported, p.GetId(), p.GetGpus(), p.GetNode())
 		}
-		for _, in := range p.GetInstances() {
+		for _, in := range instances(d, p) {
 			m := d.Revision.Model(in.GetModel())
 			if m == nil {
 				return fmt.Errorf("partition %s: model %q of revision %s: %w", p.GetId(), in.GetModel(), d.Revision.ID, repo.ErrNoModel)
@@ -49,7 +49,9 @@ func hostOf(index *policy.Index, p *policy.Partition) *policy.GPU {
 // wanted is a desired state as package decide takes it, and what servers of its
 // partitions are started with.
 func wanted(d *Desired, with driver.Driver) (decide.Want, map[decide.Key]driver.Spec) {
-	w := decide.Want{Models: map[string]decide.Model{}, Memory: map[string]uint64{}, Given: d.Given, Instead: instead(d)}
+	w := decide.Want{
+		Models: map[string]decide.Model{}, Memory: map[string]uint64{}, Given: d.Given, Instead: instead(d), Members: map[string]decide.Model{},
+	}
 	specs := map[decide.Key]driver.Spec{}
 	index := policy.NewIndex(d.Snapshot)
 	for _, p := range d.Plan.GetPartitions() {
@@ -58,15 +60,11 @@ func wanted(d *Desired, with driver.Driver) (decide.Want, map[decide.Key]driver.
 			Key: decide.Key{Partition: p.GetId(), Hash: with.Hash(p, gpu)}, GPU: p.GetNode() + "/" + gpu.GetId(), Rank: int(p.GetRank()), Memory: p.GetMemoryLimitBytes(),
 		}
 		w.Memory[part.GPU] = gpu.GetMemoryBytes()
-		for _, in := range p.GetInstances() {
+		for _, in := range instances(d, p) {
 			part.Instances = append(part.Instances, decide.Instance{Model: in.GetModel(), MaxBatch: int(in.GetMaxBatch())})
-			files := d.Revision.Model(in.GetModel())
-			m := decide.Model{Memory: index.Model(in.GetModel()).GetMemoryBytes()}
-			if !d.Given {
-				m.Revision = files.StagedRevision()
-			}
-			for _, step := range files.Config.GetEnsembleScheduling().GetStep() {
-				m.Calls = append(m.Calls, step.GetModelName())
+			m := wantedModel(d, index, in.GetModel())
+			for _, member := range m.Members {
+				w.Members[member] = wantedModel(d, index, member)
 			}
 			w.Models[in.GetModel()] = m
 		}
@@ -74,6 +72,22 @@ func wanted(d *Desired, with driver.Driver) (decide.Want, map[decide.Key]driver.
 		specs[part.Key] = driver.Spec{Partition: p, GPU: gpu, Hash: part.Hash}
 	}
 	return w, specs
+}
+
+// wantedModel is a model of the revision as package decide takes it.
+func wantedModel(d *Desired, index *policy.Index, name string) decide.Model {
+	files := d.Revision.Model(name)
+	m := decide.Model{Memory: index.Model(name).GetMemoryBytes()}
+	if !d.Given {
+		m.Revision = files.StagedRevision()
+	}
+	for _, step := range files.Config.GetEnsembleScheduling().GetStep() {
+		m.Calls = append(m.Calls, step.GetModelName())
+	}
+	if members := files.Derived.MemberNames(); len(members) > 0 {
+		m.Members, m.Memory = members, index.Derived(name).GetMemoryBytes()
+	}
+	return m
 }
 
 // BreakFirst names the partitions of a plan, in its order, whose GPU has no room

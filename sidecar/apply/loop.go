@@ -229,6 +229,14 @@ func (l *loop) calls(model, revision string) (all []string) {
 	return all
 }
 
+// members are those of a loaded merge group, as far as is known.
+func (l *loop) members(model, revision string) []string {
+	if m := l.files[fileKey(model, revision)]; m != nil {
+		return m.Derived.MemberNames()
+	}
+	return nil
+}
+
 // forget drops the files that neither a server has nor the desired state.
 func (l *loop) forget() {
 	kept := files{}
@@ -371,7 +379,7 @@ func (l *loop) looked(v *server, look uint64, found map[string]string) {
 		}
 		l.nothingNew = false
 		// It serves, or served the conch before this one.
-		v.Loaded[model] = decide.Loaded{Revision: revision, Answers: true, Tried: true, Memory: l.want.Models[model].Memory, Calls: l.calls(model, revision)}
+		v.Loaded[model] = decide.Loaded{Revision: revision, Answers: true, Tried: true, Memory: l.want.Models[model].Memory, Calls: l.calls(model, revision), Members: l.members(model, revision)}
 		delete(v.Hung, model)
 	}
 	if first && !v.told {

@@ -28,7 +28,7 @@ func (l *loop) tableOf(routes decide.Routes) *router.Table {
 	d := l.desired
 	t := &router.Table{Revision: d.Plan.GetSnapshotRevision(), Models: map[string]*router.Model{}, Absent: map[string][]string{}}
 	for _, m := range d.Revision.Models {
-		if m.Config != nil && m.Err() == nil {
+		if m.Config != nil && m.Err() == nil && m.Derived == nil {
 			t.Absent[m.Name] = versions(m)
 		}
 	}
@@ -41,7 +41,10 @@ func (l *loop) tableOf(routes decide.Routes) *router.Table {
 		if _, placed := l.want.Models[m.GetName()]; placed && len(places) == 0 {
 			continue // it would not load
 		}
-		model := l.modelOf(wanted, places)
+		model := l.memberOf(wanted, places)
+		if model == nil {
+			model = l.modelOf(wanted, places)
+		}
 		model.Revision, model.SLO, model.Late = m.GetRevision(), time.Duration(m.GetSloUs())*time.Microsecond, m.GetLate()
 		if d.PassThrough != "" {
 			model.Batchable, model.PassThroughReason = false, d.PassThrough
@@ -52,6 +55,7 @@ func (l *loop) tableOf(routes decide.Routes) *router.Table {
 		t.Models[m.GetName()] = model
 		delete(t.Absent, m.GetName())
 	}
+	l.groupsOf(t, routes)
 	for _, how := range d.Plan.GetDispatch() {
 		if m := t.Models[how.GetModel()]; m != nil {
 			m.Discipline, m.Parameters, m.DropPolicy = how.GetDiscipline(), maps.Clone(how.GetParameters()), how.GetDropPolicy()

@@ -19,9 +19,10 @@ func Decide(w Want, s Seen, now time.Time) Decision {
 	for _, v := range s.Servers {
 		j.servers[v.Key] = v
 	}
+	j.fallBack()
 	j.release()
 	j.route()
-	for _, p := range w.Partitions {
+	for _, p := range j.want.Partitions {
 		j.partition(p)
 	}
 	for _, v := range s.Servers {
@@ -126,6 +127,11 @@ func (j *judgement) route() {
 			r.Places[model] = places
 		}
 	}
+	for _, member := range j.members() {
+		if places := j.merged(member, names, r.Places); len(places) > 0 {
+			r.Places[member] = places
+		}
+	}
 	for at := range j.routed {
 		used[at.server] = true
 	}
@@ -195,11 +201,15 @@ func (j *judgement) routeNames() map[uint64]string {
 		}
 		taken[names[v.ID]] = true
 	}
+	members := map[string]bool{}
+	for _, member := range j.members() {
+		members[member] = true
+	}
 	serving := func(v *Server) bool {
 		for model := range v.Loaded {
 			_, wanted := j.want.Models[model]
 			_, replaced := j.want.Instead[model]
-			if (wanted || replaced) && j.serves(v, model) {
+			if (wanted || replaced || members[model] || len(v.Loaded[model].Members) > 0) && j.serves(v, model) {
 				return true
 			}
 		}

@@ -21,6 +21,8 @@ type Want struct {
 	// Instead are models that are not wanted any more, by name, with those that serve
 	// in their place: an old one stays until one of these is ready.
 	Instead map[string][]string
+	// Members are the members of merge groups that are wanted, by name, as they are wanted where their group fails.
+	Members map[string]Model
 	// Given: others load and unload; only which servers are followed is ours.
 	Given bool
 }
@@ -50,6 +52,8 @@ type Model struct {
 	Memory uint64
 	// Calls are the models that an ensemble's steps call.
 	Calls []string
+	// Members of a merge group: its rows are theirs.
+	Members []string
 	// Unavailable is how many of its places may be missing before old ones are kept.
 	Unavailable int
 }
@@ -139,6 +143,8 @@ type Loaded struct {
 	Leaving bool
 	// Calls are the models that its steps call.
 	Calls []string
+	// Members of a merge group.
+	Members []string
 	// Memory in bytes, and the MaxBatch of its place, as they were wanted last.
 	Memory   uint64
 	MaxBatch int
@@ -227,6 +233,8 @@ type Place struct {
 	Revision string
 	// Waiting: nothing is there yet, and requests queue for it.
 	Waiting bool
+	// Group is the merge group whose place it is, of a member that runs as rows of it; empty: the model's own.
+	Group string
 }
 
 // ConditionKind is a stable word for a condition.

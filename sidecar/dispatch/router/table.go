@@ -63,10 +63,13 @@ type Model struct {
 	Places     []Place
 	// Membership says that requests run as rows of a merge group, whose places are the model's; nil: in the model itself. Queue, discipline
 	// and batches are then the group's.
-	Membership *batch.Membership
+	Membership *Membership
 	// Internal: clients cannot name it. Merge groups are.
 	Internal bool
 }
+
+// Membership says how a member of a merge group runs as rows of it.
+type Membership = batch.Membership
 
 // Place is a model's instance in a partition.
 type Place struct {
