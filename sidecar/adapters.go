@@ -79,7 +79,7 @@ func (r routes) Lookup(name string) (aggregate.Model, bool) {
 		return aggregate.Model{}, false
 	}
 	if m := table.Models[name]; m != nil {
-		known := aggregate.Model{Config: m.Config, Written: m.Written, Versions: m.Versions, Internal: m.Internal}
+		known := aggregate.Model{Config: m.Config, Written: m.Written, Versions: m.Versions, Internal: m.Internal, Cold: m.Cold}
 		if m.Membership != nil {
 			known.Group = m.Membership.Group
 		}

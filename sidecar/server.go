@@ -159,6 +159,8 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	s.dispatcher = dispatch.New(dispatch.Options{
 		Spans:    tracer,
 		Observer: hint, Recorder: s.traces, Logger: o.log.With("part", "dispatch"),
+		LoadWait: o.config.Demand.Wait.Std(), MaxLoadWaiters: o.config.Demand.Requests,
+		LoadWanted:        func(model string) { s.control.LoadWanted(model) },
 		MaxQueuedRequests: o.config.Limits.QueueRequests, MaxQueuedBytes: int64(o.config.Limits.QueueBytes),
 		DialOptions:       s.dialOptions(),
 		SharedMemoryBytes: sharedMemory(o.config),

@@ -1976,13 +1976,21 @@ type Model struct {
 	// The operator lets it be loaded on demand: it needs no place, and no reason,
 	// while nobody asks for it.
 	OnDemand bool `protobuf:"varint,21,opt,name=on_demand,json=onDemand,proto3" json:"on_demand,omitempty"`
-	// Seconds since the last request; 0 where none was seen.
+	// Seconds since the last request, or since the model was loaded where none came
+	// after that; 0 where neither was seen.
 	IdleSeconds float64 `protobuf:"fixed64,22,opt,name=idle_seconds,json=idleSeconds,proto3" json:"idle_seconds,omitempty"`
 	// Rows per second, of row_rate, that came by another name: that of an app of
 	// which it is a variant. Only the rest is asked for by the model's own name.
 	RoutedRowRate float64 `protobuf:"fixed64,23,opt,name=routed_row_rate,json=routedRowRate,proto3" json:"routed_row_rate,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Requests that were accepted and are not answered, those included that wait
+	// until it is loaded. A model that loads on demand must not leave while there
+	// are any; one with any and without a place is asked for.
+	RequestsUnderWay uint64 `protobuf:"varint,24,opt,name=requests_under_way,json=requestsUnderWay,proto3" json:"requests_under_way,omitempty"`
+	// A model that loads on demand is to leave after so many idle seconds; 0: it may
+	// stay while nobody needs its memory.
+	MaxIdleSeconds float64 `protobuf:"fixed64,25,opt,name=max_idle_seconds,json=maxIdleSeconds,proto3" json:"max_idle_seconds,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Model) Reset() {
@@ -2165,6 +2173,20 @@ func (x *Model) GetIdleSeconds() float64 {
 func (x *Model) GetRoutedRowRate() float64 {
 	if x != nil {
 		return x.RoutedRowRate
+	}
+	return 0
+}
+
+func (x *Model) GetRequestsUnderWay() uint64 {
+	if x != nil {
+		return x.RequestsUnderWay
+	}
+	return 0
+}
+
+func (x *Model) GetMaxIdleSeconds() float64 {
+	if x != nil {
+		return x.MaxIdleSeconds
 	}
 	return 0
 }
@@ -4655,7 +4677,7 @@ const file_policy_proto_rawDesc = "" +
 	"\x1abandwidth_bytes_per_second\x18\x04 \x01(\x01R\x17bandwidthBytesPerSecond\x12\"\n" +
 	"\rcost_per_hour\x18\x05 \x01(\x01R\vcostPerHour\x12\x1b\n" +
 	"\tmax_count\x18\x06 \x01(\rR\bmaxCount\x12#\n" +
-	"\rstart_seconds\x18\a \x01(\x01R\fstartSeconds\"\xa4\x06\n" +
+	"\rstart_seconds\x18\a \x01(\x01R\fstartSeconds\"\xfc\x06\n" +
 	"\x05Model\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bversions\x18\x02 \x03(\x03R\bversions\x12\x15\n" +
@@ -4683,7 +4705,9 @@ const file_policy_proto_rawDesc = "" +
 	"changeCost\x12\x1b\n" +
 	"\ton_demand\x18\x15 \x01(\bR\bonDemand\x12!\n" +
 	"\fidle_seconds\x18\x16 \x01(\x01R\vidleSeconds\x12&\n" +
-	"\x0frouted_row_rate\x18\x17 \x01(\x01R\rroutedRowRateJ\x04\b\r\x10\x0e\"G\n" +
+	"\x0frouted_row_rate\x18\x17 \x01(\x01R\rroutedRowRate\x12,\n" +
+	"\x12requests_under_way\x18\x18 \x01(\x04R\x10requestsUnderWay\x12(\n" +
+	"\x10max_idle_seconds\x18\x19 \x01(\x01R\x0emaxIdleSecondsJ\x04\b\r\x10\x0e\"G\n" +
 	"\x0fModelChangeCost\x12\x18\n" +
 	"\aseconds\x18\x01 \x01(\x01R\aseconds\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x01R\brequests\"\xd4\x01\n" +

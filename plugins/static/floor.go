@@ -37,6 +37,10 @@ type floor struct {
 	slots []*slot
 	// current are the partitions on which a pinned model lies, by model.
 	current map[string]map[string]bool
+	// now are the partitions on which a model that loads on demand lies, by model.
+	now map[string]map[string]bool
+	// demanded: some model loads on demand, and finds a server where there is room.
+	demanded bool
 	// exclusive: some model wants its partitions for itself.
 	exclusive bool
 	// instances counts the places of each placed model.
@@ -45,8 +49,10 @@ type floor struct {
 
 func newFloor(x *policy.Index, set *settings) *floor {
 	f := &floor{x: x, set: set, current: make(map[string]map[string]bool), instances: make(map[string]int)}
+	f.now = loadedNow(x)
 	kept := f.pinned()
 	for _, m := range x.Snapshot().GetModels() {
+		f.demanded = f.demanded || m.GetOnDemand()
 		f.exclusive = f.exclusive || x.Rule(m.GetName()).Exclusive
 	}
 	count := make(map[string]int)
@@ -73,6 +79,24 @@ func newFloor(x *policy.Index, set *settings) *floor {
 		}
 	}
 	return f
+}
+
+// loadedNow are the partitions in which the models that load on demand lie, by
+// model.
+func loadedNow(x *policy.Index) map[string]map[string]bool {
+	now := make(map[string]map[string]bool)
+	for _, part := range x.Snapshot().GetCurrent().GetPartitions() {
+		for _, in := range part.GetInstances() {
+			if !x.Model(in.GetModel()).GetOnDemand() {
+				continue
+			}
+			if now[in.GetModel()] == nil {
+				now[in.GetModel()] = make(map[string]bool)
+			}
+			now[in.GetModel()][part.GetId()] = true
+		}
+	}
+	return now
 }
 
 // pinned notes where pinned models lie and returns the partitions of the GPUs

@@ -29,12 +29,14 @@ func (f *floor) place() {
 		)
 	})
 	for _, m := range models {
-		if turn := f.turn(m); turn == turnPinned || turn == turnPlaced {
+		if turn := f.turn(m); m.GetOnDemand() && turn != turnPinned {
+			continue
+		} else if turn == turnPinned || turn == turnPlaced {
 			f.spread(m.GetName())
 		}
 	}
 	for _, m := range models {
-		want := max(1, int(f.x.Rule(m.GetName()).MinInstances))
+		want := f.want(m)
 		for f.instances[m.GetName()] < want {
 			best := f.best(m.GetName())
 			if best == nil {
@@ -43,13 +45,14 @@ func (f *floor) place() {
 			f.put(best, m.GetName())
 		}
 	}
+	f.demand(models)
 	for _, exclusive := range []bool{false, true} {
 		// A model that one ensemble brought along may make room for another
 		// ensemble, hence until nothing more moves.
 		for moved := true; moved; {
 			moved = false
 			for _, m := range models {
-				if f.x.Rule(m.GetName()).Exclusive == exclusive {
+				if f.x.Rule(m.GetName()).Exclusive == exclusive && !m.GetOnDemand() {
 					moved = f.spread(m.GetName()) || moved
 				}
 			}
@@ -136,8 +139,8 @@ func (f *floor) explain(plan *policy.Plan) {
 		for _, place := range lacking {
 			u.Text += fmt.Sprintf("; parameter %s names %s, which is no GPU or partition here", paramPlacement, place)
 		}
-		want := max(1, int(f.x.Rule(name).MinInstances), len(f.current[name]))
-		if f.instances[name] < want {
+		want := max(f.want(m), len(f.current[name]))
+		if m.GetOnDemand() && f.instances[name] == 0 || f.instances[name] < want {
 			if f.instances[name] > 0 {
 				u.Text += fmt.Sprintf("; the operator wants %d", want)
 			}
@@ -156,16 +159,29 @@ func (f *floor) explain(plan *policy.Plan) {
 	}
 }
 
+// want is how many places a model must have. One that loads on demand gets its
+// own in demand.
+func (f *floor) want(m *policy.Model) int {
+	least := int(f.x.Rule(m.GetName()).MinInstances)
+	if m.GetOnDemand() {
+		return least
+	}
+	return max(1, least)
+}
+
 // tally counts the model's candidates, and names the places of the parameter
 // that do not exist.
 func (f *floor) tally(model string) (*policy.Tally, []string) {
 	t := &policy.Tally{}
 	for _, s := range f.candidates(model) {
-		if s.holds[model] {
-			t.Try("")
-		} else {
-			t.Try(f.refuse(s, model))
+		cause := ""
+		if !s.holds[model] {
+			cause = f.refuse(s, model)
 		}
+		if m := f.x.Model(model); m.GetOnDemand() && (m.GetRequestsUnderWay() == 0 && f.instances[model] == 0 || cause == policy.CauseMemory && f.busy(s, model)) {
+			cause = policy.CauseOnDemand
+		}
+		t.Try(cause)
 	}
 	var lacking []string
 	if f.current[model] == nil {
@@ -183,6 +199,9 @@ func (f *floor) tally(model string) (*policy.Tally, []string) {
 
 func (f *floor) reason(model string) string {
 	text := "wherever it fits"
+	if f.x.Model(model).GetOnDemand() {
+		text = "loaded on demand"
+	}
 	if places, ok := f.set.placement[model]; ok {
 		text = "parameter " + paramPlacement + " says " + strings.Join(places, ", ")
 	}

@@ -80,7 +80,7 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 
 	plan := &policy.Plan{SnapshotRevision: s.GetRevision(), Policy: Name, PolicyVersion: version}
 	for _, slot := range floor.slots {
-		if len(slot.partition.GetInstances()) > 0 {
+		if len(slot.partition.GetInstances()) > 0 || floor.demanded && !slot.gpu.GetUnavailable() {
 			plan.Partitions = append(plan.Partitions, slot.partition)
 		}
 	}

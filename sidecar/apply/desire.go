@@ -60,6 +60,9 @@ func wanted(d *Desired, with driver.Driver) (decide.Want, map[decide.Key]driver.
 			Key: decide.Key{Partition: p.GetId(), Hash: with.Hash(p, gpu)}, GPU: p.GetNode() + "/" + gpu.GetId(), Rank: int(p.GetRank()), Memory: p.GetMemoryLimitBytes(),
 		}
 		w.Memory[part.GPU] = gpu.GetMemoryBytes()
+		if part.Memory == 0 && alone(d.Plan, p) {
+			part.Room = gpu.GetMemoryBytes()
+		}
 		for _, in := range instances(d, p) {
 			part.Instances = append(part.Instances, decide.Instance{Model: in.GetModel(), MaxBatch: int(in.GetMaxBatch())})
 			m := wantedModel(d, index, in.GetModel())
@@ -88,6 +91,16 @@ func wantedModel(d *Desired, index *policy.Index, name string) decide.Model {
 		m.Members, m.Memory = members, index.Derived(name).GetMemoryBytes()
 	}
 	return m
+}
+
+// alone reports that a plan has no other partition on the GPU of p.
+func alone(plan *policy.Plan, p *policy.Partition) bool {
+	for _, q := range plan.GetPartitions() {
+		if q.GetId() != p.GetId() && q.On(p.GetNode(), p.GPU()) {
+			return false
+		}
+	}
+	return true
 }
 
 // BreakFirst names the partitions of a plan, in its order, whose GPU has no room

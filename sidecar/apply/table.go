@@ -22,7 +22,7 @@ var nowhere = router.Endpoint{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Metrics:
 // tableOf is the route table of a decision: a function of the desired state, of
 // what is observed, and of nothing else. Models that the snapshot knows and the
 // plan does not place are in it with no place, so that they are refused and not
-// unknown. Models that the snapshot leaves out although nothing is wrong with
+// unknown; those that load on demand wait to be asked for. Models that the snapshot leaves out although nothing is wrong with
 // them are unloaded; like those that would not load they are absent.
 func (l *loop) tableOf(routes decide.Routes) *router.Table {
 	d := l.desired
@@ -38,7 +38,8 @@ func (l *loop) tableOf(routes decide.Routes) *router.Table {
 			continue
 		}
 		places := routes.Places[m.GetName()]
-		if _, placed := l.want.Models[m.GetName()]; placed && len(places) == 0 {
+		onDemand := m.GetOnDemand() && !d.Given
+		if _, placed := l.want.Models[m.GetName()]; placed && len(places) == 0 && !onDemand {
 			continue // it would not load
 		}
 		model := l.memberOf(wanted, places)
@@ -52,6 +53,8 @@ func (l *loop) tableOf(routes decide.Routes) *router.Table {
 		for _, p := range places {
 			model.Places = append(model.Places, router.Place{Partition: p.Route, MaxBatch: p.MaxBatch})
 		}
+		model.OnDemand = onDemand
+		model.Cold = onDemand && !slices.ContainsFunc(places, func(p decide.Place) bool { return !p.Waiting })
 		t.Models[m.GetName()] = model
 		delete(t.Absent, m.GetName())
 	}

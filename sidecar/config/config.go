@@ -42,6 +42,7 @@ type Config struct {
 	Objective  string           `yaml:"objective"`
 	Policy     Policy           `yaml:"policy"`
 	Defaults   Defaults         `yaml:"defaults"`
+	Demand     Demand           `yaml:"demand"`
 	Models     map[string]Model `yaml:"models"`
 	Apps       map[string]App   `yaml:"apps"`
 	// Interference per type of GPU, Offers of GPUs that could be rented, and CPUs
@@ -205,6 +206,9 @@ type Defaults struct {
 	Discipline string            `yaml:"discipline"`
 	Parameters map[string]string `yaml:"parameters"`
 	DropPolicy string            `yaml:"dropPolicy"`
+	// Load and Idle are as a Model's.
+	Load string   `yaml:"load"`
+	Idle Duration `yaml:"idle"`
 }
 
 // Model is what the operator says of one model.
@@ -215,6 +219,10 @@ type Model struct {
 	Parameters map[string]string `yaml:"parameters"`
 	DropPolicy string            `yaml:"dropPolicy"`
 	Priority   int32             `yaml:"priority"`
+	// Load is when it is loaded: LoadKeep, LoadDemand or LoadNever. Idle is how long
+	// a model that loads on demand stays without requests.
+	Load string   `yaml:"load"`
+	Idle Duration `yaml:"idle"`
 	// GPUs are the only ones it may be on.
 	GPUs                []string `yaml:"gpus"`
 	MinInstances        uint32   `yaml:"minInstances"`

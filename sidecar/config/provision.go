@@ -71,6 +71,9 @@ func (c *Config) Provision(env Environment) {
 	}
 	fill(&c.Defaults.SLO, Duration(100*time.Millisecond))
 	fill(&c.Defaults.Late, "serve")
+	fill(&c.Defaults.Load, LoadKeep)
+	fill(&c.Demand.Wait, Duration(time.Minute))
+	fill(&c.Demand.Requests, 1000)
 	fill(&c.Interval, Duration(30*time.Second))
 	fill(&c.Triggers.RateUp, 0.05)
 	fill(&c.Triggers.RateUpBy, 10)

@@ -33,6 +33,7 @@ func (c *Config) Validate(env Environment) error {
 	v.policy(c.Policy)
 	v.positive("defaults.slo", c.Defaults.SLO)
 	v.dispatch("defaults", c.Defaults.Late, c.Defaults.Discipline, c.Defaults.Parameters, c.Defaults.DropPolicy)
+	v.demand(c)
 	names := make([]string, 0, len(c.Models))
 	for name := range c.Models {
 		names = append(names, name)

@@ -58,6 +58,10 @@ type Requests interface {
 	SetProfile(p *policy.Profile)
 	Counts(model string) (dispatch.ModelCounts, bool)
 	Draining() bool
+	// Wanted lists the models that load on demand, are not loaded and have requests
+	// under way; Refuse ends the wait of those requests and says why.
+	Wanted() []string
+	Refuse(model, why string)
 }
 
 // Clock is the time that the loop lives in.
@@ -169,6 +173,11 @@ type Control struct {
 	// those of a partition.
 	loads  map[string]float64
 	starts float64
+	// loadedAt is when models were loaded last, by name, and began when this loop was
+	// made.
+	loadedAt map[string]time.Time
+	began    time.Time
+	demand   demand
 	// rates are those that the last plan was made for.
 	rates map[string]float64
 	// advice is what the load of late says about the number of GPUs.
@@ -219,6 +228,7 @@ func New(o Options) (*Control, error) {
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, starting: "not started yet",
+		loadedAt: map[string]time.Time{}, began: o.Clock.Now(), demand: demand{refused: map[string]refused{}},
 		wanted: map[string]time.Time{}, said: o.Config, remarks: map[string]bool{}, estimates: o.Estimates,
 	}
 	if c.estimates == nil {

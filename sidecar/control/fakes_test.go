@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -230,6 +232,11 @@ type requests struct {
 	mu       sync.Mutex
 	profiles []*policy.Profile
 	draining bool
+	// wanted are the requests that wait for models to be loaded, refused why they do
+	// not any more, and arrived when models were used last.
+	wanted  map[string]int
+	refused []string
+	arrived map[string]time.Time
 }
 
 func (r *requests) SetProfile(p *policy.Profile) {
@@ -238,8 +245,23 @@ func (r *requests) SetProfile(p *policy.Profile) {
 	r.profiles = append(r.profiles, proto.CloneOf(p))
 }
 
-func (r *requests) Counts(string) (dispatch.ModelCounts, bool) {
-	return dispatch.ModelCounts{Waiting: 3}, true
+func (r *requests) Counts(model string) (dispatch.ModelCounts, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return dispatch.ModelCounts{Waiting: 3, UnderWay: r.wanted[model], LastArrival: r.arrived[model]}, true
+}
+
+func (r *requests) Wanted() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.wanted))
+}
+
+func (r *requests) Refuse(model, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.wanted, model)
+	r.refused = append(r.refused, model+": "+why)
 }
 
 func (r *requests) Draining() bool { return r.draining }

@@ -73,7 +73,7 @@ func (c *Control) ActionDone(a apply.Action) {
 	}
 	switch a.Kind {
 	case decide.LoadIt:
-		c.loads[a.Model] = a.Duration.Seconds()
+		c.loads[a.Model], c.loadedAt[a.Model] = a.Duration.Seconds(), c.clock.Now()
 	case decide.Start:
 		c.starts = a.Duration.Seconds()
 	}

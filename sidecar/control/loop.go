@@ -70,6 +70,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 
 	// 1. observe
 	in := c.intent()
+	in.asked = o.model
 	snapshot := c.observe(in)
 	proposal := &Proposal{FromRevision: from.Revision, Snapshot: snapshot}
 
@@ -117,7 +118,10 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 		return proposal, result, about(o.model, c.settle(ctx, c.generation, o, proposal))
 	}
 	if (o.weigh || o.dry) && !in.given {
-		judgement := c.weighUp(ctx, snapshot, from.Plan.Plan, proposal.Plan, proposal.Diff, in.config)
+		judgement := plan.Judgement{Verdict: plan.VerdictApply, Text: "models that load on demand come and go"}
+		if !plan.OnDemand(snapshot, proposal.Diff) {
+			judgement = c.weighUp(ctx, snapshot, from.Plan.Plan, proposal.Plan, proposal.Diff, in.config)
+		}
 		if pin := c.orders.Declared().Pin; pin != nil {
 			judgement.Verdict, judgement.Text = plan.VerdictPinned, fmt.Sprintf("plan %d is pinned by %s%s", from.Revision, pin.Author, because(pin.Reason))
 		}
@@ -329,7 +333,7 @@ func (c *Control) settle(ctx context.Context, generation uint64, o order, p *Pro
 	case <-c.hurry: // of whoever waited before
 	default:
 	}
-	if c.waiting.Load() > 0 {
+	if c.waiting.Load() > 0 || c.demandLater() {
 		c.press() // whoever came while the plan was made waits still
 	}
 	waiting, stop := context.WithCancelCause(ctx)

@@ -20,6 +20,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
@@ -36,6 +37,9 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 	}
 	defer c.release()
 	before, settings := c.intent().files, c.settings()
+	if load, _ := settings.LoadOf(o.Model); load == config.LoadNever {
+		return fmt.Errorf("%w: conch.yaml says load: never of %s", ErrRefused, o.Model)
+	}
 	reason := "load of " + o.Model
 	switch {
 	case len(o.Files) > 0:

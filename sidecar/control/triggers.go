@@ -4,6 +4,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -41,12 +42,13 @@ func (c *Control) loop(ctx context.Context) {
 	t := triggers{pushed: map[string]*policy.Profile{}, since: map[string]time.Time{}}
 	now := c.clock.Now()
 	t.last, t.saved, t.retry, t.weighed = now, now, retryFirst, now
+	look := tick
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
-		case <-c.clock.After(tick):
+		case <-c.clock.After(look):
 		}
 		if c.attached != nil && !c.keepUp(ctx) {
 			continue
@@ -59,8 +61,9 @@ func (c *Control) loop(ctx context.Context) {
 			t.saved = now
 			c.learnt()
 		}
-		reason := c.due(&t, now)
-		if reason == "" {
+		wanted, soon := c.demandDue(now)
+		reason := cmp.Or(c.due(&t, now), wanted)
+		if look = soon; reason == "" {
 			continue
 		}
 		t.last = now
@@ -68,7 +71,8 @@ func (c *Control) loop(ctx context.Context) {
 			return
 		}
 		apply := c.settings().Mode == config.ModeControl || c.current().Revision == 0
-		_, _, err := c.cycle(ctx, order{author: "conch", reason: reason, apply: apply, weigh: !c.takeOrdered() && c.current().Revision > 0})
+		proposal, _, err := c.cycle(ctx, order{author: "conch", reason: reason, apply: apply, weigh: !c.takeOrdered() && c.current().Revision > 0})
+		c.demandAnswered(proposal, err)
 		if err != nil && c.current().Revision == 0 {
 			c.setStarting("no plan serves yet: " + err.Error())
 		}

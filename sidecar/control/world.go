@@ -26,12 +26,17 @@ type intent struct {
 	// given and passThrough are the apply.Desired's.
 	given       bool
 	passThrough string
+	// asked is the model that an order is about.
+	asked string
 }
 
 // out says why a model is not planned for; empty if it is.
 func (in intent) out(m *repo.Model) (api.ModelState, string) {
 	if err := m.Err(); err != nil {
 		return api.ModelInvalid, err.Error()
+	}
+	if load, _ := in.config.LoadOf(m.Name); load == config.LoadNever {
+		return api.ModelUnloaded, "conch.yaml says load: never"
 	}
 	if m.Unloaded {
 		return api.ModelUnloaded, "unloaded by order; load it to serve it again"
@@ -87,6 +92,8 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 		one.LoadSeconds = loads[m.Name]
 		w.Models = append(w.Models, one)
 	}
+	c.uses(w.Models, settings, in.asked, now)
+	c.demandSeen(w.Models)
 	out := c.recorder.Snapshot(now, w)
 	out.Offers = snapshot.Offers(settings)
 	out.Apps = snapshot.Apps(settings, out.Models, misfits, func(app string) (float64, []*policy.Wish) { return c.recorder.App(app, now) })

@@ -105,7 +105,8 @@ func (d *Dispatcher) elsewhere(c *call) *route {
 	if err != nil || route.name == c.model.name {
 		return nil
 	}
-	c.asked, c.model, c.tally = asked, route.model, route.tallyOf(c.req.Version)
+	c.moves(route.model)
+	c.asked, c.tally = asked, route.tallyOf(c.req.Version)
 	key, _, ok, _ := route.rules.Key(c.req)
 	c.queued.Key, c.batch = key, ok
 	return route

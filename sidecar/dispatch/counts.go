@@ -27,8 +27,11 @@ type ModelCounts struct {
 	// ExecutionTime sums the queue's executions.
 	ExecutionTime time.Duration
 	LastInference time.Time
-	// Waiting counts requests that wait for a partition now.
-	Waiting int
+	// Waiting counts requests that wait for a partition now, UnderWay those that
+	// are accepted and not answered.
+	Waiting, UnderWay int
+	// LastArrival is when a request came last; zero: never.
+	LastArrival time.Time
 	// Margin is by how much answers come later than predicted, and what is kept
 	// back from deadlines for it, where they are far enough.
 	Margin time.Duration
@@ -37,12 +40,21 @@ type ModelCounts struct {
 type counts struct {
 	success, failed, rows, executions         atomic.Uint64
 	successTime, failedTime, queue, execution atomic.Int64
-	last                                      atomic.Int64
+	last, arrival                             atomic.Int64
+	underWay                                  atomic.Int64
 }
+
+// begin counts a request in, end counts it out.
+func (c *counts) begin(now time.Time) {
+	c.underWay.Add(1)
+	c.arrival.Store(now.UnixNano())
+}
+
+func (c *counts) end() { c.underWay.Add(-1) }
 
 func (c *counts) add(o *Outcome, now time.Time) {
 	switch o.Result {
-	case OK, Late:
+	case OK, Late, Cold:
 		c.success.Add(1)
 		c.rows.Add(uint64(o.Rows))
 		c.successTime.Add(int64(o.Latency))
@@ -78,6 +90,10 @@ func (d *Dispatcher) Counts(model string) (ModelCounts, bool) {
 	if ns := c.last.Load(); ns != 0 {
 		m.LastInference = time.Unix(0, ns)
 	}
+	if ns := c.arrival.Load(); ns != 0 {
+		m.LastArrival = time.Unix(0, ns)
+	}
+	m.UnderWay = int(c.underWay.Load())
 	m.Waiting = d.queues.waiting(r.model)
 	return m, true
 }

@@ -25,6 +25,7 @@ type Dispatcher struct {
 	o         Options
 	clock     clock.Clock
 	admission admission
+	loads     loads
 	routes    atomic.Pointer[routes]
 	router    *router.Router
 	queues    *queues
@@ -41,6 +42,7 @@ func New(o Options) *Dispatcher {
 	d := &Dispatcher{o: o.withDefaults()}
 	d.clock = d.o.Clock
 	d.admission.maxRequests, d.admission.maxBytes = int64(d.o.MaxQueuedRequests), d.o.MaxQueuedBytes
+	d.loads = loads{clock: d.clock, limit: d.o.MaxLoadWaiters, patience: d.o.LoadWait, begun: d.o.LoadWanted, models: map[string]*load{}}
 	d.background, d.cancel = context.WithCancel(context.Background())
 	d.workers = newWorkers(d.background, d.execute)
 	d.router = router.New(router.Options{
@@ -63,7 +65,9 @@ type call struct {
 	model   *model
 	tally   *tally
 	arrived time.Time
+	begins  time.Time // of the SLO: when it arrived, or its model was loaded
 	due     time.Time // zero: no deadline
+	loaded  bool      // it waited for a load
 	rows    int
 	done    chan answer // buffered: nobody waits for a caller that has gone
 	state   atomic.Int32
@@ -131,13 +135,22 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 	}
 	defer d.admission.leave(size)
 
-	// 3. What must not share an execution is forwarded now; so is everything if
+	// 3. A model that loads on demand may have to be loaded first.
+	if route.spec.Cold {
+		loaded, a, ok := d.awaitLoad(c)
+		if !ok {
+			return d.finish(c, a)
+		}
+		route, queueable = loaded, c.queueable(loaded)
+	}
+
+	// 4. What must not share an execution is forwarded now; so is everything if
 	// there is no queue to rely on.
 	if !queueable {
 		return d.finish(c, d.passThrough(c))
 	}
 
-	// 4. The rest is queued, and comes back answered: the scheduler hands it to
+	// 5. The rest is queued, and comes back answered: the scheduler hands it to
 	// execute together with others, or gives it up.
 	return d.finish(c, d.settle(c, d.enqueue(c, route)))
 }
@@ -146,9 +159,9 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 // is whether it may wait for others and share an execution with them.
 func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route, asked asked) (c *call, queueable bool) {
 	c = &call{ctx: ctx, req: r, asked: asked, model: route.model, tally: route.tallyOf(r.Version), arrived: d.clock.Now(), done: make(chan answer, 1)}
-	key, rows, ok, _ := route.rules.Key(r)
-	c.rows, c.batch = max(1, rows), ok
-	c.queued.Key, c.queued.Rows = key, int32(rows)
+	c.begins = c.arrived
+	route.counts.begin(c.arrived)
+	queueable = c.queueable(route)
 	c.setDue(route)
 	c.span = d.o.Spans.Request(ctx, r.Model, r.Version, r.ID, c.rows, c.arrived)
 	d.o.Observer.Arrived(r.Model, c.rows, c.arrived)
@@ -158,7 +171,16 @@ func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route,
 	if d.o.Recorder.Recording() {
 		d.record(c, route)
 	}
-	return c, ok && rows <= route.maxBatch && !route.lane.unsplittable.Load()
+	return c, queueable
+}
+
+// queueable reports whether a call may wait for others and share an execution with
+// them, by the rules of a route, and notes with which.
+func (c *call) queueable(route *route) bool {
+	key, rows, ok, _ := route.rules.Key(c.req)
+	c.rows, c.batch = max(1, rows), ok
+	c.queued.Key, c.queued.Rows = key, int32(rows)
+	return ok && rows <= route.maxBatch && !route.lane.unsplittable.Load()
 }
 
 // setDue takes the soonest of the model's SLO, the latency that was asked of an
@@ -170,8 +192,8 @@ func (c *call) setDue(route *route) {
 	if slo <= 0 {
 		return
 	}
-	c.due = c.arrived.Add(slo)
-	if limit, ok := c.req.Timeout(); ok && limit < slo {
+	c.due = c.begins.Add(slo)
+	if limit, ok := c.req.Timeout(); ok && c.arrived.Add(limit).Before(c.due) {
 		c.due = c.arrived.Add(limit)
 	}
 	if deadline, ok := c.ctx.Deadline(); ok && deadline.Before(c.due) {
@@ -182,12 +204,12 @@ func (c *call) setDue(route *route) {
 // setDeadline makes of when the answer is due what the queue plans with: earlier,
 // by the way back to the caller and by what predictions are known to be off.
 func (c *call) setDeadline(d *Dispatcher, route *route) {
-	c.queued.Arrival = d.queues.time(c.arrived)
+	c.queued.Arrival = d.queues.time(c.begins)
 	c.queued.Deadline = queue.Never
 	if c.due.IsZero() {
 		return
 	}
-	back := d.o.ResponseBudget + route.lane.margin.Of(c.due.Sub(c.arrived)-d.o.ResponseBudget)
+	back := d.o.ResponseBudget + route.lane.margin.Of(c.due.Sub(c.begins)-d.o.ResponseBudget)
 	c.queued.Deadline = max(1, d.queues.time(c.due.Add(-back)))
 }
 
@@ -394,6 +416,7 @@ func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 	a.expire(c.ctx, d.clock.Now())
 	o, now := d.outcome(c, &a)
 	d.overdue(c, &a, now)
+	c.model.counts.end()
 	c.model.counts.add(&o, now)
 	if !c.left { // else it is counted when it ends
 		c.model.count(c.tally, a.place, &o, judge(&o, a.err, c.model.backend(), a.rows > 0))
@@ -435,7 +458,7 @@ func (d *Dispatcher) outcome(c *call, a *answer) (o Outcome, now time.Time) {
 	now = d.clock.Now()
 	o = Outcome{
 		Model: c.req.Model, Name: c.asked.name, Result: a.result, Latency: now.Sub(c.arrived), Rows: c.rows, Batch: a.rows,
-		PassedThrough: a.passed, Retried: a.retried, Reason: a.reason,
+		PassedThrough: a.passed, Retried: a.retried, Reason: a.reason, Loading: c.begins.Sub(c.arrived),
 	}
 	if a.started.IsZero() {
 		o.Queued = o.Latency
@@ -448,6 +471,8 @@ func (d *Dispatcher) outcome(c *call, a *answer) (o Outcome, now time.Time) {
 			o.Result = Cancelled
 		case a.err != nil:
 			o.Result = Failed
+		case c.loaded:
+			o.Result = Cold
 		case after(now, c.due):
 			o.Result = Late
 		}

@@ -93,6 +93,8 @@ type Outcome struct {
 	PassedThrough bool
 	// Retried tells that a first attempt was lost with its partition.
 	Retried bool
+	// Loading is the part of Queued in which its model was loaded.
+	Loading time.Duration
 	// Reason says why, for Dropped, Rejected and Cancelled: a short metric label.
 	// Of Cancelled it is one of the Gone reasons.
 	Reason string
@@ -115,6 +117,8 @@ const (
 	Cancelled
 	// Failed means that Triton answered with an error, or no partition could.
 	Failed
+	// Cold is answered, after it waited for its model to be loaded on demand.
+	Cold
 
 	results = iota
 )
@@ -134,6 +138,8 @@ func (r Result) String() string {
 		return "cancelled"
 	case Failed:
 		return "failed"
+	case Cold:
+		return "cold"
 	}
 	return "unknown"
 }

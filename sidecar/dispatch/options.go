@@ -37,6 +37,14 @@ type Options struct {
 	// OutageWait is how long an accepted request may wait for a model none of
 	// whose partitions is up. Zero means 30 seconds.
 	OutageWait time.Duration
+	// LoadWait is how long a request may wait for a model that loads on demand, and
+	// MaxLoadWaiters how many requests may, over all models. Zero means a minute and
+	// 1,000 requests.
+	LoadWait       time.Duration
+	MaxLoadWaiters int
+	// LoadWanted may be nil. It is told of a model that loads on demand each time
+	// that requests begin to wait for it; Wanted lists all. It must not block.
+	LoadWanted func(model string)
 	// Connections per partition. Zero means one, which measured best.
 	Connections int
 	// SharedMemoryBytes is the most memory that each partition on the same host
@@ -80,6 +88,12 @@ func (o Options) withDefaults() Options {
 	}
 	if o.OutageWait <= 0 {
 		o.OutageWait = 30 * time.Second
+	}
+	if o.LoadWait <= 0 {
+		o.LoadWait = time.Minute
+	}
+	if o.MaxLoadWaiters <= 0 {
+		o.MaxLoadWaiters = 1000
 	}
 	return o
 }

@@ -109,14 +109,15 @@ func (d *Dispatcher) observeAlone(c *call, on router.Lease, started time.Time) {
 // Pick leases a partition for a request that is proxied: the one that serves the
 // model with the fewest calls under way, or any partition when model is empty.
 // While no partition that serves the model is up, it waits as a request in the
-// queue would. Release must be called when the exchange is over. Errors are gRPC
-// status errors in Triton's words.
+// queue would, and for a model that loads on demand until it is loaded. Release
+// must be called when the exchange is over. Errors are gRPC status errors in
+// Triton's words.
 func (d *Dispatcher) Pick(ctx context.Context, model string) (e router.Endpoint, release func(), err error) {
-	lease, err := d.router.Acquire(ctx, model, router.Hints{})
+	lease, release, err := d.lease(ctx, model)
 	if err != nil {
 		return router.Endpoint{}, nil, err
 	}
-	return lease.Process().Spec().Endpoint, lease.Release, nil
+	return lease.Process().Spec().Endpoint, release, nil
 }
 
 // Call passes one unary gRPC method through: to the partition named, or else to

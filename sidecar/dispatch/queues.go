@@ -171,7 +171,8 @@ func (q *queues) put(c *call, m *model) enqueued {
 			return isOut
 		}
 	}
-	c.model, c.lane, c.member, c.running = m, lane, m.spec.Membership, false
+	c.moves(m)
+	c.lane, c.member, c.running = lane, m.spec.Membership, false
 	c.queued.Owner = c
 	q.waitInGroup(c, c.member != nil)
 	q.do(func(s *queue.Scheduler) error { s.Enqueue(q.now(), lane.id, &c.queued); return nil })

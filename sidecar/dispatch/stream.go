@@ -237,6 +237,26 @@ func (s *inferStream) take(r *batch.Request) error {
 		return s.refuse(r, decoupled, err)
 	}
 	switch {
+	case route.spec.Cold && !decoupled:
+		return s.alone(c, size, func() func() answer {
+			return func() answer {
+				loaded, a, ok := d.awaitLoad(c)
+				switch {
+				case !ok:
+					return a
+				case c.queueable(loaded):
+					return d.settle(c, d.enqueue(c, loaded))
+				}
+				return s.passThrough(c)()
+			}
+		})
+	case route.spec.Cold:
+		if _, a, ok := d.awaitLoad(c); !ok {
+			d.admission.leave(size)
+			_, err := d.finish(c, a)
+			return s.refuse(r, true, err)
+		}
+		return s.forward(c, size)
 	case queueable:
 		return s.alone(c, size, func() func() answer {
 			how := d.enqueue(c, route)

@@ -41,6 +41,8 @@ type pendingAnswer struct {
 	arrived time.Time
 	rows    int
 	span    *spans.Request
+	loading time.Duration // of its model, on demand
+	loaded  bool
 	// asked is whether the caller wants to see an empty last answer.
 	asked  bool
 	failed bool   // an answer, though perhaps not the last, was an error
@@ -50,7 +52,7 @@ type pendingAnswer struct {
 // forward sends a request of a decoupled model to a partition. Its answers have no
 // place in the order of the others.
 func (s *inferStream) forward(c *call, size int64) error {
-	p := pendingAnswer{size: size, model: c.model, id: c.req.ID, tally: c.tally, arrived: c.arrived, rows: c.rows, span: c.span}
+	p := pendingAnswer{size: size, model: c.model, id: c.req.ID, tally: c.tally, arrived: c.arrived, rows: c.rows, loading: c.begins.Sub(c.arrived), loaded: c.loaded, span: c.span}
 	wish, said := batch.FindParameter(c.req.Parameters, batch.ParameterEmptyFinalResponse)
 	asked, valid := wish.Bool()
 	p.asked = asked
@@ -339,7 +341,11 @@ func (s *inferStream) closeSend() {
 // stream, whose errors are text without a code.
 func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason string) {
 	now := d.clock.Now()
-	o := Outcome{Model: p.model.name, Result: result, Latency: now.Sub(p.arrived), Rows: p.rows, Batch: p.rows, PassedThrough: true, Reason: reason}
+	if result == OK && p.loaded {
+		result = Cold
+	}
+	o := Outcome{Model: p.model.name, Result: result, Latency: now.Sub(p.arrived), Loading: p.loading, Rows: p.rows, Batch: p.rows, PassedThrough: true, Reason: reason}
+	p.model.counts.end()
 	p.model.counts.add(&o, now)
 	v := judge(&o, nil, "", false)
 	if result == Failed && p.said != "" {

@@ -142,6 +142,7 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	for _, m := range regrouped { // what waits there for members as they were comes back as they are
 		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropClosed) })
 	}
+	d.loads.wake(func(model string) bool { r := next.models[model]; return r != nil && r.spec.Cold })
 	return nil
 }
 

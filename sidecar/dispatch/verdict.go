@@ -45,7 +45,7 @@ func (v verdict) reason() string {
 // judge says how Triton would count a request with this outcome.
 func judge(o *Outcome, err error, backend string, ran bool) verdict {
 	switch o.Result {
-	case OK, Late:
+	case OK, Late, Cold:
 		return succeeded
 	case Dropped:
 		return failedRejected

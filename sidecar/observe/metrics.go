@@ -27,6 +27,7 @@ type metrics struct {
 	passed     *prometheus.CounterVec
 	lent       *prometheus.CounterVec
 	named      *prometheus.CounterVec
+	cold       *prometheus.HistogramVec
 }
 
 // latencyBuckets run from 250 us to 65 s, two an octave where SLOs lie.
@@ -58,11 +59,12 @@ func newMetrics() *metrics {
 		passed:     counter("passed_through_requests_total", "Requests that ran outside the queue.", "model"),
 		lent:       counter("shared_memory_bytes_total", "Tensor bytes of batches that went to and from a partition through shared memory.", "partition"),
 		named:      counter("named_requests_total", "Requests for a name that other models serve (an app, a member of a derived model), by the model that served them and what became of them.", "name", "model", "result"),
+		cold:       histogram("cold_start_duration_seconds", "From a request's acceptance to its answer, where it waited for its model to be loaded on demand.", latencyBuckets(), "model"),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.rows, m.duration, m.queued, m.batchRows, m.executions, m.busy, m.drops, m.gone, m.retries, m.passed, m.lent, m.named}
+	return []prometheus.Collector{m.requests, m.rows, m.duration, m.queued, m.batchRows, m.executions, m.busy, m.drops, m.gone, m.retries, m.passed, m.lent, m.named, m.cold}
 }
 
 func (m *metrics) register(registry prometheus.Registerer, r *Recorder) error {
@@ -88,6 +90,7 @@ func (m *metrics) forget(label, value string) {
 	m.gone.DeletePartialMatch(match)
 	m.retries.DeletePartialMatch(match)
 	m.passed.DeletePartialMatch(match)
+	m.cold.DeletePartialMatch(match)
 	m.lent.DeletePartialMatch(match)
 	m.named.DeletePartialMatch(match)
 }
@@ -128,6 +131,8 @@ func (s *modelMetrics) finished(m *metrics, o Outcome) {
 	case OK, Late:
 		s.duration.Observe(o.Latency.Seconds())
 		s.queued.Observe(o.Queued.Seconds())
+	case Cold:
+		m.cold.WithLabelValues(s.name).Observe(o.Latency.Seconds())
 	case Dropped, Rejected:
 		m.drops.WithLabelValues(s.name, o.Reason).Inc()
 	case Cancelled:

@@ -30,9 +30,12 @@ const (
 	Rejected  Result = "rejected"
 	Cancelled Result = "cancelled"
 	Failed    Result = "failed"
+	// Cold waited for its model to be loaded on demand, and was answered. It is
+	// neither good nor bad: nobody promised an SLO to it.
+	Cold Result = "cold"
 )
 
-func results() []Result { return []Result{OK, Late, Dropped, Rejected, Cancelled, Failed} }
+func results() []Result { return []Result{OK, Late, Dropped, Rejected, Cancelled, Failed, Cold} }
 
 // Execution is one batch on one partition.
 type Execution struct {

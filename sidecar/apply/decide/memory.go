@@ -3,6 +3,8 @@
 
 package decide
 
+import "cmp"
+
 // release finds the places that have to go before their successors can come,
 // because memory cannot hold both.
 func (j *judgement) release() {
@@ -77,15 +79,15 @@ func (j *judgement) releaseModels(p Partition, v *Server) {
 // tight reports that a server has no room for another copy of a model beside
 // what is loaded.
 func (j *judgement) tight(p Partition, v *Server, model string) bool {
-	size := j.want.Models[model].Memory
-	if p.Memory == 0 || size == 0 {
+	size, room := j.want.Models[model].Memory, cmp.Or(p.Memory, p.Room)
+	if room == 0 || size == 0 {
 		return false
 	}
 	taken := uint64(0)
 	for _, l := range v.Loaded {
 		taken += l.Memory
 	}
-	return taken+size > p.Memory
+	return taken+size > room
 }
 
 // spared reports that no other place of a model is missing at the moment.

@@ -32,7 +32,10 @@ type Partition struct {
 	Key
 	GPU string
 	// Memory is what it may take of the GPU in bytes; 0 is not known.
-	Memory    uint64
+	Memory uint64
+	// Room is what its models may take together in bytes where Memory does not say;
+	// 0 is not known.
+	Room      uint64
 	Rank      int
 	Instances []Instance
 }

@@ -66,6 +66,9 @@ type Model struct {
 	Membership *Membership
 	// Internal: clients cannot name it. Merge groups are.
 	Internal bool
+	// OnDemand: it is loaded when requests ask for it. Cold: it is OnDemand, and no
+	// place that it has is ready.
+	OnDemand, Cold bool
 }
 
 // Membership says how a member of a merge group runs as rows of it.

@@ -45,6 +45,7 @@ type Model struct {
 	Written  *tritonpb.ModelConfig // as its author wrote it; nil: like Config
 	Versions []string              // served versions, ascending; none: the model is not loaded
 	Absent   []string              // versions that are not served, though the model is known
+	Cold     bool                  // a request loads it
 	// ServedBy are the models that serve what is no model itself, such as an app;
 	// Config is then that of one of them, but for the name.
 	ServedBy []string
@@ -244,14 +245,15 @@ func (a *Aggregate) ServerReady(context.Context, *tritonpb.ServerReadyRequest) (
 	return &tritonpb.ServerReadyResponse{Ready: len(a.up()) > 0}, nil
 }
 
-// ModelReady is true if a partition that has the model is up.
+// ModelReady is true if a partition that has the model is up, or if the model is
+// loaded once a request asks for it: clients that look first would never ask.
 func (a *Aggregate) ModelReady(_ context.Context, r *tritonpb.ModelReadyRequest) (*tritonpb.ModelReadyResponse, error) {
 	version, err := canonicalVersion(r.GetVersion())
 	if err != nil {
 		return nil, err
 	}
 	m, err := a.find(r.GetName(), version)
-	ready := err == nil && len(a.with(r.GetName())) > 0
+	ready := err == nil && (m.Cold || len(a.with(r.GetName())) > 0)
 	for _, name := range m.ServedBy {
 		ready = ready || err == nil && len(a.with(name)) > 0
 	}

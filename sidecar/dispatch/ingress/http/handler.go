@@ -44,7 +44,7 @@ type Catalog interface {
 // Picker chooses a partition for a request that passes through untouched.
 type Picker interface {
 	// Pick returns the HTTP endpoint ("host:port" or "unix:path") of a partition that has the model; any partition if
-	// the model is empty. Release must be called when the exchange is over. The error is a gRPC status error.
+	// the model is empty; it may wait until the model is loaded. Release must be called when the exchange is over. The error is a gRPC status error.
 	Pick(ctx context.Context, model string) (endpoint string, release func(), err error)
 }
 

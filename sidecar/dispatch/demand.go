@@ -1,0 +1,237 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+// loads is where requests wait for models that load on demand (router.Model.Cold).
+// All requests for one model wait for the same load; it ends when a table comes
+// into force in which the model is not cold, or is not, or when Refuse says that
+// nothing will load it.
+type loads struct {
+	clock    clock.Clock
+	limit    int           // requests that may wait, over all models
+	patience time.Duration // of each
+	// begun is told of a model once for each time that requests begin to wait for
+	// it. No lock is held.
+	begun func(model string)
+
+	mu      sync.Mutex
+	waiting int
+	models  map[string]*load
+}
+
+// load is one that requests wait for.
+type load struct {
+	waiting int
+	// changed is closed and replaced when those who wait should look again.
+	changed chan struct{}
+	// refusal is why nothing will load the model, as of when changed was closed.
+	refusal error
+}
+
+// Reasons of an Outcome whose request waited, or could not wait, for a load.
+const (
+	reasonLoadFull    = "load_full"
+	reasonLoadTimeout = "load_timeout"
+	reasonLoadRefused = "load_refused"
+)
+
+// join counts a request in, or says that too many wait. The channel is closed when
+// it should look again; who looked at the table after join misses nothing.
+func (l *loads) join(model string) (one *load, changed <-chan struct{}, err error) {
+	l.mu.Lock()
+	if l.waiting >= l.limit {
+		n := l.waiting
+		l.mu.Unlock()
+		return nil, nil, status.Errorf(codes.Unavailable, "Request for model '%s' cannot wait until it is loaded: %d requests wait for models already (demand.requests)", model, n)
+	}
+	l.waiting++
+	one = l.models[model]
+	first := one == nil
+	if first {
+		one = &load{changed: make(chan struct{})}
+		l.models[model] = one
+	}
+	one.waiting++
+	changed = one.changed
+	l.mu.Unlock()
+	if first && l.begun != nil {
+		l.begun(model)
+	}
+	return one, changed, nil
+}
+
+// leave counts a request out.
+func (l *loads) leave(model string, one *load) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting--
+	if one.waiting--; one.waiting == 0 && l.models[model] == one {
+		delete(l.models, model)
+	}
+}
+
+// wake makes those look again who wait for models that keep does not name.
+func (l *loads) wake(keep func(model string) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for model, one := range l.models {
+		if !keep(model) {
+			close(one.changed)
+			one.changed = make(chan struct{})
+		}
+	}
+}
+
+// refuse ends the wait for a model with an error. Requests that come later wait
+// anew, and begun is told again.
+func (l *loads) refuse(model string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if one := l.models[model]; one != nil {
+		one.refusal = err
+		close(one.changed)
+		delete(l.models, model)
+	}
+}
+
+// await waits until ready says so, which looks at the table in force. The timeout
+// is the request's own; 0 means none. The reason is an Outcome's; it is empty
+// where the error is ctx's or ready's.
+func (l *loads) await(ctx, background context.Context, model string, timeout time.Duration, ready func() (bool, error)) (reason string, err error) {
+	one, changed, err := l.join(model)
+	if err != nil {
+		return reasonLoadFull, err
+	}
+	defer l.leave(model, one)
+	patience, own := l.patience, false
+	if timeout > 0 && timeout < patience {
+		patience, own = timeout, true
+	}
+	late := make(chan struct{})
+	timer := l.clock.After(patience, func() { close(late) })
+	defer timer.Stop()
+	for {
+		if ok, err := ready(); ok || err != nil {
+			return "", err
+		}
+		select {
+		case <-changed:
+			l.mu.Lock()
+			refusal := one.refusal
+			changed = one.changed
+			l.mu.Unlock()
+			if refusal != nil {
+				return reasonLoadRefused, refusal
+			}
+		case <-late:
+			if own {
+				return reasonLoadTimeout, errExpired
+			}
+			return reasonLoadTimeout, status.Errorf(codes.Unavailable, "Request for model '%s' waited %v for it to be loaded (demand.wait)", model, l.patience)
+		case <-ctx.Done():
+			return "", status.FromContextError(ctx.Err()).Err()
+		case <-background.Done():
+			return "", errDraining
+		}
+	}
+}
+
+// awaitLoad waits until the model of a call is loaded, and gives the route that it
+// has by then. Its SLO counts from that moment; deadlines that the caller sets
+// count from its arrival, the wait included.
+func (d *Dispatcher) awaitLoad(c *call) (*route, answer, bool) {
+	var found *route
+	timeout, _ := c.req.Timeout()
+	reason, err := d.loads.await(c.ctx, d.background, c.req.Model, timeout, func() (bool, error) {
+		route, err := d.route(c.req.Model)
+		found = route
+		return err == nil && !route.spec.Cold, err
+	})
+	switch {
+	case err == nil:
+		c.loaded, c.begins = true, d.clock.Now()
+		c.moves(found.model)
+		c.tally = found.tallyOf(c.req.Version)
+		c.setDue(found)
+		return found, answer{}, true
+	case errors.Is(err, errExpired):
+		return nil, answer{err: err, result: Dropped, reason: reason}, false
+	case reason != "":
+		return nil, answer{err: err, result: Rejected, reason: reason}, false
+	case c.ctx.Err() != nil:
+		return nil, answer{err: err, result: Cancelled}, false
+	}
+	return nil, answer{err: d.unserved(c.req, err), result: Rejected, reason: "unloaded"}, false
+}
+
+// moves makes a call one for another model, or for one that was gone and is back.
+func (c *call) moves(to *model) {
+	if c.model != to {
+		c.model.counts.end()
+		to.counts.begin(c.arrived)
+		c.model = to
+	}
+}
+
+// Wanted lists the models, sorted, that load on demand, are not loaded, and have
+// requests under way: those that wait for the load, and those that were accepted
+// before the model had to leave.
+func (d *Dispatcher) Wanted() []string {
+	var all []string
+	if t := d.routes.Load(); t != nil {
+		for name, r := range t.models {
+			if r.spec.Cold && r.counts.underWay.Load() > 0 {
+				all = append(all, name)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Refuse answers the requests that wait for a model to be loaded: it will not be,
+// and why. The text follows the model's name.
+func (d *Dispatcher) Refuse(model, why string) {
+	d.loads.refuse(model, status.Errorf(codes.Unavailable, "Request for model '%s', which cannot be loaded now: %s", model, why))
+}
+
+// lease leases a process that serves the model for a request that is proxied, once
+// the model is loaded if it loads on demand. The request counts as under way until
+// release.
+func (d *Dispatcher) lease(ctx context.Context, model string) (lease router.Lease, release func(), err error) {
+	r, err := d.route(model)
+	if err != nil || !r.spec.OnDemand {
+		lease, err = d.router.Acquire(ctx, model, router.Hints{}) // its error is Triton's
+		return lease, lease.Release, err
+	}
+	r.counts.begin(d.clock.Now())
+	if r.spec.Cold {
+		_, err = d.loads.await(ctx, d.background, model, 0, func() (bool, error) {
+			now, err := d.route(model)
+			return err == nil && !now.spec.Cold, err
+		})
+	}
+	if err == nil {
+		lease, err = d.router.Acquire(ctx, model, router.Hints{})
+	}
+	if err != nil {
+		r.counts.end()
+		return lease, nil, err
+	}
+	return lease, func() { lease.Release(); r.counts.end() }, nil
+}
