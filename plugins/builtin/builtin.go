@@ -9,11 +9,13 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/conch-serving/conch/plugins/alpaserve"
 	"github.com/conch-serving/conch/plugins/conch"
 	"github.com/conch-serving/conch/plugins/gpulet"
 	"github.com/conch-serving/conch/plugins/infaas"
 	"github.com/conch-serving/conch/plugins/nexus"
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/shepherd"
 	"github.com/conch-serving/conch/plugins/static"
 	"github.com/conch-serving/conch/plugins/symphony"
 	"github.com/conch-serving/conch/plugins/usher"
@@ -33,10 +35,14 @@ func New(name string) (policy.Policy, bool) {
 
 func constructors() map[string]func() policy.Policy {
 	return map[string]func() policy.Policy{
-		conch.Name:    func() policy.Policy { return conch.New(static.New(), nexus.New(), gpulet.New()) },
+		alpaserve.Name: func() policy.Policy { return alpaserve.New() },
+		conch.Name: func() policy.Policy {
+			return conch.New(static.New(), nexus.New(), gpulet.New(), shepherd.New(), symphony.New(), usher.New())
+		},
 		gpulet.Name:   func() policy.Policy { return gpulet.New() },
 		infaas.Name:   func() policy.Policy { return infaas.New() },
 		nexus.Name:    func() policy.Policy { return nexus.New() },
+		shepherd.Name: func() policy.Policy { return shepherd.New() },
 		static.Name:   func() policy.Policy { return static.New() },
 		symphony.Name: func() policy.Policy { return symphony.New() },
 		usher.Name:    func() policy.Policy { return usher.New() },

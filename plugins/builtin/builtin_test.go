@@ -4,6 +4,8 @@
 package builtin_test
 
 import (
+	"fmt"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,5 +41,33 @@ func TestPlansAreValid(t *testing.T) {
 				require.Empty(t, plan.Validate(s, answer), "snapshot: %v\nplan: %v", s, answer)
 			})
 		})
+	}
+}
+
+// Numbers that nobody can plan with are refused by every policy, and not planned for.
+func TestNumbersThatAreNone(t *testing.T) {
+	for _, name := range builtin.Names() {
+		for what, change := range map[string]func(*policy.Snapshot, float64){
+			"rate":     func(s *policy.Snapshot, v float64) { s.Models[0].Rate = v },
+			"row rate": func(s *policy.Snapshot, v float64) { s.Models[0].RowRate = v },
+			"app": func(s *policy.Snapshot, v float64) {
+				s.Apps = []*policy.App{{Name: "app", Rate: v, Variants: []*policy.Variant{{Model: s.Models[0].GetName()}}}}
+			},
+			"profile": func(s *policy.Snapshot, v float64) { s.Profiles[0].Points[0].LatencyUpperUs = v },
+		} {
+			for _, v := range []float64{math.NaN(), math.Inf(1), -1} {
+				t.Run(fmt.Sprint(name, " ", what, " ", v), func(t *testing.T) {
+					p, _ := builtin.New(name)
+					d, err := p.Describe(t.Context())
+					require.NoError(t, err)
+					s := packtest.World(2).Line("m", 1, 4, 40, 100).Interfering().Snapshot
+					s.Parameters, err = d.Resolve(nil)
+					require.NoError(t, err)
+					change(s, v)
+					_, err = p.Plan(t.Context(), s, policy.NoEvaluation{})
+					require.ErrorIs(t, err, policy.ErrNumber)
+				})
+			}
+		}
 	}
 }

@@ -81,6 +81,9 @@ func read(s *policy.Snapshot) (*settings, error) {
 
 // Plan implements [policy.Policy].
 func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*policy.Plan, error) {
+	if err := s.Check(); err != nil {
+		return nil, fmt.Errorf("conch: %w", err)
+	}
 	set, err := read(s)
 	if err != nil {
 		return nil, err

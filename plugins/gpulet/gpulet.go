@@ -31,6 +31,9 @@ func New() Policy { return Policy{} }
 
 // Plan implements [policy.Policy]: algorithm 1, within algorithm 2 where GPUs are to be few.
 func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*policy.Plan, error) {
+	if err := s.Check(); err != nil {
+		return nil, fmt.Errorf("gpulet: %w", err)
+	}
 	set, err := read(s)
 	if err != nil {
 		return nil, err

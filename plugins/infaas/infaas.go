@@ -132,6 +132,9 @@ type run struct {
 // Plan implements [policy.Policy]: for every app, and for every wish of it, the strictest first, the counts of variants that carry the load at
 // the least cost; what is less than runs now waits its ticks; then each instance on a host, where it was if it was well there.
 func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*policy.Plan, error) {
+	if err := s.Check(); err != nil {
+		return nil, fmt.Errorf("infaas: %w", err)
+	}
 	set, err := read(s)
 	if err != nil {
 		return nil, err

@@ -66,6 +66,9 @@ type packer struct {
 // Plan implements [policy.Policy]: for every model GPUs that it keeps busy (Nexus' ScheduleSaturate), then what is left of its rate in rounds
 // that models share (ScheduleResidue), the fullest first, each into the round that it fills best.
 func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*policy.Plan, error) {
+	if err := s.Check(); err != nil {
+		return nil, fmt.Errorf("nexus: %w", err)
+	}
 	discipline := cmp.Or(s.GetParameters()[paramDiscipline], "adaptive")
 	if discipline != "adaptive" && discipline != "duty-cycle" {
 		return nil, fmt.Errorf("nexus: parameter %s: %q is none of adaptive, duty-cycle", paramDiscipline, discipline)

@@ -52,6 +52,8 @@ const MaxStateBytes = 64 << 10
 var (
 	// ErrNoEvaluation: this host evaluates no plans; Snapshot.evaluations is 0.
 	ErrNoEvaluation = errors.New("policy: this host evaluates no plans")
+	// ErrNumber is wrapped by what [Snapshot.Check] finds.
+	ErrNumber = errors.New("policy: a number that is none to plan with")
 	// ErrEvaluationsSpent: the question holds more plans than are left of
 	// Snapshot.evaluations, or than one question may hold.
 	ErrEvaluationsSpent = errors.New("policy: more plans than the snapshot's evaluations allow")

@@ -5,6 +5,7 @@ package static
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -70,6 +71,9 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 // Plan implements [policy.Policy]. It fails only where a parameter does not
 // parse.
 func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*policy.Plan, error) {
+	if err := s.Check(); err != nil {
+		return nil, fmt.Errorf("static: %w", err)
+	}
 	set, err := parseSettings(s.GetParameters())
 	if err != nil {
 		return nil, err

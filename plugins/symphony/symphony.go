@@ -46,6 +46,9 @@ type run struct {
 // Plan implements [policy.Policy]: units of models into sub-clusters (appendix A), GPUs to sub-clusters by what their models keep busy, and
 // every model of a sub-cluster on each of its GPUs (section 4.4).
 func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*policy.Plan, error) {
+	if err := s.Check(); err != nil {
+		return nil, fmt.Errorf("symphony: %w", err)
+	}
 	set, err := read(s)
 	if err != nil {
 		return nil, err

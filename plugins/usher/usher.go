@@ -49,6 +49,9 @@ type placed struct {
 // Plan implements [policy.Policy]: groups of models (section 3.3.1), the best configuration of each (algorithm 1) by its placement
 // (algorithm 2), then merged models on the GPUs (section 3.4).
 func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*policy.Plan, error) {
+	if err := s.Check(); err != nil {
+		return nil, fmt.Errorf("usher: %w", err)
+	}
 	set, err := read(s)
 	if err != nil {
 		return nil, err
