@@ -28,6 +28,8 @@ type Derivation struct {
 	// Rows says of a merge group whose its rows are: RowInput is the input that holds a member's place in Rows for each row.
 	Rows     []RowOf `json:"rows,omitempty"`
 	RowInput string  `json:"row_input,omitempty"`
+	// SharedBytes are the weights that the members share.
+	SharedBytes int64 `json:"shared_bytes,omitempty"`
 }
 
 // RowOf is a member of a merge group as its rows have it.

@@ -205,7 +205,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		return s, err
 	}
 	s.control, err = control.New(control.Options{
-		Evaluator: s.evaluations, Estimates: book,
+		Evaluator: s.evaluations, Estimates: book, Groups: s.newGroups(partitions, node, store),
 		Config: o.config, Nodes: []*policy.Node{node}, Repository: store, Attached: others, Requests: s.dispatcher, Recorder: recorder,
 		Metrics: planMetrics, DB: db, Logger: o.log.With("part", "control"), Version: o.version,
 		CheckDispatch: func(d *policy.Dispatch) error {

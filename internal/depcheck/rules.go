@@ -34,11 +34,12 @@ var rules = []rule{
 	{"sidecar/admin/client", []string{"sidecar/admin/api", "plugins/policy"}, "tritonctl and other people's programs import it"},
 	{"sidecar/advice", []string{"plugins/policy"}, "it is pure; conch and the simulator feed it"},
 	{"sidecar/control", []string{
-		"sidecar/control/...", "sidecar/admin/api", "sidecar/config", "sidecar/advice", "sidecar/apply/...", "sidecar/observe/...", "sidecar/plan/...", "sidecar/policyhost/...", "sidecar/dispatch", "sidecar/dispatch/names", "sidecar/dispatch/router", "sidecar/sim/evaluate",
+		"sidecar/control/...", "merger", "sidecar/admin/api", "sidecar/config", "sidecar/advice", "sidecar/apply/...", "sidecar/observe/...", "sidecar/plan/...", "sidecar/policyhost/...", "sidecar/dispatch", "sidecar/dispatch/names", "sidecar/dispatch/router", "sidecar/sim/evaluate",
 		"plugins/...", "repo", "estimator/...", "internal/...",
 	}, "it ties observe, policyhost, plan and apply together"},
 	{"sidecar/control/events", []string{"sidecar/admin/api"}, "it keeps what happened and knows nothing of why"},
 	{"sidecar/control/history", []string{"sidecar/admin/api"}, "it keeps plans and reads none"},
+	{"sidecar/control/merging", []string{"merger", "plugins/policy", "repo"}, "it makes merge groups for whoever keeps them"},
 	{"sidecar/control/conditions", []string{"sidecar/admin/api", "sidecar/apply", "sidecar/apply/decide"}, "it says what the reconciler observed"},
 	{"sidecar/control/orders", []string{"sidecar/admin/api", "plugins/policy"}, "it keeps what was declared; the loop acts on it"},
 	{"sidecar/control/planner", []string{"sidecar/config", "sidecar/policyhost", "plugins/policy"}, "it proposes and applies nothing"},

@@ -94,10 +94,14 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 		return nil, err
 	}
 	search := &search{w: w, set: set, host: h, left: s.GetEvaluations()}
+	if len(s.GetDerived()) > 0 && search.left > 1 {
+		search.left, search.reserved = search.left-1, 1
+	}
 	best, err := search.best(ctx, candidates)
 	if errors.Is(err, policy.ErrNoEvaluation) || err == nil && best.outcome == nil {
 		// Nothing can be evaluated: the first beginning that is a plan.
 		only := candidates[0]
+		w.x.Merge(only.plan) // the operator names what may be merged; it takes no more of a GPU than its members
 		only.plan.Reasons = append(only.plan.Reasons, &policy.Reason{Text: "nothing could be evaluated (no traffic, or no evaluations are allowed): the plan is " + only.from})
 		return finish(only.plan), nil
 	}
@@ -108,6 +112,9 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 		return nil, err
 	}
 	best = search.keep(best)
+	if best, err = search.merged(ctx, best); err != nil {
+		return nil, err
+	}
 	best.plan.Reasons = append(best.plan.Reasons, &policy.Reason{Text: fmt.Sprintf(
 		"%s: goodput %.1f/s, %.2f%% bad, on %d GPUs; the best of %d plans that were evaluated, %d steps of local search brought something",
 		best.from, best.outcome.GetGoodput(), 100*best.outcome.GetBadRate(), best.outcome.GetGpus(), search.evaluated, search.steps)})

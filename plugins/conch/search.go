@@ -9,15 +9,19 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/conch-serving/conch/plugins/policy"
 )
 
 // search spends the snapshot's evaluations.
 type search struct {
-	w         *world
-	set       *settings
-	host      policy.Host
-	left      uint32
+	w    *world
+	set  *settings
+	host policy.Host
+	left uint32
+	// reserved is an evaluation that only the question of merging may spend.
+	reserved  uint32
 	evaluated int
 	steps     int
 	// inForce is the plan in force, evaluated; nil where there is none that still can be.
@@ -255,6 +259,22 @@ func (s *search) keep(best *candidate) *candidate {
 		return best
 	}
 	return s.inForce
+}
+
+// merged is the best plan with merge groups in the place of their members where those lie together, if it serves no less.
+func (s *search) merged(ctx context.Context, best *candidate) (*candidate, error) {
+	with := &candidate{plan: proto.CloneOf(best.plan), from: best.from + ", merged"}
+	if !s.w.x.Merge(with.plan) {
+		return best, nil
+	}
+	s.left += s.reserved
+	if err := s.evaluate(ctx, []*candidate{with}); err != nil {
+		return nil, err
+	}
+	if with.outcome == nil || s.gains(best.outcome, with.outcome) {
+		return best, nil
+	}
+	return with, nil
 }
 
 // disturbed are the requests that wait or move when models are loaded in places where they were not.

@@ -90,6 +90,7 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 	}
 	floor.explain(plan)
 	dispatch(plan, set, floor)
+	x.Merge(plan)
 	for _, app := range s.GetApps() {
 		route := &policy.AppRoute{App: app.GetName()}
 		for _, v := range app.GetVariants() {

@@ -44,6 +44,11 @@ func instances(d *Desired, p *policy.Partition) (all []*policy.Instance) {
 // made reports whether the revision has what a recipe makes. Only what was verified comes into a revision.
 func made(d *Desired, r *policy.Recipe) bool {
 	m := d.Revision.Model(r.GetName())
+	for _, p := range d.Plan.GetPartitions() {
+		if slices.ContainsFunc(p.GetInstances(), func(in *policy.Instance) bool { return slices.Contains(r.GetMembers(), in.GetModel()) }) {
+			return false // a model is either a member or by itself: its requests wait in one queue
+		}
+	}
 	return !d.Given && m != nil && m.Err() == nil && slices.Equal(m.Derived.MemberNames(), r.GetMembers())
 }
 

@@ -51,6 +51,7 @@ type Config struct {
 	Offers       []Offer        `yaml:"offers"`
 	CPUs         CPUs           `yaml:"cpus"`
 	Estimates    Estimates      `yaml:"estimates"`
+	Merge        Merge          `yaml:"merge"`
 	Interval     Duration       `yaml:"interval"`
 	Triggers     Triggers       `yaml:"triggers"`
 	Changes      Changes        `yaml:"changes"`
@@ -164,6 +165,22 @@ type Probe struct {
 	Period   Duration `yaml:"period"`
 	Deadline Duration `yaml:"deadline"`
 }
+
+// Merge is either "auto" or a list.
+type Merge struct {
+	// Auto offers whatever groups there are among the models.
+	Auto bool
+	List []MergeGroup
+}
+
+// MergeGroup names models to merge.
+type MergeGroup struct {
+	Members []string `yaml:"members"`
+	Mode    string   `yaml:"mode"`
+}
+
+// MergeBackbone is the mode that serves.
+const MergeBackbone = "backbone"
 
 // GPUs is either "auto" or a list.
 type GPUs struct {

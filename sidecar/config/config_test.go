@@ -251,6 +251,9 @@ func TestDocumented(t *testing.T) {
 			case inner == reflect.TypeFor[config.GPUs]():
 				path, inner = path+"[]", reflect.TypeFor[config.GPU]()
 				known[prefix+key] = true
+			case inner == reflect.TypeFor[config.Merge]():
+				path, inner = path+"[]", reflect.TypeFor[config.MergeGroup]()
+				known[prefix+key] = true
 			case inner.Kind() == reflect.Map && inner.Elem().Kind() == reflect.Struct:
 				path, inner = path+".NAME", inner.Elem()
 			case inner.Kind() == reflect.Slice && inner.Elem().Kind() == reflect.Struct:
@@ -299,4 +302,20 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestMerge(t *testing.T) {
+	c, err := config.Parse("conch.yaml", []byte("merge: auto"))
+	require.NoError(t, err)
+	require.True(t, c.Merge.Auto)
+	c, err = config.Parse("conch.yaml", []byte("merge: [{members: [a, b]}, {members: [c, a], mode: superop}, {members: [d]}]"))
+	require.NoError(t, err)
+	c.Provision(config.Environment{Getenv: func(string) string { return "" }})
+	require.Equal(t, config.MergeGroup{Members: []string{"a", "b"}, Mode: "backbone"}, c.Merge.List[0])
+	err = c.Validate(config.Environment{Getenv: func(string) string { return "" }})
+	require.ErrorContains(t, err, "a is in merge[0] already")
+	require.ErrorContains(t, err, "superop is made and measured by tritonctl merge, and cannot be served")
+	require.ErrorContains(t, err, "names 1 models")
+	_, err = config.Parse("conch.yaml", []byte("merge: some"))
+	require.ErrorContains(t, err, "want auto or a list such as [{members: [a, b], mode: backbone}]")
 }

@@ -133,7 +133,10 @@ func (d *decoder) decode(n ast.Node, into reflect.Value, path string, depth int)
 	}
 	switch {
 	case into.Type() == reflect.TypeFor[GPUs]():
-		d.gpus(n, into, path, depth)
+		d.autoOr(n, into, path, depth, "[{type: A100-80GB, count: 4, emulated: true}]")
+		return
+	case into.Type() == reflect.TypeFor[Merge]():
+		d.autoOr(n, into, path, depth, "[{members: [a, b], mode: backbone}]")
 		return
 	case into.Kind() == reflect.Pointer:
 		into.Set(reflect.New(into.Type().Elem()))
@@ -189,8 +192,8 @@ func (d *decoder) decode(n ast.Node, into reflect.Value, path string, depth int)
 	}
 }
 
-// gpus reads the one key that is either a word or a list.
-func (d *decoder) gpus(n ast.Node, into reflect.Value, path string, depth int) {
+// autoOr reads a key that is either the word auto or a list.
+func (d *decoder) autoOr(n ast.Node, into reflect.Value, path string, depth int, example string) {
 	if _, ok := n.(*ast.SequenceNode); ok {
 		d.decode(n, into.FieldByName("List"), path, depth+1)
 		return
@@ -199,7 +202,7 @@ func (d *decoder) gpus(n ast.Node, into reflect.Value, path string, depth int) {
 		into.FieldByName("Auto").SetBool(true)
 		return
 	}
-	d.problem(path, n, `want auto or a list such as [{type: A100-80GB, count: 4, emulated: true}]`)
+	d.problem(path, n, "want auto or a list such as %s", example)
 }
 
 // mapping calls each for every key of n, those of merged mappings first.

@@ -23,7 +23,7 @@ type Environment struct {
 // hotSections change on SIGHUP; everything else needs a restart.
 var hotSections = map[string]bool{
 	"models": true, "defaults": true, "policy": true, "interval": true, "triggers": true, "mode": true, "seed": true,
-	"apps": true, "interference": true, "offers": true, "changes": true,
+	"apps": true, "interference": true, "offers": true, "changes": true, "merge": true,
 }
 
 // EmulatedGPU is the type of the GPUs of the embedded driver under gpus: auto.
@@ -51,6 +51,9 @@ func (c *Config) Provision(env Environment) {
 	fill(&c.Driver.Kind, DriverProcess)
 	if c.Driver.Kind == DriverProcess {
 		fill(&c.Driver.TritonServer, "tritonserver")
+	}
+	for i := range c.Merge.List {
+		fill(&c.Merge.List[i].Mode, MergeBackbone)
 	}
 	fill(&c.Driver.Stretch, 1)
 	fill(&c.Driver.StartTimeout, Duration(30*time.Second))

@@ -160,11 +160,33 @@ func (v *validator) world(c *Config) {
 			v.problem(path, "count, costPerHour and start are not negative")
 		}
 	}
+	v.merge(c.Merge)
 	if c.CPUs.Cores > 0 && c.Driver.Kind == DriverAttach {
 		v.problem("cpus.cores", "partitions on CPUs are servers that conch starts; with driver attach others run the servers")
 	}
 	if c.CPUs.Cost < 0 {
 		v.problem("cpus.costPerHour", "%v is negative", c.CPUs.Cost)
+	}
+}
+
+// merge checks groups of models to merge.
+func (v *validator) merge(m Merge) {
+	in := map[string]int{}
+	for i, g := range m.List {
+		path := fmt.Sprintf("merge[%d]", i)
+		v.oneOf(path+".mode", g.Mode, MergeBackbone, "superop", "superop-padded")
+		if g.Mode == "superop" || g.Mode == "superop-padded" {
+			v.problem(path+".mode", "%s is made and measured by tritonctl merge, and cannot be served; %s can", g.Mode, MergeBackbone)
+		}
+		if len(g.Members) < 2 {
+			v.problem(path+".members", "names %d models; a group takes two or more", len(g.Members))
+		}
+		for _, name := range g.Members {
+			if other, there := in[name]; there {
+				v.problem(path+".members", "%s is in merge[%d] already; a model is in one group", name, other)
+			}
+			in[name] = i
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/control/estimates"
 	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/control/history"
+	"github.com/conch-serving/conch/sidecar/control/merging"
 	"github.com/conch-serving/conch/sidecar/control/orders"
 	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
@@ -48,6 +49,7 @@ type Repository interface {
 	Revert(ctx context.Context, onto, order, before string, by repo.Origin) (*repo.Revision, error)
 	Current() (*repo.Revision, error)
 	Log(limit int) ([]*repo.Revision, error)
+	Derive(ctx context.Context, dir string, d repo.Derivation, by repo.Origin) (*repo.Revision, error)
 	Collect(ctx context.Context, keep int, inUse ...string) (repo.Collected, error)
 	ReadFile(revision, model, path string) ([]byte, error)
 }
@@ -100,6 +102,8 @@ type Options struct {
 	Evaluator Evaluator
 	// Estimates of the repository's models; nil: nothing is estimated.
 	Estimates *estimates.Book
+	// Groups makes merge groups; nil: there are none.
+	Groups *merging.Book
 	// CheckDispatch says why the request path would refuse a plan's dispatch
 	// entry; it may be nil.
 	CheckDispatch func(*policy.Dispatch) error
@@ -129,6 +133,7 @@ type Control struct {
 	plans      *history.Store
 	checks     []plan.DispatchCheck
 	estimates  *estimates.Book
+	groups     *merging.Book // nil: nothing is merged
 	// estimateOff remembers which estimates were said to be off; it belongs to the loop.
 	estimateOff estimates.Watch
 
@@ -229,7 +234,7 @@ func New(o Options) (*Control, error) {
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, starting: "not started yet",
 		loadedAt: map[string]time.Time{}, began: o.Clock.Now(), demand: demand{refused: map[string]refused{}},
-		wanted: map[string]time.Time{}, said: o.Config, remarks: map[string]bool{}, estimates: o.Estimates,
+		wanted: map[string]time.Time{}, said: o.Config, remarks: map[string]bool{}, estimates: o.Estimates, groups: o.Groups,
 	}
 	if c.estimates == nil {
 		c.estimates = estimates.New(estimates.Options{})

@@ -101,7 +101,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 		proposal.Diff.BreakFirst = apply.BreakFirst(from.Plan.Plan, proposal.Plan, snapshot)
 	}
 	result := &Applied{Plan: from.Plan, Proposal: proposal}
-	same := proposal.Diff.Empty() && sameSettings(from.snapshot, snapshot) && from.given == in.given
+	same := proposal.Diff.Empty() && sameSettings(from.snapshot, snapshot) && from.given == in.given && !regrouped(from.files, in.files, proposal.Plan)
 	if from.Revision > 0 && same && (from.passThrough == "" || !o.apply) {
 		c.metrics.Planned(proposal.Plan.GetPolicy(), "unchanged", proposal.Duration)
 		c.planned(snapshot)
@@ -265,6 +265,12 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	began := c.clock.Now()
 	// The request path learns l(b) before it sees the placements that need it.
 	c.pushProfiles(p.Snapshot.GetProfiles())
+	for _, d := range p.Snapshot.GetDerived() {
+		c.pushProfiles(d.GetProfiles())
+	}
+	if c.groups != nil {
+		c.groups.Make(p.Plan.GetRecipes())
+	}
 	c.mu.Lock()
 	clear(c.spent)
 	c.mu.Unlock()

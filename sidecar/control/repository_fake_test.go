@@ -6,6 +6,7 @@ package control_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -45,6 +46,10 @@ func model(name, digest string, batch int32) *repo.Model {
 		Input:  []*tritonpb.ModelInput{{Name: "INPUT", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{16}}},
 		Output: []*tritonpb.ModelOutput{{Name: "OUTPUT", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{-1, 4}}},
 	}}
+}
+
+func (r *repository) Derive(context.Context, string, repo.Derivation, repo.Origin) (*repo.Revision, error) {
+	return nil, errors.New("this repository keeps no derived models")
 }
 
 func (r *repository) ReadFile(string, string, string) ([]byte, error) { return nil, fs.ErrNotExist }

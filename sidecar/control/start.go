@@ -30,6 +30,7 @@ import (
 func (c *Control) Run(ctx context.Context) error {
 	background, stop := context.WithCancel(ctx)
 	defer stop()
+	c.tails.Go(func() { c.merge(background) })
 	c.tails.Go(func() { c.estimates.Run(background, c.foundEstimate, c.foundEstimates) })
 	err := c.begin(ctx)
 	if ctx.Err() == nil && err != nil {
@@ -188,12 +189,19 @@ func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
 			continue
 		}
 		var line *observe.Line
-		if p := settings.Models[m.Name].Profile; p != nil {
+		declares := m.Name
+		if members := m.Derived.MemberNames(); len(members) > 0 {
+			declares = members[0] // a batch of a group runs the same operators as one of a member
+		}
+		if p := settings.Models[declares].Profile; p != nil {
 			line = &observe.Line{Alpha: p.Alpha.Std(), Beta: p.Beta.Std()}
 		}
 		c.recorder.SetModel(m.Name, m.Digest, int(m.Config.GetMaxBatchSize()), line)
 	}
 	c.estimates.Want(files.Models, c.places(settings))
+	if c.groups != nil {
+		c.groups.Want(files, wish(settings.Merge))
+	}
 }
 
 // declared are the profiles that files declare: those that conch.yaml names, else profile.json or profile.csv beside a model's config.pbtxt.

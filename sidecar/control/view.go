@@ -72,7 +72,9 @@ func (c *Control) Models() []api.Model {
 	}
 	models := make([]api.Model, 0, len(v.files.Models))
 	for _, m := range v.files.Models {
-		models = append(models, v.model(m))
+		if m.Derived == nil {
+			models = append(models, v.model(m))
+		}
 	}
 	return models
 }
@@ -85,9 +87,11 @@ func (c *Control) Names() []string {
 	if files == nil {
 		return nil
 	}
-	names := make([]string, len(files.Models))
-	for i, m := range files.Models {
-		names[i] = m.Name
+	names := make([]string, 0, len(files.Models))
+	for _, m := range files.Models {
+		if m.Derived == nil {
+			names = append(names, m.Name)
+		}
 	}
 	return names
 }
@@ -137,6 +141,9 @@ func (v view) wanted() conditions.Wanted {
 		return w
 	}
 	for _, m := range v.files.Models {
+		if m.Derived != nil {
+			continue // its members are what somebody wants
+		}
 		state, reason := v.out(m)
 		if state == "" {
 			for _, p := range v.serving.PartitionsOf(m.Name) {

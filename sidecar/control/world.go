@@ -85,8 +85,8 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 		Advice: advised,
 	}
 	for _, m := range in.files.Models {
-		if state, _ := in.out(m); state != "" {
-			continue
+		if state, _ := in.out(m); state != "" || m.Derived != nil {
+			continue // a derived model is on offer, and placed by its recipe
 		}
 		one := snapshot.Model(m, settings, c.estimates.Memory(m))
 		one.LoadSeconds = loads[m.Name]
@@ -101,6 +101,7 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 		out.Interference = declared
 	}
 	out.Profiles = snapshot.Complete(out.Profiles, grids, c.estimated(in.files), out.Models, snapshot.Types(out.Nodes, out.Offers))
+	out.Derived = c.offers(out.Profiles)
 	out.History = history
 	out.Steps = settings.Policy.Steps
 	if out.Traffic = evaluate.Promise(out, settings.Policy.Traffic.Std()); out.Traffic != nil {

@@ -33,6 +33,10 @@ const (
 	ModelsEstimated api.EventKind = "models_estimated"
 	// EstimateOff: a model takes more, or less, than its estimate and the estimate's bound.
 	EstimateOff api.EventKind = "estimate_off"
+	// Merging is a step of making a merge group; Merged: it was made and verified; MergeFailed: it cannot be, or is not what its members are.
+	Merging     api.EventKind = "merging"
+	Merged      api.EventKind = "merged"
+	MergeFailed api.EventKind = "merge_failed"
 	Reloaded    api.EventKind = "configuration_reloaded"
 	Stopping    api.EventKind = "stopping"
 	// Handover: an attached server's configuration was changed, or why not.
@@ -44,7 +48,7 @@ const (
 // Grave reports whether an operator should look at events of a kind.
 func Grave(kind api.EventKind) bool {
 	switch kind {
-	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, Degraded, EstimateOff:
+	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, Degraded, EstimateOff, MergeFailed:
 		return true
 	}
 	return false

@@ -1,0 +1,84 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/conch-serving/conch/internal/triton/trial"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/merging"
+)
+
+// scratchPartition is the server that merge groups are verified on. It lives no longer than that takes.
+const scratchPartition = "conch-scratch"
+
+// newGroups makes the book of merge groups, which are verified on servers of its own, of the same kind as those that serve.
+func (s *server) newGroups(d driver.Driver, node *policy.Node, store *repo.Store) *merging.Book {
+	o := merging.Options{
+		Dir: filepath.Join(s.config.State, "merging"), Open: func(f repo.File) (io.ReadCloser, error) {
+			file, err := store.Open(f)
+			if err != nil {
+				return nil, err
+			}
+			return struct {
+				io.Reader
+				io.Closer
+			}{io.NewSectionReader(file, 0, f.Size), file}, nil
+		},
+		Unable: "a group is verified on a server that conch starts; with driver " + s.config.Driver.Kind + " it starts none that runs ONNX graphs: tritonctl merge verifies on a Triton of yours",
+	}
+	if s.config.Driver.Kind == config.DriverProcess {
+		o.Start = func(ctx context.Context) (merging.Scratch, error) {
+			return startScratch(ctx, d, node, filepath.Join(s.config.State, "merging"))
+		}
+	}
+	return merging.New(o)
+}
+
+// scratch is a server for trials alone.
+type scratch struct {
+	*trial.Server
+	server driver.Server
+	dir    string
+}
+
+func startScratch(ctx context.Context, d driver.Driver, node *policy.Node, within string) (merging.Scratch, error) {
+	dir, err := os.MkdirTemp(within, "scratch-")
+	if err != nil {
+		return nil, err
+	}
+	part := &policy.Partition{Id: scratchPartition, Node: node.GetName(), ThreadPercentage: 100}
+	var gpu *policy.GPU
+	for _, g := range node.GetGpus() {
+		if !g.GetUnavailable() {
+			gpu, part.Gpus = g, []string{g.GetId()}
+			break
+		}
+	}
+	run, err := d.Start(ctx, driver.Spec{Partition: part, GPU: gpu, Hash: d.Hash(part, gpu), RepositoryDir: dir})
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	t, err := trial.Open(run.Endpoint().GRPC, dir)
+	if err != nil {
+		return nil, errors.Join(err, run.Stop(ctx), os.RemoveAll(dir))
+	}
+	return &scratch{t, run, dir}, nil
+}
+
+// Name says which server it is, in a manifest that outlives it.
+func (s *scratch) Name() string { return "a scratch server of conch" }
+
+// Close ends the server and removes what it had.
+func (s *scratch) Close(ctx context.Context) error {
+	return errors.Join(s.Server.Close(), s.server.Stop(ctx), os.RemoveAll(s.dir))
+}
