@@ -17,7 +17,7 @@ type queues struct {
 	dispatcher *dispatch.Dispatcher
 	gate       *gate.Gate
 
-	waiting, margin, accepted, acceptedBytes, edgeBytes, open, connections, refused, failed *prometheus.Desc
+	waiting, margin, slo, accepted, acceptedBytes, edgeBytes, open, connections, refused, failed *prometheus.Desc
 }
 
 func newQueues(d *dispatch.Dispatcher, g *gate.Gate) queues {
@@ -26,6 +26,7 @@ func newQueues(d *dispatch.Dispatcher, g *gate.Gate) queues {
 		dispatcher: d, gate: g,
 		waiting:       describe("conch_queue_requests", "Requests that wait for a partition.", []string{"model"}, nil),
 		margin:        describe("conch_deadline_margin_seconds", "How much later than predicted answers come, 95th percentile of batches: what is kept back from deadlines that are far enough.", []string{"model"}, nil),
+		slo:           describe("conch_model_slo_seconds", "SLO of a model that has one: what an answer must not take longer than.", []string{"model"}, nil),
 		accepted:      describe("conch_accepted_requests", "Requests and streams that were accepted and are not answered; limits.queueRequests bounds them.", nil, nil),
 		acceptedBytes: describe("conch_queue_bytes", "Bytes of accepted requests, waiting and running; limits.queueBytes bounds them.", nil, nil),
 		edgeBytes:     describe("conch_edge_bytes", "Bytes of requests that are still being received and of answers that clients have not taken; limits.queueBytes bounds them together with conch_queue_bytes.", nil, nil),
@@ -38,7 +39,7 @@ func newQueues(d *dispatch.Dispatcher, g *gate.Gate) queues {
 
 // Describe implements prometheus.Collector.
 func (q queues) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{q.waiting, q.margin, q.accepted, q.acceptedBytes, q.edgeBytes, q.open, q.connections, q.refused, q.failed} {
+	for _, d := range []*prometheus.Desc{q.waiting, q.margin, q.slo, q.accepted, q.acceptedBytes, q.edgeBytes, q.open, q.connections, q.refused, q.failed} {
 		out <- d
 	}
 }
@@ -76,5 +77,8 @@ func (q queues) Collect(out chan<- prometheus.Metric) {
 		counts, _ := q.dispatcher.Counts(name)
 		gauge(q.waiting, float64(counts.Waiting), name)
 		gauge(q.margin, counts.Margin.Seconds(), name)
+		if slo := table.Models[name].SLO; slo > 0 {
+			gauge(q.slo, slo.Seconds(), name)
+		}
 	}
 }
