@@ -96,9 +96,16 @@ e2e: build triton clients race ## end-to-end tests on a real tritonserver, and T
 .PHONY: deploy
 deploy: export CONCH_PROMETHEUS = $(CURDIR)/.cache/prometheus
 deploy: export CONCH_HELM = $(CURDIR)/.cache/bin/helm
-deploy: build prometheus package image-rootfs actionlint .cache/bin/helm ## tests of deploy/: rules and dashboard on a real Prometheus, packages, image, unit, chart
+deploy: export CONCH_HADOLINT = $(CURDIR)/.cache/bin/hadolint
+deploy: build prometheus package image-rootfs actionlint .cache/bin/helm .cache/bin/hadolint ## tests of deploy/: rules and dashboard on a real Prometheus, packages, image, unit, chart
 	@echo '-- tests of deploy/' >&2
 	@$(GO) test -count=1 -timeout 15m ./e2e/deploy
+	@$(MAKE) manifests
+
+# A module of its own: what it depends on is no dependency of Conch's.
+.PHONY: manifests
+manifests: ## whether the chart's manifests are what Kubernetes and the Prometheus operator take
+	@cd deploy/helm/strict && $(GO) test ./...
 
 # What is shipped. conch finds GPUs through NVML, which Go binds by cgo: the conch of the packages is linked with glibc (2.34 or later), as Triton
 # itself is. That of the image, which stands in front of servers elsewhere, is static and sees no GPU.
@@ -127,6 +134,14 @@ image-rootfs: static ## the root file system of deploy/docker/Dockerfile's image
 .PHONY: actionlint
 actionlint: tools ## checks .github/workflows
 	@.cache/bin/actionlint
+
+.PHONY: hadolint
+hadolint: .cache/bin/hadolint ## checks deploy/docker/Dockerfile
+	@.cache/bin/hadolint deploy/docker/Dockerfile
+
+.cache/bin/hadolint: scripts/setup/hadolint.sh scripts/setup/hadolint.txt scripts/setup/lib.sh
+	@echo '-- setting up hadolint' >&2
+	@scripts/setup/hadolint.sh; touch -h $@
 
 .PHONY: tools
 tools: .cache/bin/nfpm
