@@ -23,9 +23,24 @@ type Bundle struct {
 	Factors Factors       `json:"factors"`
 	Server  string        `json:"server"`
 	// Measurements is how many there are; Median and P90 are quantiles of the relative error on micro-models that were left out.
+	// Shares is how many measurements with a part of the device there are besides.
 	Measurements int     `json:"measurements"`
+	Shares       int     `json:"share_measurements,omitempty"`
 	Median       float64 `json:"left_out_median"`
 	P90          float64 `json:"left_out_p90"`
+}
+
+// Write writes the bundle into a file, as a whole or not at all.
+func (b *Bundle) Write(path string) error {
+	text, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	next := path + ".next"
+	if err := os.WriteFile(next, append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
 }
 
 // ReadBundle reads a bundle's file.

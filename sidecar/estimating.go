@@ -13,8 +13,9 @@ import (
 	"github.com/conch-serving/conch/sidecar/control/estimates"
 )
 
-// newEstimates makes the book of estimates of the store's models; nil where conch.yaml turns it off.
-func newEstimates(settings config.Estimates, store *repo.Store) (*estimates.Book, error) {
+// newEstimates makes the book of estimates of the store's models; nil where conch.yaml turns it off. Bundles are those that conch calibrated itself; what
+// conch.yaml names wins over them.
+func newEstimates(settings config.Estimates, store *repo.Store, bundles []*estimator.Bundle) (*estimates.Book, error) {
 	if settings.Off {
 		return nil, nil
 	}
@@ -28,5 +29,6 @@ func newEstimates(settings config.Estimates, store *repo.Store) (*estimates.Book
 		}
 		o.Bundles = append(o.Bundles, bundle)
 	}
+	o.Bundles = append(o.Bundles, bundles...)
 	return estimates.New(o), nil
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
 	"github.com/conch-serving/conch/sidecar/apply/warmup"
+	"github.com/conch-serving/conch/sidecar/calibration"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/control/planner"
@@ -76,6 +77,9 @@ type server struct {
 	reconciler *apply.Reconciler
 	// evaluations of plans run in a process of their own.
 	evaluations *evaluate.Child
+	// calibration executes orders to measure, on servers of the scratch driver, which is nil where conch starts none.
+	calibration *calibration.Calibration
+	scratch     driver.Driver
 	// traces are recorded from the request path while somebody asks for one.
 	traces *record.Recorder
 	// servers are nil unless others run them.
@@ -200,7 +204,11 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	}
 	s.evaluations = evaluator(o.policies)
 	s.later(s.evaluations.Close)
-	book, err := newEstimates(o.config.Estimates, store)
+	bundles, err := s.newCalibration(ctx, node, store, s.scratch, recorder)
+	if err != nil {
+		return s, err
+	}
+	book, err := newEstimates(o.config.Estimates, store, bundles)
 	if err != nil {
 		return s, err
 	}
@@ -292,12 +300,17 @@ func (s *server) newDriver(node *policy.Node, store *repo.Store, daemon mps.Daem
 	case config.DriverEmbedded:
 		return driver.NewEmbedded(driver.EmbeddedOptions{Stretch: d.Stretch, Logger: log}), nil
 	}
-	return driver.NewProcesses(driver.ProcessOptions{
+	options := driver.ProcessOptions{
 		Server: d.TritonServer, BackendDir: d.BackendDirectory, Arguments: d.Arguments, Environment: d.Environment,
 		Dir: filepath.Join(s.config.State, "servers"), Stretch: d.Stretch, MPS: daemon, Logger: log,
 		StartTimeout: d.StartTimeout.Std(), OrphanGrace: d.OrphanGrace.Std(),
 		Credentials: s.partitions,
-	})
+	}
+	var err error
+	if s.scratch, err = s.scratchDriver(options); err != nil {
+		return nil, err
+	}
+	return driver.NewProcesses(options)
 }
 
 // dialOptions of connections to partitions.

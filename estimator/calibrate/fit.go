@@ -5,6 +5,7 @@ package calibrate
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -57,7 +58,7 @@ func Samples(results []Result, models []Model, rt lower.Runtime) ([]estimator.Sa
 		}
 		in := shape.Tensor{Type: onnx.Float, Dims: dims}
 		all = append(all, estimator.Sample{
-			Model: r.Model, Batch: r.Batch, Launches: lower.Lower(inferred, lower.Options{Runtime: rt}), Bytes: in.Bytes(), Share: 1, Seconds: r.Seconds,
+			Model: r.Model, Batch: r.Batch, Launches: lower.Lower(inferred, lower.Options{Runtime: rt}), Bytes: in.Bytes(), Share: float64(cmp.Or(r.Share, 100)) / 100, Seconds: r.Seconds,
 		})
 	}
 	return all, nil
@@ -69,6 +70,8 @@ func Fit(state *State, sheet gpu.Sheet, rt lower.Runtime) (*estimator.Bundle, er
 	if err != nil {
 		return nil, err
 	}
+	var parts []estimator.Sample
+	samples, parts = split(samples)
 	f, err := overheads(samples, rt)
 	if err != nil {
 		return nil, err
@@ -119,9 +122,46 @@ func Fit(state *State, sheet gpu.Sheet, rt lower.Runtime) (*estimator.Bundle, er
 	}
 	bundle := &estimator.Bundle{Version: 1, Sheet: sheet, Runtime: rt, Kernels: model, Factors: f, Server: state.Server, Measurements: len(samples)}
 	bundle.Median, bundle.P90 = leftOut(model)
+	if err := saturate(bundle, parts); err != nil {
+		return nil, err
+	}
 	bundle.Factors.Bound = bundle.P90
 	bundle.Factors.Source = fmt.Sprintf("calibrated on %s: %d measurements of micro-models, error of the kinds of kernels left out in turn", state.Server, len(samples))
 	return bundle, nil
+}
+
+// split divides samples into those with the whole device and those with a part of it.
+func split(all []estimator.Sample) (whole, parts []estimator.Sample) {
+	for _, s := range all {
+		if s.Share >= 1 {
+			whole = append(whole, s)
+		} else {
+			parts = append(parts, s)
+		}
+	}
+	return whole, parts
+}
+
+// saturate finds the share of the device that draws its whole bandwidth: the one with the least median error of what was measured at parts of the device.
+// Without such measurements it stays what it was.
+func saturate(b *estimator.Bundle, parts []estimator.Sample) error {
+	if len(parts) == 0 {
+		return nil
+	}
+	d, err := b.Device()
+	if err != nil {
+		return err
+	}
+	best, least := b.Factors.Saturation, math.Inf(1)
+	for s := .1; s <= 1.001; s += .05 {
+		f := b.Factors
+		f.Saturation = s
+		if e := estimator.Median(estimator.Errors(&d, parts, f)); e < least {
+			best, least = s, e
+		}
+	}
+	b.Factors.Saturation, b.Shares = best, len(parts)
+	return nil
 }
 
 // leftOut is the error on micro-models that were left out, the worst of the kinds of kernels that there are.

@@ -4,6 +4,7 @@
 package calibrate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,8 +31,10 @@ type Runner interface {
 
 // Result is the time of a model at a batch.
 type Result struct {
-	Model   string  `json:"model"`
-	Batch   int     `json:"batch"`
+	Model string `json:"model"`
+	Batch int    `json:"batch"`
+	// Share is the thread percentage that the server had.
+	Share   int     `json:"share"`
 	Seconds float64 `json:"seconds"`
 	// Spread is the median over the least of the executions.
 	Spread float64 `json:"spread"`
@@ -58,6 +61,8 @@ type Options struct {
 	Budget time.Duration
 	// Idle is how long the server is left alone after an execution, as a multiple of it: 1 disturbs it half of the time.
 	Idle float64
+	// Share is the thread percentage that the runner's server has; 0 means 100.
+	Share int
 	// Quantile of the executions is the result: 0 is the least, for a machine that does other things; .5 the median.
 	Quantile float64
 	// Progress is called before every model; it may be nil.
@@ -87,7 +92,7 @@ func Measure(ctx context.Context, r Runner, models []Model, o Options) (*State, 
 		if o.Progress != nil {
 			o.Progress(i, len(models), m.Name)
 		}
-		if !state.lacks(m) {
+		if !state.lacks(m, o.share()) {
 			continue
 		}
 		if o.Limit > 0 && o.Clock.Now().Sub(begin) > o.Limit {
@@ -100,12 +105,14 @@ func Measure(ctx context.Context, r Runner, models []Model, o Options) (*State, 
 	return state, nil
 }
 
-func (s *State) lacks(m Model) bool {
-	return slices.ContainsFunc(m.Batches, func(b int) bool { return !s.has(m.Name, b) })
+func (o *Options) share() int { return cmp.Or(o.Share, 100) }
+
+func (s *State) lacks(m Model, share int) bool {
+	return slices.ContainsFunc(m.Batches, func(b int) bool { return !s.has(m.Name, b, share) })
 }
 
-func (s *State) has(model string, batch int) bool {
-	return slices.ContainsFunc(s.Results, func(r Result) bool { return r.Model == model && r.Batch == batch })
+func (s *State) has(model string, batch, share int) bool {
+	return slices.ContainsFunc(s.Results, func(r Result) bool { return r.Model == model && r.Batch == batch && cmp.Or(r.Share, 100) == share })
 }
 
 func (s *State) measure(ctx context.Context, r Runner, m Model, o Options) (err error) {
@@ -118,7 +125,7 @@ func (s *State) measure(ctx context.Context, r Runner, m Model, o Options) (err 
 	}
 	defer func() { err = errors.Join(err, r.Unload(context.WithoutCancel(ctx), m)) }()
 	for _, batch := range m.Batches {
-		if s.has(m.Name, batch) {
+		if s.has(m.Name, batch, o.share()) {
 			continue
 		}
 		one, err := series(ctx, r, m, batch, o)
@@ -172,7 +179,7 @@ func series(ctx context.Context, r Runner, m Model, batch int, o Options) (Resul
 	}
 	slices.Sort(all)
 	value := all[min(int(o.Quantile*float64(len(all))), len(all)-1)]
-	return Result{Model: m.Name, Batch: batch, Seconds: value, Spread: all[len(all)/2] / max(all[0], 1e-9), Runs: len(all)}, nil
+	return Result{Model: m.Name, Batch: batch, Share: o.share(), Seconds: value, Spread: all[len(all)/2] / max(all[0], 1e-9), Runs: len(all)}, nil
 }
 
 func (s *State) read(path string) error {

@@ -46,6 +46,8 @@ type API interface {
 	Release(ctx context.Context, r api.ReleaseRequest) (api.ReleaseResult, error)
 	// Measure times generated batches on servers that others run.
 	Measure(ctx context.Context, r api.MeasureRequest) ([]api.Measured, error)
+	// Calibrate measures in a scratch partition; progress is called as it goes on.
+	Calibrate(ctx context.Context, r api.CalibrateRequest, progress func(api.CalibrateProgress)) (api.Calibrated, error)
 	// Snapshot is what a policy would see now: a policy.Snapshot as JSON with the
 	// names of policy.proto.
 	Snapshot(ctx context.Context) (json.RawMessage, error)
@@ -96,6 +98,7 @@ func NewHandler(conch API, logger *slog.Logger) http.Handler {
 	mux.HandleFunc("POST /v1/repository/rollback", order(s, conch.Rollback))
 	mux.HandleFunc("POST /v1/release", order(s, conch.Release))
 	mux.HandleFunc("POST /v1/measure", order(s, conch.Measure))
+	mux.HandleFunc("POST /v1/calibrate", s.calibrate)
 	mux.HandleFunc("GET /v1/snapshot", answer(s, func(r *http.Request) (json.RawMessage, error) { return conch.Snapshot(r.Context()) }))
 	mux.HandleFunc("GET /v1/trace", s.trace)
 	mux.HandleFunc("GET /v1/events", s.events)

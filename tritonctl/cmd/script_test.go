@@ -288,6 +288,18 @@ func (w *world) Measure(_ context.Context, r api.MeasureRequest) ([]api.Measured
 	}, nil
 }
 
+// Calibrate measures counter, and micro-models on an A100.
+func (w *world) Calibrate(_ context.Context, r api.CalibrateRequest, progress func(api.CalibrateProgress)) (api.Calibrated, error) {
+	progress(api.CalibrateProgress{Share: 100, All: 61, What: "conv_64_32_3_1"})
+	switch {
+	case r.Disturbance > .5:
+		return api.Calibrated{}, &api.Error{Code: api.CodeRefused, Message: "calibration refused: a disturbance of 0.9: it is above 0 and at most 0.5"}
+	case r.Model != "":
+		return api.Calibrated{GPUType: "A100", Shares: []api.CalibratedShare{{ThreadPercentage: 50, Batches: []api.MeasuredBatch{{Rows: 4, Seconds: .009, Repeats: 8}}}}}, nil
+	}
+	return api.Calibrated{GPUType: "A100", Server: "triton 2.51", Measurements: 180, Median: .06, P90: .2, Bundle: json.RawMessage(`{"version":1}`)}, nil
+}
+
 // Snapshot is counter alone, with a measured profile, at rate requests per second.
 func (w *world) Snapshot(context.Context) (json.RawMessage, error) {
 	return json.RawMessage(`{"revision":"3","models":[{"name":"counter","slo_us":"25000","max_batch_size":32,"batchable":true,"rate":300,"row_rate":300,"burstiness":1}],

@@ -61,13 +61,17 @@ type File interface {
 // Book holds estimates by model content and place. Its methods are safe for concurrent use.
 type Book struct {
 	options Options
-	// devices by type and runtime; they belong to Run.
+	// devices by type and runtime, as of an epoch; they belong to Run.
 	devices map[[2]string]estimator.Device
+	asOf    uint64
 
-	mu     sync.Mutex
-	known  map[key]*Estimate
-	wanted []*repo.Model
-	places []Place
+	mu    sync.Mutex
+	known map[key]*Estimate
+	// bundles, those that win first; epoch counts their changes.
+	bundles []*estimator.Bundle
+	epoch   uint64
+	wanted  []*repo.Model
+	places  []Place
 	// wake tells Run that something is wanted.
 	wake chan struct{}
 }
@@ -76,7 +80,7 @@ type key struct{ digest, place string }
 
 // New makes an empty book.
 func New(o Options) *Book {
-	return &Book{options: o, known: map[key]*Estimate{}, devices: map[[2]string]estimator.Device{}, wake: make(chan struct{}, 1)}
+	return &Book{options: o, bundles: o.Bundles, known: map[key]*Estimate{}, devices: map[[2]string]estimator.Device{}, wake: make(chan struct{}, 1)}
 }
 
 // Want says which models there are, and where they may run; estimates of others are forgotten. It does not wait.
@@ -94,6 +98,20 @@ func (b *Book) Want(models []*repo.Model, places []Place) {
 	}
 	b.known = kept
 	b.mu.Unlock()
+	b.prod()
+}
+
+// Calibrated takes a bundle, which wins over what was known of its device, and forgets what was estimated without it.
+func (b *Book) Calibrated(bundle *estimator.Bundle) {
+	b.mu.Lock()
+	b.bundles = append([]*estimator.Bundle{bundle}, b.bundles...)
+	clear(b.known)
+	b.epoch++
+	b.mu.Unlock()
+	b.prod()
+}
+
+func (b *Book) prod() {
 	select {
 	case b.wake <- struct{}{}:
 	default:
@@ -150,12 +168,21 @@ func (b *Book) Run(ctx context.Context, found func(*Estimate), done func(all []*
 			}
 			continue
 		}
+		b.mu.Lock()
+		epoch := b.epoch
+		b.mu.Unlock()
 		began := b.options.Now()
 		e := b.estimate(m, p)
 		took := b.options.Now().Sub(began)
 		b.mu.Lock()
-		b.known[key{m.Digest, p.Type}] = e
+		stale := epoch != b.epoch
+		if !stale {
+			b.known[key{m.Digest, p.Type}] = e
+		}
 		b.mu.Unlock()
+		if stale {
+			continue // a device is another by now
+		}
 		fresh = append(fresh, e)
 		found(e)
 		select {
@@ -229,12 +256,13 @@ func (b *Book) work(m *repo.Model, p Place) (e *estimator.Estimate, err error) {
 		return nil, errors.New("an ensemble executes nothing itself; its members are estimated")
 	case !ok:
 		return nil, fmt.Errorf("version %s has no %s", directory, what.File)
-	case what.Assumption != "" && p.Emulated:
-		return nil, fmt.Errorf("an emulated %s does not say how fast a python model runs", p.Type)
 	}
 	device, err := b.device(p.Type, what.Runtime)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case what.Assumption != "" && p.Emulated && !b.bundled(p.Type):
+		return nil, fmt.Errorf("an emulated %s does not say how fast a python model runs", p.Type)
 	}
 	content, err := b.options.Open(file)
 	if err != nil {
@@ -259,18 +287,32 @@ func (b *Book) work(m *repo.Model, p Place) (e *estimator.Estimate, err error) {
 // device is a calibrated one of that name, else that of the data sheet. Run alone calls it.
 func (b *Book) device(gpuType, runtime string) (estimator.Device, error) {
 	name := [2]string{gpuType, runtime}
+	b.mu.Lock()
+	bundles, epoch := b.bundles, b.epoch
+	b.mu.Unlock()
+	if epoch != b.asOf {
+		clear(b.devices)
+		b.asOf = epoch
+	}
 	if d, ok := b.devices[name]; ok {
 		return d, nil
 	}
-	d, err := b.newDevice(gpuType, runtime)
+	d, err := newDevice(bundles, gpuType, runtime)
 	if err == nil {
 		b.devices[name] = d
 	}
 	return d, err
 }
 
-func (b *Book) newDevice(gpuType, runtime string) (estimator.Device, error) {
-	for _, one := range b.options.Bundles {
+// bundled reports whether what is called gpuType here was measured.
+func (b *Book) bundled(gpuType string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.bundles, func(one *estimator.Bundle) bool { return one.Sheet.Is(gpuType) })
+}
+
+func newDevice(bundles []*estimator.Bundle, gpuType, runtime string) (estimator.Device, error) {
+	for _, one := range bundles {
 		if one.Sheet.Is(gpuType) {
 			return one.Device()
 		}

@@ -152,10 +152,19 @@ func TestABundleIsADevice(t *testing.T) {
 	require.Len(t, b.Grids(m), 2)
 	require.InEpsilon(t, 4*1.78e6, b.Memory(m).Parameters, .02)
 
+	python := model("python", "1/model.py", "1/model.onnx")
+	python.Files[1].Size = int64(len(graph))
+	require.NotNil(t, estimated(t, b, python, estimates.Place{Type: "epyc", Emulated: true})[0].Estimate, "it was measured: nothing about it is emulated")
+
+	estimated(t, b, m, estimates.Place{Type: "epyc"})
+	s.opened = 2
 	more := estimated(t, b, m, estimates.Place{Type: "epyc"}, estimates.Place{Type: "L4"})
 	require.Len(t, more, 1)
 	require.Equal(t, 3, s.opened, "what is known is not estimated again")
 	require.Nil(t, b.Of(m, "T4"), "a type that is gone is forgotten")
+
+	b.Calibrated(bundle)
+	require.Nil(t, b.Of(m, "L4"), "what was estimated before the measurement is estimated anew")
 }
 
 func observed(e *estimates.Estimate, factor float64, executions uint64) *policy.Profile {

@@ -31,6 +31,8 @@ const (
 	VariantWanted api.EventKind = "variant_wanted"
 	// ModelsEstimated: models of the repository were estimated from their graphs.
 	ModelsEstimated api.EventKind = "models_estimated"
+	// DeviceCalibrated: a type of device was measured, and estimates are made with the result.
+	DeviceCalibrated api.EventKind = "device_calibrated"
 	// EstimateOff: a model takes more, or less, than its estimate and the estimate's bound.
 	EstimateOff api.EventKind = "estimate_off"
 	// Merging is a step of making a merge group; Merged: it was made and verified; MergeFailed: it cannot be, or is not what its members are.

@@ -1,0 +1,133 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/conch-serving/conch/estimator"
+	"github.com/conch-serving/conch/estimator/calibrate"
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
+	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/apply/warmup"
+	"github.com/conch-serving/conch/sidecar/calibration"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/observe"
+)
+
+// newCalibration makes what executes orders to measure, with a driver of its own where conch starts servers. Bundles of earlier orders are the book's.
+func (s *server) newCalibration(ctx context.Context, node *policy.Node, store *repo.Store, scratch driver.Driver, recorder *observe.Recorder) ([]*estimator.Bundle, error) {
+	var bundles []*estimator.Bundle
+	var err error
+	s.calibration, bundles, err = calibration.New(ctx, calibration.Options{
+		Driver: scratch, Dir: filepath.Join(s.config.State, "calibration"), Nodes: []*policy.Node{node}, Clock: machineClock{},
+		Busy: func(gpu string) float64 {
+			busy := 0.0
+			for _, g := range s.control.GPUs() {
+				for _, p := range g.Partitions {
+					if g.ID == gpu {
+						busy += p.BusyShare * float64(p.ThreadPercentage) / 100
+					}
+				}
+			}
+			return busy
+		},
+		Used: func(model string) bool { return recorder.Rates(model, time.Now()).Window > 0 },
+		Stage: func(ctx context.Context, model, dir string) (*tritonpb.ModelConfig, error) {
+			files, err := store.Current()
+			if err != nil {
+				return nil, err
+			}
+			m := files.Model(model)
+			if m == nil {
+				return nil, fmt.Errorf("%w: no model is called %q in the repository", calibration.ErrRefused, model)
+			}
+			if err := m.Err(); err != nil {
+				return nil, err
+			}
+			return m.Config, store.Stage(ctx, files.ID, []string{model}, dir)
+		},
+		Found: func(b *estimator.Bundle) { s.control.Calibrated(b) },
+		Calibrated: func(model, gpuType string, share uint32, batches []warmup.Timed) {
+			var samples []observe.Sample
+			for _, b := range batches {
+				samples = append(samples, observe.Sample{Rows: b.Rows, Duration: b.Duration})
+			}
+			recorder.Calibrated(model, gpuType, share, samples)
+		},
+	})
+	return bundles, err
+}
+
+// scratchDriver starts the servers of scratch partitions; nil where conch starts none.
+func (s *server) scratchDriver(o driver.ProcessOptions) (driver.Driver, error) {
+	if s.config.Driver.Kind != config.DriverProcess {
+		return nil, nil
+	}
+	// Nobody takes over a scratch server.
+	o.Dir, o.OrphanGrace, o.Logger = filepath.Join(s.config.State, "calibration", "servers"), time.Second, s.log.With("part", "calibration")
+	d, err := driver.NewProcesses(o)
+	if err != nil {
+		return nil, err
+	}
+	s.later(d.Close)
+	return d, nil
+}
+
+// Calibrate implements admin.API.
+func (d doors) Calibrate(ctx context.Context, r api.CalibrateRequest, progress func(api.CalibrateProgress)) (api.Calibrated, error) {
+	o := calibration.Order{
+		GPUType: r.GPUType, Shares: r.Shares, Disturbance: r.Disturbance, Limit: time.Duration(r.LimitSeconds * float64(time.Second)), Python: r.Python,
+	}
+	tell := func(p calibration.Progress) {
+		progress(api.CalibrateProgress{Share: p.Share, Done: p.Done, All: p.All, What: p.What})
+	}
+	out := api.Calibrated{GPUType: r.GPUType}
+	if r.Model != "" {
+		shares, err := d.s.calibration.Model(ctx, r.Model, o, tell)
+		for _, s := range shares {
+			one := api.CalibratedShare{ThreadPercentage: s.Percentage}
+			for _, b := range s.Batches {
+				one.Batches = append(one.Batches, api.MeasuredBatch{Rows: b.Rows, Seconds: b.Duration.Seconds(), Repeats: b.Repeats})
+			}
+			out.Shares = append(out.Shares, one)
+		}
+		return out, calibrationError(err)
+	}
+	b, err := d.s.calibration.Device(ctx, o, tell)
+	if err != nil {
+		return out, calibrationError(err)
+	}
+	out.GPUType, out.Server, out.Measurements, out.Median, out.P90 = b.Sheet.Name, b.Server, b.Measurements+b.Shares, b.Median, b.P90
+	out.Bundle, err = json.Marshal(b)
+	return out, err
+}
+
+func calibrationError(err error) error {
+	switch {
+	case errors.Is(err, calibration.ErrRefused):
+		return &api.Error{Code: api.CodeRefused, Message: err.Error()}
+	case errors.Is(err, calibrate.ErrTimeIsUp), errors.Is(err, calibration.ErrTimeIsUp), errors.Is(err, calibration.ErrInUse):
+		return &api.Error{Code: api.CodeUnavailable, Message: err.Error()}
+	}
+	return err
+}
+
+// machineClock is this machine's time.
+type machineClock struct{}
+
+func (machineClock) Now() time.Time { return time.Now() }
+
+func (machineClock) Sleep(ctx context.Context, d time.Duration) error {
+	sleep(ctx, d)
+	return ctx.Err()
+}
