@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/status"
+
 	"github.com/conch-serving/conch/internal/reuseport"
 	"github.com/conch-serving/conch/sidecar/admin"
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -35,6 +37,27 @@ const (
 type doors struct {
 	admin.API
 	s *server
+}
+
+// OrderModel implements admin.API: where the placement is up to the servers, so is the
+// model.
+func (d doors) OrderModel(ctx context.Context, r api.ModelRequest) (api.Model, error) {
+	if d.s.servers == nil || !d.s.control.Given() {
+		return d.API.OrderModel(ctx, r)
+	}
+	servers := attachedLoader{nil, d.s.control, d.s.servers.driver}
+	order := func() error { return servers.Load(ctx, r.Model, nil) }
+	if r.Unload {
+		order = func() error { return servers.Unload(ctx, r.Model, nil) }
+	}
+	if err := order(); err != nil {
+		return api.Model{}, &api.Error{Code: api.CodeRefused, Message: "the servers: " + status.Convert(err).Message()}
+	}
+	m, err := d.API.Model(ctx, r.Model)
+	if err != nil && r.Unload {
+		return api.Model{Name: r.Model, State: api.ModelUnloaded}, nil // the servers no longer have it
+	}
+	return m, err
 }
 
 // Ready implements admin.API.

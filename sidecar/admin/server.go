@@ -30,6 +30,12 @@ type API interface {
 	Partitions(ctx context.Context) ([]api.Partition, error)
 	Partition(ctx context.Context, id string) (api.Partition, error)
 	GPUAdvice(ctx context.Context) (api.GPUAdvice, error)
+	Cordon(ctx context.Context, r api.CordonRequest) (api.CordonResult, error)
+	Restart(ctx context.Context, r api.RestartRequest) (api.Partition, error)
+	// LogFile is where the output of a partition's server is.
+	LogFile(ctx context.Context, partition string) (string, error)
+	// OrderModel loads or unloads a model.
+	OrderModel(ctx context.Context, r api.ModelRequest) (api.Model, error)
 	Plan(ctx context.Context) (api.Plan, error)
 	Diff(ctx context.Context, r api.DiffRequest) (api.Diff, error)
 	// History lists the plans that served, newest first.
@@ -37,8 +43,10 @@ type API interface {
 	Pin(ctx context.Context, r api.PinRequest) (api.Plan, error)
 	Apply(ctx context.Context, r api.ApplyRequest) (api.ApplyResult, error)
 	Explain(ctx context.Context, model string) (api.Explanation, error)
-	Policies(ctx context.Context) ([]api.Policy, error)
-	Policy(ctx context.Context, name string) (api.Policy, error)
+	// Policies lists those there are. Only with describe are processes started to ask
+	// what they are, those in use excepted.
+	Policies(ctx context.Context, describe bool) ([]api.Policy, error)
+	Policy(ctx context.Context, name string, describe bool) (api.Policy, error)
 	UsePolicy(ctx context.Context, r api.UsePolicyRequest) (api.Policy, error)
 	Revisions(ctx context.Context) ([]api.RepositoryRevision, error)
 	Import(ctx context.Context, r api.ImportRequest) (api.RepositoryRevision, error)
@@ -77,6 +85,10 @@ func NewHandler(conch API, logger *slog.Logger) http.Handler {
 	mux.HandleFunc("GET /v1/partitions/{partition}", answer(s, func(r *http.Request) (api.Partition, error) {
 		return conch.Partition(r.Context(), r.PathValue("partition"))
 	}))
+	mux.HandleFunc("GET /v1/partitions/{partition}/log", s.logs)
+	mux.HandleFunc("POST /v1/partitions/restart", order(s, conch.Restart))
+	mux.HandleFunc("POST /v1/gpus/cordon", order(s, conch.Cordon))
+	mux.HandleFunc("POST /v1/models/order", order(s, conch.OrderModel))
 	mux.HandleFunc("GET /v1/gpus/advice", answer(s, func(r *http.Request) (api.GPUAdvice, error) { return conch.GPUAdvice(r.Context()) }))
 	mux.HandleFunc("GET /v1/plan", answer(s, func(r *http.Request) (api.Plan, error) { return conch.Plan(r.Context()) }))
 	mux.HandleFunc("POST /v1/plan/diff", order(s, conch.Diff))
@@ -86,9 +98,9 @@ func NewHandler(conch API, logger *slog.Logger) http.Handler {
 	mux.HandleFunc("GET /v1/plan/explain/{model}", answer(s, func(r *http.Request) (api.Explanation, error) {
 		return conch.Explain(r.Context(), r.PathValue("model"))
 	}))
-	mux.HandleFunc("GET /v1/policies", answer(s, func(r *http.Request) ([]api.Policy, error) { return conch.Policies(r.Context()) }))
+	mux.HandleFunc("GET /v1/policies", answer(s, func(r *http.Request) ([]api.Policy, error) { return conch.Policies(r.Context(), describes(r)) }))
 	mux.HandleFunc("GET /v1/policies/{policy}", answer(s, func(r *http.Request) (api.Policy, error) {
-		return conch.Policy(r.Context(), r.PathValue("policy"))
+		return conch.Policy(r.Context(), r.PathValue("policy"), describes(r))
 	}))
 	mux.HandleFunc("PUT /v1/policy", order(s, conch.UsePolicy))
 	mux.HandleFunc("GET /v1/repository/revisions", answer(s, func(r *http.Request) ([]api.RepositoryRevision, error) {
@@ -107,6 +119,10 @@ func NewHandler(conch API, logger *slog.Logger) http.Handler {
 	})
 	return mux
 }
+
+// describes reports whether policies are to be asked what they are; ?describe=false is
+// for completion in a shell, which must start nothing.
+func describes(r *http.Request) bool { return r.URL.Query().Get("describe") != "false" }
 
 type server struct {
 	conch API

@@ -13,7 +13,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
@@ -35,6 +37,12 @@ type Control interface {
 	Partitions() []api.Partition
 	Partition(id string) (api.Partition, error)
 	GPUAdvice() control.GPUAdvice
+	// Cordon gives what leaving the GPU changes or changed; nil where nothing leaves.
+	Cordon(context.Context, api.CordonRequest) (*control.Proposal, error)
+	Restart(context.Context, api.RestartRequest) (api.Partition, error)
+	LogFile(partition string) (string, error)
+	Load(ctx context.Context, o repo.Order, author string) error
+	Unload(ctx context.Context, model, author string, dependents bool) error
 	// CurrentPlan is the plan that serves.
 	CurrentPlan() control.Plan
 	// Propose says what a plan would change; it changes nothing.
@@ -43,8 +51,8 @@ type Control interface {
 	Pin(context.Context, api.PinRequest) (control.Plan, error)
 	Apply(context.Context, api.ApplyRequest) (*control.Applied, error)
 	Explain(ctx context.Context, model string) (*plan.Explanation, error)
-	Policies(context.Context) ([]api.Policy, error)
-	Policy(ctx context.Context, name string) (api.Policy, error)
+	Policies(ctx context.Context, describe bool) ([]api.Policy, error)
+	Policy(ctx context.Context, name string, describe bool) (api.Policy, error)
 	UsePolicy(context.Context, api.UsePolicyRequest) (api.Policy, error)
 	Revisions(context.Context) ([]api.RepositoryRevision, error)
 	Import(context.Context, api.ImportRequest) (api.RepositoryRevision, error)
@@ -157,13 +165,13 @@ func (v view) Explain(ctx context.Context, name string) (api.Explanation, error)
 	return api.Explanation{Model: e.Model, Text: e.Text(), Detail: detail}, nil
 }
 
-func (v view) Policies(ctx context.Context) ([]api.Policy, error) {
-	policies, err := v.control.Policies(ctx)
+func (v view) Policies(ctx context.Context, describe bool) ([]api.Policy, error) {
+	policies, err := v.control.Policies(ctx, describe)
 	return orEmpty(policies), coded(err)
 }
 
-func (v view) Policy(ctx context.Context, name string) (api.Policy, error) {
-	p, err := v.control.Policy(ctx, name)
+func (v view) Policy(ctx context.Context, name string, describe bool) (api.Policy, error) {
+	p, err := v.control.Policy(ctx, name, describe)
 	return p, coded(err)
 }
 
@@ -202,6 +210,7 @@ func coded(err error) error {
 	}
 	out := &api.Error{Code: api.CodeInternal, Message: err.Error()}
 	var violations plan.Violations
+	var load *driver.LoadError
 	switch {
 	case errors.As(err, &violations):
 		out.Code, out.Violations = api.CodeRefused, violationsOf(violations)
@@ -215,6 +224,8 @@ func coded(err error) error {
 		out.Code = api.CodeRefused
 	case errors.Is(err, control.ErrUnavailable):
 		out.Code = api.CodeUnavailable
+	case errors.As(err, &load):
+		out.Code = api.CodeRefused // by the server
 	}
 	return out
 }

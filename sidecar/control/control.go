@@ -37,6 +37,7 @@ type Reconciler interface {
 	Set(ctx context.Context, d apply.Desired, ifGeneration uint64) (uint64, error)
 	Settle(ctx context.Context, generation uint64, models ...string) error
 	Retry(models ...string)
+	Restart(partition, reason string) error
 	Observed() apply.Observed
 }
 
@@ -197,6 +198,8 @@ type Control struct {
 	holding  string
 	proposed *policy.Plan
 
+	// logs are the files of the partitions' last servers.
+	logs map[string]string
 	// shown are the conditions of the last look.
 	shown conditions.All
 	// moved says why attached servers are to be followed; empty where they are.
@@ -232,7 +235,7 @@ func New(o Options) (*Control, error) {
 		nodes: o.Nodes, repository: o.Repository, attached: o.Attached, requests: o.Requests, recorder: o.Recorder, evaluator: o.Evaluator, metrics: o.Metrics, db: o.DB,
 		clock: o.Clock, log: o.Logger, version: o.Version, config: o.Config,
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, starting: "not started yet",
+		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, logs: map[string]string{}, starting: "not started yet",
 		loadedAt: map[string]time.Time{}, began: o.Clock.Now(), demand: demand{refused: map[string]refused{}},
 		wanted: map[string]time.Time{}, said: o.Config, remarks: map[string]bool{}, estimates: o.Estimates, groups: o.Groups,
 	}

@@ -141,6 +141,8 @@ type reconciler struct {
 	err     error
 	resume  *apply.Desired
 	down    map[string]bool
+	// restarted are the orders to start a server anew.
+	restarted []string
 	// refuse are models that fail to load, by the digest of their files.
 	refuse map[string]string
 	// slow is how long the servers take to come to what is desired.
@@ -175,6 +177,13 @@ func (a *reconciler) Settle(ctx context.Context, _ uint64, _ ...string) error {
 }
 
 func (a *reconciler) Retry(...string) {}
+
+func (a *reconciler) Restart(partition, reason string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.restarted = append(a.restarted, partition+": "+reason)
+	return a.err
+}
 
 func (a *reconciler) Observed() apply.Observed {
 	a.mu.Lock()

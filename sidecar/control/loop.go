@@ -52,6 +52,8 @@ type order struct {
 	wait bool
 	// planner proposes in place of the policy.
 	planner planner.Planner
+	// cordons are looked at in place of those that are declared.
+	cordons map[string]api.Cordon
 	// policy has the policy asked though the plan in force is pinned.
 	policy bool
 	// model is the one that the order is about: a plan without it is no answer, and
@@ -71,6 +73,9 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 	// 1. observe
 	in := c.intent()
 	in.asked = o.model
+	if o.cordons != nil {
+		in.cordons = o.cordons
+	}
 	snapshot := c.observe(in)
 	proposal := &Proposal{FromRevision: from.Revision, Snapshot: snapshot}
 
@@ -179,6 +184,12 @@ func (c *Control) planner(in intent, o order) planner.Planner {
 		who = o.planner
 	case pin != nil && !o.policy && from.Revision > 0:
 		who = planner.Staying{Before: from.Plan.Plan, Why: fmt.Sprintf("plan %d is pinned by %s and has no place for it; tritonctl plan unpin", from.Revision, pin.Author)}
+	default:
+		cordoned := map[string]bool{}
+		for gpu := range in.cordons {
+			cordoned[gpu] = true
+		}
+		who = planner.Cordoning{Planner: who, GPUs: cordoned, Current: from.Plan.Plan}
 	}
 	return c.operator(in).Obeying(who)
 }

@@ -147,11 +147,11 @@ func TestUsePolicy(t *testing.T) {
 			require.ErrorIs(t, got, want)
 			require.ErrorIs(t, got, err)
 		}
-		all, err := r.Policies(t.Context())
+		all, err := r.Policies(t.Context(), true)
 		require.NoError(t, err)
 		require.Len(t, all, 2)
 		require.Contains(t, all[1].LastError, "did not start", "a policy that cannot be described is listed with the reason")
-		_, err = r.Policy(t.Context(), "fourth")
+		_, err = r.Policy(t.Context(), "fourth", true)
 		require.ErrorIs(t, err, control.ErrNotFound)
 	})
 }

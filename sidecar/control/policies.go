@@ -20,24 +20,24 @@ import (
 )
 
 // Policies lists the policies that could be used, those in use with their
-// state.
-func (c *Control) Policies(ctx context.Context) ([]api.Policy, error) {
+// state. Only with describe is a process started to ask the others what they are.
+func (c *Control) Policies(ctx context.Context, describe bool) ([]api.Policy, error) {
 	known, err := c.policies.List(ctx)
 	if err != nil && len(known) == 0 {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	var all []api.Policy
 	for _, k := range known {
-		all = append(all, c.describe(ctx, k))
+		all = append(all, c.describe(ctx, k, describe))
 	}
 	return all, nil
 }
 
 // Policy describes one of them.
-func (c *Control) Policy(ctx context.Context, name string) (api.Policy, error) {
+func (c *Control) Policy(ctx context.Context, name string, describe bool) (api.Policy, error) {
 	known, err := c.policies.List(ctx)
 	if i := slices.IndexFunc(known, func(k policyhost.Known) bool { return k.Name == name }); i >= 0 {
-		return c.describe(ctx, known[i]), nil
+		return c.describe(ctx, known[i], describe), nil
 	}
 	if err != nil {
 		return api.Policy{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -45,14 +45,14 @@ func (c *Control) Policy(ctx context.Context, name string) (api.Policy, error) {
 	return api.Policy{}, fmt.Errorf("%w: no policy is called %q", ErrNotFound, name)
 }
 
-func (c *Control) describe(ctx context.Context, k policyhost.Known) api.Policy {
+func (c *Control) describe(ctx context.Context, k policyhost.Known, ask bool) api.Policy {
 	p := api.Policy{Name: k.Name, Builtin: k.Builtin, InUse: k.InUse}
 	var description *policy.Description
 	var parameters map[string]string
 	if k.InUse {
 		s := c.policies.Status()
 		description, parameters, p.State, p.LastError = s.Description, s.Parameters, string(s.State), s.LastError
-	} else {
+	} else if ask {
 		var err error
 		if description, err = c.policies.Describe(ctx, policyhost.Ref{Name: k.Name}); err != nil {
 			p.LastError = err.Error()
@@ -77,7 +77,7 @@ func (c *Control) UsePolicy(ctx context.Context, r api.UsePolicyRequest) (api.Po
 		return api.Policy{}, err
 	}
 	c.ordered("policy " + r.Name + " came into use")
-	return c.Policy(ctx, r.Name)
+	return c.Policy(ctx, r.Name, true)
 }
 
 // choose swaps the policy by an operator's order.

@@ -247,6 +247,14 @@ func (c *Control) countPartitions() {
 	}
 	c.metrics.Partitions(up)
 	v := c.view()
+	c.mu.Lock()
+	for id, s := range v.states {
+		if s.Log != "" {
+			c.logs[id] = s.Log
+		}
+	}
+	maps.DeleteFunc(c.logs, func(id, _ string) bool { _, wanted := v.states[id]; return !wanted })
+	c.mu.Unlock()
 	var all []observe.Condition
 	for subject, list := range v.conditions {
 		for _, one := range list {

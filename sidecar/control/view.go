@@ -272,6 +272,9 @@ func (c *Control) GPUs() []api.GPU {
 				ID: g.GetId(), Node: n.GetName(), Type: g.GetType(), MemoryBytes: g.GetMemoryBytes(),
 				Emulated: g.GetEmulated(), SharesEnforced: g.GetSharesEnforced(), Partitions: []api.Partition{},
 			}
+			if cordon, cordoned := v.cordons[g.GetId()]; cordoned {
+				one.Cordon = &cordon
+			}
 			for _, p := range v.serving.GetPartitions() {
 				if p.GPU() == g.GetId() && (p.GetNode() == n.GetName() || p.GetNode() == "") {
 					one.Partitions = append(one.Partitions, v.partition(p))

@@ -13,6 +13,7 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
@@ -28,6 +29,34 @@ type intent struct {
 	passThrough string
 	// asked is the model that an order is about.
 	asked string
+	// cordons are GPUs that take nothing new, by id.
+	cordons map[string]api.Cordon
+}
+
+// nodes are the machines as plans may use them: a GPU that is drained, or cordoned and
+// empty, is unavailable.
+func (in intent) nodes(all []*policy.Node, current *policy.Plan) []*policy.Node {
+	if len(in.cordons) == 0 {
+		return all
+	}
+	used := map[string]bool{}
+	for _, p := range current.GetPartitions() {
+		used[p.GPU()] = true
+	}
+	out := make([]*policy.Node, len(all))
+	for i, n := range all {
+		out[i] = proto.CloneOf(n)
+		for _, g := range out[i].GetGpus() {
+			cordon, cordoned := in.cordons[g.GetId()]
+			switch {
+			case cordoned && cordon.Drain:
+				g.Unavailable, g.UnavailableReason = true, planner.Drained
+			case cordoned && !used[g.GetId()]:
+				g.Unavailable, g.UnavailableReason = true, planner.Cordoned
+			}
+		}
+	}
+	return out
 }
 
 // out says why a model is not planned for; empty if it is.
@@ -54,7 +83,7 @@ func (c *Control) intent() intent {
 	defer c.mu.Unlock()
 	return intent{
 		config: c.config, files: c.files,
-		given: c.attached != nil && !c.placing,
+		given: c.attached != nil && !c.placing, cordons: c.orders.Declared().Cordons,
 	}
 }
 
@@ -74,7 +103,7 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 	settings := in.config
 	w := observe.World{
 		Revision: revision, Seed: settings.Seed, Budget: settings.Policy.Deadline.Std(), Objective: snapshot.Objective(settings.Objective),
-		Nodes: c.nodes, Current: s.Plan.Plan, Parameters: c.policies.Status().Parameters,
+		Nodes: in.nodes(c.nodes, s.Plan.Plan), Current: s.Plan.Plan, Parameters: c.policies.Status().Parameters,
 		ChangeCost:  snapshot.ChangeCost(settings.Driver.Kind, loads, starts),
 		Constraints: snapshot.Constraints(settings.Models),
 		Queued: func(model string) int {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/conch-serving/conch/tritonctl/cmd/estimate"
 	"github.com/conch-serving/conch/tritonctl/cmd/events"
 	"github.com/conch-serving/conch/tritonctl/cmd/gpu"
+	"github.com/conch-serving/conch/tritonctl/cmd/logs"
 	"github.com/conch-serving/conch/tritonctl/cmd/merge"
 	"github.com/conch-serving/conch/tritonctl/cmd/model"
 	"github.com/conch-serving/conch/tritonctl/cmd/partition"
@@ -48,6 +50,9 @@ const (
 
 // New builds the command tree.
 func New(f *factory.Factory) *cobra.Command {
+	if f.Now == nil {
+		f.Now = time.Now
+	}
 	root := &cobra.Command{
 		Use:   "tritonctl",
 		Short: "Show and steer a running conch",
@@ -76,7 +81,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
 	root.PersistentFlags().BoolVarP(&f.Yes, "yes", "y", false, "confirm beforehand what disturbs requests or changes what serves")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats(), cobra.ShellCompDirectiveNoFileComp))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", factory.ErrUsage, err) })
-	root.AddCommand(repo.New(f), model.New(f), partition.New(f), plan.New(f), policy.New(f), gpu.New(f), release.New(f), events.New(f), version.New(f),
+	root.AddCommand(repo.New(f), model.New(f), partition.New(f), plan.New(f), policy.New(f), gpu.New(f), release.New(f), events.New(f), logs.New(f), version.New(f),
 		simulate.New(f), record.New(f), replay.New(f), advise.New(f), estimate.New(f), calibrate.New(f), merge.New(f))
 	root.SetIn(f.In)
 	root.SetOut(f.Out)

@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 		"tritonctl": func() {
 			f := factory.New()
 			f.Author = "ada"
+			f.Now = func() time.Time { return at(59) }
 			f.Open = func(path string) error {
 				_, err := fmt.Println("opened", path)
 				return err
@@ -56,7 +57,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			server := &http.Server{Handler: admin.NewHandler(&world{revision: 7}, slog.New(slog.DiscardHandler))}
+			server := &http.Server{Handler: admin.NewHandler(&world{revision: 7, logs: e.WorkDir}, slog.New(slog.DiscardHandler))}
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -82,6 +83,8 @@ type world struct {
 	revision uint64
 	applied  bool
 	pin      *api.Pin
+	cordon   *api.Cordon
+	logs     string // directory of the servers' logs
 }
 
 func at(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
@@ -128,7 +131,7 @@ func conditions(holds api.ConditionType, message string) []api.Condition {
 
 func (w *world) GPUs(ctx context.Context) ([]api.GPU, error) {
 	partitions, err := w.Partitions(ctx)
-	return []api.GPU{{ID: "gpu0", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Partitions: partitions[:1]}, {ID: "gpu1", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Partitions: partitions[1:2]}}, err
+	return []api.GPU{{ID: "gpu0", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Cordon: w.cordon, Partitions: partitions[:1]}, {ID: "gpu1", Type: "A100", MemoryBytes: 80 << 30, Emulated: true, Partitions: partitions[1:2]}}, err
 }
 
 func (w *world) Partitions(context.Context) ([]api.Partition, error) {
@@ -153,6 +156,41 @@ func (w *world) Partition(ctx context.Context, id string) (api.Partition, error)
 		}
 	}
 	return api.Partition{}, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("not found: the serving plan has no partition %q; tritonctl partition ls shows those there are", id)}
+}
+
+func (w *world) Cordon(ctx context.Context, r api.CordonRequest) (api.CordonResult, error) {
+	if r.GPU != "gpu0" {
+		return api.CordonResult{}, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("not found: no GPU is called %q; there are gpu0, gpu1", r.GPU)}
+	}
+	if !r.DryRun {
+		w.cordon = &api.Cordon{Drain: r.Drain, Author: r.Author, Reason: r.Reason, Since: at(6)}
+	}
+	if r.Undo {
+		w.cordon = nil
+	}
+	gpus, err := w.GPUs(ctx)
+	out := api.CordonResult{GPU: gpus[0]}
+	if r.Drain {
+		out.Diff = &api.Diff{FromRevision: w.revision, Text: "- gpu0: 100% of gpu0 (drain, then stop)\n    - counter\n"}
+	}
+	return out, err
+}
+
+func (w *world) Restart(ctx context.Context, r api.RestartRequest) (api.Partition, error) {
+	return w.Partition(ctx, r.Partition)
+}
+
+func (w *world) LogFile(ctx context.Context, partition string) (string, error) {
+	_, err := w.Partition(ctx, partition)
+	return filepath.Join(w.logs, partition+".log"), err
+}
+
+func (w *world) OrderModel(ctx context.Context, r api.ModelRequest) (api.Model, error) {
+	m, err := w.Model(ctx, r.Model)
+	if m.State = api.ModelReady; r.Unload {
+		m.State, m.StateReason = api.ModelUnloaded, "unloaded by order; load it to serve it again"
+	}
+	return m, err
 }
 
 func (w *world) GPUAdvice(context.Context) (api.GPUAdvice, error) {
@@ -236,11 +274,14 @@ func (w *world) Explain(_ context.Context, model string) (api.Explanation, error
 	return api.Explanation{Model: model, Text: model + " is not placed: 0/1 partitions: 1 memory\n"}, nil
 }
 
-func (w *world) Policies(context.Context) ([]api.Policy, error) {
+func (w *world) Policies(context.Context, bool) ([]api.Policy, error) {
 	return []api.Policy{{Name: "static", Builtin: true, InUse: true, Version: "1", State: "running", Summary: "What conch.yaml says."}}, nil
 }
 
-func (w *world) Policy(_ context.Context, name string) (api.Policy, error) {
+func (w *world) Policy(_ context.Context, name string, describe bool) (api.Policy, error) {
+	if name != "static" && !describe {
+		return api.Policy{Name: name}, nil // it would have to be started and asked
+	}
 	return api.Policy{Name: name, Version: "1", Summary: "What conch.yaml says.", Disciplines: []string{"adaptive", "flex"}, Parameters: []api.PolicyParameter{{Name: "discipline", Type: "string", Default: "adaptive", Value: "eager", Documentation: "How requests are dispatched.", Values: []string{"adaptive", "flex"}}}}, nil
 }
 
@@ -272,9 +313,10 @@ func (w *world) Rollback(_ context.Context, r api.RollbackRequest) (api.Reposito
 func (w *world) Events(_ context.Context, since uint64) ([]api.Event, error) {
 	events := []api.Event{
 		{ID: 1, Time: at(1), Kind: "started", Author: "conch", Message: "conch serves"},
-		{ID: 2, Time: at(2), Kind: "plan_applied", Author: "ada", Reason: "more load", Message: "plan 7 serves", Seconds: 1.25},
+		{ID: 2, Time: at(2), Kind: "plan_applied", Author: "ada", Reason: "more load", Message: "plan 7 serves", Seconds: 1.25, Fields: map[string]string{"diff": "+ gpu1: 100% of gpu1, rank 1\n    + counter, batch 8\n"}},
+		{ID: 3, Time: at(50), Kind: "degraded", Author: "conch", Message: "model bert: gpu1: no module named torch", Fields: map[string]string{"model": "bert"}},
 	}
-	return events[min(since, 2):], nil
+	return events[min(since, 3):], nil
 }
 
 // Measure is counter on a server of 5 ms a batch and 1 ms a row.

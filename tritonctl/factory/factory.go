@@ -45,6 +45,8 @@ type Factory struct {
 	Getenv func(string) string
 	// Open shows a file to the person, in their browser.
 	Open func(path string) error
+	// Now is the time.
+	Now func() time.Time
 	// Author is who orders changes, for the event log.
 	Author string
 
@@ -73,6 +75,7 @@ func New() *Factory {
 		ErrTerminal: term.IsTerminal(int(os.Stderr.Fd())),
 		InTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		Getenv:      os.Getenv,
+		Now:         time.Now,
 		Open:        func(path string) error { return exec.Command("xdg-open", path).Run() },
 		Author:      author,
 	}
@@ -159,7 +162,7 @@ func GPUNames(f *Factory) cobra.CompletionFunc {
 
 // PolicyNames completes the name of a policy.
 func PolicyNames(f *Factory) cobra.CompletionFunc {
-	return Complete(f, (*client.Client).Policies, func(p api.Policy) string { return p.Name })
+	return Complete(f, (*client.Client).KnownPolicies, func(p api.Policy) string { return p.Name })
 }
 
 // Progress tells a person at the terminal what a slow command waits for.

@@ -11,17 +11,17 @@ import (
 
 // PolicyParameters completes NAME=VALUE for the policy that is the command's
 // argument: the names of its parameters, and their values where the policy lists
-// them.
+// them. Completion starts no process, so only the policy in use has them to offer.
 func PolicyParameters(f *Factory) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, text string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		api, err := f.Client()
+		conch, err := f.Client()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		p, err := api.Policy(c.Context(), args[0])
+		p, err := conch.KnownPolicy(c.Context(), args[0])
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -105,13 +105,15 @@ type ProfilePoint struct {
 
 // GPU is a device with the partitions it is cut into.
 type GPU struct {
-	ID             string      `json:"id"`
-	Node           string      `json:"node"`
-	Type           string      `json:"type"`
-	MemoryBytes    uint64      `json:"memory_bytes"`
-	Emulated       bool        `json:"emulated"`
-	SharesEnforced bool        `json:"shares_enforced"`
-	Partitions     []Partition `json:"partitions"`
+	ID             string `json:"id"`
+	Node           string `json:"node"`
+	Type           string `json:"type"`
+	MemoryBytes    uint64 `json:"memory_bytes"`
+	Emulated       bool   `json:"emulated"`
+	SharesEnforced bool   `json:"shares_enforced"`
+	// Cordon is set while nothing new may come to it.
+	Cordon     *Cordon     `json:"cordon,omitempty"`
+	Partitions []Partition `json:"partitions"`
 }
 
 // Partition is a share of a GPU served by one Triton process.

@@ -97,6 +97,46 @@ func (c *Client) Partition(ctx context.Context, id string) (api.Partition, error
 	return get[api.Partition](ctx, c, "/v1/partitions/"+url.PathEscape(id))
 }
 
+// Cordon cordons or drains a GPU, or gives it back.
+func (c *Client) Cordon(ctx context.Context, r api.CordonRequest) (api.CordonResult, error) {
+	return post[api.CordonResult](ctx, c, http.MethodPost, "/v1/gpus/cordon", r)
+}
+
+// Restart starts a partition's server anew, and returns once it serves again.
+func (c *Client) Restart(ctx context.Context, r api.RestartRequest) (api.Partition, error) {
+	return post[api.Partition](ctx, c, http.MethodPost, "/v1/partitions/restart", r)
+}
+
+// OrderModel loads or unloads a model.
+func (c *Client) OrderModel(ctx context.Context, r api.ModelRequest) (api.Model, error) {
+	return post[api.Model](ctx, c, http.MethodPost, "/v1/models/order", r)
+}
+
+// Log writes the log of a partition's server to w: its last lines (fewer than 0: all
+// of the present file), and with follow what comes after, until ctx ends.
+func (c *Client) Log(ctx context.Context, partition string, lines int, follow bool, w io.Writer) error {
+	query := url.Values{}
+	if lines >= 0 {
+		query.Set("tail", strconv.Itoa(lines))
+	}
+	if follow {
+		query.Set("follow", "true")
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/v1/partitions/"+url.PathEscape(partition)+"/log?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	response, err := c.do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(w, response.Body); err != nil && (!follow || ctx.Err() == nil) {
+		return fmt.Errorf("log of %s from %s: %w", partition, c.address, err)
+	}
+	return nil
+}
+
 // GPUAdvice says whether the load of late wants more or fewer GPUs.
 func (c *Client) GPUAdvice(ctx context.Context) (api.GPUAdvice, error) {
 	return get[api.GPUAdvice](ctx, c, "/v1/gpus/advice")
@@ -141,6 +181,17 @@ func (c *Client) Policies(ctx context.Context) ([]api.Policy, error) {
 // Policy describes one policy with its parameters.
 func (c *Client) Policy(ctx context.Context, name string) (api.Policy, error) {
 	return get[api.Policy](ctx, c, "/v1/policies/"+url.PathEscape(name))
+}
+
+// KnownPolicies is Policies without starting any process: of those that are not in use
+// only the names are known.
+func (c *Client) KnownPolicies(ctx context.Context) ([]api.Policy, error) {
+	return get[[]api.Policy](ctx, c, "/v1/policies?describe=false")
+}
+
+// KnownPolicy is Policy without starting any process.
+func (c *Client) KnownPolicy(ctx context.Context, name string) (api.Policy, error) {
+	return get[api.Policy](ctx, c, "/v1/policies/"+url.PathEscape(name)+"?describe=false")
 }
 
 // UsePolicy swaps the policy; the old one keeps deciding when the new one

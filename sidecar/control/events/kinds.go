@@ -20,6 +20,11 @@ const (
 	PolicyState   api.EventKind = "policy_state"
 	PartitionUp   api.EventKind = "partition_up"
 	PartitionDown api.EventKind = "partition_down"
+	// PartitionRestarted: an operator had its server started anew.
+	PartitionRestarted api.EventKind = "partition_restarted"
+	GPUCordoned        api.EventKind = "gpu_cordoned"
+	GPUDrained         api.EventKind = "gpu_drained"
+	GPUUncordoned      api.EventKind = "gpu_uncordoned"
 	// Degraded: a model fails to load somewhere; Recovered: it no longer does.
 	Degraded        api.EventKind = "degraded"
 	Recovered       api.EventKind = "recovered"

@@ -7,6 +7,7 @@ package orders
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -21,6 +22,8 @@ type Declared struct {
 	Released bool `json:"released,omitempty"`
 	// Pin has the plan in force stay; nil where it need not.
 	Pin *api.Pin `json:"pin,omitempty"`
+	// Cordons are GPUs that take nothing new, by id.
+	Cordons map[string]api.Cordon `json:"cordons,omitempty"`
 	// Policy is the one that an operator put in the place of conch.yaml's; nil where
 	// nobody did.
 	Policy *Policy `json:"policy,omitempty"`
@@ -42,6 +45,19 @@ const (
 	bucket = "control.orders"
 	key    = "declared"
 )
+
+// Cordon cordons a GPU; nil ends that.
+func (d *Declared) Cordon(gpu string, c *api.Cordon) {
+	next := maps.Clone(d.Cordons)
+	if next == nil {
+		next = map[string]api.Cordon{}
+	}
+	delete(next, gpu)
+	if c != nil {
+		next[gpu] = *c
+	}
+	d.Cordons = next
+}
 
 // Store keeps what is declared.
 type Store struct {

@@ -35,7 +35,7 @@ func Fit(before *policy.Plan, s *policy.Snapshot, why string) *policy.Plan {
 	p.SnapshotRevision = s.GetRevision()
 	gone := func(model string) bool { return index.Model(model) == nil && p.Recipe(model) == nil }
 	p.Partitions = slices.DeleteFunc(p.Partitions, func(part *policy.Partition) bool {
-		if gpu := index.GPUOf(part); !part.OnCPU() && (gpu == nil || gpu.GetUnavailable() && gpu.GetUnavailableReason() != Cordoned) {
+		if gpu := index.GPUOf(part); !part.OnCPU() && (gpu == nil || gpu.GetUnavailable()) {
 			return true
 		}
 		had := len(part.Instances)
@@ -59,7 +59,3 @@ func Fit(before *policy.Plan, s *policy.Snapshot, why string) *policy.Plan {
 	}
 	return p
 }
-
-// Cordoned is the unavailable_reason of a GPU that takes nothing new and keeps what
-// it has.
-const Cordoned = "cordoned"

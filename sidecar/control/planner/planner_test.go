@@ -76,3 +76,61 @@ func TestMirror(t *testing.T) {
 	require.Equal(t, "adaptive", got.GetDispatch()[1].GetDiscipline())
 	require.Equal(t, "eager", planner.PassingThrough(got).GetDispatch()[0].GetDiscipline())
 }
+
+// on is a partition of a share on a GPU.
+func on(id, gpu string, share uint32, models ...string) *policy.Partition {
+	p := &policy.Partition{Id: id, Gpus: []string{gpu}, ThreadPercentage: share}
+	for _, m := range models {
+		p.Instances = append(p.Instances, policy.ModelInstance(m, 8))
+	}
+	return p
+}
+
+func TestNothingNewComesToACordonedGPU(t *testing.T) {
+	current := &policy.Plan{Partitions: []*policy.Partition{on("x", "gpu0", 100, "a", "b"), on("y", "gpu1", 50, "a", "b")}}
+	s := &policy.Snapshot{Models: []*policy.Model{{Name: "a"}, {Name: "b"}, {Name: "c"}}}
+	for name, c := range map[string]struct {
+		proposed, want []*policy.Partition
+		unplaced       []string
+	}{
+		"the same again":         {current.Partitions, current.Partitions, nil},
+		"a new model":            {[]*policy.Partition{on("x", "gpu0", 100, "a", "b", "c"), on("y", "gpu1", 50, "a", "b", "c")}, []*policy.Partition{on("x", "gpu0", 100, "a", "b", "c"), on("y", "gpu1", 50, "a", "b")}, nil},
+		"a model that leaves":    {[]*policy.Partition{on("x", "gpu0", 100, "a", "b"), on("y", "gpu1", 50, "a")}, []*policy.Partition{on("x", "gpu0", 100, "a", "b"), on("y", "gpu1", 50, "a")}, nil},
+		"another share":          {[]*policy.Partition{on("x", "gpu0", 100, "a"), on("y", "gpu1", 100, "a", "b")}, []*policy.Partition{on("x", "gpu0", 100, "a"), on("y", "gpu1", 50, "a", "b")}, nil},
+		"a new partition":        {[]*policy.Partition{on("x", "gpu0", 100, "a", "b"), on("y", "gpu1", 50, "a", "b"), on("z", "gpu1", 50, "b")}, current.Partitions, nil},
+		"everything leaves":      {[]*policy.Partition{on("x", "gpu0", 100, "a", "b")}, []*policy.Partition{on("x", "gpu0", 100, "a", "b")}, nil},
+		"no other place for one": {[]*policy.Partition{on("x", "gpu0", 100, "a", "b"), on("y", "gpu1", 50, "c")}, []*policy.Partition{on("x", "gpu0", 100, "a", "b")}, []string{"c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := planner.Cordoning{Planner: planner.Ready(&policy.Plan{Partitions: c.proposed}), GPUs: map[string]bool{"gpu1": true}, Current: current}.Plan(t.Context(), s)
+			require.NoError(t, err)
+			require.Len(t, got.GetPartitions(), len(c.want))
+			for i, want := range c.want {
+				require.True(t, proto.Equal(want, got.GetPartitions()[i]), "%v", got.GetPartitions()[i])
+			}
+			var unplaced []string
+			for _, u := range got.GetUnplaced() {
+				unplaced = append(unplaced, u.GetModel())
+			}
+			require.Equal(t, c.unplaced, unplaced)
+		})
+	}
+}
+
+// TestAPlanOfBeforeIsFitted to what there is now.
+func TestAPlanOfBeforeIsFitted(t *testing.T) {
+	before := &policy.Plan{
+		Partitions: []*policy.Partition{on("x", "gpu0", 60, "a", "gone"), on("y", "gpu1", 50, "a"), on("z", "gpu0", 40, "gone")},
+		Dispatch:   []*policy.Dispatch{{Model: "a", Discipline: "eager"}, {Model: "gone", Discipline: "eager"}},
+		Unplaced:   []*policy.Unplaced{{Model: "gone"}},
+	}
+	s := &policy.Snapshot{Revision: 9, Models: []*policy.Model{{Name: "a"}, {Name: "new"}}, Nodes: []*policy.Node{{Gpus: []*policy.GPU{{Id: "gpu0"}, {Id: "gpu1", Unavailable: true}}}}}
+	p := planner.Fit(before, s, "nobody knew it")
+	require.EqualValues(t, 9, p.GetSnapshotRevision())
+	require.Len(t, p.GetPartitions(), 1, "neither those on a GPU that may not be used nor those that would be empty")
+	require.True(t, proto.Equal(on("x", "gpu0", 60, "a"), p.GetPartitions()[0]))
+	require.Len(t, p.GetDispatch(), 1)
+	require.Len(t, p.GetUnplaced(), 1)
+	require.Equal(t, "new nobody knew it", p.GetUnplaced()[0].GetModel()+" "+p.GetUnplaced()[0].GetText())
+	require.Len(t, before.GetPartitions(), 3, "the plan of before is left as it was")
+}

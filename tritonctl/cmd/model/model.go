@@ -9,12 +9,13 @@ import (
 
 	"github.com/conch-serving/conch/tritonctl/cmd/model/get"
 	"github.com/conch-serving/conch/tritonctl/cmd/model/ls"
+	"github.com/conch-serving/conch/tritonctl/cmd/model/order"
 	"github.com/conch-serving/conch/tritonctl/factory"
 )
 
 // New builds `tritonctl model`.
 func New(f *factory.Factory) *cobra.Command {
 	c := &cobra.Command{Use: "model", Short: "Models as they are served"}
-	c.AddCommand(get.New(f), ls.New(f))
+	c.AddCommand(get.New(f), ls.New(f), order.New(f), order.NewUnload(f))
 	return c
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/tritonctl/conditions"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 )
@@ -26,23 +27,31 @@ func New(f *factory.Factory) *cobra.Command {
 }
 
 func draw(t *output.Table, gpus []api.GPU) {
-	t.Row("GPU", "TYPE", "MEMORY", "PARTITION", "SHARE", "ENFORCED", "UP", "BUSY", "MODELS", "GRPC")
+	t.Row("GPU", "TYPE", "MEMORY", "STATE", "PARTITION", "SHARE", "ENFORCED", "READY", "BUSY", "MODELS", "STATUS", "GRPC")
 	for _, g := range gpus {
 		if len(g.Partitions) == 0 {
-			t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), "", "", "", "", "", "", "")
+			t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), state(g), "", "", "", "", "", "", "", "")
 		}
 		for _, p := range g.Partitions {
-			up := "yes"
-			if !p.Up {
-				up = "no: " + p.Reason
-			}
 			enforced := "no"
-			if g.SharesEnforced {
+			if p.SharesEnforced {
 				enforced = "yes"
 			}
-			t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), p.ID, strconv.Itoa(p.ThreadPercentage)+"%", enforced, up, output.Percent(p.BusyShare), strings.Join(p.Models, ","), p.GRPC)
+			t.Row(g.ID, kind(g), output.Bytes(g.MemoryBytes), state(g), p.ID, strconv.Itoa(p.ThreadPercentage)+"%", enforced, conditions.Ready(p.Conditions),
+				output.Percent(p.BusyShare), strings.Join(p.Models, ","), conditions.Status(p.Conditions), p.GRPC)
 		}
 	}
+}
+
+// state is whether plans may use a GPU.
+func state(g api.GPU) string {
+	switch {
+	case g.Cordon == nil:
+		return "in use"
+	case g.Cordon.Drain:
+		return "drained"
+	}
+	return "cordoned"
 }
 
 func kind(g api.GPU) string {

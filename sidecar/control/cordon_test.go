@@ -1,0 +1,150 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/events"
+)
+
+// available puts every model on every GPU that may be used.
+func available(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+	out, err := everywhere(ctx, s)
+	var kept []*policy.Partition
+	for _, p := range out.Partitions {
+		if g := policy.NewIndex(s).GPUOf(p); !g.GetUnavailable() {
+			kept = append(kept, p)
+		}
+	}
+	out.Partitions = kept
+	return out, err
+}
+
+// places are the GPUs that have partitions.
+func (r *rig) places() (gpus []string) {
+	for _, p := range r.CurrentPlan().GetPartitions() {
+		gpus = append(gpus, p.GPU())
+	}
+	return gpus
+}
+
+func TestADrainedGPUIsLeft(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "state.db")
+		r := newRigOn(t, "interval: 10s\n", path)
+		r.policies.set(available)
+		stop := r.start()
+		require.Equal(t, []string{"gpu0", "gpu1"}, r.places())
+
+		would, err := r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu1", Drain: true, DryRun: true})
+		require.NoError(t, err)
+		require.Len(t, would.Diff.Stop, 1)
+		require.Nil(t, r.GPUs()[1].Cordon)
+		did, err := r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu1", Drain: true, Author: "ada", Reason: "fan"})
+		require.NoError(t, err)
+		require.Len(t, did.Diff.Stop, 1)
+		require.Equal(t, []string{"gpu0"}, r.places())
+		require.Equal(t, "ada", r.GPUs()[1].Cordon.Author)
+		require.Equal(t, "fan", r.lastEvent(events.GPUDrained).Reason)
+		desired := r.reconciler.last()
+		require.Equal(t, "drained", desired.Snapshot.GetNodes()[0].GetGpus()[1].GetUnavailableReason(), "a policy sees why")
+		stop()
+
+		r = newRigOn(t, "interval: 10s\n", path)
+		r.policies.set(available)
+		r.reconciler.resume = &desired
+		stop = r.start()
+		defer stop()
+		pass(time.Minute)
+		require.Equal(t, []string{"gpu0"}, r.places(), "a restart gives nothing back")
+		_, err = r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu1", Undo: true})
+		require.NoError(t, err)
+		pass(time.Second)
+		require.Equal(t, []string{"gpu0", "gpu1"}, r.places())
+	})
+}
+
+func TestACordonedGPUTakesNothingNew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		r.policies.set(available)
+		stop := r.start()
+		defer stop()
+		_, err := r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu1"})
+		require.NoError(t, err)
+		pass(time.Second)
+		require.Equal(t, []string{"gpu0", "gpu1"}, r.places(), "what is there stays")
+
+		r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), model("c", "d1", 4))
+		_, err = r.Import(t.Context(), api.ImportRequest{})
+		require.NoError(t, err)
+		pass(time.Second)
+		plan := r.CurrentPlan()
+		require.Len(t, plan.PartitionsOf("c"), 1)
+		require.Equal(t, "gpu0", plan.PartitionsOf("c")[0].GPU(), "a new model comes to the other alone")
+		require.Len(t, plan.PartitionsOf("a"), 2)
+	})
+}
+
+func TestCordonsThatCannotBe(t *testing.T) {
+	for name, c := range map[string]struct {
+		settings string
+		pin      bool
+		request  api.CordonRequest
+		is       error
+		text     string
+	}{
+		"no such GPU":        {"", false, api.CordonRequest{GPU: "gpu9"}, control.ErrNotFound, "there are gpu0, gpu1"},
+		"both at once":       {"", false, api.CordonRequest{GPU: "gpu0", Drain: true, Undo: true}, control.ErrInvalid, "choose one"},
+		"in mode observe":    {"mode: observe\n", false, api.CordonRequest{GPU: "gpu0", Drain: true}, control.ErrRefused, "mode is observe"},
+		"the plan is pinned": {"", true, api.CordonRequest{GPU: "gpu0", Drain: true}, control.ErrRefused, "is pinned by operator"},
+		// The policy of this test insists on every GPU.
+		"no plan without it": {"", false, api.CordonRequest{GPU: "gpu0", Drain: true}, nil, "GPU gpu0 is to be drained and still has what it had"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, c.settings)
+				stop := r.start()
+				defer stop()
+				if c.pin {
+					_, err := r.Pin(t.Context(), api.PinRequest{})
+					require.NoError(t, err)
+				}
+				_, err := r.Cordon(t.Context(), c.request)
+				require.Error(t, err)
+				require.ErrorContains(t, err, c.text)
+				if c.is != nil {
+					require.ErrorIs(t, err, c.is)
+				}
+				require.Equal(t, []string{"gpu0", "gpu1"}, r.places())
+			})
+		})
+	}
+}
+
+func TestRestartOfAPartition(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		p, err := r.Restart(t.Context(), api.RestartRequest{Partition: "gpu1", Author: "ada", Reason: "it leaks"})
+		require.NoError(t, err)
+		require.True(t, p.Up)
+		require.Equal(t, []string{"gpu1: it is started anew by order of ada"}, r.reconciler.restarted)
+		require.Equal(t, "it leaks", r.lastEvent(events.PartitionRestarted).Reason)
+		_, err = r.Restart(t.Context(), api.RestartRequest{Partition: "gpu9"})
+		require.ErrorIs(t, err, control.ErrNotFound)
+		_, err = r.LogFile("gpu1")
+		require.ErrorIs(t, err, control.ErrRefused, "the servers of this test have none")
+	})
+}

@@ -1,0 +1,50 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package restart is `tritonctl partition restart`.
+package restart
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/admin/client"
+	"github.com/conch-serving/conch/tritonctl/conditions"
+	"github.com/conch-serving/conch/tritonctl/factory"
+	"github.com/conch-serving/conch/tritonctl/output"
+)
+
+// New builds the command.
+func New(f *factory.Factory) *cobra.Command {
+	var reason string
+	c := &cobra.Command{
+		Use:   "restart PARTITION",
+		Short: "Start the server of a partition anew",
+		Long: `restart kills the server of a partition, which comes back with its models. Requests
+that it had in flight are run elsewhere where their models have another place, and
+fail where they have none; new ones wait. It returns once the server serves again.`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: factory.PartitionNames(f),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := f.Confirm("restarting the server of partition " + args[0]); err != nil {
+				return err
+			}
+			f.Progress("the server starts and loads its models")
+			return factory.Show(c.Context(), f, func(conch *client.Client, ctx context.Context) (api.Partition, error) {
+				return conch.Restart(ctx, api.RestartRequest{Partition: args[0], Author: f.Author, Reason: reason})
+			}, draw)
+		},
+	}
+	c.Flags().StringVar(&reason, "reason", "", "why, for the event log")
+	return c
+}
+
+func draw(t *output.Table, p api.Partition) {
+	if conditions.Ready(p.Conditions) == "yes" {
+		t.Line("partition " + p.ID + " serves again")
+		return
+	}
+	t.Line("partition " + p.ID + " was started anew and does not serve all yet: " + conditions.Status(p.Conditions))
+}
