@@ -66,7 +66,7 @@ func three(t *testing.T, policy string) (*rig.Conch, string) {
 	for _, v := range []string{"1", "2", "5"} {
 		write(t, dir, "times/"+v+"/model.py", multiplier(v))
 	}
-	return serve(t, rig.ConchOptions{Repository: dir, GPUs: 3}), dir
+	return serve(t, rig.ConchOptions{Repository: dir, GPUs: 3, Settings: map[string]any{"modelControl": map[string]any{"clients": "files"}}}), dir
 }
 
 func times(version string, x float32) *tritonpb.ModelInferRequest {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"path"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -165,28 +164,9 @@ const byClient = "client"
 
 // Load implements aggregate.Repository.
 func (l loader) Load(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error {
-	order := repo.Order{Model: model}
-	for name, p := range parameters {
-		file, isFile := strings.CutPrefix(name, "file:")
-		switch {
-		case name == "config":
-			text, ok := p.GetParameterChoice().(*tritonpb.ModelRepositoryParameter_StringParam)
-			if !ok {
-				return status.Error(codes.InvalidArgument, "invalid value type for load parameter 'config', expected string_param.")
-			}
-			order.Config = &text.StringParam
-		case isFile:
-			content, ok := p.GetParameterChoice().(*tritonpb.ModelRepositoryParameter_BytesParam)
-			if !ok {
-				return status.Errorf(codes.InvalidArgument, "invalid value type for load parameter '%s', expected bytes_param.", name)
-			}
-			if order.Files == nil {
-				order.Files = map[string][]byte{}
-			}
-			order.Files[file] = content.BytesParam
-		default:
-			return status.Errorf(codes.InvalidArgument, "unrecognized load parameter '%s'.", name)
-		}
+	order, err := readLoad(model, parameters)
+	if err != nil {
+		return err
 	}
 	return loadStatus(ctx, model, l.control.Load(ctx, order, byClient))
 }
@@ -220,12 +200,10 @@ func loadStatus(ctx context.Context, model string, err error) error {
 
 // Unload implements aggregate.Repository.
 func (l loader) Unload(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error {
-	// Triton ignores parameters of unload that it does not know.
-	p, said := parameters["unload_dependents"]
-	if _, flag := p.GetParameterChoice().(*tritonpb.ModelRepositoryParameter_BoolParam); said && !flag {
-		return status.Error(codes.InvalidArgument, "invalid value type for 'unload_dependents' parameter, expected bool_param.")
+	dependents, err := readUnload(parameters)
+	if err != nil {
+		return err
 	}
-	dependents := p.GetBoolParam()
 	if err := l.control.Unload(ctx, model, byClient, dependents); err != nil {
 		return status.Errorf(code(ctx), "failed to unload '%s': %v", model, err)
 	}

@@ -80,6 +80,7 @@ func (s *server) openFronts(ctx context.Context) error {
 	if s.servers != nil {
 		orders = attachedLoader{orders, s.control, s.servers.driver}
 	}
+	orders = modelControl{orders, s.config.ModelControl.Clients}
 	options := aggregate.Options{
 		Partitions: table, Models: table, Counts: table, Repository: orders, Credentials: s.partitions,
 	}

@@ -300,7 +300,7 @@ func TestFromRepositoryToAnswer(t *testing.T) {
 func TestModelControl(t *testing.T) {
 	t.Parallel()
 	dir := writeZoo(t, "alpha", "beta")
-	c := startConch(t, text(dir, t.TempDir(), ""))
+	c := startConch(t, text(dir, t.TempDir(), "modelControl: {clients: files}"))
 	ctx := t.Context()
 	_, err := c.client.Stub.RepositoryModelUnload(ctx, &tritonpb.RepositoryModelUnloadRequest{ModelName: "alpha"})
 	require.NoError(t, err)

@@ -66,7 +66,7 @@ func conch(t *testing.T) *rig.Conch {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	c, err := rig.StartConch(ctx, rig.ConchOptions{Bin: setting(t, "CONCH_BIN"), Server: setting(t, "CONCH_TRITONSERVER"), Repository: repository(t), GPUs: 2})
+	c, err := rig.StartConch(ctx, rig.ConchOptions{Bin: setting(t, "CONCH_BIN"), Server: setting(t, "CONCH_TRITONSERVER"), Repository: repository(t), GPUs: 2, Settings: map[string]any{"modelControl": map[string]any{"clients": "on"}}})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -88,7 +88,9 @@ func serve(t *testing.T, path, repository string) *rig.Server {
 // conch is Conch with partitions that each serve every model of the suite.
 func conch(path func(*testing.T) string, partitions int) start {
 	return func(t *testing.T, repository string) conformance.Target {
-		return front(t, rig.ConchOptions{Server: path(t), Repository: repository, GPUs: partitions})
+		return front(t, rig.ConchOptions{
+			Server: path(t), Repository: repository, GPUs: partitions, Settings: map[string]any{"modelControl": map[string]any{"clients": "files"}},
+		})
 	}
 }
 

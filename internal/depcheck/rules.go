@@ -42,7 +42,7 @@ var rules = []rule{
 	{"sidecar/control/merging", []string{"merger", "plugins/policy", "repo"}, "it makes merge groups for whoever keeps them"},
 	{"sidecar/control/conditions", []string{"sidecar/admin/api", "sidecar/apply", "sidecar/apply/decide"}, "it says what the reconciler observed"},
 	{"sidecar/control/orders", []string{"sidecar/admin/api", "plugins/policy"}, "it keeps what was declared; the loop acts on it"},
-	{"sidecar/control/planner", []string{"sidecar/config", "sidecar/policyhost", "plugins/policy"}, "it proposes and applies nothing"},
+	{"sidecar/control/planner", []string{"sidecar/config", "sidecar/plan", "sidecar/policyhost", "plugins/policy"}, "it proposes and applies nothing"},
 	{"sidecar/calibration", []string{"sidecar/apply/driver", "sidecar/apply/warmup", "estimator/...", "plugins/policy", "internal/..."}, "it starts scratch servers and measures on them; it knows of no plan"},
 	{"sidecar/reaper", nil, "it starts a program and knows nothing of it"},
 	{"sidecar/tracing", nil, "it sends spans and knows nothing of what they are about"},

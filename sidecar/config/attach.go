@@ -54,6 +54,7 @@ func (c *Config) provisionAttach() {
 		return
 	}
 	fill(&c.Mode, ModeObserve)
+	fill(&c.ModelControl.Clients, ClientsFiles) // the servers have the last word
 	fill(&c.Listen.GRPC, ":8101")
 	fill(&c.Listen.HTTP, ":8100")
 	fill(&c.Listen.Metrics, ":8102")

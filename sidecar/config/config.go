@@ -32,19 +32,21 @@ const (
 
 // Config is conch.yaml. The zero value of a field means "not said".
 type Config struct {
-	APIVersion string           `yaml:"apiVersion"`
-	Mode       Mode             `yaml:"mode"`
-	Listen     Listen           `yaml:"listen"`
-	Repository string           `yaml:"repository"`
-	State      string           `yaml:"state"`
-	Driver     Driver           `yaml:"driver"`
-	GPUs       GPUs             `yaml:"gpus"`
-	Objective  string           `yaml:"objective"`
-	Policy     Policy           `yaml:"policy"`
-	Defaults   Defaults         `yaml:"defaults"`
-	Demand     Demand           `yaml:"demand"`
-	Models     map[string]Model `yaml:"models"`
-	Apps       map[string]App   `yaml:"apps"`
+	APIVersion string   `yaml:"apiVersion"`
+	Mode       Mode     `yaml:"mode"`
+	Listen     Listen   `yaml:"listen"`
+	Repository string   `yaml:"repository"`
+	State      string   `yaml:"state"`
+	Driver     Driver   `yaml:"driver"`
+	GPUs       GPUs     `yaml:"gpus"`
+	Objective  string   `yaml:"objective"`
+	Policy     Policy   `yaml:"policy"`
+	Defaults   Defaults `yaml:"defaults"`
+	Demand     Demand   `yaml:"demand"`
+	// ModelControl says what clients may order through Triton's protocol.
+	ModelControl ModelControl     `yaml:"modelControl"`
+	Models       map[string]Model `yaml:"models"`
+	Apps         map[string]App   `yaml:"apps"`
 	// Interference per type of GPU, Offers of GPUs that could be rented, and CPUs
 	// that models may use.
 	Interference []Interference `yaml:"interference"`
@@ -118,6 +120,23 @@ type ClientTLS struct {
 func (t ClientTLS) Enabled() bool {
 	return t != ClientTLS{} && t != ClientTLS{MinVersion: t.MinVersion}
 }
+
+// ModelControl says which orders about models conch takes from clients.
+type ModelControl struct {
+	// Clients is ClientsOff, ClientsOn or ClientsFiles.
+	Clients string `yaml:"clients"`
+}
+
+// What clients may order.
+const (
+	// ClientsOff: nothing, as with Triton's --model-control-mode=none.
+	ClientsOff = "off"
+	// ClientsOn: load models of the repository, and unload them.
+	ClientsOn = "on"
+	// ClientsFiles: besides, bring a config and files with a load, which is code
+	// that the servers run.
+	ClientsFiles = "files"
+)
 
 // Off is the address of a front door that stays closed.
 const Off = "off"

@@ -75,6 +75,7 @@ func (c *Config) Provision(env Environment) {
 	fill(&c.Defaults.SLO, Duration(100*time.Millisecond))
 	fill(&c.Defaults.Late, "serve")
 	fill(&c.Defaults.Load, LoadKeep)
+	fill(&c.ModelControl.Clients, ClientsOff)
 	fill(&c.Demand.Wait, Duration(time.Minute))
 	fill(&c.Demand.Requests, 1000)
 	fill(&c.Interval, Duration(30*time.Second))

@@ -34,6 +34,7 @@ func (c *Config) Validate(env Environment) error {
 	v.positive("defaults.slo", c.Defaults.SLO)
 	v.dispatch("defaults", c.Defaults.Late, c.Defaults.Discipline, c.Defaults.Parameters, c.Defaults.DropPolicy)
 	v.demand(c)
+	v.oneOf("modelControl.clients", c.ModelControl.Clients, ClientsOff, ClientsOn, ClientsFiles)
 	names := make([]string, 0, len(c.Models))
 	for name := range c.Models {
 		names = append(names, name)

@@ -22,6 +22,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
 
@@ -37,7 +38,7 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 	}
 	defer c.release()
 	before, settings := c.intent().files, c.settings()
-	if load, _ := settings.LoadOf(o.Model); load == config.LoadNever {
+	if when, _ := settings.LoadOf(o.Model); when == config.LoadNever {
 		return fmt.Errorf("%w: conch.yaml says load: never of %s", ErrRefused, o.Model)
 	}
 	reason := "load of " + o.Model
@@ -63,7 +64,12 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 	}
 	c.take(files, author, reason)
 	c.reconciler.Retry(o.Model)
-	_, _, err = c.cycle(ctx, order{author: author, reason: reason, apply: true, model: o.Model})
+	load := order{author: author, reason: reason, apply: true, model: o.Model}
+	if from := c.current(); from.Revision > 0 && !from.given {
+		// It changes that model and no other, in whatever mode.
+		load.planner = planner.Single{Current: from.Plan.Plan, Model: o.Model, Policy: planner.Func(c.ask)}
+	}
+	_, _, err = c.cycle(ctx, load)
 	if errors.Is(err, errHurry) {
 		// It is desired. Others plan meanwhile; the client waits on.
 		c.release()

@@ -16,7 +16,6 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
-	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/control/events"
 )
 
@@ -50,14 +49,14 @@ func TestAFailedReloadIsTakenBack(t *testing.T) {
 		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client"))
 		require.Equal(t, applied, r.reconciler.count(), "what is loaded is loaded")
 
-		// A plan without the model is no answer to its load.
+		// Where the model has its places they are not the policy's to take.
 		config = "d4"
 		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) {
 			return &policy.Plan{Unplaced: []*policy.Unplaced{{Model: "a", Text: "0/2 partitions: 2 memory"}, {Model: "b", Text: "0/2 partitions: 2 memory"}}}, nil
 		})
-		err = r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client")
-		require.ErrorIs(t, err, control.ErrUnavailable)
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a", Config: &config}, "client"))
 		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
+		require.Equal(t, "d4", r.reconciler.last().Revision.Model("a").Digest)
 		r.policies.set(nil)
 	})
 }
@@ -194,4 +193,25 @@ func TestAFailedLoadTakesBackItsModelAlone(t *testing.T) {
 		require.Len(t, r.CurrentPlan().PartitionsOf("c"), 2)
 		require.NotNil(t, r.reconciler.last().Revision.Model("c"))
 	})
+}
+
+// TestAClientsLoadMovesNobodyElse: in whatever mode, and however different the policy's plan is by now.
+func TestAClientsLoadMovesNobodyElse(t *testing.T) {
+	for _, mode := range []string{"observe", "advise", "control"} {
+		t.Run(mode, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, "mode: "+mode+"\ninterval: 10h\n")
+				defer r.start()()
+				r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), model("c", "d1", 1))
+				r.policies.set(firstOnly) // which would take a and b off the second GPU
+				require.NoError(t, r.Load(t.Context(), repo.Order{Model: "c"}, "client"))
+				require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
+				require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2)
+				require.Len(t, r.CurrentPlan().PartitionsOf("c"), 1)
+				require.NoError(t, r.Unload(t.Context(), "c", "client", false))
+				require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
+				require.Empty(t, r.CurrentPlan().PartitionsOf("c"))
+			})
+		})
+	}
 }
