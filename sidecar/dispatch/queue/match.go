@@ -20,7 +20,7 @@ func (s *Scheduler) place(l *lane, now Time) {
 			s.park(l, now)
 			return
 		}
-		s.grant(c, p, now, false)
+		s.grant(c, p, now, c.exec > now)
 	}
 }
 
@@ -44,7 +44,8 @@ func (s *Scheduler) refresh(l *lane, now Time) {
 }
 
 // choose finds the candidate whose exec has come and the free partition of the
-// smallest rank for it.
+// smallest rank for it. Under a Hurrier it may be one of a faster profile class instead,
+// the exec of which has not come yet.
 func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *partition) {
 	for i := range l.cands {
 		c := &l.cands[i]
@@ -57,6 +58,18 @@ func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *partition) {
 			continue
 		}
 		if p := freeFor(l, c.svc); p != nil && (on == nil || c.prefers(p, best, on)) && !c.blocked(now) {
+			best, on = c, p
+		}
+	}
+	if best == nil || l.m.hurrier == nil {
+		return best, on
+	}
+	for i := range l.cands { // what has to start now starts where it takes the least time
+		c := &l.cands[i]
+		if c.Requests == 0 || c.exec <= now || c.svc.Table == nil || best.svc.Table == nil || c.svc.Table.At(1) >= best.svc.Table.At(1) {
+			continue
+		}
+		if p := freeFor(l, c.svc); p != nil && c.prefers(p, best, on) && !c.blocked(now) {
 			best, on = c, p
 		}
 	}
@@ -96,9 +109,9 @@ func (svc *service) unblocked(now Time, l *Load, b Blocker) Time {
 }
 
 // prefers tells that a candidate goes to p rather than its sibling o of another class to
-// on: to the smaller rank, but where it would block others, to the slower class.
+// on: to the smaller rank, but where it would block others on either, to the slower class.
 func (c *candidate) prefers(p *partition, o *candidate, on *partition) bool {
-	if b := c.lane.m.blocker; b != nil && c.svc.Table != nil && o.svc.Table != nil && c.first == o.first && b.Blocks(&c.Load) {
+	if b := c.lane.m.blocker; b != nil && c.svc.Table != nil && o.svc.Table != nil && c.first == o.first && b.Blocks(&c.Load) && b.Blocks(&o.Load) {
 		if mine, its := c.svc.Table.At(1), o.svc.Table.At(1); mine != its {
 			return mine > its
 		}

@@ -43,12 +43,10 @@ type model struct {
 	trial trial
 	probe probe
 
-	perRequest float64 // rows, on average; zero while none has come
-	claimed    int     // the rows that the model's slack is reckoned with
-	epoch      uint32  // of the rate that the services were last aimed with
-	need       float64 // the mean of what its services say; its part of its pool's
-	crowd      float64 // likewise its part
-	flow, rush float64 // likewise
+	perRequest float64        // rows, on average; zero while none has come
+	claimed    int            // the rows that the model's slack is reckoned with
+	epoch      uint32         // of the rate that the services were last aimed with
+	share      adaptive.Share // its part of its pool's
 
 	// What its pool needed and had when the services were last weighed.
 	weighedNeed   float64
@@ -165,6 +163,7 @@ func (m *model) serve(groups []*group) {
 			if sv.MaxBatch > 0 {
 				svc.MaxBatch = min(svc.MaxBatch, sv.MaxBatch)
 			}
+			svc.Capacity = capacity(svc.Table, svc.MaxBatch, m.spec.SLO)
 			svc.bounded = m.spec.Drop.bounded() && svc.Table != nil
 			svc.late = lateLimit(svc.Table, svc.MaxBatch, m.spec.SLO)
 			profiled = profiled && svc.Table != nil
@@ -173,7 +172,7 @@ func (m *model) serve(groups []*group) {
 			m.maxRows = max(m.maxRows, svc.MaxBatch)
 		}
 	}
-	m.need, m.crowd, m.flow, m.rush = 0, 0, 0, 0 // its pool is new
+	m.share = adaptive.Share{} // its pool is new
 	m.claim()
 	m.aim()
 	m.fastest = nil
@@ -212,10 +211,10 @@ func (m *model) unserve() {
 	if pl == nil {
 		return
 	}
-	pl.Kept.Release(&m.need)
-	pl.Need, pl.Crowd = max(0, pl.Need-m.need), max(0, pl.Crowd-m.crowd)
-	pl.Flow, pl.Rush = max(0, pl.Flow-m.flow), max(0, pl.Rush-m.rush)
-	m.need, m.crowd, m.flow, m.rush = 0, 0, 0, 0
+	pl.Kept.Release(&m.share)
+	pl.Need, pl.Crowd = max(0, pl.Need-m.share.Need), max(0, pl.Crowd-m.share.Crowd)
+	pl.Flow, pl.Rush = max(0, pl.Flow-m.share.Flow), max(0, pl.Rush-m.share.Rush)
+	m.share = adaptive.Share{}
 }
 
 // claim works out how long a lone request can wait for a partition, and has the pool
@@ -223,7 +222,10 @@ func (m *model) unserve() {
 func (m *model) claim() {
 	m.claimed = m.usual()
 	slack, known := Time(0), false
+	m.share.Alone = 0
 	for _, svc := range m.services {
+		svc.Usual, svc.Alone = m.claimed, svc.Table.At(m.claimed)
+		m.share.Alone = max(m.share.Alone, svc.Alone)
 		if svc.Table != nil && m.spec.SLO > 0 { // the fastest class decides
 			slack, known = max(slack, m.spec.SLO-svc.Table.At(m.claimed)), true
 		}
@@ -235,7 +237,7 @@ func (m *model) claim() {
 		svc.Slack = slack
 	}
 	if m.blocker != nil && m.pool != nil && slack > 0 && known {
-		m.pool.Kept.Claim(slack, &m.need, m.blocker.Keeps())
+		m.pool.Kept.Claim(slack, &m.share, m.blocker.Keeps())
 	}
 }
 
@@ -265,6 +267,15 @@ func lateLimit(t Table, limit int, slo Time) int {
 	return b
 }
 
+// capacity is how many rows one partition executes within an SLO, at most.
+func capacity(t Table, limit int, slo Time) int {
+	best := 0
+	for b := 1; b <= limit && t.At(b) > 0; b++ {
+		best = max(best, b*int(slo/t.At(b)))
+	}
+	return best
+}
+
 // aimed makes sure that what depends on the rate is up to date; it reports
 // whether it was not.
 func (m *model) aimed(now Time) bool {
@@ -287,7 +298,7 @@ const heavier = .01
 func (m *model) aim() {
 	m.epoch = m.rate.epoch
 	if m.pool != nil && m.claimed != m.usual() {
-		m.pool.Kept.Release(&m.need)
+		m.pool.Kept.Release(&m.share)
 		m.claim()
 	}
 	perSecond, known := m.rate.perSecond()
@@ -312,20 +323,20 @@ func (m *model) aim() {
 		return
 	}
 	need := sum / float64(len(m.services))
-	m.pool.Need = max(0, m.pool.Need+need-m.need)
-	m.pool.Kept.Moved(need - m.need)
-	m.need = need
+	m.pool.Need = max(0, m.pool.Need+need-m.share.Need)
+	m.pool.Kept.Moved(need - m.share.Need)
+	m.share.Need = need
 	crowd := 0.0
 	if need < 1 {
 		crowd = need
 	}
-	m.pool.Crowd = max(0, m.pool.Crowd+crowd-m.crowd)
-	m.crowd = crowd
+	m.pool.Crowd = max(0, m.pool.Crowd+crowd-m.share.Crowd)
+	m.share.Crowd = crowd
 	if slo := m.spec.SLO; slo > 0 {
 		rush := perSecond / float64(slo)
-		m.pool.Flow = max(0, m.pool.Flow+perSecond-m.flow)
-		m.pool.Rush = max(0, m.pool.Rush+rush-m.rush)
-		m.flow, m.rush = perSecond, rush
+		m.pool.Flow = max(0, m.pool.Flow+perSecond-m.share.Flow)
+		m.pool.Rush = max(0, m.pool.Rush+rush-m.share.Rush)
+		m.share.Flow, m.share.Rush = perSecond, rush
 	}
 	m.weigh()
 }
@@ -335,6 +346,7 @@ func (m *model) aim() {
 // holds on to.
 func (m *model) weigh() {
 	pl := m.pool
+	pl.Kept.Renew(pl.Need, pl.Usable)
 	m.weighedNeed, m.weighedUsable = pl.Need, pl.Usable
 	partitions := 0
 	for _, svc := range m.services {

@@ -176,7 +176,7 @@ func (s *Scheduler) extend(l *lane, r *Request, now Time) {
 		return
 	}
 	if c, p := s.choose(l, now); c != nil {
-		s.grant(c, p, now, false)
+		s.grant(c, p, now, c.exec > now)
 		s.place(l, now)
 		return
 	}

@@ -3,6 +3,8 @@
 
 package adaptive
 
+import "math"
+
 // Hold returns the batch size, in rows, that is worth giving up requests for under a
 // load, and how much later than planned such a batch shall be able to end. It is the
 // drop policy `reserve`.
@@ -33,7 +35,7 @@ func (p Params) Hold(l *Load, load float64) (rows int, edge Time) {
 	}
 	b := m.Reach
 	if l.Pool.Usable > 1 {
-		b = m.Table.Nearly(m.Reach, max(0, 1/load-1))
+		b = m.Table.Nearly(m.Reach, p.spared(load))
 	}
 	need := max(1, m.Need/max(1, load)) // its share of the partitions, where more is asked for than there is
 	gap := min(1+p.spareGathers(l, need), need) / m.Rate * 1e9
@@ -45,6 +47,17 @@ func (p Params) Hold(l *Load, load float64) (rows int, edge Time) {
 	return b, Time(max(0, min(reach*min(p.Edge, (load-p.Overload)/2), rest/2)))
 }
 
+// spared is by how much less efficient than b* a batch may be that is held on to. While
+// the partitions can carry the load, what the last rows of a batch save is not worth the
+// requests that would be given up for them. They can carry somewhat more than 1: see
+// Params.Overload.
+func (p Params) spared(load float64) float64 {
+	if load >= 1+p.Thrift {
+		return 0
+	}
+	return max(0, 1/load-1, p.Thrift)
+}
+
 // spareGathers is for how many gathering times there is room beside the first.
 func (p Params) spareGathers(l *Load, need float64) float64 {
 	return min(p.Gathers, l.Model.Saved*l.Model.Saved) * min(1, p.Plenty/need)
@@ -52,7 +65,8 @@ func (p Params) spareGathers(l *Load, need float64) float64 {
 
 // SurgeLoad is the load of a surge that the rates do not show yet: where the oldest
 // request of a batch is older than it would be had the batch been gathered at the rate,
-// more comes than the rate says. What waits, over the age of the oldest, is how much.
+// more comes than the rate says. What waits, less what may be chance, over the age of the
+// oldest, is how much.
 func (p Params) SurgeLoad(now Time, l *Load, waiting int) float64 {
 	load := l.Pool.Load()
 	m := l.Model
@@ -60,5 +74,6 @@ func (p Params) SurgeLoad(now Time, l *Load, waiting int) float64 {
 	if m.Rate == 0 || age <= m.SLO-m.Table.At(m.Reach) {
 		return load
 	}
-	return load * max(1, float64(waiting)/age.Duration().Seconds()/m.Rate)
+	rows := float64(waiting) - math.Sqrt(float64(waiting)*m.Dispersion)
+	return load * max(1, rows/age.Duration().Seconds()/m.Rate)
 }

@@ -6,6 +6,7 @@ package adaptive
 import (
 	"math"
 	"slices"
+	"sort"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/latency"
 )
@@ -19,22 +20,27 @@ type Kept struct {
 	// leave fewer partitions than it needs with those that are as tight; soft[k] that
 	// of one whose blockers need no more than k partitions.
 	hard, soft []Time
-	moved      float64 // how much the needs have changed since
+	// longest is the longest time that a request of some model may take, and not more
+	// than that model's slack.
+	longest Time
+	moved   float64 // how much the needs have changed since
 }
 
-// claim is what a model needs, and how long it can wait.
+// claim is what a model asks for, and how long it can wait.
 type claim struct {
 	slack Time
-	need  *float64
+	share *Share
 	times float64
+	// flow and rush are the sums up to this one, as of the last renewal.
+	flow, rush float64
 }
 
 // enough is the change of the needs, as a part of their sum, that is worth a renewal.
 const enough = .01
 
 // Claim enters a model that can wait so long and for which so many times the
-// partitions that it needs are to be kept. Its need stays where it is.
-func (k *Kept) Claim(slack Time, need *float64, times float64) {
+// partitions that it needs are to be kept. Its share stays where it is.
+func (k *Kept) Claim(slack Time, share *Share, times float64) {
 	if times == 0 {
 		return
 	}
@@ -44,13 +50,13 @@ func (k *Kept) Claim(slack Time, need *float64, times float64) {
 		}
 		return 1
 	})
-	k.models = slices.Insert(k.models, i, claim{slack, need, times})
+	k.models = slices.Insert(k.models, i, claim{slack: slack, share: share, times: times})
 	k.moved = math.Inf(1)
 }
 
-// Release takes out the model whose need stays there.
-func (k *Kept) Release(need *float64) {
-	k.models = slices.DeleteFunc(k.models, func(c claim) bool { return c.need == need })
+// Release takes out the model whose share stays there.
+func (k *Kept) Release(share *Share) {
+	k.models = slices.DeleteFunc(k.models, func(c claim) bool { return c.share == share })
 	k.moved = math.Inf(1)
 }
 
@@ -72,16 +78,23 @@ func (k *Kept) Renew(need float64, usable int) {
 	share := min(1, float64(usable)/max(need, 1)) // where more is asked for than there is, each need counts with its part
 	sum, rest := 0.0, need
 	lowest, few := usable, usable
-	for _, c := range k.models {
-		if *c.need == 0 {
+	k.longest = 0
+	flow, rush := 0.0, 0.0
+	for i := range k.models {
+		c := &k.models[i]
+		flow += c.share.Flow
+		rush += c.share.Rush
+		c.flow, c.rush = flow, rush
+		if c.share.Need == 0 {
 			continue
 		}
-		sum += *c.need * c.times
+		k.longest = max(k.longest, min(c.share.Alone, c.slack))
+		sum += c.share.Need * c.times
 		limit := max(1, usable-max(1, int(math.Round(sum*share))))
 		for ; lowest > limit; lowest-- {
 			k.hard[lowest-1] = c.slack
 		}
-		rest -= *c.need
+		rest -= c.share.Need
 		limit = min(limit, max(1, int(math.Ceil(rest*share))))
 		for ; few > limit; few-- {
 			k.soft[few-1] = c.slack
@@ -95,4 +108,14 @@ func (k *Kept) tightest() Time {
 		return latency.Never
 	}
 	return k.models[0].slack
+}
+
+// below is the flow and the rush of the models that have less slack than that.
+func (k *Kept) below(slack Time) (flow, rush float64) {
+	i := sort.Search(len(k.models), func(i int) bool { return k.models[i].slack >= slack })
+	if i == 0 {
+		return 0, 0
+	}
+	last := &k.models[i-1]
+	return last.flow, last.rush
 }

@@ -49,6 +49,12 @@ type Model struct {
 	// Slack is how long a lone request of the model can wait for a partition: its
 	// SLO less l of the rows that requests usually have.
 	Slack Time
+	// Usual is how many rows requests have on average, one at least; Alone is l of these.
+	Usual int
+	Alone Time
+	// Capacity is how many rows a partition executes within one SLO at most; zero
+	// without an SLO.
+	Capacity int
 	// Known tells that the rate is known. Rate is in rows per second.
 	Known bool
 	Rate  float64
@@ -68,6 +74,14 @@ type Model struct {
 	Saved float64
 	// Worth is Params.Worth, as of the last look at the load.
 	Worth int
+}
+
+// Share is what a model adds to its pool: the means of what Model says on the profile
+// classes that serve it.
+type Share struct {
+	Need, Crowd, Flow, Rush float64
+	// Alone is l of the rows that requests usually have, on the slowest class.
+	Alone Time
 }
 
 // Pool is what all models ask for that share partitions, and what runs on these.
@@ -91,12 +105,13 @@ type Pool struct {
 func (p *Pool) Load() float64 { return p.Need / float64(max(1, p.Usable)) }
 
 // Around is the mean SLO of the requests that share the partitions, the harmonic
-// one; zero while no rate is known.
-func (p *Pool) Around() Time {
-	if p.Rush == 0 {
+// one, without the models of less slack than that; zero while no rate is known.
+func (p *Pool) Around(slack Time) Time {
+	flow, rush := p.Kept.below(slack)
+	if p.Rush-rush <= 0 || p.Flow-flow <= 0 {
 		return 0
 	}
-	return Time(p.Flow / p.Rush)
+	return Time((p.Flow - flow) / (p.Rush - rush))
 }
 
 // Left returns how much work is left at now, in batches, and by how much that

@@ -43,11 +43,19 @@ type Params struct {
 	// Dearer how much more such a batch may cost at most.
 	Bearable, Dearer float64
 
+	// Shielded is the part of l of a single request below which the slack of others is
+	// too little for them to wait behind any batch, so that their SLO does not count.
+	Shielded float64
+
 	// Which batches may start at all: Unblocked.
 
 	// Keep is how many partitions are kept for each that tighter models need.
 	Keep float64
-	// Calm is the load below which they start early only as far as they need.
+	// Lift is how many times its mean burst a model must be able to execute within its SLO on
+	// all partitions but one, so that it is held back.
+	Lift float64
+	// Calm is the load below which batches that are in the way start early only as far
+	// as their models need it.
 	Calm float64
 
 	// What requests are given up for: Hold.
@@ -58,6 +66,9 @@ type Params struct {
 	// Plenty is the number of partitions from which on it leaves less room, as one of
 	// many is soon free.
 	Plenty float64
+	// Thrift is by how much less efficient than the best a batch may be, that is held on
+	// to, at any load below 1 + Thrift.
+	Thrift float64
 	// Overload is the load from which on nobody starts only just in time. What models
 	// need is reckoned with batches that are gathered at their rates; those that
 	// wait for their turn grow larger, so that somewhat more than there seem to be
@@ -72,7 +83,7 @@ type Params struct {
 func Defaults() Params {
 	return Params{
 		Idle: .5, Margin: .05, Stagger: .5, Light: 1.4, WorthSlack: .2, WorthMost: .1, Crowd: 1, Torrent: 4, Haste: .3, Bursty: 2, Quiet: .06, Scarce: 8,
-		InTheWay: .02, MostInTheWay: .3, Bearable: .8, Dearer: .3,
-		Keep: 1, Calm: .75, Gathers: .7, Plenty: 8, Overload: 1.5, Edge: .25,
+		InTheWay: .02, MostInTheWay: .3, Bearable: .8, Dearer: .3, Shielded: .7,
+		Keep: 1, Lift: 3, Calm: .75, Gathers: .7, Plenty: 8, Thrift: .1, Overload: 1.5, Edge: .25,
 	}
 }

@@ -26,7 +26,7 @@ const us = latency.Time(1000)
 type scene struct {
 	name string
 	load adaptive.Load
-	// tighter are models of the pool, as slack and need, and ends when batches end.
+	// tighter are other models of the pool, as slack in milliseconds and need, and ends when batches end.
 	tighter [][2]float64
 	ends    []latency.Time
 	waiting int
@@ -36,7 +36,7 @@ type scene struct {
 func model(row, fixed, slo latency.Time, reach int, rate, need float64) *adaptive.Model {
 	t := latency.Linear(row*us, fixed*us, 64)
 	return &adaptive.Model{
-		Table: t, MaxBatch: 64, SLO: slo * us, Slack: slo*us - t.At(1), Known: rate > 0, Rate: rate, Dispersion: 1, Partitions: 8,
+		Table: t, MaxBatch: 64, SLO: slo * us, Slack: slo*us - t.At(1), Usual: 1, Alone: t.At(1), Capacity: int(64 * slo * us / t.At(64)), Known: rate > 0, Rate: rate, Dispersion: 1, Partitions: 8,
 		Reach: reach, Need: need, Saved: 1 - float64(row)/float64(row+fixed), Worth: 64,
 	}
 }
@@ -64,6 +64,8 @@ func scenes() []scene {
 	weak := with(model(7353, 222, 59000, 4, 900, 6), func(m *adaptive.Model) { m.Dispersion = 2.5 })
 	weakBurst := with(model(7353, 222, 400000, 4, 900, 6), func(m *adaptive.Model) { m.Dispersion = 60 })
 	heavy := model(2000, 25000, 200000, 30, 500, 3)
+	heavyBursts := with(model(2000, 25000, 200000, 30, 500, 3), func(m *adaptive.Model) { m.Dispersion = 250 })
+	tight := model(300, 4000, 15000, 4, 900, 1.5)
 	loose := model(23000, 8000, 420000, 9, 200, 6)
 	return []scene{
 		{name: "staggered", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: staggered, Pool: busy(7.5, 0)}, ends: []latency.Time{52000, 55000, 58000, 60000}},
@@ -81,12 +83,16 @@ func scenes() []scene {
 		{name: "in many bursts", load: adaptive.Load{Batch: batch(bursts, 6, 49500, 49500), Model: bursts, Pool: &adaptive.Pool{Free: 1, Usable: 8, Need: 4, Flow: 1000, Rush: 1000 / 60e6}}},
 		{name: "longer than others wait", load: adaptive.Load{Batch: batch(loose, 2, 49000, 50000), Model: loose, Pool: &adaptive.Pool{Free: 1, Usable: 8, Need: 6, Flow: 1000, Rush: 1000 / 60e6}}},
 		{name: "blocking", load: adaptive.Load{Batch: batch(heavy, 10, 30000, 50000), Model: heavy, Pool: busy(7, 0)}, tighter: [][2]float64{{10, 4}}, ends: []latency.Time{90000, 80000, 75000, 70000, 65000}},
-		{name: "blocking under low load", load: adaptive.Load{Batch: batch(heavy, 10, 30000, 50000), Model: heavy, Pool: busy(4, 0)}, tighter: [][2]float64{{10, 1.5}}, ends: []latency.Time{90000, 80000, 75000, 70000, 65000}},
+		{name: "blocking a little", load: adaptive.Load{Batch: batch(heavy, 10, 30000, 50000), Model: heavy, Pool: busy(4, 0)}, tighter: [][2]float64{{25, 1.5}}, ends: []latency.Time{95000, 90000, 85000, 80000, 78000}},
+		{name: "likewise under load", load: adaptive.Load{Batch: batch(heavy, 10, 30000, 50000), Model: heavy, Pool: busy(7, 0)}, tighter: [][2]float64{{25, 4}}, ends: []latency.Time{90000, 85000, 80000, 78000, 77000}},
+		{name: "blocking, in bursts", load: adaptive.Load{Batch: batch(heavyBursts, 10, 30000, 50000), Model: heavyBursts, Pool: busy(7, 0)}, tighter: [][2]float64{{10, 4}}, ends: []latency.Time{90000, 80000, 75000, 70000, 65000}},
+		{name: "blocked", load: adaptive.Load{Batch: batch(tight, 1, 49000, 49000), Model: tight, Pool: free(4, 8, 2.5)}, tighter: [][2]float64{{100, 1}}},
 		{name: "a surge", load: adaptive.Load{Batch: batch(staggered, 6, 35000, 49000), Model: staggered, Pool: busy(7, 0)}, waiting: 300},
+		{name: "at the peak", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: staggered, Pool: busy(7.9, 0)}},
 		{name: "overload", load: adaptive.Load{Batch: batch(alone, 6, 45000, 49000), Model: with(model(1053, 5072, 60000, 4, 900, 6), func(*adaptive.Model) {}), Pool: busy(14, 0)}},
 		{name: "far overload", load: adaptive.Load{Batch: batch(alone, 6, 45000, 49000), Model: model(1053, 5072, 60000, 4, 900, 6), Pool: busy(30, 0)}},
-		{name: "time to gather", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: model(1053, 5072, 25000, 11, 1500, 2.3), Pool: busy(7.9, 0)}},
-		{name: "on many", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: model(1053, 5072, 25000, 11, 1500, 24), Pool: &adaptive.Pool{Free: 1, Usable: 16, Need: 15.9, Flow: 5000, Rush: 5000 / 25e6}}},
+		{name: "time to gather", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: model(1053, 5072, 25000, 11, 1500, 2.3), Pool: busy(8.9, 0)}},
+		{name: "on many", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: model(1053, 5072, 25000, 11, 1500, 24), Pool: &adaptive.Pool{Free: 1, Usable: 16, Need: 17.7, Flow: 5000, Rush: 5000 / 25e6}}},
 	}
 }
 
@@ -100,7 +106,8 @@ func decisions(p adaptive.Params) string {
 			l.Pool.Running.Add(adaptive.WorkOf(end*us, l.Model.Table.At(l.Model.Reach)))
 		}
 		for i := range s.tighter {
-			l.Pool.Kept.Claim(latency.Time(s.tighter[i][0])*1000*us, &s.tighter[i][1], p.Keep)
+			slack := latency.Time(s.tighter[i][0]) * 1000 * us
+			l.Pool.Kept.Claim(slack, &adaptive.Share{Need: s.tighter[i][1], Flow: 2000, Rush: 2000 / 15e6, Alone: slack / 2}, p.Keep)
 		}
 		l.Pool.Kept.Renew(l.Pool.Need, l.Pool.Usable)
 		l.Model.Worth = p.Worth(&l)

@@ -15,9 +15,15 @@ import "math"
 // goes between them. That is worth the more the burstier arrivals are, the
 // more time of the partitions is to spare.
 //
+// T leaves out the models that the batch's model blocks severely: see shielded.
+// Partitions are kept from it for these, and small batches would not help them, as a
+// single request takes too long already. Only batches of whole requests count, of the
+// rows that requests have on average.
+//
 // Where such a b takes longer than T it is another: see brief.
 func (p Params) MaxRows(l *Load) int {
-	m, around := l.Model, float64(l.Pool.Around())
+	m := l.Model
+	around := float64(l.Pool.Around(p.shielded(m)))
 	if p.InTheWay == 0 || p.MostInTheWay == 0 || m.Rate == 0 || around == 0 {
 		return m.MaxBatch // in the latter cases nothing is known of who shares the partitions
 	}
@@ -28,7 +34,8 @@ func (p Params) MaxRows(l *Load) int {
 		return t / float64(b) * (1 + weight*t/around)
 	}
 	best, least := m.MaxBatch, math.Inf(1)
-	for b := 1; b <= m.MaxBatch && m.Table.At(b) <= m.SLO; b++ {
+	request := max(1, m.Usual)
+	for b := request; b <= m.MaxBatch && m.Table.At(b) <= m.SLO; b += request {
 		if c := cost(b); c < least {
 			best, least = b, c
 		}
@@ -36,7 +43,7 @@ func (p Params) MaxRows(l *Load) int {
 	if float64(m.Table.At(best)) <= around || math.IsInf(least, 1) {
 		return best
 	}
-	if b := p.brief(l); b > 0 && p.Dearer > 0 && cost(b) <= (1+min(p.Dearer, weight+max(0, 1/load-1)))*least {
+	if b := p.brief(l, around); b > 0 && p.Dearer > 0 && cost(b) <= (1+min(p.Dearer, weight+max(0, 1/load-1)))*least {
 		return b
 	}
 	return best
@@ -45,11 +52,17 @@ func (p Params) MaxRows(l *Load) int {
 // brief is the largest batch that others can wait for, zero if there is none. Where the
 // best b takes longer than T, whoever is urgent is late behind any of its batches. Then
 // it is that one, if it costs at most min(Dearer, k + 1/load - 1) more.
-func (p Params) brief(l *Load) int {
-	bearable := p.Bearable * float64(l.Pool.Around())
+func (p Params) brief(l *Load, around float64) int {
+	bearable := p.Bearable * around
 	b := l.Model.MaxBatch
 	for b > 0 && float64(l.Model.Table.At(b)) > bearable {
 		b--
 	}
 	return b
+}
+
+// shielded is the slack below which a model is blocked severely by another one: a
+// single request of that takes much longer than it can wait.
+func (p Params) shielded(m *Model) Time {
+	return min(Time(p.Shielded*float64(m.Alone)), m.Slack)
 }

@@ -71,10 +71,17 @@ func (p Params) lowLoad(l *Load) bool {
 // request does not wait for company, and the load still takes about as few
 // partitions as it can (Symphony, section 3.5).
 func (p Params) openPartition(now Time, l *Load) Time {
-	if float64(l.Pool.Usable-l.Pool.Free) < max(1, l.Pool.Need) {
+	if float64(l.Pool.Usable-l.Pool.Free) < max(1, l.Pool.Need) || p.prompt(l) {
 		return now
 	}
 	return latency.Never
+}
+
+// prompt tells that a single request of some other model takes longer than this one can
+// wait: whoever waits then for company, or so that a partition may stay idle, may find
+// all of them taken.
+func (p Params) prompt(l *Load) bool {
+	return p.Keep > 0 && l.Model.Slack < l.Pool.Kept.longest
 }
 
 // worthIt tells that the batch runs nearly as efficiently as the largest within reach.
@@ -141,36 +148,53 @@ func (p Params) silence(l *Load) Time {
 //
 // Under a load below Calm no more of them start before their time than the models need
 // whose batches block: few large executions leave more to the others than many small.
+// Where they block severely (see shielded) that holds at any load, and a batch which is
+// smaller than the rate allows does not start before its time at all.
+//
+// Who can be blocked itself (see prompt) is only held back where it blocks severely, and
+// not in bursts.
 func (p Params) Unblocked(now Time, l *Load) Time {
 	k := &l.Pool.Kept
-	if !p.Blocks(l) {
+	if !p.Blocks(l) || p.lifted(l) {
 		return now
 	}
 	bound := min(l.Model.Table.At(l.Rows), l.Model.Slack)
 	at := lapse(now, l.Pool.Running.ends, k.hard, bound)
-	if l.Pool.Load() >= p.Calm {
+	latest := p.inTurns(l, k.soft, bound)
+	severe := k.tightest() < p.shielded(l.Model)
+	switch {
+	case now >= latest,
+		!severe && l.Pool.Load() >= p.Calm,
+		p.prompt(l) && (!severe || p.comesInBursts(l)):
 		return at
+	case severe && !l.Full && l.Rows < l.Model.Reach:
+		return max(at, latest)
 	}
-	if latest := p.inTurns(l, k.soft, bound); now < latest {
-		at = max(at, min(latest, lapse(now, l.Pool.Running.ends, k.soft, bound)))
-	}
-	return at
+	return max(at, min(latest, lapse(now, l.Pool.Running.ends, k.soft, bound)))
 }
 
-// inTurns is when a batch must start so that all that wait, and one batch more, can be served by the deadline,
-// one after another on as many partitions as the batch may hold.
+// inTurns is when a batch must start so that all that wait can be served by the deadline,
+// on as many partitions as the batch may hold, even if it finds these taken for as long
+// as such batches take in turns.
 func (p Params) inTurns(l *Load, slacks []Time, bound Time) Time {
 	held := 1
 	for held+1 < len(slacks) && slacks[held] >= bound {
 		held++
 	}
-	turns := (l.Waiting + l.Rows*held - 1) / (l.Rows * held)
-	return p.patience(l) - Time(turns)*l.Model.Table.At(l.Rows)
+	return p.patience(l) - Time(l.Waiting)*l.Model.Table.At(l.Rows)/Time(l.Rows*held)
 }
 
 // Blocks tells that some model could not wait until the batch ends.
 func (p Params) Blocks(l *Load) bool {
 	return p.Keep > 0 && min(l.Model.Table.At(l.Rows), l.Model.Slack) > l.Pool.Kept.tightest()
+}
+
+// lifted tells that the model's bursts are more than the other partitions could execute
+// within its SLO, were one kept from it: then it takes what there is, or most of a burst
+// would be lost for the sake of few requests of others.
+func (p Params) lifted(l *Load) bool {
+	m := l.Model
+	return m.Capacity > 0 && float64((l.Pool.Usable-1)*m.Capacity) < p.Lift*(m.Dispersion-1)
 }
 
 // lapse is when a batch may join those that run, the ends of which are given, the latest
