@@ -62,6 +62,7 @@ test: ## what CI runs at every push: vet, unit, property and golden tests; confo
 test-all: ## what CI runs every night: the same with -race everywhere, conformance of every target, and fuzzing (FUZZ_SECONDS=60 each)
 	@$(MAKE) -j2 unit conformance ONE_GOROUTINE=
 	@$(MAKE) e2e E2E_RACE='$$(RACE)'
+	@$(MAKE) faults
 	@$(MAKE) deploy
 	@$(MAKE) figures
 	@$(MAKE) fuzz FUZZ_SECONDS=$(if $(filter command line environment,$(origin FUZZ_SECONDS)),$(FUZZ_SECONDS),60)
@@ -91,6 +92,18 @@ conformance: build triton race ## the conformance suite: a real tritonserver, mi
 e2e: build triton clients race ## end-to-end tests on a real tritonserver, and Triton's own clients
 	@echo "-- end-to-end tests on $$CONCH_TRITONSERVER" >&2
 	@$(GO_TEST) $(E2E_RACE) -count=1 -p 2 -parallel 4 ./e2e ./e2e/clients
+
+# The tests of reconcile that `make test` runs a few rounds of, as often as it takes to believe them. They wait more than they work.
+KILLS ?= 200
+CHANGES ?= 1000
+SWAPS ?= 1000
+REAL ?= 100
+MODELS ?= 200
+
+.PHONY: faults
+faults: build triton ## faults and plan changes under load, on real tritonservers: KILLS=200 of conch, CHANGES=1000 and SWAPS=1000 (REAL=100 of each on real servers), MODELS=200
+	@CONCH_KILLS=$(KILLS) CONCH_CHANGES=$(CHANGES) CONCH_CHANGES_REAL=$(REAL) CONCH_SWAPS=$(SWAPS) CONCH_SWAPS_REAL=$(REAL) CONCH_MODELS=$(MODELS) \
+	  $(GO) test -count=1 -v -timeout 3h -parallel 2 -run '^(TestConchIsKilled|TestPlanChangesLoseNothing|TestPolicySwapsLoseNothing|TestModelsThatDoNotLoad)$$' ./e2e
 
 # What is in deploy/, tried as far as one machine without containers and clusters can.
 .PHONY: deploy

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -30,8 +32,17 @@ import (
 	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
-// The test binary is also a policy: conch starts it as a plugin.
+// The test binary is also a policy, which conch starts as a plugin, and a minitriton, which conch starts as a server.
 func TestMain(m *testing.M) {
+	if slices.Contains(os.Args, "--model-control-mode=explicit") {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		if err := rig.ServeMinitriton(ctx, os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if policy.Hosted(os.Getenv) {
 		policy.Serve(moody{})
 		return

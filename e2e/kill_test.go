@@ -26,18 +26,15 @@ import (
 	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
-// rounds is how often a test does what it does: as the variable says, else few times with -short and many without.
-func rounds(t *testing.T, variable string, few, many int) int {
+// rounds is how often a test does what it does: as the variable says, which `make faults` sets, else as often as every push has time for.
+func rounds(t *testing.T, variable string, n int) int {
 	t.Helper()
 	if text := os.Getenv(variable); text != "" {
-		n, err := strconv.Atoi(text)
+		var err error
+		n, err = strconv.Atoi(text)
 		require.NoError(t, err, variable)
-		return n
 	}
-	if testing.Short() {
-		return few
-	}
-	return many
+	return n
 }
 
 // small are emulated models of a few milliseconds: "small-0", "small-1", ...
@@ -55,6 +52,7 @@ type steady struct {
 	callers  sync.WaitGroup
 	mu       sync.Mutex
 	lost     []error
+	times    []time.Duration // of answers since taken
 }
 
 // ask runs callers of the models that wanted says are served.
@@ -75,6 +73,7 @@ func ask(t *testing.T, address string, callers int, wanted func() []string) *ste
 					model, value := models[sequence%len(models)], float32(sequence%1000)
 					// Not the test's own context: a request is seen to its end.
 					within, release := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+					began := time.Now()
 					r, err := stub.ModelInfer(within, tensor(model, value))
 					release()
 					if err == nil && firstOutput(r) != 2*value+1 {
@@ -82,13 +81,14 @@ func ask(t *testing.T, address string, callers int, wanted func() []string) *ste
 					} else if err != nil && s.life.Load() != life {
 						err = nil
 					}
+					s.mu.Lock()
 					if err != nil {
-						s.mu.Lock()
 						s.lost = append(s.lost, fmt.Errorf("%s: %w", model, err))
-						s.mu.Unlock()
 					} else {
 						s.answered.Add(1)
+						s.times = append(s.times, time.Since(began))
 					}
+					s.mu.Unlock()
 				}
 				time.Sleep(5 * time.Millisecond) // a caller that does something else, too
 			}
@@ -96,6 +96,21 @@ func ask(t *testing.T, address string, callers int, wanted func() []string) *ste
 	}
 	t.Cleanup(func() { cancel(); s.callers.Wait() })
 	return s
+}
+
+// taken are the times of answers since it was called last.
+func (s *steady) taken() []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.times
+	s.times = nil
+	return all
+}
+
+func (s *steady) anyLost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.lost) > 0
 }
 
 // requireNoneLost may be called at any time.
@@ -120,7 +135,7 @@ func (s *steady) close(t *testing.T) {
 // not; and requests are answered at once, before anything could have been loaded.
 func TestConchIsKilled(t *testing.T) {
 	t.Parallel()
-	kills := rounds(t, "CONCH_KILLS", 6, 20)
+	kills := rounds(t, "CONCH_KILLS", 6)
 	random := rand.New(rand.NewPCG(7, uint64(kills)))
 	models := small(2)
 	present := randomLayout(random, 2, models.Names())

@@ -143,7 +143,7 @@ func TestStopAndLeave(t *testing.T) {
 // for it; files of the first one are mended, and it serves.
 func TestModelsThatDoNotLoad(t *testing.T) {
 	t.Parallel()
-	good := small(rounds(t, "CONCH_MODELS", 4, 200))
+	good := small(rounds(t, "CONCH_MODELS", 4))
 	repository := t.TempDir()
 	require.NoError(t, good.Write(repository))
 	write := func(model, initialize string) {
