@@ -104,7 +104,7 @@ func stopRunning(ctx context.Context, state string, leave bool) (int, error) {
 	if leave {
 		signal = leaveSignal
 	}
-	if err := syscall.Kill(pid, signal); err != nil {
+	if err := shim.Signal(identity, signal); err != nil {
 		return 0, fmt.Errorf("stop process %d: %w", pid, err)
 	}
 	if !await(ctx, func() bool {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -32,6 +33,15 @@ func RemoveSharedMemory(string) error { return nil }
 
 // Identity is the id alone.
 func Identity(pid int) (string, error) { return strconv.Itoa(pid), nil }
+
+// Signal goes by the id alone.
+func Signal(identity string, s syscall.Signal) error {
+	pid, err := strconv.Atoi(identity)
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, s)
+}
 
 func (*Handle) Label() map[string]string   { return nil }
 func (*Handle) Name() string               { return "" }

@@ -226,13 +226,17 @@ func (k *keeper) serve(conn net.Conn) {
 	}
 }
 
+// firstContact is how long the conch that started a shim may take to connect, at
+// least: a machine may be busy.
+const firstContact = 30 * time.Second
+
 // count notes a conch that has come; the first call, with none, begins the wait
 // for one.
 func (k *keeper) count(conn net.Conn) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if conn == nil {
-		k.orphaned = time.AfterFunc(k.spec.OrphanGrace, k.end)
+		k.orphaned = time.AfterFunc(max(k.spec.OrphanGrace, firstContact), k.end)
 		return
 	}
 	if k.clients[conn] = true; !k.known {

@@ -90,12 +90,15 @@ func killMarked(names ...string) error {
 	for deadline := time.Now().Add(5 * time.Second); ; {
 		left := 0
 		for _, pid := range pids() {
-			environment, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-			if err != nil || pid == os.Getpid() || !marked(environment, names) {
+			is := func() bool {
+				environment, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+				return err == nil && marked(environment, names)
+			}
+			if pid == os.Getpid() || !is() {
 				continue
 			}
 			left++
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			if err := signalIf(pid, unix.SIGKILL, is); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("kill process %d: %w", pid, err)
 			}
 		}
@@ -107,6 +110,41 @@ func killMarked(names ...string) error {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
+}
+
+// signalIf signals a process if it is still the one that is meant: between a look
+// at a number and a signal to it the number may have become another's. The
+// process is held by a descriptor while is looks; where the kernel has none (before
+// 5.3, or forbidden) the number has to do.
+func signalIf(pid int, s unix.Signal, is func() bool) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	switch {
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
+		if !is() {
+			return unix.ESRCH
+		}
+		return unix.Kill(pid, s)
+	case err != nil:
+		return err
+	}
+	defer unix.Close(fd)
+	if !is() {
+		return unix.ESRCH
+	}
+	return unix.PidfdSendSignal(fd, s, nil, 0)
+}
+
+// Signal signals the process of an Identity, and no other.
+func Signal(identity string, s unix.Signal) error {
+	number, _, _ := strings.Cut(identity, " ")
+	pid, err := strconv.Atoi(number)
+	if err != nil {
+		return fmt.Errorf("%q is no process", identity)
+	}
+	return signalIf(pid, s, func() bool {
+		now, err := Identity(pid)
+		return err == nil && now == identity
+	})
 }
 
 func marked(environment []byte, names []string) bool {

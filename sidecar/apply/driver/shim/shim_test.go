@@ -62,7 +62,7 @@ func ended(t *testing.T, h *shim.Handle) {
 	t.Helper()
 	select {
 	case <-h.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the server has not ended")
 	}
 }
@@ -74,7 +74,7 @@ func childOf(t *testing.T, pid int, name string) (child int) {
 		out, _ := exec.Command("pgrep", "-P", strconv.Itoa(pid), name).Output()
 		child, _ = strconv.Atoi(strings.TrimSpace(string(out)))
 		return child > 0
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	return child
 }
 
@@ -119,7 +119,7 @@ func TestOrphansOutsideTheGroup(t *testing.T) {
 		text, _ := os.ReadFile(filepath.Join(root, "orphan"))
 		orphan, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 		return orphan > 0
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	require.NoError(t, syscall.Kill(h.ServerPID(), syscall.SIGKILL))
 	ended(t, h)
 	require.False(t, runs(orphan))
@@ -134,7 +134,7 @@ func TestReapsOrphans(t *testing.T) {
 	require.Eventually(t, func() bool {
 		out, _ := exec.Command("pgrep", "-P", strconv.Itoa(h.ShimPID())).Output()
 		return len(strings.Fields(string(out))) == 1 // the server alone
-	}, 10*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
 }
 
 func TestShimKilledTakesItsServerAlong(t *testing.T) {
@@ -145,7 +145,7 @@ func TestShimKilledTakesItsServerAlong(t *testing.T) {
 	require.NoError(t, syscall.Kill(h.ShimPID(), syscall.SIGKILL))
 	ended(t, h)
 	require.Contains(t, h.Death(), "the shim of the server was killed")
-	require.Eventually(t, func() bool { return !runs(h.ServerPID()) && !runs(child) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !runs(h.ServerPID()) && !runs(child) }, time.Minute, time.Millisecond)
 }
 
 func TestSharedMemoryIsRemoved(t *testing.T) {
@@ -153,7 +153,7 @@ func TestSharedMemoryIsRemoved(t *testing.T) {
 	prefix := "conch-test-" + strconv.Itoa(os.Getpid()) + "-"
 	h, err := start(root, "one", "echo x > /dev/shm/"+prefix+"region; echo done > "+root+"/done; sleep 1000", func(s *shim.Spec) { s.SharedMemory = prefix })
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { _, err := os.Stat(root + "/done"); return err == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(root + "/done"); return err == nil }, time.Minute, time.Millisecond)
 	require.NoError(t, h.Kill(context.Background()))
 	require.NoFileExists(t, "/dev/shm/"+prefix+"region")
 }
@@ -224,7 +224,7 @@ func TestOrphanGrace(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, runs(h.ServerPID()), "while conch is there the grace does not run")
 	require.NoError(t, h.Close())
-	require.Eventually(t, func() bool { return !runs(h.ServerPID()) && !runs(h.ShimPID()) }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return !runs(h.ServerPID()) && !runs(h.ShimPID()) }, time.Minute, 5*time.Millisecond)
 	found, err := shim.Find(filepath.Join(root, "run"))
 	require.NoError(t, err)
 	require.Empty(t, found)
@@ -249,6 +249,21 @@ func TestFindTakesNoStranger(t *testing.T) {
 	require.Empty(t, found)
 	require.True(t, runs(stranger.Process.Pid))
 	require.NoDirExists(t, dir)
+}
+
+// A number is not enough to be signalled.
+func TestSignalMeansOneProcess(t *testing.T) {
+	p := exec.Command("sleep", "1000")
+	require.NoError(t, p.Start())
+	identity, err := shim.Identity(p.Process.Pid)
+	require.NoError(t, err)
+	of := strings.Fields(identity)
+	require.ErrorIs(t, shim.Signal(of[0]+" 1 "+of[2], syscall.SIGKILL), syscall.ESRCH, "another process of that number")
+	require.ErrorIs(t, shim.Signal(of[0]+" "+of[1]+" another-boot", syscall.SIGKILL), syscall.ESRCH)
+	require.True(t, runs(p.Process.Pid))
+	require.NoError(t, shim.Signal(identity, syscall.SIGKILL))
+	require.Error(t, p.Wait())
+	require.ErrorIs(t, shim.Signal(identity, syscall.SIGKILL), syscall.ESRCH)
 }
 
 func TestStartFails(t *testing.T) {
