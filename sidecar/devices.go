@@ -6,6 +6,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"log/slog"
 	"os"
 	"strconv"
@@ -111,6 +112,14 @@ func hostMemory() uint64 {
 		}
 	}
 	return 0
+}
+
+// clientFaults asks the daemon for faults of its clients; nil where none runs.
+func clientFaults(daemon mps.Daemon) func(context.Context) (bool, error) {
+	if !daemon.Running {
+		return nil
+	}
+	return daemon.Faulted
 }
 
 // checkMPS says what the shares of partitions are worth here.

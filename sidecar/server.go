@@ -232,6 +232,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 				// The fronts are open before the first plan is applied.
 				Settings:    func(ctx context.Context, at driver.Endpoint) error { return s.one.Replay(ctx, at.GRPC) },
 				OnPartition: func(e driver.Event) { h.PartitionChanged(e.Partition, e.Up, changed(e)) },
+				Faulted:     clientFaults(daemon), OnFault: h.MPSFault,
 			})
 			return s.reconciler, err
 		},

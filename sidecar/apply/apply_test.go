@@ -20,6 +20,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
+	"github.com/conch-serving/conch/sidecar/apply/mps"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -376,6 +377,45 @@ func TestAFirstRequestThatKillsTheProcessOfTheModel(t *testing.T) {
 		require.True(t, w.serves("a"))
 		require.Empty(t, w.routes("b"))
 		require.Equal(t, decide.IsFailing, condition(r, "p", "b"))
+	})
+}
+
+// A client of MPS makes the GPU fault: every server that is one is started again, once, and that is told. Those beside MPS are left alone.
+func TestAFaultOfAnMPSClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		faults := make(chan bool, 1)
+		var told [][]string
+		r := w.reconciler(func(o *apply.Options) {
+			o.MPS = mps.Daemon{Running: true}
+			state := false
+			o.Faulted = func(context.Context) (bool, error) {
+				select {
+				case state = <-faults:
+				default:
+				}
+				return state, nil
+			}
+			o.OnFault = func(partitions []string) { told = append(told, partitions) }
+		})
+		d := desired(1, w.revision("r1", map[string]int{"a": 8}), partition("p", "g0", 50, "a"), partition("q", "g0", 50, "a"), partition("emulated", "g1", 50, "a"))
+		d.Snapshot.Nodes[0].Gpus[0].Emulated = false
+		require.NoError(t, set(t, r, d))
+		w.did()
+		faults <- true
+		after(10 * time.Second)
+		did := w.did()
+		slices.Sort(did)
+		require.Equal(t, []string{"kill p", "kill q", "load a on p", "load a on q", "start p", "start q"}, did)
+		require.Equal(t, [][]string{{"p", "q"}}, told)
+		require.Equal(t, []string{"p", "q", "emulated"}, w.routes("a"))
+		faults <- false
+		after(2 * time.Second)
+		faults <- true
+		after(10 * time.Second)
+		require.Len(t, told, 2)
+		w.table = nil
+		require.NoError(t, r.Close(context.Background(), false))
 	})
 }
 

@@ -117,6 +117,9 @@ func (r *Reconciler) Start(ctx context.Context) (*Desired, error) {
 	}
 	r.started.Store(true)
 	go l.run()
+	if r.o.Faulted != nil {
+		r.tasks.Go(func() { r.watchFaults(r.life) })
+	}
 	return d, gone
 }
 

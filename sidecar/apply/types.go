@@ -160,6 +160,11 @@ type Options struct {
 	OnAction    func(Action)
 	OnPartition func(driver.Event)
 	OnChange    func()
+	// Faulted asks MPS whether a client of its has made a GPU fault (mps.Daemon's);
+	// nil where there is no MPS. OnFault is told of each fault, and of the partitions
+	// whose servers are started again for it.
+	Faulted func(context.Context) (bool, error)
+	OnFault func(partitions []string)
 	// Settings tells the server at an endpoint what clients have set before, when it
 	// has started and when it has loaded a model.
 	Settings func(ctx context.Context, at driver.Endpoint) error

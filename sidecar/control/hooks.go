@@ -4,10 +4,10 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"slices"
-
-	"context"
+	"strings"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -29,6 +29,9 @@ type Hooks interface {
 	ActionDone(a apply.Action)
 	// PartitionChanged notes a death or return of a partition's server.
 	PartitionChanged(partition string, up bool, reason string)
+	// MPSFault notes that a client of MPS has made a GPU fault, and which partitions
+	// are started again for it.
+	MPSFault(partitions []string)
 }
 
 var _ Hooks = (*Control)(nil)
@@ -90,4 +93,10 @@ func (c *Control) PartitionChanged(partition string, up bool, reason string) {
 	}
 	c.event(api.Event{Kind: kind, Message: message, Fields: map[string]string{"partition": partition}})
 	c.alarm(message)
+}
+
+// MPSFault implements Hooks.
+func (c *Control) MPSFault(partitions []string) {
+	message := "a client of MPS has made a GPU fault, which takes every client on that GPU along: the servers of " + strings.Join(partitions, ", ") + " are started again"
+	c.event(api.Event{Kind: events.MPSFault, Message: message, Fields: map[string]string{"partitions": strings.Join(partitions, ",")}})
 }

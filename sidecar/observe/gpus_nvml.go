@@ -17,8 +17,10 @@ import (
 
 // DetectGPUs lists the NVIDIA GPUs of this machine. Where there are none, or no
 // driver, the list is empty and the remark says why: that is no error.
-func DetectGPUs() (gpus []*policy.GPU, remark string, err error) {
-	switch ret := nvml.Init(); ret {
+func DetectGPUs() (gpus []*policy.GPU, remark string, err error) { return detectGPUs(nvml.New()) }
+
+func detectGPUs(library nvml.Interface) (gpus []*policy.GPU, remark string, err error) {
+	switch ret := library.Init(); ret {
 	case nvml.SUCCESS:
 	case nvml.ERROR_LIBRARY_NOT_FOUND:
 		return nil, "libnvidia-ml.so.1 is not installed, so no NVIDIA driver is", nil
@@ -28,13 +30,13 @@ func DetectGPUs() (gpus []*policy.GPU, remark string, err error) {
 		return nil, "", fmt.Errorf("NVML: %s; write the list of GPUs into gpus", nvml.ErrorString(ret))
 	}
 	// A failed shutdown leaves a library loaded that is not used again.
-	defer func() { _ = nvml.Shutdown() }()
-	count, ret := nvml.DeviceGetCount()
+	defer func() { _ = library.Shutdown() }()
+	count, ret := library.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return nil, "", fmt.Errorf("NVML, counting GPUs: %s", nvml.ErrorString(ret))
 	}
 	for i := range count {
-		g, err := describe(i)
+		g, err := describe(library, i)
 		if err != nil {
 			return nil, "", err
 		}
@@ -46,8 +48,8 @@ func DetectGPUs() (gpus []*policy.GPU, remark string, err error) {
 	return gpus, remark, nil
 }
 
-func describe(i int) (*policy.GPU, error) {
-	device, ret := nvml.DeviceGetHandleByIndex(i)
+func describe(library nvml.Interface, i int) (*policy.GPU, error) {
+	device, ret := library.DeviceGetHandleByIndex(i)
 	if ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("NVML, GPU %d: %s", i, nvml.ErrorString(ret))
 	}

@@ -42,6 +42,8 @@ type Daemon struct {
 	// ThreadPercentage is the daemon's default for its clients, which theirs can only
 	// tighten; 0 where it does not say.
 	ThreadPercentage float64
+
+	control string // the client's program
 }
 
 // Detect asks the daemon behind pipeDirectory, or DefaultPipeDirectory if that is
@@ -61,29 +63,70 @@ func Detect(ctx context.Context, pipeDirectory, control string) Daemon {
 	if control == "" {
 		control = ControlProgram
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	d.control = control
+	said, err := d.ask(ctx, "get_default_active_thread_percentage")
+	if err != nil {
+		d.Reason = err.Error()
+		return d
+	}
+	if d.ThreadPercentage, err = strconv.ParseFloat(said, 64); err != nil {
+		d.Reason = fmt.Sprintf("the MPS control daemon in %s answers %q, which is no thread percentage", pipeDirectory, said)
+		return d
+	}
+	d.Running = true
+	return d
+}
+
+// ask puts a command to the daemon through its own client.
+func (d Daemon) ask(ctx context.Context, question string) (string, error) {
+	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	command := exec.CommandContext(ctx, control)
-	command.Env = append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+pipeDirectory)
-	command.Stdin = strings.NewReader("get_default_active_thread_percentage\n")
+	command := exec.CommandContext(within, d.control)
+	command.Env = append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+d.PipeDirectory)
+	command.Stdin = strings.NewReader(question + "\n")
 	command.WaitDelay = 100 * time.Millisecond
 	answer, err := command.CombinedOutput()
 	said := strings.TrimSpace(string(answer))
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
-		d.Reason = fmt.Sprintf("%s is not on the path, so that the daemon in %s cannot be asked whether it lives", control, pipeDirectory)
-	case ctx.Err() != nil:
-		d.Reason = fmt.Sprintf("the MPS control daemon in %s did not answer within %s", pipeDirectory, patience)
+		return "", fmt.Errorf("%s is not on the path, so that the daemon in %s cannot be asked whether it lives", d.control, d.PipeDirectory)
+	case within.Err() != nil:
+		return "", fmt.Errorf("the MPS control daemon in %s did not answer within %s", d.PipeDirectory, patience)
 	case err != nil:
-		d.Reason = fmt.Sprintf("the MPS control daemon in %s does not answer: %s (%v)", pipeDirectory, said, err)
-	default:
-		if d.ThreadPercentage, err = strconv.ParseFloat(said, 64); err != nil {
-			d.Reason = fmt.Sprintf("the MPS control daemon in %s answers %q, which is no thread percentage", pipeDirectory, said)
-			return d
-		}
-		d.Running = true
+		return "", fmt.Errorf("the MPS control daemon in %s does not answer: %s (%w)", d.PipeDirectory, said, err)
 	}
-	return d
+	return said, nil
+}
+
+// faulted is the status of a server after a fatal fault of one of its clients.
+const faulted = "FAULT"
+
+// Faulted asks the daemon whether one of its servers is in the state FAULT: a
+// client has made a GPU fault, which MPS reports to every client on that GPU.
+// None of them computes again, and no other client is let in, before all of them
+// have ended ("Error containment" in NVIDIA's documentation of MPS). The server
+// does not say which client or GPU it was.
+func (d Daemon) Faulted(ctx context.Context) (bool, error) {
+	if !d.Running {
+		return false, nil
+	}
+	list, err := d.ask(ctx, "get_server_list")
+	if err != nil {
+		return false, err
+	}
+	for server := range strings.FieldsSeq(list) {
+		if _, err := strconv.Atoi(server); err != nil {
+			return false, fmt.Errorf("the MPS control daemon in %s lists %q, which is no server", d.PipeDirectory, list)
+		}
+		status, err := d.ask(ctx, "get_server_status "+server)
+		if err != nil {
+			return false, err
+		}
+		if strings.Contains(status, faulted) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Share is how a partition's share of its GPU is put into force.

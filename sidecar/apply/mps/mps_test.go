@@ -70,7 +70,10 @@ func TestDetect(t *testing.T) {
 	require.False(t, mps.Detect(t.Context(), dir, lives).Running, "a plain file is no daemon")
 	require.NoError(t, os.Remove(filepath.Join(dir, "control")))
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "control"), 0o600))
-	require.Equal(t, mps.Daemon{PipeDirectory: dir, Running: true, ThreadPercentage: 80}, mps.Detect(t.Context(), dir, lives))
+	found := mps.Detect(t.Context(), dir, lives)
+	require.True(t, found.Running, found.Reason)
+	require.Equal(t, dir, found.PipeDirectory)
+	require.InDelta(t, 80, found.ThreadPercentage, 0)
 	for script, why := range map[string]string{
 		"echo Cannot find MPS control daemon process; exit 1": "does not answer: Cannot find MPS control daemon process",
 		"echo what":       `answers "what", which is no thread percentage`,
@@ -82,4 +85,38 @@ func TestDetect(t *testing.T) {
 	}
 	require.Contains(t, mps.Detect(t.Context(), dir, "no-such-program").Reason, "is not on the path")
 	require.Equal(t, mps.DefaultPipeDirectory, mps.Detect(t.Context(), "", "").PipeDirectory)
+}
+
+// A fatal fault of a client shows in the status of its server.
+func TestFaulted(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "control"), 0o600))
+	for name, c := range map[string]struct {
+		answers string
+		faulted bool
+		err     string
+	}{
+		"no server runs yet":     {answers: `get_server_list) ;;`},
+		"all is well":            {answers: `get_server_list) echo 41; echo 42 ;; "get_server_status "4?) echo ACTIVE ;;`},
+		"one has faulted":        {answers: `get_server_list) echo 41; echo 42 ;; "get_server_status 41") echo ACTIVE ;; "get_server_status 42") echo FAULT ;;`, faulted: true},
+		"the list is none":       {answers: `get_server_list) echo what ;;`, err: `lists "what", which is no server`},
+		"the daemon has gone":    {answers: `get_server_list) echo Cannot find MPS control daemon process; exit 1 ;;`, err: "does not answer: Cannot find"},
+		"a server ended between": {answers: `get_server_list) echo 41 ;; *) echo Server 41 not found; exit 1 ;;`, err: "Server 41 not found"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			control := filepath.Join(t.TempDir(), mps.ControlProgram)
+			script := "#!/bin/sh\nread command\ncase $command in get_default_active_thread_percentage) echo 100.0 ;; " + c.answers + " esac\n"
+			require.NoError(t, os.WriteFile(control, []byte(script), 0o700))
+			faulted, err := mps.Detect(t.Context(), dir, control).Faulted(t.Context())
+			require.Equal(t, c.faulted, faulted)
+			if c.err == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, c.err)
+			}
+		})
+	}
+	faulted, err := mps.Daemon{}.Faulted(t.Context())
+	require.False(t, faulted)
+	require.NoError(t, err)
 }

@@ -25,6 +25,8 @@ const (
 	GPUCordoned        api.EventKind = "gpu_cordoned"
 	GPUDrained         api.EventKind = "gpu_drained"
 	GPUUncordoned      api.EventKind = "gpu_uncordoned"
+	// MPSFault: a client of MPS made a GPU fault, and its neighbours are started again.
+	MPSFault api.EventKind = "mps_fault"
 	// Degraded: a model fails to load somewhere; Recovered: it no longer does.
 	Degraded        api.EventKind = "degraded"
 	Recovered       api.EventKind = "recovered"
@@ -55,7 +57,7 @@ const (
 // Grave reports whether an operator should look at events of a kind.
 func Grave(kind api.EventKind) bool {
 	switch kind {
-	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, Degraded, EstimateOff, MergeFailed:
+	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, MPSFault, Degraded, EstimateOff, MergeFailed:
 		return true
 	}
 	return false
