@@ -105,6 +105,10 @@ faults: build triton ## faults and plan changes under load, on real tritonserver
 	@CONCH_KILLS=$(KILLS) CONCH_CHANGES=$(CHANGES) CONCH_CHANGES_REAL=$(REAL) CONCH_SWAPS=$(SWAPS) CONCH_SWAPS_REAL=$(REAL) CONCH_MODELS=$(MODELS) \
 	  $(GO) test -count=1 -v -timeout 3h -parallel 2 -run '^(TestConchIsKilled|TestPlanChangesLoseNothing|TestPolicySwapsLoseNothing|TestModelsThatDoNotLoad)$$' ./e2e
 
+.PHONY: e2e-gpu
+e2e-gpu: ## what needs an NVIDIA GPU and a running MPS control daemon: NVML, shares, memory limits, faults (says what is missing)
+	@CONCH_GPU=1 $(GO) test -count=1 -v ./e2e/gpu
+
 # What is in deploy/, tried as far as one machine without containers and clusters can.
 .PHONY: deploy
 deploy: export CONCH_PROMETHEUS = $(CURDIR)/.cache/prometheus
