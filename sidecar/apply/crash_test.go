@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -76,9 +77,11 @@ func TestAnotherConchGoesOn(t *testing.T) {
 	})
 }
 
-// TestCrashes: conch dies at random times while random plans come and servers,
-// loads and disks fail. In the end there is what was desired last, and nothing
-// else; what need not have been restarted was not.
+// TestCrashes is a soak in virtual time: conch dies at random times while random
+// plans come and servers, loads and disks fail, and somebody asks for every model
+// all the while. No request is refused that a plan has a place for. In the end
+// there is what was desired last, and nothing else; what need not have been
+// restarted was not. A seed is run again with -run TestCrashes/SEED$.
 func TestCrashes(t *testing.T) {
 	seeds := 200
 	if testing.Short() {
@@ -96,6 +99,19 @@ func crashes(t *testing.T, random *rand.Rand) {
 	r := w.reconciler(func(o *apply.Options) { o.Dir = dir })
 	names := []string{"a", "b", "c", "d"}
 	var last apply.Desired
+	// kept are models that the last plans had without a break. Those of which a load
+	// was made to fail may be refused.
+	kept, asked := map[string]bool{}, 0
+	load := func(d time.Duration) {
+		const every = 50 * time.Millisecond
+		for ; d > 0; d -= every {
+			after(min(d, every))
+			for m := range kept {
+				asked++
+				require.NotEmpty(t, w.routes(m), "a request for %s is refused", m)
+			}
+		}
+	}
 	for step := range 30 {
 		for _, m := range names {
 			w.mu.Lock()
@@ -129,6 +145,19 @@ func crashes(t *testing.T, random *rand.Rand) {
 			w.mu.Unlock()
 			if _, err := r.Set(t.Context(), d, 0); err == nil {
 				last = d
+				has := map[string]bool{}
+				for _, p := range parts {
+					for _, in := range p.GetInstances() {
+						has[in.GetModel()] = in.GetModel() != "d"
+					}
+				}
+				maps.DeleteFunc(kept, func(m string, _ bool) bool { return !has[m] })
+				after(time.Millisecond) // the table follows
+				for m, safe := range has {
+					if safe {
+						kept[m] = true
+					}
+				}
 			}
 		case 2:
 			r = another(t, w, r, dir)
@@ -153,8 +182,9 @@ func crashes(t *testing.T, random *rand.Rand) {
 			}
 			w.mu.Unlock()
 		}
-		after(time.Duration(random.IntN(4000)) * time.Millisecond)
+		load(time.Duration(random.IntN(4000)) * time.Millisecond)
 	}
+	require.True(t, last.Plan == nil || asked > 0)
 	w.mu.Lock()
 	clear(w.loadErr)
 	w.mu.Unlock()

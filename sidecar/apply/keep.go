@@ -18,9 +18,13 @@ type keeping struct {
 	deaths int       // how often its process died of its first request
 }
 
+// repairs is how often in a row a model that did not stay ready is loaded again at
+// once.
+const repairs = 3
+
 // lost takes in that a model is not ready any more, though nobody here unloaded
-// it. The first time it is loaded again at once. One that does not stay ready,
-// however often it is loaded, has failed.
+// it. It is loaded again at once. One that does not stay ready, however often it is
+// loaded, has failed.
 func (l *loop) lost(v *server, model string) {
 	key := decide.Load{Key: v.Key, Model: model, Revision: v.Loaded[model].Revision}
 	delete(v.Loaded, model)
@@ -34,11 +38,11 @@ func (l *loop) lost(v *server, model string) {
 	}
 	k.lost++
 	l.kept[key] = k
-	if k.lost == 1 {
+	if k.lost <= repairs {
 		return
 	}
 	err := &driver.LoadError{Model: model, Err: fmt.Errorf("the server has loaded it %d times and does not keep it ready", k.lost)}
-	l.loads[key] = decide.Failure{Attempts: k.lost, Reason: err.Error(), Next: time.Now().Add(l.r.o.Backoff.delay(k.lost - 1))}
+	l.loads[key] = decide.Failure{Attempts: k.lost, Reason: err.Error(), Next: time.Now().Add(l.r.o.Backoff.delay(k.lost - repairs))}
 	l.errs[key] = err
 }
 

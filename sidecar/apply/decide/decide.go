@@ -176,7 +176,8 @@ const waitingSuffix = " (to come)"
 func (j *judgement) coming(model string, waiting map[string]bool) []Place {
 	var all []Place
 	for _, p := range j.want.Partitions {
-		if _, failed := j.failure(p.Key, model); failed || j.want.Given && j.up(p.Key) != nil {
+		f, failed := j.failure(p.Key, model)
+		if failed && !f.chance() || j.want.Given && j.up(p.Key) != nil {
 			continue
 		}
 		for _, in := range p.Instances {

@@ -98,6 +98,10 @@ type Failure struct {
 	Deaths int
 }
 
+// chance reports that it may not be the model's own: one server died while it
+// loaded the model, which it may have done of something else.
+func (f Failure) chance() bool { return f.Attempts == 1 && f.Deaths == 1 }
+
 // Phase of a server.
 type Phase int
 
