@@ -105,6 +105,11 @@ faults: build triton ## faults and plan changes under load, on real tritonserver
 	@CONCH_KILLS=$(KILLS) CONCH_CHANGES=$(CHANGES) CONCH_CHANGES_REAL=$(REAL) CONCH_SWAPS=$(SWAPS) CONCH_SWAPS_REAL=$(REAL) CONCH_MODELS=$(MODELS) \
 	  $(GO) test -count=1 -v -timeout 3h -parallel 2 -run '^(TestConchIsKilled|TestPlanChangesLoseNothing|TestPolicySwapsLoseNothing|TestModelsThatDoNotLoad)$$' ./e2e
 
+DURATION ?= 30m
+.PHONY: soak
+soak: build triton ## random load, orders and faults on real tritonservers (DURATION=30m, SEED=n repeats one)
+	@CONCH_SOAK=$(DURATION) $(if $(SEED),CONCH_SEED=$(SEED)) $(GO) test -count=1 -v -timeout 24h -run '^TestSoak$$' ./e2e
+
 .PHONY: e2e-gpu
 e2e-gpu: ## what needs an NVIDIA GPU and a running MPS control daemon: NVML, shares, memory limits, faults (says what is missing)
 	@CONCH_GPU=1 $(GO) test -count=1 -v ./e2e/gpu
