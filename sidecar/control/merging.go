@@ -107,7 +107,8 @@ func (c *Control) merge(ctx context.Context) {
 		Failed: func(group string, err error) {
 			say(events.MergeFailed, group, err.Error()+"; its members serve by themselves until one of them changes")
 		},
-		Changed: func() { c.alarm("other merge groups are on offer") },
+		// Whoever names groups wants them used: what they change is not weighed.
+		Changed: func() { c.ordered("other merge groups are on offer") },
 		Made: func(ctx context.Context, m merging.Made) error {
 			if err := c.acquire(ctx); err != nil {
 				return err
@@ -121,7 +122,7 @@ func (c *Control) merge(ctx context.Context) {
 			}
 			c.adopt(files, c.settings())
 			say(events.Merged, m.Derivation.Recipe, fmt.Sprintf("made and verified by %d executions: largest difference %.2g", m.Runs, m.MaxDifference))
-			c.alarm("merge group " + m.Derivation.Recipe + " was made")
+			c.ordered("merge group " + m.Derivation.Recipe + " was made")
 			return nil
 		},
 	})
