@@ -232,7 +232,9 @@ func (r *resolving) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan,
 		return nil, fmt.Errorf("policy %s: the snapshot lacks what it needs: %s", r.description.GetName(), strings.Join(remedies, "; "))
 	}
 	s.Parameters = r.parameters
-	s.PolicyState = r.state
+	if r.state != nil {
+		s.PolicyState = r.state // else what the snapshot was recorded with
+	}
 	plan, err := r.policy.Plan(ctx, s, r.evaluator.Host(s))
 	if err == nil {
 		r.state = plan.GetPolicyState()

@@ -11,12 +11,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/plugins/builtin"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/plan"
 	"github.com/conch-serving/conch/sidecar/policyhost"
@@ -28,7 +30,9 @@ import (
 // Options say what to run. The zero value is the built-in policy with its defaults, and no outcome.
 type Options struct {
 	// Policy by name; with Executable it only names that.
-	Policy     string
+	Policy string
+	// Parameters win over those of a snapshot, which win over the policy's defaults. Of a snapshot's those count that the policy knows: it may
+	// have been recorded under another one.
 	Parameters map[string]string
 	// Executable of somebody's own policy, run as a process; empty: a built-in one in this process.
 	Executable string
@@ -68,23 +72,64 @@ type Session struct {
 	policy    sim.Policy
 	evaluator *evaluate.InProcess
 	host      *policyhost.Host
+	// known are the names of the policy's parameters, used what it is open with.
+	known map[string]bool
+	used  map[string]string
 }
 
 // Open starts the policy and checks its parameters.
 func Open(ctx context.Context, o Options) (*Session, error) {
-	s := &Session{o: o, evaluator: &evaluate.InProcess{Recorded: o.Traffic}}
-	named := &scenario.Policy{Name: o.Policy, Parameters: o.Parameters}
-	if o.Executable == "" {
-		var err error
-		s.policy, err = named.InProcessWith(ctx, s.evaluator)
-		return s, err
-	}
-	host, err := named.InProcesses(ctx, policyhost.Options{Evaluator: s.evaluator, Budget: o.Deadline}, &policyhost.Executable{Path: o.Executable})
-	if err != nil {
+	s := &Session{o: o, evaluator: &evaluate.InProcess{Recorded: o.Traffic}, known: make(map[string]bool)}
+	if err := s.open(ctx, o.Parameters); err != nil {
 		return nil, err
 	}
-	s.policy, s.host = host, host
+	d, err := s.describe(ctx)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	for _, p := range d.GetParameters() {
+		s.known[p.GetName()] = true
+	}
 	return s, nil
+}
+
+func (s *Session) open(ctx context.Context, parameters map[string]string) error {
+	named := &scenario.Policy{Name: s.o.Policy, Parameters: parameters}
+	s.used = parameters
+	if s.o.Executable == "" {
+		var err error
+		s.policy, err = named.InProcessWith(ctx, s.evaluator)
+		return err
+	}
+	host, err := named.InProcesses(ctx, policyhost.Options{Evaluator: s.evaluator, Budget: s.o.Deadline}, &policyhost.Executable{Path: s.o.Executable})
+	if err != nil {
+		return err
+	}
+	s.policy, s.host = host, host
+	return nil
+}
+
+func (s *Session) describe(ctx context.Context) (*policy.Description, error) {
+	if s.host != nil {
+		return s.host.Status().Description, nil
+	}
+	made, _ := builtin.New(s.o.Policy) // it was opened
+	return made.Describe(ctx)
+}
+
+// parametrise opens the policy anew where a snapshot's parameters are others than it is open with.
+func (s *Session) parametrise(ctx context.Context, snapshot *policy.Snapshot) error {
+	parameters := make(map[string]string)
+	for name, value := range snapshot.GetParameters() {
+		if s.known[name] {
+			parameters[name] = value
+		}
+	}
+	maps.Copy(parameters, s.o.Parameters)
+	if maps.Equal(parameters, s.used) {
+		return nil
+	}
+	return errors.Join(s.Close(), s.open(ctx, parameters))
 }
 
 // Close stops the policy.
@@ -107,6 +152,10 @@ func (s *Session) Run(ctx context.Context, given *policy.Snapshot) (*Trial, erro
 		snapshot.Evaluations = s.o.Evaluations
 	}
 	t := &Trial{Revision: snapshot.GetRevision(), Policy: s.o.Policy}
+	if err := s.parametrise(ctx, snapshot); err != nil {
+		t.Error = "the parameters of the snapshot: " + err.Error()
+		return t, nil //nolint:nilerr // the trial's outcome
+	}
 	began := time.Now()
 	answer, err := s.policy.Plan(ctx, snapshot)
 	t.Took = time.Since(began)
