@@ -88,7 +88,7 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 	if err != nil {
 		return nil, err
 	}
-	w := &world{s: s, x: policy.NewIndex(s)}
+	w := &world{s: s, x: policy.NewIndex(s), empty: pack.New(s)}
 	candidates := w.beginnings(ctx, p.beginnings)
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -135,6 +135,8 @@ func finish(p *policy.Plan) *policy.Plan {
 type world struct {
 	s *policy.Snapshot
 	x *policy.Index
+	// empty is the floor before anything is placed.
+	empty *pack.Floor
 }
 
 // candidate is a plan and what became of it; outcome is nil until it was evaluated.
@@ -187,4 +189,4 @@ func same(a, b *policy.Plan) bool {
 }
 
 // floor is an empty packing of the world.
-func (w *world) floor() *pack.Floor { return pack.New(w.s) }
+func (w *world) floor() *pack.Floor { return w.empty.Clone() }

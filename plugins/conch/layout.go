@@ -53,7 +53,7 @@ func (p *part) remove(model string) {
 func (w *world) read(p *policy.Plan) *layout {
 	l := &layout{disciplines: make(map[string]string)}
 	hosts := make(map[[2]string]int)
-	for i, h := range w.floor().Hosts {
+	for i, h := range w.empty.Hosts {
 		hosts[[2]string{h.Node, h.GPU}] = i
 	}
 	for _, q := range p.GetPartitions() {
@@ -118,7 +118,7 @@ func pinnedLike(h *pack.Host, share uint32) *pack.Part {
 // everywhere has every model on every whole GPU.
 func (w *world) everywhere() *layout {
 	l := &layout{disciplines: make(map[string]string)}
-	for i, h := range w.floor().Hosts {
+	for i, h := range w.empty.Hosts {
 		if h.OnCPU() {
 			continue
 		}
@@ -171,7 +171,7 @@ func (w *world) groups() []*layout {
 		total += load
 	}
 	var hosts []int
-	for i, h := range w.floor().Hosts {
+	for i, h := range w.empty.Hosts {
 		if !h.OnCPU() {
 			hosts = append(hosts, i)
 		}

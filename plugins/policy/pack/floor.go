@@ -26,6 +26,8 @@ type Floor struct {
 	recipes   *policy.Plan
 	reasons   []*policy.Reason
 	causes    map[string][]string
+	// inTime remembers which models make their SLO where: clones share it.
+	inTime map[timeKey]bool
 }
 
 // Host is a GPU, or the CPUs of a node.
@@ -57,13 +59,32 @@ type Part struct {
 	id               string
 	limit            uint64
 	weights, working uint64
+	// held finds instances by model where they are many; nil: it is not made yet.
+	held map[string]*policy.Instance
+}
+
+// timeKey is a model on a share of a type of host.
+type timeKey struct {
+	model, hostType string
+	share           uint32
+}
+
+// makesIt reports whether a single row of the model makes its SLO there, or makes it nowhere.
+func (f *Floor) makesIt(model, hostType string, share uint32) bool {
+	key := timeKey{model, hostType, share}
+	ok, known := f.inTime[key]
+	if !known {
+		ok = f.Meets(model, hostType, share) || f.Hopeless(model)
+		f.inTime[key] = ok
+	}
+	return ok
 }
 
 // New reads the snapshot. Partitions of the plan in force on which pinned models lie are there from the start, with those models.
 func New(s *policy.Snapshot) *Floor {
 	f := &Floor{
 		Index: policy.NewIndex(s), counts: make(map[string]int), pins: make(map[string]map[string]bool),
-		recipes: &policy.Plan{}, causes: make(map[string][]string),
+		recipes: &policy.Plan{}, causes: make(map[string][]string), inTime: make(map[timeKey]bool),
 	}
 	for _, g := range f.GPUs() {
 		if g.GetUnavailable() {
@@ -148,7 +169,7 @@ func (f *Floor) Clone() *Floor {
 		host.Parts = make([]*Part, len(h.Parts))
 		for j, p := range h.Parts {
 			part := *p
-			part.Host = &host
+			part.Host, part.held = &host, nil
 			part.Instances = make([]*policy.Instance, len(p.Instances))
 			for k, in := range p.Instances {
 				part.Instances[k] = &policy.Instance{
@@ -198,6 +219,15 @@ func (p *Part) Holds(model string) bool { return p.Instance(model) != nil }
 
 // Instance of the model in the partition; nil where there is none.
 func (p *Part) Instance(model string) *policy.Instance {
+	if len(p.Instances) >= manyInstances {
+		if p.held == nil {
+			p.held = make(map[string]*policy.Instance, 2*len(p.Instances))
+			for _, in := range p.Instances {
+				p.held[in.GetModel()] = in
+			}
+		}
+		return p.held[model]
+	}
 	for _, in := range p.Instances {
 		if in.GetModel() == model {
 			return in
@@ -205,6 +235,9 @@ func (p *Part) Instance(model string) *policy.Instance {
 	}
 	return nil
 }
+
+// manyInstances is from where a look-up beats a walk.
+const manyInstances = 12
 
 // Count is how many partitions hold the model.
 func (f *Floor) Count(model string) int { return f.counts[model] }
@@ -274,7 +307,13 @@ func (f *Floor) maxBatch(model string) uint32 {
 func (f *Floor) add(p *Part, in *policy.Instance) {
 	p.Instances = append(p.Instances, in)
 	f.counts[in.Model]++
-	f.weigh(p)
+	if p.held != nil {
+		p.held[in.Model] = in
+	}
+	p.Host.bytes -= add(p.weights, p.working)
+	w, a := f.InstanceBytes(f.recipes, in)
+	p.weights, p.working = add(p.weights, w), max(p.working, a)
+	p.Host.bytes = add(p.Host.bytes, add(p.weights, p.working))
 }
 
 // Take removes the model from the partition. The models that it calls stay.
@@ -282,6 +321,7 @@ func (f *Floor) Take(p *Part, model string) {
 	before := len(p.Instances)
 	p.Instances = slices.DeleteFunc(p.Instances, func(in *policy.Instance) bool { return in.GetModel() == model })
 	f.counts[model] -= before - len(p.Instances)
+	p.held = nil
 	f.weigh(p)
 }
 

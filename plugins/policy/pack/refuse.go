@@ -54,7 +54,7 @@ func (f *Floor) refuse(h *Host, p *Part, share uint32, model string, batch uint3
 
 // needs are the model and those that it calls; a derived model alone.
 func (f *Floor) needs(model string) []string {
-	if f.Model(model) == nil {
+	if m := f.Model(model); m == nil || len(m.GetDependsOn()) == 0 {
 		return []string{model}
 	}
 	required := f.Requires(model)
@@ -81,7 +81,7 @@ func (f *Floor) refuseOne(h *Host, p *Part, share uint32, model, together string
 			return policy.CauseConstraint
 		case !rule.AllowsShare(share):
 			return policy.CauseShare
-		case pins == nil && !f.Meets(name, h.Type, share) && !f.Hopeless(name):
+		case pins == nil && !f.makesIt(name, h.Type, share):
 			return policy.CauseLatency
 		}
 	}
