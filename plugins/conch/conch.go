@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
@@ -45,7 +46,7 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 		Name: Name, Version: version,
 		Summary:     "Searches for the placement that serves most, starting from the other policies' plans, by simulation.",
 		Needs:       []string{policy.NeedProfiles},
-		Disciplines: []string{"adaptive", "deferred", "eager"},
+		Disciplines: []string{"adaptive", "deferred", "eager", "timeout", "duty-cycle", "target"}, // the last three where another policy's plan is best
 		Parameters: []*policy.Parameter{
 			{Name: paramHorizon, Type: policy.TypeFloat, DefaultValue: "300", Documentation: "Seconds over which a gain in goodput has to pay for the requests that a change disturbs."},
 			{Name: paramPatience, Type: policy.TypeInt, DefaultValue: "4", Documentation: "Rounds of local search without a gain after which it ends before its budget is spent."},
@@ -99,8 +100,8 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 	}
 	best, err := search.best(ctx, candidates)
 	if errors.Is(err, policy.ErrNoEvaluation) || err == nil && best.outcome == nil {
-		// Nothing can be evaluated: the first beginning that is a plan.
-		only := candidates[0]
+		// Nothing can be evaluated: the first beginning of our own making, which keeps every rule.
+		only := candidates[slices.IndexFunc(candidates, func(c *candidate) bool { return c.built })]
 		w.x.Merge(only.plan) // the operator names what may be merged; it takes no more of a GPU than its members
 		only.plan.Reasons = append(only.plan.Reasons, &policy.Reason{Text: "nothing could be evaluated (no traffic, or no evaluations are allowed): the plan is " + only.from})
 		return finish(only.plan), nil
@@ -144,24 +145,37 @@ type candidate struct {
 	plan    *policy.Plan
 	from    string
 	outcome *policy.Outcome
+	// built: by the rules of build, and not as somebody else had it.
+	built bool
 }
+
+// inForce is where a plan comes from that is in force; what follows says that it could not stay as it is.
+const inForce = "the plan in force"
 
 // beginnings are the plans of other policies, the plan in force as far as it still can be, every model everywhere, and groups of models.
 // There is at least one.
 func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candidate {
 	var all []*candidate
-	add := func(from string, p *policy.Plan) {
+	add := func(from string, p *policy.Plan, built bool) {
 		for _, c := range all {
 			if same(c.plan, p) {
+				if built && !c.built {
+					c.plan, c.built = p, true // what is said beside the places is of this snapshot
+				}
 				return
 			}
 		}
-		all = append(all, &candidate{plan: p, from: from})
+		all = append(all, &candidate{plan: p, from: from, built: built})
 	}
 	if len(w.s.GetCurrent().GetPartitions()) > 0 {
-		add("the plan in force", w.build(w.read(w.s.GetCurrent())))
+		now := w.s.GetCurrent()
+		add(inForce, &policy.Plan{
+			SnapshotRevision: w.s.GetRevision(), Partitions: now.GetPartitions(), Recipes: now.GetRecipes(), Dispatch: now.GetDispatch(),
+			Unplaced: now.GetUnplaced(), AppRoutes: now.GetAppRoutes(), SubClusters: now.GetSubClusters(),
+		}, false)
+		add(inForce+", as far as it can be", w.build(w.read(now)), true)
 	}
-	add("every model wherever it fits", w.build(w.everywhere()))
+	add("every model wherever it fits", w.build(w.everywhere()), true)
 	for _, other := range others {
 		d, err := other.Describe(ctx)
 		if err != nil || len(d.Unmet(w.s)) > 0 {
@@ -173,11 +187,15 @@ func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candi
 			continue
 		}
 		if p, err := other.Plan(ctx, asked, policy.NoEvaluation{}); err == nil {
-			add("as "+d.GetName()+" has it", w.build(w.read(p)))
+			// Both as it is, and by our rules: batches are as large as models allow, and all that fits is placed.
+			rebuilt := w.build(w.read(p))
+			p.PolicyState = nil
+			add("as "+d.GetName()+" has it", p, false)
+			add("as "+d.GetName()+" has it, filled up", rebuilt, true)
 		}
 	}
 	for _, l := range w.groups() {
-		add("groups of models by how long they block", w.build(l))
+		add("groups of models by how long they block", w.build(l), true)
 	}
 	return all
 }

@@ -5,6 +5,7 @@ package conch_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -114,4 +115,34 @@ func TestMinimalCost(t *testing.T) {
 	b := packtest.World(4).Line("a", 1, 4, 100, 50).Line("b", 1, 4, 100, 50)
 	b.Snapshot.Objective = policy.Objective_OBJECTIVE_MIN_COST
 	require.Len(t, ask(t, b.Snapshot, 60).GetPartitions(), 1, "one GPU carries both")
+}
+
+// Two models that share nearly all of their weights serve more as one: a request that misses a batch waits for the next of both, and not for that
+// of the other model and then its own.
+func TestItMergesWhereThatServesMore(t *testing.T) {
+	b := packtest.World(1).Line("a", .2, 10, 30, 500).Line("b", .2, 10, 30, 500)
+	merged := proto.CloneOf(b.Profiles[0])
+	merged.Model = "ab"
+	b.Derived = []*policy.DerivedModel{{
+		Recipe:   &policy.Recipe{Name: "ab", Kind: policy.RecipeKind_RECIPE_KIND_MERGE, Mode: policy.MergeMode_MERGE_MODE_BACKBONE, Members: []string{"a", "b"}},
+		Verified: true, SharedBytes: 1 << 30, MemoryBytes: 1 << 30, Profiles: []*policy.Profile{merged},
+	}}
+	apart := proto.CloneOf(b.Snapshot)
+	apart.Derived = nil
+	one, two := ask(t, b.Snapshot, 96), ask(t, apart, 96)
+	require.Len(t, one.GetRecipes(), 1)
+	require.Greater(t, outcome(t, b.Snapshot, one).GetGoodput(), 1.02*outcome(t, apart, two).GetGoodput())
+}
+
+// CPUs are places like others, where a profile says what a model takes there.
+func TestItUsesCPUs(t *testing.T) {
+	b := packtest.World(1).Line("small", .5, 1, 80, 600).Line("large", 2, 20, 80, 220)
+	cpu := proto.CloneOf(b.Profiles[0])
+	cpu.GpuType = "cpu"
+	b.Profiles = append(b.Profiles, cpu)
+	without := outcome(t, b.Snapshot, ask(t, proto.CloneOf(b.Snapshot), 96)).GetGoodput()
+	b.Nodes[0].Cpu = &policy.CPU{Type: "cpu", Cores: 8, MemoryBytes: 16 << 30}
+	p := ask(t, b.Snapshot, 96)
+	require.True(t, slices.ContainsFunc(p.GetPartitions(), (*policy.Partition).OnCPU), "%v", p)
+	require.Greater(t, outcome(t, b.Snapshot, p).GetGoodput(), 1.1*without)
 }

@@ -13,10 +13,12 @@ import (
 	"github.com/conch-serving/conch/plugins/policy/pack"
 )
 
-// layout is a plan as the search changes it: what lies where, by host, and the discipline of models that have another than adaptive.
+// layout is a plan as the search changes it: what lies where, by host, the discipline of models that have another than adaptive, and the derived
+// models that stand for their members wherever these lie.
 type layout struct {
 	parts       []part
 	disciplines map[string]string
+	recipes     []string
 }
 
 // part is one partition: the index of its host on the floor, its share, and the models in it, sorted.
@@ -27,7 +29,7 @@ type part struct {
 }
 
 func (l *layout) clone() *layout {
-	c := &layout{parts: make([]part, len(l.parts)), disciplines: make(map[string]string, len(l.disciplines))}
+	c := &layout{parts: make([]part, len(l.parts)), disciplines: make(map[string]string, len(l.disciplines)), recipes: slices.Clone(l.recipes)}
 	for i, p := range l.parts {
 		c.parts[i] = part{p.host, p.share, slices.Clone(p.models)}
 	}
@@ -71,6 +73,11 @@ func (w *world) read(p *policy.Plan) *layout {
 		}
 		l.parts = append(l.parts, one)
 	}
+	for _, r := range p.GetRecipes() {
+		if w.offered(r.GetName()) != nil {
+			l.recipes = append(l.recipes, r.GetName())
+		}
+	}
 	for _, d := range p.GetDispatch() {
 		if d.GetDiscipline() != "adaptive" && slices.Contains(disciplines(), d.GetDiscipline()) && len(d.GetParameters()) == 0 {
 			l.disciplines[d.GetModel()] = d.GetDiscipline()
@@ -79,11 +86,20 @@ func (w *world) read(p *policy.Plan) *layout {
 	return l
 }
 
+// disciplines are those that the search tries.
 func disciplines() []string { return []string{"adaptive", "deferred", "eager"} }
 
 // build makes a plan of a layout: what the rules forbid is left out, and who has no place gets one where there is room.
 func (w *world) build(l *layout) *policy.Plan {
 	f := w.floor()
+	memberOf := make(map[string]string)
+	for _, name := range l.recipes {
+		d := w.offered(name)
+		f.Want(d.GetRecipe())
+		for _, member := range d.GetRecipe().GetMembers() {
+			memberOf[member] = name
+		}
+	}
 	for _, q := range l.parts {
 		h := f.Hosts[q.host]
 		p := pinnedLike(h, q.share)
@@ -94,6 +110,7 @@ func (w *world) build(l *layout) *policy.Plan {
 			p = f.Open(h, q.share)
 		}
 		for _, model := range q.models {
+			model = cmp.Or(memberOf[model], model)
 			if f.Refuse(p, model, 0) == "" {
 				f.Put(p, model, 0, 0)
 			}
@@ -103,6 +120,51 @@ func (w *world) build(l *layout) *policy.Plan {
 	return f.Plan(Name, version, func(model string) *policy.Dispatch {
 		return &policy.Dispatch{Discipline: cmp.Or(l.disciplines[model], "adaptive")}
 	})
+}
+
+// offered is a merge group that may be asked for and whose latency is known; nil where the name is none.
+func (w *world) offered(name string) *policy.DerivedModel {
+	d := w.x.Derived(name)
+	r := d.GetRecipe()
+	if r.GetKind() != policy.RecipeKind_RECIPE_KIND_MERGE || r.GetMode() != policy.MergeMode_MERGE_MODE_BACKBONE || d.GetRefusal() != "" || len(d.GetProfiles()) == 0 || len(r.GetMembers()) < 2 {
+		return nil
+	}
+	for _, member := range r.GetMembers() {
+		if w.x.Model(member) == nil || w.x.Rule(member).NeverMerge || w.x.Rule(member).Pinned {
+			return nil
+		}
+	}
+	return d
+}
+
+// merged puts a derived model in the place of its members, or the members in its place; false where others have a member already.
+func (w *world) merged(l *layout, name string) bool {
+	if i := slices.Index(l.recipes, name); i >= 0 {
+		l.recipes = slices.Delete(l.recipes, i, i+1)
+		return true
+	}
+	members := w.offered(name).GetRecipe().GetMembers()
+	for _, other := range l.recipes {
+		for _, member := range w.offered(other).GetRecipe().GetMembers() {
+			if slices.Contains(members, member) {
+				return false
+			}
+		}
+	}
+	l.recipes = append(l.recipes, name)
+	slices.Sort(l.recipes)
+	return true
+}
+
+// free is what the layout leaves of a host, in percent.
+func (l *layout) free(host int) uint32 {
+	free := uint32(100)
+	for _, p := range l.parts {
+		if p.host == host {
+			free -= min(free, p.share)
+		}
+	}
+	return free
 }
 
 // pinnedLike is a partition of the share that a pinned model keeps on the host; nil where there is none.

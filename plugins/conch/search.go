@@ -8,6 +8,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -63,7 +64,7 @@ func (s *search) best(ctx context.Context, all []*candidate) (*candidate, error)
 	}
 	best := all[0]
 	for _, c := range all {
-		if c.from == "the plan in force" && c.outcome != nil {
+		if s.inForce == nil && strings.HasPrefix(c.from, inForce) && c.outcome != nil {
 			s.inForce = c
 		}
 		if s.better(c.outcome, best.outcome) {
@@ -164,7 +165,7 @@ func (s *search) move(at *layout, best *candidate, random *rand.Rand) *layout {
 	model := s.draw(best.outcome, random)
 	from := random.IntN(len(next.parts))
 	to := random.IntN(len(next.parts))
-	switch random.IntN(7) {
+	switch random.IntN(9) {
 	case 0: // one more place
 		next.parts[to].add(model)
 	case 1: // one place less
@@ -213,6 +214,22 @@ func (s *search) move(at *layout, best *candidate, random *rand.Rand) *layout {
 		next.parts = slices.Delete(next.parts, from, from+1)
 	case 6: // another discipline
 		next.disciplines[model] = disciplines()[random.IntN(len(disciplines()))]
+	case 7: // a place where nothing is yet: on what is left of a GPU, or on CPUs
+		host := random.IntN(len(s.w.empty.Hosts))
+		free := next.free(host)
+		if free == 0 {
+			return nil
+		}
+		next.parts = append(next.parts, part{host: host, share: free, models: []string{model}})
+	case 8: // members merged, or apart again
+		offers := s.w.s.GetDerived()
+		if len(offers) == 0 {
+			return nil
+		}
+		name := offers[random.IntN(len(offers))].GetRecipe().GetName()
+		if s.w.offered(name) == nil || !s.w.merged(next, name) {
+			return nil
+		}
 	}
 	return next
 }
@@ -231,6 +248,7 @@ func (s *search) count(l *layout, model string) int {
 func (s *search) draw(o *policy.Outcome, random *rand.Rand) string {
 	models := s.w.s.GetModels()
 	if random.IntN(2) == 0 {
+		// Of a derived model, whose outcome bears its own name, the rate is nobody's: its members are drawn as the others are.
 		bad := func(m *policy.ModelOutcome) float64 { return m.GetBadRate() * s.w.x.Model(m.GetModel()).GetRate() }
 		total := 0.0
 		for _, m := range o.GetModels() {
