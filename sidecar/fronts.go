@@ -119,7 +119,16 @@ func (s *server) openFronts(ctx context.Context) error {
 	health.Handle("/metrics", scrape)
 	health.Handle("GET /livez", operators)
 	health.Handle("GET /readyz", operators)
-	s.operators = []*http.Server{s.newHTTP(ctx, health), s.newHTTP(ctx, operators)}
+	door := s.newHTTP(ctx, operators)
+	door.ConnContext = admin.WithPeer
+	if file := s.config.Listen.AdminToken; file != "" {
+		token, err := admin.NewToken(file)
+		if err != nil {
+			return err
+		}
+		door.Handler = token.Guard(operators, s.log.With("part", "admin"))
+	}
+	s.operators = []*http.Server{s.newHTTP(ctx, health), door}
 	return s.bind()
 }
 
@@ -145,6 +154,9 @@ func (s *server) secure() (err error) {
 	}
 	if t.Metrics {
 		s.tls["metrics"] = s.tls["http"]
+	}
+	if s.tls["admin"], err = adminTLS(s.config.Listen.AdminTLS, log); err != nil {
+		return err
 	}
 	return nil
 }

@@ -118,10 +118,10 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 			s = nil
 		}
 	}()
-	if err := os.MkdirAll(o.config.State, 0o700); err != nil {
-		return s, fmt.Errorf("state directory: %w; name another with state in conch.yaml or --state", err)
+	if err := privateState(o.config.State, o.log); err != nil {
+		return s, err
 	}
-	db, err := s.open(filepath.Join(o.config.State, "conch.db"))
+	db, err := s.open(filepath.Join(o.config.State, stateFile))
 	if err != nil {
 		return s, err
 	}

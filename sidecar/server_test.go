@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -94,13 +95,18 @@ func text(repository, state, more string) string {
 	return fmt.Sprintf(`
 repository: %s
 state: %s
-listen: {grpc: "127.0.0.1:0", http: "127.0.0.1:0", metrics: "127.0.0.1:0", admin: "127.0.0.1:0"}
+listen: {grpc: "127.0.0.1:0", http: "127.0.0.1:0", metrics: "127.0.0.1:0", admin: "unix://%s"}
 driver: {kind: embedded}
 gpus: [{type: A100-80GB, count: 2}]
 policy: {name: static, executable: %s, deadline: 30s}
 limits: {drain: 1m}
 %s
-`, repository, state, self, more)
+`, repository, state, adminSocket(state), self, more)
+}
+
+// adminSocket is the one of a state directory, with a path that is short enough.
+func adminSocket(state string) string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("conch-%x.sock", sha256.Sum256([]byte(state)))[:40])
 }
 
 func parse(t *testing.T, yaml string) *config.Config {
@@ -124,7 +130,8 @@ func startConch(t *testing.T, yaml string) *conch {
 	go func() { done <- c.run(ctx) }()
 	c.client, err = triton.Dial(c.listeners["grpc"].Addr().String())
 	require.NoError(t, err)
-	c.admin, err = client.New("http://" + c.listeners["admin"].Addr().String())
+	address := c.listeners["admin"].Addr()
+	c.admin, err = client.New(map[string]string{"unix": "unix://", "tcp": "https://"}[address.Network()] + address.String())
 	require.NoError(t, err)
 	c.stop = sync.OnceFunc(func() {
 		cancel()
@@ -368,7 +375,7 @@ func TestRestartAndReload(t *testing.T) {
 		return err == nil && m.SLOSeconds == .04 && c.dispatcher.Routes().Models["alpha"].SLO == 40*time.Millisecond
 	}, 30*time.Second, 10*time.Millisecond)
 	c.reload(t.Context(), func() (*config.Config, error) { return parse(t, text(dir, t.TempDir(), "")), nil })
-	require.Contains(t, c.log.String(), "reload refused, nothing was changed: state")
+	require.Contains(t, c.log.String(), "reload refused, nothing was changed: listen, state")
 	require.NoError(t, c.infer(t.Context(), "alpha", 1))
 }
 

@@ -25,6 +25,18 @@ func serverTLS(t config.ServerTLS, log *slog.Logger, protocol string) (*tls.Conf
 	})
 }
 
+// adminTLS is how operators come in over TCP, or nil where they come by a unix socket.
+func adminTLS(t config.AdminTLS, log *slog.Logger) (*tls.Config, error) {
+	if t.Certificate == "" {
+		return nil, nil //nolint:nilnil // nil is a setting
+	}
+	return certs.NewServer(certs.Options{
+		Certificate: certs.File{Key: "listen.adminTLS.certificate", Path: t.Certificate}, PrivateKey: certs.File{Key: "listen.adminTLS.key", Path: t.Key},
+		Authorities: certs.File{Key: "listen.adminTLS.clientCA", Path: t.ClientCA},
+		MinVersion:  config.TLSVersion(t.MinVersion), Protocols: []string{"http/1.1"}, Logger: log,
+	})
+}
+
 // clientTLS is how the servers of a section of conch.yaml are reached, or nil for
 // in the clear.
 func clientTLS(section string, t config.ClientTLS, log *slog.Logger) (credentials.TransportCredentials, error) {

@@ -32,8 +32,8 @@ import (
 func startTLS(t *testing.T, dir string, authority *certstest.Authority) *conch {
 	certificate, key := authority.Issue("conch 1", time.Hour).Write(t, dir, "conch")
 	ca := certstest.Write(t, dir, "ca.pem", authority.PEM)
-	yaml := strings.Replace(text(writeZoo(t, "alpha"), t.TempDir(), ""), `admin: "127.0.0.1:0"}`,
-		fmt.Sprintf(`admin: "127.0.0.1:0", tls: {certificate: %s, key: %s, clientCA: %s}}`, certificate, key, ca), 1)
+	yaml := strings.Replace(text(writeZoo(t, "alpha"), t.TempDir(), ""), `admin: `,
+		fmt.Sprintf(`tls: {certificate: %s, key: %s, clientCA: %s}, admin: `, certificate, key, ca), 1)
 	return startConch(t, yaml)
 }
 

@@ -152,6 +152,9 @@ func order[In, Out any](s *server, call func(context.Context, In) (Out, error)) 
 			s.fail(w, &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf("body of %s %s: %v", r.Method, r.URL.Path, err)})
 			return
 		}
+		if o, isOrder := any(&in).(api.Order); isOrder {
+			*o.By() = author(r.Context(), *o.By())
+		}
 		out, err := call(r.Context(), in)
 		if err != nil {
 			s.fail(w, err)
@@ -243,6 +246,8 @@ func status(c api.Code) int {
 	switch c {
 	case api.CodeInvalid:
 		return http.StatusBadRequest
+	case api.CodeUnauthenticated:
+		return http.StatusUnauthorized
 	case api.CodeNotFound:
 		return http.StatusNotFound
 	case api.CodeConflict:

@@ -79,6 +79,20 @@ type Listen struct {
 	// over from this one.
 	ReusePort bool      `yaml:"reusePort"`
 	TLS       ServerTLS `yaml:"tls"`
+	// AdminTLS and AdminToken, the file of a secret, are for an admin address that is
+	// host:port; it needs both.
+	AdminTLS   AdminTLS `yaml:"adminTLS"`
+	AdminToken string   `yaml:"adminToken"`
+}
+
+// AdminTLS is how operators reach conch over TCP.
+type AdminTLS struct {
+	Certificate string `yaml:"certificate"`
+	Key         string `yaml:"key"`
+	// ClientCA holds the authorities of client certificates; operators need one then,
+	// besides the token.
+	ClientCA   string `yaml:"clientCA"`
+	MinVersion string `yaml:"minVersion"`
 }
 
 // ServerTLS is how clients reach conch. Without a certificate they do so in the

@@ -3,7 +3,10 @@
 
 package config
 
-import "crypto/tls"
+import (
+	"crypto/tls"
+	"strings"
+)
 
 // TLSVersion is the crypto/tls number of a version as conch.yaml writes it; 0
 // if it is none.
@@ -36,6 +39,28 @@ func (v *validator) serverTLS(t ServerTLS) {
 		}
 	}
 	v.tlsVersion(path+".minVersion", t.MinVersion)
+}
+
+// admin checks who may come in where operators do: a unix socket is its own
+// permission, what is on TCP needs TLS and a token.
+func (v *validator) admin(l Listen) {
+	const path = "listen.adminTLS"
+	v.pair(path, l.AdminTLS.Certificate, l.AdminTLS.Key)
+	v.tlsVersion(path+".minVersion", l.AdminTLS.MinVersion)
+	if strings.HasPrefix(l.Admin, "unix://") || l.Admin == Off {
+		for key, said := range map[string]bool{path: l.AdminTLS != (AdminTLS{}), "listen.adminToken": l.AdminToken != ""} {
+			if said {
+				v.problem(key, "has no meaning for listen.admin %s: TLS and a token are for host:port", l.Admin)
+			}
+		}
+		return
+	}
+	if l.AdminTLS.Certificate == "" {
+		v.problem("listen.admin", "%s can be reached by others, and whoever reaches it decides what serves: set listen.adminTLS.certificate and .key, or make it unix:///path", l.Admin)
+	}
+	if l.AdminToken == "" {
+		v.problem("listen.admin", "%s can be reached by others, and whoever reaches it decides what serves: name the file of a token with listen.adminToken, or make it unix:///path", l.Admin)
+	}
 }
 
 func (v *validator) driverTLS(d Driver) {

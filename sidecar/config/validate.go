@@ -23,6 +23,7 @@ func (c *Config) Validate(env Environment) error {
 	v.oneOf("mode", string(c.Mode), string(ModeObserve), string(ModeAdvise), string(ModeControl))
 	v.listen(c.Listen)
 	v.serverTLS(c.Listen.TLS)
+	v.admin(c.Listen)
 	v.driverTLS(c.Driver)
 	if c.Repository == "" && c.Driver.Kind != DriverAttach {
 		v.problem("repository", "is missing; name the directory of the model repository (or use --repository)")

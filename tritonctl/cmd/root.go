@@ -75,7 +75,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
 			return nil
 		},
 	}
-	root.PersistentFlags().StringVar(&f.Address, "admin", "", "admin address, unix:///path or http://host:port (default $CONCH_ADMIN, else "+client.DefaultAddress+", else this user's)")
+	root.PersistentFlags().StringVar(&f.Address, "admin", "", "admin address, unix:///path or https://host:port (default $CONCH_ADMIN, else "+client.DefaultAddress+", else this user's)")
+	root.PersistentFlags().StringVar(&f.TokenFile, "token-file", "", "file of the token for an admin address over TCP (default $"+factory.TokenVariable+")")
+	root.PersistentFlags().StringVar(&f.AuthorityFile, "ca-file", "", "file of the authorities of its certificate (default $"+factory.AuthorityVariable+", else the system's)")
 	root.PersistentFlags().StringVarP(&f.Format, "output", "o", "table", "output format: "+strings.Join(output.Formats(), ", "))
 	root.PersistentFlags().DurationVar(&f.Timeout, "timeout", 0, "give up after this time, such as 30s (default: wait)")
 	root.PersistentFlags().BoolVarP(&f.Yes, "yes", "y", false, "confirm beforehand what disturbs requests or changes what serves")
@@ -166,7 +168,7 @@ func exitCode(err error) int {
 		return ExitNotFound
 	case api.CodeConflict:
 		return ExitConflict
-	case api.CodeRefused:
+	case api.CodeRefused, api.CodeUnauthenticated:
 		return ExitRefused
 	default:
 		return ExitFailed

@@ -9,6 +9,8 @@ package factory
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +31,13 @@ import (
 // AddressVariable names the environment variable that holds the admin address
 // when --admin is not given.
 const AddressVariable = "CONCH_ADMIN"
+
+// TokenVariable and AuthorityVariable name files, for a conch that is reached over
+// TCP: that of the token, and that of the authorities of its certificate.
+const (
+	TokenVariable     = "CONCH_ADMIN_TOKEN_FILE"
+	AuthorityVariable = "CONCH_ADMIN_CA_FILE"
+)
 
 // ErrUsage marks errors of the command line itself.
 var ErrUsage = errors.New("usage")
@@ -52,6 +61,8 @@ type Factory struct {
 
 	// Address is --admin.
 	Address string
+	// TokenFile is --token-file, AuthorityFile --ca-file.
+	TokenFile, AuthorityFile string
 	// Format is -o.
 	Format string
 	// Timeout is --timeout; 0 waits for as long as it takes.
@@ -88,7 +99,28 @@ func (f *Factory) Client() (*client.Client, error) {
 	if address == "" {
 		address = f.own()
 	}
-	return client.New(address)
+	if !strings.HasPrefix(address, "https://") {
+		return client.New(address)
+	}
+	o := client.Options{TLS: &tls.Config{MinVersion: tls.VersionTLS12}}
+	if file := cmp.Or(f.TokenFile, f.Getenv(TokenVariable)); file != "" {
+		token, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("%w: --token-file: %w", ErrUsage, err)
+		}
+		o.Token = strings.TrimSpace(string(token))
+	}
+	if file := cmp.Or(f.AuthorityFile, f.Getenv(AuthorityVariable)); file != "" {
+		pem, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("%w: --ca-file: %w", ErrUsage, err)
+		}
+		o.TLS.RootCAs = x509.NewCertPool()
+		if !o.TLS.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%w: --ca-file %s has no certificate in PEM", ErrUsage, file)
+		}
+	}
+	return client.With(address, o)
 }
 
 // own is the default listen.admin of a conch that is not root's, if such a one is

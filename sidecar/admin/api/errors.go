@@ -17,6 +17,8 @@ const (
 	CodeUnavailable Code = "unavailable"
 	CodeRefused     Code = "refused"
 	CodeInternal    Code = "internal"
+	// CodeUnauthenticated: the caller showed no token, or a wrong one.
+	CodeUnauthenticated Code = "unauthenticated"
 )
 
 // Error is an error that conch answered with.

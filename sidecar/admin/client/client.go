@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,12 +29,24 @@ const DefaultAddress = "unix:///run/conch/admin.sock"
 type Client struct {
 	address string
 	base    string
+	token   string
 	http    *http.Client
 }
 
+// Options of a client that reaches conch over TCP.
+type Options struct {
+	// Token is shown with every request; it goes over TLS only.
+	Token string
+	// TLS is how https is done; nil trusts the system's authorities.
+	TLS *tls.Config
+}
+
 // New makes a client of the admin API at address: unix:///path/to/socket or
-// http://host:port. It does not connect yet.
-func New(address string) (*Client, error) {
+// https://host:port. It does not connect yet.
+func New(address string) (*Client, error) { return With(address, Options{}) }
+
+// With is New with options.
+func With(address string, o Options) (*Client, error) {
 	if address == "" {
 		address = DefaultAddress
 	}
@@ -53,7 +66,10 @@ func New(address string) (*Client, error) {
 		}
 		return &Client{address: address, base: "http://conch", http: &http.Client{Transport: &http.Transport{DialContext: dial}}}, nil
 	case "http", "https":
-		return &Client{address: address, base: strings.TrimSuffix(address, "/"), http: &http.Client{Transport: &http.Transport{}}}, nil
+		if u.Scheme == "http" && o.Token != "" {
+			return nil, fmt.Errorf("admin address %q: a token is not sent in the clear; write https://", address)
+		}
+		return &Client{address: address, base: strings.TrimSuffix(address, "/"), token: o.Token, http: &http.Client{Transport: &http.Transport{TLSClientConfig: o.TLS}}}, nil
 	default:
 		return nil, fmt.Errorf("admin address %q: scheme is neither unix, http nor https", address)
 	}
@@ -293,6 +309,9 @@ func decode[T any](c *Client, request *http.Request) (T, error) {
 
 // do sends request and turns an error answer into *Error.
 func (c *Client) do(request *http.Request) (*http.Response, error) {
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	response, err := c.http.Do(request)
 	if err != nil {
 		var netErr *net.OpError
