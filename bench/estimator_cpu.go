@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -48,11 +49,12 @@ func (b *bench) estimatorCPU(ctx context.Context, r *figure.Report) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, triton.Close()) }()
-	runner, err := server.Dial(ctx, triton.GRPC, server.Options{Python: true, CPU: true})
+	connection, err := server.Dial(ctx, triton.GRPC, server.Options{Python: true, CPU: true})
 	if err != nil {
 		return err
 	}
-	defer runner.Close() //nolint:errcheck // it has done its work
+	defer connection.Close() //nolint:errcheck // it has done its work
+	runner := &stubRunner{Runner: connection, server: triton.Pid(), resident: map[string]uint64{}}
 	o := calibrate.Options{Clock: machineClock{}, Runs: 25, Budget: time.Second, Progress: func(done, all int, model string) {
 		if done%10 == 0 {
 			b.say(fmt.Sprintf("estimator.cpu: %d of %d, %s", done, all, model))
@@ -88,8 +90,37 @@ func (b *bench) estimatorCPU(ctx context.Context, r *figure.Report) (err error) 
 		errs = append(errs, math.Abs(predicted[i]/s.Seconds-1))
 		b.say(fmt.Sprintf("estimator.cpu: %s batch %d: measured %.3g ms, predicted %.3g ms", s.Model, s.Batch, 1e3*s.Seconds, 1e3*predicted[i]))
 	}
-	r.Add("estimator.cpu.latency_median_error", 100*estimator.Median(errs), "%", "whole models on this CPU, one thread of ONNX Runtime in a real Triton, from micro-models alone: residual, depthwise, inception, encoder at batches 1 to 16")
+	r.Add("estimator.cpu.latency_median_error", 100*estimator.Median(errs), "%", "whole models on this CPU, one thread of ONNX Runtime in a real Triton, processor time, from micro-models alone: residual, depthwise, inception, encoder at batches 1 to 16")
 	r.Add("estimator.cpu.latency_p90_error", 100*estimator.P90(errs), "%", "")
 	r.Add("estimator.cpu.micro_left_out_median_error", 100*bundle.Median, "%", fmt.Sprintf("the worst kind of kernel, micro-models left out; %d measurements", bundle.Measurements))
+	return b.estimatorMemory(r, runner, &d)
+}
+
+// estimatorMemory holds what is estimated of whole models at their largest batch against the resident memory of the processes that ran them. What a process
+// holds without a model worth the name is that of the smallest micro-model.
+func (b *bench) estimatorMemory(r *figure.Report, runner *stubRunner, d *estimator.Device) error {
+	base := float64(runner.resident["null_1"])
+	var total, own []float64
+	for _, m := range calibrate.Whole() {
+		file, err := m.Build()
+		if err != nil {
+			return err
+		}
+		s, err := estimator.Read(bytes.NewReader(file), int64(len(file)), m.Name+".onnx")
+		if err != nil {
+			return err
+		}
+		e, err := s.Estimate(estimator.Declared{MaxBatch: m.Batches[len(m.Batches)-1]}, estimator.Grid{Batches: m.Batches[len(m.Batches)-1:], Shares: []int{100}}, *d)
+		if err != nil {
+			return err
+		}
+		model, measured := e.Memory.Parameters+e.Memory.Activations+e.Memory.Workspace, float64(runner.resident[m.Name])
+		total = append(total, math.Abs((base+model)/measured-1))
+		own = append(own, math.Abs(model/(measured-base)-1))
+		b.say(fmt.Sprintf("estimator.cpu: %s: resident %.1f MB, %.1f of them without a model; estimated %.1f weights, %.1f activations, %.1f workspace",
+			m.Name, measured/1e6, base/1e6, e.Memory.Parameters/1e6, e.Memory.Activations/1e6, e.Memory.Workspace/1e6))
+	}
+	r.Add("estimator.cpu.memory_median_error", 100*estimator.Median(total), "%", "resident memory of the process of a real Triton that ran the model at batch 16: what it holds without a model, weights, activations, workspace")
+	r.Add("estimator.cpu.memory_own_median_error", 100*estimator.Median(own), "%", "the same without what a process holds that runs a model of one addition")
 	return nil
 }

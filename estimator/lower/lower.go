@@ -32,7 +32,7 @@ type Options struct {
 // Lower gives the kernels of an inferred graph in the order in which they are launched.
 func Lower(r *shape.Result, o Options) []Launch {
 	f := fuse(r, o.Runtime)
-	var out []Launch
+	out := make([]Launch, 0, len(f.steps))
 	ready := make([]int, r.Values) // per value the launch that makes it, plus one
 	for i := range f.steps {
 		s := &f.steps[i]

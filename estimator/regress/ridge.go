@@ -104,13 +104,19 @@ func distance(a, b []float64) float64 {
 	return d
 }
 
+// beyond is the exponent from which on a centre has no part in a prediction: e^-36 is below the precision of what the near ones sum up to.
+const beyond = 36
+
 // Predict is the model's value at a row of features: far from every centre it is the mean.
 func (r *Ridge) Predict(row []float64) float64 {
 	var space [mostFeatures]float64
 	x := r.scaled(row, space[:0])
 	y := r.Mean0
+	gamma := r.Gamma / float64(len(x))
 	for a, c := range r.Centres {
-		y += r.Weights[a] * math.Exp(-r.Gamma/float64(len(c))*distance(x, c))
+		if e := gamma * distance(x, c); e < beyond {
+			y += r.Weights[a] * math.Exp(-e)
+		}
 	}
 	return y
 }

@@ -269,7 +269,7 @@ type Result struct {
 
 // Infer works out every shape for inputs of these dimensions, by name.
 func (g *Graph) Infer(inputs map[string][]int64) (*Result, error) {
-	run := &run{g: g, values: make([]*Tensor, g.slots), result: &Result{Values: g.slots}, warned: map[string]bool{}}
+	run := &run{g: g, values: make([]*Tensor, g.slots), result: &Result{Values: g.slots, Steps: make([]Step, 0, len(g.root.nodes))}, warned: map[string]bool{}}
 	for i, v := range g.Feeds {
 		dims, ok := inputs[v.Name]
 		if !ok {
