@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/conch-serving/conch/estimator/gpu"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
 	"github.com/conch-serving/conch/sidecar/config"
@@ -53,6 +54,9 @@ func machine(c *config.Config, daemon mps.Daemon, log *slog.Logger) (*policy.Nod
 	}
 	for _, g := range node.GetGpus() {
 		g.SharesEnforced = daemon.Running && !g.GetEmulated()
+		if sheet, err := gpu.Find(g.GetType()); err == nil && !g.GetEmulated() {
+			g.ContextBytes = uint64(sheet.Context)
+		}
 	}
 	checkMPS(node, daemon, log)
 	return node, nil

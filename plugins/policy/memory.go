@@ -18,6 +18,16 @@ func (x *Index) PartitionBytes(p *Plan, part *Partition) uint64 {
 	return addBytes(weights, working)
 }
 
+// HostBytes is what a partition takes of its GPU's memory: [Index.PartitionBytes],
+// and the context of its process if it holds anything. A partition on CPUs has none.
+func (x *Index) HostBytes(p *Plan, part *Partition) uint64 {
+	bytes := x.PartitionBytes(p, part)
+	if len(part.GetInstances()) > 0 && !part.OnCPU() {
+		bytes = addBytes(bytes, x.GPUOf(part).GetContextBytes())
+	}
+	return bytes
+}
+
 // InstanceBytes is the memory of one instance: its weights, and the working
 // memory of its largest batch. A derived model that does not exist yet counts
 // what it will need where that is known, else what its members need together,

@@ -1729,8 +1729,11 @@ type GPU struct {
 	Unavailable bool `protobuf:"varint,11,opt,name=unavailable,proto3" json:"unavailable,omitempty"`
 	// Why not: "cordoned", "drained", "dead"; empty where it is available.
 	UnavailableReason string `protobuf:"bytes,12,opt,name=unavailable_reason,json=unavailableReason,proto3" json:"unavailable_reason,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Memory that the process of each partition on it takes before it loads a model
+	// (its CUDA context); 0 is not known, or none.
+	ContextBytes  uint64 `protobuf:"varint,13,opt,name=context_bytes,json=contextBytes,proto3" json:"context_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GPU) Reset() {
@@ -1845,6 +1848,13 @@ func (x *GPU) GetUnavailableReason() string {
 		return x.UnavailableReason
 	}
 	return ""
+}
+
+func (x *GPU) GetContextBytes() uint64 {
+	if x != nil {
+		return x.ContextBytes
+	}
+	return 0
 }
 
 type GPUOffer struct {
@@ -4655,7 +4665,7 @@ const file_policy_proto_rawDesc = "" +
 	"\x05cores\x18\x02 \x01(\rR\x05cores\x12!\n" +
 	"\fmemory_bytes\x18\x03 \x01(\x04R\vmemoryBytes\x12\"\n" +
 	"\rcost_per_hour\x18\x04 \x01(\x01R\vcostPerHour\x12\x1a\n" +
-	"\bemulated\x18\x05 \x01(\bR\bemulated\"\x88\x03\n" +
+	"\bemulated\x18\x05 \x01(\bR\bemulated\"\xad\x03\n" +
 	"\x03GPU\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12!\n" +
@@ -4669,7 +4679,8 @@ const file_policy_proto_rawDesc = "" +
 	"\x05index\x18\n" +
 	" \x01(\rR\x05index\x12 \n" +
 	"\vunavailable\x18\v \x01(\bR\vunavailable\x12-\n" +
-	"\x12unavailable_reason\x18\f \x01(\tR\x11unavailableReason\"\xff\x01\n" +
+	"\x12unavailable_reason\x18\f \x01(\tR\x11unavailableReason\x12#\n" +
+	"\rcontext_bytes\x18\r \x01(\x04R\fcontextBytes\"\xff\x01\n" +
 	"\bGPUOffer\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12\x19\n" +

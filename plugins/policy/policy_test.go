@@ -311,3 +311,20 @@ func TestModelsOf(t *testing.T) {
 	require.Empty(t, places("g"))
 	require.True(t, proto.Equal(&policy.Instance{MaxBatch: 3, Model: "x"}, policy.ModelInstance("x", 3)))
 }
+
+// A partition that holds something takes the context of its process besides; a limit of the partition does not count that.
+func TestContextsCount(t *testing.T) {
+	x := policy.NewIndex(&policy.Snapshot{
+		Nodes:  []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "g", ContextBytes: 400}}, Cpu: &policy.CPU{}}},
+		Models: []*policy.Model{{Name: "m", MemoryBytes: 1000, ActivationBytesPerRow: 10, MaxBatchSize: 4}},
+	})
+	holding := []*policy.Instance{policy.ModelInstance("m", 4)}
+	for want, p := range map[uint64]*policy.Partition{
+		1440: {Node: "n", Gpus: []string{"g"}, Instances: holding},
+		0:    {Node: "n", Gpus: []string{"g"}},
+		1040: {Node: "n", Instances: holding},
+	} {
+		require.Equal(t, want, x.HostBytes(&policy.Plan{}, p))
+	}
+	require.Equal(t, uint64(1040), x.PartitionBytes(&policy.Plan{}, &policy.Partition{Node: "n", Gpus: []string{"g"}, Instances: holding}))
+}

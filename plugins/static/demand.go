@@ -152,7 +152,7 @@ func (f *floor) without(s *slot, out map[string]bool) *slot {
 			less.weights, less.working = add(less.weights, w), max(less.working, a)
 		}
 	}
-	on.bytes = add(s.gpu.bytes-add(s.weights, s.working), add(less.weights, less.working))
+	on.bytes = add(s.gpu.bytes-s.bytes(), less.bytes())
 	return less
 }
 

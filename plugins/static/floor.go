@@ -203,9 +203,9 @@ func (f *floor) refuse(s *slot, model string) string {
 		weights, working = add(weights, w), max(working, a)
 	}
 	after := add(weights, working)
-	others := s.gpu.bytes - add(s.weights, s.working)
+	others := s.gpu.bytes - s.bytes()
 	limit, memory := s.partition.GetMemoryLimitBytes(), s.gpu.GetMemoryBytes()
-	if limit > 0 && after > limit || memory > 0 && add(others, after) > memory {
+	if limit > 0 && after > limit || memory > 0 && add(others, add(after, s.gpu.GetContextBytes())) > memory {
 		return policy.CauseMemory
 	}
 	return ""
@@ -250,7 +250,7 @@ func (f *floor) mayJoin(s *slot, model string, together []*policy.Model) bool {
 
 // put adds the model and what it needs to the slot.
 func (f *floor) put(s *slot, model string) {
-	before := add(s.weights, s.working)
+	before := s.bytes()
 	for _, m := range f.x.Requires(model) {
 		if s.holds[m.GetName()] {
 			continue
@@ -262,8 +262,16 @@ func (f *floor) put(s *slot, model string) {
 		s.partition.Instances = append(s.partition.Instances, in)
 		f.instances[m.GetName()]++
 	}
-	s.gpu.bytes = add(s.gpu.bytes-before, add(s.weights, s.working))
+	s.gpu.bytes = add(s.gpu.bytes-before, s.bytes())
 	s.gpu.used = true
+}
+
+// bytes that the slot takes of its GPU: with the context of its process, if it holds anything.
+func (s *slot) bytes() uint64 {
+	if len(s.holds) == 0 {
+		return 0
+	}
+	return add(s.gpu.GetContextBytes(), add(s.weights, s.working))
 }
 
 // free is the memory left on the slot's GPU; unknown is the most there can be.

@@ -268,7 +268,7 @@ func (v *validator) hosts() {
 	for _, part := range v.p.GetPartitions() {
 		l := at(host{part.GetNode(), part.GPU()})
 		l.share += uint64(part.GetThreadPercentage())
-		if need := v.x.PartitionBytes(v.p, part); l.bytes+need >= l.bytes {
+		if need := v.x.HostBytes(v.p, part); l.bytes+need >= l.bytes {
 			l.bytes += need
 		} else {
 			l.bytes = math.MaxUint64
@@ -279,7 +279,7 @@ func (v *validator) hosts() {
 			v.add(CodeShare, subject, "the thread percentages of its partitions add up to %d", l.share)
 		}
 		if memory > 0 && l.bytes > memory {
-			v.add(CodeMemory, subject, "its partitions need %d bytes, it has %d", l.bytes, memory)
+			v.add(CodeMemory, subject, "its partitions need %d bytes, contexts of their processes included; it has %d", l.bytes, memory)
 		}
 	}
 	for _, g := range v.x.GPUs() {

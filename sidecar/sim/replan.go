@@ -300,10 +300,10 @@ func (e *engine) makeRoom(next *policy.Plan, d *plan.Diff) {
 		ends = append(ends, r.Old)
 	}
 	for _, p := range next.GetPartitions() {
-		need[name(p)] += x.PartitionBytes(next, p)
+		need[name(p)] += x.HostBytes(next, p)
 	}
 	for _, p := range ends {
-		need[name(p)] += x.PartitionBytes(e.plans.current, p)
+		need[name(p)] += x.HostBytes(e.plans.current, p)
 	}
 	for _, old := range ends {
 		p := e.inUse[old.GetId()]

@@ -37,7 +37,8 @@ class Packing:
 
     def bytes(self, i, *more):
         parts = [weights_and_working(m) for m in self.held[i] + list(more)]
-        return sum(w for w, _ in parts) + max([a for _, a in parts], default=0)
+        context = self.gpus[i][1].context_bytes if parts else 0
+        return context + sum(w for w, _ in parts) + max([a for _, a in parts], default=0)
 
     def refuse(self, i, model):
         """One of the causes of the contract; empty where the model may lie on GPU i."""

@@ -123,7 +123,7 @@ func (c *checker) gpus() {
 			for _, part := range c.p.GetPartitions() {
 				if part.On(n.GetName(), g.GetId()) {
 					share += part.GetThreadPercentage()
-					bytes += c.x.PartitionBytes(c.p, part)
+					bytes += c.x.HostBytes(c.p, part)
 				}
 			}
 			if share > 100 {

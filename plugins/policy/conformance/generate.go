@@ -50,9 +50,10 @@ func nodes(t *rapid.T, s *policy.Snapshot) {
 		for i := range rapid.IntRange(0, 4).Draw(t, "gpus") {
 			node.Gpus = append(node.Gpus, &policy.GPU{
 				Id: fmt.Sprintf("gpu%d", i), Index: uint32(i),
-				Type:        rapid.SampledFrom(types()).Draw(t, "type"),
-				MemoryBytes: rapid.SampledFrom([]uint64{0, 8 * gib, 24 * gib, 80 * gib}).Draw(t, "memory"),
-				CostPerHour: 1, Emulated: true,
+				Type:         rapid.SampledFrom(types()).Draw(t, "type"),
+				MemoryBytes:  rapid.SampledFrom([]uint64{0, 8 * gib, 24 * gib, 80 * gib}).Draw(t, "memory"),
+				ContextBytes: rapid.SampledFrom([]uint64{0, 512 << 20}).Draw(t, "context"),
+				CostPerHour:  1, Emulated: true,
 				Unavailable: rapid.IntRange(0, 4).Draw(t, "unavailable") == 0,
 			})
 		}

@@ -39,6 +39,8 @@ type Host struct {
 	Type string
 	// Memory in bytes; 0 is unknown, and never full.
 	Memory uint64
+	// Context is what the process of each partition takes before it loads a model.
+	Context uint64
 	// CostPerHour; 0 is unknown.
 	CostPerHour float64
 	// Parts are the partitions on it.
@@ -59,6 +61,8 @@ type Part struct {
 	id               string
 	limit            uint64
 	weights, working uint64
+	// bytes that it takes of its host.
+	bytes uint64
 	// held finds instances by model where they are many; nil: it is not made yet.
 	held map[string]*policy.Instance
 }
@@ -91,7 +95,7 @@ func New(s *policy.Snapshot) *Floor {
 			continue
 		}
 		f.Hosts = append(f.Hosts, &Host{
-			Node: g.Node, GPU: g.GetId(), Type: g.GetType(), Memory: g.GetMemoryBytes(), CostPerHour: g.GetCostPerHour(), index: len(f.Hosts),
+			Node: g.Node, GPU: g.GetId(), Type: g.GetType(), Memory: g.GetMemoryBytes(), Context: g.GetContextBytes(), CostPerHour: g.GetCostPerHour(), index: len(f.Hosts),
 		})
 	}
 	nodes := slices.Clone(s.GetNodes())
@@ -327,13 +331,17 @@ func (f *Floor) Take(p *Part, model string) {
 
 // weigh brings the memory of a partition and its host up to date.
 func (f *Floor) weigh(p *Part) {
-	p.Host.bytes -= add(p.weights, p.working)
+	p.Host.bytes -= p.bytes
 	p.weights, p.working = 0, 0
 	for _, in := range p.Instances {
 		w, a := f.InstanceBytes(f.recipes, in)
 		p.weights, p.working = add(p.weights, w), max(p.working, a)
 	}
-	p.Host.bytes = add(p.Host.bytes, add(p.weights, p.working))
+	p.bytes = add(p.weights, p.working)
+	if len(p.Instances) > 0 {
+		p.bytes = add(p.bytes, p.Host.Context)
+	}
+	p.Host.bytes = add(p.Host.bytes, p.bytes)
 }
 
 // add does not wrap, for sizes are what others declare.

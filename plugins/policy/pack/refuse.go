@@ -27,7 +27,10 @@ func (f *Floor) refuse(h *Host, p *Part, share uint32, model string, batch uint3
 	if p != nil {
 		weights, working, limit = p.weights, p.working, p.limit
 	}
-	before := add(weights, working)
+	var before uint64
+	if p != nil {
+		before = p.bytes
+	}
 	for _, m := range f.needs(model) {
 		if p != nil && p.Holds(m) {
 			if m == model {
@@ -46,7 +49,7 @@ func (f *Floor) refuse(h *Host, p *Part, share uint32, model string, batch uint3
 		weights, working = add(weights, w), max(working, a)
 	}
 	after := add(weights, working)
-	if limit > 0 && after > limit || h.Memory > 0 && add(h.bytes-before, after) > h.Memory {
+	if limit > 0 && after > limit || h.Memory > 0 && add(h.bytes-before, add(after, h.Context)) > h.Memory {
 		return policy.CauseMemory
 	}
 	return ""
