@@ -314,10 +314,10 @@ func (f *Floor) add(p *Part, in *policy.Instance) {
 	if p.held != nil {
 		p.held[in.Model] = in
 	}
-	p.Host.bytes -= add(p.weights, p.working)
+	p.Host.bytes -= p.bytes
 	w, a := f.InstanceBytes(f.recipes, in)
 	p.weights, p.working = add(p.weights, w), max(p.working, a)
-	p.Host.bytes = add(p.Host.bytes, add(p.weights, p.working))
+	p.settle()
 }
 
 // Take removes the model from the partition. The models that it calls stay.
@@ -337,6 +337,11 @@ func (f *Floor) weigh(p *Part) {
 		w, a := f.InstanceBytes(f.recipes, in)
 		p.weights, p.working = add(p.weights, w), max(p.working, a)
 	}
+	p.settle()
+}
+
+// settle adds what the partition takes to its host.
+func (p *Part) settle() {
 	p.bytes = add(p.weights, p.working)
 	if len(p.Instances) > 0 {
 		p.bytes = add(p.bytes, p.Host.Context)
