@@ -37,11 +37,14 @@ func parts() []part {
 		{"quiet", func(p *adaptive.Params) { p.Quiet = 0 }},
 		{"scarce", func(p *adaptive.Params) { p.Scarce = 0 }},
 		{"size", func(p *adaptive.Params) { p.InTheWay = 0 }},
+		{"shielded", func(p *adaptive.Params) { p.Shielded = 0 }},
 		{"brief", func(p *adaptive.Params) { p.Dearer = 0 }},
 		{"keep", func(p *adaptive.Params) { p.Keep = 0 }},
+		{"lift", func(p *adaptive.Params) { p.Lift = 0 }},
 		{"calm", func(p *adaptive.Params) { p.Calm = 0 }},
 		{"margin", func(p *adaptive.Params) { p.Margin = 0 }},
 		{"gathers", func(p *adaptive.Params) { p.Gathers = 0 }},
+		{"thrift", func(p *adaptive.Params) { p.Thrift = 0 }},
 		{"edge", func(p *adaptive.Params) { p.Edge = 0 }},
 	}
 }
