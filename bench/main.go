@@ -89,7 +89,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("compare", "Goodput of every discipline under a matrix of simulated loads; --only NAME for a part of it", b.matrix)
 
 	measure("policies", "Placement policies in the simulator: which of gpulet's mixes they schedule, and the load that each holds", b.policies)
-	measure("merge", "Merged models: goodput of fine-tunes in the simulator, time and memory of an analysis, of each mode in ONNX Runtime; --only goodput, analyze or modes", b.merge)
+	measure("merge", "Merged models: goodput of fine-tunes in the simulator and on real tritonservers, time and memory of an analysis, of each mode in ONNX Runtime; --only goodput, live, analyze or modes", b.merge)
 	measure("unseen", "Goodput of adaptive over that of the best other discipline on loads that seeds draw; --only NAME for a part of them", b.unseen)
 
 	root.AddCommand(peers()...)

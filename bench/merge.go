@@ -17,10 +17,10 @@ import (
 // headCost is what a head costs of its backbone.
 const headCost = .05
 
-// merge measures what merging brings: goodput of fine-tunes in the simulator, what an analysis costs, and time and memory of each mode in
+// merge measures what merging brings: goodput of fine-tunes in the simulator and on real tritonservers, what an analysis costs, and time and memory of each mode in
 // ONNX Runtime.
 func (b *bench) merge(ctx context.Context, r *figure.Report) error {
-	r.Emulated = "the figures *.goodput*: simulated time on GPUs that are arithmetic. Times and memory of the modes are ONNX Runtime's on this CPU, one thread"
+	r.Emulated = "the figures *.goodput* and *.of_single: simulated time on GPUs that are arithmetic; those of merge.live: executions that sleep, in the python backend of real tritonservers. Times and memory of the modes are ONNX Runtime's on this CPU, one thread"
 	if b.wants("goodput") {
 		if err := b.mergeGoodput(ctx, r); err != nil {
 			return err
@@ -28,6 +28,11 @@ func (b *bench) merge(ctx context.Context, r *figure.Report) error {
 	}
 	if b.wants("analyze") {
 		if err := b.mergeAnalyze(ctx, r); err != nil {
+			return err
+		}
+	}
+	if b.wants("live") {
+		if err := b.mergeLive(ctx, r); err != nil {
 			return err
 		}
 	}

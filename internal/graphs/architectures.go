@@ -143,3 +143,18 @@ func (m *Model) scalar(v int64) string {
 	m.Graph.Initializer(name).Dims = []int64{}
 	return name
 }
+
+// FineTune computes OUTPUT = 2*INPUT + 1 over rows of so many floats, exactly for small numbers with few binary digits, as a fine-tune does:
+// by a backbone that all of them have in common, and a head of each one's own weights. It is a graph for emulated models, whose answers can
+// be checked whichever of them gave it.
+func FineTune(number int, elements int64) *Model {
+	m := start("finetune", Weights{})
+	x := m.add("Mul", []string{m.input("INPUT", onnx.Float, elements), m.constant("backbone.0", 2, elements)})
+	for i := range 20 { // so that the head is a small part of the whole
+		x = m.add("Mul", []string{x, m.constant(fmt.Sprintf("backbone.%d", i+1), 1, elements)})
+	}
+	own := float32(16 * (number + 1))
+	x = m.add("Add", []string{x, m.constant("head.up", own, elements)})
+	m.output("OUTPUT", m.add("Add", []string{x, m.constant("head.down", 1-own, elements)}), elements)
+	return m
+}

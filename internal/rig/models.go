@@ -8,7 +8,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/conch-serving/conch/internal/graphs"
 	"github.com/conch-serving/conch/internal/loadgen"
+	"github.com/conch-serving/conch/internal/onnx"
 	"github.com/conch-serving/conch/internal/pymodels"
 	"github.com/conch-serving/conch/internal/zoo"
 )
@@ -40,6 +42,21 @@ func Copies(p zoo.Profile, n int, stretch float64, maxBatch int) Models {
 		})
 	}
 	return m
+}
+
+// FineTunes is n models of one backbone, which a merge group can serve: emulated like Copies, and computed by graphs whose heads differ.
+// Head is what a head costs of the backbone's time.
+func FineTunes(p zoo.Profile, n int, head, stretch float64, maxBatch int) (Models, error) {
+	m := Copies(p, n, stretch*(1+head), maxBatch)
+	for i := range m.list {
+		g := graphs.FineTune(i, 16)
+		graph, err := onnx.Marshal(g.Model, g)
+		if err != nil {
+			return Models{}, fmt.Errorf("rig: %w", err)
+		}
+		m.list[i].Graph, m.list[i].Profile.SLO = graph, time.Duration(stretch*float64(p.SLO))
+	}
+	return m, nil
 }
 
 // Instant is one model that takes no time, with rows of so many FP32 elements.

@@ -5,9 +5,13 @@ package rig
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -85,6 +89,8 @@ type ConchSetup struct {
 	// Discipline is an operator's choice; empty leaves Conch's default.
 	Discipline string
 	Parameters map[string]string
+	// Merge has all models merged; the setup has started once the group serves everywhere.
+	Merge bool
 }
 
 // System is Conch.
@@ -92,6 +98,9 @@ func (ConchSetup) System() string { return "Conch" }
 
 // String says what differs from Conch's defaults.
 func (s ConchSetup) String() string {
+	if s.Merge {
+		return "late: drop, merged"
+	}
 	if s.Discipline == "" {
 		return "late: drop"
 	}
@@ -120,7 +129,53 @@ func (s ConchSetup) Start(ctx context.Context, c *Contest) (*Conch, error) {
 		}
 		o.Settings = map[string]any{"defaults": defaults}
 	}
-	return StartConch(ctx, o)
+	if !s.Merge {
+		return StartConch(ctx, o)
+	}
+	o.Settings = map[string]any{"merge": []map[string]any{{"members": c.Models.Names()}}}
+	conch, err := StartConch(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := conch.awaitMerged(ctx, o); err != nil {
+		return nil, errors.Join(err, conch.Close())
+	}
+	return conch, nil
+}
+
+// awaitMerged returns once every partition serves one model, the merge group.
+func (c *Conch) awaitMerged(ctx context.Context, o ConchOptions) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for {
+		command := exec.CommandContext(ctx, filepath.Join(o.Bin, "tritonctl"), "gpu", "ls", "-o", "json")
+		command.Env = append(os.Environ(), "CONCH_ADMIN="+c.Admin)
+		out, err := command.Output()
+		var gpus []struct {
+			Partitions []struct {
+				Serving []string `json:"serving"`
+			} `json:"partitions"`
+		}
+		if err == nil {
+			err = json.Unmarshal(out, &gpus)
+		}
+		merged := 0
+		for _, g := range gpus {
+			for _, p := range g.Partitions {
+				if len(p.Serving) == 1 && len(c.names) > 1 {
+					merged++
+				}
+			}
+		}
+		if err == nil && merged == o.GPUs {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("rig: the models were not merged in time (%w): %s\n%s", errors.Join(err, ctx.Err()), out, c.LogTail())
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }
 
 // with starts a setup, uses it and closes it.

@@ -45,6 +45,8 @@ type Model struct {
 	TakesTurns bool
 	// ModelPy is written as 1/model.py, which a real server needs and minitriton does not.
 	ModelPy []byte
+	// Graph is written as 1/model.onnx: what the emulated model computes, if not 2*INPUT + 1.
+	Graph []byte
 }
 
 // Config is the model's config.pbtxt.
@@ -132,6 +134,9 @@ func Write(root string, m Model) error {
 	err = os.WriteFile(filepath.Join(dir, "config.pbtxt"), []byte(config), 0o644)
 	if len(m.ModelPy) > 0 {
 		err = errors.Join(err, os.WriteFile(filepath.Join(version, "model.py"), m.ModelPy, 0o644))
+	}
+	if len(m.Graph) > 0 {
+		err = errors.Join(err, os.WriteFile(filepath.Join(version, "model.onnx"), m.Graph, 0o644))
 	}
 	if err != nil {
 		return fmt.Errorf("zoo: write model %q: %w", name, err)
