@@ -4,12 +4,14 @@
 package e2e_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -221,4 +223,101 @@ func mustPlan(t *testing.T, a *client.Client) api.Plan {
 	p, err := a.Plan(t.Context())
 	require.NoError(t, err)
 	return p
+}
+
+// A GPU that cannot hold the old server and the new one: the diff says so, the old one goes first, and requests wait for the new one.
+func TestAFullGPU(t *testing.T) {
+	t.Parallel()
+	const memory = 6 << 30
+	present := layout{{partition: "gpu0.0", share: 50, memory: memory, models: []string{"small-0"}}}
+	next := layout{{partition: "gpu0.0", share: 100, memory: memory, models: []string{"small-0"}}}
+	settings := layoutSettings(t, present)
+	settings["gpus"] = []map[string]any{{"type": "A100", "count": 1, "emulated": true, "memory": "10GiB"}}
+	models := small(1)
+	c := serve(t, rig.ConchOptions{Models: models, GPUs: 1, Settings: settings})
+	a := admin(t, c)
+	load := ask(t, c.GRPC, 4, models.Names)
+	old := serverOf(t, c, "gpu0.0")
+	_, err := a.UsePolicy(t.Context(), api.UsePolicyRequest{Name: "moody", Parameters: map[string]string{"layout": next.String()}})
+	require.NoError(t, err)
+	out, code := tritonctl(t, c, "plan", "diff")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "drain and stop the old process, then start this one; requests for small-0 wait meanwhile")
+	var both atomic.Bool
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for ctx.Err() == nil {
+			shims := 0
+			for _, p := range processesOf(t, c) {
+				if strings.Contains(p.command, "shm-region-prefix-name=") && strings.Contains(p.command, "--model-repository=") {
+					shims++
+				}
+			}
+			if shims > 1 {
+				both.Store(true)
+			}
+		}
+	})
+	_, err = a.Apply(t.Context(), api.ApplyRequest{})
+	cancel()
+	watching.Wait()
+	require.NoError(t, err)
+	require.Equal(t, next.String(), layoutOf(t, mustPlan(t, a)).String())
+	require.NotEqual(t, old, serverOf(t, c, "gpu0.0"))
+	require.False(t, both.Load(), "two servers ran at the same time")
+	answered := load.answered.Load()
+	require.Eventually(t, func() bool { return load.answered.Load() > answered+20 }, time.Minute, time.Millisecond)
+	load.close(t)
+}
+
+// The disk of the state is full: an order is refused and nothing else changes, also where conch is killed and started again on it. With room
+// again orders are obeyed.
+func TestAFullDisk(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	if err := syscall.Mount("none", state, "tmpfs", 0, "size=64m"); err != nil {
+		t.Skipf("a small file system cannot be mounted here (%v): TestWhatCannotBeWrittenDownIsNotDone of sidecar/apply stands for it", err)
+	}
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(state, syscall.MNT_DETACH)) })
+	present, err := parseLayout("gpu0.0:100=small-0")
+	require.NoError(t, err)
+	next, err := parseLayout("gpu0.0:50=small-0 gpu0.1:50=small-1")
+	require.NoError(t, err)
+	models := small(2)
+	c := serve(t, rig.ConchOptions{Models: models, State: state, Await: []string{"small-0"}, GPUs: 1, Settings: layoutSettings(t, present)})
+	a := admin(t, c)
+	before := requireLayout(t, c, a, present)
+	load := ask(t, c.GRPC, 2, func() []string { return []string{"small-0"} })
+
+	ballast, err := os.Create(filepath.Join(state, "ballast"))
+	require.NoError(t, err)
+	for block := make([]byte, 1<<20); err == nil; {
+		_, err = ballast.Write(block)
+	}
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	for err = nil; err == nil; {
+		_, err = ballast.Write([]byte("x"))
+	}
+	require.NoError(t, ballast.Close())
+
+	_, err = order(t, a, next)
+	require.ErrorContains(t, err, "no space left on device")
+	require.Equal(t, before, look(t, c))
+	require.Equal(t, present.String(), layoutOf(t, mustPlan(t, a)).String())
+	load.requireNoneLost(t)
+
+	load.life.Add(1)
+	kill(t, c.Pid())
+	<-c.Exited()
+	require.NoError(t, c.Launch())
+	firstAnswer(t, c, []string{"small-0"})
+	load.life.Add(1)
+	require.Equal(t, before, requireLayout(t, c, a, present))
+
+	require.NoError(t, os.Remove(filepath.Join(state, "ballast")))
+	_, err = order(t, a, next)
+	require.NoError(t, err)
+	requireLayout(t, c, a, next)
+	load.close(t)
 }
