@@ -162,8 +162,21 @@ func (b *Book) Offers() []*policy.DerivedModel {
 // groups that are wanted. Guarded by mu.
 func (b *Book) groups() []Group {
 	all := slices.Clone(b.wish.Groups)
-	if b.wish.Auto && b.looked == b.content() {
-		all = append(all, b.found...)
+	if !b.wish.Auto {
+		return all
+	}
+	// What was made before is there at once, after a restart too.
+	for _, m := range b.files.Models {
+		if members := m.Derived.MemberNames(); len(members) > 0 {
+			all = append(all, Group{Members: members})
+		}
+	}
+	if b.looked == b.content() {
+		for _, g := range b.found {
+			if !slices.ContainsFunc(all, func(o Group) bool { return Name(o) == Name(g) }) {
+				all = append(all, g)
+			}
+		}
 	}
 	return all
 }
