@@ -185,7 +185,9 @@ func TestConchIsKilled(t *testing.T) {
 		began := time.Now()
 		require.NoError(t, c.Launch())
 		first := firstAnswer(t, c, *wanted.Load())
-		firsts = append(firsts, first.Sub(began))
+		if firsts = append(firsts, first.Sub(began)); first.Sub(began) > time.Second {
+			t.Logf("the first answer after %v, for %v; it ran %v; the log of conch:\n%s", first.Sub(began), layouts, seen, c.LogTail())
+		}
 		load.life.Add(1)
 		p, err := a.Plan(t.Context())
 		require.NoError(t, err)

@@ -279,6 +279,24 @@ func TestALoadInWhichTheProcessOfTheModelDies(t *testing.T) {
 	require.NoError(t, within.Err())
 }
 
+func TestInPython(t *testing.T) {
+	for text, want := range map[string][2]bool{
+		`backend: "python" max_batch_size: 8`: {true, false},
+		`backend: "python" parameters { key: "EXECUTION_ENV_PATH" value { string_value: "env.tar.gz" } }`: {true, true},
+		`backend: "tensorrt"`:                               {},
+		`platform: "onnxruntime_onnx" of_a_newer_triton: 3`: {},
+		`backend: "python`:                                  {},
+	} {
+		dir := t.TempDir()
+		require.NoError(t, os.Mkdir(filepath.Join(dir, "m"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "m", "config.pbtxt"), []byte(text), 0o644))
+		python, unpacks := inPython(dir, "m")
+		require.Equal(t, want, [2]bool{python, unpacks}, text)
+	}
+	python, _ := inPython(t.TempDir(), "m")
+	require.False(t, python, "no file")
+}
+
 func TestALoadInWhichTheServerDies(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

@@ -99,52 +99,6 @@ func (s *processServer) Load(ctx context.Context, model string) error {
 	return err
 }
 
-var errModelDied = errors.New("the process of the model died, for which the server waits for ever")
-
-// A load that takes longer than stubPatience has the model's processes looked at
-// that often; when there was one and there has been none for stubsGone looks, the
-// load never ends.
-const (
-	stubPatience = time.Second
-	stubsGone    = 3
-)
-
-// whileModelLives is ctx until the processes that a load has started for its
-// model have died. Triton waits for what a python process says of its
-// initialisation without looking whether the process lives.
-func (s *processServer) whileModelLives(ctx context.Context, model string) (context.Context, func()) {
-	living, dead := modelProcesses(s.ServerPID(), s.spec.RepositoryDir, model)
-	ctx, cancel := context.WithCancelCause(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		seen := false
-		for missed := 0; missed < stubsGone; {
-			if !sleep(ctx, stubPatience) {
-				return
-			}
-			livingNow, deadNow := modelProcesses(s.ServerPID(), s.spec.RepositoryDir, model)
-			lives := newer(livingNow, living)
-			seen = seen || lives || newer(deadNow, dead)
-			if missed++; lives || !seen {
-				missed = 0
-			}
-		}
-		cancel(errModelDied)
-	}()
-	return ctx, func() { cancel(nil); <-ended }
-}
-
-// newer reports that a set of processes has one that another has not.
-func newer(now, before map[int]bool) bool {
-	for pid := range now {
-		if !before[pid] {
-			return true
-		}
-	}
-	return false
-}
-
 func size(path string) int64 {
 	info, err := os.Stat(path)
 	if err != nil {
