@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/control/merging"
+	"github.com/conch-serving/conch/sidecar/observe"
 )
 
 // Merge groups on the plan way: what is on offer is in the snapshot; a plan asks for some of it by recipes; those are made and verified in
@@ -83,6 +85,31 @@ func last(p *policy.Profile) float64 {
 	return 0
 }
 
+// unlike is how far a group's times may be from those of its slowest member: heads that run one by one take longer than one.
+const unlike = .25
+
+// expect makes what was offered of a group the prior of what is observed of it: until then its requests would be forwarded at once.
+func (c *Control) expect(group string) {
+	for _, d := range c.current().snapshot.GetDerived() {
+		if d.GetRecipe().GetName() != group {
+			continue
+		}
+		for _, p := range d.GetProfiles() {
+			prior := observe.Prior{Source: policy.ProfileSource_PROFILE_SOURCE_ESTIMATED}
+			for _, q := range p.GetPoints() {
+				us := q.GetLatencyUs().GetValue()
+				prior.Points = append(prior.Points, observe.PriorPoint{
+					Rows: int(q.GetBatch()), Share: q.GetThreadPercentage(), Latency: time.Duration(us * float64(time.Microsecond)),
+					Bound: max(unlike, q.GetLatencyUs().GetErrorBound()/max(us, 1)),
+				})
+			}
+			if err := c.recorder.SetPrior(group, p.GetGpuType(), prior); err != nil {
+				c.log.Warn("what a merge group is expected to take is left out", "group", group, "error", err)
+			}
+		}
+	}
+}
+
 // regrouped reports whether a merge group of the plan was made, or is out of date, since the files that serve.
 func regrouped(before, files *repo.Revision, p *policy.Plan) bool {
 	digest := func(r *repo.Revision, name string) string {
@@ -121,6 +148,7 @@ func (c *Control) merge(ctx context.Context) {
 				return err
 			}
 			c.adopt(files, c.settings())
+			c.expect(m.Derivation.Recipe)
 			say(events.Merged, m.Derivation.Recipe, fmt.Sprintf("made and verified by %d executions: largest difference %.2g", m.Runs, m.MaxDifference))
 			c.ordered("merge group " + m.Derivation.Recipe + " was made")
 			return nil
