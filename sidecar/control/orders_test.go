@@ -426,3 +426,25 @@ func TestAnOperatorsPolicySurvivesRestarts(t *testing.T) {
 		require.Equal(t, "static", r.policies.ref.Name)
 	})
 }
+
+// TestAReloadTakesItsTurnFirst: a plan that is being made is the old policy's, and the new one is put in use only when nobody plans.
+func TestAReloadTakesItsTurnFirst(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "mode: advise\n")
+		stop := r.start()
+		defer stop()
+		r.policies.set(func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			time.Sleep(time.Second)
+			return firstOnly(ctx, s)
+		})
+		asked, reloaded := make(chan error, 1), make(chan error, 1)
+		go func() { _, err := r.Propose(t.Context(), api.DiffRequest{}); asked <- err }()
+		pass(100 * time.Millisecond)
+		go func() { reloaded <- r.Reload(t.Context(), settings(t, "mode: advise\npolicy: {name: next}")) }()
+		pass(100 * time.Millisecond)
+		require.Equal(t, "static", r.policies.Status().Name, "somebody plans")
+		require.NoError(t, <-asked)
+		require.NoError(t, <-reloaded)
+		require.Equal(t, "next", r.policies.Status().Name)
+	})
+}
