@@ -135,6 +135,7 @@ func statisticsCases() []Case {
 			e.eachItsOwn(30, func(i int) (*pb.ModelInferRequest, map[string]tensor) {
 				return request("string", input("INPUT0", "BYTES", shape(1, 1), bytesElements("A"))), map[string]tensor{"OUTPUT0": {"BYTES", shape(1, 1), bytesElements("A")}}
 			})
+			e.ran(before, 30)
 			after := e.settled(before, 30)
 			require.Equal(e, before.InferenceStats.Success.Count+30, after.InferenceStats.Success.Count, "requests of clients, whatever ran together")
 			require.Equal(e, before.InferenceCount+30, after.InferenceCount)

@@ -90,7 +90,7 @@ func inflatedBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	}
 }
 
-// inflate undoes gzip or zlib, whichever it is: Triton does not care which label it has, and reads what it cannot inflate as nothing.
+// inflate undoes gzip or zlib, whichever it is: Triton does not care which label it has, and takes what it could inflate for all.
 func inflate(data []byte) []byte {
 	var src io.Reader
 	var err error
@@ -102,10 +102,7 @@ func inflate(data []byte) []byte {
 	if err != nil {
 		return nil
 	}
-	out, err := io.ReadAll(io.LimitReader(src, math.MaxInt32))
-	if err != nil {
-		return nil
-	}
+	out, _ := io.ReadAll(io.LimitReader(src, math.MaxInt32)) // up to where it is broken
 	return out
 }
 
