@@ -73,6 +73,7 @@ type call struct {
 	state   atomic.Int32
 	batch   bool // it could be batched, and says how many rows it has
 	span    *spans.Request
+	own     *run // that its caller executes; from enqueue to settle
 
 	// Guarded by queues.mu; retried, lane and member until it runs again.
 	running bool // dispatched, and not queued
@@ -269,7 +270,10 @@ func (d *Dispatcher) enqueue(c *call, route *route) enqueued {
 	return d.queues.enqueue(c)
 }
 
-// settle waits for the answer of a call that was queued, or was not.
+// settle waits for the answer of a call that was queued, or was not. What was
+// decided to run alone as soon as it was queued is executed here, on the goroutine
+// that waits for it anyway: handing it to another one and back is most of what the
+// queue adds to a request that meets nobody.
 func (d *Dispatcher) settle(c *call, how enqueued) answer {
 	switch how {
 	case isUnknown: // it was unloaded since its route was read
@@ -285,6 +289,10 @@ func (d *Dispatcher) settle(c *call, how enqueued) answer {
 		return d.outage(c)
 	case isUnqueued:
 		return d.passThrough(c)
+	}
+	if own := c.own; own != nil {
+		c.own = nil
+		d.execute(own)
 	}
 	return d.await(c)
 }

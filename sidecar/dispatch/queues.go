@@ -40,6 +40,7 @@ type queues struct {
 	alarm     clock.Alarm
 	armed     queue.Time // what the alarm is set to
 	outbox    []*run     // decided while mu is held, begun when it is released
+	entering  *call      // is being queued
 	models    map[string]*model
 	byID      map[queue.ModelID]*model
 	ids       map[*router.Process]queue.PartitionID
@@ -160,6 +161,8 @@ func (q *queues) enqueue(c *call) enqueued {
 	case m.out || q.closed:
 		return isOut
 	}
+	q.entering = c
+	defer func() { q.entering = nil }()
 	return q.put(c, m)
 }
 
@@ -392,6 +395,10 @@ func (s sink) Dispatch(b *queue.Batch) {
 		q.waitInGroup(c, false)
 		c.req.Ref() // the run's own: the caller may leave before it ends
 		r.calls[i] = c
+	}
+	if len(r.calls) == 1 && r.calls[0] == q.entering {
+		q.entering.own = r
+		return
 	}
 	q.outbox = append(q.outbox, r)
 }
