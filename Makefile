@@ -33,7 +33,7 @@ export GORACE = atexit_sleep_ms=50
 help: ## this list
 	@printf 'Conch: make TARGET\n\n'
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
-	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="core cores sim unseen ablation proxy instant overload merge live fidelity estimator" (bench)\n'
+	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="core cores sim unseen ablation proxy instant overload merge live fidelity demand estimator" (bench)\n'
 
 .PHONY: demo
 demo: ## Triton's batching against Conch on four emulated GPUs, then a Conch to try (TRITON=real: real tritonservers)
@@ -215,10 +215,10 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 	@scripts/setup/golangci.sh; touch $@
 
 .PHONY: bench
-BENCH ?= core cores sim unseen ablation proxy instant overload merge live fidelity estimator
-bench: ## the figures of docs/results.md (BENCH="core cores sim unseen ablation proxy instant overload merge live fidelity estimator" chooses)
+BENCH ?= core cores sim unseen ablation proxy instant overload merge live fidelity demand estimator
+bench: ## the figures of docs/results.md (BENCH="core cores sim unseen ablation proxy instant overload merge live fidelity demand estimator" chooses)
 	@$(MAKE) build
-	@case '$(BENCH)' in *live*|*fidelity*|*merge*|*estimator*) $(MAKE) triton;; esac
+	@case '$(BENCH)' in *live*|*fidelity*|*demand*|*merge*|*estimator*) $(MAKE) triton;; esac
 	@case '$(BENCH)' in *proxy*) $(MAKE) proxies || echo '-- proxy: without nginx and HAProxy' >&2;; esac
 	@for b in $(BENCH); do bin/conch-bench "$$b"; done
 

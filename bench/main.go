@@ -90,6 +90,7 @@ func command(out, progress io.Writer) *cobra.Command {
 
 	measure("policies", "Placement policies in the simulator: which of gpulet's mixes they schedule, and the load that each holds", b.policies)
 	measure("merge", "Merged models: goodput of fine-tunes in the simulator and on real tritonservers, time and memory of an analysis, of each mode in ONNX Runtime; --only goodput, live, analyze or modes", b.merge)
+	measure("demand", "Load on demand on a real tritonserver: 40 models, memory for 10, asked for by Zipf's law: hit rate and the time of cold starts", b.demand)
 	measure("unseen", "Goodput of adaptive over that of the best other discipline on loads that seeds draw; --only NAME for a part of them", b.unseen)
 
 	root.AddCommand(peers()...)

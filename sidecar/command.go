@@ -24,6 +24,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver/shim"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/policyhost/confine"
 	"github.com/conch-serving/conch/sidecar/reaper"
 )
 
@@ -82,7 +83,7 @@ Watch Triton servers that run already, and change nothing of theirs:
 	root.Flags().StringVar(&f.admin, "admin", "", "address of the admin API: unix:///path, host:port, or off")
 	root.Flags().StringVar(&f.logLevel, "log-level", "", "debug, info, warn or error")
 	root.Flags().StringVar(&f.logFormat, "log-format", "", "auto, json or text")
-	root.AddCommand(configCommand(p), initCommand(p), stopCommand(p, &flags{}), shimCommand(), evaluateCommand(p))
+	root.AddCommand(configCommand(p), initCommand(p), stopCommand(p, &flags{}), shimCommand(), evaluateCommand(p), launchCommand())
 	return root
 }
 
@@ -127,6 +128,16 @@ within ten seconds (a wrong configuration, say) or is asked to end.`,
 		},
 	}
 }
+
+// launchCommand is how conch starts policies.
+func launchCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: launchWord, Short: "Become a policy that is confined", Hidden: true, DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error { return confine.Main(args) },
+	}
+}
+
+const launchWord = "launch-policy"
 
 // shimCommand is how conch starts the parents of its servers.
 func shimCommand() *cobra.Command {
@@ -202,7 +213,7 @@ func serve(ctx context.Context, p process, f flags) error {
 	if err != nil {
 		return err
 	}
-	s, err := newServer(ctx, serverOptions{config: settings, version: build(), policies: policies, log: log})
+	s, err := newServer(ctx, serverOptions{config: settings, version: build(), policies: policies, launcher: confining(policies), log: log})
 	if err != nil {
 		return err
 	}
@@ -231,6 +242,14 @@ func serve(ctx context.Context, p process, f flags) error {
 	}
 	<-reloads
 	return err
+}
+
+// confining is how conch, at self, launches policies; nil where it cannot confine them.
+func confining(self string) []string {
+	if runtime.GOOS != "linux" {
+		return nil
+	}
+	return []string{self, launchWord}
 }
 
 // besideThis is where conch-policies is: next to conch.

@@ -5,8 +5,11 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -45,6 +48,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
+	"github.com/conch-serving/conch/sidecar/policyhost/confine"
 	"github.com/conch-serving/conch/sidecar/record"
 	"github.com/conch-serving/conch/sidecar/sim/evaluate"
 )
@@ -63,6 +67,8 @@ type serverOptions struct {
 	version api.Version
 	// policies is the program beside which conch-policies lies.
 	policies string
+	// launcher confines policies; empty: they are not confined.
+	launcher []string
 	log      *slog.Logger
 }
 
@@ -337,11 +343,39 @@ func (s *server) newHost(o serverOptions, h control.Hooks) *policyhost.Host {
 	}
 	host := policyhost.New(policyhost.Options{
 		Evaluator: s.evaluations,
-		Builtins:  policyhost.Beside(o.policies), Policies: third, Check: h.Check, OnEvent: h.PolicyEvent,
+		Builtins:  policyhost.Beside(o.policies), BuiltinsSHA256: sumOf(policyhost.Beside(o.policies)), Policies: third,
+		Launcher: o.launcher, Limits: policyLimits(o.config), Check: h.Check, OnEvent: h.PolicyEvent,
 		Logger: o.log.With("part", "policyhost"), Budget: own.Deadline.Std(),
 	})
 	s.later(host.Close)
 	return host
+}
+
+// sumOf is the SHA-256 of a file as it is now, in hex; empty where it cannot be read,
+// which whoever runs it will say. Built-in policies are those that came with this
+// conch: others need a restart.
+func sumOf(path string) string {
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = file.Close() }()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return ""
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// policyLimits are what policies may use: they have no business in conch's state, nor
+// with its operators' socket.
+func policyLimits(c *config.Config) confine.Limits {
+	limits := confine.Default()
+	limits.User, limits.Hidden = confine.Nobody, []string{c.State}
+	if socket, ok := strings.CutPrefix(c.Listen.Admin, "unix://"); ok {
+		limits.Hidden = append(limits.Hidden, socket)
+	}
+	return limits
 }
 
 // run serves until ctx ends or a part fails, then drains and stops everything.

@@ -117,13 +117,19 @@ func (*answerCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 }
 
-// Unmarshal decodes the answer.
+// Unmarshal decodes the answer, unless that would take too much memory.
 func (c *answerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
 		return fmt.Errorf("policy: %T is not a protobuf message", v)
 	}
-	if err := proto.Unmarshal(data.Materialize(), m); err != nil {
+	wire := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer wire.Free()
+	if err := weigh(wire.ReadOnlyData(), m.ProtoReflect().Descriptor()); err != nil {
+		c.err = err
+		return err
+	}
+	if err := proto.Unmarshal(wire.ReadOnlyData(), m); err != nil {
 		c.err = err
 		return err
 	}

@@ -71,7 +71,7 @@ func New(o Options) *Host {
 	def(&o.BreakerOpen, 30*time.Second)
 	def(&o.BreakerOpenMax, 10*time.Minute)
 	if o.MaxAnswerBytes <= 0 {
-		o.MaxAnswerBytes = 32 << 20
+		o.MaxAnswerBytes = 16 << 20
 	}
 	if o.BreakerFailures <= 0 {
 		o.BreakerFailures = 5

@@ -63,6 +63,11 @@ func (h *Host) builtins(ctx context.Context) ([]string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
+	file, err := verified(h.o.Builtins, h.o.BuiltinsSHA256)
+	if err != nil {
+		return nil, err
+	}
+	_ = file.Close()
 	cmd := exec.CommandContext(ctx, h.o.Builtins, "-list")
 	cmd.Env = hostEnvironment()
 	var stderr bytes.Buffer

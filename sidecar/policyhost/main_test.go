@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/policyhost/confine"
 )
 
 // The test binary is its own collection of bad policies: a child started with
@@ -28,6 +29,10 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == launchWord {
+		fmt.Fprintln(os.Stderr, confine.Main(os.Args[2:]))
+		os.Exit(1)
+	}
 	if mode := os.Getenv(modeVariable); mode != "" {
 		serve(mode)
 		return
@@ -137,6 +142,14 @@ func (f fake) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*pol
 			return nil, err
 		}
 		time.Sleep(time.Minute)
+	case "fork bomb", "memory bomb", "files", "read", "dial":
+		answer.Reasons[0].Text = misuse(f.mode)
+	case "empty partitions":
+		for range 6 << 20 {
+			answer.Partitions = append(answer.Partitions, nothing)
+		}
+	case "names":
+		answer.Recipes = []*policy.Recipe{{Name: "r", Members: make([]string, 10_000_000)}}
 	case "until told":
 		// Dies in every call until the file appears.
 		if _, err := os.Stat(os.Getenv(fileVariable)); err != nil {

@@ -4,15 +4,18 @@
 package policyhost
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -24,6 +27,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/policyhost/confine"
 )
 
 // stopTime is how long a process that is no longer wanted has to end by itself.
@@ -49,14 +53,16 @@ func start(ctx context.Context, exe Executable, o Options, log *slog.Logger) (*p
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStart, err)
 	}
-	if err := checkSum(path, exe.SHA256); err != nil {
+	file, err := verified(path, exe.SHA256)
+	if err != nil {
 		return nil, err
 	}
+	defer func() { _ = file.Close() }()
 	dir, err := os.MkdirTemp("", "conch-policy-")
 	if err != nil {
 		return nil, fmt.Errorf("%w: a directory for its socket: %w", ErrStart, err)
 	}
-	run, err := newRunner(path, exe.Args, append(hostEnvironment(), exe.Env...))
+	run, group, err := o.runner(file, path, dir, exe)
 	if err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, fmt.Errorf("%w: %w", ErrStart, err)
@@ -64,7 +70,7 @@ func start(ctx context.Context, exe Executable, o Options, log *slog.Logger) (*p
 	config := policy.ClientConfig()
 	config.SkipHostEnv = true
 	config.StartTimeout = o.StartTimeout
-	config.UnixSocketConfig = &plugin.UnixSocketConfig{TempDir: dir}
+	config.UnixSocketConfig = &plugin.UnixSocketConfig{TempDir: dir, Group: group}
 	config.Logger = pluginLogger(log)
 	config.SyncStdout = &lineLogger{l: log}
 	config.SyncStderr = &lineLogger{l: log}
@@ -86,24 +92,70 @@ func start(ctx context.Context, exe Executable, o Options, log *slog.Logger) (*p
 	return p, nil
 }
 
-// checkSum compares the file with its pin, if it has one. Whoever can replace
-// the file between this and the start could as well replace conch.
-func checkSum(path, pin string) error {
+// verified opens an executable and compares its content with the pin, if it has one.
+// What is opened here is what runs, whatever is at the path by then.
+func verified(path, pin string) (*os.File, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStart, err)
+	}
 	if pin == "" {
-		return nil
+		return file, nil
 	}
 	want, err := hex.DecodeString(pin)
 	if err != nil || len(want) != sha256.Size {
-		return fmt.Errorf("%w: the pin %q of %s is not 64 hexadecimal digits", ErrChecksum, pin, path)
+		err = fmt.Errorf("%w: the pin %q of %s is not 64 hexadecimal digits", ErrChecksum, pin, path)
+	} else {
+		hash := sha256.New()
+		if _, err = io.Copy(hash, file); err != nil {
+			err = fmt.Errorf("%w: %w", ErrChecksum, err)
+		} else if !bytes.Equal(hash.Sum(nil), want) {
+			err = fmt.Errorf("%w: %s; see what it is, then pin it with sha256sum", ErrChecksum, path)
+		}
 	}
-	same, err := (&plugin.SecureConfig{Checksum: want, Hash: sha256.New()}).Check(path)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrChecksum, err)
+		_ = file.Close()
+		return nil, err
 	}
-	if !same {
-		return fmt.Errorf("%w: %s; see what it is, then pin it with sha256sum", ErrChecksum, path)
+	return file, nil
+}
+
+// runner is a process of an executable that is open, confined if there is a launcher,
+// and the group that may use its socket where that is not conch's.
+func (o Options) runner(file *os.File, path, dir string, exe Executable) (run *runner, group string, err error) {
+	env := append(hostEnvironment(), exe.Env...)
+	if len(o.Launcher) == 0 {
+		run, err = newRunner(path, exe.Args, env)
+		return run, "", err
 	}
-	return nil
+	script := isScript(file)
+	limits := o.Limits
+	limits.Writable = dir
+	if limits.User != 0 && (script || os.Getuid() != 0) {
+		limits.User = 0 // an interpreter has to reach what lies beside the script
+	}
+	if limits.User != 0 {
+		if err := os.Chown(dir, limits.User, limits.User); err != nil {
+			return nil, "", err
+		}
+		group = strconv.Itoa(limits.User)
+	}
+	command, err := confine.Command(o.Launcher, path, script, exe.Args, limits)
+	if err != nil {
+		return nil, "", err
+	}
+	if run, err = newRunner(command[0], command[1:], append(env, "TMPDIR="+dir)); err != nil {
+		return nil, "", err
+	}
+	run.cmd.ExtraFiles = []*os.File{file}
+	return run, group, nil
+}
+
+// isScript reports that a file names its interpreter in its first line.
+func isScript(file *os.File) bool {
+	var first [2]byte
+	_, err := file.ReadAt(first[:], 0)
+	return err == nil && string(first[:]) == "#!"
 }
 
 func (p *process) shakeHands(ctx context.Context, limit time.Duration) error {

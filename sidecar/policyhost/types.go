@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/policyhost/confine"
 )
 
 // Ref says which policy to use and with which parameters.
@@ -67,7 +68,11 @@ type Options struct {
 	Grace time.Duration
 	// EvaluationTime bounds all that Evaluator does for one plan; default 1 minute.
 	EvaluationTime time.Duration
-	// MaxAnswerBytes bounds an answer; default 32 MiB.
+	// Launcher is the program, with its first arguments, that confines policies
+	// (confine.Main); empty: they are not confined. Limits are what they may use.
+	Launcher []string
+	Limits   confine.Limits
+	// MaxAnswerBytes bounds an answer; default 16 MiB.
 	MaxAnswerBytes int
 	// BackoffMin and BackoffMax bound the delay before a dead process is started
 	// again: min, 2 min, 4 min ... max; default 500ms and 1 minute.

@@ -1,0 +1,179 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package policyhost_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/policyhost"
+	"github.com/conch-serving/conch/sidecar/policyhost/confine"
+)
+
+// launchWord makes the test binary the launcher of policies.
+const launchWord = "launch-policy"
+
+var nothing = &policy.Partition{}
+
+// Bounds that hold for the tests even if no limit did: nothing here harms the machine.
+const (
+	mostChildren = 200
+	mostBytes    = 1 << 30
+)
+
+// misuse tries to take more than a policy is given, and says what came of it.
+func misuse(how string) string {
+	switch how {
+	case "fork bomb":
+		for i := range mostChildren {
+			if err := exec.CommandContext(context.Background(), "/bin/sleep", "20").Start(); err != nil {
+				return fmt.Sprintf("stopped at %d", i)
+			}
+		}
+		return "not stopped"
+	case "memory bomb":
+		var all [][]byte
+		for n := 0; n < mostBytes; n += 16 << 20 {
+			block := make([]byte, 16<<20)
+			for i := 0; i < len(block); i += 4096 {
+				block[i] = 1
+			}
+			all = append(all, block)
+		}
+		runtime.KeepAlive(all)
+		return "not stopped"
+	case "files":
+		for i := range 10_000 {
+			if _, err := os.Open("/dev/null"); err != nil {
+				return fmt.Sprintf("stopped at %d", i)
+			}
+		}
+		return "not stopped"
+	case "read":
+		_, secret := os.ReadFile(os.Getenv(fileVariable))
+		_, beside := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(os.Getenv(fileVariable))), "open"))
+		write := os.WriteFile(filepath.Join(filepath.Dir(filepath.Dir(os.Getenv(fileVariable))), "written"), nil, 0o600)
+		return fmt.Sprintf("secret %v, beside %v, written %v", secret != nil, beside != nil, write != nil)
+	case "dial":
+		_, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", os.Getenv(fileVariable))
+		return fmt.Sprint(err)
+	}
+	return how
+}
+
+// confined lets a world's policies be launched, with tight limits.
+func confined(t *testing.T, hidden ...string) func(*policyhost.Options) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	return func(o *policyhost.Options) {
+		o.Launcher = []string{self, launchWord}
+		o.Limits = confine.Limits{Data: 256 << 20, Processes: 64, Files: 64, Hidden: hidden, User: confine.Nobody}
+		o.Budget = 20 * time.Second
+	}
+}
+
+func TestPoliciesAreConfined(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("policies are confined on Linux only")
+	}
+	dir, err := os.MkdirTemp("", "conch-confine-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o755)) //nolint:gosec // the policy's user has to be able to read it, where nothing else keeps it from that
+	state := filepath.Join(dir, "state")
+	require.NoError(t, os.Mkdir(state, 0o755)) //nolint:gosec // the same
+	secret := filepath.Join(state, "secret")
+	for _, path := range []string{secret, filepath.Join(dir, "open")} {
+		require.NoError(t, os.WriteFile(path, []byte("x"), 0o644)) //nolint:gosec // the same
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+
+	for name, test := range map[string]struct{ file, says string }{
+		"good":      {"", "colour=blue"},
+		"fork bomb": {"", "stopped at "},
+		"files":     {"", "stopped at "},
+		"read":      {secret, "secret true, beside false, written true"},
+		"dial":      {listener.Addr().String(), "permission denied"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, confined(t, state))
+			r := mode(t, name)
+			r.Executable.Env = append(r.Executable.Env, fileVariable+"="+test.file)
+			_, err := w.Use(t.Context(), r)
+			require.NoError(t, err)
+			answer, err := w.Plan(t.Context(), &policy.Snapshot{Revision: 3})
+			require.NoError(t, err)
+			require.Contains(t, answer.GetReasons()[0].GetText(), test.says)
+		})
+	}
+	t.Run("memory bomb", func(t *testing.T) {
+		w := newWorld(t, confined(t, state))
+		_, err := w.Use(t.Context(), mode(t, "memory bomb"))
+		require.NoError(t, err)
+		_, err = w.Plan(t.Context(), &policy.Snapshot{Revision: 3})
+		require.ErrorIs(t, err, policyhost.ErrCrashed)
+	})
+}
+
+// TestHostileAnswersCostLittle: an answer of many empty messages or names is refused before it fills conch's memory.
+func TestHostileAnswersCostLittle(t *testing.T) {
+	for _, name := range []string{"empty partitions", "names"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, func(o *policyhost.Options) { o.Budget = time.Minute })
+			_, err := w.Use(t.Context(), mode(t, name))
+			require.NoError(t, err)
+			runtime.GC()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err = w.Plan(t.Context(), &policy.Snapshot{Revision: 3})
+			runtime.ReadMemStats(&after)
+			require.ErrorIs(t, err, policyhost.ErrGarbage)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100<<20), "all that was allocated for it")
+		})
+	}
+}
+
+// TestAReplacedProgramIsNotRun: what runs is what the pin says, looked at anew at every start.
+func TestAReplacedProgramIsNotRun(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("elsewhere a program is run by its path")
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "policy")
+	from, err := os.Open(self)
+	require.NoError(t, err)
+	to, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755) //nolint:gosec // it is a program
+	require.NoError(t, err)
+	hash := sha256.New()
+	_, err = io.Copy(io.MultiWriter(to, hash), from)
+	require.NoError(t, err)
+	require.NoError(t, from.Close())
+	require.NoError(t, to.Close())
+
+	w := newWorld(t, confined(t))
+	r := mode(t, "good")
+	r.Executable.Path, r.Executable.SHA256 = path, hex.EncodeToString(hash.Sum(nil))
+	_, err = w.Use(t.Context(), r)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\nexit 1\n"), 0o755)) //nolint:gosec // it is a program
+	_, err = w.Use(t.Context(), r)
+	require.ErrorIs(t, err, policyhost.ErrChecksum)
+}
