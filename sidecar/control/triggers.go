@@ -246,7 +246,7 @@ func (c *Control) countPartitions() {
 		up[p.ID] = p.Up
 	}
 	c.metrics.Partitions(up)
-	v := c.view()
+	v := c.look()
 	c.mu.Lock()
 	for id, s := range v.states {
 		if s.Log != "" {

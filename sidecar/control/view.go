@@ -122,9 +122,16 @@ type view struct {
 }
 
 func (c *Control) view() view {
+	v := c.look()
+	v.failing, v.profiles = c.failing(), c.recorder.Profiles()
+	return v
+}
+
+// look is a view without what was learnt of models.
+func (c *Control) look() view {
 	v := view{
 		intent: c.intent(), c: c, now: c.clock.Now(), serving: c.current(),
-		states: map[string]apply.PartitionState{}, failing: c.failing(), profiles: c.recorder.Profiles(),
+		states: map[string]apply.PartitionState{},
 	}
 	for _, p := range c.partitions() {
 		v.states[p.ID] = p
