@@ -16,6 +16,7 @@ import (
 	"github.com/conch-serving/conch/estimator/calibrate"
 	"github.com/conch-serving/conch/estimator/calibrate/server"
 	"github.com/conch-serving/conch/estimator/lower"
+	"github.com/conch-serving/conch/estimator/regress"
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/rig"
 )
@@ -97,30 +98,48 @@ func (b *bench) estimatorCPU(ctx context.Context, r *figure.Report) (err error) 
 }
 
 // estimatorMemory holds what is estimated of whole models at their largest batch against the resident memory of the processes that ran them. What a process
-// holds without a model worth the name is that of the smallest micro-model.
+// holds beside weights and values (its code, ONNX Runtime, threads' buffers) is the median of that of the micro-models.
 func (b *bench) estimatorMemory(r *figure.Report, runner *stubRunner, d *estimator.Device) error {
-	base := float64(runner.resident["null_1"])
-	var total, own []float64
-	for _, m := range calibrate.Whole() {
+	estimate := func(m calibrate.Model) (estimator.Memory, error) {
 		file, err := m.Build()
 		if err != nil {
-			return err
+			return estimator.Memory{}, err
 		}
 		s, err := estimator.Read(bytes.NewReader(file), int64(len(file)), m.Name+".onnx")
 		if err != nil {
-			return err
+			return estimator.Memory{}, err
 		}
-		e, err := s.Estimate(estimator.Declared{MaxBatch: m.Batches[len(m.Batches)-1]}, estimator.Grid{Batches: m.Batches[len(m.Batches)-1:], Shares: []int{100}}, *d)
+		batch := m.Batches[len(m.Batches)-1]
+		e, err := s.Estimate(estimator.Declared{MaxBatch: batch}, estimator.Grid{Batches: []int{batch}, Shares: []int{100}}, *d)
+		if err != nil {
+			return estimator.Memory{}, err
+		}
+		return e.Memory, nil
+	}
+	var rest []float64
+	for _, m := range calibrate.Micros() {
+		memory, err := estimate(m)
 		if err != nil {
 			return err
 		}
-		model, measured := e.Memory.Parameters+e.Memory.Activations+e.Memory.Workspace, float64(runner.resident[m.Name])
-		total = append(total, math.Abs((base+model)/measured-1))
-		own = append(own, math.Abs(model/(measured-base)-1))
-		b.say(fmt.Sprintf("estimator.cpu: %s: resident %.1f MB, %.1f of them without a model; estimated %.1f weights, %.1f activations, %.1f workspace",
-			m.Name, measured/1e6, base/1e6, e.Memory.Parameters/1e6, e.Memory.Activations/1e6, e.Memory.Workspace/1e6))
+		rest = append(rest, float64(runner.resident[m.Name])-memory.Total())
 	}
-	r.Add("estimator.cpu.memory_median_error", 100*estimator.Median(total), "%", "resident memory of the process of a real Triton that ran the model at batch 16: what it holds without a model, weights, activations, workspace")
-	r.Add("estimator.cpu.memory_own_median_error", 100*estimator.Median(own), "%", "the same without what a process holds that runs a model of one addition")
+	base := estimator.Median(rest)
+	b.say(fmt.Sprintf("estimator.cpu: beside weights and values the processes of micro-models hold %.1f MB (%.1f to %.1f in four of five)",
+		base/1e6, regress.Quantile(rest, .1)/1e6, regress.Quantile(rest, .9)/1e6))
+	var total, own []float64
+	for _, m := range calibrate.Whole() {
+		memory, err := estimate(m)
+		if err != nil {
+			return err
+		}
+		measured := float64(runner.resident[m.Name])
+		total = append(total, math.Abs((base+memory.Total())/measured-1))
+		own = append(own, math.Abs(memory.Total()/(measured-base)-1))
+		b.say(fmt.Sprintf("estimator.cpu: %s: resident %.1f MB; estimated %.1f weights, %.1f activations, %.1f arena, %.1f of the process",
+			m.Name, measured/1e6, memory.Parameters/1e6, memory.Activations/1e6, memory.Arena/1e6, base/1e6))
+	}
+	r.Add("estimator.cpu.memory_median_error", 100*estimator.Median(total), "%", "resident memory of the process of a real Triton that ran the model at batch 16: weights, activations, arena, and what a process of a micro-model holds besides")
+	r.Add("estimator.cpu.memory_own_median_error", 100*estimator.Median(own), "%", "the same of weights, activations and arena alone")
 	return nil
 }

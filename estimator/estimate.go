@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/conch-serving/conch/estimator/kernel"
 	"github.com/conch-serving/conch/estimator/lower"
 	"github.com/conch-serving/conch/internal/onnx"
 	"github.com/conch-serving/conch/internal/onnx/shape"
@@ -97,8 +98,8 @@ func (e *Estimate) DoesNotFit() string {
 	for _, p := range e.Points {
 		most = max(most, p.Batch)
 	}
-	return fmt.Sprintf("%s does not fit a %s: it needs %.0f MB at batch %d (weights %.0f, activations %.0f, workspace %.0f, context %.0f), the GPU has %.0f MB",
-		e.Model, e.GPUType, e.Memory.Total()/1e6, most, e.Memory.Parameters/1e6, e.Memory.Activations/1e6, e.Memory.Workspace/1e6, e.Memory.Context/1e6, e.MemoryOfGPU/1e6)
+	return fmt.Sprintf("%s does not fit a %s: it needs %.0f MB at batch %d (weights %.0f, activations %.0f, workspace %.0f, arena %.0f, context %.0f), the GPU has %.0f MB",
+		e.Model, e.GPUType, e.Memory.Total()/1e6, most, e.Memory.Parameters/1e6, e.Memory.Activations/1e6, e.Memory.Workspace/1e6, e.Memory.Arena/1e6, e.Memory.Context/1e6, e.MemoryOfGPU/1e6)
 }
 
 // Do estimates a model.
@@ -157,7 +158,13 @@ func Do(q Request) (*Estimate, error) {
 			}
 		}
 		use := q.Device.Uses.of(useFeatures(launches, times, whole, &q.Device.Sheet))
-		m := Memory{Parameters: float64(q.Graph.Parameters), Activations: activations(r, feeds(q.Graph, inputs)), Workspace: workspace(launches), Context: q.Device.Sheet.Context}
+		m := Memory{Parameters: float64(q.Graph.Parameters), Activations: activations(r, feeds(q.Graph, inputs)), Context: q.Device.Sheet.Context}
+		if q.Device.Sheet.Architecture != kernel.CPU { // what a processor's kernels use besides is part of what its process holds anyway
+			m.Workspace = workspace(launches)
+		}
+		if q.Device.Runtime.Arena {
+			m.Arena = arena(m.Activations+m.Workspace) - m.Activations - m.Workspace
+		}
 		e.Memory = m
 		input := 0.0
 		for _, t := range feeds(q.Graph, inputs) {

@@ -4,6 +4,7 @@
 package estimator
 
 import (
+	"math"
 	"slices"
 
 	"github.com/conch-serving/conch/internal/onnx/shape"
@@ -17,19 +18,43 @@ type Memory struct {
 	Activations float64 `json:"activations"`
 	// Workspace is what convolutions and products may use besides.
 	Workspace float64 `json:"workspace"`
+	// Arena is what ONNX Runtime's arena takes of the device for the two above beyond them: see arena.
+	Arena float64 `json:"arena"`
 	// Context is that of the process before it loads a model; several models of a process share it.
 	Context float64 `json:"context"`
 }
 
 // Total is the sum.
-func (m Memory) Total() float64 { return m.Parameters + m.Activations + m.Workspace + m.Context }
+func (m Memory) Total() float64 { return m.Parameters + m.Working() + m.Context }
+
+// Working is what executing takes beside the weights.
+func (m Memory) Working() float64 { return m.Activations + m.Workspace + m.Arena }
+
+// The extents by which ONNX Runtime's arena grows (arena_extend_strategy kNextPowerOfTwo, the default of its CPU and CUDA providers): the first is of
+// 1 MiB, each further one twice as large as the one before, and none larger than 1 GiB unless one value is.
+const (
+	firstExtent = 1 << 20
+	mostExtent  = 1 << 30
+)
+
+// arena is what the arena holds that has given out bytes at the same time. It gives nothing back, so that this stays for as long as the model is loaded.
+func arena(bytes float64) float64 {
+	total, next := 0.0, float64(firstExtent)
+	for total < bytes && next < mostExtent {
+		total += next
+		next *= 2
+	}
+	if total < bytes {
+		total += math.Ceil((bytes-total)/mostExtent) * mostExtent
+	}
+	return total
+}
 
 // alignment is what ONNX Runtime's and CUDA's allocators round up to.
 const alignment = 256
 
 // activations walks the steps in order and gives the peak of live values. A value lives from its step to its last reader. Operators that rename
-// share their input's memory, and element-wise ones write over an input that dies with them and is as large (ONNX Runtime's planner does both); what
-// its arena holds beyond the peak is not counted, since it depends on what was served before.
+// share their input's memory, and element-wise ones write over an input that dies with them and is as large (ONNX Runtime's planner does both).
 func activations(r *shape.Result, inputs []*shape.Tensor) float64 {
 	last := make([]int, r.Values)
 	for i := range last {

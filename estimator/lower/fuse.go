@@ -14,13 +14,15 @@ type Runtime struct {
 	Epilogue bool
 	// Pointwise says that neighbouring element-wise operators become one kernel.
 	Pointwise bool
+	// Arena says that values lie in an arena that grows by extents of doubling size.
+	Arena bool
 	// Launch is the host's time per kernel in seconds, Fixed that per batch.
 	Launch, Fixed float64
 }
 
 // ONNXRuntime is Triton's usual backend for ONNX. Its Launch and Fixed are priors: a bundle of calibration replaces them.
 func ONNXRuntime() Runtime {
-	return Runtime{Name: "onnxruntime", Epilogue: true, Launch: 4.5e-6, Fixed: 60e-6}
+	return Runtime{Name: "onnxruntime", Epilogue: true, Arena: true, Launch: 4.5e-6, Fixed: 60e-6}
 }
 
 // Eager is PyTorch without a compiler.

@@ -69,7 +69,7 @@ func (c *Control) estimatesOf(m *repo.Model) []api.Estimate {
 		if e.Estimate != nil {
 			one.RelativeBound, one.Basis, one.Fits, one.Warnings = e.Bound, e.Basis, e.Fits, e.Warnings
 			one.ParameterBytes, one.ActivationBytes, one.WorkspaceBytes = e.Memory.Parameters, e.Memory.Activations, e.Memory.Workspace
-			one.ContextBytes, one.GPUMemoryBytes = e.Memory.Context, e.MemoryOfGPU
+			one.ArenaBytes, one.ContextBytes, one.GPUMemoryBytes = e.Memory.Arena, e.Memory.Context, e.MemoryOfGPU
 			for _, q := range e.Points {
 				one.Points = append(one.Points, api.EstimatePoint{
 					Batch: int(q.Batch), ThreadPercentage: int(q.ThreadPercentage), LatencySeconds: q.LatencyUS / 1e6, ErrorBoundSeconds: q.ErrorBoundUS / 1e6,

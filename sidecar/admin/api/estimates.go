@@ -15,6 +15,7 @@ type Estimate struct {
 	ParameterBytes  float64 `json:"parameter_bytes,omitempty"`
 	ActivationBytes float64 `json:"activation_bytes,omitempty"`
 	WorkspaceBytes  float64 `json:"workspace_bytes,omitempty"`
+	ArenaBytes      float64 `json:"arena_bytes,omitempty"`
 	ContextBytes    float64 `json:"context_bytes,omitempty"`
 	GPUMemoryBytes  float64 `json:"gpu_memory_bytes,omitempty"`
 	Fits            bool    `json:"fits"`

@@ -34,7 +34,7 @@ func Model(m *repo.Model, settings *config.Config, estimated *estimator.Memory) 
 	}
 	if estimated != nil && own.Memory == 0 {
 		one.MemoryBytes = uint64(estimated.Parameters)
-		one.ActivationBytesPerRow = uint64(math.Ceil((estimated.Activations + estimated.Workspace) / float64(max(1, m.Config.GetMaxBatchSize()))))
+		one.ActivationBytesPerRow = uint64(math.Ceil(estimated.Working() / float64(max(1, m.Config.GetMaxBatchSize()))))
 	}
 	if own.Memory > 0 {
 		one.MemoryBytes = uint64(own.Memory)

@@ -201,8 +201,8 @@ func draw(t *output.Table, e *estimator.Estimate, explain bool) {
 	if !e.Fits {
 		fits = "DOES NOT FIT"
 	}
-	t.Line(fmt.Sprintf("memory at batch %d: %s = %s weights + %s activations + %s workspace + %s context; %s into %s",
-		last(e), bytes(e.Memory.Total()), bytes(e.Memory.Parameters), bytes(e.Memory.Activations), bytes(e.Memory.Workspace), bytes(e.Memory.Context), fits, bytes(e.MemoryOfGPU)))
+	t.Line(fmt.Sprintf("memory at batch %d: %s = %s weights + %s activations + %s workspace + %s arena + %s context; %s into %s",
+		last(e), bytes(e.Memory.Total()), bytes(e.Memory.Parameters), bytes(e.Memory.Activations), bytes(e.Memory.Workspace), bytes(e.Memory.Arena), bytes(e.Memory.Context), fits, bytes(e.MemoryOfGPU)))
 	t.Line(fmt.Sprintf("error bound %.0f%% (%s)", 100*e.Bound, e.Basis))
 	t.Line("")
 	t.Row("BATCH", "SHARE", "LATENCY", "BOUND", "CREQ", "MREQ", "BANDWIDTH", "L2")

@@ -84,9 +84,9 @@ func drawEstimate(t *output.Table, e api.Estimate) {
 	if !e.Fits {
 		fits = "DOES NOT FIT "
 	}
-	total := e.ParameterBytes + e.ActivationBytes + e.WorkspaceBytes + e.ContextBytes
+	total := e.ParameterBytes + e.ActivationBytes + e.WorkspaceBytes + e.ArenaBytes + e.ContextBytes
 	t.Line("  memory at the largest batch: " + output.Bytes(uint64(total)) + " = " + output.Bytes(uint64(e.ParameterBytes)) + " weights + " +
-		output.Bytes(uint64(e.ActivationBytes)) + " activations + " + output.Bytes(uint64(e.WorkspaceBytes)) + " workspace + " +
+		output.Bytes(uint64(e.ActivationBytes)) + " activations + " + output.Bytes(uint64(e.WorkspaceBytes)) + " workspace + " + output.Bytes(uint64(e.ArenaBytes)) + " arena + " +
 		output.Bytes(uint64(e.ContextBytes)) + " context; " + fits + output.Bytes(uint64(e.GPUMemoryBytes)))
 	if len(e.Points) > 0 {
 		t.Row("  BATCH", "SHARE", "LATENCY", "+-", "CREQ", "MREQ", "BANDWIDTH", "L2")
