@@ -64,8 +64,8 @@ func TestAnyFileIsEstimatedOrRefused(t *testing.T) {
 		text []byte
 		says string // empty: it is estimated
 	}{
-		"nothing": {nil, "no graph"},
-		"a cycle": {modelWith(t, nil, []int64{4}, node("Add", []string{"x", "b"}, []string{"a"}), node("Add", []string{"a", "x"}, []string{"b"}), node("Relu", []string{"b"}, []string{"y"})), "cycle"},
+		"nothing":                    {nil, "no graph"},
+		"a cycle":                    {modelWith(t, nil, []int64{4}, node("Add", []string{"x", "b"}, []string{"a"}), node("Add", []string{"a", "x"}, []string{"b"}), node("Relu", []string{"b"}, []string{"y"})), "cycle"},
 		"a value that nothing makes": {modelWith(t, nil, []int64{4}, node("Add", []string{"x", "missing"}, []string{"y"})), "missing"},
 		"absurd dimensions":          {modelWith(t, nil, []int64{huge, huge, huge}, node("Relu", []string{"x"}, []string{"y"})), "are not believed"},
 		"external data outside":      {modelWith(t, []*onnxpb.TensorProto{outside}, []int64{4}, node("Add", []string{"x", "w"}, []string{"y"})), "outside of the model's directory"},
