@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -76,6 +77,8 @@ type Processes struct {
 	owner string
 	// run has a directory for every shim, with the server's sockets.
 	run string
+	// cleaning removes what is left of servers that are gone.
+	cleaning sync.WaitGroup
 }
 
 // NewProcesses makes the driver "process". Find has to be called before Start.
@@ -250,7 +253,13 @@ func (d *Processes) Hash(p *policy.Partition, g *policy.GPU) string {
 
 // Find implements Driver.
 func (d *Processes) Find(ctx context.Context) ([]Server, error) {
-	handles, err := shim.Find(d.run)
+	handles, clean, err := shim.Find(d.run)
+	// Those that were found serve meanwhile.
+	d.cleaning.Go(func() {
+		if err := clean(); err != nil {
+			d.o.Logger.Warn("what an earlier conch left could not be removed altogether", "error", err)
+		}
+	})
 	var all []Server
 	errs := []error{err}
 	for _, h := range handles {
@@ -375,8 +384,11 @@ func (d *Processes) start(ctx context.Context, spec Spec, metricsPort int) (*pro
 	return s, nil
 }
 
-// Close implements Driver: there is nothing to release.
-func (d *Processes) Close() error { return nil }
+// Close implements Driver.
+func (d *Processes) Close() error {
+	d.cleaning.Wait()
+	return nil
+}
 
 // arguments is the command line of a server. What the operator adds comes last
 // and wins.

@@ -83,19 +83,19 @@ func tail(path string) string {
 	return string(text[max(0, len(text)-300):])
 }
 
-// Find connects to the shims that run in directories of root, and removes the
-// directories, processes and shared memory of those that do not.
-func Find(root string) ([]*Handle, error) {
+// Find connects to the shims that run in directories of root. What it returns
+// beside them removes the directories, processes and shared memory of those that do
+// not, which may take seconds: a large process does not end at once.
+func Find(root string) (found []*Handle, clean func() error, err error) {
+	clean = func() error { return nil }
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return nil, clean, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("shims: %w", err)
+		return nil, clean, fmt.Errorf("shims: %w", err)
 	}
-	var found []*Handle
-	var errs []error
-	var names []string
+	var dirs, names []string
 	var gone []state
 	for _, e := range entries {
 		dir := filepath.Join(root, e.Name())
@@ -111,13 +111,18 @@ func Find(root string) ([]*Handle, error) {
 			// Conch died while it started one. The directory has the server's name.
 			names = append(names, e.Name())
 		}
-		errs = append(errs, os.RemoveAll(dir))
+		dirs = append(dirs, dir)
 	}
-	errs = append(errs, killMarked(names...))
-	for _, was := range gone {
-		errs = append(errs, RemoveSharedMemory(was.SharedMemory))
-	}
-	return found, errors.Join(errs...)
+	return found, func() error {
+		errs := []error{killMarked(names...)}
+		for _, was := range gone {
+			errs = append(errs, RemoveSharedMemory(was.SharedMemory))
+		}
+		for _, dir := range dirs { // last: until then the next conch would find them, too
+			errs = append(errs, os.RemoveAll(dir))
+		}
+		return errors.Join(errs...)
+	}, nil
 }
 
 // attach connects to the shim of a directory, if it is the one that is written

@@ -26,7 +26,9 @@ type Handle struct{}
 func Start([]string, string, Spec) (*Handle, error) { return nil, errSystem }
 
 // Find finds none.
-func Find(string) ([]*Handle, error) { return nil, nil }
+func Find(string) ([]*Handle, func() error, error) {
+	return nil, func() error { return nil }, nil
+}
 
 // RemoveSharedMemory has none to remove.
 func RemoveSharedMemory(string) error { return nil }

@@ -7,6 +7,7 @@ package shim_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -51,6 +52,12 @@ func start(root, name, script string, change ...func(*shim.Spec)) (*shim.Handle,
 		return nil, err
 	}
 	return shim.Start([]string{os.Args[0], "shim"}, filepath.Join(root, "run", s.Name), s)
+}
+
+// find finds the shims below root and cleans up after the others.
+func find(root string) ([]*shim.Handle, error) {
+	found, clean, err := shim.Find(filepath.Join(root, "run"))
+	return found, errors.Join(err, clean())
 }
 
 func runs(pid int) bool {
@@ -184,7 +191,7 @@ func TestReattach(t *testing.T) {
 	require.NoError(t, h.Close())
 	<-h.Done()
 
-	found, err := shim.Find(filepath.Join(root, "run"))
+	found, err := find(root)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	again := found[0]
@@ -209,7 +216,7 @@ func TestConchIsKilled(t *testing.T) {
 	require.NoError(t, conch.Process.Kill())
 	require.Error(t, conch.Wait())
 
-	found, err := shim.Find(filepath.Join(root, "run"))
+	found, err := find(root)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	require.True(t, runs(found[0].ServerPID()))
@@ -225,7 +232,7 @@ func TestOrphanGrace(t *testing.T) {
 	require.True(t, runs(h.ServerPID()), "while conch is there the grace does not run")
 	require.NoError(t, h.Close())
 	require.Eventually(t, func() bool { return !runs(h.ServerPID()) && !runs(h.ShimPID()) }, time.Minute, 5*time.Millisecond)
-	found, err := shim.Find(filepath.Join(root, "run"))
+	found, err := find(root)
 	require.NoError(t, err)
 	require.Empty(t, found)
 	left, err := os.ReadDir(filepath.Join(root, "run"))
@@ -244,7 +251,7 @@ func TestFindTakesNoStranger(t *testing.T) {
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	text := fmt.Sprintf(`{"name":"conch-test-gone","shim":{"pid":%d,"start":1},"server":{"pid":%d,"start":1},"boot":""}`, stranger.Process.Pid, stranger.Process.Pid)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "shim.json"), []byte(text), 0o600))
-	found, err := shim.Find(filepath.Join(root, "run"))
+	found, err := find(root)
 	require.NoError(t, err)
 	require.Empty(t, found)
 	require.True(t, runs(stranger.Process.Pid))
