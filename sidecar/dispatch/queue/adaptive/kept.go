@@ -90,11 +90,11 @@ func (k *Kept) Renew(need float64, usable int) {
 		}
 		k.longest = max(k.longest, min(c.share.Alone, c.slack))
 		sum += c.share.Need * c.times
-		limit := max(1, usable-max(1, int(math.Round(sum*share))))
+		rest -= c.share.Need
+		limit := max(1, usable-max(1, int(math.Round(sum*share))), min(usable-1, int(math.Ceil(rest*share))))
 		for ; lowest > limit; lowest-- {
 			k.hard[lowest-1] = c.slack
 		}
-		rest -= c.share.Need
 		limit = min(limit, max(1, int(math.Ceil(rest*share))))
 		for ; few > limit; few-- {
 			k.soft[few-1] = c.slack
