@@ -42,22 +42,23 @@ func TestADuelIsFoughtSeedBySeed(t *testing.T) {
 	require.InDelta(t, .97, closest([]*cell{found(97, 97), found(50, 50), found(100, 100), found(98, 98)}).ratio, 1e-9)
 }
 
-// TestWhatIsOpenGetsMoreSeeds: two disciplines that differ by chance have all the seeds that there are, those far behind the first three.
+// TestWhatIsOpenGetsMoreSeeds: two that differ by chance have all the seeds that there are, those far behind the first three.
 func TestWhatIsOpenGetsMoreSeeds(t *testing.T) {
 	b, _ := tiny("a100.gamma30.zipf.tight.gpus2")
 	columns, err := b.columns()
 	require.NoError(t, err)
 	c := columns[0]
 	var line []*cell
-	for _, discipline := range []string{"adaptive", "eager", "duty-cycle"} {
+	for _, of := range []struct{ name, discipline string }{{"first", "eager"}, {"alike", "eager"}, {"far behind", "duty-cycle"}} {
 		line = append(line, &cell{
-			name: discipline, scenario: c.scenario(rule(discipline, "", nil)), guess: .7 * c.bound, overall: true, requests: 2000, tolerance: .01,
+			name: of.name, scenario: c.scenario(rule(of.discipline, "", nil)), guess: .7 * c.bound, overall: true, requests: 2000, tolerance: .01,
 		})
 	}
+	line[1].skip = 10 // the same discipline with other arrivals
 	require.NoError(t, b.search(t.Context(), line, moreSeeds))
 	require.NoError(t, b.settle(t.Context(), [][]*cell{line}))
 	d := closest(line)
-	require.Equal(t, "eager", d.other.name)
+	require.Equal(t, "alike", d.other.name)
 	require.True(t, d.ahead() || d.behind() || d.seeds == mostSeeds, "%v", d)
 	require.Greater(t, d.seeds, moreSeeds)
 	require.Len(t, line[2].found.All, moreSeeds)
