@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/control/events"
@@ -93,6 +94,48 @@ func TestACordonedGPUTakesNothingNew(t *testing.T) {
 		require.Len(t, plan.PartitionsOf("c"), 1)
 		require.Equal(t, "gpu0", plan.PartitionsOf("c")[0].GPU(), "a new model comes to the other alone")
 		require.Len(t, plan.PartitionsOf("a"), 2)
+	})
+}
+
+// TestNoOrderPutsNewModelsOnACordonedGPU: nor a client that loads a model, nor a plan
+// file, nor an earlier plan.
+func TestNoOrderPutsNewModelsOnACordonedGPU(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "mode: advise\n")
+		stop := r.start()
+		defer stop()
+		r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), model("c", "d1", 4)) // c comes into the directory
+		f, err := r.Propose(t.Context(), api.DiffRequest{Rollback: 1})
+		require.NoError(t, err)
+		require.NoError(t, r.Unload(t.Context(), "a", "client", false))
+		_, err = r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu0", Author: "ada", Reason: "fan"})
+		require.NoError(t, err)
+
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, "client"))
+		places := r.CurrentPlan().PartitionsOf("a")
+		require.Len(t, places, 1)
+		require.Equal(t, "gpu1", places[0].GPU())
+		require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2, "what is there stays")
+
+		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) { return nil, errBoom })
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "c"}, "client"))
+		places = r.CurrentPlan().PartitionsOf("c")
+		require.Len(t, places, 1, "nor where it is put without the policy")
+		require.Equal(t, "gpu1", places[0].GPU())
+
+		const text = "a would be new on GPU gpu0, which is cordoned by ada (fan)"
+		_, err = r.Apply(t.Context(), api.ApplyRequest{DiffRequest: api.DiffRequest{Rollback: 1}})
+		require.ErrorContains(t, err, text)
+		file, err := f.File()
+		require.NoError(t, err)
+		file.Basis.Plan = r.CurrentPlan().Revision
+		_, err = r.Apply(t.Context(), filed(file))
+		require.ErrorContains(t, err, text)
+		_, err = r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu0", Undo: true})
+		require.NoError(t, err)
+		_, err = r.Apply(t.Context(), api.ApplyRequest{DiffRequest: api.DiffRequest{Rollback: 1}})
+		require.NoError(t, err)
+		require.Len(t, r.CurrentPlan().PartitionsOf("a"), 2)
 	})
 }
 

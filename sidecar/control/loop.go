@@ -169,7 +169,7 @@ func (c *Control) judge(s *policy.Snapshot, p *policy.Plan, in intent) plan.Viol
 	if in.given {
 		return nil
 	}
-	return plan.Validate(s, p, c.checks...)
+	return append(plan.Validate(s, p, c.checks...), in.cordoned(p, c.current().Plan.Plan)...)
 }
 
 // planner is who proposes. Where the servers say what is where, the policy says how
@@ -185,11 +185,7 @@ func (c *Control) planner(in intent, o order) planner.Planner {
 	case pin != nil && !o.policy && from.Revision > 0:
 		who = planner.Staying{Before: from.Plan.Plan, Why: fmt.Sprintf("plan %d is pinned by %s and has no place for it; tritonctl plan unpin", from.Revision, pin.Author)}
 	default:
-		cordoned := map[string]bool{}
-		for gpu := range in.cordons {
-			cordoned[gpu] = true
-		}
-		who = planner.Cordoning{Planner: who, GPUs: cordoned, Current: from.Plan.Plan}
+		who = in.cordoning(who, from.Plan.Plan)
 	}
 	return c.operator(in).Obeying(who)
 }

@@ -67,7 +67,8 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 	load := order{author: author, reason: reason, apply: true, model: o.Model}
 	if from := c.current(); from.Revision > 0 && !from.given {
 		// It changes that model and no other, in whatever mode.
-		load.planner = planner.Single{Current: from.Plan.Plan, Model: o.Model, Policy: planner.Func(c.ask)}
+		cordoning := c.intent().cordoning(planner.Func(c.ask), from.Plan.Plan)
+		load.planner = planner.Single{Current: from.Plan.Plan, Model: o.Model, Policy: cordoning, Cordoned: cordoning.GPUs}
 	}
 	_, _, err = c.cycle(ctx, load)
 	if errors.Is(err, errHurry) {

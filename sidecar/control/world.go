@@ -4,6 +4,7 @@
 package control
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/observe"
+	"github.com/conch-serving/conch/sidecar/plan"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 	"github.com/conch-serving/conch/sidecar/sim/evaluate"
 )
@@ -57,6 +59,35 @@ func (in intent) nodes(all []*policy.Node, current *policy.Plan) []*policy.Node 
 		}
 	}
 	return out
+}
+
+// cordoning has a planner put nothing new on GPUs that are cordoned.
+func (in intent) cordoning(who planner.Planner, current *policy.Plan) planner.Cordoning {
+	gpus := map[string]bool{}
+	for gpu := range in.cordons {
+		gpus[gpu] = true
+	}
+	return planner.Cordoning{Planner: who, GPUs: gpus, Current: current}
+}
+
+// cordoned are the models that a plan puts on cordoned GPUs where the plan in force
+// does not have them: plan files and earlier plans know nothing of cordons.
+func (in intent) cordoned(p, current *policy.Plan) (found plan.Violations) {
+	for _, part := range p.GetPartitions() {
+		cordon, cordoned := in.cordons[part.GPU()]
+		if !cordoned || cordon.Drain {
+			continue // a drained GPU is unavailable altogether
+		}
+		for _, i := range part.GetInstances() {
+			if !slices.ContainsFunc(current.PartitionsOf(i.GetModel()), func(was *policy.Partition) bool { return was.On(part.GetNode(), part.GPU()) }) {
+				found = append(found, plan.Violation{
+					Code: plan.CodeUnavailable, Subject: part.GetId(),
+					Text: fmt.Sprintf("%s would be new on GPU %s, which is cordoned by %s%s; tritonctl gpu uncordon %s", i.GetModel(), part.GPU(), cordon.Author, because(cordon.Reason), part.GPU()),
+				})
+			}
+		}
+	}
+	return found
 }
 
 // out says why a model is not planned for; empty if it is.

@@ -22,6 +22,8 @@ type Single struct {
 	Current *policy.Plan
 	Model   string
 	Policy  Planner
+	// Cordoned are GPUs that take nothing new, by id; Policy must know of them itself.
+	Cordoned map[string]bool
 }
 
 // Plan implements Planner.
@@ -56,6 +58,9 @@ func (p Single) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, err
 	free := Fit(p.Current, s, "it is not in the plan in force")
 	clampBatches(index, free)
 	for _, part := range free.GetPartitions() {
+		if p.Cordoned[part.GPU()] {
+			continue
+		}
 		before := part.Instances
 		for _, model := range missing {
 			if !holds(part, model) {
