@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,6 +51,8 @@ type Options struct {
 	Nodes []*policy.Node
 	// Busy is the part of the time that a GPU executes of late.
 	Busy func(gpu string) float64
+	// Cordoned reports whether nothing new may come to a GPU; nil: to none of them.
+	Cordoned func(gpu string) bool
 	// Used reports whether a model had requests in the last seconds.
 	Used func(model string) bool
 	// Stage puts a model of the repository into a directory, and gives its configuration.
@@ -58,6 +61,8 @@ type Options struct {
 	Found      func(*estimator.Bundle)
 	Calibrated func(model, gpuType string, share uint32, batches []warmup.Timed)
 	Clock      Clock
+	// Logger may be nil.
+	Logger *slog.Logger
 }
 
 // Calibration executes orders, one at a time.
@@ -66,21 +71,21 @@ type Calibration struct {
 	turn chan struct{}
 }
 
-// New makes one, ends scratch servers that an earlier conch left, and gives the bundles that it wrote.
+// New makes one, has scratch servers that an earlier conch left end, and gives the bundles that it wrote.
 func New(ctx context.Context, o Options) (*Calibration, []*estimator.Bundle, error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, nil, fmt.Errorf("calibration: %w", err)
 	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &Calibration{o: o, turn: make(chan struct{}, 1)}
 	if o.Driver != nil {
 		left, err := o.Driver.Find(ctx)
 		if err != nil {
-			return nil, nil, fmt.Errorf("calibration: %w", err)
+			o.Logger.Warn("what was left of an earlier calibration could not be removed altogether", "error", err)
 		}
-		for _, s := range left {
-			if err := s.Kill(ctx); err != nil {
-				return nil, nil, fmt.Errorf("calibration: a scratch server of an earlier conch: %w", err)
-			}
-		}
+		c.end(ctx, left)
 	}
 	files, err := filepath.Glob(filepath.Join(o.Dir, "*.bundle.json"))
 	if err != nil {
@@ -94,7 +99,24 @@ func New(ctx context.Context, o Options) (*Calibration, []*estimator.Bundle, err
 		}
 		bundles = append(bundles, b)
 	}
-	return &Calibration{o: o, turn: make(chan struct{}, 1)}, bundles, nil
+	return c, bundles, nil
+}
+
+// end kills scratch servers that were found. Nobody waits for that but the first
+// order: a conch that starts has requests to serve.
+func (c *Calibration) end(ctx context.Context, left []driver.Server) {
+	if len(left) == 0 {
+		return
+	}
+	c.turn <- struct{}{}
+	go func() {
+		defer func() { <-c.turn }()
+		for _, s := range left {
+			if err := s.Kill(ctx); err != nil {
+				c.o.Logger.Warn("a scratch server of an earlier conch could not be ended", "error", err)
+			}
+		}
+	}()
 }
 
 // Order is what orders have in common.
@@ -164,6 +186,10 @@ func (c *Calibration) check(o *Order) (place, error) {
 		slices.Sort(names)
 		return place{}, refused("no GPU of type %q is there; there are %s", o.GPUType, strings.Join(names, ", "))
 	}
+	all = slices.DeleteFunc(all, func(p place) bool { return p.gpu != nil && c.o.Cordoned != nil && c.o.Cordoned(p.gpu.GetId()) })
+	if len(all) == 0 {
+		return place{}, refused("every %s is cordoned or drained; tritonctl gpu uncordon gives one back", o.GPUType)
+	}
 	at := slices.MinFunc(all, func(a, b place) int { return cmp.Compare(c.o.Busy(a.gpu.GetId()), c.o.Busy(b.gpu.GetId())) })
 	switch {
 	case at.gpu.GetEmulated() && !at.cpu:
@@ -194,7 +220,7 @@ func (c *Calibration) take() (release func(), err error) {
 	case c.turn <- struct{}{}:
 		return func() { <-c.turn }, nil
 	default:
-		return nil, refused("another calibration is under way")
+		return nil, refused("another calibration is under way, or what is left of one ends")
 	}
 }
 

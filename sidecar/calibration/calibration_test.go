@@ -5,6 +5,7 @@ package calibration_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
@@ -102,15 +103,18 @@ func TestAModelInUseIsNotMeasured(t *testing.T) {
 
 func TestOrdersThatAreRefused(t *testing.T) {
 	o := options(t)
+	o.Nodes[0].Gpus = append(o.Nodes[0].Gpus, &policy.GPU{Id: "gpu4", Type: "H100"})
+	o.Cordoned = func(gpu string) bool { return gpu == "gpu4" }
 	c, _, err := calibration.New(t.Context(), o)
 	require.NoError(t, err)
 	for reason, order := range map[string]calibration.Order{
-		"above 0 and at most 0.5":                            {GPUType: "T4", Disturbance: .6},
-		`no GPU of type "" is there; there are A100, L4, T4`: {Disturbance: .1},
-		"gpu3 is an emulated A100":                           {GPUType: "A100", Disturbance: .1},
-		"the python backend runs micro-models":               {GPUType: "T4", Disturbance: .1, Python: true},
-		"thread percentages are from 1 to 100":               {GPUType: "T4", Disturbance: .1, Shares: []int{100, 101}},
-		"nothing enforces shares on gpu2":                    {GPUType: "L4", Disturbance: .1, Shares: []int{50}},
+		"above 0 and at most 0.5":                                  {GPUType: "T4", Disturbance: .6},
+		`no GPU of type "" is there; there are A100, H100, L4, T4`: {Disturbance: .1},
+		"every H100 is cordoned or drained":                        {GPUType: "H100", Disturbance: .1},
+		"gpu3 is an emulated A100":                                 {GPUType: "A100", Disturbance: .1},
+		"the python backend runs micro-models":                     {GPUType: "T4", Disturbance: .1, Python: true},
+		"thread percentages are from 1 to 100":                     {GPUType: "T4", Disturbance: .1, Shares: []int{100, 101}},
+		"nothing enforces shares on gpu2":                          {GPUType: "L4", Disturbance: .1, Shares: []int{50}},
 	} {
 		_, err := c.Device(t.Context(), order, func(calibration.Progress) {})
 		require.ErrorIs(t, err, calibration.ErrRefused)
@@ -127,6 +131,44 @@ func TestOrdersThatAreRefused(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(o.Dir, "T4.bundle.json"), []byte("{}"), 0o600))
 	_, _, err = calibration.New(t.Context(), o)
 	require.ErrorContains(t, err, "remove it to calibrate again")
+}
+
+// leftover is a scratch server of an earlier conch.
+type leftover struct {
+	driver.Server
+	ends chan error
+}
+
+func (l leftover) Kill(context.Context) error { return <-l.ends }
+
+// finding is a driver that finds one.
+type finding struct {
+	driver.Driver
+	leftover
+}
+
+func (f finding) Find(context.Context) ([]driver.Server, error) {
+	return []driver.Server{f.leftover}, errors.New("a directory is in the way")
+}
+
+// TestWhatIsLeftHoldsUpNobody: conch starts and serves while a scratch server of an
+// earlier one ends, or does not.
+func TestWhatIsLeftHoldsUpNobody(t *testing.T) {
+	o := options(t)
+	o.Calibrated = func(string, string, uint32, []warmup.Timed) {}
+	left := leftover{ends: make(chan error)}
+	o.Driver = finding{o.Driver, left}
+	c, _, err := calibration.New(t.Context(), o)
+	require.NoError(t, err)
+	order := calibration.Order{GPUType: "T4", Shares: []int{100}, Disturbance: .5}
+	_, err = c.Model(t.Context(), "m", order, func(calibration.Progress) {})
+	require.ErrorContains(t, err, "what is left of one ends")
+	left.ends <- errors.New("it does not end")
+	require.Eventually(t, func() bool {
+		_, err = c.Model(t.Context(), "m", order, func(calibration.Progress) {})
+		return !errors.Is(err, calibration.ErrRefused)
+	}, time.Minute, 10*time.Millisecond)
+	require.NoError(t, err)
 }
 
 func TestOneOrderAtATime(t *testing.T) {
