@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/conch-serving/conch/estimator"
@@ -29,7 +30,7 @@ func (s *server) newCalibration(ctx context.Context, node *policy.Node, store *r
 	var bundles []*estimator.Bundle
 	var err error
 	s.calibration, bundles, err = calibration.New(ctx, calibration.Options{
-		Driver: scratch, Dir: filepath.Join(s.config.State, "calibration"), Nodes: []*policy.Node{node}, Clock: machineClock{},
+		Driver: scratch, Dir: filepath.Join(s.config.State, "calibration"), Nodes: []*policy.Node{node}, Clock: machineClock{}, Logger: s.log.With("part", "calibration"),
 		Busy: func(gpu string) float64 {
 			busy := 0.0
 			for _, g := range s.control.GPUs() {
@@ -41,7 +42,8 @@ func (s *server) newCalibration(ctx context.Context, node *policy.Node, store *r
 			}
 			return busy
 		},
-		Used: func(model string) bool { return recorder.Rates(model, time.Now()).Window > 0 },
+		Cordoned: s.cordoned,
+		Used:     func(model string) bool { return recorder.Rates(model, time.Now()).Window > 0 },
 		Stage: func(ctx context.Context, model, dir string) (*tritonpb.ModelConfig, error) {
 			files, err := store.Current()
 			if err != nil {
@@ -66,6 +68,11 @@ func (s *server) newCalibration(ctx context.Context, node *policy.Node, store *r
 		},
 	})
 	return bundles, err
+}
+
+// cordoned reports whether nothing new may come to a GPU.
+func (s *server) cordoned(gpu string) bool {
+	return slices.ContainsFunc(s.control.GPUs(), func(g api.GPU) bool { return g.ID == gpu && g.Cordon != nil })
 }
 
 // scratchDriver starts the servers of scratch partitions; nil where conch starts none.

@@ -38,7 +38,7 @@ func (s *server) newGroups(d driver.Driver, node *policy.Node, store *repo.Store
 	}
 	if s.config.Driver.Kind == config.DriverProcess {
 		o.Start = func(ctx context.Context) (merging.Scratch, error) {
-			return startScratch(ctx, d, node, filepath.Join(s.config.State, "merging"))
+			return startScratch(ctx, d, node, s.cordoned, filepath.Join(s.config.State, "merging"))
 		}
 	}
 	return merging.New(o)
@@ -51,24 +51,34 @@ type scratch struct {
 	dir    string
 }
 
-func startScratch(ctx context.Context, d driver.Driver, node *policy.Node, within string) (merging.Scratch, error) {
-	dir, err := os.MkdirTemp(within, "scratch-")
-	if err != nil {
-		return nil, err
-	}
+// startScratch starts one on a GPU that may take something new, if the node has GPUs.
+func startScratch(ctx context.Context, d driver.Driver, node *policy.Node, cordoned func(gpu string) bool, within string) (merging.Scratch, error) {
 	part := &policy.Partition{Id: scratchPartition, Node: node.GetName(), ThreadPercentage: 100}
 	var gpu *policy.GPU
 	for _, g := range node.GetGpus() {
-		if !g.GetUnavailable() {
+		if !g.GetUnavailable() && !cordoned(g.GetId()) {
 			gpu, part.Gpus = g, []string{g.GetId()}
 			break
 		}
 	}
-	run, err := d.Start(ctx, driver.Spec{Partition: part, GPU: gpu, Hash: d.Hash(part, gpu), RepositoryDir: dir})
+	if gpu == nil && len(node.GetGpus()) > 0 {
+		return nil, errors.New("every GPU is unavailable, cordoned or drained")
+	}
+	dir, err := os.MkdirTemp(within, "scratch-")
+	if err != nil {
+		return nil, err
+	}
+	// A conch that finds this server, because this one was killed, removes the
+	// directory above its repository with it, as with every server.
+	models := filepath.Join(dir, "repository")
+	if err := os.Mkdir(models, 0o755); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	run, err := d.Start(ctx, driver.Spec{Partition: part, GPU: gpu, Hash: d.Hash(part, gpu), RepositoryDir: models})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	t, err := trial.Open(run.Endpoint().GRPC, dir)
+	t, err := trial.Open(run.Endpoint().GRPC, models)
 	if err != nil {
 		return nil, errors.Join(err, run.Stop(ctx), os.RemoveAll(dir))
 	}

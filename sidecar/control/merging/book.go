@@ -239,8 +239,14 @@ var modes = map[merger.Mode]policy.MergeMode{
 	merger.SuperOp: policy.MergeMode_MERGE_MODE_SUPEROP, merger.SuperOpPadded: policy.MergeMode_MERGE_MODE_SUPEROP_PADDED,
 }
 
-// Run analyses, makes and verifies what is wanted until ctx ends.
+// Run analyses, makes and verifies what is wanted until ctx ends. It removes first what
+// a process that was killed left in Dir.
 func (b *Book) Run(ctx context.Context, h Hooks) {
+	if left, err := filepath.Glob(filepath.Join(b.o.Dir, "*")); err == nil {
+		for _, path := range left {
+			_ = os.RemoveAll(path) // what cannot be removed now is tried again at the next start
+		}
+	}
 	for ctx.Err() == nil {
 		if !b.step(ctx, h) {
 			select {
@@ -283,6 +289,9 @@ func (b *Book) step(ctx context.Context, h Hooks) bool {
 	switch {
 	case analyse != nil:
 		err := b.analyse(ctx, files, analyse)
+		if ctx.Err() != nil {
+			return false // the group is not what failed
+		}
 		b.settle(analyse, err, h)
 		h.Changed()
 	case produce != nil:

@@ -202,6 +202,38 @@ func TestWhatCannotBeMergedSaysWhy(t *testing.T) {
 	require.Contains(t, w.run("failed"), "no servers here")
 }
 
+// TestAStopIsNoFailure: who stops in the middle has nothing to say against a group, and
+// what a killed process left is removed.
+func TestAStopIsNoFailure(t *testing.T) {
+	w := &world{t: t, dir: t.TempDir()}
+	w.write("a", 0)
+	w.write("b", 1)
+	var err error
+	w.store, err = repo.Open(t.TempDir(), repo.Options{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "models-1", "a"), 0o700))
+	opened := false
+	w.book = merging.New(merging.Options{Dir: dir, Unable: "no server", Open: func(f repo.File) (io.ReadCloser, error) {
+		_, err := os.Stat(filepath.Join(dir, "models-1"))
+		require.ErrorIs(t, err, os.ErrNotExist)
+		opened = true
+		cancel()
+		return w.store.Open(f)
+	}})
+	w.read(merging.Wish{Groups: []merging.Group{{Members: []string{"a", "b"}}}})
+	w.book.Run(ctx, merging.Hooks{
+		Failed:  func(group string, err error) { t.Errorf("%s: %v", group, err) },
+		Changed: func() { t.Error("nothing is on offer") },
+	})
+	require.True(t, opened)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
 func TestNamesOfGroups(t *testing.T) {
 	require.Equal(t, merging.Name(merging.Group{Members: []string{"b", "a"}}), merging.Name(merging.Group{Members: []string{"a", "b"}}))
 	require.NotEqual(t, merging.Name(merging.Group{Members: []string{"a.b", "c"}}), merging.Name(merging.Group{Members: []string{"a", "b.c"}}))
