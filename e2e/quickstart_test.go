@@ -39,6 +39,21 @@ input [{ name: "x" data_type: TYPE_FP32 dims: [4] }] output [{ name: "y" data_ty
 instance_group [{ count: 1 kind: KIND_CPU }]
 `
 
+// curl is what the pages need of curl, for machines that lack it.
+const curl = `#!/usr/bin/env python3
+import sys, urllib.request
+url, data, headers, arguments = None, None, {}, iter(sys.argv[1:])
+for a in arguments:
+    if a in ("-d", "--data"):
+        data = next(arguments).encode()
+    elif a == "-H":
+        name, _, value = next(arguments).partition(":")
+        headers[name] = value.strip()
+    elif a != "-s":
+        url = a if "://" in a else "http://" + a
+sys.stdout.write(urllib.request.urlopen(urllib.request.Request(url, data, headers)).read().decode())
+`
+
 // newUser goes through a page of docs and runs what it says, in its order, with the addresses and directories of a test in place of the page's.
 type newUser struct {
 	t                   *testing.T
@@ -62,6 +77,10 @@ func follow(t *testing.T, page string, swaps ...string) *newUser {
 		require.NoError(t, l.Close())
 	}
 	dir := t.TempDir()
+	if _, err := exec.LookPath("curl"); err != nil {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "curl"), []byte(curl), 0o700)) //nolint:gosec // a program
+		u.environment = append(u.environment, "PATH="+dir+":"+os.Getenv("PATH"))
+	}
 	u.swaps = append(swaps, "/tmp/conch-admin.sock", filepath.Join(dir, "admin.sock"), "/tmp/conch-state", filepath.Join(dir, "state"),
 		" bin/", " "+setting(t, "CONCH_BIN")+"/", " conch.yaml", " "+filepath.Join(dir, "conch.yaml"))
 	t.Cleanup(func() {
@@ -121,6 +140,7 @@ func (u *newUser) run(command string) string {
 func (u *newUser) repeat(command string) (stop func()) {
 	u.t.Helper()
 	client := exec.CommandContext(u.t.Context(), "sh", "-c", "while "+u.here(command)+"; do sleep .02; done") //nolint:gosec // the page's
+	client.Env = u.environment
 	require.NoError(u.t, client.Start())
 	return func() {
 		_ = client.Process.Kill()
