@@ -175,7 +175,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		DialOptions:       s.dialOptions(),
 		SharedMemoryBytes: sharedMemory(o.config),
 		Regions:           s.regions,
-		Wanted:            func(e names.InactiveError) { s.control.Wanted(e) },
+		Wanted:            func(e names.InactiveError) error { return s.control.Wanted(e) },
 	})
 	s.later(s.dispatcher.Close)
 	for _, c := range []prometheus.Collector{

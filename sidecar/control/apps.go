@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/config"
@@ -20,8 +23,10 @@ import (
 const wantedPause = 5 * time.Second
 
 // Wanted notes that a client asked for a variant of an app that does not run: it
-// is an order of that client's, and a plan follows. It does not wait.
-func (c *Control) Wanted(e names.InactiveError) {
+// is an order of that client's, and a plan follows. Where no plan follows without an
+// operator's order, the request is refused: the error is a gRPC status error. It
+// does not wait.
+func (c *Control) Wanted(e names.InactiveError) error {
 	now := c.clock.Now()
 	key := e.Name + "\x00" + e.Model
 	c.mu.Lock()
@@ -32,16 +37,20 @@ func (c *Control) Wanted(e names.InactiveError) {
 	}
 	mode := c.config.Mode
 	c.mu.Unlock()
-	if again {
-		return
-	}
 	message := fmt.Sprintf("%s is asked for %v, and nothing that runs is such; %s would be", e.Name, e.Wish, e.Model)
+	var refusal error
 	if mode != config.ModeControl {
-		c.event(api.Event{Kind: events.VariantWanted, Message: message + "; in mode " + string(mode) + " no plan follows", Fields: map[string]string{"app": e.Name, "model": e.Model}})
-		return
+		refusal = status.Errorf(codes.Unavailable, "%v: mode %s applies no plan without an operator's order", &e, mode)
+		message += "; in mode " + string(mode) + " no plan follows"
+	}
+	if again {
+		return refusal
 	}
 	c.event(api.Event{Kind: events.VariantWanted, Message: message, Fields: map[string]string{"app": e.Name, "model": e.Model}})
-	c.ordered(message)
+	if refusal == nil {
+		c.ordered(message)
+	}
+	return refusal
 }
 
 // misfits writes down which variants of apps are none, because clients could not

@@ -27,6 +27,10 @@ func (o observer) Arrived(model string, rows int, at time.Time) { o.recorder.Arr
 
 // Asked implements dispatch.Observer.
 func (o observer) Asked(a dispatch.Asked) {
+	if a.Again {
+		o.recorder.Routed(a.Model, a.Rows, a.At)
+		return
+	}
 	o.recorder.Asked(a.Name, a.Model, observe.Wish(a.Wish), a.Rows, a.At)
 }
 

@@ -22,14 +22,18 @@ type asked struct {
 	version    string
 	parameters []batch.Parameter
 	target     names.Target
+	// came is when the request began to wait for a model that did not run; zero: it
+	// did not wait. The Observer knows then that the name was asked for.
+	came time.Time
 }
 
 // what follows from the name that a request asks for: the table's routes, the
 // model that serves it there, and what is to be told of both.
 //
 // A name whose wish nothing that runs can meet, and something that does not run
-// could, is told to Options.Wanted; the request waits for a table that has it, as
-// long as requests wait for a model none of whose partitions is up.
+// could, is told to Options.Wanted; unless that refuses, the request waits for a
+// table that has it, as long as requests wait for a model none of whose partitions
+// is up, and no longer than its own timeout.
 func (d *Dispatcher) resolve(ctx context.Context, r *batch.Request, own int64) (*route, asked, error) {
 	t, err := d.table()
 	if err != nil {
@@ -42,7 +46,6 @@ func (d *Dispatcher) resolve(ctx context.Context, r *batch.Request, own int64) (
 	if t.names[r.Model] == nil {
 		return nil, before, d.unserved(r, t.table.Unknown(r.Model, ""))
 	}
-	give := d.now().Add(d.o.OutageWait)
 	for {
 		resolver := t.names[r.Model]
 		if resolver == nil {
@@ -52,9 +55,14 @@ func (d *Dispatcher) resolve(ctx context.Context, r *batch.Request, own int64) (
 		var inactive *names.InactiveError
 		switch {
 		case errors.As(err, &inactive):
-			d.o.Observer.Asked(Asked{Name: before.name, Wish: inactive.Wish, Rows: max(1, r.Rows()), At: d.now()})
-			d.o.Wanted(*inactive)
-			if err := d.awaitTable(ctx, r, own, t, give); err != nil {
+			if before.came.IsZero() {
+				before.came = d.now()
+				d.o.Observer.Asked(Asked{Name: before.name, Wish: inactive.Wish, Rows: inactive.Rows, At: before.came})
+			}
+			if err := d.o.Wanted(*inactive); err != nil {
+				return nil, before, err
+			}
+			if err := d.awaitTable(ctx, r, own, t, before.came); err != nil {
 				return nil, before, err
 			}
 			if t, err = d.table(); err != nil {
@@ -72,15 +80,20 @@ func (d *Dispatcher) resolve(ctx context.Context, r *batch.Request, own int64) (
 	}
 }
 
-// awaitTable waits for the table after t, as a request that was let in.
-func (d *Dispatcher) awaitTable(ctx context.Context, r *batch.Request, own int64, t *routes, give time.Time) error {
+// awaitTable waits for the table after t, as a request that was let in and waits
+// since it came.
+func (d *Dispatcher) awaitTable(ctx context.Context, r *batch.Request, own int64, t *routes, came time.Time) error {
 	size, _, err := d.admission.admit(r, own)
 	if err != nil {
 		return err
 	}
 	defer d.admission.leave(size)
 	patience := make(chan struct{})
-	timer := d.clock.After(give.Sub(d.now()), func() { close(patience) })
+	wait, late := d.o.OutageWait, status.Errorf(codes.Unavailable, "no variant of '%s' that meets the request runs, and none was started in time", r.Model)
+	if limit, ok := r.Timeout(); ok && limit < wait {
+		wait, late = limit, errExpired
+	}
+	timer := d.clock.After(came.Add(wait).Sub(d.now()), func() { close(patience) })
 	defer timer.Stop()
 	select {
 	case <-t.superseded:
@@ -90,25 +103,38 @@ func (d *Dispatcher) awaitTable(ctx context.Context, r *batch.Request, own int64
 	case <-d.background.Done():
 		return errDraining
 	case <-patience:
-		return status.Errorf(codes.Unavailable, "no variant of '%s' that meets the request runs, and none was started in time", r.Model)
+		return late
 	}
 }
 
 // elsewhere makes of a call whose model has left the table since it was resolved
-// one for another model, where it asked for a name that others serve too.
+// one for another model, where it asked for a name that others serve too. It leaves
+// a call alone whose caller has gone: that is being counted out.
 func (d *Dispatcher) elsewhere(c *call) *route {
 	if c.asked.name == "" {
 		return nil
 	}
-	c.req.Model, c.req.Version, c.req.Parameters = c.asked.name, c.asked.version, c.asked.parameters
-	route, asked, err := d.resolve(c.ctx, c.req, 2)
+	d.queues.settled() // until then resolve finds the table that had the model
+	again := &batch.Request{Model: c.asked.name, Version: c.asked.version, Parameters: c.asked.parameters}
+	if len(c.req.Inputs) > 0 {
+		again.Inputs = []batch.Tensor{{Shape: c.req.Inputs[0].Shape}}
+	}
+	route, asked, err := d.resolve(c.ctx, again, 2)
 	if err != nil || route.name == c.model.name {
 		return nil
 	}
+	d.queues.mu.Lock()
+	defer d.queues.mu.Unlock()
+	if c.state.Load() != waiting {
+		return nil
+	}
+	c.req.Model, c.req.Version, c.req.Parameters = again.Model, again.Version, again.Parameters
 	c.moves(route.model)
 	c.asked, c.tally = asked, route.tallyOf(c.req.Version)
-	key, _, ok, _ := route.rules.Key(c.req)
+	key, rows, ok, _ := route.rules.Key(c.req)
 	c.queued.Key, c.batch = key, ok
+	c.rows, c.queued.Rows = max(1, rows), int32(rows)
+	c.setDue(route)
 	return route
 }
 

@@ -85,7 +85,7 @@ func TestAnAppIsServedByAVariant(t *testing.T) {
 func TestAnInactiveVariantIsWaitedFor(t *testing.T) {
 	p := newTriton(t)
 	wanted := make(chan names.InactiveError, 1)
-	d, seen := newDispatcher(t, dispatch.Options{Wanted: func(e names.InactiveError) { wanted <- e }}, apps(1, p, "fast"))
+	d, seen := newDispatcher(t, dispatch.Options{Wanted: func(e names.InactiveError) error { wanted <- e; return nil }}, apps(1, p, "fast"))
 	served := make(chan string, 1)
 	go func() {
 		name, err := ask(context.Background(), t, d, .8)
@@ -103,6 +103,54 @@ func TestAnInactiveVariantIsWaitedFor(t *testing.T) {
 	require.Equal(t, "good", <-served)
 	require.Equal(t, .8, seen.asked[0].Wish.Accuracy)
 	require.Empty(t, seen.asked[0].Model, "at first nothing served it")
+}
+
+// TestTablesWithoutTheVariant come and go while its request waits: the request is one, and its latency begins when it came.
+func TestTablesWithoutTheVariant(t *testing.T) {
+	p, now := newTriton(t), newMovableClock()
+	wanted := make(chan names.InactiveError, 10)
+	d, seen := newDispatcher(t, dispatch.Options{Clock: now, Wanted: func(e names.InactiveError) error { wanted <- e; return nil }}, apps(1, p, "fast"))
+	served := make(chan error, 1)
+	go func() { _, err := ask(context.Background(), t, d, .8); served <- err }()
+	<-wanted
+	for revision := range uint64(3) {
+		require.NoError(t, d.Swap(t.Context(), apps(2+revision, p, "fast")))
+		<-wanted
+	}
+	now.move(10 * time.Second)
+	require.NoError(t, d.Swap(t.Context(), apps(9, p, "fast", "good")))
+	require.NoError(t, <-served)
+	require.Equal(t, map[dispatch.Result]int{dispatch.Cold: 1}, seen.count(t))
+	require.GreaterOrEqual(t, seen.outcomes[0].Latency, 10*time.Second)
+	require.GreaterOrEqual(t, seen.outcomes[0].Loading, 10*time.Second)
+	require.Len(t, seen.asked, 2)
+	require.Equal(t, []bool{false, true}, []bool{seen.asked[0].Again, seen.asked[1].Again})
+}
+
+// TestNobodyStartsAVariant: who asks for it hears so at once.
+func TestNobodyStartsAVariant(t *testing.T) {
+	p := newTriton(t)
+	no := status.Error(codes.Unavailable, "nobody starts it")
+	d, _ := newDispatcher(t, dispatch.Options{Clock: newMovableClock(), Wanted: func(names.InactiveError) error { return no }}, apps(1, p, "fast"))
+	_, err := ask(t.Context(), t, d, .8)
+	require.Equal(t, no, err)
+	n, bytes := d.UnderWay()
+	require.Zero(t, n+bytes)
+}
+
+// TestAVariantIsNotWaitedForBeyondTheTimeout of the request.
+func TestAVariantIsNotWaitedForBeyondTheTimeout(t *testing.T) {
+	p := newTriton(t)
+	d, _ := newDispatcher(t, dispatch.Options{OutageWait: time.Hour}, apps(1, p, "fast"))
+	_, err := d.Infer(t.Context(), request(t, "id", 1, 7, func(m *tritonpb.ModelInferRequest) {
+		m.ModelName = "a"
+		m.Parameters = map[string]*tritonpb.InferParameter{
+			"accuracy": {ParameterChoice: &tritonpb.InferParameter_DoubleParam{DoubleParam: .8}},
+			"timeout":  {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 1000}},
+		}
+	}))
+	requireCode(t, codes.Unavailable, err)
+	require.ErrorContains(t, err, "Request timeout expired")
 }
 
 func TestAnInactiveVariantIsNotWaitedForForEver(t *testing.T) {

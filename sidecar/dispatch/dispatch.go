@@ -161,13 +161,16 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route, asked asked) (c *call, queueable bool) {
 	c = &call{ctx: ctx, req: r, asked: asked, model: route.model, tally: route.tallyOf(r.Version), arrived: d.clock.Now(), done: make(chan answer, 1)}
 	c.begins = c.arrived
-	route.counts.begin(c.arrived)
+	if !asked.came.IsZero() { // its model was started for it
+		c.arrived, c.loaded = asked.came, true
+	}
+	route.counts.begin(c.begins)
 	queueable = c.queueable(route)
 	c.setDue(route)
 	c.span = d.o.Spans.Request(ctx, r.Model, r.Version, r.ID, c.rows, c.arrived)
-	d.o.Observer.Arrived(r.Model, c.rows, c.arrived)
+	d.o.Observer.Arrived(r.Model, c.rows, c.begins)
 	if asked.name != "" {
-		d.o.Observer.Asked(Asked{Name: asked.name, Model: r.Model, Wish: asked.target.Wish, Rows: c.rows, At: c.arrived})
+		d.o.Observer.Asked(Asked{Name: asked.name, Model: r.Model, Wish: asked.target.Wish, Rows: c.rows, At: c.begins, Again: c.loaded})
 	}
 	if d.o.Recorder.Recording() {
 		d.record(c, route)
@@ -218,7 +221,7 @@ func (c *call) setDeadline(d *Dispatcher, route *route) {
 // the deadline that setDue would give it.
 func (d *Dispatcher) record(c *call, route *route) {
 	r := c.req
-	a := Arrival{Model: c.nameOf(), At: c.arrived, Rows: c.rows, SLO: max(0, c.asked.within(route.spec.SLO))}
+	a := Arrival{Model: c.nameOf(), At: c.begins, Rows: c.rows, SLO: max(0, c.asked.within(route.spec.SLO))}
 	for i := range r.Inputs {
 		a.Bytes += int64(r.Inputs[i].Data.Len())
 	}

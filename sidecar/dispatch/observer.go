@@ -75,6 +75,8 @@ type Asked struct {
 	Wish        names.Wish
 	Rows        int
 	At          time.Time
+	// Again: the request was told of before, without a Model.
+	Again bool
 }
 
 // Outcome is what became of one request.

@@ -54,9 +54,10 @@ type Options struct {
 	Spans *spans.Tracer
 	// Regions may be nil: then nothing is known of clients' shared memory.
 	Regions Regions
-	// Wanted is told of every request that waits for a model that does not run. It
+	// Wanted is told of every request that waits for a model that does not run, and
+	// may refuse it with a gRPC status error, where nobody will start the model. It
 	// must not block and must not call the Dispatcher. Nil: nobody is told.
-	Wanted func(names.InactiveError)
+	Wanted func(names.InactiveError) error
 	// DialOptions are added to every connection to a partition.
 	DialOptions []grpc.DialOption
 }
@@ -69,7 +70,7 @@ func (o Options) withDefaults() Options {
 		o.Observer = nobody{}
 	}
 	if o.Wanted == nil {
-		o.Wanted = func(names.InactiveError) {}
+		o.Wanted = func(names.InactiveError) error { return nil }
 	}
 	if o.Recorder == nil {
 		o.Recorder = nobody{}

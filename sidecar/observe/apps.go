@@ -35,10 +35,7 @@ type app struct {
 // and not as wishes.
 func (r *Recorder) Asked(name, model string, w Wish, rows int, at time.Time) {
 	if model != "" {
-		m := r.model(model)
-		m.mu.Lock()
-		m.routed.at(at).rows += uint32(max(0, rows))
-		m.mu.Unlock()
+		r.Routed(model, rows, at)
 	}
 	a := r.app(name)
 	a.mu.Lock()
@@ -60,6 +57,15 @@ func (r *Recorder) Asked(name, model string, w Wish, rows int, at time.Time) {
 		a.wishes[w] = one
 	}
 	one.add(at, rows)
+}
+
+// Routed takes one request for an app that was given a model, and that Asked was
+// told of before.
+func (r *Recorder) Routed(model string, rows int, at time.Time) {
+	m := r.model(model)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.routed.at(at).rows += uint32(max(0, rows))
 }
 
 func (r *Recorder) app(name string) *app {

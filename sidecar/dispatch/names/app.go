@@ -30,6 +30,8 @@ const (
 type appResolver struct {
 	name    string
 	chooser *Chooser
+	// mostRows of a request: a client may write any number into a shape.
+	mostRows int64
 }
 
 // Resolve implements Resolver.
@@ -44,17 +46,19 @@ func (a *appResolver) Resolve(r *batch.Request, at time.Duration) (Target, error
 	case r.Version != "" && r.Version != "1":
 		return Target{}, status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", a.name, r.Version)
 	}
-	i, err := a.chooser.Choose(a.name, w, rowsOf(r), at)
+	rows := a.rowsOf(r)
+	i, err := a.chooser.Choose(a.name, w, rows, at)
 	if err != nil {
 		return Target{}, err
 	}
 	v := &a.chooser.app.Variants[i]
 	if v.State == Inactive {
-		return Target{}, &InactiveError{a.name, v.Model, w}
+		return Target{}, &InactiveError{a.name, v.Model, w, rows}
 	}
 	r.Detach()
 	r.Model, r.Version = v.Model, ""
-	r.Parameters = slices.DeleteFunc(r.Parameters, func(p batch.Parameter) bool { return p.Name == ParameterAccuracy || p.Name == ParameterLatency })
+	// In a list of its own: who has to resolve the name again needs what was asked for.
+	r.Parameters = slices.DeleteFunc(slices.Clone(r.Parameters), func(p batch.Parameter) bool { return p.Name == ParameterAccuracy || p.Name == ParameterLatency })
 	return Target{Model: v.Model, Wish: w, Answer: func(resp *batch.Response) {
 		resp.Detach()
 		resp.Model = a.name
@@ -64,12 +68,13 @@ func (a *appResolver) Resolve(r *batch.Request, at time.Duration) (Target, error
 }
 
 // rowsOf is how much a request weighs: its first input's first dimension, which is
-// the batch of whatever has one. The true rows are the model's to know.
-func rowsOf(r *batch.Request) int {
-	if len(r.Inputs) == 0 || len(r.Inputs[0].Shape) < 2 {
-		return 1
+// the batch of whatever has one. More than the variants take at once is refused
+// by their servers, and weighs one: the shape is the client's, and not checked yet.
+func (a *appResolver) rowsOf(r *batch.Request) int {
+	if rows := int64(r.Rows()); rows > 1 && rows <= a.mostRows {
+		return int(rows)
 	}
-	return int(min(max(1, r.Inputs[0].Shape[0]), math.MaxInt32))
+	return 1
 }
 
 // wish reads what a request wishes; what it does not say is the app's.

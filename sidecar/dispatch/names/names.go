@@ -55,6 +55,8 @@ type Target struct {
 type InactiveError struct {
 	Name, Model string
 	Wish        Wish
+	// Rows that the request weighs.
+	Rows int
 }
 
 // Error names both.
@@ -72,7 +74,7 @@ func New(list map[string]*Name, before Set) Set {
 	for key, n := range list {
 		switch {
 		case n.App != nil:
-			a := &appResolver{name: n.Name, chooser: NewChooser(n.App)}
+			a := &appResolver{name: n.Name, chooser: NewChooser(n.App), mostRows: int64(n.Config.GetMaxBatchSize())}
 			if old, ok := before[key].(*appResolver); ok {
 				a.chooser.resume(old.chooser)
 			}

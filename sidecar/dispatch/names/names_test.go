@@ -4,6 +4,7 @@
 package names_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
@@ -85,7 +87,7 @@ func TestAnInactiveVariantIsAskedFor(t *testing.T) {
 	_, err := resolver(a).Resolve(wish(), 0)
 	var inactive *names.InactiveError
 	require.ErrorAs(t, err, &inactive)
-	require.Equal(t, names.InactiveError{Name: "classify", Model: "vast", Wish: names.Wish{Accuracy: .85, Latency: 100 * time.Millisecond}}, *inactive)
+	require.Equal(t, names.InactiveError{Name: "classify", Model: "vast", Wish: names.Wish{Accuracy: .85, Latency: 100 * time.Millisecond}, Rows: 1}, *inactive)
 
 	a.Variants[2].State = names.Starting
 	target, err := resolver(a).Resolve(wish(), 0)
@@ -198,4 +200,26 @@ func TestWhateverIsChosenMeetsTheWish(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAShapeThatNobodyCheckedYetWeighsNothingSpecial: a request whose shape says two thousand million rows is refused by the variant's
+// server; the cheap variant goes on serving the others.
+func TestAShapeThatNobodyCheckedYetWeighsNothingSpecial(t *testing.T) {
+	all := names.New(map[string]*names.Name{"classify": {Name: "classify", App: classify(), Config: &tritonpb.ModelConfig{MaxBatchSize: 8}}}, nil)
+	for i, rows := range []int64{math.MaxInt32, math.MaxInt64, -1, 9, 1, 8, 1} {
+		r := &batch.Request{Model: "classify", Inputs: []batch.Tensor{{Name: "IN", Shape: []int64{rows, 4}}}}
+		target, err := all["classify"].Resolve(r, time.Duration(i)*time.Second)
+		require.NoError(t, err)
+		require.Equal(t, "small", target.Model, "request %d", i)
+	}
+}
+
+// TestWhatWasAskedForIsKept: where the variant has gone meanwhile the name is resolved again, by the same wish.
+func TestWhatWasAskedForIsKept(t *testing.T) {
+	asked := []batch.Parameter{batch.StringParameter("accuracy", "0.75"), batch.StringParameter("other", "x")}
+	r := &batch.Request{Model: "classify", Parameters: asked}
+	_, err := resolver(classify()).Resolve(r, 0)
+	require.NoError(t, err)
+	require.Equal(t, []batch.Parameter{batch.StringParameter("other", "x")}, r.Parameters)
+	require.Equal(t, []batch.Parameter{batch.StringParameter("accuracy", "0.75"), batch.StringParameter("other", "x")}, asked)
 }
