@@ -216,7 +216,7 @@ func (d *Dispatcher) Refuse(model, why string) {
 func (d *Dispatcher) lease(ctx context.Context, model string) (lease router.Lease, release func(), err error) {
 	r, err := d.route(model)
 	if err != nil || !r.spec.OnDemand {
-		lease, err = d.router.Acquire(ctx, model, router.Hints{}) // its error is Triton's
+		lease, err = d.acquire(ctx, model) // its error is Triton's
 		return lease, lease.Release, err
 	}
 	r.counts.begin(d.clock.Now())
@@ -227,11 +227,30 @@ func (d *Dispatcher) lease(ctx context.Context, model string) (lease router.Leas
 		})
 	}
 	if err == nil {
-		lease, err = d.router.Acquire(ctx, model, router.Hints{})
+		lease, err = d.acquire(ctx, model)
 	}
 	if err != nil {
 		r.counts.end()
 		return lease, nil, err
 	}
 	return lease, func() { lease.Release(); r.counts.end() }, nil
+}
+
+// acquire leases a process for a request that reaches its server as it is. None has
+// what Conch alone knows under the name.
+func (d *Dispatcher) acquire(ctx context.Context, model string) (router.Lease, error) {
+	if t := d.routes.Load(); t != nil {
+		switch r := t.models[model]; {
+		case r == nil && t.names[model] != nil:
+			return router.Lease{}, status.Errorf(codes.Unimplemented, "'%s' is served by other models: of the requests for it Conch serves those of the inference protocol (infer) only", model)
+		case r != nil && r.spec.Internal:
+			return router.Lease{}, t.table.Unknown(model, "")
+		}
+	}
+	lease, err := d.router.Acquire(ctx, model, router.Hints{})
+	if err == nil && lease.Membership() != nil {
+		lease.Release()
+		return router.Lease{}, status.Errorf(codes.Unimplemented, "model '%s' runs merged with others: of the requests for it Conch serves those of the inference protocol (infer) only", model)
+	}
+	return lease, err
 }

@@ -5,6 +5,7 @@ package dispatch_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -194,6 +195,25 @@ func TestWhatWasQueuedWhenItsModelLeftIsWanted(t *testing.T) {
 	require.NoError(t, <-errs)
 	require.NoError(t, d.Swap(t.Context(), warm(3, p)))
 	require.NoError(t, <-errs)
+}
+
+// TestASequenceWaitsForALoad: its steps on a stream reach the model in their order.
+func TestASequenceWaitsForALoad(t *testing.T) {
+	p := newTriton(t)
+	d, _, client := streamed(t, dispatch.Options{}, cold(1, p))
+	var steps []*tritonpb.ModelInferRequest
+	var ids []string
+	for i := range 40 {
+		ids = append(ids, fmt.Sprint("step", i))
+		m := message(ids[i], 1, 1)
+		inSequence("s", i == 0)(m)
+		steps = append(steps, m)
+	}
+	s := openStream(t.Context(), t, client, steps...)
+	await(t, d, len(steps))
+	require.NoError(t, d.Swap(t.Context(), warm(2, p)))
+	require.Len(t, lines(t, s), len(steps))
+	require.Equal(t, ids, p.seen)
 }
 
 // TestStreamsAndProxiesWaitForLoads as single requests do, in their order.

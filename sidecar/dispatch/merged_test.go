@@ -259,3 +259,24 @@ func TestMergingBackAndForthUnderLoad(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// TestWhatIsProxiedNeedsAServerThatHasTheModel: a merged model's name, an app's and a merge group's are no server's, or no client's.
+func TestWhatIsProxiedNeedsAServerThatHasTheModel(t *testing.T) {
+	p := newTriton(t)
+	routes := merged(1, p)
+	routes.Names = apps(1, p).Names
+	d, _ := newDispatcher(t, dispatch.Options{}, routes)
+	for model, want := range map[string]error{
+		"n": status.Error(codes.Unimplemented, "model 'n' runs merged with others: of the requests for it Conch serves those of the inference protocol (infer) only"),
+		"a": status.Error(codes.Unimplemented, "'a' is served by other models: of the requests for it Conch serves those of the inference protocol (infer) only"),
+		"g": status.Error(codes.NotFound, "Request for unknown model: 'g' is not found"),
+	} {
+		_, _, err := d.Pick(t.Context(), model)
+		require.Equal(t, want, err)
+	}
+	require.NoError(t, d.Swap(t.Context(), apart(2, p)))
+	_, release, err := d.Pick(t.Context(), "n")
+	require.NoError(t, err)
+	release()
+	<-d.Drained("p"+p.address, "n")
+}

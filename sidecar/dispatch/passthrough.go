@@ -111,7 +111,8 @@ func (d *Dispatcher) observeAlone(c *call, on router.Lease, started time.Time) {
 // While no partition that serves the model is up, it waits as a request in the
 // queue would, and for a model that loads on demand until it is loaded. Release
 // must be called when the exchange is over. Errors are gRPC status errors in
-// Triton's words.
+// Triton's words; UNIMPLEMENTED for a name that no server has a model of: an app's,
+// or that of a model that runs merged with others.
 func (d *Dispatcher) Pick(ctx context.Context, model string) (e router.Endpoint, release func(), err error) {
 	lease, release, err := d.lease(ctx, model)
 	if err != nil {

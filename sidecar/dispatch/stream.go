@@ -239,7 +239,9 @@ func (s *inferStream) take(r *batch.Request) error {
 	switch {
 	case route.spec.Cold && !decoupled:
 		return s.alone(c, size, func() func() answer {
+			before, answered := s.step(c) // now: loads end for all at once
 			return func() answer {
+				defer answered()
 				loaded, a, ok := d.awaitLoad(c)
 				switch {
 				case !ok:
@@ -247,7 +249,8 @@ func (s *inferStream) take(r *batch.Request) error {
 				case c.queueable(loaded):
 					return d.settle(c, d.enqueue(c, loaded))
 				}
-				return s.passThrough(c)()
+				before()
+				return d.passThrough(c)
 			}
 		})
 	case route.spec.Cold:
@@ -304,31 +307,42 @@ func (s *inferStream) alone(c *call, size int64, begin func() (await func() answ
 // passThrough forwards a request, once the one before it in its sequence has been
 // answered: only on a stream would Triton keep their order.
 func (s *inferStream) passThrough(c *call) (await func() answer) {
+	before, answered := s.step(c)
+	return func() answer {
+		defer answered()
+		before()
+		return s.d.passThrough(c)
+	}
+}
+
+// step gives a request its place in its sequence, if it has one. Before waits until
+// the one before it has been answered; answered says that this one has been.
+func (s *inferStream) step(c *call) (before, answered func()) {
 	sequence := router.SequenceOf(c.req)
 	if sequence == nil {
-		return func() answer { return s.d.passThrough(c) }
+		return func() {}, func() {}
 	}
 	key, done := sequenceKey{c.req.Model, sequence.ID}, make(chan struct{})
 	s.mu.Lock()
-	before := s.steps[key]
+	last := s.steps[key]
 	s.steps[key] = done
 	s.mu.Unlock()
-	return func() answer {
-		defer func() {
-			close(done)
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.steps[key] == done {
-				delete(s.steps, key)
-			}
-		}()
-		if before != nil {
-			select {
-			case <-before:
-			case <-c.ctx.Done():
-			}
+	before = func() {
+		if last == nil {
+			return
 		}
-		return s.d.passThrough(c)
+		select {
+		case <-last:
+		case <-c.ctx.Done():
+		}
+	}
+	return before, func() {
+		close(done)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.steps[key] == done {
+			delete(s.steps, key)
+		}
 	}
 }
 

@@ -230,6 +230,33 @@ func TestDisconnectCancels(t *testing.T) {
 	}
 }
 
+// picker waits for a partition as long as its caller does.
+type picker struct{ entered, cancelled chan struct{} }
+
+func (p picker) Pick(ctx context.Context, _ string) (string, func(), error) {
+	close(p.entered)
+	<-ctx.Done()
+	close(p.cancelled)
+	return "", nil, status.FromContextError(ctx.Err()).Err()
+}
+
+// TestDisconnectEndsTheWaitForAPartition of a request that is proxied: who has gone holds no place among those who wait.
+func TestDisconnectEndsTheWaitForAPartition(t *testing.T) {
+	p := picker{make(chan struct{}), make(chan struct{})}
+	address := serve(t, front.Options{Picker: p})
+	conn, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	body := `{"text_input":"x"}`
+	fmt.Fprintf(conn, "POST /v2/models/m/generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	<-p.entered
+	require.NoError(t, conn.Close())
+	select {
+	case <-p.cancelled:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the request waits on")
+	}
+}
+
 func TestErrorsOfInference(t *testing.T) {
 	for _, c := range []struct {
 		err         error

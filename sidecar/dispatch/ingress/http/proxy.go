@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/mem"
+
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 )
 
@@ -86,19 +88,29 @@ func dialEndpoint(ctx context.Context, network, address string) (net.Conn, error
 	return d.DialContext(ctx, network, address)
 }
 
-// pass hands a request to one partition that has the model.
+// pass hands a request to one partition that has the model. The body is read first: until it is, net/http does not
+// notice that a client has gone who waits for a partition.
 func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, model string) {
+	body, ok := h.harmless(w, r)
+	if !ok {
+		return
+	}
+	conn := gate.ConnOf(r.Context())
+	conn.Owe(body.Len())           // while it waits for a partition, too
+	defer conn.Release(body.Len()) // its length now: it may be freed by then
 	endpoint, release, err := h.o.Picker.Pick(r.Context(), model)
 	if err != nil {
+		body.Free()
 		failStatus(w, jsonType, err)
 		return
 	}
 	defer release()
 	if endpoint == "" {
+		body.Free()
 		fail(w, nethttp.StatusServiceUnavailable, jsonType, "no Triton server with an HTTP endpoint is up")
 		return
 	}
-	h.passTo(w, r, endpoint)
+	h.forward(w, r, endpoint, body)
 }
 
 func (h *Handler) passTo(w nethttp.ResponseWriter, r *nethttp.Request, endpoint string) {
@@ -109,6 +121,11 @@ func (h *Handler) passTo(w nethttp.ResponseWriter, r *nethttp.Request, endpoint 
 	conn := gate.ConnOf(r.Context())
 	conn.Owe(body.Len())
 	defer conn.Release(body.Len())
+	h.forward(w, r, endpoint, body)
+}
+
+// forward hands a request whose body was read to an endpoint, and its answer back.
+func (h *Handler) forward(w nethttp.ResponseWriter, r *nethttp.Request, endpoint string, body mem.Buffer) {
 	// Not freed: the transport may read a body until after the answer has begun.
 	out := r.WithContext(context.WithValue(r.Context(), endpointKey{}, endpoint))
 	out.Body = io.NopCloser(bytes.NewReader(body.ReadOnlyData()))
