@@ -204,3 +204,24 @@ func TestAVariantThatLeavesLosesNothing(t *testing.T) {
 	require.NoError(t, <-swapped)
 	require.Equal(t, map[dispatch.Result]int{dispatch.OK: callers * each}, seen.count(t))
 }
+
+// TestAnAppOfDecoupledVariants: the answers on a stream are the app's, and the outcome too.
+func TestAnAppOfDecoupledVariants(t *testing.T) {
+	p := newTriton(t)
+	routes := apps(1, p, "fast")
+	decoupled(routes.Models["fast"])
+	_, seen, client := streamed(t, dispatch.Options{}, routes)
+	m := message("id", 1, 1)
+	m.ModelName = "a"
+	s := openStream(t.Context(), t, client, m)
+	got, err := s.Recv()
+	require.NoError(t, err)
+	require.Equal(t, "a", got.InferResponse.ModelName)
+	require.Equal(t, "1", got.InferResponse.ModelVersion)
+	require.Len(t, got.InferResponse.Outputs, 1)
+	require.Equal(t, "fast", got.InferResponse.Parameters["conch_variant"].GetStringParam())
+	require.True(t, got.InferResponse.Parameters["triton_final_response"].GetBoolParam())
+	require.Empty(t, lines(t, s))
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 1}, seen.count(t))
+	require.Equal(t, "a", seen.outcomes[0].Name)
+}

@@ -45,6 +45,7 @@ type pendingAnswer struct {
 	loaded  bool
 	// asked is whether the caller wants to see an empty last answer.
 	asked  bool
+	byName asked  // what it asked for, where that is a name that the model serves
 	failed bool   // an answer, though perhaps not the last, was an error
 	said   string // that error
 }
@@ -52,7 +53,7 @@ type pendingAnswer struct {
 // forward sends a request of a decoupled model to a partition. Its answers have no
 // place in the order of the others.
 func (s *inferStream) forward(c *call, size int64) error {
-	p := pendingAnswer{size: size, model: c.model, id: c.req.ID, tally: c.tally, arrived: c.arrived, rows: c.rows, loading: c.begins.Sub(c.arrived), loaded: c.loaded, span: c.span}
+	p := pendingAnswer{size: size, model: c.model, id: c.req.ID, tally: c.tally, arrived: c.arrived, rows: c.rows, loading: c.begins.Sub(c.arrived), loaded: c.loaded, span: c.span, byName: c.asked}
 	wish, said := batch.FindParameter(c.req.Parameters, batch.ParameterEmptyFinalResponse)
 	asked, valid := wish.Bool()
 	p.asked = asked
@@ -252,6 +253,11 @@ func (s *inferStream) answered(up *upstream, f *batch.Frame) {
 		f.Data.Free()
 		return
 	}
+	if its.byName.target.Answer != nil && a.Model != "" {
+		own := &batch.Response{}
+		its.byName.target.Answer(own)
+		f.Data = batch.AmendStreamAnswer(f.Data, own)
+	}
 	s.pass(f)
 }
 
@@ -344,7 +350,7 @@ func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason stri
 	if result == OK && p.loaded {
 		result = Cold
 	}
-	o := Outcome{Model: p.model.name, Result: result, Latency: now.Sub(p.arrived), Loading: p.loading, Rows: p.rows, Batch: p.rows, PassedThrough: true, Reason: reason}
+	o := Outcome{Model: p.model.name, Name: p.byName.name, Result: result, Latency: now.Sub(p.arrived), Loading: p.loading, Rows: p.rows, Batch: p.rows, PassedThrough: true, Reason: reason}
 	p.model.counts.end()
 	p.model.counts.add(&o, now)
 	v := judge(&o, nil, "", false)

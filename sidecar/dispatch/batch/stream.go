@@ -38,6 +38,17 @@ func AskForFinalResponse(wire mem.BufferSlice) mem.BufferSlice {
 	return append(wire, mem.SliceBuffer(w.head))
 }
 
+// AmendStreamAnswer adds what a response says to an encoded
+// ModelStreamInferResponse. Of two encodings of one message a reader takes the
+// later one's fields, and the parameters of both.
+func AmendStreamAnswer(wire mem.BufferSlice, r *Response) mem.BufferSlice {
+	more := r.Marshal()
+	w := writer{}
+	w.tag(streamResponse)
+	w.length(more.Len())
+	return append(append(wire, mem.SliceBuffer(w.head)), more...)
+}
+
 // StreamResponse encodes the ModelStreamInferResponse that carries the one answer
 // of a model that answers once, with references of its own. Triton marks it as
 // the last.
