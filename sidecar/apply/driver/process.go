@@ -62,6 +62,9 @@ type ProcessOptions struct {
 	// server that stops has accepted (30s), StopTimeout what it may take to end after
 	// them (10s), and OrphanGrace how long servers go on without a conch (5m).
 	StartTimeout, DrainTimeout, StopTimeout, OrphanGrace time.Duration
+	// ModelGone is how long a load may go on after the python process of its model
+	// has gone (0 means 20s); Triton may wait for it for ever.
+	ModelGone time.Duration
 	// LogBytes is when a server's log is moved aside (0 means 16 MiB), LogFiles how
 	// many are kept of a server (2).
 	LogBytes int64
@@ -93,6 +96,7 @@ func NewProcesses(o ProcessOptions) (*Processes, error) {
 	o.DrainTimeout = cmp.Or(o.DrainTimeout, 30*time.Second)
 	o.StopTimeout = cmp.Or(o.StopTimeout, 10*time.Second)
 	o.OrphanGrace = cmp.Or(o.OrphanGrace, 5*time.Minute)
+	o.ModelGone = cmp.Or(o.ModelGone, 20*time.Second)
 	o.LogBytes = cmp.Or(o.LogBytes, 16<<20)
 	o.LogFiles = cmp.Or(o.LogFiles, 2)
 	var err error

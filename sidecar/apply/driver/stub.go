@@ -17,37 +17,33 @@ import (
 
 var errModelDied = errors.New("the process of the model died, for which the server waits for ever")
 
-// A load that takes longer than stubPatience has the model's processes looked at
-// that often; when there was one and there has been none for stubsGone looks, the
-// load never ends.
-const (
-	stubPatience = time.Second
-	stubsGone    = 3
-)
+// A load has the model's processes looked at every stubPatience; when one was
+// seen alive and there has been none for ProcessOptions.ModelGone, the load never
+// ends. A server is lost by that judgement, with all its models, so it is late
+// rather than wrong: a busy machine may take seconds to pass on why a process
+// ended. A process that comes and dies between two looks is left to the load's
+// timeout.
+const stubPatience = 250 * time.Millisecond
 
 // whileModelLives is ctx until the processes that a load has started for its
 // model have died. Triton waits for the first word of a python process without
 // looking whether the process lives. Models of other backends have none.
 func (s *processServer) whileModelLives(ctx context.Context, model string) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	python, unpacks := inPython(s.spec.RepositoryDir, model)
-	if !python {
+	if !inPython(s.spec.RepositoryDir, model) {
 		return ctx, func() { cancel(nil) }
 	}
-	living, dead := modelProcesses(s.ServerPID(), s.spec.RepositoryDir, model)
+	before := modelProcesses(s.ServerPID(), s.spec.RepositoryDir, model)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		seen := false
-		for missed := 0; missed < stubsGone; {
+		seen, gone := false, int(s.driver.o.ModelGone/stubPatience)
+		for missed := 0; missed < max(2, gone); {
 			if !sleep(ctx, stubPatience) {
 				return
 			}
-			livingNow, deadNow := modelProcesses(s.ServerPID(), s.spec.RepositoryDir, model)
-			lives := newer(livingNow, living)
-			// Whose a dead one was is not known: where this model's may be long in coming it
-			// may well be another's.
-			seen = seen || lives || !unpacks && newer(deadNow, dead)
+			lives := newer(modelProcesses(s.ServerPID(), s.spec.RepositoryDir, model), before)
+			seen = seen || lives
 			if missed++; lives || !seen {
 				missed = 0
 			}
@@ -57,19 +53,14 @@ func (s *processServer) whileModelLives(ctx context.Context, model string) (cont
 	return ctx, func() { cancel(nil); <-ended }
 }
 
-// inPython reads off a model's configuration whether the python backend runs it,
-// and whether that unpacks an environment first, which may take minutes.
-func inPython(directory, model string) (python, unpacks bool) {
+// inPython reads off a model's configuration whether the python backend runs it.
+func inPython(directory, model string) bool {
 	text, err := os.ReadFile(filepath.Join(directory, model, "config.pbtxt"))
 	if err != nil {
-		return false, false
+		return false
 	}
 	c := &tritonpb.ModelConfig{}
-	if (prototext.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, c) != nil {
-		return false, false
-	}
-	_, unpacks = c.GetParameters()["EXECUTION_ENV_PATH"]
-	return c.GetBackend() == "python", unpacks
+	return (prototext.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, c) == nil && c.GetBackend() == "python"
 }
 
 // newer reports that a set of processes has one that another has not.

@@ -11,12 +11,11 @@ import (
 	"strings"
 )
 
-// modelProcesses are the children of a server that run a model: the python
-// backend gives every instance one, whose command line has the path of its file.
-// Of one that has died and that the server has not collected nothing is known but
-// that it was of this backend: it may be any model's.
-func modelProcesses(server int, directory, model string) (living, dead map[int]bool) {
-	living, dead = map[int]bool{}, map[int]bool{}
+// modelProcesses are the children of a server that run a model and live: the
+// python backend gives every instance one, whose command line has the path of its
+// file.
+func modelProcesses(server int, directory, model string) map[int]bool {
+	living := map[int]bool{}
 	mark := []byte(filepath.Join(directory, model) + "/")
 	for _, pid := range pids() {
 		proc := filepath.Join("/proc", strconv.Itoa(pid))
@@ -30,15 +29,12 @@ func modelProcesses(server int, directory, model string) (living, dead map[int]b
 		if len(fields) < 2 || fields[1] != strconv.Itoa(server) {
 			continue
 		}
-		if fields[0] == "Z" || fields[0] == "X" {
-			if bytes.Contains(stat[:end], []byte("(triton_python_")) {
-				dead[pid] = true
-			}
+		if fields[0] == "Z" || fields[0] == "X" { // it has ended, and the server has not collected it
 			continue
 		}
 		if command, err := os.ReadFile(filepath.Join(proc, "cmdline")); err == nil && bytes.Contains(command, mark) {
 			living[pid] = true
 		}
 	}
-	return living, dead
+	return living
 }
