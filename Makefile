@@ -36,10 +36,10 @@ help: ## this list
 	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="core cores sim unseen ablation proxy instant overload merge live fidelity demand estimator" (bench)\n'
 
 .PHONY: demo
-demo: ## Triton's batching against Conch on four emulated GPUs, then a Conch to try (TRITON=real: real tritonservers)
+demo: ## Triton's batching against Conch on four emulated GPUs, then a Conch to try (TRITON=real: real tritonservers; DEMO_RESULTS=results keeps the figures that pages cite)
 	@$(MAKE) build PROGRAMS="conch=sidecar conch-policies=plugins tritonctl=tritonctl conch-demo=demo"
 	@if [ "$${TRITON:-}" = real ]; then $(MAKE) triton; fi
-	@exec bin/conch-demo --triton="$${TRITON:-embedded}" --seconds="$${DEMO_SECONDS:-0}"
+	@exec bin/conch-demo --triton="$${TRITON:-embedded}" --seconds="$${DEMO_SECONDS:-0}" --results="$${DEMO_RESULTS:-}"
 
 .PHONY: build
 build: ## the programs, into bin/

@@ -57,7 +57,7 @@ func command() *cobra.Command {
 	c.Flags().StringVar(&triton, "triton", "embedded", "embedded: minitriton; real: tritonserver processes")
 	c.Flags().StringVar(&server, "tritonserver", os.Getenv("CONCH_TRITONSERVER"), "path of tritonserver, for --triton=real")
 	c.Flags().StringVar(&d.bin, "bin", filepath.Dir(program), "directory of conch, conch-policies and tritonctl")
-	c.Flags().StringVar(&d.results, "results", "results", "directory for the figures")
+	c.Flags().StringVar(&d.results, "results", "", "directory to keep the figures in, such as results; empty: they are only printed")
 	c.Flags().IntVar(&seconds, "seconds", 0, "how long to leave conch running at the end; 0 means until Ctrl-C")
 	return c
 }
