@@ -223,10 +223,17 @@ func parseSince(r *http.Request) (uint64, error) {
 	return since, nil
 }
 
+// write answers with JSON. What cannot be encoded, such as a number that is none,
+// is an error of Conch's that the operator is told, and not an empty answer.
 func (s *server) write(w http.ResponseWriter, status int, body any) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		s.log.Error("admin answer cannot be encoded", "error", err, "answer", fmt.Sprintf("%+v", body))
+		status, text = http.StatusInternalServerError, fmt.Appendf(nil, `{"error":{"code":%q,"message":%q}}`, api.CodeInternal, "the answer cannot be encoded: "+err.Error())
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	if err := json.NewEncoder(w).Encode(body); err != nil {
+	if _, err := w.Write(append(text, '\n')); err != nil {
 		s.log.Debug("admin answer not delivered", "error", err)
 	}
 }

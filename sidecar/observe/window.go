@@ -146,8 +146,8 @@ func (a *arrivals) rates(now time.Time) Rates {
 	if seen := 1 - math.Exp(-max(age, 1)/averageOver.Seconds()); seen > 0 {
 		r.Average = a.average * math.Exp(-max(0, idle)/averageOver.Seconds()) / seen
 	}
-	if a.gaps >= gapsNeeded && a.mean > 0 {
-		r.Burstiness = max(0, a.square/(a.mean*a.mean)-1)
+	if square := a.mean * a.mean; a.gaps >= gapsNeeded && square > 0 {
+		r.Burstiness = max(0, a.square/square-1)
 	}
 	return r
 }

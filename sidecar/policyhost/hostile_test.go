@@ -90,6 +90,9 @@ func TestPoliciesAreConfined(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("policies are confined on Linux only")
 	}
+	if raceDetector {
+		t.Skip("the race detector does not start within the limits of a policy")
+	}
 	dir, err := os.MkdirTemp("", "conch-confine-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
@@ -153,6 +156,9 @@ func TestHostileAnswersCostLittle(t *testing.T) {
 func TestAReplacedProgramIsNotRun(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("elsewhere a program is run by its path")
+	}
+	if raceDetector {
+		t.Skip("the race detector does not start within the limits of a policy")
 	}
 	self, err := os.Executable()
 	require.NoError(t, err)

@@ -142,7 +142,7 @@ func (c *Curve) Observe(rows int, took time.Duration, at time.Time) {
 		return
 	}
 	c.changes++
-	us := microseconds(took)
+	us := max(leastMicroseconds, microseconds(took))
 	find(&c.observed, rows).add(us, unix(at))
 	c.drift.judge(rows, us, at)
 }

@@ -40,6 +40,9 @@ const (
 	// fitBound is the relative standard error of a line through the cells of several
 	// sizes, loneBound that of one through a single size.
 	fitBound, loneBound = .15, .3
+	// leastMicroseconds is the least that an execution takes: a line that is fitted or
+	// declared may cross 0, where a logarithm is none.
+	leastMicroseconds = .1
 )
 
 // at is the logarithm of l(b), and its standard error: along straight lines between
@@ -56,7 +59,7 @@ func (s *Shape) at(rows int) (log, bound float64) {
 	var us float64
 	switch {
 	case found:
-		return math.Log(p[i].Microseconds), max(leastBound, p[i].Bound)
+		return math.Log(max(leastMicroseconds, p[i].Microseconds)), max(leastBound, p[i].Bound)
 	case i == 0:
 		us = p[0].Microseconds * b / float64(p[0].Rows)
 		if len(p) > 1 {
@@ -75,7 +78,7 @@ func (s *Shape) at(rows int) (log, bound float64) {
 		us = p[i-1].Microseconds + f*(p[i].Microseconds-p[i-1].Microseconds)
 		bound = max(p[i-1].Bound, p[i].Bound)
 	}
-	return math.Log(us), max(leastBound, bound)
+	return math.Log(max(leastMicroseconds, us)), max(leastBound, bound)
 }
 
 // base is the average of several shapes by the inverse squares of their bounds. Where

@@ -6,6 +6,7 @@
 package shim_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -74,12 +75,32 @@ func ended(t *testing.T, h *shim.Handle) {
 	}
 }
 
+// children are the processes whose parent is pid.
+func children(pid int) (all []int) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		child, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		text, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
+		// The name, in parentheses, may hold anything; after it come state and parent.
+		if fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])); len(fields) > 1 && fields[1] == strconv.Itoa(pid) {
+			all = append(all, child)
+		}
+	}
+	return all
+}
+
 // childOf awaits a process whose parent is pid and whose name is as given.
 func childOf(t *testing.T, pid int, name string) (child int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		out, _ := exec.Command("pgrep", "-P", strconv.Itoa(pid), name).Output()
-		child, _ = strconv.Atoi(strings.TrimSpace(string(out)))
+		for _, c := range children(pid) {
+			if text, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(c), "comm")); strings.TrimSpace(string(text)) == name {
+				child = c
+			}
+		}
 		return child > 0
 	}, time.Minute, 5*time.Millisecond)
 	return child
@@ -139,8 +160,7 @@ func TestReapsOrphans(t *testing.T) {
 	defer func() { require.NoError(t, h.Kill(context.Background())) }()
 	childOf(t, h.ServerPID(), "sleep")
 	require.Eventually(t, func() bool {
-		out, _ := exec.Command("pgrep", "-P", strconv.Itoa(h.ShimPID())).Output()
-		return len(strings.Fields(string(out))) == 1 // the server alone
+		return len(children(h.ShimPID())) == 1 // the server alone
 	}, time.Minute, 10*time.Millisecond)
 }
 
