@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -31,6 +32,7 @@ type stub struct {
 	admin.API
 	ready  api.Health
 	err    error
+	rate   float64
 	events chan api.Event
 }
 
@@ -38,6 +40,10 @@ func (s *stub) Ready(context.Context) (api.Health, error) { return s.ready, s.er
 func (s *stub) Plan(context.Context) (api.Plan, error)    { return api.Plan{}, s.err }
 func (s *stub) Apply(_ context.Context, r api.ApplyRequest) (api.ApplyResult, error) {
 	return api.ApplyResult{Plan: api.Plan{Revision: r.IfRevision}}, s.err
+}
+
+func (s *stub) Model(context.Context, string) (api.Model, error) {
+	return api.Model{Rate: s.rate}, s.err
 }
 
 func (s *stub) Follow(ctx context.Context, _ uint64, yield func(api.Event) error) error {
@@ -66,6 +72,15 @@ func serveAPI(t *testing.T, s admin.API) *client.Client {
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
+}
+
+// TestAnAnswerThatCannotBeEncodedSaysSo: it is an error of conch's, not an empty answer.
+func TestAnAnswerThatCannotBeEncodedSaysSo(t *testing.T) {
+	_, err := serve(t, &stub{rate: math.NaN()}).Model(t.Context(), "m")
+	require.ErrorContains(t, err, "the answer cannot be encoded: json: unsupported value: NaN")
+	m, err := serve(t, &stub{rate: 3}).Model(t.Context(), "m")
+	require.NoError(t, err)
+	require.InDelta(t, 3, m.Rate, 0)
 }
 
 func TestReadyzSaysWhyNot(t *testing.T) {
