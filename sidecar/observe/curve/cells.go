@@ -142,7 +142,9 @@ func onlyFresh(all []evidence) []evidence {
 				e.cells = append(e.cells, c)
 			}
 		}
-		fresh = append(fresh, e)
+		if len(e.cells) > 0 { // many old cells may weigh as much as a fresh one, and none of them is
+			fresh = append(fresh, e)
+		}
 	}
 	return fresh
 }
