@@ -24,7 +24,8 @@ import (
 //	sequence   OUTPUT = the sum of INPUT over the sequence so far, TYPE_INT32 [1]
 //	slow       identity after conch_slow_ms milliseconds per execution, and the gate
 //	delay      identity after as many milliseconds as the largest FP32 of the execution says, and the gate
-//	error      identity, but a request with a negative FP32 fails, and one with -1000 or less fails the execution
+//	error      identity, but a request with a negative FP32 fails, and one with -500 has two answers, which fail the
+//	           execution as one with -1000 or less does
 //	version    OUTPUT0 = INPUT0 + 100 times the version that runs, TYPE_INT32
 //	rank       OUTPUT0 of every row is in how many dimensions INPUT0 comes to the model, the batch included, TYPE_INT32
 //	controls   OUTPUT is INPUT and the sequence controls START, END, READY and CORRID that came with it, TYPE_INT64 [5]
@@ -215,6 +216,9 @@ func (f failing) execute(p *payload, responses []response) error {
 		}
 		if least <= -1000 {
 			return refuse(codes.Internal, "Failed to process the request(s) for model '%s', message: RuntimeError: the whole execution fails", f.instance)
+		}
+		if least == -500 {
+			return refuse(codes.Internal, "Failed to process the request(s) for model '%s', message: Number of InferenceResponse objects do not match the number of InferenceRequest objects. InferenceRequest(s) size is:%d, and InferenceResponse(s) size is:%d\n", f.instance, len(p.requests), len(p.requests)+1)
 		}
 		if least < 0 {
 			responses[i] = response{err: refuse(codes.Internal, "negative input")}

@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/triton"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -32,7 +33,7 @@ func classify(out *tensor, k int, batched bool, labels []string) *Error {
 	if batched {
 		rows = out.shape[0]
 	}
-	size := elementSize(out.dtype)
+	size := triton.ElementSize(out.dtype)
 	width := 0
 	if rows > 0 {
 		width = int(int64(len(out.data)) / size / rows)

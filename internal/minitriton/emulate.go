@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/plugins/policy"
 )
 
 // emulation holds a model's conch_emulate_* parameters. They mean the same in the python model that emulates behind a real server.
@@ -22,7 +23,7 @@ type emulation struct {
 	alpha, beta time.Duration // l(b) = beta + alpha*b at the whole GPU
 	knee        float64       // thread percentage beyond which more does not help
 	jitter      float64       // standard deviation of a multiplicative normal
-	load        load          // at the whole GPU
+	load        policy.Load   // at the whole GPU
 }
 
 // parseEmulation reads the parameters; without conch_emulate_beta_us the model is not emulated and ok is false.
@@ -45,7 +46,7 @@ func parseEmulation(c *pb.ModelConfig) (e emulation, ok bool, err error) {
 	e.alpha, e.beta = micros("alpha_us"), micros("beta_us")
 	e.knee = number("knee", 100, 1)
 	e.jitter = number("jitter", 0, 0)
-	e.load = load{l2: number("l2", .3, 0), bandwidth: number("bandwidth", .3, 0)}
+	e.load = policy.Load{L2: number("l2", .3, 0), Bandwidth: number("bandwidth", .3, 0)}
 	return e, true, err
 }
 
@@ -107,7 +108,7 @@ func newEmulated(c *pb.ModelConfig, e emulation, p *place) (*emulated, error) {
 }
 
 func (e *emulated) execute(p *payload, responses []response) error {
-	slow := e.place.gpu.enter(e.place.partition, load{l2: e.load.l2 * e.place.share / 100, bandwidth: e.load.bandwidth * e.place.share / 100})
+	slow := e.place.gpu.enter(e.place.partition, policy.Load{L2: e.load.L2 * e.place.share / 100, Bandwidth: e.load.Bandwidth * e.place.share / 100})
 	defer e.place.gpu.leave(e.place.partition)
 	start := e.place.clock.Now()
 	factor := slow * e.place.stretch

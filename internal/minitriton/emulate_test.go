@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/internal/zoo"
+	"github.com/conch-serving/conch/internal/zoo/executions"
 )
 
 // emulator starts a server without sockets on a repository of emulated models, on virtual time.
@@ -127,8 +128,26 @@ func TestPartitionsOfAGPUSlowEachOther(t *testing.T) {
 	})
 }
 
-func TestSlowdownNeverSpeedsUp(t *testing.T) {
-	require.InDelta(t, 1, slowdown(load{}, load{}), 0)
+// TestExecutions holds the emulation to the table that the simulator and the python model are held to.
+func TestExecutions(t *testing.T) {
+	cases, err := executions.Cases()
+	require.NoError(t, err)
+	for _, c := range cases {
+		synctest.Test(t, func(t *testing.T) {
+			gpu := NewGPU("g")
+			model := zoo.Model{Name: "m", Profile: zoo.Profile{Alpha: executions.Alpha, Beta: executions.Beta}, MaxBatchSize: 8, Dims: []int64{2}, Knee: c.Knee, L2: c.L2, Bandwidth: c.Bandwidth}
+			s := emulator(t, Options{Partition: Partition{ID: "own", GPU: gpu, Share: c.Share}}, model)
+			var all sync.WaitGroup
+			for i, o := range c.Others {
+				beside := zoo.Model{Name: "o", Profile: zoo.Profile{Beta: o.Takes * time.Duration(o.Share) / 100}, MaxBatchSize: 1, Dims: []int64{2}, L2: o.L2, Bandwidth: o.Bandwidth}
+				other := emulator(t, Options{Partition: Partition{ID: string(rune('a' + i)), GPU: gpu, Share: o.Share}}, beside)
+				all.Go(func() { ask(t, other, "o", 1) })
+			}
+			time.Sleep(executions.After)
+			require.InDelta(t, c.Latency.Seconds(), took(func() { ask(t, s, "m", c.Rows) }).Seconds(), 1e-6, "%+v", c)
+			all.Wait()
+		})
+	}
 }
 
 func TestJitterIsReproducible(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/triton"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -119,7 +120,7 @@ func readGenerateMember(name string, v jsonValue, m *model, r *request) error {
 			return refuse(codes.Internal, "Unable to parse JSON bytes array: %v", err)
 		}
 	default:
-		if t.data, err = appendNumbers(nil, v, t.dtype, int(elementSize(t.dtype))); err != nil {
+		if t.data, err = appendNumbers(nil, v, t.dtype, int(triton.ElementSize(t.dtype))); err != nil {
 			return unreadable("data", err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/triton"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -265,7 +266,7 @@ func typedContents(t *pb.ModelInferRequest_InferInputTensor, model string) (data
 		}
 		for _, ty := range types {
 			if ty == t.Datatype {
-				size := int(elementSize(datatypeByName(ty)))
+				size := int(triton.ElementSize(datatypeByName(ty)))
 				data = make([]byte, 0, n*size)
 				for i := range n {
 					put(i, size)

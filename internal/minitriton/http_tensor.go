@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/triton"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -125,7 +126,7 @@ var errTrueShape = &Error{Code: codes.Internal, Message: "Shape does not match t
 
 // jsonNumbers flattens elements in arrays of any depth. There must be as many as the shape says.
 func jsonNumbers(v jsonValue, t *tensor) ([]byte, error) {
-	size := int(elementSize(t.dtype))
+	size := int(triton.ElementSize(t.dtype))
 	n, err := count(v)
 	if err != nil {
 		return nil, err
@@ -225,7 +226,7 @@ func appendJSONData(b []byte, t tensor) []byte {
 		})
 		return append(b, ']')
 	}
-	size := int(elementSize(t.dtype))
+	size := int(triton.ElementSize(t.dtype))
 	for i := 0; i+size <= len(t.data); i += size {
 		if i > 0 {
 			b = append(b, ',')

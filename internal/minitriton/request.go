@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/conch-serving/conch/internal/triton"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -140,7 +141,7 @@ func (m *model) deduceRaw(r *request) *Error {
 	}
 	r.raw = false
 	in, config := &r.inputs[0], m.config.Input[0]
-	size := elementSize(config.DataType)
+	size := triton.ElementSize(config.DataType)
 	shape := slices.Clone(config.Dims)
 	variable, fixed := -1, int64(1)
 	for i, d := range shape {
@@ -253,7 +254,7 @@ func (m *model) checkInput(r *request, in *tensor) *Error {
 	if !slices.EqualFunc(own, config.Dims, func(have, want int64) bool { return want == -1 || have == want }) {
 		return m.wrongShape(r, in, config.Dims)
 	}
-	if size := elementSize(config.DataType); size > 0 {
+	if size := triton.ElementSize(config.DataType); size > 0 {
 		if expected := rows * elements(own) * size; expected != int64(len(in.data)) || overflows(own) {
 			return requestError(r.id, "input byte size mismatch for input '%s' for model '%s'. Expected %d, got %d", in.name, m.name, expected, len(in.data))
 		}

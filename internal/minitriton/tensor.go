@@ -44,22 +44,6 @@ func datatypeByName(name string) pb.DataType {
 	return pb.DataType(pb.DataType_value["TYPE_"+name])
 }
 
-// elementSize is the bytes of one element, 0 where they vary.
-func elementSize(t pb.DataType) int64 {
-	switch t {
-	case pb.DataType_TYPE_BOOL, pb.DataType_TYPE_UINT8, pb.DataType_TYPE_INT8:
-		return 1
-	case pb.DataType_TYPE_UINT16, pb.DataType_TYPE_INT16, pb.DataType_TYPE_FP16, pb.DataType_TYPE_BF16:
-		return 2
-	case pb.DataType_TYPE_UINT32, pb.DataType_TYPE_INT32, pb.DataType_TYPE_FP32:
-		return 4
-	case pb.DataType_TYPE_UINT64, pb.DataType_TYPE_INT64, pb.DataType_TYPE_FP64:
-		return 8
-	default:
-		return 0
-	}
-}
-
 // elements is the product of a shape, without regard to overflow, as Triton computes it.
 func elements(shape []int64) int64 {
 	n := int64(1)

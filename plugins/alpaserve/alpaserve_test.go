@@ -58,6 +58,11 @@ func (s *supply) Evaluate(_ context.Context, plans ...*policy.Plan) ([]*policy.O
 	return all, nil
 }
 
+// EvaluateDraw implements policy.Host.
+func (s *supply) EvaluateDraw(ctx context.Context, _ uint32, plans ...*policy.Plan) ([]*policy.Outcome, error) {
+	return s.Evaluate(ctx, plans...)
+}
+
 // The selection grows to what the simulator asks for, by either rule, and no further than its evaluations.
 func TestReplicasWhereTheyServe(t *testing.T) {
 	for _, rule := range []string{"fast", "full"} {

@@ -33,6 +33,11 @@ func (indifferent) Evaluate(_ context.Context, plans ...*policy.Plan) ([]*policy
 	return all, nil
 }
 
+// EvaluateDraw implements policy.Host.
+func (i indifferent) EvaluateDraw(ctx context.Context, _ uint32, plans ...*policy.Plan) ([]*policy.Outcome, error) {
+	return i.Evaluate(ctx, plans...)
+}
+
 // many is so many models of different SLOs, which load so many GPUs to two thirds.
 func many(models, gpus int) *policy.Snapshot {
 	w := packtest.World(gpus)

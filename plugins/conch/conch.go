@@ -19,13 +19,17 @@ import (
 // Name is what the policy is called.
 const Name = "conch"
 
-const version = "1.0.0"
+const version = "1.3.0"
 
 // Parameters.
 const (
 	paramHorizon  = "horizon"
 	paramPatience = "patience"
 	paramMinGain  = "least_gain"
+	paramBad      = "most_bad"
+	paramSure     = "surely_bad"
+	paramDraws    = "draws"
+	paramFinal    = "finalists"
 )
 
 // Policy is Conch's own placement. It has no state.
@@ -51,13 +55,18 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 			{Name: paramHorizon, Type: policy.TypeFloat, DefaultValue: "300", Documentation: "Seconds over which a gain in goodput has to pay for the requests that a change disturbs."},
 			{Name: paramPatience, Type: policy.TypeInt, DefaultValue: "4", Documentation: "Rounds of local search without a gain after which it ends before its budget is spent."},
 			{Name: paramMinGain, Type: policy.TypeFloat, DefaultValue: "0.002", Documentation: "Least relative gain in goodput that counts as one."},
+			{Name: paramBad, Type: policy.TypeFloat, DefaultValue: "0.005", Documentation: "Part of all requests that may be bad before cost counts, under min-cost, by the arrivals that plans are chosen by: below surely_bad, since a plan that was chosen by some arrivals does worse under others."},
+			{Name: paramSure, Type: policy.TypeFloat, DefaultValue: "0.01", Documentation: "Part of all requests that an operator tolerates to be bad: under min-cost a plan counts as one that holds the load if, with a confidence of 95%, it does no worse under arrivals that it was not chosen by."},
+			{Name: paramDraws, Type: policy.TypeInt, DefaultValue: "5", Documentation: "Draws of other arrivals, from 2 to 30, by which that is found out; each costs an evaluation."},
+			{Name: paramFinal, Type: policy.TypeInt, DefaultValue: "32", Documentation: "Plans at most, of those that serve nearly as much as the best, that are compared under other arrivals where nothing goes badly by the traffic and rates of past minutes are known, if the objective is not min-cost; 0 or 1: none are."},
 		},
 	}, nil
 }
 
 type settings struct {
-	horizon, gain float64
-	patience      int
+	horizon, gain, bad, sure float64
+	patience, draws          int
+	finalists                int
 }
 
 func read(s *policy.Snapshot) (*settings, error) {
@@ -73,9 +82,13 @@ func read(s *policy.Snapshot) (*settings, error) {
 	// Resolve has seen that the texts are of their types.
 	set.horizon, _ = strconv.ParseFloat(all[paramHorizon], 64)
 	set.gain, _ = strconv.ParseFloat(all[paramMinGain], 64)
+	set.bad, _ = strconv.ParseFloat(all[paramBad], 64)
+	set.sure, _ = strconv.ParseFloat(all[paramSure], 64)
 	set.patience, _ = strconv.Atoi(all[paramPatience])
-	if set.horizon <= 0 || set.patience < 1 || set.gain < 0 {
-		return nil, fmt.Errorf("conch: %s is above 0, %s at least 1, %s not below 0", paramHorizon, paramPatience, paramMinGain)
+	set.draws, _ = strconv.Atoi(all[paramDraws])
+	set.finalists, _ = strconv.Atoi(all[paramFinal])
+	if set.horizon <= 0 || set.patience < 1 || set.gain < 0 || !(set.bad >= 0 && set.bad <= 1) || !(set.sure >= 0 && set.sure <= 1) || set.draws < 2 || set.draws > mostDraws || set.finalists < 0 {
+		return nil, fmt.Errorf("conch: %s is above 0, %s at least 1, %s not below 0, %s and %s from 0 to 1, %s from 2 to %d, %s not below 0", paramHorizon, paramPatience, paramMinGain, paramBad, paramSure, paramDraws, mostDraws, paramFinal)
 	}
 	return set, nil
 }
@@ -94,9 +107,13 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	search := &search{w: w, set: set, host: h, left: s.GetEvaluations()}
+	search := &search{w: w, set: set, host: h, left: s.GetEvaluations(), bad: set.bad}
 	if len(s.GetDerived()) > 0 && search.left > 1 {
-		search.left, search.reserved = search.left-1, 1
+		search.reserved = 1
+		if trial := 1 + uint32(set.draws); s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST && search.left > 2*trial {
+			search.reserved = trial // what is merged has to hold the load surely, too
+		}
+		search.left -= search.reserved
 	}
 	best, err := search.best(ctx, candidates)
 	if errors.Is(err, policy.ErrNoEvaluation) || err == nil && best.outcome == nil {
@@ -109,7 +126,12 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 	if err != nil {
 		return nil, err
 	}
-	if best, err = search.improve(ctx, best); err != nil {
+	if s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST {
+		best, err = search.cheapest(ctx, p.beginnings, candidates, best)
+	} else {
+		best, err = search.most(ctx, candidates, best)
+	}
+	if err != nil {
 		return nil, err
 	}
 	best = search.keep(best)
@@ -119,6 +141,14 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 	best.plan.Reasons = append(best.plan.Reasons, &policy.Reason{Text: fmt.Sprintf(
 		"%s: goodput %.1f/s, %.2f%% bad, on %d GPUs; the best of %d plans that were evaluated, %d steps of local search brought something",
 		best.from, best.outcome.GetGoodput(), 100*best.outcome.GetBadRate(), best.outcome.GetGpus(), search.evaluated, search.steps)})
+	switch {
+	case best.sure:
+		best.plan.Reasons = append(best.plan.Reasons, &policy.Reason{Text: fmt.Sprintf(
+			"it surely holds the load: at most %.2f%% bad, with a confidence of 95%%, by %d draws of arrivals that it was not chosen by", 100*best.upper, set.draws)})
+	case s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST:
+		best.plan.Reasons = append(best.plan.Reasons, &policy.Reason{Text: fmt.Sprintf(
+			"it may not hold the load under other arrivals than those that it was chosen by: no plan was found that surely has at most %.2f%% bad within %d evaluations", 100*set.sure, s.GetEvaluations())})
+	}
 	for _, m := range best.outcome.GetModels() {
 		best.plan.Predictions = append(best.plan.Predictions, &policy.Prediction{
 			Model: m.GetModel(), Goodput: m.GetGoodput(), BadRate: m.GetBadRate(), LatencyP99Us: m.GetLatencyP99Us(), MeanBatch: m.GetMeanBatch(),
@@ -138,6 +168,8 @@ type world struct {
 	x *policy.Index
 	// empty is the floor before anything is placed.
 	empty *pack.Floor
+	// smaller: some GPUs of the snapshot are not to be used, so that the plan in force is no beginning.
+	smaller bool
 }
 
 // candidate is a plan and what became of it; outcome is nil until it was evaluated.
@@ -147,6 +179,11 @@ type candidate struct {
 	outcome *policy.Outcome
 	// built: by the rules of build, and not as somebody else had it.
 	built bool
+	// tried: it was evaluated under arrivals that it was not chosen by; sure: it holds the load under these.
+	tried, sure bool
+	drawn       []*policy.Outcome
+	// upper is the upper bound of the bad share there.
+	upper float64
 }
 
 // inForce is where a plan comes from that is in force; what follows says that it could not stay as it is.
@@ -167,7 +204,7 @@ func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candi
 		}
 		all = append(all, &candidate{plan: p, from: from, built: built})
 	}
-	if len(w.s.GetCurrent().GetPartitions()) > 0 {
+	if len(w.s.GetCurrent().GetPartitions()) > 0 && !w.smaller {
 		now := w.s.GetCurrent()
 		add(inForce, &policy.Plan{
 			SnapshotRevision: w.s.GetRevision(), Partitions: now.GetPartitions(), Recipes: now.GetRecipes(), Dispatch: now.GetDispatch(),
@@ -175,7 +212,11 @@ func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candi
 		}, false)
 		add(inForce+", as far as it can be", w.build(w.read(now)), true)
 	}
-	add("every model wherever it fits", w.build(w.everywhere()), true)
+	add("every model wherever it fits", w.build(w.everywhere(1)), true)
+	add("every model on halves of GPUs", w.build(w.everywhere(2)), true)
+	if l := w.exactly(); l != nil {
+		add("cut by exact search", w.build(l), true)
+	}
 	for _, other := range others {
 		d, err := other.Describe(ctx)
 		if err != nil || len(d.Unmet(w.s)) > 0 {

@@ -177,18 +177,25 @@ func pinnedLike(h *pack.Host, share uint32) *pack.Part {
 	return nil
 }
 
-// everywhere has every model on every whole GPU.
-func (w *world) everywhere() *layout {
-	l := &layout{disciplines: make(map[string]string)}
+// units are the GPUs, each cut into so many equal partitions, GPU by GPU.
+func (w *world) units(cut uint32) (all []part) {
 	for i, h := range w.empty.Hosts {
-		if h.OnCPU() {
-			continue
+		for range cut {
+			if !h.OnCPU() {
+				all = append(all, part{host: i, share: 100 / cut})
+			}
 		}
-		one := part{host: i, share: 100}
+	}
+	return all
+}
+
+// everywhere has every model on every GPU, whole or cut into equal partitions.
+func (w *world) everywhere(cut uint32) *layout {
+	l := &layout{disciplines: make(map[string]string), parts: w.units(cut)}
+	for i := range l.parts {
 		for _, m := range w.s.GetModels() {
-			one.add(m.GetName())
+			l.parts[i].add(m.GetName())
 		}
-		l.parts = append(l.parts, one)
 	}
 	return l
 }
@@ -197,24 +204,35 @@ func (w *world) everywhere() *layout {
 // allows; both on the first type of GPU that it has a profile for.
 func (w *world) blocks(m *policy.Model) (us, load float64, ok bool) {
 	for _, g := range w.x.GPUs() {
-		p := w.x.UsableProfile(m.GetName(), g.GetType())
-		if p == nil || g.GetUnavailable() {
+		if g.GetUnavailable() {
 			continue
 		}
-		us, _ = p.Latency(1, 100)
-		batch := max(1, m.GetMaxBatchSize())
-		if slo := float64(m.GetSloUs()); slo > 0 {
-			batch = max(1, p.MaxBatch(100, batch, slo/2))
+		if us, load, ok = w.on(m, g.GetType()); ok {
+			return us, load, true
 		}
-		l, _ := p.Latency(batch, 100)
-		return us, math.Max(m.GetRowRate(), m.GetRate()) * l / float64(batch) / 1e6, true
 	}
 	return 0, 0, false
 }
 
+// on is blocks on a type of GPU; false where the model has no profile for it.
+func (w *world) on(m *policy.Model, gpuType string) (us, load float64, ok bool) {
+	p := w.x.UsableProfile(m.GetName(), gpuType)
+	if p == nil {
+		return 0, 0, false
+	}
+	us, _ = p.Latency(1, 100)
+	batch := max(1, m.GetMaxBatchSize())
+	if slo := float64(m.GetSloUs()); slo > 0 {
+		batch = max(1, p.MaxBatch(100, batch, slo/2))
+	}
+	l, _ := p.Latency(batch, 100)
+	return us, math.Max(m.GetRowRate(), m.GetRate()) * l / float64(batch) / 1e6, true
+}
+
 // groups are layouts in which models that block long and models that cannot wait have GPUs of their own: the models in the order of their
 // SLO over what they block, cut in two at every place, the GPUs in proportion to the load of the two sides, and one more or less. A heavy
-// model beside tight ones is where a shared GPU serves neither.
+// model beside tight ones is where a shared GPU serves neither. Of halves of GPUs, which keep the two apart on one GPU, there are fewer: the models in the
+// order of their SLO alone, and the halves as the load has it.
 func (w *world) groups() []*layout {
 	type known struct {
 		name       string
@@ -232,47 +250,46 @@ func (w *world) groups() []*layout {
 		models = append(models, known{m.GetName(), us / math.Max(1, float64(m.GetSloUs())), load})
 		total += load
 	}
-	var hosts []int
-	for i, h := range w.empty.Hosts {
-		if !h.OnCPU() {
-			hosts = append(hosts, i)
-		}
-	}
-	if len(models) < 2 || len(hosts) < 2 || total <= 0 {
+	if len(models) < 2 || total <= 0 {
 		return nil
 	}
 	var all []*layout
-	for _, key := range []func(known) float64{
-		func(k known) float64 { return float64(w.x.Model(k.name).GetSloUs()) },
-		func(k known) float64 { us, _, _ := w.blocks(w.x.Model(k.name)); return us },
-	} {
-		slices.SortStableFunc(models, func(a, b known) int { return cmp.Or(cmp.Compare(key(a), key(b)), strings.Compare(a.name, b.name)) })
-		first := 0.0
+	bySLO := func(k known) float64 { return float64(w.x.Model(k.name).GetSloUs()) }
+	byBlock := func(k known) float64 { us, _, _ := w.blocks(w.x.Model(k.name)); return us }
+	for _, way := range []struct {
+		key     func(known) float64
+		cut     uint32
+		further []int
+	}{{bySLO, 1, []int{0, -1, 1}}, {byBlock, 1, []int{0, -1, 1}}, {bySLO, 2, []int{0}}} {
+		units := w.units(way.cut)
+		slices.SortStableFunc(models, func(a, b known) int {
+			return cmp.Or(cmp.Compare(way.key(a), way.key(b)), strings.Compare(a.name, b.name))
+		})
+		before := 0.0
 		for cut := 1; cut < len(models); cut++ {
-			first += models[cut-1].use
-			if key(models[cut]) < 1.3*key(models[cut-1]) {
+			before += models[cut-1].use
+			if way.key(models[cut]) < 1.3*way.key(models[cut-1]) {
 				// They are of one kind.
 				continue
 			}
-			share := int(math.Round(first / total * float64(len(hosts))))
-			for _, n := range []int{share, share - 1, share + 1} {
-				if n < 1 || n >= len(hosts) {
+			share := int(math.Round(before / total * float64(len(units))))
+			for _, more := range way.further {
+				n := share + more
+				if n < 1 || n >= len(units) {
 					continue
 				}
-				l := &layout{disciplines: make(map[string]string)}
-				for i, host := range hosts {
-					one := part{host: host, share: 100}
+				l := &layout{disciplines: make(map[string]string), parts: slices.Clone(units)}
+				for i := range l.parts {
 					side := models[:cut]
 					if i >= n {
 						side = models[cut:]
 					}
 					for _, k := range side {
-						one.add(k.name)
+						l.parts[i].add(k.name)
 					}
 					for _, name := range others {
-						one.add(name)
+						l.parts[i].add(name)
 					}
-					l.parts = append(l.parts, one)
 				}
 				all = append(all, l)
 			}

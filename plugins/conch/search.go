@@ -21,10 +21,16 @@ type search struct {
 	set  *settings
 	host policy.Host
 	left uint32
-	// reserved is an evaluation that only the question of merging may spend.
+	// reserved are evaluations that only the question of merging may spend.
 	reserved  uint32
 	evaluated int
 	steps     int
+	// bad is the part of the requests that may be bad under min-cost, by the arrivals that plans are chosen by.
+	bad float64
+	// drawn is the number of the last draw of other arrivals that was asked about.
+	drawn uint32
+	// enough: local search ends with the first plan that holds the load.
+	enough bool
 	// inForce is the plan in force, evaluated; nil where there is none that still can be.
 	inForce *candidate
 }
@@ -84,7 +90,7 @@ func (s *search) better(a, b *policy.Outcome) bool {
 		return true
 	}
 	if s.w.s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST {
-		if x, y := a.GetBadRate() <= .01, b.GetBadRate() <= .01; x != y {
+		if x, y := s.holds(a), s.holds(b); x != y {
 			return x
 		} else if x {
 			return cmp.Or(cmp.Compare(a.GetCostPerHour(), b.GetCostPerHour()), cmp.Compare(a.GetGpus(), b.GetGpus()), cmp.Compare(b.GetGoodput(), a.GetGoodput())) < 0
@@ -108,7 +114,7 @@ const batch = 12
 func (s *search) improve(ctx context.Context, best *candidate) (*candidate, error) {
 	random := rand.New(rand.NewPCG(s.w.s.GetSeed(), 0x636f6e6368))
 	at := s.w.read(best.plan)
-	for barren := 0; barren < s.set.patience && s.left > 0; {
+	for barren := 0; barren < s.set.patience && s.left > 0 && (!s.enough || !s.holds(best.outcome)) && !s.perfect(best.outcome); {
 		var tried []*candidate
 		for range 4 * batch {
 			if len(tried) == batch {
@@ -145,6 +151,11 @@ func (s *search) improve(ctx context.Context, best *candidate) (*candidate, erro
 		best.from = trimmed(best.from)
 	}
 	return best, nil
+}
+
+// perfect reports that nothing goes badly, so that nothing is to be gained but GPUs, which count under min-cost alone.
+func (s *search) perfect(o *policy.Outcome) bool {
+	return o.GetBadRate() == 0 && s.w.s.GetObjective() != policy.Objective_OBJECTIVE_MIN_COST
 }
 
 // trimmed says once that a plan was changed, however often it was.
@@ -269,17 +280,23 @@ func (s *search) keep(best *candidate) *candidate {
 	if s.inForce == nil || best == s.inForce {
 		return best
 	}
-	if s.w.s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST && best.outcome.GetCostPerHour() < s.inForce.outcome.GetCostPerHour() && s.inForce.outcome.GetBadRate() <= .01 {
+	if s.w.s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST && best.outcome.GetCostPerHour() < s.inForce.outcome.GetCostPerHour() && s.holds(s.inForce.outcome) {
 		return best
 	}
+	if s.w.s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST && best.sure && !s.inForce.sure {
+		return best // the other does not hold the load
+	}
 	gain := (best.outcome.GetGoodput() - s.inForce.outcome.GetGoodput()) * s.set.horizon
+	if n := min(len(best.drawn), len(s.inForce.drawn)); n > 0 { // other arrivals chose
+		gain = (best.mean(n) - s.inForce.mean(n)) * s.set.horizon
+	}
 	if gain > 1.2*s.disturbed(s.inForce.plan, best.plan) {
 		return best
 	}
 	return s.inForce
 }
 
-// merged is the best plan with merge groups in the place of their members where those lie together, if it serves no less.
+// merged is the best plan with merge groups in the place of their members where those lie together, if it serves no less, and holds the load as surely.
 func (s *search) merged(ctx context.Context, best *candidate) (*candidate, error) {
 	with := &candidate{plan: proto.CloneOf(best.plan), from: best.from + ", merged"}
 	if !s.w.x.Merge(with.plan) {
@@ -291,6 +308,11 @@ func (s *search) merged(ctx context.Context, best *candidate) (*candidate, error
 	}
 	if with.outcome == nil || s.gains(best.outcome, with.outcome) {
 		return best, nil
+	}
+	if best.sure {
+		if ok, err := s.certain(ctx, with); err != nil || !ok {
+			return best, err
+		}
 	}
 	return with, nil
 }

@@ -68,6 +68,11 @@ func (e *evaluator) Evaluate(_ context.Context, plans ...*policy.Plan) ([]*polic
 	return all, nil
 }
 
+// EvaluateDraw implements policy.Host.
+func (e *evaluator) EvaluateDraw(ctx context.Context, _ uint32, plans ...*policy.Plan) ([]*policy.Outcome, error) {
+	return e.Evaluate(ctx, plans...)
+}
+
 func TestPythonEvaluates(t *testing.T) {
 	spread := conformance.Process(t, built(t))
 	s := packtest.World(2).Line("m", 1, 4, 40, 100).Snapshot

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/policy/pack"
 )
 
@@ -118,7 +119,7 @@ func (r *run) slowdown(l *glet, model string, batch uint32) float64 {
 				batch = other.cycle.Batches[i]
 			}
 			if load, ok := r.load(j.Model, l.gpu.host.Type, other.size, batch); ok {
-				worst = math.Max(worst, pack.Slowdown(r.f.Interference(l.gpu.host.Type), self, load))
+				worst = math.Max(worst, r.f.Interference(l.gpu.host.Type).Slowdown(self, load))
 			}
 		}
 	}
@@ -126,10 +127,10 @@ func (r *run) slowdown(l *glet, model string, batch uint32) float64 {
 }
 
 // load is what a batch takes of L2 and bandwidth on a share: what it takes alone on the whole GPU, times the share.
-func (r *run) load(model, gpuType string, size, batch uint32) (pack.Load, bool) {
-	whole, ok := pack.LoadOf(r.f.UsableProfile(model, gpuType), batch, 100)
+func (r *run) load(model, gpuType string, size, batch uint32) (policy.Load, bool) {
+	whole, ok := r.f.UsableProfile(model, gpuType).Load(batch, 100)
 	part := float64(size) / 100
-	return pack.Load{L2: whole.L2 * part, Bandwidth: whole.Bandwidth * part}, ok
+	return policy.Load{L2: whole.L2 * part, Bandwidth: whole.Bandwidth * part}, ok
 }
 
 // othersHold reports whether what runs on the other glets of the GPU still meets its SLO beside the new one.

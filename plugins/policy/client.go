@@ -83,7 +83,7 @@ func (c *Client) Plan(ctx context.Context, s *Snapshot, h Host) (*Plan, error) {
 					ErrGarbled, len(plans), MaxEvaluatePlans, left, s.GetEvaluations())
 			}
 			left -= uint32(len(plans))
-			outcomes, err := h.Evaluate(ctx, plans...)
+			outcomes, err := h.EvaluateDraw(ctx, what.Evaluate.GetDraw(), plans...)
 			if err != nil {
 				return nil, err
 			}

@@ -40,6 +40,11 @@ type Host interface {
 	// [ErrEvaluationsSpent] where the plans are more than the snapshot allows, and
 	// with the error of ctx.
 	Evaluate(ctx context.Context, plans ...*Plan) ([]*Outcome, error)
+	// EvaluateDraw is Evaluate under other arrivals like those of the snapshot's
+	// traffic, as many seconds of them: a policy that chose a plan by some arrivals
+	// learns here what it is worth under others. Equal draws are equal arrivals;
+	// draw 0 is Evaluate. Each plan counts one of Snapshot.evaluations here too.
+	EvaluateDraw(ctx context.Context, draw uint32, plans ...*Plan) ([]*Outcome, error)
 }
 
 // MaxEvaluatePlans bounds the plans of one question.
@@ -73,6 +78,11 @@ type NoEvaluation struct{}
 
 // Evaluate implements [Host]: it fails with [ErrNoEvaluation].
 func (NoEvaluation) Evaluate(context.Context, ...*Plan) ([]*Outcome, error) {
+	return nil, ErrNoEvaluation
+}
+
+// EvaluateDraw implements [Host]: it fails with [ErrNoEvaluation].
+func (NoEvaluation) EvaluateDraw(context.Context, uint32, ...*Plan) ([]*Outcome, error) {
 	return nil, ErrNoEvaluation
 }
 

@@ -534,8 +534,14 @@ func (*PolicyMessage_Plan) isPolicyMessage_Message() {}
 // Snapshot.traffic names. At most 64 plans a request; each plan counts one of
 // Snapshot.evaluations.
 type EvaluateRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Plans         []*Plan                `protobuf:"bytes,1,rep,name=plans,proto3" json:"plans,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Plans []*Plan                `protobuf:"bytes,1,rep,name=plans,proto3" json:"plans,omitempty"`
+	// 0: that traffic. Above 0: other arrivals like them, as long; equal numbers
+	// are equal arrivals. Generated traffic is drawn anew with another seed,
+	// recorded traffic is put together from pieces of itself, for each name apart.
+	// A plan that was chosen by some arrivals does worse under others; these say
+	// by how much.
+	Draw          uint32 `protobuf:"varint,2,opt,name=draw,proto3" json:"draw,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -575,6 +581,13 @@ func (x *EvaluateRequest) GetPlans() []*Plan {
 		return x.Plans
 	}
 	return nil
+}
+
+func (x *EvaluateRequest) GetDraw() uint32 {
+	if x != nil {
+		return x.Draw
+	}
+	return 0
 }
 
 // Outcomes are in the order of the plans that were asked about.
@@ -1444,7 +1457,8 @@ func (x *ModelHistory) GetRates() []float64 {
 }
 
 // InstanceObservation is what the request path and the driver saw of one
-// instance in the window of DispatchStatistics.
+// instance in the window of DispatchStatistics. Requests that passed through
+// beside others are in none of its numbers: they say nothing of l(b).
 type InstanceObservation struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Partition string                 `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
@@ -4550,9 +4564,10 @@ const file_policy_proto_rawDesc = "" +
 	"\rPolicyMessage\x12>\n" +
 	"\bevaluate\x18\x01 \x01(\v2 .conch.policy.v2.EvaluateRequestH\x00R\bevaluate\x12+\n" +
 	"\x04plan\x18\x02 \x01(\v2\x15.conch.policy.v2.PlanH\x00R\x04planB\t\n" +
-	"\amessage\">\n" +
+	"\amessage\"R\n" +
 	"\x0fEvaluateRequest\x12+\n" +
-	"\x05plans\x18\x01 \x03(\v2\x15.conch.policy.v2.PlanR\x05plans\"@\n" +
+	"\x05plans\x18\x01 \x03(\v2\x15.conch.policy.v2.PlanR\x05plans\x12\x12\n" +
+	"\x04draw\x18\x02 \x01(\rR\x04draw\"@\n" +
 	"\bOutcomes\x124\n" +
 	"\boutcomes\x18\x01 \x03(\v2\x18.conch.policy.v2.OutcomeR\boutcomes\"\x90\x02\n" +
 	"\aOutcome\x12\x1e\n" +

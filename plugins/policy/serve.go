@@ -142,6 +142,11 @@ type remoteHost struct {
 
 // Evaluate implements [Host].
 func (h *remoteHost) Evaluate(ctx context.Context, plans ...*Plan) ([]*Outcome, error) {
+	return h.EvaluateDraw(ctx, 0, plans...)
+}
+
+// EvaluateDraw implements [Host].
+func (h *remoteHost) EvaluateDraw(ctx context.Context, draw uint32, plans ...*Plan) ([]*Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -152,7 +157,7 @@ func (h *remoteHost) Evaluate(ctx context.Context, plans ...*Plan) ([]*Outcome, 
 		return nil, err
 	}
 	h.left = left
-	if err := h.stream.Send(&PolicyMessage{Message: &PolicyMessage_Evaluate{Evaluate: &EvaluateRequest{Plans: plans}}}); err != nil {
+	if err := h.stream.Send(&PolicyMessage{Message: &PolicyMessage_Evaluate{Evaluate: &EvaluateRequest{Plans: plans, Draw: draw}}}); err != nil {
 		return nil, err
 	}
 	answer, err := h.stream.Recv()

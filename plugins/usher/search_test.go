@@ -4,7 +4,6 @@
 package usher
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 	"testing"
@@ -64,7 +63,7 @@ func TestGroups(t *testing.T) {
 	r.set.group = 2
 	var models []*model
 	for i, surplus := range []float64{.5, .3, -.3, -.5} {
-		models = append(models, &model{name: fmt.Sprint(i), compute: .6 + surplus, memory: .6, options: []option{{demand: 1}}})
+		models = append(models, &model{name: strconv.Itoa(i), compute: .6 + surplus, memory: .6, options: []option{{demand: 1}}})
 	}
 	groups := r.groups(models)
 	require.Equal(t, []string{"0", "3"}, []string{groups[0][0].name, groups[0][1].name})
@@ -80,7 +79,7 @@ func TestPrunedIsAsGoodAsExhaustive(t *testing.T) {
 		each := rapid.IntRange(1, 4).Draw(t, "GPUs of a kind")
 		var models []*model
 		for i := range rapid.IntRange(1, 3).Draw(t, "models") {
-			m := &model{name: fmt.Sprint(i), workload: rapid.Float64Range(10, 300).Draw(t, "workload")}
+			m := &model{name: strconv.Itoa(i), workload: rapid.Float64Range(10, 300).Draw(t, "workload")}
 			for range rapid.IntRange(1, 5).Draw(t, "options") {
 				o := option{replicas: rapid.IntRange(1, 4).Draw(t, "replicas"), demand: math.Inf(1)}
 				most := 0.0

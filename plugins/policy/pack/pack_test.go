@@ -96,13 +96,6 @@ func TestPartitionsKeepTheirNames(t *testing.T) {
 	require.Equal(t, []string{"right", "left", "gpu1.0", "n.cpu.0"}, ids, "same share and most models in common; gpu1 is another process")
 }
 
-func TestSlowdown(t *testing.T) {
-	m := &policy.Interference{L2Self: .1129, L2Other: .7160, BandwidthSelf: .3549, BandwidthOther: .0882, Constant: .8954}
-	require.InDelta(t, 1.2, pack.Slowdown(m, pack.Load{L2: .1, Bandwidth: .2}, pack.Load{L2: .3, Bandwidth: .05}), .01)
-	require.Equal(t, 1.0, pack.Slowdown(m, pack.Load{}, pack.Load{}), "nobody is sped up by company")
-	require.Equal(t, 1.0, pack.Slowdown(nil, pack.Load{L2: 1}, pack.Load{L2: 1}))
-}
-
 func TestDerivedModels(t *testing.T) {
 	r := &policy.Recipe{Name: "g", Kind: policy.RecipeKind_RECIPE_KIND_MERGE, Mode: policy.MergeMode_MERGE_MODE_BACKBONE, Members: []string{"a", "b"}}
 	s := &policy.Snapshot{

@@ -69,9 +69,7 @@ func (b Builder) Shaped(name string, alpha, beta, slo, rate float64, knee uint32
 
 // Interfering adds gpulet's published coefficients (its artifact's, for the 2080 Ti).
 func (b Builder) Interfering() Builder {
-	b.Interference = append(b.Interference, &policy.Interference{
-		GpuType: "X", L2Self: .1129, L2Other: .7160, BandwidthSelf: .3549, BandwidthOther: .0882, Constant: .8954,
-	})
+	b.Interference = append(b.Interference, policy.GpuletInterference("X"))
 	return b
 }
 

@@ -1,0 +1,187 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conch
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/pack"
+)
+
+// holds is what counts under min-cost before cost does, by the arrivals that plans are chosen by; certain is by others.
+func (s *search) holds(o *policy.Outcome) bool { return o != nil && o.GetBadRate() <= s.bad }
+
+// probe is how many beginnings are evaluated for a number of GPUs, the most promising first, and how many of them at once.
+const probe, together = 12, 4
+
+// fewer looks for the fewest GPUs, those that carry most for their cost first, on which some plan holds the load: by halves among the beginnings on
+// so many GPUs, and then by local search on one GPU less, as long as that succeeds. Only plans count that surely hold the load. Best holds it on all, and is
+// the answer where no other does.
+func (s *search) fewer(ctx context.Context, others []policy.Policy, all []*candidate, best *candidate) (*candidate, error) {
+	order := s.w.worth()
+	rank := make(map[string]float64)
+	note := func(c *candidate) {
+		if c.outcome != nil {
+			rank[c.from] = c.outcome.GetBadRate()
+		}
+	}
+	for _, c := range all {
+		note(c)
+	}
+	low, high := 0, len(order)
+	var begin *candidate // the best that does not hold on low GPUs
+	var on *world
+	for high-low > 1 && s.left > 0 {
+		n := (low + high) / 2
+		small := s.w.only(order[:n])
+		tried := small.beginnings(ctx, others)
+		slices.SortStableFunc(tried, func(a, b *candidate) int { return cmp.Compare(ranked(rank, a), ranked(rank, b)) })
+		tried = tried[:min(len(tried), probe)]
+		var top *candidate
+		for i := 0; i < len(tried) && (top == nil || !s.holds(top.outcome)); i += together {
+			some := tried[i:min(i+together, len(tried))]
+			if err := s.evaluate(ctx, some); err != nil {
+				return nil, err
+			}
+			for _, c := range some {
+				note(c)
+				if c.outcome != nil && (top == nil || c.outcome.GetBadRate() < top.outcome.GetBadRate()) {
+					top = c
+				}
+			}
+		}
+		sure := false
+		if top != nil && s.holds(top.outcome) {
+			var err error
+			if sure, err = s.certain(ctx, top); err != nil {
+				return nil, err
+			}
+		}
+		if sure {
+			high = n
+			if !best.sure || s.better(top.outcome, best.outcome) {
+				best = top
+			}
+		} else {
+			low, begin, on = n, top, small
+		}
+	}
+	for low > 0 && begin != nil && s.left > 0 {
+		found, err := s.onFew(ctx, on, begin)
+		if err != nil {
+			return nil, err
+		}
+		if found == nil {
+			break
+		}
+		if !best.sure || s.better(found.outcome, best.outcome) {
+			best = found
+		}
+		// One GPU less: what it had goes where there is room.
+		low--
+		on = s.w.only(order[:low])
+		begin = &candidate{plan: on.build(on.read(found.plan)), from: found.from}
+		if err := s.evaluate(ctx, []*candidate{begin}); err != nil {
+			return nil, err
+		}
+		if begin.outcome == nil {
+			break
+		}
+	}
+	return best, nil
+}
+
+// onFew is local search on some of the GPUs until a plan surely holds the load; nil where none is found. A plan that does so only by the arrivals that it was
+// chosen by is searched on, until half as many are bad.
+func (s *search) onFew(ctx context.Context, on *world, at *candidate) (*candidate, error) {
+	sub := &search{w: on, set: s.set, host: s.host, left: s.left, drawn: s.drawn, bad: s.bad, enough: true}
+	defer func() {
+		s.left, s.drawn, s.evaluated, s.steps = sub.left, sub.drawn, s.evaluated+sub.evaluated, s.steps+sub.steps
+	}()
+	for sub.left > 0 {
+		found, err := sub.improve(ctx, at)
+		if err != nil || !sub.holds(found.outcome) {
+			return nil, err
+		}
+		if ok, err := sub.certain(ctx, found); ok || err != nil {
+			return found, err
+		}
+		if found.outcome.GetBadRate() == 0 {
+			return nil, nil //nolint:nilnil // there is none
+		}
+		at, sub.bad = found, found.outcome.GetBadRate()/2
+	}
+	return nil, nil //nolint:nilnil // there is none
+}
+
+// ranked is the bad rate of the last plan from the same beginning.
+func ranked(rank map[string]float64, c *candidate) float64 {
+	if bad, ok := rank[c.from]; ok {
+		return bad
+	}
+	return 1
+}
+
+// worth has the GPUs that may be used: those with pinned models, then those on whose type the whole load costs least, in GPU order.
+func (w *world) worth() []string {
+	type gpu struct {
+		id     string
+		pinned bool
+		cost   float64
+	}
+	costs := make(map[string]float64)
+	for _, g := range w.x.GPUs() {
+		if _, known := costs[g.GetType()]; known {
+			continue
+		}
+		load := 0.0
+		for _, m := range w.s.GetModels() {
+			if m.GetRate() <= 0 {
+				continue
+			}
+			if _, one, ok := w.on(m, g.GetType()); ok {
+				load += one
+			} else {
+				load = math.Inf(1)
+			}
+		}
+		costs[g.GetType()] = load * cmp.Or(g.GetCostPerHour(), 1)
+	}
+	var all []gpu
+	for _, h := range w.empty.Hosts {
+		if !h.OnCPU() {
+			all = append(all, gpu{h.GPU, len(h.Parts) > 0, costs[h.Type]})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b gpu) int {
+		if a.pinned != b.pinned {
+			return map[bool]int{true: -1, false: 1}[a.pinned]
+		}
+		return cmp.Compare(a.cost, b.cost)
+	})
+	ids := make([]string, len(all))
+	for i, g := range all {
+		ids[i] = g.id
+	}
+	return ids
+}
+
+// only is the world with these GPUs alone; the others cannot be used.
+func (w *world) only(gpus []string) *world {
+	s := proto.CloneOf(w.s)
+	for _, n := range s.GetNodes() {
+		for _, g := range n.GetGpus() {
+			if !slices.Contains(gpus, g.GetId()) {
+				g.Unavailable, g.UnavailableReason = true, "not needed"
+			}
+		}
+	}
+	return &world{s: s, x: policy.NewIndex(s), empty: pack.New(s), smaller: true}
+}

@@ -1,0 +1,90 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conch_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/pack/packtest"
+)
+
+// bursting is a host by whose traffic so many of a hundred requests are bad under every plan, and under other arrivals four tenths more on fewer than four GPUs.
+type bursting struct {
+	bad   float64
+	asked uint32
+	draws map[uint32]int
+}
+
+// Evaluate implements policy.Host.
+func (b *bursting) Evaluate(ctx context.Context, plans ...*policy.Plan) ([]*policy.Outcome, error) {
+	return b.EvaluateDraw(ctx, 0, plans...)
+}
+
+// EvaluateDraw implements policy.Host.
+func (b *bursting) EvaluateDraw(_ context.Context, draw uint32, plans ...*policy.Plan) ([]*policy.Outcome, error) {
+	all := make([]*policy.Outcome, len(plans))
+	for i, p := range plans {
+		n, bad := gpus(p), b.bad
+		if draw > 0 && n < 4 {
+			bad += .4
+		}
+		all[i] = &policy.Outcome{Goodput: 100 * (1 - bad), BadRate: bad, Gpus: uint32(n)} //nolint:gosec // few
+	}
+	b.asked += uint32(len(plans)) //nolint:gosec // few
+	if draw > 0 {
+		b.draws[draw] += len(plans)
+	}
+	return all, nil
+}
+
+func gpus(p *policy.Plan) int {
+	all := make(map[string]bool)
+	for _, part := range p.GetPartitions() {
+		all[part.GPU()] = true
+	}
+	return len(all)
+}
+
+// By the traffic all plans are alike, and the one on the fewest GPUs is taken. Where rates change from minute to minute, and others than the traffic's arrivals fare badly there, it is
+// not. The budget is kept.
+func TestOtherArrivalsChooseOnFixedGPUs(t *testing.T) {
+	world := func() *policy.Snapshot {
+		b := packtest.World(4).Line("a", 1, 4, 100, 50).Line("b", 1, 4, 100, 50)
+		b.Evaluations = 64
+		return b.Snapshot
+	}
+	plan := func(s *policy.Snapshot, h *bursting) *policy.Plan {
+		h.draws = make(map[uint32]int)
+		p, err := made().Plan(t.Context(), s, h)
+		require.NoError(t, err)
+		require.LessOrEqual(t, h.asked, s.GetEvaluations())
+		return p
+	}
+	require.Less(t, gpus(plan(world(), &bursting{})), 4, "nothing says that the traffic changes: fewer GPUs serve as much")
+
+	s := world()
+	s.History = []*policy.ModelHistory{{Model: "a", Rates: []float64{50, 100}}}
+	changing := &bursting{}
+	p := plan(s, changing)
+	require.Equal(t, 4, gpus(p))
+	require.Greater(t, len(changing.draws), 4)
+	require.True(t, proto.Equal(p, plan(s, &bursting{})), "the same twice")
+
+	losing := &bursting{bad: .02}
+	require.Less(t, gpus(plan(s, losing)), 4)
+	require.Empty(t, losing.draws, "local search needs the evaluations")
+
+	// The plan in force is judged by other arrivals, too: what serves as much by the traffic gives way.
+	s.Parameters = map[string]string{"finalists": "0"}
+	s.Current = plan(s, &bursting{})
+	s.Parameters = nil
+	s.Revision++
+	require.Less(t, gpus(s.GetCurrent()), 4)
+	require.Equal(t, 4, gpus(plan(s, &bursting{})))
+}
