@@ -126,6 +126,7 @@ func Do(q Request) (*Estimate, error) {
 	e := &Estimate{Profile: grid.Profile{Model: q.Model, GPUType: q.Device.Sheet.Name, Source: grid.Estimated}, Graph: true, Parameters: q.Graph.Weights, Basis: q.Device.Factors.Source}
 	warned := map[string]bool{}
 	var curves [][]float64
+	var held holding
 	for n, batch := range g.Batches {
 		inputs, err := q.Inputs(batch)
 		if err != nil {
@@ -158,12 +159,9 @@ func Do(q Request) (*Estimate, error) {
 			}
 		}
 		use := q.Device.Uses.of(useFeatures(launches, times, whole, &q.Device.Sheet))
-		m := Memory{Parameters: float64(q.Graph.Parameters), Activations: activations(r, feeds(q.Graph, inputs)), Context: q.Device.Sheet.Context}
+		m := held.execute(r, q.Graph, feeds(q.Graph, inputs), &q.Device)
 		if q.Device.Sheet.Architecture != kernel.CPU { // what a processor's kernels use besides is part of what its process holds anyway
 			m.Workspace = workspace(launches)
-		}
-		if q.Device.Runtime.Arena {
-			m.Arena = arena(m.Activations+m.Workspace) - m.Activations - m.Workspace
 		}
 		e.Memory = m
 		input := 0.0

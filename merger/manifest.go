@@ -133,6 +133,10 @@ func Read(dir string) (*Manifest, error) {
 	return m, nil
 }
 
+// ErrDiffers is wrapped by errors of Verify that say of the merge itself that it is not what its members are, or that nothing shows that it is:
+// another try ends the same.
+var ErrDiffers = errors.New("the merge cannot stand for its members")
+
 // Load is Read for serving: the error wraps ErrUnverified unless the merge was verified and its files are those that were.
 func Load(dir string) (*Manifest, error) {
 	m, err := Read(dir)

@@ -132,7 +132,7 @@ func (v *verifying) all(ctx context.Context, dir string, directories map[string]
 	for _, member := range v.m.Members {
 		for _, out := range member.Outputs {
 			if !v.varied[member.Name+"\x00"+out.Name] {
-				return v.worst, fmt.Errorf("%s: output %q was the same for all rows: nothing shows that rows stay apart", member.Name, out.Name)
+				return v.worst, fmt.Errorf("%w: %s: output %q was the same for all rows: nothing shows that rows stay apart", ErrDiffers, member.Name, out.Name)
 			}
 		}
 	}
@@ -295,14 +295,14 @@ func (v *verifying) compare(c testCase, side int, want, got []onnx.Array, when s
 	for _, w := range want {
 		g := find(got, w.Name)
 		if g.Type != w.Type || !slices.Equal(g.Dims, w.Dims) {
-			return fmt.Errorf("%s %s: output %q is %s %v, its own is %s %v", m.Name, when, w.Name, g.Type, g.Dims, w.Type, w.Dims)
+			return fmt.Errorf("%w: %s %s: output %q is %s %v, its own is %s %v", ErrDiffers, m.Name, when, w.Name, g.Type, g.Dims, w.Type, w.Dims)
 		}
 		d, err := difference(w, g)
 		if err != nil {
 			return fmt.Errorf("%s: output %q: %w", m.Name, w.Name, err)
 		}
 		if v.worst = max(v.worst, d); !(d <= v.o.Bound) {
-			return fmt.Errorf("%s %s, %v rows: output %q differs by %.3g of its largest element, %.3g is allowed", m.Name, when, c.rows, w.Name, d, v.o.Bound)
+			return fmt.Errorf("%w: %s %s, %v rows: output %q differs by %.3g of its largest element, %.3g is allowed", ErrDiffers, m.Name, when, c.rows, w.Name, d, v.o.Bound)
 		}
 		if differ(w, v.o.Bound) {
 			v.varied[m.Name+"\x00"+w.Name] = true

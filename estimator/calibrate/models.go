@@ -122,7 +122,8 @@ func Micros() []Model {
 	return all
 }
 
-// Whole are small whole models to judge a calibration by, which no fit sees: residual, depthwise-separable, inception-like, an encoder.
+// Whole are small whole models to judge a calibration by, which no fit sees: residual, depthwise-separable, inception-like, an encoder; densely connected,
+// without branches, and a mixer of rows and columns, which the rules of estimated memory were not held against while they were written.
 func Whole() []Model {
 	batches := []int{1, 2, 4, 8, 16}
 	image := []int64{3, 96, 96}
@@ -189,6 +190,45 @@ func Whole() []Model {
 		}
 		return x
 	}
+	dense := func(b *builder) string {
+		x := b.relu(b.conv(Input, 3, 32, 3, 2, 1))
+		in := int64(32)
+		for block := range 3 {
+			for range 4 {
+				y := b.relu(b.conv(b.relu(b.conv(x, in, 64, 1, 1, 1)), 64, 16, 3, 1, 1))
+				x = b.add("Concat", []string{x, y}, integer("axis", 1))
+				in += 16
+			}
+			if block < 2 {
+				x = b.add("AveragePool", []string{b.conv(x, in, in/2, 1, 1, 1)}, integers("kernel_shape", 2, 2), integers("strides", 2, 2))
+				in /= 2
+			}
+		}
+		return head(b, x, in)
+	}
+	plain := func(b *builder) string {
+		x, in := Input, int64(3)
+		for _, w := range []int64{64, 128, 256, 512} {
+			x = b.relu(b.conv(b.relu(b.conv(x, in, w, 3, 1, 1)), w, w, 3, 1, 1))
+			x = b.add("MaxPool", []string{x}, integers("kernel_shape", 2, 2), integers("strides", 2, 2))
+			in = w
+		}
+		return head(b, x, in)
+	}
+	mixer := func(b *builder) string {
+		const rows, width = 64, 256
+		x := Input
+		norm := func(x string) string {
+			return b.add("LayerNormalization", []string{x, b.weight(width), b.weight(width)}, integer("axis", -1))
+		}
+		for range 5 {
+			turned := b.add("Transpose", []string{norm(x)}, integers("perm", 0, 2, 1))
+			mixed := b.linear(b.add("Sigmoid", []string{b.linear(turned, rows, 2*rows)}), 2*rows, rows)
+			x = b.add("Add", []string{x, b.add("Transpose", []string{mixed}, integers("perm", 0, 2, 1))})
+			x = b.add("Add", []string{x, b.linear(b.add("Tanh", []string{b.linear(norm(x), width, 3*width)}), 3*width, width)})
+		}
+		return x
+	}
 	model := func(name string, in, out []int64, body func(b *builder) string) Model {
 		return Model{Name: name, Inputs: in, Outputs: out, Batches: batches, Build: func() ([]byte, error) {
 			b := newBuilder(name, in...)
@@ -197,6 +237,7 @@ func Whole() []Model {
 	}
 	return []Model{
 		model("residual", image, classes, resnet), model("depthwise", image, classes, mobilenet), model("inception", image, classes, inception),
-		model("encoder", []int64{48, 192}, []int64{48, 192}, encoder),
+		model("encoder", []int64{48, 192}, []int64{48, 192}, encoder), model("dense", image, classes, dense), model("plain", image, classes, plain),
+		model("mixer", []int64{64, 256}, []int64{64, 256}, mixer),
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"strings"
 
 	"gonum.org/v1/gonum/mat"
+
+	"github.com/conch-serving/conch/plugins/policy"
 )
 
 // Pair is one measurement: a model beside another on one GPU.
@@ -44,7 +46,8 @@ var ErrData = errors.New("interference pairs")
 
 // Predict is the slowdown of a pair, never below 1.
 func (f Fit) Predict(p Pair) float64 {
-	return max(1, f.L2Self*p.L2Self+f.L2Other*p.L2Other+f.BandwidthSelf*p.BandwidthSelf+f.BandwidthOther*p.BandwidthOther+f.Constant)
+	m := policy.Interference{L2Self: f.L2Self, L2Other: f.L2Other, BandwidthSelf: f.BandwidthSelf, BandwidthOther: f.BandwidthOther, Constant: f.Constant}
+	return m.Slowdown(policy.Load{L2: p.L2Self, Bandwidth: p.BandwidthSelf}, policy.Load{L2: p.L2Other, Bandwidth: p.BandwidthOther})
 }
 
 // Of fits by least squares to seven pairs in ten and judges the fit by the other three, as the paper does; which is which follows from their

@@ -4,6 +4,7 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -40,7 +41,7 @@ func ReadAll(fsys fs.FS) ([]Measurement, error) {
 		all = append(all, some...)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("kernel: no GPU/kernels.csv there")
+		return nil, errors.New("kernel: no GPU/kernels.csv there")
 	}
 	return all, nil
 }

@@ -111,6 +111,9 @@ func fuse(r *shape.Result, rt Runtime) *fusion {
 	return f
 }
 
+// Fused says for every step of an inferred graph in which step's kernel it runs: itself where it has its own, -1 where it has none.
+func Fused(r *shape.Result, rt Runtime) []int { return fuse(r, rt).into }
+
 // own says that a step still has a kernel of its own.
 func (f *fusion) own(i int) bool { return i >= 0 && f.into[i] == i }
 

@@ -4,6 +4,7 @@
 package regress
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -152,7 +153,7 @@ func (s *Stack) Predict(row []float64) float64 {
 func (s *Stack) Check() error {
 	d := len(s.Names)
 	if s.Lasso == nil || s.Ridge == nil || s.Boost == nil {
-		return fmt.Errorf("regress: a stack needs lasso, ridge and boost")
+		return errors.New("regress: a stack needs lasso, ridge and boost")
 	}
 	if len(s.Lasso.Coefficients) != d || len(s.Lasso.Mean) != d || len(s.Lasso.Scale) != d || len(s.Ridge.Mean) != d || len(s.Ridge.Scale) != d ||
 		len(s.Ridge.Weights) != len(s.Ridge.Centres) {

@@ -144,6 +144,13 @@ func (m *Model) scalar(v int64) string {
 	return name
 }
 
+// Pass computes OUTPUT = INPUT over rows of so many floats.
+func Pass(elements int64) *Model {
+	m := start("pass", Weights{})
+	m.output("OUTPUT", m.add("Mul", []string{m.input("INPUT", onnx.Float, elements), m.constant("one", 1, elements)}), elements)
+	return m
+}
+
 // FineTune computes OUTPUT = 2*INPUT + 1 over rows of so many floats, exactly for small numbers with few binary digits, as a fine-tune does:
 // by a backbone that all of them have in common, and a head of each one's own weights. It is a graph for emulated models, whose answers can
 // be checked whichever of them gave it.

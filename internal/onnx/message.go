@@ -4,6 +4,7 @@
 package onnx
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,7 +14,7 @@ import (
 
 func (w *writer) model(m *Model) (*onnxpb.ModelProto, error) {
 	if m.Training {
-		return nil, fmt.Errorf("training information cannot be written")
+		return nil, errors.New("training information cannot be written")
 	}
 	out := &onnxpb.ModelProto{
 		IrVersion: m.IR, ProducerName: m.Producer, ProducerVersion: m.ProducerVersion, Domain: m.Domain, ModelVersion: m.Version,

@@ -7,7 +7,7 @@ import _ "embed"
 
 // Emulate is the model.py of an emulated model: it takes beta + alpha*rows under its partition's lock and answers OUTPUT = 2*INPUT + 1.
 // Its config.pbtxt carries the conch_emulate_* parameters, its environment CONCH_PARTITION, CONCH_GPU, CONCH_SHARE,
-// CONCH_EMULATION_DIR and CONCH_EMULATION_STRETCH. internal/minitriton emulates by the same rules.
+// CONCH_EMULATION_DIR and CONCH_EMULATION_STRETCH. internal/minitriton emulates by the same rules: internal/zoo/executions holds both to one table.
 //
 //go:embed emulate/model.py
 var Emulate []byte

@@ -68,6 +68,7 @@ type Conch struct {
 	bin    string
 	child  *child
 	ports  *ports
+	also   string // a directory that goes with it; empty: none
 }
 
 // StartConch starts conch and returns once it is ready and serves the models. Close it.
@@ -264,6 +265,9 @@ func (c *Conch) Close() error {
 	}
 	if c.ports != nil {
 		c.ports.release()
+	}
+	if c.also != "" {
+		err = errors.Join(err, os.RemoveAll(c.also))
 	}
 	return errors.Join(err, os.RemoveAll(c.dir))
 }

@@ -4,6 +4,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,15 @@ type Contest struct {
 	// confirmed if at most Limit of the requests of every model are bad; a search, whose trials are too short for that, looks at all models
 	// together.
 	Confirm time.Duration
-	Seed    uint64
+	// Together confirms a rate if at most Limit of all requests are bad, whichever model they were for: where what is compared differs in how
+	// many models it has.
+	Together bool
+	// Learn is for how long each setup that was started is offered a part of the rate that its search begins at, before the first trial, and
+	// nothing counts: so that it is not judged by what it learnt of a machine on which servers were being started. 0 means not at all.
+	Learn time.Duration
+	// Step is the factor between the first rates of a search, 1.25 if 0; Resolution ends it, .04 if 0.
+	Step, Resolution float64
+	Seed             uint64
 	// Progress is called with a line for everything that happens.
 	Progress func(line string)
 
@@ -92,11 +101,14 @@ func (c *Contest) TrialOf(ctx context.Context, setup Setup, s System, rate float
 // more than the best so far to be searched too, so that the most promising belongs first.
 func (c *Contest) Highest(ctx context.Context, setups []Setup, start float64) (best Standing, err error) {
 	for _, setup := range setups {
-		search := loadgen.Search{Start: start, Step: 1.25, Resolution: 0.04}
+		search := c.search(start)
 		if best.Trial != nil {
 			search.Start, search.Step, search.Least = 1.04*best.Rate, 1.1, best.Rate
 		}
 		err := c.with(ctx, setup, func(s System) error {
+			if err := c.learn(ctx, s, search.Start); err != nil {
+				return err
+			}
 			found, err := c.highest(ctx, title(setup), s, search)
 			if err == nil && found != nil && (best.Trial == nil || found.Rate > best.Rate) {
 				best = Standing{Setup: setup, Trial: found}
@@ -115,11 +127,29 @@ func (c *Contest) Highest(ctx context.Context, setups []Setup, start float64) (b
 
 // HighestOf searches the highest rate that a setup holds which was started as s.
 func (c *Contest) HighestOf(ctx context.Context, setup Setup, s System, start float64) (Standing, error) {
-	found, err := c.highest(ctx, title(setup), s, loadgen.Search{Start: start, Step: 1.25, Resolution: 0.04})
+	found, err := c.highest(ctx, title(setup), s, c.search(start))
 	if err == nil && found == nil {
 		err = fmt.Errorf("rig: %s does not hold even %.0f req/s", title(setup), start/100)
 	}
 	return Standing{Setup: setup, Trial: found}, err
+}
+
+// learnAt is the part of a search's first rate that is offered to learn from: enough for batches of all sizes.
+const learnAt = .7
+
+// learn offers a load that does not count.
+func (c *Contest) learn(ctx context.Context, s System, rate float64) error {
+	if c.Learn == 0 {
+		return nil
+	}
+	load := c.load(learnAt * rate)
+	load.Warmup, load.Measure, load.Seed = 0, c.Learn, c.Seed+2_000_003
+	_, err := Measure(ctx, s, load)
+	return err
+}
+
+func (c *Contest) search(start float64) loadgen.Search {
+	return loadgen.Search{Start: start, Step: cmp.Or(c.Step, 1.25), Resolution: cmp.Or(c.Resolution, 0.04)}
 }
 
 func title(s Setup) string { return fmt.Sprintf("%s, %v", s.System(), s) }
@@ -143,11 +173,19 @@ func (c *Contest) highest(ctx context.Context, name string, s System, search loa
 	if c.Confirm == 0 {
 		return trials[rate], nil
 	}
-	return confirm(rate, search.Start/100, func(rate float64) (*Trial, error) {
+	return confirm(rate, search.Start/100, c.bad, func(rate float64) (*Trial, error) {
 		load := c.load(rate)
 		load.Seed, load.Measure, load.AbortAbove = c.Seed+1_000_003, c.Confirm, Limit
 		return c.trial(ctx, name+", confirming", s, load)
 	})
+}
+
+// bad is the fraction of bad requests by which a rate is confirmed.
+func (c *Contest) bad(t *Trial) float64 {
+	if c.Together {
+		return t.Bad()
+	}
+	return t.WorstBad()
 }
 
 // confirmStep is between the rates of two confirming trials.
@@ -155,17 +193,17 @@ const confirmStep = 1.03
 
 // confirm tries the rate that a search found, and goes down until one holds or, if the first holds, up until one does not: a search may have
 // settled too low as well as too high. It returns the highest that held.
-func confirm(rate, least float64, try func(rate float64) (*Trial, error)) (*Trial, error) {
+func confirm(rate, least float64, bad func(*Trial) float64, try func(rate float64) (*Trial, error)) (*Trial, error) {
 	var held *Trial
 	for step := 1.0; ; rate *= step {
 		if rate < least {
-			return nil, errors.New("rig: no rate was confirmed: at every rate more than 1% of a model's requests were bad")
+			return nil, errors.New("rig: no rate was confirmed: at every rate more than 1% of the requests, or of a model's, were bad")
 		}
 		trial, err := try(rate)
 		if err != nil {
 			return nil, err
 		}
-		switch holds := !trial.Aborted && trial.WorstBad() <= Limit; {
+		switch holds := !trial.Aborted && bad(trial) <= Limit; {
 		case holds && step < 1:
 			return trial, nil
 		case holds:

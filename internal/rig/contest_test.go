@@ -16,23 +16,28 @@ import (
 // TestConfirmingJudgesEveryModel: a rate is confirmed by the model that fares worst, a little above or below what the search found.
 func TestConfirmingJudgesEveryModel(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		holds float64 // rates above it make one model of two 3% bad
-		want  float64
-		tried int
+		name     string
+		together bool
+		holds    float64 // rates above it make one model of two 3% bad
+		want     float64
+		tried    int
 	}{
-		{"the search was right", 101, 100, 2},
-		{"the search was too low", 104, 103, 3},
-		{"the search was too high", 96, 94.26, 3},
-		{"no rate at all", 0, 0, 156},
+		{"the search was right", false, 101, 100, 2},
+		{"the search was too low", false, 104, 103, 3},
+		{"the search was too high", false, 96, 94.26, 3},
+		{"no rate at all", false, 0, 0, 156},
+		{"all requests are judged together", true, 101, 109.27, 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tried := 0
-			trial, err := confirm(100, 1, func(rate float64) (*Trial, error) {
+			trial, err := confirm(100, 1, (&Contest{Together: c.together}).bad, func(rate float64) (*Trial, error) {
 				tried++
 				r := &loadgen.Result{Rate: rate, Measured: time.Second, Models: []loadgen.ModelResult{{Sent: 1000, Good: 1000}, {Sent: 100, Good: 100}}}
 				if rate > c.holds {
 					r.Models[1].Good = 97 // .3% of all requests
+				}
+				if rate > 110 {
+					r.Models[0].Good = 900
 				}
 				return &Trial{Result: r}, nil
 			})

@@ -18,6 +18,8 @@ import (
 // Models is a set of emulated models to serve.
 type Models struct {
 	list []zoo.Model
+	// parts are models that those of the list call, as the steps of ensembles; no client asks for them.
+	parts []zoo.Model
 }
 
 // Zoo is the published models of these names on this GPU type, with all times and SLOs multiplied by stretch.
@@ -31,6 +33,14 @@ func Zoo(gpuType string, stretch float64, maxBatch int, names ...string) (Models
 		m.list = append(m.list, zoo.Model{Name: name, Profile: p.Stretched(stretch), MaxBatchSize: maxBatch, ModelPy: pymodels.Emulate})
 	}
 	return m, nil
+}
+
+// Emulated is these models, with times and SLOs as they are.
+func Emulated(models ...zoo.Model) Models {
+	for i := range models {
+		models[i].ModelPy = pymodels.Emulate
+	}
+	return Models{list: models}
 }
 
 // Copies is n models of one profile, named after it.
@@ -59,9 +69,41 @@ func FineTunes(p zoo.Profile, n int, head, stretch float64, maxBatch int) (Model
 	return m, nil
 }
 
+// Plain are the models without their graphs: what they compute is the same, and an instance takes less memory.
+func (m Models) Plain() Models {
+	m.list = slices.Clone(m.list)
+	for i := range m.list {
+		m.list[i].Graph = nil
+	}
+	return m
+}
+
+// Ensembles are n fine-tunes like those of FineTunes, each as an ensemble of Triton's: of a backbone that all of them call, and a head of its
+// own. Triton's dynamic batcher joins the requests of all members at the backbone.
+func Ensembles(p zoo.Profile, n int, head, stretch float64, maxBatch int) (Models, error) {
+	m := Copies(p, n, stretch*(1+head), maxBatch)
+	g := graphs.Pass(16)
+	pass, err := onnx.Marshal(g.Model, g)
+	if err != nil {
+		return Models{}, fmt.Errorf("rig: %w", err)
+	}
+	part := func(name string, times float64, graph []byte) zoo.Model {
+		of := p.Stretched(times)
+		of.SLO = 0
+		return zoo.Model{Name: name, Profile: of, MaxBatchSize: maxBatch, ModelPy: pymodels.Emulate, Graph: graph}
+	}
+	m.parts = []zoo.Model{part("backbone", stretch, nil)}
+	for i := range m.list {
+		name := fmt.Sprintf("head-%d", i)
+		m.parts = append(m.parts, part(name, stretch*head, pass))
+		m.list[i].Steps, m.list[i].Profile.SLO = []string{"backbone", name}, time.Duration(stretch*float64(p.SLO))
+	}
+	return m, nil
+}
+
 // Instant is one model that takes no time, with rows of so many FP32 elements.
 func Instant(name string, elements, maxBatch int) Models {
-	return Models{[]zoo.Model{{
+	return Models{list: []zoo.Model{{
 		Name: name, Profile: zoo.Profile{Model: name, GPUType: zoo.A100, SLO: time.Second}, MaxBatchSize: maxBatch, Dims: []int64{int64(elements)},
 		ModelPy: pymodels.Emulate,
 	}}}
@@ -99,6 +141,12 @@ func (m Models) Write(directory string) error { return m.write(directory, nil, b
 
 // write writes a model repository of the models whose indexes are given; nil means all of them.
 func (m Models) write(directory string, only []int, how batching) error {
+	for _, model := range m.parts {
+		model.Dynamic, model.TakesTurns = how.dynamic, how.takesTurns
+		if err := zoo.Write(directory, model); err != nil {
+			return fmt.Errorf("rig: %w", err)
+		}
+	}
 	for i, model := range m.list {
 		if only != nil && !slices.Contains(only, i) {
 			continue

@@ -28,6 +28,7 @@ type exhausted struct {
 	tritonpb.UnimplementedGRPCInferenceServiceServer
 	holds, wrongFrom int64 // requests; wrongFrom 0 is never
 	came             atomic.Int64
+	loads            []int64 // requests of each load so far
 	address          string
 	server           *grpc.Server
 	closed           bool
@@ -51,7 +52,9 @@ func (e *exhausted) Endpoints() []string                    { return []string{e.
 func (e *exhausted) Serving() [][]int                       { return nil }
 func (e *exhausted) BusyShare(Usage, time.Duration) float64 { return 0 }
 func (e *exhausted) Usage(context.Context) (Usage, error) { // read before each trial
-	e.came.Store(0)
+	if n := e.came.Swap(0); n > 0 {
+		e.loads = append(e.loads, n)
+	}
 	return Usage{}, nil
 }
 
@@ -116,6 +119,26 @@ func TestHighestFindsTheBestSetup(t *testing.T) {
 	at, err := c.At(t.Context(), []Setup{weaker, strong, weak}, 300)
 	require.NoError(t, err)
 	require.Same(t, strong, at.Setup, "the best goodput at a rate")
+}
+
+// What a setup is offered to learn from comes before its trials, is less than the first of them, and does not count: the fake answers all of it
+// and would fail a trial of as many requests.
+func TestASetupLearnsBeforeItIsTried(t *testing.T) {
+	var said []string
+	c := fakeContest(&said)
+	plain := &exhausted{holds: 90}
+	before, err := c.Highest(t.Context(), []Setup{plain}, 100)
+	require.NoError(t, err)
+	require.Len(t, plain.loads, strings.Count(strings.Join(said, "\n"), " at "))
+
+	said, c.Learn = nil, 4*c.Measure
+	learning := &exhausted{holds: 90}
+	after, err := c.Highest(t.Context(), []Setup{learning}, 100)
+	require.NoError(t, err)
+	require.InDelta(t, before.Rate, after.Rate, 1e-9)
+	trials := strings.Count(strings.Join(said, "\n"), " at ")
+	require.Len(t, learning.loads, trials+1)
+	require.InDelta(t, 4*learnAt, float64(learning.loads[0])/float64(plain.loads[0]), 1.2)
 }
 
 func TestAContestSaysWhatItCannotJudge(t *testing.T) {

@@ -133,19 +133,49 @@ func (s ConchSetup) Start(ctx context.Context, c *Contest) (*Conch, error) {
 		return StartConch(ctx, o)
 	}
 	o.Settings = map[string]any{"merge": []map[string]any{{"members": c.Models.Names()}}}
-	conch, err := StartConch(ctx, o)
+	return startMerged(ctx, o)
+}
+
+// startMerged has the group made on one GPU, and then serves it on all of them: what was made is kept, so that not every GPU has to hold
+// every member first.
+func startMerged(ctx context.Context, o ConchOptions) (*Conch, error) {
+	state, err := os.MkdirTemp("", "conch-rig-state-")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("rig: %w", err)
 	}
-	if err := conch.awaitMerged(ctx, o); err != nil {
-		return nil, errors.Join(err, conch.Close())
+	o.State = state
+	run := func(gpus int) (*Conch, error) {
+		o.GPUs = gpus
+		conch, err := StartConch(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		if err := conch.awaitMerged(ctx, o); err != nil {
+			return nil, errors.Join(err, conch.Close())
+		}
+		return conch, nil
 	}
+	all := o.GPUs
+	if all > 1 {
+		first, err := run(1)
+		if err == nil {
+			err = first.Close()
+		}
+		if err != nil {
+			return nil, errors.Join(err, os.RemoveAll(state))
+		}
+	}
+	conch, err := run(all)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(state))
+	}
+	conch.also = state
 	return conch, nil
 }
 
 // awaitMerged returns once every partition serves one model, the merge group.
 func (c *Conch) awaitMerged(ctx context.Context, o ConchOptions) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()
 	for {
 		command := exec.CommandContext(ctx, filepath.Join(o.Bin, "tritonctl"), "gpu", "ls", "-o", "json")

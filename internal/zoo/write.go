@@ -36,6 +36,8 @@ type Model struct {
 	Knee          int
 	Jitter        float64
 	L2, Bandwidth float64
+	// Mreq is the part of a GPU's memory that the model needs while it runs, for Grid; nothing emulates it.
+	Mreq float64
 	// Instances is instance_group count; 0 means 1.
 	Instances int
 	// Dynamic asks for Triton's dynamic batching; nil means none.
@@ -45,8 +47,13 @@ type Model struct {
 	TakesTurns bool
 	// ModelPy is written as 1/model.py, which a real server needs and minitriton does not.
 	ModelPy []byte
+	// Steps are the models that an ensemble calls one after the other, each with the INPUT that the one before has as OUTPUT; such a model has
+	// neither code nor times of its own.
+	Steps []string
 	// Graph is written as 1/model.onnx: what the emulated model computes, if not 2*INPUT + 1.
 	Graph []byte
+	// Declare writes profile.csv, which says exactly what the model emulates (see Grid).
+	Declare bool
 }
 
 // Config is the model's config.pbtxt.
@@ -64,6 +71,9 @@ func (m Model) Config() (string, error) {
 	dims := "16"
 	if len(m.Dims) > 0 {
 		dims = join(m.Dims)
+	}
+	if len(m.Steps) > 0 {
+		return m.ensemble(dims), nil
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Emulates %s on one %s: l(b) = beta + alpha*b (Symphony, Tables 2 to 4).\n", p.Model, p.GPUType)
@@ -109,6 +119,26 @@ func (m Model) Config() (string, error) {
 	return b.String(), nil
 }
 
+// ensemble is the config.pbtxt of a model with Steps.
+func (m Model) ensemble(dims string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "name: %q\nplatform: \"ensemble\"\nmax_batch_size: %d\n", m.name(), m.MaxBatchSize)
+	fmt.Fprintf(&b, "input [ { name: \"INPUT\" data_type: TYPE_FP32 dims: [ %s ] } ]\n", dims)
+	fmt.Fprintf(&b, "output [ { name: \"OUTPUT\" data_type: TYPE_FP32 dims: [ %s ] } ]\nensemble_scheduling {\n", dims)
+	for i, step := range m.Steps {
+		from, to := fmt.Sprintf("step%d", i), fmt.Sprintf("step%d", i+1)
+		if i == 0 {
+			from = "INPUT"
+		}
+		if i == len(m.Steps)-1 {
+			to = "OUTPUT"
+		}
+		fmt.Fprintf(&b, "  step { model_name: %q model_version: -1 input_map { key: \"INPUT\" value: %q } output_map { key: \"OUTPUT\" value: %q } }\n", step, from, to)
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
 func (m Model) name() string {
 	if m.Name != "" {
 		return m.Name
@@ -132,11 +162,14 @@ func Write(root string, m Model) error {
 		return fmt.Errorf("zoo: write model %q: %w", name, err)
 	}
 	err = os.WriteFile(filepath.Join(dir, "config.pbtxt"), []byte(config), 0o644)
-	if len(m.ModelPy) > 0 {
+	if len(m.ModelPy) > 0 && len(m.Steps) == 0 {
 		err = errors.Join(err, os.WriteFile(filepath.Join(version, "model.py"), m.ModelPy, 0o644))
 	}
 	if len(m.Graph) > 0 {
 		err = errors.Join(err, os.WriteFile(filepath.Join(version, "model.onnx"), m.Graph, 0o644))
+	}
+	if m.Declare {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, "profile.csv"), m.profileCSV(), 0o644))
 	}
 	if err != nil {
 		return fmt.Errorf("zoo: write model %q: %w", name, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/internal/zoo"
+	"github.com/conch-serving/conch/plugins/policy/grid"
 )
 
 func TestPublishedProfiles(t *testing.T) {
@@ -119,4 +120,32 @@ func TestWriteDefaults(t *testing.T) {
 	require.NoError(t, zoo.Write(t.TempDir(), zoo.Model{Profile: p, MaxBatchSize: 8, Dynamic: &zoo.DynamicBatching{}}))
 	require.ErrorContains(t, zoo.Write(t.TempDir(), zoo.Model{Profile: p}), "max batch size 0 must be at least 1")
 	require.ErrorContains(t, zoo.Write(t.TempDir(), zoo.Model{Name: "../x", Profile: p, MaxBatchSize: 1}), "no name for a model directory")
+}
+
+// TestDeclaredProfiles: the profile file beside a model's configuration says what the model emulates.
+func TestDeclaredProfiles(t *testing.T) {
+	m := zoo.Model{
+		Name: "m", Profile: zoo.Profile{Alpha: time.Millisecond, Beta: 4 * time.Millisecond}, MaxBatchSize: 6, Knee: 50, L2: .4, Mreq: .1, Stretch: 2, Declare: true,
+	}
+	root := t.TempDir()
+	require.NoError(t, zoo.Write(root, m))
+	file, err := os.Open(filepath.Join(root, "m", "profile.csv"))
+	require.NoError(t, err)
+	defer file.Close() //nolint:errcheck // it was only read
+	all, err := grid.Read(file)
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	p := all[0].Policy("m", "any")
+	for _, c := range []struct {
+		batch, share uint32
+		ms, creq, l2 float64
+	}{{1, 100, 10, .5, .4}, {4, 100, 16, .5, .4}, {6, 50, 20, .5, .2}, {6, 25, 40, .25, .1}, {3, 75, 14, .5, .3}} {
+		us, ok := p.Latency(c.batch, c.share)
+		require.True(t, ok)
+		require.InDelta(t, 1e3*c.ms, us, 1e-6, "%+v", c)
+		creq, _ := p.Creq(c.batch, c.share)
+		mreq, _ := p.Mreq(c.batch, c.share)
+		load, _ := p.Load(c.batch, c.share)
+		require.InDeltaSlice(t, []float64{c.creq, .1, c.l2, .3 * float64(c.share) / 100}, []float64{creq, mreq, load.L2, load.Bandwidth}, 1e-9, "%+v", c)
+	}
 }

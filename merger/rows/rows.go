@@ -4,6 +4,7 @@
 package rows
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -218,7 +219,7 @@ func (u *use) check(name string, o *Fact) error {
 		}
 		for i, f := range u.in {
 			if f.Counts && !slices.Contains(shapeInputs[u.n.Op], i) {
-				return fmt.Errorf("what it computes depends on how many rows there are")
+				return errors.New("what it computes depends on how many rows there are")
 			}
 		}
 	case Constant:
@@ -292,7 +293,7 @@ func (u *use) axes(input int) (axes []int64, given bool, err error) {
 	}
 	axes, known := u.numbers(input)
 	if !known {
-		return nil, false, fmt.Errorf("its axes are not constant")
+		return nil, false, errors.New("its axes are not constant")
 	}
 	return axes, true, nil
 }
@@ -312,7 +313,7 @@ func axis(a int64, rank int) (int, error) {
 func inner(a int64, f Fact) (int, error) {
 	k, err := axis(a, f.rank())
 	if err == nil && k == 0 && f.State == Rows {
-		return 0, fmt.Errorf("it works along axis 0, across rows")
+		return 0, errors.New("it works along axis 0, across rows")
 	}
 	return k, err
 }

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """An emulated model behind a real tritonserver: OUTPUT = 2 * INPUT + 1, after as long as the GPU would have taken.
 
-The rules are those of internal/minitriton:
+The rules are those of internal/minitriton and of the simulator, and internal/zoo/executions has a table that all three are tested against:
 
 - l(b) = beta + alpha * b microseconds for b rows, times knee / min(share, knee), times a normal jitter, times the stretch.
 - Everything on a partition takes turns: one flock per partition, whichever process and model.
-- Partitions of one GPU slow each other by gpulet's linear model; the factor is taken at the start of an execution and holds to its end.
-  What runs where is told through one small file per partition.
+- An execution that starts beside others on its GPU is slowed by gpulet's linear model, by the worst of them; the factor is taken at the start and
+  holds to the end (policy.Interference.Slowdown). What runs where is told through one small file per partition.
 - With a model.onnx beside this file, that says what is computed; how long it takes is emulated all the same.
 """
 
@@ -28,7 +28,7 @@ PR_SET_TIMERSLACK = 29
 
 
 def slowdown(l2, bandwidth, other_l2, other_bandwidth):
-    """gpulet's interference model, section 4.4 and its published coefficients; never below 1."""
+    """policy.Interference.Slowdown with policy.GpuletInterference: gpulet, section 4.4; never below 1."""
     return max(
         1.0,
         0.1129 * l2 + 0.7160 * other_l2 + 0.3549 * bandwidth + 0.0882 * other_bandwidth + 0.8954,
