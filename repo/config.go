@@ -110,7 +110,7 @@ func Manage(text []byte) ([]byte, error) {
 	if !edited {
 		return text, nil
 	}
-	after := parser.PrettyBytes(nodes, 0)
+	after := pretty(nodes)
 	want := proto.CloneOf(before)
 	if batched && want.GetDynamicBatching() != nil {
 		want.SchedulingChoice = nil
@@ -131,11 +131,24 @@ func parseTree(text []byte) (nodes []*ast.Node, err error) {
 			err = &SyntaxError{Text: fmt.Sprintf("unreadable as text format: %v", r)}
 		}
 	}()
-	nodes, err = parser.Parse(text)
+	nodes, err = parser.Parse(directive.ReplaceAll(text, []byte("$1;")))
 	if err != nil {
 		return nil, &SyntaxError{Text: err.Error()}
 	}
 	return nodes, nil
+}
+
+// directive is an order to the formatter in a comment. The formatter's parser obeys
+// it: it sorts fields, and leaves out those behind "off", which Triton reads.
+// parseTree writes it in another way, and pretty as it was.
+var (
+	directive = regexp.MustCompile(`(#[ \t]*txtpbfmt[ \t]*):`)
+	hidden    = regexp.MustCompile(`(#[ \t]*txtpbfmt[ \t]*);`)
+)
+
+// pretty is the text of a tree that parseTree made.
+func pretty(nodes []*ast.Node) []byte {
+	return hidden.ReplaceAll(parser.PrettyBytes(nodes, 0), []byte("$1:"))
 }
 
 func named(name string) func(*ast.Node) bool {
@@ -168,7 +181,8 @@ func SLO(c *tritonpb.ModelConfig) (slo time.Duration, ok bool, err error) {
 }
 
 // ServedVersions are those of the versions that Triton loads by the config's
-// version policy (the latest one unless it says otherwise), ascending.
+// version policy (the latest one unless it says otherwise), ascending. A policy of
+// the latest 0 serves none.
 func ServedVersions(c *tritonpb.ModelConfig, versions []int64) []int64 {
 	sorted := slices.Clone(versions)
 	slices.Sort(sorted)
@@ -177,9 +191,10 @@ func ServedVersions(c *tritonpb.ModelConfig, versions []int64) []int64 {
 		return sorted
 	case p.GetSpecific() != nil:
 		return slices.DeleteFunc(sorted, func(v int64) bool { return !slices.Contains(p.GetSpecific().GetVersions(), v) })
+	case p.GetLatest() != nil:
+		return sorted[max(len(sorted)-int(p.GetLatest().GetNumVersions()), 0):]
 	default:
-		latest := int(max(p.GetLatest().GetNumVersions(), 1))
-		return sorted[max(len(sorted)-latest, 0):]
+		return sorted[max(len(sorted)-1, 0):]
 	}
 }
 

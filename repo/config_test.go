@@ -126,7 +126,7 @@ func TestBatchable(t *testing.T) {
 func TestServedVersions(t *testing.T) {
 	for text, want := range map[string][]int64{
 		``:                              {10},
-		`version_policy { latest { } }`: {10},
+		`version_policy { latest { } }`: {}, // that is num_versions: 0
 		`version_policy { all { } }`:    {1, 3, 10},
 		`version_policy { latest { num_versions: 2 } }`:    {3, 10},
 		`version_policy { latest { num_versions: 9 } }`:    {1, 3, 10},
@@ -209,6 +209,7 @@ func FuzzManage(f *testing.F) {
 	f.Add([]byte("# txtpbfmt: disable\nname: 'm' dynamic_batching {}"))
 	f.Add([]byte("# txtpbfmt: disable\nname: 'm' max_batch_size: 2 dynamic_batching {}"))
 	f.Add([]byte("# txtpbfmt: off\nname: 'm'\n# txtpbfmt: on\nmax_batch_size: 2 dynamic_batching {}"))
+	f.Add([]byte("# txtpbfmt: off\nmax_batch_size: 2 dynamic_batching {}\n# txtpbfmt: on\n"))
 	f.Add([]byte("max_batch_size: 2 dynamic_batching { preserve_ordering: true }"))
 	f.Add([]byte("dynamic_batching <>; dims: [1,]"))
 	f.Fuzz(func(t *testing.T, text []byte) {

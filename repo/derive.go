@@ -97,7 +97,7 @@ func (s *Store) Derive(ctx context.Context, dir string, d Derivation, by Origin)
 		m.Derived = &d
 		models = replace(models, m)
 	}
-	return s.commit(&Revision{Origin: by, Directory: before.Directory, Models: models}, true)
+	return s.commit(&Revision{Origin: by, Directory: before.Directory, Held: before.Held, Models: models}, true)
 }
 
 // settle leaves out the parts of derived models whose members, or whose other parts, are not what they were made of.

@@ -88,36 +88,71 @@ func (s files) sweep() error {
 	return err
 }
 
-// removeOthers removes every file that is not referenced by its path.
-func (s files) removeOthers(ctx context.Context, referenced map[string]bool) (count int, size int64, err error) {
-	err = filepath.WalkDir(s.root, func(path string, d fs.DirEntry, err error) error {
+// removeOthers removes every file that is not referenced by its path; with dry it
+// only counts them.
+func (s files) removeOthers(ctx context.Context, referenced map[string]bool, dry bool) (count int, size int64, err error) {
+	err = s.walk(ctx, func(path string, info fs.FileInfo) error {
+		if referenced[path] {
+			return nil
+		}
+		count, size = count+1, size+info.Size()
+		if dry {
+			return nil
+		}
+		return os.Remove(path)
+	})
+	return count, size, err
+}
+
+// walk visits every file of the store.
+func (s files) walk(ctx context.Context, visit func(path string, info fs.FileInfo) error) error {
+	return filepath.WalkDir(s.root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || ctx.Err() != nil {
 			return errors.Join(err, ctx.Err())
 		}
-		if d.IsDir() || referenced[path] {
+		if d.IsDir() {
 			return nil
 		}
 		info, err := d.Info()
 		if err != nil {
 			return err
 		}
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-		count, size = count+1, size+info.Size()
-		return nil
+		return visit(path, info)
 	})
-	return count, size, err
 }
 
-// place makes to a file with the content of f: a hard link, or a copy where the
-// file systems differ or links are not to be had.
-func (s files) place(ctx context.Context, f File, to string) (err error) {
-	from := s.path(f)
-	if os.Link(from, to) == nil {
-		return nil
+// check reads a file and says what is wrong with it; empty where nothing is. A file
+// that is there and cannot be opened is an error: nobody knows what is in it.
+func (s files) check(ctx context.Context, f File) (string, error) {
+	in, err := os.Open(s.path(f))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "is missing", nil
+	case err != nil:
+		return "", err
 	}
-	in, err := os.Open(from)
+	defer in.Close() //nolint:errcheck // only read from
+	sum := sha256.New()
+	size, err := io.Copy(sum, reader{ctx, in})
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case err != nil:
+		return reason(err), nil
+	case size != f.Size:
+		return fmt.Sprintf("has %d bytes and had %d", size, f.Size), nil
+	case hex.EncodeToString(sum.Sum(nil)) != f.Digest:
+		return "has other content than was imported", nil
+	}
+	return "", nil
+}
+
+// place makes to a copy of f's content. It is never a hard link: a server runs as
+// the same user, and one that wrote to its model would change that model in every
+// partition and every revision. Where the file system can, the copy shares its
+// blocks with the original until somebody writes.
+func (s files) place(ctx context.Context, f File, to string) (err error) {
+	in, err := os.Open(s.path(f))
 	if err != nil {
 		return err
 	}
@@ -130,7 +165,7 @@ func (s files) place(ctx context.Context, f File, to string) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := io.Copy(out, reader{ctx, in}); err != nil {
+	if err := copyFile(ctx, out, in); err != nil {
 		return errors.Join(fmt.Errorf("copy %s: %w", f.Path, err), out.Close())
 	}
 	if err := out.Close(); err != nil {
@@ -139,6 +174,26 @@ func (s files) place(ctx context.Context, f File, to string) (err error) {
 	// Triton loads a model again when a time changes, so that equal files should
 	// have equal times.
 	return os.Chtimes(to, info.ModTime(), info.ModTime())
+}
+
+// copied is how much is copied before the context is asked again.
+const copied = 64 << 20
+
+// copyFile copies from one file to another, in the kernel where that can.
+func copyFile(ctx context.Context, out, in *os.File) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		switch n, err := io.CopyN(out, in, copied); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case n < copied:
+			return nil
+		}
+	}
 }
 
 // reader stops reading once its context ends.

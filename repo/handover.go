@@ -11,7 +11,6 @@ import (
 	"strconv"
 
 	"github.com/protocolbuffers/txtpbfmt/ast"
-	"github.com/protocolbuffers/txtpbfmt/parser"
 )
 
 // Original is the operator's own config.pbtxt of a model, as it was imported.
@@ -90,7 +89,7 @@ func Unmanage(text []byte, delay int64) ([]byte, bool, error) {
 		Name: "dynamic_batching", PreComments: []string{"# Added by tritonctl release: without Conch, Triton forms the batches."},
 		Children: []*ast.Node{{Name: "max_queue_delay_microseconds", Values: []*ast.Value{{Value: strconv.FormatInt(delay, 10)}}}},
 	})
-	after := parser.PrettyBytes(nodes, 0)
+	after := pretty(nodes)
 	got, err := ReadConfig(after)
 	if err != nil || got.GetDynamicBatching().GetMaxQueueDelayMicroseconds() != uint64(delay) {
 		return nil, false, &SyntaxError{Text: fmt.Sprintf("dynamic_batching cannot be added to it; add it by hand (%v)", err)}

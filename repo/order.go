@@ -66,7 +66,7 @@ func (s *Store) Load(ctx context.Context, onto, dir string, o Order, by Origin) 
 		if name := step.GetModelName(); name != o.Model && isModelName(name) {
 			member, err := s.ordered(ctx, dir, before.Model(name), Order{Model: name}, seen)
 			if errors.Is(err, ErrNoModel) {
-				continue // checkSteps says so
+				continue // said of the ensemble below
 			}
 			if err != nil {
 				return nil, fmt.Errorf("load %q, called by %q: %w", name, o.Model, err)
@@ -76,20 +76,18 @@ func (s *Store) Load(ctx context.Context, onto, dir string, o Order, by Origin) 
 			models = replace(models, member)
 		}
 	}
-	names := make([]string, len(models))
-	for i, one := range models {
-		names[i] = one.Name
-	}
-	if err := s.checkSteps(m, names); err != nil {
+	found, err := s.ensembles(models)
+	if err != nil {
 		return nil, fmt.Errorf("load %q: %w", o.Model, err)
 	}
+	m.found(found[o.Model])
 	if err := m.Err(); err != nil {
 		return nil, fmt.Errorf("load %q: %w", o.Model, err)
 	}
 	if err := s.remember(seen.fresh); err != nil {
 		return nil, fmt.Errorf("load %q: %w", o.Model, err)
 	}
-	return s.commit(&Revision{Origin: by, Directory: before.Directory, Models: models}, true)
+	return s.commit(&Revision{Origin: by, Directory: before.Directory, Held: before.Held, Models: models}, true)
 }
 
 // Unload makes a revision in which the named models are not served. The other
@@ -110,7 +108,7 @@ func (s *Store) Unload(_ context.Context, onto string, models []string, by Origi
 			after = replace(after, &unloaded)
 		}
 	}
-	return s.commit(&Revision{Origin: by, Directory: before.Directory, Models: after}, true)
+	return s.commit(&Revision{Origin: by, Directory: before.Directory, Held: before.Held, Models: after}, true)
 }
 
 // Revert makes a revision in which what an order changed from the revision before
@@ -144,7 +142,7 @@ func (s *Store) Revert(_ context.Context, onto, order, before string, by Origin)
 			models = slices.DeleteFunc(slices.Clone(models), func(m *Model) bool { return m.Name == name })
 		}
 	}
-	return s.commit(&Revision{Origin: by, Directory: now.Directory, Models: models}, false)
+	return s.commit(&Revision{Origin: by, Directory: now.Directory, Held: now.Held, Models: models}, false)
 }
 
 // same reports whether two states of a model (nil: there is none) are one.

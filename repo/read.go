@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -26,9 +27,51 @@ import (
 // directory ends somewhere.
 const maxDepth = 16
 
+// unreadable is a file or directory of the operator's that cannot be read, as
+// opposed to a store that cannot be written.
+type unreadable struct {
+	path string // inside the model's directory, with slashes
+	err  error
+}
+
+func (u *unreadable) Error() string { return u.path + ": " + u.err.Error() }
+func (u *unreadable) Unwrap() error { return u.err }
+
+// source marks the errors of reading one of the operator's files.
+type source struct {
+	io.Reader
+	path string
+}
+
+func (s source) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = &unreadable{s.path, err}
+	}
+	return n, err
+}
+
+// left is a model of which a file cannot be read: what was imported of it before,
+// or a model with a problem and nothing else.
+func left(name string, why *unreadable, before []*Model) *Model {
+	problem := Problem{Severity: SeverityError, File: path.Join(name, why.path), Text: reason(why.err)}
+	for _, was := range before {
+		if was.Name == name && was.Digest != "" && was.Derived == nil && was.Err() == nil {
+			kept := *was
+			problem.Severity = SeverityWarning
+			problem.Text += "; what was imported of the model before stays"
+			kept.Problems = slices.DeleteFunc(slices.Clone(was.Problems), func(p Problem) bool { return p == problem })
+			kept.Problems = append(kept.Problems, problem)
+			return &kept
+		}
+	}
+	return &Model{Name: name, Problems: []Problem{problem}}
+}
+
 // read copies every model of the operator's directory into the store. The
-// directory itself is only read.
-func (s *Store) read(ctx context.Context, dir string, now time.Time) ([]*Model, error) {
+// directory itself is only read. What cannot be read costs its model alone, which
+// stays as it was before.
+func (s *Store) read(ctx context.Context, dir string, before []*Model, now time.Time) ([]*Model, error) {
 	seen := seen{now: now, fresh: map[string]File{}}
 	fsys := os.DirFS(dir)
 	names, err := modelNames(fsys)
@@ -38,13 +81,21 @@ func (s *Store) read(ctx context.Context, dir string, now time.Time) ([]*Model, 
 	models := make([]*Model, 0, len(names))
 	for _, name := range names {
 		m, err := s.readModel(ctx, dir, name, seen)
-		if err != nil {
-			return nil, fmt.Errorf("model %q: %w", name, err)
-		}
-		if err := s.checkSteps(m, names); err != nil {
+		var why *unreadable
+		switch {
+		case errors.As(err, &why):
+			m = left(name, why, before)
+		case err != nil:
 			return nil, fmt.Errorf("model %q: %w", name, err)
 		}
 		models = append(models, m)
+	}
+	found, err := s.ensembles(models)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range models {
+		m.found(found[m.Name])
 	}
 	if err := s.remember(seen.fresh); err != nil {
 		return nil, err
@@ -52,22 +103,34 @@ func (s *Store) read(ctx context.Context, dir string, now time.Time) ([]*Model, 
 	return models, nil
 }
 
-// checkSteps adds what is wrong with the steps of an ensemble.
-func (s *Store) checkSteps(m *Model, names []string) error {
-	if m.Config.GetEnsembleScheduling() == nil {
-		return nil
+// ensembles says what is wrong with how ensembles call other models, by their
+// names.
+func (s *Store) ensembles(models []*Model) (map[string][]Problem, error) {
+	all := neighbours{}
+	for _, m := range models {
+		one := &neighbour{config: m.Config, versions: m.Versions, refused: m.Err() != nil}
+		if i := slices.IndexFunc(m.Files, isConfig); i >= 0 && m.Config.GetEnsembleScheduling() != nil {
+			var err error
+			if one.text, err = os.ReadFile(s.files.path(m.Files[i])); err != nil {
+				return nil, fmt.Errorf("model %q: %w", m.Name, err)
+			}
+		}
+		all[m.Name] = one
 	}
-	text, err := os.ReadFile(s.files.path(m.Managed))
-	if err != nil {
-		return err
-	}
-	m.Problems = append(unknownSteps(m.Name, text, names), m.Problems...)
-	return nil
+	return all.check(), nil
+}
+
+func isConfig(f File) bool { return f.Path == ConfigFile }
+
+// found adds problems to those that a model has.
+func (m *Model) found(problems []Problem) {
+	m.Problems = append(m.Problems, problems...)
+	sortProblems(m.Problems)
 }
 
 // written reads the configuration as its author wrote it.
 func (s *Store) written(m *Model) error {
-	i := slices.IndexFunc(m.Files, func(f File) bool { return f.Path == ConfigFile })
+	i := slices.IndexFunc(m.Files, isConfig)
 	if i < 0 || m.Files[i].Digest == m.Managed.Digest {
 		m.Written = m.Config
 		return nil
@@ -99,11 +162,11 @@ func (s *Store) readModel(ctx context.Context, dir, name string, seen seen) (*Mo
 	}
 	m.Times = hex.EncodeToString(times.Sum(nil)[:8])
 	slices.SortFunc(m.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
-	m.Versions = versionNumbers(versions)
+	m.Versions = versionNames(versions).numbers()
 	m.Digest = digest(m.Files)
-	m.Problems = validate(os.DirFS(dir), name, s.emulated)
+	m.Problems = Validate(os.DirFS(dir), name, Strictness{Newer: true, emulated: s.emulated})
 
-	i := slices.IndexFunc(m.Files, func(f File) bool { return f.Path == ConfigFile })
+	i := slices.IndexFunc(m.Files, isConfig)
 	if i < 0 {
 		return m, nil
 	}
@@ -129,11 +192,11 @@ func (s *Store) readModel(ctx context.Context, dir, name string, seen seen) (*Mo
 // level. Links are followed: repositories are often made of them.
 func (s *Store) walk(ctx context.Context, dir, under string, depth int, seen seen, file func(File, time.Time), directory func(string)) error {
 	if depth > maxDepth {
-		return fmt.Errorf("%s: more than %d directories deep; does a link point to a parent?", under, maxDepth)
+		return &unreadable{under, fmt.Errorf("more than %d directories deep; does a link point to a parent?", maxDepth)}
 	}
 	entries, err := os.ReadDir(filepath.Join(dir, filepath.FromSlash(under)))
 	if err != nil {
-		return err
+		return &unreadable{under, err}
 	}
 	for _, e := range entries {
 		inside := path.Join(under, e.Name())
@@ -143,7 +206,7 @@ func (s *Store) walk(ctx context.Context, dir, under string, depth int, seen see
 		case errors.Is(err, fs.ErrNotExist):
 			continue // a link to nowhere, or removed while we read
 		case err != nil:
-			return err
+			return &unreadable{inside, err}
 		case info.IsDir():
 			// Python's cache and the operator's version control are not the model.
 			if e.Name() == "__pycache__" || e.Name() == ".git" {
@@ -156,7 +219,7 @@ func (s *Store) walk(ctx context.Context, dir, under string, depth int, seen see
 				return err
 			}
 		case info.Mode().IsRegular():
-			f, err := s.readFile(ctx, full, info, seen)
+			f, err := s.readFile(ctx, full, inside, info, seen)
 			if err != nil {
 				return fmt.Errorf("%s: %w", inside, err)
 			}
@@ -168,7 +231,7 @@ func (s *Store) walk(ctx context.Context, dir, under string, depth int, seen see
 }
 
 // readFile copies one file into the store, unless it is known to be there.
-func (s *Store) readFile(ctx context.Context, full string, info fs.FileInfo, seen seen) (File, error) {
+func (s *Store) readFile(ctx context.Context, full, inside string, info fs.FileInfo, seen seen) (File, error) {
 	key, cacheable := identity(full, info)
 	if cacheable {
 		var known File
@@ -184,10 +247,10 @@ func (s *Store) readFile(ctx context.Context, full string, info fs.FileInfo, see
 	}
 	content, err := os.Open(full)
 	if err != nil {
-		return File{}, err
+		return File{}, &unreadable{inside, err}
 	}
 	defer content.Close() //nolint:errcheck // only read from
-	f, err := s.files.add(ctx, content, info.Mode()&0o111 != 0)
+	f, err := s.files.add(ctx, source{content, inside}, info.Mode()&0o111 != 0)
 	if err != nil || !cacheable {
 		return f, err
 	}
@@ -195,7 +258,7 @@ func (s *Store) readFile(ctx context.Context, full string, info fs.FileInfo, see
 	// resolution of its times, is not remembered.
 	after, err := os.Stat(full)
 	if err != nil {
-		return File{}, err
+		return File{}, &unreadable{inside, err}
 	}
 	if again, _ := identity(full, after); bytes.Equal(key, again) && seen.now.Sub(info.ModTime()) > 2*time.Second {
 		seen.fresh[string(key)] = f

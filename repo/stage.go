@@ -46,7 +46,7 @@ func (s *Store) Stage(ctx context.Context, revision string, models []string, dir
 		if err := m.Err(); err != nil {
 			return fmt.Errorf("stage %q of %s: %w", name, r.ID, err)
 		}
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil && known[name] == stageDigest(m) {
+		if known[name] == stageDigest(m) && intact(filepath.Join(dir, name), m) {
 			continue
 		}
 		// The note is true or absent at every moment.
@@ -63,6 +63,21 @@ func (s *Store) Stage(ctx context.Context, revision string, models []string, dir
 		}
 	}
 	return nil
+}
+
+// intact reports that every file of a staged model is there with its size, which a
+// machine that lost its power need not have written.
+func intact(dir string, m *Model) bool {
+	if _, err := os.Stat(dir); err != nil {
+		return false
+	}
+	for _, f := range m.Files {
+		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(f.Path)))
+		if err != nil || f.Path != ConfigFile && info.Size() != f.Size {
+			return false
+		}
+	}
+	return true
 }
 
 func (s *Store) stageModel(ctx context.Context, m *Model, stage staged) (err error) {

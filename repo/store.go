@@ -12,8 +12,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -82,8 +82,9 @@ func (s *Store) Close() error { return s.db.Close() }
 // current one. Where nothing has changed, the current revision is returned and
 // none is made. What clients ordered stays: a model that was unloaded is
 // unloaded, and an override holds while the files that it stands for are the
-// same. A model with problems is part of the revision, and they of it:
-// one broken model does not hold up the others.
+// same. A model with problems is part of the revision, and they of it: one broken
+// model does not hold up the others, nor does one of which a file cannot be read.
+// The latter keeps what was imported of it before. A rollback holds no longer.
 func (s *Store) Import(ctx context.Context, dir string, by Origin) (*Revision, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -91,21 +92,23 @@ func (s *Store) Import(ctx context.Context, dir string, by Origin) (*Revision, e
 	if err != nil {
 		return nil, fmt.Errorf("import: %w", err)
 	}
-	models, err := s.read(ctx, dir, by.Time)
+	before, err := s.Current()
+	switch {
+	case errors.Is(err, ErrNoRevision):
+		before = &Revision{}
+	case err != nil:
+		return nil, fmt.Errorf("import %s: %w", dir, err)
+	}
+	models, err := s.read(ctx, dir, before.Models, by.Time)
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", dir, err)
 	}
-	before, err := s.Current()
-	switch {
-	case err == nil:
-		models = keepOrders(before.Models, models)
-	case !errors.Is(err, ErrNoRevision):
-		return nil, fmt.Errorf("import %s: %w", dir, err)
-	}
+	models = keepOrders(before.Models, models)
 	return s.commit(&Revision{Origin: by, Directory: dir, Models: models}, true)
 }
 
-// Rollback makes a new revision with the models of an earlier one.
+// Rollback makes a new revision with the models of an earlier one. It holds until
+// the next import: see Revision.Held.
 func (s *Store) Rollback(_ context.Context, id string, by Origin) (*Revision, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -113,7 +116,26 @@ func (s *Store) Rollback(_ context.Context, id string, by Origin) (*Revision, er
 	if err != nil {
 		return nil, fmt.Errorf("roll back: %w", err)
 	}
-	return s.commit(&Revision{Origin: by, Directory: to.Directory, RollbackTo: to.ID, Models: to.Models}, false)
+	return s.commit(&Revision{Origin: by, Directory: to.Directory, RollbackTo: to.ID, Held: true, Models: to.Models}, false)
+}
+
+// Withdraw forgets the newest revision, which nobody is to serve, so that the one
+// before it is current again. It fails with ErrNoRevision where id is not the newest.
+func (s *Store) Withdraw(_ context.Context, id string) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	newest, err := s.Current()
+	if err != nil {
+		return fmt.Errorf("withdraw %s: %w", id, err)
+	}
+	n, err := revisionNumber(id)
+	if err != nil || newest.ID != id {
+		return fmt.Errorf("withdraw %s: %w; the newest is %s", id, ErrNoRevision, newest.ID)
+	}
+	if err := s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(revisionsBucket).Delete(revisionKey(n)) }); err != nil {
+		return fmt.Errorf("withdraw %s: %w", id, err)
+	}
+	return nil
 }
 
 // commit numbers the revision and writes it down. With unlessSame, a revision
@@ -129,7 +151,7 @@ func (s *Store) commit(r *Revision, unlessSame bool) (*Revision, error) {
 	default:
 		r.Parent = parent.ID
 		r.Diff = compare(parent.Models, r.Models)
-		if unlessSame && r.Diff.Empty() && parent.Directory == r.Directory && sameRemarks(parent.Models, r.Models) {
+		if unlessSame && r.Diff.Empty() && parent.Directory == r.Directory && parent.Held == r.Held && sameRemarks(parent.Models, r.Models) {
 			return parent, nil
 		}
 	}
@@ -140,7 +162,7 @@ func (s *Store) commit(r *Revision, unlessSame bool) (*Revision, error) {
 			return err
 		}
 		r.ID = "r" + strconv.FormatUint(n, 10)
-		text, err := json.Marshal(r)
+		text, err := json.Marshal(r.imported())
 		if err != nil {
 			return err
 		}
@@ -151,6 +173,22 @@ func (s *Store) commit(r *Revision, unlessSame bool) (*Revision, error) {
 	}
 	return r, nil
 }
+
+// imported is the revision without the problems of the store.
+func (r *Revision) imported() *Revision {
+	out := *r
+	out.Models = slices.Clone(r.Models)
+	for i, m := range r.Models {
+		if slices.ContainsFunc(m.Problems, ofStore) {
+			one := *m
+			one.Problems = slices.DeleteFunc(slices.Clone(m.Problems), ofStore)
+			out.Models[i] = &one
+		}
+	}
+	return &out
+}
+
+func ofStore(p Problem) bool { return p.ofStore }
 
 // Current is the newest revision; ErrNoRevision before the first import.
 func (s *Store) Current() (*Revision, error) {
@@ -166,9 +204,9 @@ func (s *Store) Current() (*Revision, error) {
 
 // Get finds a revision by its id.
 func (s *Store) Get(id string) (*Revision, error) {
-	n, err := strconv.ParseUint(strings.TrimPrefix(id, "r"), 10, 64)
-	if err != nil || !strings.HasPrefix(id, "r") {
-		return nil, fmt.Errorf("%w: %q; ids are r1, r2 and so on", ErrNoRevision, id)
+	n, err := revisionNumber(id)
+	if err != nil {
+		return nil, err
 	}
 	var text []byte
 	err = s.db.View(func(tx *bbolt.Tx) error {
@@ -232,81 +270,25 @@ func (s *Store) decode(text []byte) (*Revision, error) {
 		if m.Managed.Digest == "" {
 			continue
 		}
-		config, err := os.ReadFile(s.files.path(m.Managed))
-		if err != nil {
-			return nil, fmt.Errorf("revision %s, model %q: %w", r.ID, m.Name, err)
-		}
-		if m.Config, err = servedConfig(config, m.Name); err != nil {
-			return nil, fmt.Errorf("revision %s, model %q: %w", r.ID, m.Name, err)
-		}
-		if err := s.written(m); err != nil {
-			return nil, fmt.Errorf("revision %s, model %q: %w", r.ID, m.Name, err)
+		if err := s.configure(m); err != nil {
+			// It costs the model, not the revision, and not conch's start.
+			m.Config, m.Written = nil, nil
+			m.found([]Problem{{Severity: SeverityError, File: m.Name + "/" + ConfigFile, Text: "its content in conch's store is damaged (" + reason(err) + "); see tritonctl repo verify", ofStore: true}})
 		}
 	}
 	return r, nil
 }
 
-// Collected is what Collect removed.
-type Collected struct {
-	Revisions, Files int
-	Bytes            int64
-}
-
-// Collect forgets all but the newest keep revisions (at least one) and those
-// named in inUse, and removes the files that no remaining revision names.
-// Directories that were staged keep their files.
-func (s *Store) Collect(ctx context.Context, keep int, inUse ...string) (Collected, error) {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	var done Collected
-	all, err := s.Log(0)
+// configure reads the configurations of a model out of the store.
+func (s *Store) configure(m *Model) error {
+	config, err := os.ReadFile(s.files.path(m.Managed))
 	if err != nil {
-		return done, fmt.Errorf("collect: %w", err)
-	}
-	used := map[string]bool{}
-	for _, id := range inUse {
-		used[id] = true
-	}
-	var forget [][]byte
-	referenced := map[string]bool{}
-	for i, r := range all {
-		if i < max(keep, 1) || used[r.ID] {
-			for _, m := range r.Models {
-				for _, f := range append(m.Files, m.Managed) {
-					referenced[s.files.path(f)] = true
-				}
-			}
-			continue
-		}
-		n, err := strconv.ParseUint(strings.TrimPrefix(r.ID, "r"), 10, 64)
-		if err != nil {
-			return done, fmt.Errorf("collect: revision %q: %w", r.ID, err)
-		}
-		forget = append(forget, revisionKey(n))
-	}
-	// Revisions go first: a crash in between leaves files too many, not too few.
-	err = s.db.Update(func(tx *bbolt.Tx) error {
-		for _, key := range forget {
-			if err := tx.Bucket(revisionsBucket).Delete(key); err != nil {
-				return err
-			}
-		}
-		// What was seen of the operator's files is found out again when needed.
-		if err := tx.DeleteBucket(seenBucket); err != nil {
-			return err
-		}
-		_, err := tx.CreateBucket(seenBucket)
 		return err
-	})
-	if err != nil {
-		return done, fmt.Errorf("collect: %w", err)
 	}
-	done.Revisions = len(forget)
-	done.Files, done.Bytes, err = s.files.removeOthers(ctx, referenced)
-	if err != nil {
-		return done, fmt.Errorf("collect: %w", err)
+	if m.Config, err = servedConfig(config, m.Name); err != nil {
+		return err
 	}
-	return done, nil
+	return s.written(m)
 }
 
 func revisionKey(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }

@@ -158,7 +158,7 @@ func TestEmulatedModelsNeedNoFileOfABackend(t *testing.T) {
 	r, err := s.Import(t.Context(), dir, by("emulated"))
 	require.NoError(t, err)
 	require.NoError(t, r.Model("m").Err())
-	require.NotEmpty(t, repo.Validate(os.DirFS(dir), "m"), "a real server would hang")
+	require.NotEmpty(t, repo.Validate(os.DirFS(dir), "m", repo.Strictness{}), "a real server would hang")
 }
 
 func inode(t *testing.T, path string) uint64 {
@@ -167,7 +167,7 @@ func inode(t *testing.T, path string) uint64 {
 	return info.Sys().(*syscall.Stat_t).Ino
 }
 
-func TestStagingLinksSwapsAndLeavesAlone(t *testing.T) {
+func TestStagingCopiesSwapsAndLeavesAlone(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	tree{"m/config.pbtxt": config, "m/1/model.py": "one", "m/1/weights": "w", "n/config.pbtxt": config, "n/1/model.py": "one"}.write(t, dir)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "m", "stub"), []byte("#!"), 0o755))
@@ -179,7 +179,16 @@ func TestStagingLinksSwapsAndLeavesAlone(t *testing.T) {
 	require.NoError(t, s.Stage(t.Context(), first.ID, []string{"m"}, b))
 	require.Equal(t, []string{"m/1/model.py", "m/1/weights", "m/config.pbtxt", "m/stub", "n/1/model.py", "n/config.pbtxt"}, slices.Sorted(maps.Keys(read(t, a))))
 	require.NotContains(t, read(t, a)["m/config.pbtxt"], "dynamic_batching {")
-	require.Equal(t, inode(t, a+"/m/1/weights"), inode(t, b+"/m/1/weights"), "one file for all partitions")
+	require.NotEqual(t, inode(t, a+"/m/1/weights"), inode(t, b+"/m/1/weights"), "each partition has its own file")
+	require.NoError(t, os.Chmod(a+"/m/1/weights", 0o644))
+	tree{"1/weights": "W"}.write(t, a+"/m") // as a server could
+	content, err := s.ReadFile("", "m", "1/weights")
+	require.NoError(t, err)
+	require.Equal(t, "w", string(content), "the store is another file")
+	require.Equal(t, "w", read(t, b)["m/1/weights"], "and so is that of another partition")
+	require.NoError(t, os.Truncate(a+"/m/1/weights", 0))
+	require.NoError(t, s.Stage(t.Context(), first.ID, []string{"m"}, a))
+	require.Equal(t, "w", read(t, a)["m/1/weights"], "what is there in part is staged again")
 	info, err := os.Stat(a + "/m/stub")
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o555), info.Mode().Perm(), "executables stay so, and nothing is writable")
@@ -270,8 +279,73 @@ func TestLinksAreFollowedAndCyclesEnd(t *testing.T) {
 	require.NoError(t, r.Model("m").Err())
 	require.Len(t, r.Model("m").Files, 2)
 	require.NoError(t, os.Symlink("..", filepath.Join(elsewhere, "1", "up")))
-	_, err = s.Import(t.Context(), dir, by("cycle"))
-	require.ErrorContains(t, err, "link")
+	r, err = s.Import(t.Context(), dir, by("cycle"))
+	require.NoError(t, err)
+	require.NoError(t, r.Model("m").Err(), "what was imported before stays")
+	require.Contains(t, fmt.Sprint(r.Model("m").Problems), "does a link point to a parent?")
+}
+
+// A file that cannot be read: a link to itself, and one whose content the system refuses.
+func TestAnUnreadableFileCostsItsModelAlone(t *testing.T) {
+	if _, err := os.Stat("/proc/self/mem"); err != nil {
+		t.Skip("no /proc: ", err)
+	}
+	dir := t.TempDir()
+	tree{"m/config.pbtxt": config, "m/1/model.py": "one", "n/config.pbtxt": config, "n/1/model.py": "one"}.write(t, dir)
+	s := open(t, t.TempDir())
+	first, err := s.Import(t.Context(), dir, by("first"))
+	require.NoError(t, err)
+
+	require.NoError(t, os.Symlink("loop", filepath.Join(dir, "m", "1", "loop")))
+	tree{"n/1/model.py": "two", "o/config.pbtxt": config, "o/1/model.py": "one"}.write(t, dir)
+	require.NoError(t, os.Symlink("/proc/self/mem", filepath.Join(dir, "o", "1", "weights")))
+	second, err := s.Import(t.Context(), dir, by("second"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"n"}, second.Diff.ChangedModels(), "the others are imported")
+	require.Equal(t, []string{"o"}, second.Diff.Added)
+	m := second.Model("m")
+	require.NoError(t, m.Err())
+	require.Equal(t, first.Model("m").Files, m.Files, "it is as it was imported before")
+	require.Equal(t, []repo.Problem{{
+		Severity: repo.SeverityWarning, File: "m/1/loop", Text: "cannot be read: too many levels of symbolic links; what was imported of the model before stays",
+	}}, m.Problems)
+	require.ErrorContains(t, second.Model("o").Err(), "o/1/weights: cannot be read: input/output error")
+	again, err := s.Import(t.Context(), dir, by("again"))
+	require.NoError(t, err)
+	require.Equal(t, second.ID, again.ID, "nothing changed")
+
+	require.NoError(t, os.Remove(filepath.Join(dir, "m", "1", "loop")))
+	third, err := s.Import(t.Context(), dir, by("mended"))
+	require.NoError(t, err)
+	require.Empty(t, third.Model("m").Problems)
+}
+
+func TestARollbackHoldsUntilAnImport(t *testing.T) {
+	dir := t.TempDir()
+	tree{"m/config.pbtxt": config, "m/1/model.py": "one"}.write(t, dir)
+	s := open(t, t.TempDir())
+	r, err := s.Import(t.Context(), dir, by("first"))
+	require.NoError(t, err)
+	require.False(t, r.Held)
+	tree{"m/1/model.py": "two"}.write(t, dir)
+	_, err = s.Import(t.Context(), dir, by("second"))
+	require.NoError(t, err)
+	r, err = s.Rollback(t.Context(), "r1", by("two is slow"))
+	require.NoError(t, err)
+	require.True(t, r.Held)
+	r, err = s.Unload(t.Context(), "", []string{"m"}, by("a client's order"))
+	require.NoError(t, err)
+	require.True(t, r.Held, "orders go on from it")
+
+	tree{"m/1/model.py": "three"}.write(t, dir)
+	r, err = s.Import(t.Context(), dir, by("third"))
+	require.NoError(t, err)
+	require.False(t, r.Held)
+	require.ErrorIs(t, s.Withdraw(t.Context(), "r1"), repo.ErrNoRevision, "only the newest can be withdrawn")
+	require.NoError(t, s.Withdraw(t.Context(), r.ID))
+	r, err = s.Current()
+	require.NoError(t, err)
+	require.True(t, r.Held, "the revision before is current again")
 }
 
 func TestCollectKeepsWhatIsReferenced(t *testing.T) {
@@ -284,10 +358,20 @@ func TestCollectKeepsWhatIsReferenced(t *testing.T) {
 	}
 	staged := filepath.Join(state, "p", "repository")
 	require.NoError(t, s.Stage(t.Context(), "r2", []string{"m"}, staged))
-	done, err := s.Collect(t.Context(), 1, "r1")
+	keep := repo.Retention{Newest: 1, InUse: map[string]string{"r1": "it serves"}, DryRun: true}
+	want := repo.Collected{Revisions: []string{"r2"}, Kept: []repo.Kept{{"r3", "one of the newest 1"}, {"r1", "it serves"}}, Files: 1, Bytes: 3}
+	for range 2 { // a dry run changes nothing
+		done, err := s.Collect(t.Context(), keep)
+		require.NoError(t, err)
+		require.Equal(t, want, done)
+		_, err = s.Get("r2")
+		require.NoError(t, err)
+	}
+	keep.DryRun = false
+	done, err := s.Collect(t.Context(), keep)
 	require.NoError(t, err)
-	require.Equal(t, repo.Collected{Revisions: 1, Files: 1, Bytes: 3}, done)
-	require.Equal(t, "two", read(t, staged)["m/1/model.py"], "a staged file lives on by its link")
+	require.Equal(t, want, done)
+	require.Equal(t, "two", read(t, staged)["m/1/model.py"], "a staged file lives on")
 	_, err = s.Get("r2")
 	require.ErrorIs(t, err, repo.ErrNoRevision)
 	require.NoError(t, s.Stage(t.Context(), "r1", []string{"m"}, staged))

@@ -45,6 +45,9 @@ type Revision struct {
 	Directory string `json:"directory"`
 	// RollbackTo is the revision whose models this one repeats.
 	RollbackTo string `json:"rollback_to,omitempty"`
+	// Held is set from a rollback until the next import: whoever starts leaves the
+	// directory unread, which would take the rollback back.
+	Held bool `json:"held,omitempty"`
 	// Models are sorted by name, those with problems included.
 	Models []*Model `json:"models"`
 	// Diff is what changed since the parent.
@@ -230,6 +233,12 @@ type Problem struct { //nolint:errname // a finding about a model first, an erro
 	Line int `json:"line,omitempty"`
 	// Text says what is wrong and what to do.
 	Text string `json:"text"`
+	// NoVersion: the model has no version to serve, which Triton says at a load in words
+	// of its own.
+	NoVersion bool `json:"no_version,omitempty"`
+	// ofStore is set where conch's copy is damaged, and the model as it was imported
+	// is not: the problem ends with the damage, and is not written down.
+	ofStore bool
 }
 
 // Error is the problem as "file:line: text".

@@ -19,6 +19,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
+	ingresshttp "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/metrics"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
@@ -141,9 +142,9 @@ func (r routes) MetricsRequests() []metrics.Series {
 }
 
 // Pick implements http.Picker.
-func (r routes) Pick(ctx context.Context, model string) (endpoint string, release func(), err error) {
-	e, release, err := r.dispatcher.Pick(ctx, model)
-	return e.HTTP, release, err
+func (r routes) Pick(ctx context.Context, model string) (s ingresshttp.Server, release func(), err error) {
+	p, release, err := r.dispatcher.Pick(ctx, model)
+	return ingresshttp.Server{Partition: p.ID, Endpoint: p.Endpoint.HTTP}, release, err
 }
 
 // lender answers requests that their owner frees: the dispatcher takes over a
@@ -183,7 +184,7 @@ func loadStatus(ctx context.Context, model string, err error) error {
 		return own.GRPCStatus().Err()
 	case errors.As(err, &refused):
 		return status.Errorf(codes.InvalidArgument, "load failed for model '%s': %v", model, refused)
-	case errors.Is(err, repo.ErrInvalidModel) && errors.As(err, &problem) && problem.File == model:
+	case errors.Is(err, repo.ErrInvalidModel) && errors.As(err, &problem) && (problem.NoVersion || problem.File == model):
 		return status.Errorf(codes.InvalidArgument, "load failed for model '%s': at least one version must be available under the version policy of model '%s'\n", model, model)
 	case errors.Is(err, repo.ErrInvalidModel) && errors.As(err, &problem) && path.Base(problem.File) != repo.ConfigFile:
 		// Triton would never answer; the text has the form of its answers.

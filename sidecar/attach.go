@@ -104,8 +104,11 @@ func (l attachedLoader) Load(ctx context.Context, model string, parameters map[s
 	if !l.control.Given() {
 		return l.Repository.Load(ctx, model, parameters)
 	}
-	return l.each(ctx, model, func(client tritonpb.GRPCInferenceServiceClient) error {
+	return l.each(ctx, model, func(gpu string, client tritonpb.GRPCInferenceServiceClient) error {
 		_, err := client.RepositoryModelLoad(ctx, &tritonpb.RepositoryModelLoadRequest{ModelName: model, Parameters: maps.Clone(parameters)})
+		if err == nil && len(parameters) > 0 {
+			l.driver.Ordered(gpu, model, true)
+		}
 		return err
 	})
 }
@@ -115,8 +118,11 @@ func (l attachedLoader) Unload(ctx context.Context, model string, parameters map
 	if !l.control.Given() {
 		return l.Repository.Unload(ctx, model, parameters)
 	}
-	return l.each(ctx, model, func(client tritonpb.GRPCInferenceServiceClient) error {
+	return l.each(ctx, model, func(gpu string, client tritonpb.GRPCInferenceServiceClient) error {
 		_, err := client.RepositoryModelUnload(ctx, &tritonpb.RepositoryModelUnloadRequest{ModelName: model, Parameters: maps.Clone(parameters)})
+		if err == nil {
+			l.driver.Ordered(gpu, model, false)
+		}
 		return err
 	})
 }
@@ -124,16 +130,20 @@ func (l attachedLoader) Unload(ctx context.Context, model string, parameters map
 // each orders something of the servers whose repository has the model, or of all
 // where none has: the servers say best what is wrong. It returns once conch serves
 // what they serve then.
-func (l attachedLoader) each(ctx context.Context, model string, order func(tritonpb.GRPCInferenceServiceClient) error) error {
-	var having, all []tritonpb.GRPCInferenceServiceClient
-	err := l.driver.Each(ctx, func(ctx context.Context, _ driver.EndpointState, client tritonpb.GRPCInferenceServiceClient) error {
+func (l attachedLoader) each(ctx context.Context, model string, order func(gpu string, client tritonpb.GRPCInferenceServiceClient) error) error {
+	type server struct {
+		gpu    string
+		client tritonpb.GRPCInferenceServiceClient
+	}
+	var having, all []server
+	err := l.driver.Each(ctx, func(ctx context.Context, s driver.EndpointState, client tritonpb.GRPCInferenceServiceClient) error {
 		index, err := client.RepositoryIndex(ctx, &tritonpb.RepositoryIndexRequest{})
 		if err != nil {
 			return err
 		}
-		all = append(all, client)
+		all = append(all, server{s.GPU, client})
 		if slices.ContainsFunc(index.GetModels(), func(m *tritonpb.RepositoryIndexResponse_ModelIndex) bool { return m.GetName() == model }) {
-			having = append(having, client)
+			having = append(having, server{s.GPU, client})
 		}
 		return nil
 	})
@@ -146,8 +156,8 @@ func (l attachedLoader) each(ctx context.Context, model string, order func(trito
 	if len(having) == 0 {
 		return status.Error(codes.Unavailable, "no Triton server is up")
 	}
-	for _, client := range having {
-		if err := order(client); err != nil {
+	for _, s := range having {
+		if err := order(s.gpu, s.client); err != nil {
 			return err
 		}
 	}

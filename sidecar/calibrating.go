@@ -9,12 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/conch-serving/conch/estimator"
 	"github.com/conch-serving/conch/estimator/calibrate"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/merger"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -22,6 +22,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/warmup"
 	"github.com/conch-serving/conch/sidecar/calibration"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/merging"
 	"github.com/conch-serving/conch/sidecar/observe"
 )
 
@@ -32,12 +33,11 @@ func (s *server) newCalibration(ctx context.Context, node *policy.Node, store *r
 	s.calibration, bundles, err = calibration.New(ctx, calibration.Options{
 		Driver: scratch, Dir: filepath.Join(s.config.State, "calibration"), Nodes: []*policy.Node{node}, Clock: machineClock{}, Logger: s.log.With("part", "calibration"),
 		Busy: func(gpu string) float64 {
+			l := s.control.Look()
 			busy := 0.0
-			for _, g := range s.control.GPUs() {
-				for _, p := range g.Partitions {
-					if g.ID == gpu {
-						busy += p.BusyShare * float64(p.ThreadPercentage) / 100
-					}
+			for _, p := range l.Plan.GetPartitions() {
+				if p.GPU() == gpu {
+					busy += l.BusyShares[p.GetId()] * float64(p.GetThreadPercentage()) / 100
 				}
 			}
 			return busy
@@ -72,7 +72,8 @@ func (s *server) newCalibration(ctx context.Context, node *policy.Node, store *r
 
 // cordoned reports whether nothing new may come to a GPU.
 func (s *server) cordoned(gpu string) bool {
-	return slices.ContainsFunc(s.control.GPUs(), func(g api.GPU) bool { return g.ID == gpu && g.Cordon != nil })
+	_, cordoned := s.control.Look().Cordons[gpu]
+	return cordoned
 }
 
 // scratchDriver starts the servers of scratch partitions; nil where conch starts none.
@@ -117,6 +118,28 @@ func (d doors) Calibrate(ctx context.Context, r api.CalibrateRequest, progress f
 	out.GPUType, out.Server, out.Measurements, out.Median, out.P90 = b.Sheet.Name, b.Server, b.Measurements+b.Shares, b.Median, b.P90
 	out.Bundle, err = json.Marshal(b)
 	return out, err
+}
+
+// VerifyMerge implements admin.API.
+func (d doors) VerifyMerge(ctx context.Context, r api.MergeVerifyRequest, progress func(api.MergeProgress)) (api.MergeVerified, error) {
+	if d.s.groups == nil {
+		return api.MergeVerified{}, &api.Error{Code: api.CodeRefused, Message: "this conch has no repository of models to merge"}
+	}
+	o := merger.VerifyOptions{Bound: r.Bound, Open: r.Open, Seed: r.Seed}
+	m, err := d.s.groups.Verify(ctx, r.Members, o, func(done, all int, what string) {
+		progress(api.MergeProgress{Done: done, All: all, What: what})
+	})
+	var refused *merging.RefusedError
+	switch {
+	case errors.As(err, &refused):
+		return api.MergeVerified{}, &api.Error{Code: api.CodeRefused, Message: err.Error()}
+	case err != nil:
+		return api.MergeVerified{}, &api.Error{Code: api.CodeUnavailable, Message: err.Error()}
+	}
+	return api.MergeVerified{
+		Members: r.Members, Digest: m.Digest, Runner: m.Verification.Runner, Runs: m.Verification.Runs, MaxDifference: m.Verification.MaxDifference,
+		Bound: m.Verification.Bound, SharedBytes: m.SharedBytes, MergedBytes: m.MergedBytes, SeparateBytes: m.SeparateBytes,
+	}, nil
 }
 
 func calibrationError(err error) error {

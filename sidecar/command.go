@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver/shim"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/plan"
 	"github.com/conch-serving/conch/sidecar/policyhost/confine"
 	"github.com/conch-serving/conch/sidecar/reaper"
 )
@@ -156,6 +158,9 @@ func environment() config.Environment {
 func checkDiscipline(discipline string, parameters map[string]string, dropPolicy string) error {
 	if discipline != "" {
 		if _, err := queue.NewDiscipline(discipline, parameters); err != nil {
+			if why := plan.SimulatedOnly(discipline); why != "" {
+				return fmt.Errorf("discipline %q runs in simulations only (tritonctl simulate): %s; there are %s", discipline, why, strings.Join(queue.Names(), ", "))
+			}
 			return err
 		}
 	}

@@ -38,3 +38,14 @@ func TestDisciplinesHaveTheSameNamesEverywhere(t *testing.T) {
 		}
 	}
 }
+
+// What is simulated only is refused in conch.yaml with that reason, and not as a name that nobody knows.
+func TestSimulatedDisciplinesAreRefusedWithTheReason(t *testing.T) {
+	for name, why := range map[string]string{"segment": "a model's graph as a whole", "flex": "cannot abort", "earliest-latest": "nothing disturbs"} {
+		err := checkDiscipline(name, nil, "")
+		require.ErrorContains(t, err, `discipline "`+name+`" runs in simulations only (tritonctl simulate)`)
+		require.ErrorContains(t, err, why)
+		require.ErrorContains(t, err, "there are adaptive")
+	}
+	require.ErrorContains(t, checkDiscipline("lazy", nil, ""), "unknown name")
+}

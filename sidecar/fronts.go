@@ -91,9 +91,9 @@ func (s *server) openFronts(ctx context.Context) error {
 	s.later(func() error { s.one.Close(); return nil })
 	limit := int(min(uint64(limits.MessageBytes), math.MaxInt32))
 	front := ingresshttp.New(ingresshttp.Options{
-		Inferer: lender{s.dispatcher}, Catalog: s.one, Picker: table, Endpoints: s.one, Aggregator: s.one, Remember: s.one.Remember,
+		Inferer: lender{s.dispatcher}, Catalog: s.one, Picker: table, Endpoints: s.one, Aggregator: s.one, Refused: s.dispatcher.Refused, Remember: s.one.Remember,
 		MaxBodyBytes: int64(limit), Patience: limits.Stall.Std(), Leaving: s.leaving.Load, Logger: s.log.With("part", "http"),
-		Pool: &s.buffers,
+		Pool: &s.buffers, Spans: s.tracer,
 	})
 	s.later(func() error { front.Close(); return nil })
 	s.http = s.newHTTP(context.WithoutCancel(ctx), front)
@@ -104,7 +104,7 @@ func (s *server) openFronts(ctx context.Context) error {
 	s.http.ReadTimeout, s.http.IdleTimeout = limits.Stall.Std(), -1
 	s.http.ConnContext = gate.WithConn
 	s.grpc = ingressgrpc.New(ingressgrpc.Options{
-		Inferer: s.dispatcher, Aggregator: s.one, Credentials: grpcCredentials(s.tls["grpc"]),
+		Inferer: s.dispatcher, Aggregator: s.one, Refused: s.dispatcher.Refused, Credentials: grpcCredentials(s.tls["grpc"]),
 		ServerOptions: []grpc.ServerOption{grpc.MaxRecvMsgSize(limit), grpc.MaxSendMsgSize(math.MaxInt32)},
 		Pool:          &s.buffers, Logger: s.log.With("part", "grpc"),
 	})

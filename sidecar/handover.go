@@ -53,7 +53,7 @@ func (d doors) OrderModel(ctx context.Context, r api.ModelRequest) (api.Model, e
 	if err := order(); err != nil {
 		return api.Model{}, &api.Error{Code: api.CodeRefused, Message: "the servers: " + status.Convert(err).Message()}
 	}
-	m, err := d.API.Model(ctx, r.Model)
+	m, err := d.Model(ctx, r.Model)
 	if err != nil && r.Unload {
 		return api.Model{Name: r.Model, State: api.ModelUnloaded}, nil // the servers no longer have it
 	}
@@ -90,7 +90,7 @@ func (d doors) Ready(ctx context.Context) (api.Health, error) {
 // awaitReady returns true once conch is ready but for its shared doors.
 func (s *server) awaitReady(ctx context.Context) bool {
 	return await(ctx, func() bool {
-		for _, c := range s.control.Ready() {
+		for _, c := range admin.Checks(s.control.Readiness()) {
 			if !c.OK {
 				return false
 			}

@@ -35,12 +35,12 @@ func (d doors) Measure(ctx context.Context, r api.MeasureRequest) ([]api.Measure
 		return nil, err
 	}
 	types := map[string]string{}
-	for _, g := range d.s.control.GPUs() {
+	for _, g := range admin.GPUs(d.s.control.Look()) {
 		types[g.ID] = g.Type
 	}
 	slos := map[string]time.Duration{}
-	for _, m := range d.s.control.Models() {
-		slos[m.Name] = time.Duration(m.SLOSeconds * float64(time.Second))
+	for _, m := range d.s.control.LookAtModels() {
+		slos[m.Files.Name] = time.Duration(m.Model.GetSloUs()) * time.Microsecond
 	}
 	byServer, err := d.share(ctx, r.Models, types, slos)
 	if err != nil {

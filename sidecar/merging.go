@@ -15,6 +15,7 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/control/merging"
 )
 
@@ -36,6 +37,7 @@ func (s *server) newGroups(d driver.Driver, node *policy.Node, store *repo.Store
 		},
 		Unable: "a group is verified on a server that conch starts; with driver " + s.config.Driver.Kind + " it starts none that runs ONNX graphs: tritonctl merge verifies on a Triton of yours",
 	}
+	o.Clock = control.SystemClock()
 	if s.config.Driver.Kind == config.DriverProcess {
 		o.Start = func(ctx context.Context) (merging.Scratch, error) {
 			return startScratch(ctx, d, node, s.cordoned, filepath.Join(s.config.State, "merging"))
@@ -74,7 +76,7 @@ func startScratch(ctx context.Context, d driver.Driver, node *policy.Node, cordo
 	if err := os.Mkdir(models, 0o755); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	run, err := d.Start(ctx, driver.Spec{Partition: part, GPU: gpu, Hash: d.Hash(part, gpu), RepositoryDir: models})
+	run, err := d.Start(ctx, driver.Spec{Partition: part, GPU: gpu, Hash: d.Hash(part, gpu), RepositoryDir: models, Untimed: true})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}

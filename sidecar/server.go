@@ -40,12 +40,14 @@ import (
 	"github.com/conch-serving/conch/sidecar/calibration"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/merging"
 	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
+	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 	"github.com/conch-serving/conch/sidecar/policyhost/confine"
@@ -85,9 +87,12 @@ type server struct {
 	evaluations *evaluate.Child
 	// calibration executes orders to measure, on servers of the scratch driver, which is nil where conch starts none.
 	calibration *calibration.Calibration
+	groups      *merging.Book
 	scratch     driver.Driver
 	// traces are recorded from the request path while somebody asks for one.
 	traces *record.Recorder
+	// tracer makes the spans of requests; nil while tracing is off.
+	tracer *spans.Tracer
 	// servers are nil unless others run them.
 	servers *servers
 	// served is nil unless others run the servers.
@@ -162,12 +167,11 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	s.traces = record.New(time.Now)
 	s.regions = shm.NewRegions()
 	s.later(func() error { s.regions.Close(); return nil })
-	tracer, err := s.newTracer(ctx, o.version.Version)
-	if err != nil {
+	if s.tracer, err = s.newTracer(ctx, o.version.Version); err != nil {
 		return s, err
 	}
 	s.dispatcher = dispatch.New(dispatch.Options{
-		Spans:    tracer,
+		Spans:    s.tracer,
 		Observer: hint, Recorder: s.traces, Logger: o.log.With("part", "dispatch"),
 		LoadWait: o.config.Demand.Wait.Std(), MaxLoadWaiters: o.config.Demand.Requests,
 		LoadWanted:        func(model string) { s.control.LoadWanted(model) },
@@ -175,7 +179,11 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		DialOptions:       s.dialOptions(),
 		SharedMemoryBytes: sharedMemory(o.config),
 		Regions:           s.regions,
-		Wanted:            func(e names.InactiveError) error { return s.control.Wanted(e) },
+		GroupFaulted: func(partition, group string, cause error) {
+			s.reconciler.GroupFaulted(partition, group, cause)
+		},
+		GroupCleared: func(partition, group string) { s.reconciler.GroupCleared(partition, group) },
+		Wanted:       func(e names.InactiveError) error { return s.control.Wanted(e) },
 	})
 	s.later(s.dispatcher.Close)
 	for _, c := range []prometheus.Collector{
@@ -218,8 +226,9 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	if err != nil {
 		return s, err
 	}
+	s.groups = s.newGroups(partitions, node, store)
 	s.control, err = control.New(control.Options{
-		Evaluator: s.evaluations, Estimates: book, Groups: s.newGroups(partitions, node, store),
+		Evaluator: s.evaluations, Estimates: book, Groups: s.groups,
 		Config: o.config, Nodes: []*policy.Node{node}, Repository: store, Attached: others, Requests: s.dispatcher, Recorder: recorder,
 		Metrics: planMetrics, DB: db, Logger: o.log.With("part", "control"), Version: o.version,
 		CheckDispatch: func(d *policy.Dispatch) error {
@@ -238,7 +247,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 				// The fronts are open before the first plan is applied.
 				Settings:    func(ctx context.Context, at driver.Endpoint) error { return s.one.Replay(ctx, at.GRPC) },
 				OnPartition: func(e driver.Event) { h.PartitionChanged(e.Partition, e.Up, changed(e)) },
-				Faulted:     clientFaults(daemon), OnFault: h.MPSFault,
+				Faulted:     clientFaults(daemon), OnFault: h.MPSFault, OnGroupFault: h.GroupFault,
 			})
 			return s.reconciler, err
 		},

@@ -3,5 +3,6 @@
 
 // Package admin serves the operators' API of a running conch: HTTP and JSON,
 // events as server-sent events, on a unix socket unless told otherwise. Its
-// types are those of sidecar/admin/client.
+// types are those of sidecar/admin/api: what operators are shown is made here, of
+// what control lets look at (control.Look and its kin).
 package admin

@@ -50,7 +50,7 @@ func (s *server) logs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	t := &tail{path: path, file: file}
-	defer func() { t.file.Close() }()
+	defer func() { _ = t.file.Close() }()
 	if err := t.skip(lines); err != nil {
 		s.fail(w, err)
 		return
@@ -156,7 +156,7 @@ func (t *tail) turn(next func() string) error {
 	if err != nil {
 		return err
 	}
-	t.file.Close()
+	_ = t.file.Close() // only read
 	t.path, t.file = path, file
 	return nil
 }

@@ -18,7 +18,7 @@ func (v view) Cordon(ctx context.Context, r api.CordonRequest) (api.CordonResult
 		return api.CordonResult{}, coded(err)
 	}
 	var out api.CordonResult
-	gpus := v.control.GPUs()
+	gpus := GPUs(v.control.Look())
 	if i := slices.IndexFunc(gpus, func(g api.GPU) bool { return g.ID == r.GPU }); i >= 0 {
 		out.GPU = gpus[i]
 	}
@@ -31,8 +31,10 @@ func (v view) Cordon(ctx context.Context, r api.CordonRequest) (api.CordonResult
 
 // Restart implements API.
 func (v view) Restart(ctx context.Context, r api.RestartRequest) (api.Partition, error) {
-	p, err := v.control.Restart(ctx, r)
-	return p, coded(err)
+	if err := v.control.Restart(ctx, r); err != nil {
+		return api.Partition{}, coded(err)
+	}
+	return v.Partition(ctx, r.Partition)
 }
 
 // LogFile implements API.
@@ -52,6 +54,5 @@ func (v view) OrderModel(ctx context.Context, r api.ModelRequest) (api.Model, er
 	if err != nil {
 		return api.Model{}, coded(err)
 	}
-	m, err := v.control.Model(r.Model)
-	return m, coded(err)
+	return v.Model(ctx, r.Model)
 }

@@ -51,11 +51,18 @@ type API interface {
 	Revisions(ctx context.Context) ([]api.RepositoryRevision, error)
 	Import(ctx context.Context, r api.ImportRequest) (api.RepositoryRevision, error)
 	Rollback(ctx context.Context, r api.RollbackRequest) (api.RepositoryRevision, error)
+	// CompareRevisions says what differs between two revisions; an empty to is the
+	// current one, an empty from the one before to.
+	CompareRevisions(ctx context.Context, from, to string) (api.RepositoryDiff, error)
+	Collect(ctx context.Context, r api.CollectRequest) (api.Collected, error)
+	Verify(ctx context.Context, r api.VerifyRequest) (api.Verified, error)
 	Release(ctx context.Context, r api.ReleaseRequest) (api.ReleaseResult, error)
 	// Measure times generated batches on servers that others run.
 	Measure(ctx context.Context, r api.MeasureRequest) ([]api.Measured, error)
 	// Calibrate measures in a scratch partition; progress is called as it goes on.
 	Calibrate(ctx context.Context, r api.CalibrateRequest, progress func(api.CalibrateProgress)) (api.Calibrated, error)
+	// VerifyMerge merges models and verifies that on a scratch server; progress is called as it goes on.
+	VerifyMerge(ctx context.Context, r api.MergeVerifyRequest, progress func(api.MergeProgress)) (api.MergeVerified, error)
 	// Snapshot is what a policy would see now: a policy.Snapshot as JSON with the
 	// names of policy.proto.
 	Snapshot(ctx context.Context) (json.RawMessage, error)
@@ -108,9 +115,15 @@ func NewHandler(conch API, logger *slog.Logger) http.Handler {
 	}))
 	mux.HandleFunc("POST /v1/repository/import", order(s, conch.Import))
 	mux.HandleFunc("POST /v1/repository/rollback", order(s, conch.Rollback))
+	mux.HandleFunc("GET /v1/repository/diff", answer(s, func(r *http.Request) (api.RepositoryDiff, error) {
+		return conch.CompareRevisions(r.Context(), r.URL.Query().Get("from"), r.URL.Query().Get("to"))
+	}))
+	mux.HandleFunc("POST /v1/repository/gc", order(s, conch.Collect))
+	mux.HandleFunc("POST /v1/repository/verify", order(s, conch.Verify))
 	mux.HandleFunc("POST /v1/release", order(s, conch.Release))
 	mux.HandleFunc("POST /v1/measure", order(s, conch.Measure))
-	mux.HandleFunc("POST /v1/calibrate", s.calibrate)
+	mux.HandleFunc("POST /v1/calibrate", long(s, conch.Calibrate))
+	mux.HandleFunc("POST /v1/merge/verify", long(s, conch.VerifyMerge))
 	mux.HandleFunc("GET /v1/snapshot", answer(s, func(r *http.Request) (json.RawMessage, error) { return conch.Snapshot(r.Context()) }))
 	mux.HandleFunc("GET /v1/trace", s.trace)
 	mux.HandleFunc("GET /v1/events", s.events)

@@ -25,21 +25,25 @@ type Recorder interface {
 	Stream(ctx context.Context, w io.Writer, source string) (requests, lost uint64, err error)
 }
 
-// Control is the plan way as operators see it; a *control.Control is one.
+// Seen is what operators are shown of the plan way, as control knows it. None of it
+// waits for a plan that is being made.
+type Seen interface {
+	Readiness() control.Readiness
+	Look() control.Look
+	LookAtModels() []control.ModelLook
+	// LookAtModel of a name that the repository does not have is control.ErrNotFound.
+	LookAtModel(name string) (control.ModelLook, error)
+}
+
+// Control is the plan way as operators see it and order about; a *control.Control is one.
 type Control interface {
+	Seen
 	Version() api.Version
-	// Ready lists every condition of readiness; all must hold.
-	Ready() []api.Check
 	Snapshot(context.Context) (*policy.Snapshot, error)
-	Models() []api.Model
-	Model(name string) (api.Model, error)
-	GPUs() []api.GPU
-	Partitions() []api.Partition
-	Partition(id string) (api.Partition, error)
 	GPUAdvice() control.GPUAdvice
 	// Cordon gives what leaving the GPU changes or changed; nil where nothing leaves.
 	Cordon(context.Context, api.CordonRequest) (*control.Proposal, error)
-	Restart(context.Context, api.RestartRequest) (api.Partition, error)
+	Restart(context.Context, api.RestartRequest) error
 	LogFile(partition string) (string, error)
 	Load(ctx context.Context, o repo.Order, author string) error
 	Unload(ctx context.Context, model, author string, dependents bool) error
@@ -54,9 +58,13 @@ type Control interface {
 	Policies(ctx context.Context, describe bool) ([]api.Policy, error)
 	Policy(ctx context.Context, name string, describe bool) (api.Policy, error)
 	UsePolicy(context.Context, api.UsePolicyRequest) (api.Policy, error)
-	Revisions(context.Context) ([]api.RepositoryRevision, error)
-	Import(context.Context, api.ImportRequest) (api.RepositoryRevision, error)
-	Rollback(context.Context, api.RollbackRequest) (api.RepositoryRevision, error)
+	Revisions(context.Context) ([]*repo.Revision, error)
+	CurrentRevision() string
+	Import(context.Context, api.ImportRequest) (*repo.Revision, error)
+	Rollback(context.Context, api.RollbackRequest) (*repo.Revision, error)
+	CompareRevisions(ctx context.Context, from, to string) (*repo.Comparison, error)
+	Collect(context.Context, api.CollectRequest) (repo.Collected, error)
+	Verify(context.Context, api.VerifyRequest) (repo.Verification, error)
 	// Release gives attached servers back.
 	Release(context.Context, api.ReleaseRequest) (api.ReleaseResult, error)
 	// Events gives those after id since, oldest first.
@@ -77,37 +85,6 @@ type view struct {
 
 func (v view) Version(context.Context) (api.Version, error) {
 	return v.control.Version(), nil
-}
-
-func (v view) Ready(context.Context) (api.Health, error) {
-	h := api.Health{OK: true}
-	for _, c := range v.control.Ready() {
-		h.Checks = append(h.Checks, c)
-		h.OK = h.OK && c.OK
-	}
-	return h, nil
-}
-
-func (v view) Models(context.Context) ([]api.Model, error) {
-	return orEmpty(v.control.Models()), nil
-}
-
-func (v view) Model(_ context.Context, name string) (api.Model, error) {
-	m, err := v.control.Model(name)
-	return m, coded(err)
-}
-
-func (v view) GPUs(context.Context) ([]api.GPU, error) {
-	return v.control.GPUs(), nil
-}
-
-func (v view) Partitions(context.Context) ([]api.Partition, error) {
-	return v.control.Partitions(), nil
-}
-
-func (v view) Partition(_ context.Context, id string) (api.Partition, error) {
-	p, err := v.control.Partition(id)
-	return p, coded(err)
 }
 
 func (v view) Plan(context.Context) (api.Plan, error) {
@@ -178,21 +155,6 @@ func (v view) Policy(ctx context.Context, name string, describe bool) (api.Polic
 func (v view) UsePolicy(ctx context.Context, r api.UsePolicyRequest) (api.Policy, error) {
 	p, err := v.control.UsePolicy(ctx, r)
 	return p, coded(err)
-}
-
-func (v view) Revisions(ctx context.Context) ([]api.RepositoryRevision, error) {
-	revisions, err := v.control.Revisions(ctx)
-	return orEmpty(revisions), coded(err)
-}
-
-func (v view) Import(ctx context.Context, r api.ImportRequest) (api.RepositoryRevision, error) {
-	imported, err := v.control.Import(ctx, r)
-	return imported, coded(err)
-}
-
-func (v view) Rollback(ctx context.Context, r api.RollbackRequest) (api.RepositoryRevision, error) {
-	made, err := v.control.Rollback(ctx, r)
-	return made, coded(err)
 }
 
 func (v view) Events(_ context.Context, since uint64) ([]api.Event, error) {

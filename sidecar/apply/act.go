@@ -283,6 +283,9 @@ func (l *loop) warming(v *server, a decide.Action) func(context.Context, *task) 
 	s, r, spec := v.process, l.r, l.specs[v.Key]
 	model := l.desired.Revision.Model(a.Model)
 	o := warmup.Options{Budget: r.o.WarmUpBudget, Measure: a.Measure && !r.o.Driver.Lasting() && !l.profiled(a, spec)}
+	if m := l.measured[v.GPU]; o.Measure && time.Since(m.last) < measuringPause {
+		o.Budget -= m.took // its models are measured one after the other
+	}
 	o.Enough = time.Duration(policy.NewIndex(l.desired.Snapshot).Model(a.Model).GetSloUs()) * time.Microsecond
 	for _, in := range spec.Partition.GetInstances() {
 		if in.GetModel() == a.Model {
@@ -311,9 +314,11 @@ func (l *loop) warming(v *server, a decide.Action) func(context.Context, *task) 
 		dead := err != nil && forward.DeadStub(forward.Status(err).Message())
 		return outcome{text: text, note: func(l *loop) {
 			loaded, has := v.Loaded[a.Model]
-			key := decide.Load{Key: a.Key, Model: a.Model, Revision: l.want.Models[a.Model].Revision}
+			key := decide.Load{Key: a.Key, Model: a.Model, Revision: l.revisionOf(a.Model)}
 			switch {
 			case !has || loaded.Revision != a.Revision:
+			case err != nil && !lost && !dead && l.kept[key].faults > 0 && l.accepts[a.Model]:
+				l.takeOut(v, key, err) // a merge group that failed before fails still
 			case lost || dead || err != nil && loaded.Answers && l.accepts[a.Model]:
 				// The server is not there, or the new files fail where the old ones answered:
 				// the other places keep those.

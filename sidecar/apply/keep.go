@@ -15,6 +15,7 @@ import (
 type keeping struct {
 	loaded time.Time // when last
 	lost   int       // how often in a row it was not ready any more soon after
+	faults int       // how often in a row its executions failed after a load
 	deaths int       // how often its process died of its first request
 }
 

@@ -5,7 +5,6 @@ package apply
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -71,6 +70,9 @@ type server struct {
 	// its looks: an older look is out of date.
 	touched map[string]uint64
 	watch   *watch
+	// looked is the number of the last look that was taken in, or of the second that
+	// failed; those up to stale began before the state that is desired now.
+	looked, stale uint64
 	// told: OnPartition has heard that it is up.
 	told bool
 }
@@ -167,8 +169,12 @@ func (l *loop) seen(now time.Time) decide.Seen {
 	for _, v := range l.servers {
 		v.Busy = map[string]decide.Action{}
 		for slot, t := range l.under {
-			if slot.Server == v.ID {
-				v.Busy[slot.Model] = t.Action
+			if slot.Server != v.ID {
+				continue
+			}
+			v.Busy[slot.Model] = t.Action
+			if t.Kind == decide.WarmUp && t.Measure {
+				s.Measured[v.GPU] += now.Sub(t.begin) // it may never end
 			}
 		}
 		s.Servers = append(s.Servers, v.Server)
@@ -194,7 +200,7 @@ func (l *loop) set(d *Desired) {
 		}
 	}
 	for k := range l.loads {
-		if l.want.Models[k.Model].Revision != k.Revision {
+		if l.revisionOf(k.Model) != k.Revision {
 			delete(l.loads, k)
 			delete(l.errs, k)
 		}
@@ -205,11 +211,15 @@ func (l *loop) set(d *Desired) {
 		}
 	}
 	for k := range l.kept {
-		if l.want.Models[k.Model].Revision != k.Revision {
+		if l.revisionOf(k.Model) != k.Revision {
 			delete(l.kept, k)
 		}
 	}
 	for _, v := range l.servers {
+		if d.Given && v.watch != nil {
+			// What is desired is what somebody saw there a moment ago.
+			v.stale = v.watch.anew()
+		}
 		for model, loaded := range v.Loaded {
 			if m, ok := l.want.Models[model]; ok {
 				loaded.Memory = m.Memory
@@ -217,6 +227,14 @@ func (l *loop) set(d *Desired) {
 			}
 		}
 	}
+}
+
+// revisionOf is what is wanted of a model, or of a member that serves in the place of its merge group.
+func (l *loop) revisionOf(model string) string {
+	if m, ok := l.want.Models[model]; ok {
+		return m.Revision
+	}
+	return l.want.Members[model].Revision
 }
 
 // calls are the models that the steps of a loaded one call, as far as is known.
@@ -295,130 +313,6 @@ func (l *loop) server(id uint64) *server {
 
 // wants reports that a server is one of those desired.
 func (l *loop) wants(v *server) bool { _, ok := l.specs[v.Key]; return ok }
-
-// died takes out a server that has ended, by whatever hand.
-func (l *loop) died(v *server) {
-	if l.server(v.ID) == nil {
-		return
-	}
-	l.servers = slices.DeleteFunc(l.servers, func(o *server) bool { return o == v })
-	for slot, t := range l.under {
-		if slot.Server == v.ID && t.Kind != decide.LoadIt {
-			t.cancel() // a load finds out by itself what became of its server
-		}
-	}
-	if l.desired == nil {
-		return
-	}
-	if !l.wants(v) {
-		l.sweep(v.process.Spec())
-		return
-	}
-	reason := v.process.Death()
-	if v.Broken != "" {
-		reason = v.Broken
-	}
-	l.restarts[v.Partition]++
-	l.reasons[v.Partition] = reason
-	f := l.starts[v.Key]
-	if begin := v.process.Begin(); !begin.IsZero() && time.Since(begin) >= l.r.o.Backoff.Stable {
-		f = decide.Failure{}
-	}
-	f.Attempts++
-	f.Reason = reason
-	f.Next = time.Now()
-	if f.Attempts > 1 { // the first is tried again at once
-		f.Next = f.Next.Add(l.r.o.Backoff.delay(f.Attempts - 1))
-	}
-	if l.r.o.Driver.Lasting() {
-		f.Next = time.Now() // whoever runs it starts it
-	}
-	l.starts[v.Key] = f
-	l.r.o.Logger.Warn("the partition's server died", "partition", v.Partition, "reason", reason)
-	l.tell(v, false, reason)
-}
-
-// tell tells OnPartition of a wanted partition.
-func (l *loop) tell(v *server, up bool, reason string) {
-	if l.r.o.OnPartition == nil || !l.wants(v) {
-		return
-	}
-	e := driver.Event{Partition: v.Partition, Up: up, Reason: reason, Restarts: l.restarts[v.Partition]}
-	if v.process != nil {
-		e.Endpoint = v.process.Endpoint()
-	}
-	if up {
-		e.Missing = l.missing(v.Key)
-	}
-	l.r.o.OnPartition(e)
-}
-
-// looked takes in what a server says that it has loaded. A look that began before
-// we changed a model says nothing of that one.
-func (l *loop) looked(v *server, look uint64, found map[string]string) {
-	if l.server(v.ID) == nil {
-		return
-	}
-	first := !v.Known
-	v.Known = true
-	l.nothingNew = !first
-	stale := func(model string) bool {
-		t := l.under[decide.Slot{Key: v.Key, Server: v.ID, Model: model}]
-		return v.touched[model] >= look || t != nil && t.Kind != decide.WarmUp
-	}
-	for model := range v.Loaded {
-		if _, has := found[model]; !has && !stale(model) {
-			l.lost(v, model)
-			l.nothingNew = false
-		}
-	}
-	for model, revision := range found {
-		loaded, has := v.Loaded[model]
-		if stale(model) || has && loaded.Revision == revision {
-			continue
-		}
-		l.nothingNew = false
-		// It serves, or served the conch before this one.
-		v.Loaded[model] = decide.Loaded{Revision: revision, Answers: true, Tried: true, Memory: l.want.Models[model].Memory, Calls: l.calls(model, revision), Members: l.members(model, revision)}
-		delete(v.Hung, model)
-	}
-	if first && !v.told {
-		v.told = true
-		if l.restarts[v.Partition] > 0 {
-			l.tell(v, true, l.reasons[v.Partition])
-		}
-	}
-}
-
-// broken notes that the server of a partition has to be killed.
-func (l *loop) broken(partition, reason string) error {
-	for _, v := range l.servers {
-		if v.Partition == partition && v.Phase == decide.Up && l.wants(v) {
-			if l.r.o.Driver.Lasting() {
-				return v.process.Kill(l.r.life)
-			}
-			if v.Broken == "" {
-				v.Broken = reason
-			}
-			return nil
-		}
-	}
-	return errors.New("restart: no partition " + partition + " serves")
-}
-
-// retry forgets failures.
-func (l *loop) retry(models []string) {
-	for k := range l.loads {
-		if len(models) == 0 || slices.Contains(models, k.Model) {
-			delete(l.loads, k)
-			delete(l.errs, k)
-			delete(l.kept, k)
-		}
-	}
-	if len(models) == 0 {
-		clear(l.starts)
-	}
-}
 
 // supersede cancels what is under way and should not be. The end of a server is
 // not cancelled: it is half gone.

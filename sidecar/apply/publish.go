@@ -86,12 +86,17 @@ func (l *loop) stateOf(v *server) PartitionState {
 		s.Reason = l.reasons[v.Partition]
 	}
 	for model, loaded := range v.Loaded {
-		if loaded.Answers && !loaded.Leaving {
+		if loaded.Answers && !loaded.Leaving && !l.isOut(v, model) {
 			s.Models = append(s.Models, model)
 		}
 	}
 	slices.Sort(s.Models)
 	return s
+}
+
+// isOut reports that a merge group was taken out, since executions of what a server has loaded fail.
+func (l *loop) isOut(v *server, model string) bool {
+	return l.loads[decide.Load{Key: v.Key, Model: model, Revision: v.Loaded[model].Revision}].Ran
 }
 
 // missing are the models that a wanted partition does not serve as desired.
@@ -114,12 +119,12 @@ func (l *loop) missing(k decide.Key) []string {
 // ready reports that a wanted partition serves a model as it is desired.
 func (l *loop) ready(k decide.Key, model string) bool {
 	for _, v := range l.servers {
-		if v.Key != k || v.Phase != decide.Up || v.Broken != "" {
+		if v.Key != k || v.Phase != decide.Up || v.Broken != "" || v.Anew != "" {
 			continue
 		}
 		loaded, has := v.Loaded[model]
 		revision := l.want.Models[model].Revision
-		return has && loaded.Answers && loaded.Tried && !loaded.Leaving && (revision == "" || loaded.Revision == revision)
+		return has && loaded.Answers && loaded.Tried && !loaded.Leaving && !l.isOut(v, model) && (revision == "" || loaded.Revision == revision)
 	}
 	return false
 }
@@ -154,7 +159,8 @@ func (l *loop) settle() {
 // settled reports whether every wanted instance, of the models if there are any,
 // is ready or has failed, and the first failure.
 func (l *loop) settled(models []string) (settled bool, failure error) {
-	settled = true
+	// What others have loaded and unloaded is known by a look that began since, or not to be had.
+	settled = !l.want.Given || !slices.ContainsFunc(l.servers, func(v *server) bool { return v.looked <= v.stale && l.hasServer(v.Key) })
 	for _, p := range l.want.Partitions {
 		for _, in := range p.Instances {
 			if len(models) > 0 && !slices.Contains(models, in.Model) || l.ready(p.Key, in.Model) {

@@ -238,6 +238,21 @@ func (r *Reconciler) Restart(partition, reason string) error {
 	}
 }
 
+// StartAnew has another process take the place of the server of a partition, for a
+// reason. Requests go to the other places of its models from now on, or wait where
+// there are none; the process ends once it has answered what it has, or after
+// Options.DrainTimeout. ErrNotOurs where others run the server.
+func (r *Reconciler) StartAnew(partition, reason string) error {
+	result := make(chan error, 1)
+	r.box.put(func(l *loop) { result <- l.anew(partition, reason) })
+	select {
+	case err := <-result:
+		return err
+	case <-r.ended:
+		return ErrClosed
+	}
+}
+
 // Close ends the reconciler and, unless leave is set, every server of conch's
 // own, letting each finish its requests as long as ctx allows. The route table
 // still names them: drain the request path first. Servers that are left go on for

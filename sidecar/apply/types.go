@@ -130,6 +130,8 @@ var (
 	ErrUnsupported = errors.New("this build cannot serve that")
 	// ErrClosed: the reconciler was closed.
 	ErrClosed = errors.New("the reconciler is closed")
+	// ErrNotOurs: the server is run by others.
+	ErrNotOurs = errors.New("its server is run by others, who start it anew")
 )
 
 // StartError says why the server of a partition does not start, or stay.
@@ -165,6 +167,8 @@ type Options struct {
 	// whose servers are started again for it.
 	Faulted func(context.Context) (bool, error)
 	OnFault func(partitions []string)
+	// OnGroupFault is told of each merge group that is taken out of the table because its executions fail, as OnAction is.
+	OnGroupFault func(GroupFault)
 	// Settings tells the server at an endpoint what clients have set before, when it
 	// has started and when it has loaded a model.
 	Settings func(ctx context.Context, at driver.Endpoint) error

@@ -17,6 +17,8 @@ import (
 // watch looks at one server until it is dead or let go.
 type watch struct {
 	stop context.CancelFunc
+	// again has it look at once.
+	again chan struct{}
 
 	mu sync.Mutex
 	// looks counts them: it is the number of the one that began last.
@@ -34,6 +36,18 @@ func (w *watch) touch(model string) uint64 {
 	return w.looks
 }
 
+// anew has the watch look at once, and returns the number of the last look that began
+// before.
+func (w *watch) anew() uint64 {
+	select {
+	case w.again <- struct{}{}:
+	default:
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.looks
+}
+
 // lookEvery is how often a server is asked what it has, at least: what happens
 // behind conch's back is repaired within a second.
 const lookEvery = 500 * time.Millisecond
@@ -41,7 +55,7 @@ const lookEvery = 500 * time.Millisecond
 // startWatch begins to look at a server that is up.
 func (l *loop) startWatch(v *server) {
 	ctx, cancel := context.WithCancel(l.r.life)
-	v.watch = &watch{stop: cancel, revisions: map[string]string{}}
+	v.watch = &watch{stop: cancel, again: make(chan struct{}, 1), revisions: map[string]string{}}
 	r, s, w := l.r, v.process, v.watch
 	r.tasks.Go(func() {
 		defer cancel()
@@ -52,11 +66,17 @@ func (l *loop) startWatch(v *server) {
 		}
 	})
 	r.tasks.Go(func() {
+		pause := time.NewTimer(0)
+		defer pause.Stop()
 		for {
-			r.look(ctx, v, s, w)
-			if !sleep(ctx, min(lookEvery, r.o.Health.Period)) {
+			select {
+			case <-ctx.Done():
 				return
+			case <-w.again:
+			case <-pause.C:
 			}
+			r.look(ctx, v, s, w)
+			pause.Reset(min(lookEvery, r.o.Health.Period))
 		}
 	})
 }
@@ -80,6 +100,7 @@ func (r *Reconciler) look(ctx context.Context, v *server, s driver.Server, w *wa
 	defer cancel()
 	models, err := s.Models(asking)
 	if err != nil {
+		r.box.put(func(l *loop) { l.unseen(v, number) })
 		return // its health is asked again
 	}
 	group, each := errgroup.WithContext(asking)
@@ -103,6 +124,7 @@ func (r *Reconciler) look(ctx context.Context, v *server, s driver.Server, w *wa
 		})
 	}
 	if err := group.Wait(); err != nil {
+		r.box.put(func(l *loop) { l.unseen(v, number) })
 		return
 	}
 	found := make(map[string]string, len(models))

@@ -195,7 +195,10 @@ func (c *Control) place(ctx context.Context, served *repo.Revision, settings *co
 	}
 	var strays []string
 	for _, m := range served.Models {
-		if mine := own.Model(m.Name); mine == nil || mine.Err() != nil {
+		// What conch itself has loaded there is its own to unload: the servers may not have
+		// come to it yet.
+		loadedByConch := m.Config.GetParameters()[repo.RevisionParameter].GetStringValue() != ""
+		if mine := own.Model(m.Name); !loadedByConch && (mine == nil || mine.Err() != nil) {
 			strays = append(strays, m.Name)
 		}
 	}

@@ -37,7 +37,7 @@ type Reconciler interface {
 	Set(ctx context.Context, d apply.Desired, ifGeneration uint64) (uint64, error)
 	Settle(ctx context.Context, generation uint64, models ...string) error
 	Retry(models ...string)
-	Restart(partition, reason string) error
+	StartAnew(partition, reason string) error
 	Observed() apply.Observed
 }
 
@@ -47,11 +47,14 @@ type Repository interface {
 	Load(ctx context.Context, onto, dir string, o repo.Order, by repo.Origin) (*repo.Revision, error)
 	Unload(ctx context.Context, onto string, models []string, by repo.Origin) (*repo.Revision, error)
 	Rollback(ctx context.Context, id string, by repo.Origin) (*repo.Revision, error)
+	Withdraw(ctx context.Context, id string) error
 	Revert(ctx context.Context, onto, order, before string, by repo.Origin) (*repo.Revision, error)
 	Current() (*repo.Revision, error)
 	Log(limit int) ([]*repo.Revision, error)
 	Derive(ctx context.Context, dir string, d repo.Derivation, by repo.Origin) (*repo.Revision, error)
-	Collect(ctx context.Context, keep int, inUse ...string) (repo.Collected, error)
+	Compare(from, to string) (*repo.Comparison, error)
+	Collect(ctx context.Context, r repo.Retention) (repo.Collected, error)
+	Verify(ctx context.Context, mend bool) (repo.Verification, error)
 	ReadFile(revision, model, path string) ([]byte, error)
 }
 
@@ -159,6 +162,8 @@ type Control struct {
 	config   *config.Config
 	snapshot uint64
 	serving  serving
+	// servedBefore is the repository revision that served before the one that does.
+	servedBefore string
 	// before is the number of the last plan before this process.
 	before uint64
 	// revision of the repository that the next plan is for.

@@ -91,38 +91,44 @@ func (c *Control) gpus() (ids []string) {
 }
 
 // Restart starts a partition's server anew, and returns once it serves its models
-// again or has failed to. What it had in flight is run elsewhere, or fails where there
-// is no other place.
-func (c *Control) Restart(ctx context.Context, r api.RestartRequest) (api.Partition, error) {
-	p, err := c.Partition(r.Partition)
+// again or has failed to. What it has in flight is answered first; new requests go to
+// other places of their models, or wait where there are none.
+func (c *Control) Restart(ctx context.Context, r api.RestartRequest) error {
+	p, err := c.PlannedPartition(r.Partition)
 	if err != nil {
-		return p, err
+		return err
 	}
 	if c.attached != nil {
-		return p, fmt.Errorf("%w: the server of partition %s is run by others; they start it anew", ErrRefused, r.Partition)
+		return fmt.Errorf("%w: the server of partition %s is run by others; they start it anew", ErrRefused, r.Partition)
 	}
 	author := cmp.Or(r.Author, "operator")
-	if err := c.reconciler.Restart(r.Partition, "it is started anew by order of "+author); err != nil {
-		return p, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	if err := c.reconciler.StartAnew(r.Partition, "it is started anew by order of "+author); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	c.event(api.Event{Kind: events.PartitionRestarted, Author: author, Reason: r.Reason, Message: "partition " + r.Partition + " is started anew", Fields: map[string]string{"partition": r.Partition}})
-	// What fails of its models is a condition of the answer.
-	_ = c.reconciler.Settle(ctx, 0, p.Models...)
-	if err := ctx.Err(); err != nil {
-		return p, err
+	var models []string
+	for _, i := range p.GetInstances() {
+		models = append(models, i.GetModel())
 	}
-	return c.Partition(r.Partition)
+	// What fails of its models is a condition of the partition.
+	_ = c.reconciler.Settle(ctx, 0, models...)
+	return ctx.Err()
 }
 
 // LogFile is where the output of a partition's server is; that of its last one while
 // it has none.
 func (c *Control) LogFile(partition string) (string, error) {
-	p, err := c.Partition(partition)
-	if err != nil {
+	if _, err := c.PlannedPartition(partition); err != nil {
 		return "", err
 	}
+	var path string
+	for _, s := range c.partitions() {
+		if s.ID == partition {
+			path = s.Log
+		}
+	}
 	c.mu.Lock()
-	path := cmp.Or(p.Log, c.logs[partition])
+	path = cmp.Or(path, c.logs[partition])
 	c.mu.Unlock()
 	if path == "" {
 		return "", fmt.Errorf("%w: partition %s has no log of its own: its server is not conch's, or runs inside conch", ErrRefused, partition)

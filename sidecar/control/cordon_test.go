@@ -139,6 +139,43 @@ func TestNoOrderPutsNewModelsOnACordonedGPU(t *testing.T) {
 	})
 }
 
+// TestADrainThatFailedLosesNothing: what no plan could move stays where it is when
+// something else is ordered, and is moved as soon as a plan can.
+func TestADrainThatFailedLosesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "mode: advise\n")
+		stop := r.start()
+		defer stop()
+		require.NoError(t, r.Unload(t.Context(), "a", "client", false))
+		_, err := r.Cordon(t.Context(), api.CordonRequest{GPU: "gpu0", Drain: true})
+		require.ErrorContains(t, err, "still has what it had", "the policy of this test insists on every GPU")
+
+		require.NoError(t, r.Load(t.Context(), repo.Order{Model: "a"}, "client"))
+		require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2, "a stranger's load moves nothing")
+		require.Equal(t, []string{"gpu1"}, gpusOf(r.CurrentPlan().PartitionsOf("a")), "and puts nothing on a GPU that is to be left")
+		_, err = r.Pin(t.Context(), api.PinRequest{})
+		require.NoError(t, err)
+		_, err = r.Import(t.Context(), api.ImportRequest{})
+		require.NoError(t, err)
+		pass(time.Minute)
+		require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2, "a pinned plan stays")
+
+		_, err = r.Pin(t.Context(), api.PinRequest{Unpin: true})
+		require.NoError(t, err)
+		r.policies.set(available)
+		_, err = r.Apply(t.Context(), api.ApplyRequest{})
+		require.NoError(t, err)
+		require.Equal(t, []string{"gpu1"}, r.places())
+	})
+}
+
+func gpusOf(all []*policy.Partition) (gpus []string) {
+	for _, p := range all {
+		gpus = append(gpus, p.GPU())
+	}
+	return gpus
+}
+
 func TestCordonsThatCannotBe(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings string
@@ -180,14 +217,12 @@ func TestRestartOfAPartition(t *testing.T) {
 		r := newRig(t, "")
 		stop := r.start()
 		defer stop()
-		p, err := r.Restart(t.Context(), api.RestartRequest{Partition: "gpu1", Author: "ada", Reason: "it leaks"})
-		require.NoError(t, err)
-		require.True(t, p.Up)
+		require.NoError(t, r.Restart(t.Context(), api.RestartRequest{Partition: "gpu1", Author: "ada", Reason: "it leaks"}))
+		require.True(t, r.Look().Servers["gpu1"].Up)
 		require.Equal(t, []string{"gpu1: it is started anew by order of ada"}, r.reconciler.restarted)
 		require.Equal(t, "it leaks", r.lastEvent(events.PartitionRestarted).Reason)
-		_, err = r.Restart(t.Context(), api.RestartRequest{Partition: "gpu9"})
-		require.ErrorIs(t, err, control.ErrNotFound)
-		_, err = r.LogFile("gpu1")
+		require.ErrorIs(t, r.Restart(t.Context(), api.RestartRequest{Partition: "gpu9"}), control.ErrNotFound)
+		_, err := r.LogFile("gpu1")
 		require.ErrorIs(t, err, control.ErrRefused, "the servers of this test have none")
 	})
 }

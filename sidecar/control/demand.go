@@ -56,7 +56,7 @@ func (c *Control) LoadWanted(string) {
 // demanded are the models that requests wait for and that the plan in force does
 // not place, or why nothing is done for them: requests for those are refused.
 func (c *Control) demanded() []string {
-	settings, from, failing := c.settings(), c.current(), c.failing()
+	settings, from, failing := c.settings(), c.current(), failing(c.reconciler.Observed())
 	var all []string
 	for _, model := range c.requests.Wanted() {
 		switch failed, fails := failing[model]; {

@@ -11,5 +11,6 @@
 //	orders    what operators declared and a restart does not undo
 //	events    who, when, why
 //
-// view.go is what operators see; its types are those of sidecar/admin/api.
+// look.go is what there is to see, in control's own words; sidecar/admin makes of it
+// what operators are shown.
 package control

@@ -21,22 +21,22 @@ import (
 
 // places are the types of GPUs and CPUs that models may run on.
 func (c *Control) places(settings *config.Config) []estimates.Place {
-	real := map[string]bool{}
+	physical := map[string]bool{}
 	for _, n := range c.nodes {
 		for _, g := range n.GetGpus() {
-			real[g.GetType()] = real[g.GetType()] || !g.GetEmulated()
+			physical[g.GetType()] = physical[g.GetType()] || !g.GetEmulated()
 		}
 		if cpu := n.GetCpu(); cpu != nil {
-			real[cpu.GetType()] = real[cpu.GetType()] || !cpu.GetEmulated()
+			physical[cpu.GetType()] = physical[cpu.GetType()] || !cpu.GetEmulated()
 		}
 	}
 	offers := snapshot.Offers(settings)
 	for _, o := range offers {
-		real[o.GetType()] = true
+		physical[o.GetType()] = true
 	}
 	var all []estimates.Place
 	for _, t := range snapshot.Types(c.nodes, offers) {
-		all = append(all, estimates.Place{Type: t, Emulated: !real[t]})
+		all = append(all, estimates.Place{Type: t, Emulated: !physical[t]})
 	}
 	return all
 }
@@ -57,31 +57,6 @@ func (c *Control) estimated(files *repo.Revision) snapshot.Grids {
 	return grids
 }
 
-// estimatesOf a model, as they are shown.
-func (c *Control) estimatesOf(m *repo.Model) []api.Estimate {
-	var all []api.Estimate
-	for _, p := range c.places(c.settings()) {
-		e := c.estimates.Of(m, p.Type)
-		if e == nil {
-			continue
-		}
-		one := api.Estimate{GPUType: e.Type, Reason: e.Reason}
-		if e.Estimate != nil {
-			one.RelativeBound, one.Basis, one.Fits, one.Warnings = e.Bound, e.Basis, e.Fits, e.Warnings
-			one.ParameterBytes, one.ActivationBytes, one.WorkspaceBytes = e.Memory.Parameters, e.Memory.Activations, e.Memory.Workspace
-			one.ArenaBytes, one.ContextBytes, one.GPUMemoryBytes = e.Memory.Arena, e.Memory.Context, e.MemoryOfGPU
-			for _, q := range e.Points {
-				one.Points = append(one.Points, api.EstimatePoint{
-					Batch: int(q.Batch), ThreadPercentage: int(q.ThreadPercentage), LatencySeconds: q.LatencyUS / 1e6, ErrorBoundSeconds: q.ErrorBoundUS / 1e6,
-					Creq: q.Creq, Mreq: q.Mreq, BandwidthUtilization: q.BandwidthUtilization, L2Utilization: q.L2Utilization,
-				})
-			}
-		}
-		all = append(all, one)
-	}
-	return all
-}
-
 // foundEstimate makes an estimate the prior of what is observed. The model may be another by now, or gone: what it left behind is forgotten with it.
 func (c *Control) foundEstimate(e *estimates.Estimate) {
 	if e.Estimate == nil || len(e.Points) == 0 {
@@ -93,7 +68,7 @@ func (c *Control) foundEstimate(e *estimates.Estimate) {
 	if m := files.Model(e.Model); m == nil || m.Digest != e.Digest {
 		return
 	}
-	if err := c.recorder.SetPrior(e.Model, e.Type, observe.PriorOf(e.Profile.Policy(e.Model, e.Type))); err != nil {
+	if err := c.recorder.SetPrior(e.Model, e.Type, observe.PriorOf(e.Policy(e.Model, e.Type))); err != nil {
 		c.log.Warn("an estimate cannot be used", "model", e.Model, "gpu_type", e.Type, "error", err)
 	}
 }

@@ -147,6 +147,8 @@ type reconciler struct {
 	refuse map[string]string
 	// slow is how long the servers take to come to what is desired.
 	slow time.Duration
+	// seen is called once, after the next observation, with mu held.
+	seen func()
 }
 
 func (a *reconciler) Start(context.Context) (*apply.Desired, error) { return a.resume, nil }
@@ -178,7 +180,7 @@ func (a *reconciler) Settle(ctx context.Context, _ uint64, _ ...string) error {
 
 func (a *reconciler) Retry(...string) {}
 
-func (a *reconciler) Restart(partition, reason string) error {
+func (a *reconciler) StartAnew(partition, reason string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.restarted = append(a.restarted, partition+": "+reason)
@@ -208,6 +210,10 @@ func (a *reconciler) Observed() apply.Observed {
 			o.Conditions = append(o.Conditions, apply.Condition{Err: err, Condition: decide.Condition{Partition: p.GetId(), Model: name, Kind: decide.IsFailing, Reason: err.Error()}})
 		}
 		o.Partitions = append(o.Partitions, s)
+	}
+	if a.seen != nil {
+		a.seen()
+		a.seen = nil
 	}
 	return o
 }

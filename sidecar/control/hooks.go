@@ -6,8 +6,11 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -32,6 +35,8 @@ type Hooks interface {
 	// MPSFault notes that a client of MPS has made a GPU fault, and which partitions
 	// are started again for it.
 	MPSFault(partitions []string)
+	// GroupFault notes that a merge group's executions fail, so that its members serve.
+	GroupFault(f apply.GroupFault)
 }
 
 var _ Hooks = (*Control)(nil)
@@ -99,4 +104,14 @@ func (c *Control) PartitionChanged(partition string, up bool, reason string) {
 func (c *Control) MPSFault(partitions []string) {
 	message := "a client of MPS has made a GPU fault, which takes every client on that GPU along: the servers of " + strings.Join(partitions, ", ") + " are started again"
 	c.event(api.Event{Kind: events.MPSFault, Message: message, Fields: map[string]string{"partitions": strings.Join(partitions, ",")}})
+}
+
+// GroupFault implements Hooks.
+func (c *Control) GroupFault(f apply.GroupFault) {
+	c.metrics.GroupFault(f.Group)
+	c.event(api.Event{
+		Kind:    events.GroupFaulted,
+		Message: fmt.Sprintf("merge group %s: its executions fail on partition %s: %s; its members serve there until it is tried again at %s", f.Group, f.Partition, f.Reason, f.Next.UTC().Format(time.RFC3339)),
+		Fields:  map[string]string{"group": f.Group, "partition": f.Partition, "attempts": strconv.Itoa(f.Attempts), "next": f.Next.UTC().Format(time.RFC3339)},
+	})
 }

@@ -33,7 +33,7 @@ import (
 //	7 record    who, when, why, what changed, how long it took
 //
 // Everything else in this package decides when a cycle runs (triggers.go), what
-// the snapshot holds (world.go) or shows what happened (view.go).
+// the snapshot holds (world.go) or says what there is to see (look.go).
 
 // order says who wants a cycle and how far it may go.
 type order struct {
@@ -73,6 +73,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 	// 1. observe
 	in := c.intent()
 	in.asked = o.model
+	in.staying = o.model != "" || c.stays(from, o)
 	if o.cordons != nil {
 		in.cordons = o.cordons
 	}
@@ -182,12 +183,17 @@ func (c *Control) planner(in intent, o order) planner.Planner {
 		who = planner.Mirror{Placement: c.attached.Partitions, Disciplines: who}
 	case o.planner != nil:
 		who = o.planner
-	case pin != nil && !o.policy && from.Revision > 0:
+	case c.stays(from, o):
 		who = planner.Staying{Before: from.Plan.Plan, Why: fmt.Sprintf("plan %d is pinned by %s and has no place for it; tritonctl plan unpin", from.Revision, pin.Author)}
 	default:
 		who = in.cordoning(who, from.Plan.Plan)
 	}
 	return c.operator(in).Obeying(who)
+}
+
+// stays reports that the plan in force is pinned and the order does not ask the policy.
+func (c *Control) stays(from serving, o order) bool {
+	return o.planner == nil && !o.policy && from.Revision > 0 && c.orders.Declared().Pin != nil
 }
 
 func (c *Control) operator(in intent) planner.Operator {
@@ -301,10 +307,13 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 		snapshot: p.Snapshot, files: in.files, given: in.given, passThrough: in.passThrough,
 	}
 	other := c.serving.files == nil || c.serving.files.ID != in.files.ID
+	if other && c.serving.files != nil {
+		c.servedBefore = c.serving.files.ID
+	}
 	c.serving, c.proposed = next, nil
 	c.mu.Unlock()
 	c.save()
-	c.remembered(next.Plan, p.Diff, in.files.ID, in.given)
+	c.remembered(next.Plan, p.Diff, in.files.ID, in.given, o.weigh && !p.Diff.Empty() && plan.OnDemand(p.Snapshot, p.Diff))
 	c.tidy(next)
 	if other && !in.given {
 		c.collect(context.WithoutCancel(ctx), in.files.ID)
@@ -391,12 +400,16 @@ func (c *Control) took() map[string]string {
 // partitions are those of the desired state; old servers that retire are left
 // out.
 func (c *Control) partitions() []apply.PartitionState {
-	return slices.DeleteFunc(slices.Clone(c.reconciler.Observed().Partitions), func(p apply.PartitionState) bool { return p.Retiring })
+	return lasting(c.reconciler.Observed())
+}
+
+// lasting are the servers that are not to go.
+func lasting(o apply.Observed) []apply.PartitionState {
+	return slices.DeleteFunc(slices.Clone(o.Partitions), func(p apply.PartitionState) bool { return p.Retiring })
 }
 
 // failing are the models that are wanted, load nowhere, and why, by name.
-func (c *Control) failing() map[string]apply.Condition {
-	observed := c.reconciler.Observed()
+func failing(observed apply.Observed) map[string]apply.Condition {
 	all := map[string]apply.Condition{}
 	for _, condition := range observed.Conditions {
 		if condition.Model != "" && condition.Kind == decide.IsFailing {

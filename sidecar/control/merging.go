@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -16,6 +17,7 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control/conditions"
 	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/control/merging"
 	"github.com/conch-serving/conch/sidecar/observe"
@@ -131,9 +133,14 @@ func (c *Control) merge(ctx context.Context) {
 	}
 	c.groups.Run(ctx, merging.Hooks{
 		Progress: func(group, text string) { say(events.Merging, group, text) },
-		Failed: func(group string, err error) {
-			say(events.MergeFailed, group, err.Error()+"; its members serve by themselves until one of them changes")
+		Failed: func(group string, err error, next time.Time) {
+			until := "until one of them changes"
+			if !next.IsZero() {
+				until = "until it is tried again at " + next.UTC().Format(time.RFC3339)
+			}
+			say(events.MergeFailed, group, err.Error()+"; its members serve by themselves "+until)
 		},
+		Looked: func(refusals []merger.Refusal, err error, next time.Time) { c.lookedForGroups(refusals, err, next) },
 		// Whoever names groups wants them used: what they change is not weighed.
 		Changed: func() { c.ordered("other merge groups are on offer") },
 		Made: func(ctx context.Context, m merging.Made) error {
@@ -144,7 +151,6 @@ func (c *Control) merge(ctx context.Context) {
 			by := repo.Origin{Author: "conch", Reason: "merge group " + m.Derivation.Recipe, Time: c.clock.Now()}
 			files, err := c.repository.Derive(ctx, m.Dir, m.Derivation, by)
 			if err != nil {
-				say(events.MergeFailed, m.Derivation.Recipe, err.Error())
 				return err
 			}
 			c.adopt(files, c.settings())
@@ -154,4 +160,49 @@ func (c *Control) merge(ctx context.Context) {
 			return nil
 		},
 	})
+}
+
+// groupings are the merge groups that the plan in force wants, and those that could not be made.
+func (v sight) groupings() (all []conditions.Grouping) {
+	if v.c.groups == nil || v.serving.Plan.Plan == nil {
+		return nil
+	}
+	for _, s := range v.c.groups.States() {
+		if !s.Wanted && s.Failure == "" {
+			continue
+		}
+		g := conditions.Grouping{
+			Name: s.Group, Made: s.Made, Making: s.Busy && s.Wanted, Failure: s.Failure, Attempts: s.Attempts, RetryAt: s.Next,
+		}
+		if s.Failure != "" && s.Next.IsZero() {
+			g.Failure += "; it is tried again when a member changes"
+		}
+		for _, p := range v.serving.PartitionsOf(s.Group) {
+			g.Places = append(g.Places, p.GetId())
+		}
+		all = append(all, g)
+	}
+	return all
+}
+
+// mostRefusals are shown of one search for groups.
+const mostRefusals = 3
+
+// lookedForGroups says what a search among all models left out, or why it failed.
+func (c *Control) lookedForGroups(refusals []merger.Refusal, err error, next time.Time) {
+	if err != nil {
+		c.event(api.Event{Kind: events.MergeFailed, Message: fmt.Sprintf("looking for models to merge: %v; it is tried again at %s", err, next.UTC().Format(time.RFC3339))})
+		return
+	}
+	var reasons []string
+	for _, r := range refusals {
+		if !slices.ContainsFunc(reasons, func(said string) bool { return strings.HasPrefix(said, r.Member+": ") }) {
+			reasons = append(reasons, r.Member+": "+r.Reason)
+		}
+	}
+	text := fmt.Sprintf("%d models can be merged with no other: %s", len(reasons), strings.Join(reasons[:min(len(reasons), mostRefusals)], "; "))
+	if len(reasons) > mostRefusals {
+		text += "; and so on: tritonctl merge analyze --all says it of each"
+	}
+	c.event(api.Event{Kind: events.Merging, Message: text})
 }

@@ -57,7 +57,7 @@ func (c *Control) Load(ctx context.Context, o repo.Order, author string) error {
 		c.event(api.Event{Kind: events.Repository, Author: author, Reason: reason, Message: "refused: " + err.Error(), Fields: map[string]string{"model": o.Model}})
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	_, fails := c.failing()[o.Model]
+	_, fails := failing(c.reconciler.Observed())[o.Model]
 	serves := len(c.current().PartitionsOf(o.Model)) > 0 && !fails
 	if files.ID == before.ID && serves {
 		return nil
@@ -238,7 +238,7 @@ type Absence struct {
 // Absent lists the models of the repository that are unloaded or would not load.
 func (c *Control) Absent() map[string]Absence {
 	in := c.intent()
-	absent, failing := map[string]Absence{}, c.failing()
+	absent, failing := map[string]Absence{}, failing(c.reconciler.Observed())
 	if in.files == nil {
 		return absent
 	}

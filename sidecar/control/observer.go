@@ -43,7 +43,7 @@ func (o observer) Busy(partition string, from, to time.Time) { o.recorder.Busy(p
 // Finished implements dispatch.Observer.
 func (o observer) Finished(f dispatch.Outcome) {
 	o.recorder.Finished(observe.Outcome{
-		Model: f.Model, Name: f.Name, Result: observe.Result(f.Result.String()), Latency: f.Latency, Queued: f.Queued,
+		Model: f.Model, Early: f.Early, Name: f.Name, Result: observe.Result(f.Result.String()), Latency: f.Latency, Queued: f.Queued,
 		Rows: f.Rows, Batch: f.Batch, PassedThrough: f.PassedThrough, Retried: f.Retried, Reason: f.Reason, At: o.now(),
 	})
 }

@@ -113,7 +113,7 @@ func (c *Control) named(o *order, r api.DiffRequest) error {
 }
 
 // earlier is a plan of the history; with 0 the last one that differs from the plan in
-// force.
+// force, plans for models that load on demand left out.
 func (c *Control) earlier(revision uint64) (api.PlanRecord, error) {
 	if revision > 0 {
 		record, err := c.plans.Get(revision)
@@ -126,12 +126,15 @@ func (c *Control) earlier(revision uint64) (api.PlanRecord, error) {
 	if err != nil {
 		return api.PlanRecord{}, err
 	}
-	current := c.current()
-	for _, record := range all {
-		if record.Revision >= current.Revision {
-			continue
-		}
-		if was, err := decoded(record.Plan.Plan); err == nil && !plan.Compute(current.Plan.Plan, was).Empty() {
+	all = slices.DeleteFunc(all, func(r api.PlanRecord) bool { return r.Demand })
+	current := c.current().Plan.Plan
+	for i, record := range all {
+		was, err := decoded(record.Plan.Plan)
+		switch {
+		case err != nil:
+		case i == 0: // it is in force, or was before models came and went on demand
+			current = was
+		case !plan.Compute(current, was).Empty():
 			return record, nil
 		}
 	}
@@ -187,12 +190,12 @@ func (c *Control) pin(p *api.Pin) error {
 
 // remembered keeps a plan that came into force in the history. A disk that fails costs
 // the plan its way back, nothing else.
-func (c *Control) remembered(p Plan, d *plan.Diff, files string, given bool) {
+func (c *Control) remembered(p Plan, d *plan.Diff, files string, given, demand bool) {
 	encoded, err := encoded(p.Plan)
 	if err == nil {
 		record := api.PlanRecord{
 			Plan:    api.Plan{Revision: p.Revision, Policy: p.GetPolicy(), AppliedAt: p.AppliedAt, AppliedBy: p.AppliedBy, Reason: p.Reason, Plan: encoded},
-			Summary: summary(d, given), Diff: strings.TrimSpace(d.Text()), Repository: files,
+			Summary: summary(d, given), Diff: strings.TrimSpace(d.Text()), Repository: files, Demand: demand,
 		}
 		err = c.plans.Add(record)
 	}

@@ -60,7 +60,7 @@ func (r *repository) Import(_ context.Context, dir string, by repo.Origin) (*rep
 	if r.err != nil {
 		return nil, r.err
 	}
-	if n := len(r.log); n > 0 && slices.Equal(r.log[0].Models, r.next) {
+	if n := len(r.log); n > 0 && slices.Equal(r.log[0].Models, r.next) && !r.log[0].Held {
 		return r.log[0], nil
 	}
 	r.made++
@@ -133,7 +133,20 @@ func (r *repository) Rollback(_ context.Context, id string, by repo.Origin) (*re
 	if !slices.ContainsFunc(r.log, func(rev *repo.Revision) bool { return rev.ID == id }) {
 		return nil, repo.ErrNoRevision
 	}
-	return r.commit(r.find(id).Models, repo.Diff{}, by), nil
+	r.made++
+	rev := &repo.Revision{ID: fmt.Sprint("r", r.made), Origin: by, Models: r.find(id).Models, Held: true}
+	r.log = append([]*repo.Revision{rev}, r.log...)
+	return rev, nil
+}
+
+func (r *repository) Withdraw(_ context.Context, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.log[0].ID != id {
+		return repo.ErrNoRevision
+	}
+	r.log = r.log[1:]
+	return nil
 }
 
 func (r *repository) Revert(_ context.Context, onto, order, before string, by repo.Origin) (*repo.Revision, error) {
@@ -162,18 +175,32 @@ func (r *repository) Current() (*repo.Revision, error) {
 
 func (r *repository) Log(int) ([]*repo.Revision, error) { return r.log, nil }
 
-func (r *repository) Collect(_ context.Context, keep int, inUse ...string) (repo.Collected, error) {
+func (r *repository) Compare(from, to string) (*repo.Comparison, error) {
+	return &repo.Comparison{From: from, To: to}, nil
+}
+
+func (r *repository) Verify(context.Context, bool) (repo.Verification, error) {
+	return repo.Verification{Damaged: []repo.Damage{{Revision: r.log[0].ID, Model: "a", File: "1/model.py", Text: "is missing"}}}, nil
+}
+
+func (r *repository) Collect(_ context.Context, keep repo.Retention) (repo.Collected, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := len(r.log)
+	var done repo.Collected
 	var kept []*repo.Revision
 	for i, rev := range r.log {
-		if i < keep || slices.Contains(inUse, rev.ID) {
+		switch why := keep.InUse[rev.ID]; {
+		case i < keep.Newest || why != "":
 			kept = append(kept, rev)
+			done.Kept = append(done.Kept, repo.Kept{Revision: rev.ID, For: why})
+		default:
+			done.Revisions = append(done.Revisions, rev.ID)
 		}
 	}
-	r.log = kept
-	return repo.Collected{Revisions: before - len(kept)}, nil
+	if !keep.DryRun {
+		r.log = kept
+	}
+	return done, nil
 }
 
 func (r *repository) hold(models ...*repo.Model) {

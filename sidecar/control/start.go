@@ -161,9 +161,14 @@ func (c *Control) setStarting(why string) {
 	c.mu.Unlock()
 }
 
-// importFirst reads the repository at start. If it cannot be read, what was
-// imported before serves on.
+// importFirst reads the repository at start, unless a rollback holds. If it cannot
+// be read, what was imported before serves on.
 func (c *Control) importFirst(ctx context.Context, dir string) (*repo.Revision, error) {
+	if held, err := c.repository.Current(); err == nil && held.Held {
+		message := fmt.Sprintf("a rollback holds: repository revision %s serves, and %s is not read until tritonctl repo import", held.ID, dir)
+		c.event(api.Event{Kind: events.Repository, Author: "conch", Reason: "start", Message: message, Fields: map[string]string{"revision": held.ID, "directory": dir}})
+		return held, nil
+	}
 	files, err := c.repository.Import(ctx, dir, repo.Origin{Author: "conch", Reason: "start", Time: c.clock.Now()})
 	if err == nil {
 		return files, nil
@@ -255,28 +260,6 @@ func (c *Control) tidy(s serving) {
 		partitions = append(partitions, p.GetId())
 	}
 	c.recorder.Forget(models, partitions)
-}
-
-// revisionsKept are those that can be gone back to. Older ones go, with the files
-// that they alone have, once there are twice as many: after that, the next import
-// reads every file again.
-const revisionsKept = 50
-
-// collect forgets old revisions of the repository; the one that is served stays.
-func (c *Control) collect(ctx context.Context, served string) {
-	log, err := c.repository.Log(2*revisionsKept + 1)
-	if err == nil && len(log) <= 2*revisionsKept {
-		return
-	}
-	var done repo.Collected
-	if err == nil {
-		done, err = c.repository.Collect(ctx, revisionsKept, served)
-	}
-	if err != nil {
-		c.log.Warn("old revisions of the repository could not be removed", "error", err)
-		return
-	}
-	c.log.Info("old revisions of the repository were removed", "revisions", done.Revisions, "files", done.Files, "bytes", done.Bytes)
 }
 
 func count(n int, one string) string {

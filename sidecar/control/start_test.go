@@ -185,3 +185,18 @@ func TestMistakenPolicyAtStart(t *testing.T) {
 		require.Contains(t, r.messages(events.PlanFailed)[0], "bad policy parameter")
 	})
 }
+
+// TestReadinessSaysWhatTheFirstPlanWaitsFor: whoever looks at a conch that is not ready after minutes wants to know which model it is.
+func TestReadinessSaysWhatTheFirstPlanWaitsFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		r.reconciler.slow = time.Minute
+		r.reconciler.refuse = map[string]string{"a": "d1"}
+		stop := r.start()
+		defer stop()
+		require.False(t, r.Ready()[0].OK)
+		require.Regexp(t, "^the first plan is being applied: it waits for a on gpu0 \\(.*no module named torch for .*\\), a on gpu1 ", r.Ready()[0].Reason)
+		pass(2 * time.Minute)
+		require.True(t, r.Ready()[0].OK)
+	})
+}

@@ -265,7 +265,7 @@ func (c *Control) countPartitions() {
 	c.degraded(v.conditions)
 }
 
-// degraded writes down which models came to fail, or no longer do. Of servers,
+// degraded writes down which models and merge groups came to fail, or no longer do. Of servers,
 // PartitionChanged says so.
 func (c *Control) degraded(now conditions.All) {
 	c.mu.Lock()
@@ -273,7 +273,7 @@ func (c *Control) degraded(now conditions.All) {
 	c.shown = now
 	c.mu.Unlock()
 	for _, subject := range conditions.Turned(before, now, api.ConditionDegraded) {
-		if subject.Kind != conditions.Model {
+		if subject.Kind == conditions.Partition {
 			continue
 		}
 		is, _ := api.ConditionOf(now[subject], api.ConditionDegraded)

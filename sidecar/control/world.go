@@ -4,6 +4,7 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
@@ -33,6 +35,9 @@ type intent struct {
 	asked string
 	// cordons are GPUs that take nothing new, by id.
 	cordons map[string]api.Cordon
+	// staying: the plan moves nothing that is there. What a drain has not moved yet, since
+	// no plan without its GPU was to be had, stays then too.
+	staying bool
 }
 
 // nodes are the machines as plans may use them: a GPU that is drained, or cordoned and
@@ -51,9 +56,10 @@ func (in intent) nodes(all []*policy.Node, current *policy.Plan) []*policy.Node 
 		for _, g := range out[i].GetGpus() {
 			cordon, cordoned := in.cordons[g.GetId()]
 			switch {
-			case cordoned && cordon.Drain:
+			case !cordoned, used[g.GetId()] && (in.staying || !cordon.Drain):
+			case cordon.Drain:
 				g.Unavailable, g.UnavailableReason = true, planner.Drained
-			case cordoned && !used[g.GetId()]:
+			default:
 				g.Unavailable, g.UnavailableReason = true, planner.Cordoned
 			}
 		}
@@ -75,7 +81,7 @@ func (in intent) cordoning(who planner.Planner, current *policy.Plan) planner.Co
 func (in intent) cordoned(p, current *policy.Plan) (found plan.Violations) {
 	for _, part := range p.GetPartitions() {
 		cordon, cordoned := in.cordons[part.GPU()]
-		if !cordoned || cordon.Drain {
+		if !cordoned || cordon.Drain && !in.staying {
 			continue // a drained GPU is unavailable altogether
 		}
 		for _, i := range part.GetInstances() {
@@ -121,9 +127,12 @@ func (c *Control) intent() intent {
 // observe makes the next snapshot.
 func (c *Control) observe(in intent) *policy.Snapshot {
 	now := c.clock.Now()
+	observed := c.reconciler.Observed()
 	up := map[string]bool{}
-	for _, p := range c.partitions() {
-		up[p.ID] = p.Up
+	for _, p := range observed.Partitions {
+		if !p.Retiring {
+			up[p.ID] = p.Up
+		}
 	}
 	c.mu.Lock()
 	c.snapshot++
@@ -142,6 +151,7 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 			return counts.Waiting
 		},
 		Up:     func(id string) bool { return up[id] },
+		Ready:  func(partition, model string) (bool, string) { return readyOn(observed, partition, model) },
 		Advice: advised,
 	}
 	for _, m := range in.files.Models {
@@ -168,6 +178,29 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 		out.Evaluations = *settings.Policy.Evaluations
 	}
 	return out
+}
+
+// readyOn says whether a partition's server serves a model, and if not why.
+func readyOn(o apply.Observed, partition, model string) (is bool, why string) {
+	why = "it is not loaded yet"
+	i := slices.IndexFunc(o.Partitions, func(p apply.PartitionState) bool { return p.ID == partition && !p.Retiring })
+	switch {
+	case i < 0:
+		why = "its server is not started"
+	case !o.Partitions[i].Up:
+		why = cmp.Or(o.Partitions[i].Reason, "its server is down")
+	case slices.Contains(o.Partitions[i].Models, model):
+		return true, ""
+	}
+	for _, c := range o.Conditions {
+		if c.Partition == partition && (c.Model == model || c.Model == "") {
+			why = cmp.Or(c.Reason, why)
+			if c.Model == model {
+				break
+			}
+		}
+	}
+	return false, why
 }
 
 // sameSettings reports whether what the request path knows of models and apps

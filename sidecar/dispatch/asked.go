@@ -27,83 +27,125 @@ type asked struct {
 	came time.Time
 }
 
-// what follows from the name that a request asks for: the table's routes, the
-// model that serves it there, and what is to be told of both.
+// resolve finds the model that serves what a request asks for, as look does, and waits for it.
 //
 // A name whose wish nothing that runs can meet, and something that does not run
 // could, is told to Options.Wanted; unless that refuses, the request waits for a
 // table that has it, as long as requests wait for a model none of whose partitions
-// is up, and no longer than its own timeout.
-func (d *Dispatcher) resolve(ctx context.Context, r *batch.Request, own int64) (*route, asked, error) {
-	t, err := d.table()
-	if err != nil {
-		return nil, asked{}, err
-	}
-	if route := t.models[r.Model]; route != nil && !route.spec.Internal {
-		return route, asked{}, nil
-	}
-	before := asked{name: r.Model, version: r.Version, parameters: r.Parameters}
-	if t.names[r.Model] == nil {
-		return nil, before, d.unserved(r, t.table.Unknown(r.Model, ""))
-	}
-	for {
-		resolver := t.names[r.Model]
-		if resolver == nil {
-			return nil, before, d.unserved(r, t.table.Unknown(r.Model, ""))
-		}
-		target, err := resolver.Resolve(r, d.queues.time(d.now()).Duration())
-		var inactive *names.InactiveError
-		switch {
-		case errors.As(err, &inactive):
-			if before.came.IsZero() {
-				before.came = d.now()
-				d.o.Observer.Asked(Asked{Name: before.name, Wish: inactive.Wish, Rows: inactive.Rows, At: before.came})
-			}
-			if err := d.o.Wanted(*inactive); err != nil {
-				return nil, before, err
-			}
-			if err := d.awaitTable(ctx, r, own, t, before.came); err != nil {
-				return nil, before, err
-			}
-			if t, err = d.table(); err != nil {
-				return nil, before, err
-			}
-			continue
-		case err != nil:
-			return nil, before, err
-		}
-		before.target = target
-		if route := t.models[target.Model]; route != nil {
-			return route, before, nil
-		}
-		return nil, before, status.Errorf(codes.Unavailable, "'%s' is served by '%s', which the route table does not have", before.name, target.Model)
-	}
+// is up, and no longer than its own timeout. Own is as of admission.admit; 0 where
+// the request was let in before. Unless it is ok, the answer says why; it has been
+// given to nobody.
+func (d *Dispatcher) resolve(ctx context.Context, r *batch.Request, own int64) (route *route, of asked, a answer, ok bool) {
+	f := d.look(r, &of)
+	return d.awaitFound(ctx, r, own, of, f)
 }
 
-// awaitTable waits for the table after t, as a request that was let in and waits
-// since it came.
-func (d *Dispatcher) awaitTable(ctx context.Context, r *batch.Request, own int64, t *routes, came time.Time) error {
-	size, _, err := d.admission.admit(r, own)
-	if err != nil {
-		return err
+// awaitFound is what is left of resolve after the first look.
+func (d *Dispatcher) awaitFound(ctx context.Context, r *batch.Request, own int64, of asked, f found) (*route, asked, answer, bool) {
+	for f.inactive != nil {
+		if a, ok := d.awaitVariant(ctx, r, own, &f, of.came); !ok {
+			return nil, of, a, false
+		}
+		f = d.look(r, &of)
 	}
-	defer d.admission.leave(size)
+	return f.route, of, f.refusal, f.route != nil
+}
+
+// found is what a table has for a name: a route, or a variant that does not run, or
+// neither, and why.
+type found struct {
+	route    *route
+	inactive *names.InactiveError
+	refusal  answer
+	in       *routes // nil: there is none yet
+}
+
+// look follows the name that a request asks for in the table in force: to the
+// model's route, or that of the model that serves the name there, and notes what
+// is to be told of both.
+func (d *Dispatcher) look(r *batch.Request, of *asked) (f found) {
+	t, err := d.table()
+	if err != nil {
+		return found{refusal: refusal(reasonNotReady, err)}
+	}
+	f.in = t
+	if route := t.models[r.Model]; route != nil && !route.spec.Internal {
+		*of = asked{came: of.came}
+		f.route = route
+		return f
+	}
+	*of = asked{name: r.Model, version: r.Version, parameters: r.Parameters, came: of.came}
+	resolver := t.names[r.Model]
+	if resolver == nil {
+		f.refusal = refusal(reasonUnknown, d.unserved(r, t.table.Unknown(r.Model, "")))
+		return f
+	}
+	target, err := resolver.Resolve(r, d.queues.time(d.now()).Duration())
+	if err != nil {
+		if f.inactive = inactive(err); f.inactive == nil {
+			f.refusal = refusal(reasonOf(err), err)
+		} else if of.came.IsZero() {
+			of.came = d.now()
+			d.o.Observer.Asked(Asked{Name: of.name, Wish: f.inactive.Wish, Rows: f.inactive.Rows, At: of.came})
+		}
+		return f
+	}
+	of.target = target
+	if f.route = t.models[target.Model]; f.route == nil {
+		f.refusal = refusal(reasonNoVariant, status.Errorf(codes.Unavailable, "'%s' is served by '%s', which the route table does not have", of.name, target.Model))
+	}
+	return f
+}
+
+// inactive is the variant that an error is about, nil if it is none.
+func inactive(err error) *names.InactiveError {
+	var of *names.InactiveError
+	if errors.As(err, &of) {
+		return of
+	}
+	return nil
+}
+
+// reasonOf is why a resolver refuses a request: that of an Outcome.
+func reasonOf(err error) string {
+	switch {
+	case names.Unmet(err):
+		return reasonNoVariant
+	case status.Code(err) == codes.NotFound:
+		return reasonUnknown
+	}
+	return reasonRefused
+}
+
+// awaitVariant has a variant asked for that does not run, and waits for the next
+// table, as a request that was let in and waits since it came.
+func (d *Dispatcher) awaitVariant(ctx context.Context, r *batch.Request, own int64, f *found, came time.Time) (a answer, ok bool) {
+	if err := d.o.Wanted(*f.inactive); err != nil {
+		return refusal(reasonNoVariant, err), false
+	}
+	if own > 0 {
+		size, reason, err := d.admission.admit(r, own)
+		if err != nil {
+			return refusal(reason, err), false
+		}
+		defer d.admission.leave(size)
+	}
 	patience := make(chan struct{})
-	wait, late := d.o.OutageWait, status.Errorf(codes.Unavailable, "no variant of '%s' that meets the request runs, and none was started in time", r.Model)
+	wait, late := d.o.OutageWait, refusal(reasonNoVariant, status.Errorf(codes.Unavailable, "no variant of '%s' that meets the request runs, and none was started in time", r.Model))
 	if limit, ok := r.Timeout(); ok && limit < wait {
-		wait, late = limit, errExpired
+		wait, late = limit, answer{err: errExpired, result: Dropped, reason: reasonLoadTimeout}
 	}
 	timer := d.clock.After(came.Add(wait).Sub(d.now()), func() { close(patience) })
 	defer timer.Stop()
 	select {
-	case <-t.superseded:
-		return nil
+	case <-f.in.superseded:
+		return answer{}, true
 	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
+		return gone(ctx), false
 	case <-d.background.Done():
-		return errDraining
+		return refusal(reasonDraining, errDraining), false
 	case <-patience:
-		return late
+		return late, false
 	}
 }
 
@@ -119,8 +161,8 @@ func (d *Dispatcher) elsewhere(c *call) *route {
 	if len(c.req.Inputs) > 0 {
 		again.Inputs = []batch.Tensor{{Shape: c.req.Inputs[0].Shape}}
 	}
-	route, asked, err := d.resolve(c.ctx, again, 2)
-	if err != nil || route.name == c.model.name {
+	route, asked, _, ok := d.resolve(c.ctx, again, 2)
+	if !ok || route.name == c.model.name {
 		return nil
 	}
 	d.queues.mu.Lock()

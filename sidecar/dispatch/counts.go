@@ -257,6 +257,8 @@ type series struct {
 // placeSeries are those of a model on a partition.
 type placeSeries struct {
 	partition string
+	// faults are the executions of a merge group that failed there in a row.
+	faults atomic.Int32
 	seriesSet
 }
 

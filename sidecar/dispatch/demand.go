@@ -25,7 +25,7 @@ type loads struct {
 	clock    clock.Clock
 	limit    int           // requests that may wait, over all models
 	patience time.Duration // of each
-	// begun is told of a model once for each time that requests begin to wait for
+	// begun is called with a model once for each time that requests begin to wait for
 	// it. No lock is held.
 	begun func(model string)
 
@@ -37,6 +37,8 @@ type loads struct {
 // load is one that requests wait for.
 type load struct {
 	waiting int
+	// begun says that loads.begun was called for it.
+	begun bool
 	// changed is closed and replaced when those who wait should look again.
 	changed chan struct{}
 	// refusal is why nothing will load the model, as of when changed was closed.
@@ -61,18 +63,26 @@ func (l *loads) join(model string) (one *load, changed <-chan struct{}, err erro
 	}
 	l.waiting++
 	one = l.models[model]
-	first := one == nil
-	if first {
+	if one == nil {
 		one = &load{changed: make(chan struct{})}
 		l.models[model] = one
 	}
 	one.waiting++
 	changed = one.changed
 	l.mu.Unlock()
+	return one, changed, nil
+}
+
+// begin calls begun, unless another request that waits for the same load has done so. Only a request that found the model unloaded after it
+// joined begins a load: the table by which it came here may have been replaced meanwhile.
+func (l *loads) begin(model string, one *load) {
+	l.mu.Lock()
+	first := !one.begun
+	one.begun = true
+	l.mu.Unlock()
 	if first && l.begun != nil {
 		l.begun(model)
 	}
-	return one, changed, nil
 }
 
 // leave counts a request out.
@@ -129,6 +139,7 @@ func (l *loads) await(ctx, background context.Context, model string, timeout tim
 		if ok, err := ready(); ok || err != nil {
 			return "", err
 		}
+		l.begin(model, one)
 		select {
 		case <-changed:
 			l.mu.Lock()

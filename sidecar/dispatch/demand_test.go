@@ -224,10 +224,10 @@ func TestStreamsAndProxiesWaitForLoads(t *testing.T) {
 	s := openStream(t.Context(), t, client, message("a", 1, 1), aside("b"), message("c", 1, 1))
 	picked := make(chan error, 1)
 	go func() {
-		e, release, err := d.Pick(t.Context(), "m")
+		on, release, err := d.Pick(t.Context(), "m")
 		if err == nil {
 			defer release()
-			require.Equal(t, p.address, e.GRPC)
+			require.Equal(t, p.address, on.Endpoint.GRPC)
 		}
 		picked <- err
 	}()

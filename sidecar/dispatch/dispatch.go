@@ -84,6 +84,12 @@ type call struct {
 	inGroup bool
 	left    bool // its caller went away while it was running
 	retried bool // a first attempt was lost
+	// faults are its executions in a merge group that failed, since it last waited for another table.
+	faults int32
+	// blames is what was held against its merge group for it; nil: nothing.
+	blames *blame
+	// absences are its executions in a merge group that its server did not have.
+	absences int32
 }
 
 // States of a call.
@@ -119,16 +125,16 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 
 	// 1. Which model? The one of that name, or what serves the name (an app, a member
 	// of a derived model). The table is immutable; a Swap meanwhile does not matter.
-	route, asked, err := d.resolve(ctx, r, 1)
-	if err != nil {
-		return nil, err
+	route, asked, a, ok := d.resolve(ctx, r, 1)
+	if !ok {
+		return nil, d.early(ctx, &asked, &a)
 	}
 	c, queueable := d.arrive(ctx, r, route, asked)
 
 	// 2. May it come in? Nothing that would kill a server, nothing beyond the
 	// limits, nothing new while draining.
 	if err := d.refuse(r, route.rules); err != nil {
-		return d.finish(c, answer{err: err, result: Rejected, reason: "refused"})
+		return d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
 	}
 	size, reason, err := d.admission.admit(r, 1)
 	if err != nil {
@@ -372,11 +378,9 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 func (d *Dispatcher) move(c *call) {
 	defer c.req.Free()
 	d.queues.settled() // until then the old table is
-	key, how := uint64(0), isUnqueued
+	how := isUnqueued
 	if route, err := d.route(c.req.Model); err == nil {
-		var rows int
-		var ok bool
-		if key, rows, ok, _ = route.rules.Key(c.req); ok && rows <= route.maxBatch {
+		if key, rows, ok, _ := route.rules.Key(c.req); ok && rows <= route.maxBatch {
 			how = d.queues.putBack(c, key)
 		}
 	}
@@ -402,114 +406,6 @@ func (d *Dispatcher) answer(c *call, a answer) {
 		return
 	}
 	d.unwanted(c, a)
-}
-
-// unwanted counts what came of a call whose caller left while it ran.
-func (d *Dispatcher) unwanted(c *call, a answer) {
-	o, now := d.outcome(c, &a)
-	d.overdue(c, &a, now)
-	if o.Result == Cancelled && a.result == OK {
-		o.Result = Failed
-	}
-	c.model.count(c.tally, a.place, &o, judge(&o, a.err, c.model.backend(), a.rows > 0))
-	if a.resp != nil {
-		a.resp.Free()
-	}
-}
-
-// left counts a call whose caller left before it ran.
-func (d *Dispatcher) left(c *call) {
-	d.unwanted(c, answer{err: status.FromContextError(c.ctx.Err()).Err(), result: Cancelled})
-}
-
-// finish reports the outcome and turns it into what Infer returns.
-func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
-	a.expire(c.ctx, d.clock.Now())
-	o, now := d.outcome(c, &a)
-	d.overdue(c, &a, now)
-	c.model.counts.end()
-	c.model.counts.add(&o, now)
-	if !c.left { // else it is counted when it ends
-		c.model.count(c.tally, a.place, &o, judge(&o, a.err, c.model.backend(), a.rows > 0))
-	}
-	d.o.Observer.Finished(o)
-	if a.resp != nil && c.asked.target.Answer != nil {
-		c.asked.target.Answer(a.resp)
-	}
-	c.endSpan(&a, &o, now)
-	return a.resp, a.err
-}
-
-// endSpan ends the span of a call, if it has one.
-func (c *call) endSpan(a *answer, o *Outcome, now time.Time) {
-	if c.span == nil {
-		return
-	}
-	if !a.passed && o.Result != Rejected {
-		c.span.Queued(c.arrived, c.arrived.Add(o.Queued))
-	}
-	c.span.End(now, o.Result.String(), o.Reason, o.PassedThrough, o.Retried, a.err)
-}
-
-// expire makes an answer DEADLINE_EXCEEDED once the caller's deadline has come: a
-// timer may not have rung yet.
-func (a *answer) expire(ctx context.Context, now time.Time) {
-	if a.result != OK || !expired(ctx, now) {
-		return
-	}
-	if a.resp != nil {
-		a.resp.Free()
-		a.resp = nil
-	}
-	a.err, a.result = status.FromContextError(context.DeadlineExceeded).Err(), Cancelled
-}
-
-// outcome is what became of a call that has its answer.
-func (d *Dispatcher) outcome(c *call, a *answer) (o Outcome, now time.Time) {
-	now = d.clock.Now()
-	o = Outcome{
-		Model: c.req.Model, Name: c.asked.name, Result: a.result, Latency: now.Sub(c.arrived), Rows: c.rows, Batch: a.rows,
-		PassedThrough: a.passed, Retried: a.retried, Reason: a.reason, Loading: c.begins.Sub(c.arrived),
-	}
-	if a.started.IsZero() {
-		o.Queued = o.Latency
-	} else {
-		o.Queued = a.started.Sub(c.arrived)
-	}
-	if o.Result == OK {
-		switch {
-		case a.err != nil && c.ctx.Err() != nil:
-			o.Result = Cancelled
-		case a.err != nil:
-			o.Result = Failed
-		case c.loaded:
-			o.Result = Cold
-		case after(now, c.due):
-			o.Result = Late
-		}
-	}
-	if o.Result == Cancelled {
-		o.Reason = goneReason(c.ctx, c.arrived, now)
-	}
-	return o, now
-}
-
-// expired reports whether a caller's deadline has come.
-func expired(ctx context.Context, now time.Time) bool {
-	deadline, ok := ctx.Deadline()
-	return ok && !now.Before(deadline)
-}
-
-// after reports whether an answer comes after it was due, if it was due at all.
-func after(now, due time.Time) bool { return !due.IsZero() && now.After(due) }
-
-// overdue counts how much later than predicted the last answer of a batch is
-// given.
-func (d *Dispatcher) overdue(c *call, a *answer, now time.Time) {
-	if a.promised > 0 {
-		at := d.queues.time(now)
-		c.lane.margin.Add((at-a.promised).Duration()-d.o.ResponseBudget, at)
-	}
 }
 
 // SetPartitionState tells that a partition's process is up with its models

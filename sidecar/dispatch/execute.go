@@ -99,6 +99,9 @@ func (d *Dispatcher) execute(b *run) {
 		// Somebody's request is bad, and Triton refused all: each on its own.
 		d.separately(b, err)
 		return
+	case d.faulted(b, b.calls[0], err):
+		d.again(b, b.calls, err)
+		return
 	case err != nil:
 		d.answer(b.calls[0], d.ran(b, b.calls[0], nil, renamed(err, b.calls[0].member)))
 		if b.calls[0].ctx.Err() == nil {
@@ -113,6 +116,7 @@ func (d *Dispatcher) execute(b *run) {
 		d.unsplittable(b, err)
 		return
 	}
+	b.worked()
 	d.queues.complete(b)
 	for i, c := range b.calls {
 		a := d.ran(b, c, parts[i], nil)
@@ -268,8 +272,11 @@ func (d *Dispatcher) unsplittable(b *run, err error) {
 // batch still holds, so that one caller's bad request fails that caller alone.
 func (d *Dispatcher) separately(b *run, cause error) {
 	d.o.Logger.Debug("running a failed batch one by one", "model", b.model.name, "requests", len(b.calls), "error", cause)
+	var again []*call // of a merge group that may be at fault
+	last := cause
 	for i, c := range b.calls {
 		if c.state.Load() == abandoned {
+			d.left(c)
 			continue
 		}
 		started := d.clock.Now()
@@ -278,12 +285,19 @@ func (d *Dispatcher) separately(b *run, cause error) {
 		got, err := b.process.Conn().Call(span.Onward(onward(c.ctx)), methodInfer, &frame)
 		span.End(d.clock.Now(), err)
 		if forward.Lost(err) {
-			d.lost(b, b.calls[i:], err)
+			d.lost(b, append(again, b.calls[i:]...), err)
 			return
 		}
 		if forward.Unloaded(err, b.model.name) {
-			d.unloaded(b, b.calls[i:], err)
+			d.unloaded(b, append(again, b.calls[i:]...), err)
 			return
+		}
+		if err == nil {
+			b.worked()
+		}
+		if d.faulted(b, c, err) {
+			again, last = append(again, c), err
+			continue
 		}
 		c.tally.answered(err, b.model.backend())
 		a := answer{err: renamed(err, c.member), place: d.seriesOf(b, c), started: started, rows: c.rows, retried: c.retried}
@@ -293,6 +307,10 @@ func (d *Dispatcher) separately(b *run, cause error) {
 			}
 		}
 		d.answer(c, a)
+	}
+	if len(again) > 0 {
+		d.again(b, again, last)
+		return
 	}
 	d.queues.complete(b)
 }
@@ -350,7 +368,7 @@ func (d *Dispatcher) lost(b *run, calls []*call, cause error) {
 		d.router.Lost(b.process, cause)
 		d.o.Logger.Warn("a partition was lost under a batch", "partition", b.process.ID(), "model", b.model.name, "requests", len(calls), "error", cause)
 	}
-	for _, c := range d.queues.giveBack(b, calls) {
+	for _, c := range d.giveBack(b, calls) {
 		if c.retried {
 			d.answer(c, d.ran(b, c, nil, lostStatus(b.process, cause)))
 		} else {
@@ -363,14 +381,27 @@ func (d *Dispatcher) lost(b *run, calls []*call, cause error) {
 // is ending or somebody else unloaded it, before the route table knows: its calls
 // go back to the queue, once, for another place.
 func (d *Dispatcher) unloaded(b *run, calls []*call, cause error) {
-	for _, c := range d.queues.giveBack(b, calls) {
+	for _, c := range d.giveBack(b, calls) {
+		if c.retried && d.mayComeBack(b, c) {
+			continue
+		}
 		if c.retried {
 			c.tally.answered(forward.Status(cause).Err(), b.model.backend())
-			d.answer(c, d.ran(b, c, nil, forward.Status(cause).Err()))
+			d.answer(c, d.ran(b, c, nil, renamed(forward.Status(cause).Err(), c.member)))
 		} else {
 			d.answer(c, d.passThrough(c))
 		}
 	}
+}
+
+// giveBack puts calls back into the queue and returns those that cannot wait
+// there. Those whose callers have left are counted.
+func (d *Dispatcher) giveBack(b *run, calls []*call) (hopeless []*call) {
+	hopeless, gone := d.queues.giveBack(b, calls)
+	for _, c := range gone {
+		d.left(c)
+	}
+	return hopeless
 }
 
 func lostStatus(p *router.Process, cause error) error {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -54,6 +55,8 @@ type triton struct {
 	batches []int
 	seen    []string // ids
 	loading bool
+	// unloaded are models that it does not have.
+	unloaded []string
 }
 
 func newTriton(t *testing.T) *triton {
@@ -98,10 +101,10 @@ func (p *triton) ServerLive(context.Context, *tritonpb.ServerLiveRequest) (*trit
 	return &tritonpb.ServerLiveResponse{Live: true}, nil
 }
 
-func (p *triton) ModelReady(context.Context, *tritonpb.ModelReadyRequest) (*tritonpb.ModelReadyResponse, error) {
+func (p *triton) ModelReady(_ context.Context, r *tritonpb.ModelReadyRequest) (*tritonpb.ModelReadyResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return &tritonpb.ModelReadyResponse{Ready: !p.loading}, nil
+	return &tritonpb.ModelReadyResponse{Ready: !p.loading && !slices.Contains(p.unloaded, r.Name)}, nil
 }
 
 func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
@@ -249,7 +252,7 @@ func (r *recorder) Finished(o dispatch.Outcome) {
 func (r *recorder) count(t *testing.T) map[dispatch.Result]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	require.Equal(t, r.arrived, len(r.outcomes), "every arrival has one outcome")
+	require.Equal(t, r.arrived, r.ended(), "every arrival has one outcome")
 	n := make(map[dispatch.Result]int)
 	for _, o := range r.outcomes {
 		n[o.Result]++
@@ -280,7 +283,17 @@ func (r *recorder) arrivals() int {
 func (r *recorder) settled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.outcomes) == r.arrived
+	return r.ended() == r.arrived
+}
+
+// ended counts the outcomes of arrivals.
+func (r *recorder) ended() (n int) {
+	for _, o := range r.outcomes {
+		if !o.Early {
+			n++
+		}
+	}
+	return n
 }
 
 func newDispatcher(t *testing.T, o dispatch.Options, table *router.Table) (*dispatch.Dispatcher, *recorder) {

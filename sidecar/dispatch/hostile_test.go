@@ -164,7 +164,7 @@ func TestLongTextsAsSequenceIDs(t *testing.T) {
 
 // serveHTTP puts the HTTP front before a dispatcher and returns its address.
 func serveHTTP(t testing.TB, d *dispatch.Dispatcher, agg *aggregate.Aggregate) string {
-	handler := httpfront.New(httpfront.Options{Inferer: lender{d}, Catalog: agg, Picker: picker{d}, Endpoints: agg, Aggregator: agg})
+	handler := httpfront.New(httpfront.Options{Inferer: lender{d}, Catalog: agg, Picker: picker{d}, Endpoints: agg, Aggregator: agg, Refused: d.Refused})
 	server := httptest.NewServer(handler)
 	t.Cleanup(func() { server.Close(); handler.Close() })
 	return strings.TrimPrefix(server.URL, "http://")
@@ -180,9 +180,9 @@ func (l lender) Infer(ctx context.Context, r *batch.Request) (*batch.Response, e
 
 type picker struct{ d *dispatch.Dispatcher }
 
-func (p picker) Pick(ctx context.Context, model string) (string, func(), error) {
-	e, release, err := p.d.Pick(ctx, model)
-	return e.HTTP, release, err
+func (p picker) Pick(ctx context.Context, model string) (httpfront.Server, func(), error) {
+	on, release, err := p.d.Pick(ctx, model)
+	return httpfront.Server{Partition: on.ID, Endpoint: on.Endpoint.HTTP}, release, err
 }
 
 // sendHTTP writes a request as it is.

@@ -144,6 +144,9 @@ func (r *rig) Partitions() []aggregate.Partition {
 
 func (r *rig) Lookup(name string) (aggregate.Model, bool) {
 	m := r.d.Routes().Models[name]
+	if n := r.d.Routes().Names[name]; n != nil && n.Config != nil {
+		return aggregate.Model{Config: n.Config, Versions: n.Versions}, true
+	}
 	if m == nil {
 		return aggregate.Model{}, false
 	}

@@ -66,6 +66,23 @@ func whose(r *tritonpb.ModelInferRequest) (all []uint32) {
 	return all
 }
 
+// TestAServerWithAMergeGroupIsFoundAgain, which has the group loaded and none of its members.
+func TestAServerWithAMergeGroupIsFoundAgain(t *testing.T) {
+	p := newTriton(t)
+	p.unloaded = members
+	p.hold, p.started = make(chan struct{}), make(chan string, 10)
+	d, _ := newDispatcher(t, dispatch.Options{OutageWait: 10 * time.Second}, merged(1, p))
+	answered := make(chan error, 1)
+	go func() { answered <- infer(t.Context(), t, d, 1, 1, of(0)) }()
+	<-p.started
+	p.set(func() { p.hold = nil })
+	p.kill()
+	p.restart()
+	require.NoError(t, <-answered)
+	require.NoError(t, infer(t.Context(), t, d, 2, 1, of(1)))
+	require.True(t, d.Partitions()[0].Up)
+}
+
 func TestMembersOfAMergeGroupShareExecutions(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)

@@ -27,7 +27,8 @@ type Observer interface {
 	// in or outside the queue, on one or on several at once. What is reported of a
 	// partition does not overlap.
 	Busy(partition string, from, to time.Time)
-	// Finished reports what became of a request; every Arrived has one.
+	// Finished reports what became of a request; every Arrived has one, and so has every request that was refused before it arrived at a
+	// model (Outcome.Early).
 	Finished(Outcome)
 }
 
@@ -81,8 +82,11 @@ type Asked struct {
 
 // Outcome is what became of one request.
 type Outcome struct {
+	// Model that served the request. Of Early ones it is the model that was asked for, if it is served; else empty.
 	Model string
-	// Name that the caller asked for, where that is another than Model.
+	// Early: the request was refused, or its caller went, before it arrived at a model: no Arrived was told of it.
+	Early bool
+	// Name that the caller asked for, where that is another than Model. A name that nobody serves is not told: clients may write anything.
 	Name   string
 	Result Result
 	// Latency is the time from Arrived to the answer, Queued the part of it
@@ -113,7 +117,7 @@ const (
 	// Dropped is given up because it could not be in time (late: drop).
 	Dropped
 	// Rejected is refused before it was queued: a limit, a drain, a request that
-	// would kill a server.
+	// would kill a server, a name or a wish that nothing serves.
 	Rejected
 	// Cancelled means that the caller went away or its own deadline passed.
 	Cancelled

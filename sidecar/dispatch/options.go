@@ -58,6 +58,13 @@ type Options struct {
 	// may refuse it with a gRPC status error, where nobody will start the model. It
 	// must not block and must not call the Dispatcher. Nil: nobody is told.
 	Wanted func(names.InactiveError) error
+	// GroupFaulted is told that executions of a merge group fail on a partition, as often as they do from the third in a row on. Whoever it is
+	// takes the group's place out of the table, so that requests run elsewhere or on the members: those that have failed wait for that. It
+	// must not block and must not call the Dispatcher. Nil: there is nobody, and what fails is answered.
+	GroupFaulted func(partition, group string, cause error)
+	// GroupCleared is told that a request for which GroupFaulted was told of a partition and a group has failed on its member in the same way: the
+	// request is at fault, and the group may serve again. It must not block and must not call the Dispatcher. Nil: nobody is told.
+	GroupCleared func(partition, group string)
 	// DialOptions are added to every connection to a partition.
 	DialOptions []grpc.DialOption
 }

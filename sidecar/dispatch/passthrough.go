@@ -43,6 +43,9 @@ func (d *Dispatcher) passThrough(c *call) answer {
 		if a.member != nil {
 			serves = a.member.Group
 		}
+		if d.againOutside(c, lease, &a) {
+			continue
+		}
 		if retried || h.Sequence != nil || c.ctx.Err() != nil || !forward.Lost(a.err) && !forward.Unloaded(a.err, serves) {
 			return a.final()
 		}
@@ -82,6 +85,9 @@ func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 		return a
 	}
 	c.tally.answered(nil, c.model.backend())
+	if a.member != nil {
+		d.faultsOf(lease.Process(), a.member.Group).Store(0)
+	}
 	if c.batch && begun > 0 && begun == lease.Alone() {
 		d.observeAlone(c, lease, a.started)
 	}
@@ -113,12 +119,12 @@ func (d *Dispatcher) observeAlone(c *call, on router.Lease, started time.Time) {
 // must be called when the exchange is over. Errors are gRPC status errors in
 // Triton's words; UNIMPLEMENTED for a name that no server has a model of: an app's,
 // or that of a model that runs merged with others.
-func (d *Dispatcher) Pick(ctx context.Context, model string) (e router.Endpoint, release func(), err error) {
+func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition, release func(), err error) {
 	lease, release, err := d.lease(ctx, model)
 	if err != nil {
-		return router.Endpoint{}, nil, err
+		return router.Partition{}, nil, err
 	}
-	return lease.Process().Spec().Endpoint, release, nil
+	return *lease.Process().Spec(), release, nil
 }
 
 // Call passes one unary gRPC method through: to the partition named, or else to

@@ -289,10 +289,11 @@ func (q *queues) remove(p *router.Process) {
 // giveBack puts the calls of a batch whose process was lost back into the queue,
 // each to run alone: one of them may be what the server died of. Those that
 // cannot wait there are returned: they were tried twice, or nothing serves their
-// model, or there is no queue.
-func (q *queues) giveBack(b *run, calls []*call) (hopeless []*call) {
+// model, or there is no queue; and so are those whose callers have left.
+func (q *queues) giveBack(b *run, calls []*call) (hopeless, gone []*call) {
 	q.mu.Lock()
 	defer q.unlock()
+	calls, gone = withoutLeft(calls)
 	avoid := q.ids[b.process]
 	q.completed(b.process)
 	q.do(func(s *queue.Scheduler) error {
@@ -301,7 +302,6 @@ func (q *queues) giveBack(b *run, calls []*call) (hopeless []*call) {
 		s.Reconfigure(now, func() {
 			for _, c := range calls {
 				switch {
-				case c.state.Load() != waiting: // its caller has gone, or has the answer
 				case c.retried || b.model.out || q.closed:
 					hopeless = append(hopeless, c)
 				default:
@@ -322,15 +322,57 @@ func (q *queues) giveBack(b *run, calls []*call) (hopeless []*call) {
 		return nil
 	})
 	if q.fault == nil {
-		return hopeless
+		return hopeless, gone
 	}
-	hopeless = hopeless[:0]
 	for _, c := range calls {
-		if c.running = true; c.state.Load() == waiting {
+		c.running = true
+	}
+	return calls, gone
+}
+
+// withoutLeft takes the calls out that are running and whose callers have left.
+// Guarded by mu: nobody leaves meanwhile.
+func withoutLeft(calls []*call) (kept, gone []*call) {
+	for _, c := range calls {
+		if c.state.Load() == abandoned {
+			gone = append(gone, c)
+		} else {
+			kept = append(kept, c)
+		}
+	}
+	return kept, gone
+}
+
+// repeat puts calls whose execution failed back into the queue, each to run alone, and where another partition can, there. Those that
+// cannot wait there are returned, and those whose callers have left.
+func (q *queues) repeat(b *run, calls []*call) (hopeless, gone []*call) {
+	q.mu.Lock()
+	defer q.unlock()
+	calls, gone = withoutLeft(calls)
+	avoid := q.ids[b.process]
+	q.completed(b.process)
+	queued := map[*call]bool{}
+	q.do(func(s *queue.Scheduler) error {
+		now := q.now()
+		for _, c := range calls {
+			if b.model.out || q.closed {
+				continue
+			}
+			q.retries++
+			c.queued.Key, c.queued.Avoid = math.MaxUint64-q.retries, avoid
+			c.running, queued[c] = false, true
+			q.waitInGroup(c, c.member != nil)
+			s.Requeue(now, b.model.id, &c.queued)
+		}
+		return nil
+	})
+	for _, c := range calls {
+		if !queued[c] || q.fault != nil {
+			c.running = true
 			hopeless = append(hopeless, c)
 		}
 	}
-	return hopeless
+	return hopeless, gone
 }
 
 // follow makes the scheduler know whether a process is up.

@@ -100,14 +100,15 @@ func relay(up grpc.ClientStream, downstream grpc.ServerStream, pass func(*batch.
 // of a decoupled model that gets such a record is taken for answered too early,
 // and a second answer kills the server; on whichever streams they are.
 type inferStream struct {
-	d      *Dispatcher
-	down   grpc.ServerStream
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	tasks  sync.WaitGroup // relays, and requests that are answered one by one
-	send   sync.Mutex     // downstream takes one message at a time
-	said   bool           // what ends the call was: nothing more is sent; guarded by send
-	less   chan struct{}  // says that less is owed; one signal at most
+	d       *Dispatcher
+	down    grpc.ServerStream
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	tasks   sync.WaitGroup // relays, and requests that are answered one by one
+	waiting sync.WaitGroup // requests that may yet be forwarded
+	send    sync.Mutex     // downstream takes one message at a time
+	said    bool           // what ends the call was: nothing more is sent; guarded by send
+	less    chan struct{}  // says that less is owed; one signal at most
 	// statuses tells that the caller wants the errors of models as the status that
 	// ends the call (Triton's header triton_grpc_error), and not as messages.
 	statuses bool
@@ -117,13 +118,13 @@ type inferStream struct {
 	mu       sync.Mutex
 	ups      map[*router.Process]*upstream
 	finished []*upstream
-	steps    map[sequenceKey]chan struct{} // closed once the last request of the sequence was answered
-	closed   bool                          // no further tasks
-	over     bool                          // nothing is sent any more
-	turns    []*turn                       // what is owed in order, oldest first
-	sending  bool                          // somebody sends those that can be
-	owed     int                           // requests without their last answer, or with one that waits for its turn
-	bytes    int64                         // of those requests, and of answers that wait for their turn
+	steps    map[any]chan struct{} // by sequenceKey or lineKey: closed once the last request of it is over
+	closed   bool                  // no further tasks
+	over     bool                  // nothing is sent any more
+	turns    []*turn               // what is owed in order, oldest first
+	sending  bool                  // somebody sends those that can be
+	owed     int                   // requests without their last answer, or with one that waits for its turn
+	bytes    int64                 // of those requests, and of answers that wait for their turn
 }
 
 // sequenceKey is a sequence of a model.
@@ -148,7 +149,7 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 	}
 	defer d.admission.leave(0)
 	ctx, cancel := context.WithCancelCause(downstream.Context())
-	s := &inferStream{d: d, down: downstream, ctx: ctx, cancel: cancel, ups: make(map[*router.Process]*upstream), steps: make(map[sequenceKey]chan struct{}), less: make(chan struct{}, 1)}
+	s := &inferStream{d: d, down: downstream, ctx: ctx, cancel: cancel, ups: make(map[*router.Process]*upstream), steps: make(map[any]chan struct{}), less: make(chan struct{}, 1)}
 	s.statuses = slices.Contains(metadata.ValueFromIncomingContext(downstream.Context(), headerStatuses), "true")
 	began := d.clock.Now()
 	s.whyGone = sync.OnceValue(func() string { return goneReason(downstream.Context(), began, d.clock.Now()) })
@@ -207,8 +208,9 @@ func (s *inferStream) receive() error {
 		}
 		r, err := batch.ReadRequest(f.Data)
 		if err != nil {
+			s.d.Refused("", err)
 			s.closeSend()
-			return nil //nolint:nilerr // Triton ends the stream without an answer
+			return nil // Triton ends the stream without an answer
 		}
 		err = s.take(r)
 		r.Free()
@@ -218,27 +220,49 @@ func (s *inferStream) receive() error {
 	}
 }
 
-// take queues one request, or forwards or refuses it.
+// take queues one request, or forwards or refuses it. It waits for nothing: what a
+// request has to wait for is no reason not to read the next one.
 func (s *inferStream) take(r *batch.Request) error {
 	d := s.d
-	route, asked, err := d.resolve(s.ctx, r, 2)
-	if err != nil {
-		return s.refuse(r, false, err)
+	var of asked
+	f := d.look(r, &of)
+	switch {
+	case f.inactive != nil:
+		return s.awaitVariant(r, of, f)
+	case f.route == nil:
+		return s.refuse(r, false, d.early(s.ctx, &of, &f.refusal))
 	}
-	c, queueable := d.arrive(s.ctx, r, route, asked)
-	decoupled := route.spec.Config.GetModelTransactionPolicy().GetDecoupled()
+	route := f.route
+	c, queueable := d.arrive(s.ctx, r, route, of)
+	decoupled := route.decoupled()
 	if err := d.refuse(r, route.rules); err != nil {
-		_, err = d.finish(c, answer{err: err, result: Rejected, reason: "refused"})
+		_, err = d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
 		return s.refuse(r, decoupled, err)
 	}
 	size, reason, err := d.admission.admit(r, 2)
-	if err != nil {
+	switch {
+	case err != nil:
 		_, err = d.finish(c, answer{err: err, result: Rejected, reason: reason})
 		return s.refuse(r, decoupled, err)
+	case !decoupled:
+		return s.alone(c, size, s.way(c, route, queueable))
+	case route.spec.Cold || s.inLine(route.name):
+		return s.forwardLater(c, size, route.spec.Cold)
 	}
+	s.owe(size)
+	return s.forward(c, size)
+}
+
+// decoupled reports whether a model answers a request as often as it likes.
+func (r *route) decoupled() bool { return r.spec.Config.GetModelTransactionPolicy().GetDecoupled() }
+
+// way is how a request of a model that is not decoupled gets its answer: what it
+// returns begins that, and what that returns waits for the answer.
+func (s *inferStream) way(c *call, route *route, queueable bool) (begin func() (await func() answer)) {
+	d := s.d
 	switch {
-	case route.spec.Cold && !decoupled:
-		return s.alone(c, size, func() func() answer {
+	case route.spec.Cold:
+		return func() func() answer {
 			before, answered := s.step(c) // now: loads end for all at once
 			return func() answer {
 				defer answered()
@@ -252,23 +276,32 @@ func (s *inferStream) take(r *batch.Request) error {
 				before()
 				return d.passThrough(c)
 			}
-		})
-	case route.spec.Cold:
-		if _, a, ok := d.awaitLoad(c); !ok {
-			d.admission.leave(size)
-			_, err := d.finish(c, a)
-			return s.refuse(r, true, err)
 		}
-		return s.forward(c, size)
 	case queueable:
-		return s.alone(c, size, func() func() answer {
+		return func() func() answer {
 			how := d.enqueue(c, route)
 			return func() answer { return d.settle(c, how) }
-		})
-	case decoupled:
-		return s.forward(c, size)
+		}
 	}
-	return s.alone(c, size, func() func() answer { return s.passThrough(c) })
+	return func() func() answer { return s.passThrough(c) }
+}
+
+// task runs f beside the reading of the stream, unless the call is over.
+func (s *inferStream) task(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.tasks.Go(func() {
+		defer func() {
+			if recovered(s.d.o.Logger, "answering on a stream", recover()) {
+				s.cancel(errFault)
+			}
+		}()
+		f()
+	})
+	return true
 }
 
 // alone has a request answered by itself, in its turn. Begin is called here, so
@@ -294,14 +327,18 @@ func (s *inferStream) alone(c *call, size int64, begin func() (await func() answ
 				s.cancel(errFault)
 			}
 		}()
-		a := s.d.safely(await)
-		resp, err := s.d.finish(c, a)
-		s.d.admission.leave(size)
-		m := s.streamed(c, &a, resp, err)
+		s.conclude(c, size, t, await)
 		c.req.Free()
-		s.deliver(t, m, true)
 	}()
 	return nil
+}
+
+// conclude waits for the answer to a request and gives it in its turn.
+func (s *inferStream) conclude(c *call, size int64, t *turn, await func() answer) {
+	a := s.d.safely(await)
+	resp, err := s.d.finish(c, a)
+	s.d.admission.leave(size)
+	s.deliver(t, s.streamed(c, &a, resp, err), true)
 }
 
 // passThrough forwards a request, once the one before it in its sequence has been
@@ -322,7 +359,14 @@ func (s *inferStream) step(c *call) (before, answered func()) {
 	if sequence == nil {
 		return func() {}, func() {}
 	}
-	key, done := sequenceKey{c.req.Model, sequence.ID}, make(chan struct{})
+	return s.place(sequenceKey{c.req.Model, sequence.ID})
+}
+
+// place gives a request the place after the last one of the same key. Before waits
+// until that is over, or the call is; over says that this one is, and is to be
+// called after before.
+func (s *inferStream) place(key any) (before, over func()) {
+	done := make(chan struct{})
 	s.mu.Lock()
 	last := s.steps[key]
 	s.steps[key] = done
@@ -333,7 +377,7 @@ func (s *inferStream) step(c *call) (before, answered func()) {
 		}
 		select {
 		case <-last:
-		case <-c.ctx.Done():
+		case <-s.ctx.Done():
 		}
 	}
 	return before, func() {
@@ -376,13 +420,17 @@ func (s *inferStream) streamed(c *call, a *answer, resp *batch.Response, err err
 // refuse answers one request of the stream with an error, as Triton does: in its
 // place, unless its model has none, and the stream goes on.
 func (s *inferStream) refuse(r *batch.Request, decoupled bool, cause error) error {
-	m := &tritonpb.ModelStreamInferResponse{
+	if decoupled {
+		return s.write(refused(r, cause))
+	}
+	s.deliver(s.begin(0), refused(r, cause), true)
+	return nil
+}
+
+// refused is what a stream says of a request that came to no model.
+func refused(r *batch.Request, cause error) *tritonpb.ModelStreamInferResponse {
+	return &tritonpb.ModelStreamInferResponse{
 		ErrorMessage:  status.Convert(cause).Message(),
 		InferResponse: &tritonpb.ModelInferResponse{Id: r.ID},
 	}
-	if decoupled {
-		return s.write(m)
-	}
-	s.deliver(s.begin(0), m, true)
-	return nil
 }

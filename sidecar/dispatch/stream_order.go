@@ -33,8 +33,8 @@ func (s *inferStream) begin(size int64) *turn {
 	return t
 }
 
-// deliver hands over a message that answers a turn and says whether it is the
-// last. It is sent at once if it is its turn. What waits for that counts as bytes
+// deliver hands over a message that answers a turn, or nil, and says whether it is
+// the last. It is sent at once if it is its turn. What waits for that counts as bytes
 // under way, as the request did. Once the call is over, nobody takes it.
 func (s *inferStream) deliver(t *turn, m any, last bool) {
 	held := sizeOf(m)
@@ -45,7 +45,9 @@ func (s *inferStream) deliver(t *turn, m any, last bool) {
 		return
 	}
 	s.d.admission.bytes.Add(held)
-	t.messages = append(t.messages, m)
+	if m != nil {
+		t.messages = append(t.messages, m)
+	}
 	s.bytes += held
 	if t.ended = last; last {
 		s.bytes -= t.size

@@ -50,17 +50,21 @@ type pendingAnswer struct {
 	said   string // that error
 }
 
-// forward sends a request of a decoupled model to a partition. Its answers have no
-// place in the order of the others.
+// owe counts a request in that has no turn.
+func (s *inferStream) owe(size int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.owed++
+	s.bytes += size
+}
+
+// forward sends a request of a decoupled model, which is owed an answer, to a
+// partition. Its answers have no place in the order of the others.
 func (s *inferStream) forward(c *call, size int64) error {
 	p := pendingAnswer{size: size, model: c.model, id: c.req.ID, tally: c.tally, arrived: c.arrived, rows: c.rows, loading: c.begins.Sub(c.arrived), loaded: c.loaded, span: c.span, byName: c.asked}
 	wish, said := batch.FindParameter(c.req.Parameters, batch.ParameterEmptyFinalResponse)
 	asked, valid := wish.Bool()
 	p.asked = asked
-	s.mu.Lock()
-	s.owed++
-	s.bytes += size
-	s.mu.Unlock()
 	up, err := s.hand(c.req, p)
 	if err != nil {
 		p.failed = true
@@ -335,7 +339,10 @@ func (s *inferStream) abandon() {
 	}
 }
 
+// closeSend says that no further request comes, when those that wait have been
+// forwarded.
 func (s *inferStream) closeSend() {
+	s.waiting.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, up := range s.ups {

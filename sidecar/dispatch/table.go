@@ -53,6 +53,8 @@ type model struct {
 	runs atomic.Pointer[string]
 	// unsplittable is set when an answer did not have the batch's rows.
 	unsplittable atomic.Bool
+	// ownFault is how its requests fail in its merge group without the group being at fault; nil: none is known.
+	ownFault atomic.Pointer[ownFault]
 	// unlendable is set when its tensors did not fit shared memory.
 	unlendable atomic.Bool
 

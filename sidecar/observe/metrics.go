@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -146,6 +147,20 @@ func (s *modelMetrics) finished(m *metrics, o Outcome) {
 	}
 }
 
+// early counts a request that came to no model.
+func (m *metrics) early(o Outcome) {
+	model := cmp.Or(o.Model, o.Name)
+	m.requests.WithLabelValues(model, string(o.Result)).Inc()
+	if o.Result == Cancelled {
+		m.gone.WithLabelValues(model, o.Reason).Inc()
+	} else {
+		m.drops.WithLabelValues(model, o.Reason).Inc()
+	}
+	if o.Name != "" {
+		m.named.WithLabelValues(o.Name, o.Model, string(o.Result)).Inc()
+	}
+}
+
 // profileCollector exports what was learnt when it is asked.
 type profileCollector struct{ recorder *Recorder }
 
@@ -200,6 +215,7 @@ type PlanMetrics struct {
 	up       *prometheus.GaugeVec
 	advice   *prometheus.GaugeVec
 	idle     *prometheus.GaugeVec
+	faults   *prometheus.CounterVec
 	apart    conditionCollector
 }
 
@@ -217,13 +233,14 @@ func NewPlanMetrics(registry prometheus.Registerer) (*PlanMetrics, error) {
 		applied:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "conch_plan_applied_timestamp_seconds", Help: "When the plan that serves came to serve."}),
 		up:       prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_partition_up", Help: "1 while a partition's server is up."}, []string{"partition"}),
 		advice:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_advice_gpus", Help: "GPUs to allocate or to release for the present load; absent while too few requests were answered to say (tritonctl gpu advise)."}, []string{"action"}),
+		faults:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "conch_merge_group_faults_total", Help: "How often a merge group's executions failed, so that its members served instead."}, []string{"group"}),
 		idle:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_gpu_idle_share", Help: "Share of the time in which the GPUs that serve executed nothing; absent like conch_advice_gpus."}, nil),
 	}
 	if registry == nil {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up, m.advice, m.idle, &m.apart} {
+	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up, m.advice, m.idle, m.faults, &m.apart} {
 		errs = append(errs, registry.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -243,6 +260,9 @@ func (m *PlanMetrics) Step(kind string, took time.Duration, err error) {
 		m.failures.WithLabelValues(kind).Inc()
 	}
 }
+
+// GroupFault counts a merge group whose executions fail.
+func (m *PlanMetrics) GroupFault(group string) { m.faults.WithLabelValues(group).Inc() }
 
 // Breaker tells the state of the circuit breaker of the policy in use, out of
 // all the states that there are.

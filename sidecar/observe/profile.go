@@ -182,9 +182,6 @@ func grid(l *curve.Learnt, share uint32, maxBatch int) []*policy.ProfilePoint {
 		if l.Source == curve.Estimated {
 			e.Deviation = math.Hypot(e.Deviation, e.Bound/1.96)
 		}
-		if sum := e.Mean + e.Deviation + e.Bound; math.IsNaN(sum) || math.IsInf(sum, 0) {
-			continue // nothing can be said of the size, to a policy or an operator
-		}
 		upper = max(upper, e.Mean+e.Deviation)
 		points = append(points, &policy.ProfilePoint{
 			Batch: uint32(b), ThreadPercentage: share, Observations: e.Observations,

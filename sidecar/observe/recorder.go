@@ -54,6 +54,8 @@ type Execution struct {
 // Outcome is what became of one request.
 type Outcome struct {
 	Model string
+	// Early: the request was refused before it arrived at a model. Model may be empty then.
+	Early bool
 	// Name that the caller asked for, where that is another than Model.
 	Name            string
 	Result          Result
@@ -106,9 +108,11 @@ type model struct {
 	routed   ring[arrivalCounts] // those of the arrivals that came by another name
 	requests ring[requestCounts]
 	classes  map[class]*curve.Curve
-	revision string
-	maxBatch int
-	declared *Line
+	// instances by partition, those that ever executed.
+	instances map[string]*instance
+	revision  string
+	maxBatch  int
+	declared  *Line
 	// estimates by GPU type, points by share and rows.
 	estimates map[string][]PriorPoint
 	// priors counts changes of what is declared or estimated; believed is what was learnt last.
@@ -157,7 +161,7 @@ func (r *Recorder) model(name string) *model {
 	if m := old[name]; m != nil {
 		return m
 	}
-	m := &model{name: name, sums: r.metrics.model(name), classes: map[class]*curve.Curve{}, estimates: map[string][]PriorPoint{}, believed: map[class]learnt{}}
+	m := &model{name: name, sums: r.metrics.model(name), classes: map[class]*curve.Curve{}, instances: map[string]*instance{}, estimates: map[string][]PriorPoint{}, believed: map[class]learnt{}}
 	next := maps.Clone(old)
 	next[name] = m
 	r.models.Store(&next)
@@ -213,11 +217,16 @@ func (r *Recorder) Executed(e Execution) {
 	counts := m.requests.at(e.End)
 	counts.batches++
 	counts.batchRows += uint32(e.Rows)
+	in := m.instance(e.Partition)
+	in.executed(e)
 	if e.Err != nil || e.Shared || e.Rows <= 0 || took <= 0 {
 		return
 	}
 	m.saw(e.End)
-	m.curve(class{e.GPUType, e.ThreadPercentage}).Observe(e.Rows, took, e.End)
+	where := class{e.GPUType, e.ThreadPercentage}
+	learns := m.curve(where)
+	learns.Observe(e.Rows, took, e.End)
+	in.judge(where, learns, e)
 }
 
 // Busy takes a time in which a partition worked on requests. Times of one
@@ -235,21 +244,18 @@ func (r *Recorder) Busy(id string, from, to time.Time) {
 
 // busy spreads a time over the slots that it covers.
 func (p *partition) busy(start, end time.Time) {
-	if end.Sub(start) > Window {
-		start = end.Add(-Window)
-	}
-	for start.Before(end) {
-		until := slotEnd(start)
-		if until.After(end) {
-			until = end
-		}
-		p.slots.at(start).busy += until.Sub(start)
-		start = until
+	for at, part := range spread(start, end) {
+		p.slots.at(at).busy += part
 	}
 }
 
-// Finished takes what became of a request.
+// Finished takes what became of a request. One that came to no model is counted
+// under the name that it asked for, or, where nobody serves that, under none.
 func (r *Recorder) Finished(o Outcome) {
+	if o.Early {
+		r.metrics.early(o)
+		return
+	}
 	m := r.model(o.Model)
 	m.sums.finished(r.metrics, o)
 	if o.Name != "" {
@@ -303,6 +309,7 @@ func (r *Recorder) SetModel(name, revision string, maxBatch int, declared *Line)
 	defer m.mu.Unlock()
 	if m.revision != revision && m.revision != "" {
 		m.classes, m.estimates, m.believed = map[class]*curve.Curve{}, map[string][]PriorPoint{}, map[class]learnt{}
+		clear(m.instances)
 	}
 	m.revision, m.maxBatch, m.declared = revision, max(1, maxBatch), declared
 	m.priors++
@@ -321,6 +328,11 @@ func (r *Recorder) Forget(keepModels, keepPartitions []string) {
 		}
 		return gone
 	})
+	for _, m := range models {
+		m.mu.Lock()
+		maps.DeleteFunc(m.instances, func(id string, _ *instance) bool { return !slices.Contains(keepPartitions, id) })
+		m.mu.Unlock()
+	}
 	r.models.Store(&models)
 	partitions := maps.Clone(*r.partitions.Load())
 	maps.DeleteFunc(partitions, func(id string, _ *partition) bool {

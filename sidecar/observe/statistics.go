@@ -92,6 +92,9 @@ type World struct {
 	// the current plan is up; both may be nil.
 	Queued func(model string) int
 	Up     func(partition string) bool
+	// Ready says whether a partition serves a model of the current plan, and if not
+	// why; it may be nil.
+	Ready func(partition, model string) (is bool, why string)
 	// Advice is what the windows so far say about the number of GPUs; nil: nothing.
 	Advice *policy.Advice
 }
@@ -142,13 +145,14 @@ func (r *Recorder) Snapshot(now time.Time, w World) *policy.Snapshot {
 		}
 	}
 	for _, t := range types {
-		s.Interference = append(s.Interference, gpuletInterference(t))
+		s.Interference = append(s.Interference, policy.GpuletInterference(t))
 	}
 	for _, p := range w.Current.GetPartitions() {
 		one := r.PartitionStatistics(p.GetId(), now)
 		one.Up = w.Up == nil || w.Up(p.GetId())
 		statistics.Partitions = append(statistics.Partitions, one)
 	}
+	s.Observations = r.observations(now, w)
 	slices.SortFunc(statistics.Partitions, func(a, b *policy.PartitionStatistics) int { return cmp.Compare(a.GetPartition(), b.GetPartition()) })
 	s.Statistics = statistics
 	return s
@@ -163,12 +167,4 @@ func gpuTypes(nodes []*policy.Node) []string {
 	}
 	slices.Sort(types)
 	return slices.Compact(types)
-}
-
-// gpuletInterference is the linear model of gpulet (section 4.4) with the
-// coefficients of its artifact, which stand until a GPU type has its own.
-func gpuletInterference(gpuType string) *policy.Interference {
-	return &policy.Interference{
-		GpuType: gpuType, L2Self: 0.1129, L2Other: 0.7160, BandwidthSelf: 0.3549, BandwidthOther: 0.0882, Constant: 0.8954,
-	}
 }

@@ -4,6 +4,7 @@
 package observe
 
 import (
+	"iter"
 	"math"
 	"math/bits"
 	"time"
@@ -27,6 +28,27 @@ func slotOf(at time.Time) int64 { return at.UnixNano() / int64(slotLength) }
 func slotEnd(at time.Time) time.Time {
 	return at.Add(slotLength - time.Duration(at.UnixNano()%int64(slotLength)))
 }
+
+// spread divides a time, or its last Window where it is longer, into the parts that lie
+// in each slot, with a moment of the slot.
+func spread(start, end time.Time) iter.Seq2[time.Time, time.Duration] {
+	return func(yield func(time.Time, time.Duration) bool) {
+		if end.Sub(start) > Window {
+			start = end.Add(-Window)
+		}
+		for start.Before(end) {
+			until := slotEnd(start)
+			if until.After(end) {
+				until = end
+			}
+			if !yield(start, until.Sub(start)) {
+				return
+			}
+			start = until
+		}
+	}
+}
+
 func position(slot int64) int64 { return ((slot % slots) + slots) % slots }
 
 // at is the slot of a moment, emptied if it still held an older one. A moment

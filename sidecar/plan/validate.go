@@ -21,6 +21,19 @@ func Disciplines() []string {
 	return []string{"adaptive", "deferred", "eager", "timeout", "duty-cycle", "target"}
 }
 
+// SimulatedOnly says why a discipline of the contract is only simulated; empty for others.
+func SimulatedOnly(discipline string) string {
+	switch discipline {
+	case "earliest-latest":
+		return "it counts on executions that nothing disturbs"
+	case "flex":
+		return "Triton cannot abort an execution"
+	case "segment":
+		return "Triton runs a model's graph as a whole, not groups of its operators"
+	}
+	return ""
+}
+
 // DropPolicies are the drop policies that the request path runs.
 func DropPolicies() []string { return []string{"window", "prefix", "thrift", "reserve", "none"} }
 
@@ -306,7 +319,9 @@ func (v *validator) dispatch() {
 		}
 		seen[name] = true
 		known := len(v.found)
-		if !slices.Contains(Disciplines(), d.GetDiscipline()) {
+		if why := SimulatedOnly(d.GetDiscipline()); why != "" {
+			v.add(CodeDispatch, name, "the discipline %q is for simulations only: %s; there are %s", d.GetDiscipline(), why, strings.Join(Disciplines(), ", "))
+		} else if !slices.Contains(Disciplines(), d.GetDiscipline()) {
 			v.add(CodeDispatch, name, "the discipline %q is not one of %s", d.GetDiscipline(), strings.Join(Disciplines(), ", "))
 		}
 		if d.GetDropPolicy() != "" && !slices.Contains(DropPolicies(), d.GetDropPolicy()) {

@@ -162,7 +162,7 @@ func TestValidate(t *testing.T) {
 			p.Partitions[1].Instances = p.Partitions[1].Instances[1:]
 		}, []plan.Code{plan.CodeDependency}},
 		{"ensemble whose step is gone", func(s *policy.Snapshot, _ *policy.Plan) { s.Models[3].DependsOn = []string{"z"} }, []plan.Code{plan.CodeDependency}},
-		{"discipline of the contract that is not run yet", func(_ *policy.Snapshot, p *policy.Plan) { p.Dispatch[0].Discipline = "segment" }, []plan.Code{plan.CodeDispatch}},
+		{"discipline of simulations only", func(_ *policy.Snapshot, p *policy.Plan) { p.Dispatch[0].Discipline = "segment" }, []plan.Code{plan.CodeDispatch}},
 		{"unknown drop policy", func(_ *policy.Snapshot, p *policy.Plan) { p.Dispatch[0].DropPolicy = "all" }, []plan.Code{plan.CodeDispatch}},
 		{"discipline of nobody", func(_ *policy.Snapshot, p *policy.Plan) { p.Dispatch[0].Model = "z" }, []plan.Code{plan.CodeUnknown}},
 		{"two disciplines", func(_ *policy.Snapshot, p *policy.Plan) { p.Dispatch[0].Model = "b" }, []plan.Code{plan.CodeDuplicate}},
@@ -322,13 +322,28 @@ func TestValidate(t *testing.T) {
 
 func TestDispatchChecks(t *testing.T) {
 	p := answer()
-	p.Dispatch[0].Discipline = "segment"
+	p.Dispatch[0].Discipline = "lazy"
 	found := plan.Validate(world(), p, func(d *policy.Dispatch) error {
 		return fmt.Errorf("%s takes no parameters", d.GetDiscipline())
 	})
 	require.Equal(t, []plan.Code{plan.CodeDispatch, plan.CodeDispatch}, codes(found), "what is unknown is said once")
 	require.Contains(t, found[0].Text, "is not one of")
 	require.Equal(t, "timeout takes no parameters", found[1].Text)
+}
+
+// TestSimulatedOnly: disciplines that the contract has for simulations are refused with the reason.
+func TestSimulatedOnly(t *testing.T) {
+	for discipline, why := range map[string]string{
+		"segment": "Triton runs a model's graph as a whole, not groups of its operators", "flex": "Triton cannot abort an execution", "earliest-latest": "nothing disturbs",
+	} {
+		p := answer()
+		p.Dispatch[0].Discipline = discipline
+		found := plan.Validate(world(), p)
+		require.Equal(t, []plan.Code{plan.CodeDispatch}, codes(found))
+		require.Contains(t, found[0].Text, fmt.Sprintf("the discipline %q is for simulations only: ", discipline))
+		require.Contains(t, found[0].Text, why)
+		require.Contains(t, found[0].Text, "there are adaptive")
+	}
 }
 
 func TestViolationsAreAnError(t *testing.T) {

@@ -13,11 +13,11 @@ import (
 )
 
 // Evaluator says what would become of plans: what a policy asks with
-// policy.Host.Evaluate ends here. It answers for the traffic that the snapshot
-// names, in the order of the plans, deterministically. It may be called by one
-// goroutine at a time per snapshot.
+// policy.Host.EvaluateDraw ends here. It answers for the traffic that the snapshot
+// names (draw 0) or for other arrivals like it, in the order of the plans,
+// deterministically. It may be called by one goroutine at a time per snapshot.
 type Evaluator interface {
-	Evaluate(ctx context.Context, s *policy.Snapshot, plans []*policy.Plan) ([]*policy.Outcome, error)
+	EvaluateDraw(ctx context.Context, s *policy.Snapshot, draw uint32, plans []*policy.Plan) ([]*policy.Outcome, error)
 }
 
 // evaluating is the policy.Host of one call.
@@ -31,14 +31,22 @@ type evaluating struct {
 
 // Evaluate implements policy.Host.
 func (e *evaluating) Evaluate(ctx context.Context, plans ...*policy.Plan) ([]*policy.Outcome, error) {
+	return e.EvaluateDraw(ctx, 0, plans...)
+}
+
+// EvaluateDraw implements policy.Host.
+func (e *evaluating) EvaluateDraw(ctx context.Context, draw uint32, plans ...*policy.Plan) ([]*policy.Outcome, error) {
 	e.clock.pause()
 	defer e.clock.resume()
 	within, cancel := context.WithTimeout(ctx, e.left)
 	defer cancel()
 	began := time.Now()
-	outcomes, err := e.evaluator.Evaluate(within, e.snapshot, plans)
+	outcomes, err := e.evaluator.EvaluateDraw(within, e.snapshot, draw, plans)
 	e.left -= time.Since(began)
-	if err != nil && within.Err() != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() != nil { // the policy's own time was over as it asked: no fault of the evaluator
+		return nil, ctx.Err()
+	}
+	if err != nil && within.Err() != nil {
 		err = fmt.Errorf("the evaluations for one plan took longer than %s; lower policy.evaluations or policy.traffic: %w", e.limit, err)
 	}
 	if err != nil {

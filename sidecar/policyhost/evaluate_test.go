@@ -22,7 +22,7 @@ type evaluator struct {
 	asked []int
 }
 
-func (e *evaluator) Evaluate(ctx context.Context, _ *policy.Snapshot, plans []*policy.Plan) ([]*policy.Outcome, error) {
+func (e *evaluator) EvaluateDraw(ctx context.Context, _ *policy.Snapshot, _ uint32, plans []*policy.Plan) ([]*policy.Outcome, error) {
 	e.asked = append(e.asked, len(plans))
 	select {
 	case <-time.After(e.takes):

@@ -10,10 +10,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -59,6 +62,15 @@ func misuse(how string) string {
 	case "files":
 		for i := range 10_000 {
 			if _, err := os.Open("/dev/null"); err != nil {
+				return fmt.Sprintf("stopped at %d", i)
+			}
+		}
+		return "not stopped"
+	case "sockets":
+		// In the one directory that it may write, and the host's connection among them.
+		for i := range 10_000 {
+			var held net.ListenConfig
+			if _, err := held.Listen(context.Background(), "unix", filepath.Join(os.TempDir(), strconv.Itoa(i))); err != nil {
 				return fmt.Sprintf("stopped at %d", i)
 			}
 		}
@@ -111,6 +123,7 @@ func TestPoliciesAreConfined(t *testing.T) {
 		"good":      {"", "colour=blue"},
 		"fork bomb": {"", "stopped at "},
 		"files":     {"", "stopped at "},
+		"sockets":   {"", "stopped at "},
 		"read":      {secret, "secret true, beside false, written true"},
 		"dial":      {listener.Addr().String(), "permission denied"},
 	} {
@@ -132,6 +145,82 @@ func TestPoliciesAreConfined(t *testing.T) {
 		_, err = w.Plan(t.Context(), &policy.Snapshot{Revision: 3})
 		require.ErrorIs(t, err, policyhost.ErrCrashed)
 	})
+}
+
+// TestPoliciesAreConfinedWhereConchIsNotRoot: the same limits where nobody can become another user, who alone owns nothing.
+func TestPoliciesAreConfinedWhereConchIsNotRoot(t *testing.T) {
+	if runtime.GOOS != "linux" || os.Getuid() != 0 {
+		t.Skip("only root can become another user on Linux; for who is none the other tests are these")
+	}
+	if raceDetector {
+		t.Skip("the race detector does not start within the limits of a policy")
+	}
+	dir, err := os.MkdirTemp("", "conch-confine-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chown(dir, confine.Nobody, confine.Nobody))
+	self, err := os.Executable()
+	require.NoError(t, err)
+	program, err := os.ReadFile(self)
+	require.NoError(t, err)
+	test := filepath.Join(dir, "test") // where go test leaves it nobody else can read it
+	require.NoError(t, os.WriteFile(test, program, 0o755))
+	cmd := exec.CommandContext(t.Context(), test, "-test.run=^(TestPoliciesAreConfined|TestAReplacedProgramIsNotRun)$", "-test.v", "-test.timeout=5m")
+	cmd.Dir = dir
+	cmd.Env = []string{"TMPDIR=" + dir, "PATH=" + os.Getenv("PATH"), "HOME=" + dir}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: confine.Nobody, Gid: confine.Nobody}}
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for _, name := range []string{"fork_bomb", "sockets", "files", "read", "dial", "memory_bomb"} {
+		require.Contains(t, string(out), "--- PASS: TestPoliciesAreConfined/"+name)
+	}
+	require.Contains(t, string(out), "--- PASS: TestAReplacedProgramIsNotRun")
+}
+
+// TestSocketsOfOthers: a policy that names a socket at which another process listens is refused, and in time.
+func TestSocketsOfOthers(t *testing.T) {
+	dir, err := os.MkdirTemp("", "conch-socket-") // t.TempDir's names are too long for a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	listen := func(name string) (net.Listener, string) {
+		path := filepath.Join(dir, name)
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)
+		require.NoError(t, err)
+		return l, path
+	}
+	silent, silentPath := listen("silent")
+	defer silent.Close()
+	web, webPath := listen("web")
+	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.NotFoundHandler()}
+	go func() { _ = server.Serve(web) }() // it ends with Close
+	defer server.Close()
+	for name, path := range map[string]string{
+		"that nobody serves": filepath.Join(dir, "nobody"), "that answers nothing": silentPath, "of a web server": webPath,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, func(o *policyhost.Options) { o.StartTimeout, o.Budget = 2*time.Second, 2*time.Second })
+			began := time.Now()
+			_, err := w.Use(t.Context(), mode(t, "another's socket", fileVariable+"="+path))
+			require.Error(t, err)
+			require.Less(t, time.Since(began), 15*time.Second)
+			require.Equal(t, policyhost.StateNone, w.Status().State)
+			require.FileExists(t, silentPath, "what belongs to others stays")
+		})
+	}
+}
+
+// TestEndlessQuestions: questions about no plan use up no evaluations, but the policy's own time.
+func TestEndlessQuestions(t *testing.T) {
+	w := newWorld(t, func(o *policyhost.Options) {
+		o.Budget = 300 * time.Millisecond
+		o.Evaluator = &evaluator{}
+	})
+	_, err := w.Use(t.Context(), mode(t, "endless questions"))
+	require.NoError(t, err)
+	began := time.Now()
+	_, err = w.Plan(t.Context(), evaluated(64))
+	require.ErrorIs(t, err, policyhost.ErrDeadline)
+	require.Less(t, time.Since(began), 15*time.Second)
 }
 
 // TestHostileAnswersCostLittle: an answer of many empty messages or names is refused before it fills conch's memory.

@@ -50,6 +50,9 @@ func serve(mode string) {
 	case "no handshake":
 		fmt.Println("hello, I am a web server")
 		time.Sleep(time.Minute)
+	case "another's socket":
+		fmt.Printf("%d|%d|unix|%s|grpc\n", plugin.CoreProtocolVersion, policy.ProtocolVersion, os.Getenv(fileVariable))
+		time.Sleep(time.Minute)
 	case "wrong version":
 		plugin.Serve(&plugin.ServeConfig{
 			HandshakeConfig:  plugin.HandshakeConfig{ProtocolVersion: 7, MagicCookieKey: policy.CookieKey, MagicCookieValue: policy.CookieValue},
@@ -125,6 +128,12 @@ func (f fake) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*pol
 			return nil, err
 		}
 		answer.Reasons[0].Text = fmt.Sprintf("%v %v %v", both[0].GetGoodput(), both[1].GetGoodput(), again[0].GetGoodput())
+	case "endless questions":
+		for {
+			if _, err := h.Evaluate(ctx); err != nil {
+				return nil, err
+			}
+		}
 	case "remember":
 		answer.Reasons[0].Text = fmt.Sprintf("%q", s.GetPolicyState())
 		answer.PolicyState = append(s.GetPolicyState(), 'x')
@@ -142,7 +151,7 @@ func (f fake) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*pol
 			return nil, err
 		}
 		time.Sleep(time.Minute)
-	case "fork bomb", "memory bomb", "files", "read", "dial":
+	case "fork bomb", "memory bomb", "files", "sockets", "read", "dial":
 		answer.Reasons[0].Text = misuse(f.mode)
 	case "empty partitions":
 		for range 6 << 20 {

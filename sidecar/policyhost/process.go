@@ -23,6 +23,7 @@ import (
 	plugin "github.com/hashicorp/go-plugin"
 	goplugin "github.com/hashicorp/go-plugin/runner"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -38,9 +39,8 @@ type process struct {
 	client *plugin.Client
 	run    *runner
 	policy policy.Policy
-	// dir holds the process's socket.
-	dir  string
-	once sync.Once
+	dir    *socketDir
+	once   sync.Once
 }
 
 // start starts the executable and shakes hands, within o.StartTimeout. Its
@@ -58,24 +58,27 @@ func start(ctx context.Context, exe Executable, o Options, log *slog.Logger) (*p
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	dir, err := os.MkdirTemp("", "conch-policy-")
+	dir, err := newSocketDir(time.Now(), flock)
 	if err != nil {
 		return nil, fmt.Errorf("%w: a directory for its socket: %w", ErrStart, err)
 	}
-	run, group, err := o.runner(file, path, dir, exe)
+	run, group, err := o.runner(file, path, dir.path, exe)
 	if err != nil {
-		_ = os.RemoveAll(dir)
+		dir.remove()
 		return nil, fmt.Errorf("%w: %w", ErrStart, err)
 	}
 	config := policy.ClientConfig()
 	config.SkipHostEnv = true
 	config.StartTimeout = o.StartTimeout
-	config.UnixSocketConfig = &plugin.UnixSocketConfig{TempDir: dir, Group: group}
+	config.UnixSocketConfig = &plugin.UnixSocketConfig{TempDir: dir.path, Group: group}
 	config.Logger = pluginLogger(log)
 	config.SyncStdout = &lineLogger{l: log}
 	config.SyncStderr = &lineLogger{l: log}
 	config.GRPCDialOptions = []grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxAnswerBytes)),
+		// The socket that it names may be another's, which says nothing: go-plugin waits for the connection without a context, and gRPC
+		// for 20 s, whatever becomes of the process.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: o.StartTimeout}),
 	}
 	config.RunnerFunc = func(_ hclog.Logger, spec *exec.Cmd, _ string) (goplugin.Runner, error) {
 		run.cmd.Env = append(run.cmd.Env, spec.Env...)
@@ -212,7 +215,7 @@ func (p *process) kill() {
 func (p *process) reap() {
 	p.once.Do(func() {
 		p.client.Kill()
-		_ = os.RemoveAll(p.dir)
+		p.dir.remove()
 	})
 }
 

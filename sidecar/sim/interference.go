@@ -5,6 +5,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
@@ -29,61 +30,24 @@ type gpu struct {
 
 func (g *gpu) name() string { return g.node + "/" + g.id }
 
-// slowdown is by what factor a co-runner slows a batch: gpulet's linear model (section 4.4), never below 1.
-func slowdown(m *policy.Interference, self, other load) float64 {
-	return max(1, m.GetL2Self()*self.l2+m.GetL2Other()*other.l2+m.GetBandwidthSelf()*self.bandwidth+m.GetBandwidthOther()*other.bandwidth+m.GetConstant())
-}
-
-// slowed is the slowdown of p beside everything that executes on its GPU: that of the worst co-runner, which is gpulet's rule for more than
-// two and minitriton's.
-func (g *gpu) slowed(p *partition) float64 {
-	worst := 1.0
-	for _, o := range g.running {
-		if o != p {
-			worst = max(worst, slowdown(g.model, p.load(), o.load()))
-		}
-	}
-	return worst
-}
-
-// enter lets p execute beside the others, all of which may become slower.
+// enter lets p execute beside what executes on its GPU now: the worst of the co-runners slows it, to its end (policy.Interference.Slowdown).
 func (g *gpu) enter(e *engine, p *partition) {
-	p.since, p.slow = e.now, 1
-	if g.model == nil {
-		e.timers.set(&p.timer, e.now+queue.Time(math.Ceil(p.left)))
-		return
+	took := p.alone
+	if g.model != nil {
+		slow := 1.0
+		for _, o := range g.running {
+			slow = max(slow, g.model.Slowdown(p.load(), o.load()))
+		}
+		took *= slow
+		g.running = append(g.running, p)
 	}
-	g.running = append(g.running, p)
-	p.slow = 0 // differs from every slowdown: respeed sets the timer
-	g.respeed(e)
+	e.timers.set(&p.timer, e.now+queue.Time(math.Ceil(took)))
 }
 
-// leave ends the execution of p; the others may become faster.
-func (g *gpu) leave(e *engine, p *partition) {
-	if g.model == nil {
-		return
-	}
-	for i, o := range g.running {
-		if o == p {
-			g.running = append(g.running[:i], g.running[i+1:]...)
-			break
-		}
-	}
-	g.respeed(e)
-}
-
-// respeed brings everything that executes up to date: what was done until now was done at the old speed, the rest goes at the new one.
-func (g *gpu) respeed(e *engine) {
-	for _, p := range g.running {
-		slow := g.slowed(p)
-		if slow == p.slow {
-			continue
-		}
-		if p.slow > 0 {
-			p.left = max(0, p.left-float64(e.now-p.since)/p.slow)
-		}
-		p.since, p.slow = e.now, slow
-		e.timers.set(&p.timer, e.now+queue.Time(math.Ceil(p.left*slow)))
+// leave ends the execution of p.
+func (g *gpu) leave(p *partition) {
+	if i := slices.Index(g.running, p); i >= 0 {
+		g.running = slices.Delete(g.running, i, i+1)
 	}
 }
 
@@ -95,11 +59,11 @@ func expected(own *kernel, limit int, neighbours []*kernel, m *policy.Interferen
 	}
 	self, other := math.Inf(-1), math.Inf(-1)
 	for _, l := range own.load[1 : limit+1] {
-		self = max(self, m.GetL2Self()*l.l2+m.GetBandwidthSelf()*l.bandwidth)
+		self = max(self, m.GetL2Self()*l.L2+m.GetBandwidthSelf()*l.Bandwidth)
 	}
 	for _, k := range neighbours {
 		for _, l := range k.load[1 : len(k.load)-1] {
-			other = max(other, m.GetL2Other()*l.l2+m.GetBandwidthOther()*l.bandwidth)
+			other = max(other, m.GetL2Other()*l.L2+m.GetBandwidthOther()*l.Bandwidth)
 		}
 	}
 	return max(1, self+other+m.GetConstant())

@@ -4,11 +4,14 @@
 package sim_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/zoo/executions"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
@@ -33,40 +36,60 @@ func neighbours(t *testing.T, n int, by float64, arrivals ...workload.Arrival) s
 	return w
 }
 
-// TestSpeedChangesWhileABatchRuns: two executions of 100 ms overlap. Side by side they go at half speed, alone at full speed.
+// TestTheSlowdownIsThatOfTheStart: two executions of 100 ms overlap, and twice as slow is who starts beside the other. What starts or ends
+// later changes nothing.
 //
-//	0        40                  160   200
-//	|-- m00: 40 + 120/2 = 100 ---|
-//	         |-- m01: 120/2 + 40 ------|
-func TestSpeedChangesWhileABatchRuns(t *testing.T) {
+//	0        40        100               240
+//	|------- m00 -------|
+//	         |---------- m01: 2 * 100 ----|
+func TestTheSlowdownIsThatOfTheStart(t *testing.T) {
 	r := run(t, neighbours(t, 2, 2, workload.Arrival{}, workload.Arrival{At: 40 * time.Millisecond, Model: 1}))
 	require.Equal(t, []sim.BatchRecord{
-		{Partition: 0, Model: 0, Rows: 1, Requests: 1, Start: 0, End: 160e3},
-		{Partition: 1, Model: 1, Rows: 1, Requests: 1, Start: 40e3, End: 200e3},
+		{Partition: 0, Model: 0, Rows: 1, Requests: 1, Start: 0, End: 100e3},
+		{Partition: 1, Model: 1, Rows: 1, Requests: 1, Start: 40e3, End: 240e3},
 	}, r.Timeline)
 }
 
-// TestAnyNumberOfCoRunners: with the linear model a third one that is no worse changes nothing, a worse one does. Loads: m00 .1, m01 .2,
-// m02 .4 of the bandwidth; a co-runner's bandwidth counts five times, so that m00 goes at 1/2 beside m01, and at 1/3 beside m02.
-func TestAnyNumberOfCoRunners(t *testing.T) {
-	w := neighbours(t, 3, 1, workload.Arrival{}, workload.Arrival{Model: 1}, workload.Arrival{Model: 2, At: 100 * time.Millisecond})
-	w.Snapshot.Interference[0].BandwidthOther = 5
-	for i, p := range w.Snapshot.Profiles {
-		for _, q := range p.Points {
-			q.BandwidthUtilization = &policy.Estimate{Value: []float64{.1, .2, .4}[i]}
+// TestExecutions holds the simulator to the table that minitriton and the python model behind a real tritonserver are held to.
+func TestExecutions(t *testing.T) {
+	cases, err := executions.Cases()
+	require.NoError(t, err)
+	for _, c := range cases {
+		w := sim.World{
+			Snapshot: &policy.Snapshot{
+				Revision: 1, Nodes: []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "g", Type: "X"}}}}, Interference: []*policy.Interference{policy.GpuletInterference("X")},
+			},
+			Plan:     &policy.Plan{SnapshotRevision: 1, Policy: "test"},
+			Duration: time.Second, Seed: 1, Timeline: sim.Timeline{Max: 10},
 		}
+		add := func(share int, alpha, beta time.Duration, knee int, l2, bandwidth float64) {
+			name := fmt.Sprintf("m%d", len(w.Snapshot.Models))
+			w.Snapshot.Models = append(w.Snapshot.Models, &policy.Model{Name: name, MaxBatchSize: 8, Batchable: true})
+			p := &policy.Profile{Model: name, GpuType: "X", Usable: true}
+			for _, batch := range []uint32{1, 9} {
+				slow := float64(knee) / float64(min(share, knee))
+				p.Points = append(p.Points, &policy.ProfilePoint{
+					Batch: batch, ThreadPercentage: uint32(share), LatencyUs: &policy.Estimate{Value: float64((beta + time.Duration(batch)*alpha).Microseconds()) * slow},
+					L2Utilization: &policy.Estimate{Value: l2 * float64(share) / 100}, BandwidthUtilization: &policy.Estimate{Value: bandwidth * float64(share) / 100},
+				})
+			}
+			w.Snapshot.Profiles = append(w.Snapshot.Profiles, p)
+			w.Plan.Partitions = append(w.Plan.Partitions, &policy.Partition{
+				Id: name, Node: "n", Gpus: []string{"g"}, ThreadPercentage: uint32(share), Instances: []*policy.Instance{policy.ModelInstance(name, 0)},
+			})
+			w.Plan.Dispatch = append(w.Plan.Dispatch, &policy.Dispatch{Model: name, Discipline: "eager", DropPolicy: "none"})
+		}
+		add(c.Share, executions.Alpha, executions.Beta, c.Knee, c.L2, c.Bandwidth)
+		var arrivals []workload.Arrival
+		for i, o := range c.Others {
+			add(o.Share, 0, o.Takes*time.Duration(o.Share)/100, 100, o.L2, o.Bandwidth)
+			arrivals = append(arrivals, workload.Arrival{Model: int32(i + 1)})
+		}
+		w.Streams = []workload.Stream{workload.Slice(append(arrivals, workload.Arrival{At: executions.After, Rows: int32(c.Rows)})...)}
+		timeline := run(t, w).Timeline
+		own := timeline[slices.IndexFunc(timeline, func(b sim.BatchRecord) bool { return b.Model == 0 })]
+		require.InDelta(t, float64(c.Latency.Nanoseconds())/1e3, own.End-own.Start, 1, "%+v", c)
 	}
-	r := run(t, w)
-	ends := map[int]float64{}
-	for _, b := range r.Timeline {
-		ends[b.Model] = b.End / 1e3
-	}
-	// m01 beside m00: 1.5, after 100 ms 33.3 ms of work are left, beside m02 3: done at 200 ms.
-	require.InDelta(t, 200, ends[1], 1e-3)
-	// m00 beside m01: 2, half is left at 100 ms, beside m02 3: done at 250 ms.
-	require.InDelta(t, 250, ends[0], 1e-3)
-	// m02 beside m01: 2 until 200 ms (50 done), beside m00 1.5 until 250 ms (33.3 done), then alone.
-	require.InDelta(t, 250+100-50-100/3., ends[2], 1e-3)
 }
 
 // TestAnotherGPUDoesNotInterfere.

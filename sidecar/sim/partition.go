@@ -29,9 +29,7 @@ type partition struct {
 	batch  *queue.Batch
 	kernel *kernel
 	start  queue.Time // of the execution
-	left   float64    // nanoseconds that the execution still takes without co-runners, as of since
-	slow   float64    // by what factor co-runners slow it
-	since  queue.Time
+	alone  float64    // nanoseconds that the execution takes without co-runners
 
 	counts partitionCounts
 }
@@ -52,7 +50,7 @@ const (
 	responding
 )
 
-func (p *partition) load() load { return p.kernel.load[min(p.batch.Rows, len(p.kernel.load)-1)] }
+func (p *partition) load() policy.Load { return p.kernel.load[min(p.batch.Rows, len(p.kernel.load)-1)] }
 
 func (p *partition) kernelOf(m queue.ModelID) *kernel {
 	i, ok := slices.BinarySearchFunc(p.services, m, func(s service, m queue.ModelID) int { return int(s.model) - int(m) })
@@ -71,9 +69,9 @@ func (e *engine) Dispatch(b *queue.Batch) {
 		return
 	}
 	p.batch, p.kernel = b, k
-	p.left = k.mean[b.Rows]
+	p.alone = k.mean[b.Rows]
 	if e.w.Jitter > 0 {
-		p.left *= max(.1, 1+e.w.Jitter*m.jitter.NormFloat64())
+		p.alone *= max(.1, 1+e.w.Jitter*m.jitter.NormFloat64())
 	}
 	d := &e.w.Delays
 	if delay := queue.Time(d.Control) + queue.Time(b.Rows)*queue.Time(d.DataPerRow) + e.delayed(m); delay > 0 {
@@ -121,7 +119,7 @@ func (e *engine) advance(p *partition) {
 		e.learn(e.now - p.batch.Start - queue.Time(p.batch.Rows)*queue.Time(e.w.Delays.DataPerRow))
 		e.execute(p)
 	case executing:
-		p.gpu.leave(e, p)
+		p.gpu.leave(p)
 		e.collect.executed(e, p)
 		p.stage = responding
 		if delay := queue.Time(e.w.Delays.Response) + e.delayed(e.byID[p.batch.Model]); delay > 0 {
@@ -163,7 +161,7 @@ func (e *engine) abort(p *partition) {
 		return
 	}
 	if p.stage == executing {
-		p.gpu.leave(e, p)
+		p.gpu.leave(p)
 		e.collect.executed(e, p)
 	}
 	m := e.byID[p.batch.Model]
@@ -194,7 +192,7 @@ func (e *engine) Preempt(b *queue.Batch) {
 		return
 	}
 	if p.stage == executing {
-		p.gpu.leave(e, p)
+		p.gpu.leave(p)
 		e.collect.executed(e, p)
 		e.collect.wasted(e, p)
 	}

@@ -17,13 +17,10 @@ type kernel struct {
 	gpuType string
 	share   uint32
 	// By rows, from 1 to the model's largest batch plus one.
-	mean, upper []float64 // nanoseconds, alone on the GPU
-	creq, mreq  []float64 // fractions of the GPU
-	load        []load
+	mean, upper []float64     // nanoseconds, alone on the GPU
+	creq, mreq  []float64     // fractions of the GPU
+	load        []policy.Load // what a batch takes of what the partitions of a GPU share
 }
-
-// load is what a batch takes from what partitions of a GPU share, as fractions of it (gpulet, section 4.4).
-type load struct{ l2, bandwidth float64 }
 
 // kernelOf reads a profile. It fails where the profile says nothing, for then nobody knows how long an execution takes.
 func kernelOf(x *policy.Index, m *policy.Model, gpuType string, share uint32) (*kernel, error) {
@@ -37,7 +34,7 @@ func kernelOf(x *policy.Index, m *policy.Model, gpuType string, share uint32) (*
 	for _, list := range []*[]float64{&k.mean, &k.creq, &k.mreq} {
 		*list = make([]float64, rows+1)
 	}
-	k.load = make([]load, rows+1)
+	k.load = make([]policy.Load, rows+1)
 	for b := 1; b <= rows; b++ {
 		mean, ok := p.Latency(uint32(b), share)
 		if !ok || !(mean >= 0) || math.IsInf(mean, 0) || k.upper == nil {
@@ -46,7 +43,7 @@ func kernelOf(x *policy.Index, m *policy.Model, gpuType string, share uint32) (*
 		k.mean[b] = max(1, 1e3*mean)
 		k.creq[b] = need(p, b, share, (*policy.ProfilePoint).GetCreq)
 		k.mreq[b] = need(p, b, share, (*policy.ProfilePoint).GetMreq)
-		k.load[b] = load{need(p, b, share, (*policy.ProfilePoint).GetL2Utilization), need(p, b, share, (*policy.ProfilePoint).GetBandwidthUtilization)}
+		k.load[b] = policy.Load{L2: need(p, b, share, (*policy.ProfilePoint).GetL2Utilization), Bandwidth: need(p, b, share, (*policy.ProfilePoint).GetBandwidthUtilization)}
 	}
 	return k, nil
 }

@@ -333,6 +333,7 @@ func (e *engine) snapshot(observed bool) *policy.Snapshot {
 	if !observed {
 		return s
 	}
+	s.Observations = nil // those of a recorded snapshot are of the moment at which it was recorded
 	s.Statistics = &policy.DispatchStatistics{WindowSeconds: window, Advice: e.plans.size.advice}
 	for i, m := range e.models {
 		sum, covered := m.observed.total(e.now)

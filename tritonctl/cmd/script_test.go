@@ -85,6 +85,9 @@ type world struct {
 	pin      *api.Pin
 	cordon   *api.Cordon
 	logs     string // directory of the servers' logs
+	mended   bool
+	// collected: old revisions are gone.
+	collected bool
 }
 
 func at(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
@@ -292,24 +295,6 @@ func (w *world) UsePolicy(_ context.Context, r api.UsePolicyRequest) (api.Policy
 	return api.Policy{Name: r.Name, Version: "1 with discipline=" + r.Parameters["discipline"]}, nil
 }
 
-func (w *world) Revisions(context.Context) ([]api.RepositoryRevision, error) {
-	return []api.RepositoryRevision{{ID: "r2", Time: at(2), Author: "ada", Reason: "new bert", Models: []string{"bert", "counter"}, Changed: []string{"bert"}, Current: true}}, nil
-}
-
-func (w *world) Import(_ context.Context, r api.ImportRequest) (api.RepositoryRevision, error) {
-	if !filepath.IsAbs(r.Directory) {
-		return api.RepositoryRevision{}, errors.New("directory is not absolute: " + r.Directory)
-	}
-	return api.RepositoryRevision{ID: "r3", Author: r.Author, Models: []string{"bert", "counter", "vgg"}, Added: []string{"vgg"}}, nil
-}
-
-func (w *world) Rollback(_ context.Context, r api.RollbackRequest) (api.RepositoryRevision, error) {
-	if r.Revision != "r1" {
-		return api.RepositoryRevision{}, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("the repository has no revision %q", r.Revision)}
-	}
-	return api.RepositoryRevision{ID: "r4", Author: r.Author, Reason: r.Reason, Models: []string{"bert", "counter"}, Removed: []string{"vgg"}}, nil
-}
-
 func (w *world) Events(_ context.Context, since uint64) ([]api.Event, error) {
 	events := []api.Event{
 		{ID: 1, Time: at(1), Kind: "started", Author: "conch", Message: "conch serves"},
@@ -348,6 +333,7 @@ func (w *world) Snapshot(context.Context) (json.RawMessage, error) {
 "nodes":[{"name":"n","gpus":[{"id":"gpu0","type":"A100"},{"id":"gpu1","type":"A100","index":1}]}],
 "profiles":[{"model":"counter","gpu_type":"A100","usable":true,"source":"PROFILE_SOURCE_CALIBRATED","points":[
 {"batch":1,"thread_percentage":100,"latency_us":{"value":6000},"latency_upper_us":6000},{"batch":32,"thread_percentage":100,"latency_us":{"value":37000},"latency_upper_us":37000}]}],
+"observations":[{"partition":"gpu0","model":"counter","row_rate":180,"mean_batch":4,"busy_share":0.4,"latency_p50_us":9100,"latency_p99_us":9900,"ready":true},{"partition":"gpu1","model":"counter","condition":"killed"}],
 "current":{"partitions":[{"id":"gpu0","node":"n","gpus":["gpu0"],"thread_percentage":100,"instances":[{"model":"counter"}]},{"id":"gpu1","node":"n","gpus":["gpu1"],"thread_percentage":100,"instances":[{"model":"counter"}]}]}}`), nil
 }
 

@@ -229,6 +229,11 @@ func (o *Options) Goodput(ctx context.Context, v Variant, dir string, guess floa
 // Notes are the scenario's, and what the flags leave out of it.
 func (o *Options) Notes(s *scenario.Scenario) []string {
 	notes := s.Notes()
+	for _, name := range o.Disciplines {
+		if note := scenario.NoteOn(name); note != "" && name != s.Dispatch.Discipline {
+			notes = append(notes, note)
+		}
+	}
 	if o.GPUs > 0 && s.Policy == nil && len(o.Policies) == 0 && (s.Plan != nil || s.Snapshot != nil) {
 		notes = append(notes, "--gpus leaves out where models were placed: every model is on every GPU; --policy places them")
 	}

@@ -36,3 +36,9 @@ func (r *RestartRequest) By() *string { return &r.Author }
 
 // By implements Order.
 func (r *ModelRequest) By() *string { return &r.Author }
+
+// By implements Order.
+func (r *CollectRequest) By() *string { return &r.Author }
+
+// By implements Order.
+func (r *VerifyRequest) By() *string { return &r.Author }

@@ -48,10 +48,3 @@ type CalibratedShare struct {
 	ThreadPercentage int             `json:"thread_percentage"`
 	Batches          []MeasuredBatch `json:"batches"`
 }
-
-// CalibrateLine is one line of the answer: progress while it goes on, then a result or an error.
-type CalibrateLine struct {
-	Progress *CalibrateProgress `json:"progress,omitempty"`
-	Result   *Calibrated        `json:"result,omitempty"`
-	Error    *Error             `json:"error,omitempty"`
-}

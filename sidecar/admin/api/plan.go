@@ -36,6 +36,8 @@ type PlanRecord struct {
 	Diff    string `json:"diff,omitempty"`
 	// Repository is the revision of the repository that it served.
 	Repository string `json:"repository,omitempty"`
+	// Demand: it changed nothing but which models are loaded of those that load on demand.
+	Demand bool `json:"demand,omitempty"`
 	// Current: it serves now.
 	Current bool `json:"current,omitempty"`
 }

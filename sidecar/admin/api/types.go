@@ -195,32 +195,3 @@ type Event struct {
 	Seconds float64           `json:"seconds,omitempty"`
 	Fields  map[string]string `json:"fields,omitempty"`
 }
-
-// RepositoryRevision is one state of the model repository.
-type RepositoryRevision struct {
-	ID      string    `json:"id"`
-	Parent  string    `json:"parent,omitempty"`
-	Time    time.Time `json:"time"`
-	Author  string    `json:"author"`
-	Reason  string    `json:"reason"`
-	Models  []string  `json:"models"`
-	Added   []string  `json:"added,omitempty"`
-	Removed []string  `json:"removed,omitempty"`
-	Changed []string  `json:"changed,omitempty"`
-	Current bool      `json:"current"`
-}
-
-// RollbackRequest makes the models of an earlier revision the present ones again.
-type RollbackRequest struct {
-	Revision string `json:"revision"`
-	Author   string `json:"author,omitempty"`
-	Reason   string `json:"reason,omitempty"`
-}
-
-// ImportRequest reads a model repository into a new revision. An empty
-// Directory reads the configured one again.
-type ImportRequest struct {
-	Directory string `json:"directory,omitempty"`
-	Author    string `json:"author,omitempty"`
-	Reason    string `json:"reason,omitempty"`
-}

@@ -216,22 +216,6 @@ func (c *Client) UsePolicy(ctx context.Context, r api.UsePolicyRequest) (api.Pol
 	return post[api.Policy](ctx, c, http.MethodPut, "/v1/policy", r)
 }
 
-// Revisions lists the repository's revisions, newest first.
-func (c *Client) Revisions(ctx context.Context) ([]api.RepositoryRevision, error) {
-	return get[[]api.RepositoryRevision](ctx, c, "/v1/repository/revisions")
-}
-
-// Import reads a model repository into a new revision.
-func (c *Client) Import(ctx context.Context, r api.ImportRequest) (api.RepositoryRevision, error) {
-	return post[api.RepositoryRevision](ctx, c, http.MethodPost, "/v1/repository/import", r)
-}
-
-// Rollback makes an earlier revision's models the present ones again, as a new
-// revision.
-func (c *Client) Rollback(ctx context.Context, r api.RollbackRequest) (api.RepositoryRevision, error) {
-	return post[api.RepositoryRevision](ctx, c, http.MethodPost, "/v1/repository/rollback", r)
-}
-
 // Events gives the events after id since, oldest first.
 func (c *Client) Events(ctx context.Context, since uint64) ([]api.Event, error) {
 	return get[[]api.Event](ctx, c, "/v1/events?since="+strconv.FormatUint(since, 10))

@@ -80,6 +80,15 @@ func TestDecide(t *testing.T) {
 			actions: does{"load p/m"}, routes: does{"p (to come)"},
 		},
 		{
+			name: "a server is to be started anew: requests go elsewhere, and it ends", want: want("1", "p", []string{"m"}, "q", []string{"m"}),
+			seen: decide.Seen{Servers: []*decide.Server{func() *decide.Server {
+				v := up(1, key("p"), "1", "m")
+				v.Anew = "ada wants it"
+				return v
+			}(), up(2, key("q"), "1", "m")}},
+			actions: does{"stop p"}, routes: does{"q"},
+		},
+		{
 			name: "everything is as it is wanted", want: want("1", "p", []string{"m"}),
 			seen:   decide.Seen{Servers: []*decide.Server{up(1, key("p"), "1", "m")}},
 			routes: does{"p"}, settled: true,
@@ -308,4 +317,32 @@ func TestWake(t *testing.T) {
 	w := want("1", "p", []string{"m"}, "q", []string{"m"})
 	d := decide.Decide(w, decide.Seen{Starts: map[decide.Key]decide.Failure{key("p"): {Next: t0.Add(3 * time.Second)}, key("q"): {Next: t0.Add(2 * time.Second)}}}, t0)
 	require.Equal(t, t0.Add(2*time.Second), d.Wake)
+}
+
+// TestModelsOfAGPUAreMeasuredInTurns: what runs beside a measurement would be measured, too. Models that are not measured need not wait.
+func TestModelsOfAGPUAreMeasuredInTurns(t *testing.T) {
+	fresh := func(id uint64, k decide.Key, models ...string) *decide.Server {
+		v := up(id, k, "1", models...)
+		for _, m := range models {
+			v.Loaded[m] = decide.Loaded{Revision: "1"}
+		}
+		return v
+	}
+	w := want("1", "p", []string{"a", "b"}, "q", []string{"c"}, "far", []string{"d"})
+	w.Partitions[2].GPU = "other"
+	p, q, far := fresh(1, key("p"), "a", "b"), fresh(2, key("q"), "c"), fresh(3, key("far"), "d")
+	far.GPU = "other"
+	seen := decide.Seen{Servers: []*decide.Server{p, q, far}, MeasureBudget: time.Second}
+	d := decide.Decide(w, seen, t0)
+	require.Equal(t, does{"warm_up p/a", "warm_up far/d"}, actions(d))
+	require.False(t, d.Settled)
+	require.Contains(t, d.Conditions, decide.Condition{Partition: "p", Model: "b", Kind: decide.IsWarmingUp, Reason: "after another model of its GPU, which is being measured"})
+	require.Equal(t, t0.Add(time.Second), d.Wake, "or once the time for measuring is over, if that one hangs")
+
+	// The one that has begun goes on, wherever it is in the order.
+	q.Busy = map[string]decide.Action{"c": {Kind: decide.WarmUp, Key: key("q"), Server: 2, Model: "c", Revision: "1", Measure: true}}
+	require.Equal(t, does{"warm_up q/c", "warm_up far/d"}, actions(decide.Decide(w, seen, t0)))
+	// Once the time for measuring is over all that are left go at once.
+	seen.Measured = map[string]time.Duration{"g": time.Second}
+	require.Equal(t, does{"warm_up p/a", "warm_up p/b", "warm_up q/c", "warm_up far/d"}, actions(decide.Decide(w, seen, t0)))
 }

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// fallBack wants the members of a merge group in the partitions where the group does not load, or does not answer, until it does
-// somewhere: they serve unmerged then.
+// fallBack wants the members of a merge group in the partitions where the group does not load, does not answer, or fails in its executions,
+// until it serves somewhere: they serve unmerged then.
 func (j *judgement) fallBack() {
 	j.want.Partitions = slices.Clone(j.want.Partitions)
 	for i, p := range j.want.Partitions {

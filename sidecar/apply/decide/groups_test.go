@@ -51,6 +51,13 @@ func TestMergeGroups(t *testing.T) {
 	failing.Loads = map[decide.Load]decide.Failure{{Key: key("p"), Model: "g", Revision: "1"}: {Attempts: 1, Next: t0.Add(time.Hour), Reason: "no"}}
 	broken := with(up(1, key("p"), "1"))
 	broken.Loads = failing.Loads
+	faulty := func(again time.Duration, models ...string) decide.Seen {
+		s := with(up(1, key("p"), "1", models...))
+		s.Loads = map[decide.Load]decide.Failure{{Key: key("p"), Model: "g", Revision: "1"}: {Attempts: 1, Next: t0.Add(again), Reason: "its executions fail", Ran: true}}
+		return s
+	}
+	elsewhere := faulty(time.Hour, "g")
+	elsewhere.Servers = append(elsewhere.Servers, with(up(2, key("q"), "1", "g")).Servers...)
 	for _, c := range []struct {
 		name    string
 		want    decide.Want
@@ -81,6 +88,30 @@ func TestMergeGroups(t *testing.T) {
 		{
 			name: "a group that does not load, and no members: they are loaded", want: grouped("1", "p"), seen: broken,
 			actions: does{"load p/a", "load p/b"}, a: does{"p (to come)"},
+		},
+		{
+			name: "executions of the group fail: members are loaded, and it goes", want: grouped("1", "p"), seen: faulty(time.Hour, "g"),
+			actions: does{"unload p/g", "load p/a", "load p/b"}, a: does{"p (to come)"},
+		},
+		{
+			name: "members that are there serve at once", want: grouped("1", "p"), seen: faulty(time.Hour, "a", "b", "g"),
+			actions: does{"unload p/g"}, a: does{"p"},
+		},
+		{
+			name: "the pause is not over", want: grouped("1", "p"), seen: faulty(time.Hour, "a", "b"),
+			a: does{"p"},
+		},
+		{
+			name: "it is over: members serve until the group answers", want: grouped("1", "p"), seen: faulty(0, "a", "b"),
+			actions: does{"load p/g"}, a: does{"p"},
+		},
+		{
+			name: "executions fail in one place of two", want: grouped("1", "p", "q"), seen: elsewhere,
+			actions: does{"unload p/g"}, a: does{"q in g"}, g: does{"q"},
+		},
+		{
+			name: "a failing group that nobody wants any more serves nobody", want: want("1", "p", []string{"a", "b"}), seen: faulty(time.Hour, "g"),
+			actions: does{"load p/a", "load p/b", "unload p/g"}, a: does{"p (to come)"},
 		},
 		{
 			name: "not merged any more: the group serves until the members do", want: want("1", "p", []string{"a", "b"}), seen: with(up(1, key("p"), "1", "g")),

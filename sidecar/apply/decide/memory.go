@@ -114,7 +114,7 @@ func (j *judgement) crowded(p Partition, v *Server, model string) bool {
 	for loaded := range v.Loaded {
 		wanted := false
 		for _, in := range p.Instances {
-			wanted = wanted || in.Model == loaded
+			wanted = wanted || in.Model == loaded && !j.faulted(v, loaded)
 		}
 		if !wanted {
 			return true

@@ -69,8 +69,8 @@ type Seen struct {
 	Starts map[Key]Failure
 	// Loads are failures of loads.
 	Loads map[Load]Failure
-	// Measured is for how long models were measured on a GPU of late; beyond
-	// MeasureBudget they serve without.
+	// Measured is for how long models were measured on a GPU of late, and are by now;
+	// beyond MeasureBudget they serve without.
 	Measured      map[string]time.Duration
 	MeasureBudget time.Duration
 	// ParallelLoads bounds the loads of one server at a time.
@@ -96,6 +96,8 @@ type Failure struct {
 	Hung bool
 	// Deaths counts servers that died in the load. Suspects are loaded alone.
 	Deaths int
+	// Ran: it was loaded, and its executions fail: of a merge group, which is unloaded, and loaded again when it is tried again.
+	Ran bool
 }
 
 // chance reports that it may not be the model's own: one server died while it
@@ -126,6 +128,9 @@ type Server struct {
 	Phase  Phase
 	// Broken says why it has to be killed; empty where it need not.
 	Broken string
+	// Anew says why another process is to take its place, once its requests are
+	// answered; empty where none is.
+	Anew string
 	// Known: what it has loaded was read from it.
 	Known bool
 	// Loaded are its models, by name.

@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 )
@@ -217,6 +219,21 @@ func (d *Attached) Each(ctx context.Context, call func(ctx context.Context, s En
 	return nil
 }
 
+// Ordered notes that a client had the server that stands on a GPU load a model, or
+// unload it. A model of which only the client has the files is in no index: it is
+// followed from the first on and until the second.
+func (d *Attached) Ordered(gpu, model string, loaded bool) {
+	for _, e := range d.endpoints {
+		switch {
+		case e.at.GPU != gpu:
+		case loaded:
+			e.expect(model)
+		default:
+			e.expectNoMore(model)
+		}
+	}
+}
+
 // Look reads at once what every server serves.
 func (d *Attached) Look(ctx context.Context) {
 	for _, e := range d.endpoints {
@@ -230,6 +247,27 @@ type attachedServer struct {
 	to   *endpoint
 	life *lifetime
 	spec Spec
+}
+
+// Models implements Server: also those that are in no index.
+func (s *attachedServer) Models(ctx context.Context) ([]string, error) {
+	names, err := s.calls.Models(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, model := range s.to.expected() {
+		if slices.Contains(names, model) {
+			continue
+		}
+		ready, err := s.client.ModelReady(ctx, model, "")
+		if err != nil && !triton.IsNotFound(err) {
+			return nil, err
+		}
+		if ready {
+			names = append(names, model)
+		}
+	}
+	return names, nil
 }
 
 func (s *attachedServer) Spec() Spec            { return s.spec }

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/minitriton"
+	"github.com/conch-serving/conch/internal/triton"
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
 )
 
@@ -106,6 +108,40 @@ func TestAttachFollowsTheIndex(t *testing.T) {
 		states, err = d.States(t.Context())
 		return err == nil && len(names(states[0])) == 1 && names(states[0])[0] == "b"
 	}, 30*time.Second, 5*time.Millisecond)
+}
+
+// A model of which only a load request has the files is in no index, and followed
+// all the same.
+func TestAttachFollowsWhatTheIndexLeavesOut(t *testing.T) {
+	t.Parallel()
+	o := someone(t, minitriton.ControlExplicit, "a")
+	d, _ := attachTo(t, t.TempDir(), watchful, o)
+	client, err := triton.Dial(o.at.GRPC)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close()) }()
+	config := `{"backend":"python","max_batch_size":4,"input":[{"name":"INPUT0","data_type":"TYPE_FP32","dims":[-1]}],` +
+		`"output":[{"name":"OUTPUT0","data_type":"TYPE_FP32","dims":[-1]}],"parameters":{"conch_builtin":{"string_value":"identity"}}}`
+	order := &tritonpb.RepositoryModelLoadRequest{ModelName: "fresh", Parameters: map[string]*tritonpb.ModelRepositoryParameter{
+		"config":          {ParameterChoice: &tritonpb.ModelRepositoryParameter_StringParam{StringParam: config}},
+		"file:7/model.py": {ParameterChoice: &tritonpb.ModelRepositoryParameter_BytesParam{BytesParam: []byte("x")}},
+	}}
+	_, err = client.Stub.RepositoryModelLoad(t.Context(), order)
+	require.NoError(t, err)
+	serves := func() []string {
+		d.Look(t.Context())
+		states, err := d.States(t.Context())
+		require.NoError(t, err)
+		return names(states[0])
+	}
+	require.Equal(t, []string{"a"}, serves(), "the server lists it not, and conch knows nothing of it")
+	d.Ordered("A", "fresh", true)
+	require.Equal(t, []string{"a", "fresh"}, serves())
+	d.endpoints[0].down("a health probe came late")
+	require.Equal(t, []string{"a", "fresh"}, serves(), "the server has it still")
+	require.NoError(t, client.Unload(t.Context(), "fresh"))
+	require.Equal(t, []string{"a"}, serves())
+	d.Ordered("A", "fresh", false)
+	require.Equal(t, []string{"a"}, serves())
 }
 
 // An address besides gRPC's at which nothing answers is told of, once: a client

@@ -46,6 +46,8 @@ type Spec struct {
 	Hash string
 	// RepositoryDir is the model repository of this partition alone. It exists.
 	RepositoryDir string
+	// Untimed is a server of which only what comes out counts: emulated models on it take no time.
+	Untimed bool
 }
 
 // Server is one process, from its start to its end. Its methods may be called at

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/triton"
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
 // endpoint looks at one server: whether it answers, and what it serves.
@@ -38,6 +40,9 @@ type endpoint struct {
 	changed chan struct{} // closed and replaced whenever the above changes
 	// learnt counts what conch itself has changed: a look that began before is stale.
 	learnt int
+	// unlisted are models that came with the files of a load: Triton serves them and
+	// leaves them out of its index. They are kept until the server does not know them.
+	unlisted map[string]bool
 	// refusals are models whose takeover failed, in this life.
 	refusals map[string]bool
 }
@@ -176,6 +181,25 @@ func (e *endpoint) served(ctx context.Context) ([]Served, error) {
 			versions[m.GetName()] = append(versions[m.GetName()], v)
 		}
 	}
+	for _, name := range e.expected() {
+		if _, listed := versions[name]; listed {
+			e.expectNoMore(name)
+			continue
+		}
+		metadata, err := e.client.Stub.ModelMetadata(ctx, &tritonpb.ModelMetadataRequest{Name: name})
+		if triton.IsNotFound(err) {
+			e.expectNoMore(name)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, version := range metadata.GetVersions() {
+			if v, err := strconv.ParseInt(version, 10, 64); err == nil {
+				versions[name] = append(versions[name], v)
+			}
+		}
+	}
 	var all []Served
 	for name, numbers := range versions {
 		config, err := e.client.ModelConfig(ctx, name, "")
@@ -190,6 +214,36 @@ func (e *endpoint) served(ctx context.Context) ([]Served, error) {
 	}
 	slices.SortFunc(all, func(a, b Served) int { return strings.Compare(a.Name, b.Name) })
 	return all, nil
+}
+
+// maxUnlisted bounds the names in unlisted, each of which costs every look a call.
+const maxUnlisted = 100
+
+// expect has looks ask for a model that the index may not have.
+func (e *endpoint) expect(model string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.unlisted == nil {
+		e.unlisted = map[string]bool{}
+	}
+	if len(e.unlisted) >= maxUnlisted {
+		e.log.Warn("a model that came with the files of a load is not followed: too many did", "model", model, "most", maxUnlisted)
+		return
+	}
+	e.unlisted[model] = true
+}
+
+// expectNoMore ends expect.
+func (e *endpoint) expectNoMore(model string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.unlisted, model)
+}
+
+func (e *endpoint) expected() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Sorted(maps.Keys(e.unlisted))
 }
 
 // up notes that the server answers, and reports whether it serves something else

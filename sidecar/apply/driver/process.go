@@ -446,7 +446,10 @@ func (d *Processes) own(spec Spec) []string {
 		"CONCH_SHARE="+strconv.FormatUint(uint64(spec.Partition.GetThreadPercentage()), 10),
 		"CONCH_EMULATION_DIR="+filepath.Join(d.o.Dir, "emulation"),
 	)
-	if d.o.Stretch > 0 {
+	switch {
+	case spec.Untimed:
+		env = append(env, "CONCH_EMULATION_STRETCH=0")
+	case d.o.Stretch > 0:
 		env = append(env, "CONCH_EMULATION_STRETCH="+strconv.FormatFloat(d.o.Stretch, 'g', -1, 64))
 	}
 	for name, value := range d.o.Environment {

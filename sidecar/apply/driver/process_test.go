@@ -344,6 +344,10 @@ func TestTheCommandLineAndTheEnvironment(t *testing.T) {
 		require.Contains(t, environment, e)
 	}
 	require.NotContains(t, environment, "CONCH_GPU=forged")
+	const untimed = "CONCH_EMULATION_STRETCH=0"
+	require.NotContains(t, environment, untimed)
+	spec.Untimed = true
+	require.Contains(t, w.driver.environment(spec), untimed)
 	arguments := w.driver.arguments(spec, Endpoint{GRPC: "unix:/d/g:1", HTTP: "unix:/d/h", Metrics: "127.0.0.1:9"}, "x-")
 	for _, a := range []string{"--model-repository=" + w.repo, "--grpc-address=unix:/d/g", "--grpc-port=1", "--http-address=unix:/d/h", "--metrics-port=9", "--strict-readiness=false"} {
 		require.Contains(t, arguments, a)

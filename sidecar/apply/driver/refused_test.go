@@ -6,63 +6,40 @@ package driver
 import (
 	"context"
 	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/internal/modelcases"
 )
 
-// What repo's validation says that Triton refuses, a real Triton must refuse.
-func TestARealServerRefusesWhatValidationRefuses(t *testing.T) {
+// A load that a real Triton refuses is told from one on which it hangs. What it
+// refuses is the end-to-end tests' to try.
+func TestARealServerRefusesOrHangs(t *testing.T) {
 	t.Parallel()
 	server := os.Getenv("CONCH_TRITONSERVER")
 	if server == "" {
 		t.Skip("CONCH_TRITONSERVER names no tritonserver")
 	}
-	archive, err := txtar.ParseFile("../../../repo/testdata/refused.txtar")
-	require.NoError(t, err)
 	w := newWorld(t, server, nil, nil)
-	hangs := map[string]bool{"version_without_a_file": true}
-	var names []string
-	for _, f := range archive.Files {
-		name, path, _ := strings.Cut(f.Name, "/")
-		if path == "want" {
-			names = append(names, name)
-			continue
+	patience := map[string]time.Duration{"dimension_zero": time.Minute, "no_labels": time.Minute, "version_without_a_file": time.Second}
+	var cases []modelcases.Case
+	for _, c := range modelcases.Refused() {
+		if patience[c.Name] > 0 {
+			cases = append(cases, c)
 		}
-		// The model has the name of its case here.
-		path = filepath.Join(w.repo, name, strings.TrimPrefix(path, "m/"))
-		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		require.NoError(t, os.WriteFile(path, f.Data, 0o644))
 	}
+	require.Len(t, cases, len(patience))
+	require.NoError(t, modelcases.Write(w.repo, cases...))
 	p := w.start()
-	for _, name := range names {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		if hangs[name] {
-			cancel()
-			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
-		}
-		err := p.Load(ctx, name)
+	for _, c := range cases {
+		ctx, cancel := context.WithTimeout(t.Context(), patience[c.Name])
+		err := p.Load(ctx, c.Name)
 		cancel()
 		var refused *LoadError
-		if !errorsAs(t, err, &refused) {
-			t.Errorf("%s: Triton loads it", name)
-			continue
-		}
-		require.Equal(t, hangs[name], refused.Hung, "%s: %v", name, err)
-		t.Logf("%s: %v", name, refused.Err)
+		require.ErrorAs(t, err, &refused, c.Name)
+		require.Equal(t, c.Hangs, refused.Hung, "%s: %v", c.Name, err)
 	}
 	require.NoError(t, p.Kill(t.Context()))
-}
-
-func errorsAs(t *testing.T, err error, target **LoadError) bool {
-	t.Helper()
-	if err == nil {
-		return false
-	}
-	require.ErrorAs(t, err, target)
-	return true
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -201,7 +202,7 @@ func Request(c *tritonpb.ModelConfig, rows int) (request *tritonpb.ModelInferReq
 	}
 	request = &tritonpb.ModelInferRequest{ModelName: c.GetName()}
 	for _, in := range c.GetInput() {
-		width := elementSize(in.GetDataType())
+		width := triton.ElementSize(in.GetDataType())
 		switch {
 		case width == 0:
 			return nil, fmt.Sprintf("input %q is %s: zeros may not be a value of it", in.GetName(), in.GetDataType())
@@ -212,7 +213,7 @@ func Request(c *tritonpb.ModelConfig, rows int) (request *tritonpb.ModelInferReq
 		case in.GetAllowRaggedBatch():
 			return nil, fmt.Sprintf("input %q is ragged: its size is not said", in.GetName())
 		}
-		shape, bytes := []int64{}, int64(width)
+		shape, bytes := []int64{}, width
 		if c.GetMaxBatchSize() > 0 {
 			shape, bytes = append(shape, int64(rows)), bytes*int64(rows)
 		}
@@ -240,21 +241,6 @@ func size(r *tritonpb.ModelInferRequest) int {
 		total += len(raw)
 	}
 	return total
-}
-
-// elementSize is the bytes of one element; 0 for those without a fixed size.
-func elementSize(t tritonpb.DataType) int {
-	switch t {
-	case tritonpb.DataType_TYPE_BOOL, tritonpb.DataType_TYPE_UINT8, tritonpb.DataType_TYPE_INT8:
-		return 1
-	case tritonpb.DataType_TYPE_UINT16, tritonpb.DataType_TYPE_INT16, tritonpb.DataType_TYPE_FP16, tritonpb.DataType_TYPE_BF16:
-		return 2
-	case tritonpb.DataType_TYPE_UINT32, tritonpb.DataType_TYPE_INT32, tritonpb.DataType_TYPE_FP32:
-		return 4
-	case tritonpb.DataType_TYPE_UINT64, tritonpb.DataType_TYPE_INT64, tritonpb.DataType_TYPE_FP64:
-		return 8
-	}
-	return 0
 }
 
 // datatype is the name of a type in requests: that of the configuration without

@@ -22,6 +22,7 @@ type Kind string
 const (
 	Partition Kind = "partition"
 	Model     Kind = "model"
+	Group     Kind = "group"
 )
 
 // Subject is what has conditions.
@@ -40,8 +41,41 @@ func (a All) Of(k Kind, name string) []api.Condition { return a[Subject{k, name}
 type Wanted struct {
 	// Places are the partitions of each model in the plan.
 	Places map[string][]string
+	// Groups are the merge groups that are wanted.
+	Groups []Grouping
 	// Without says why a model has none, by name: a reason's word, and a sentence.
 	Without map[string][2]string
+}
+
+// Grouping is a merge group that is wanted, in Places of the plan. Where it was not made, Failure says why, and Making that it is.
+type Grouping struct {
+	Name    string
+	Places  []string
+	Made    bool
+	Making  bool
+	Failure string
+	// Attempts have failed in a row; the next is at RetryAt, or zero: when a member changes.
+	Attempts int
+	RetryAt  time.Time
+}
+
+// ofGroup is ofModel for a merge group, which may have to be made first.
+func ofGroup(o apply.Observed, g Grouping) []api.Condition {
+	if g.Made {
+		return ofModel(o, g.Name, g.Places)
+	}
+	all := []api.Condition{
+		{Type: api.ConditionReady, Reason: "not_made", Message: "it was not made yet: its members serve"},
+		{Type: api.ConditionProgressing, Holds: g.Making}, {Type: api.ConditionDegraded, Holds: g.Failure != ""},
+	}
+	if g.Making {
+		all[1].Reason, all[1].Message = "making", "it is made and verified"
+	}
+	if g.Failure != "" {
+		all[0].Message = g.Failure
+		all[2].Reason, all[2].Message, all[2].Attempts, all[2].RetryAt = "not_made", g.Failure, g.Attempts, g.RetryAt
+	}
+	return all
 }
 
 // Tracker remembers when conditions turned. The zero value is ready to use.
@@ -61,6 +95,9 @@ func (t *Tracker) Look(o apply.Observed, w Wanted, now time.Time) All {
 	}
 	for model, places := range w.Places {
 		all[Subject{Model, model}] = ofModel(o, model, places)
+	}
+	for _, g := range w.Groups {
+		all[Subject{Group, g.Name}] = ofGroup(o, g)
 	}
 	for model, why := range w.Without {
 		all[Subject{Model, model}] = []api.Condition{

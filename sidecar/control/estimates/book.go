@@ -131,7 +131,7 @@ func (b *Book) Memory(m *repo.Model) *estimator.Memory {
 	defer b.mu.Unlock()
 	for _, p := range b.places {
 		if e := b.known[key{m.Digest, p.Type}]; e != nil && e.Estimate != nil && e.Graph {
-			memory := e.Estimate.Memory
+			memory := e.Memory
 			return &memory
 		}
 	}

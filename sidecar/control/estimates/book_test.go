@@ -168,7 +168,7 @@ func TestABundleIsADevice(t *testing.T) {
 }
 
 func observed(e *estimates.Estimate, factor float64, executions uint64) *policy.Profile {
-	p := e.Profile.Policy(e.Model, e.Type)
+	p := e.Policy(e.Model, e.Type)
 	p.Source = policy.ProfileSource_PROFILE_SOURCE_OBSERVED
 	for _, q := range p.GetPoints() {
 		q.LatencyUs.Value *= factor

@@ -38,7 +38,7 @@ func (w *Watch) Compare(now time.Time, e *Estimate, p *policy.Profile) (message 
 	if e == nil || e.Estimate == nil || len(e.Points) == 0 || p.GetSource() != policy.ProfileSource_PROFILE_SOURCE_OBSERVED {
 		return "", false
 	}
-	estimated := e.Profile.Policy(e.Model, e.Type)
+	estimated := e.Policy(e.Model, e.Type)
 	var sum, weights float64
 	var batch, share uint32
 	var most uint64

@@ -27,7 +27,7 @@ const (
 	GPUUncordoned      api.EventKind = "gpu_uncordoned"
 	// MPSFault: a client of MPS made a GPU fault, and its neighbours are started again.
 	MPSFault api.EventKind = "mps_fault"
-	// Degraded: a model fails to load somewhere; Recovered: it no longer does.
+	// Degraded: a model fails to load somewhere, a merge group fails there or could not be made; Recovered: it no longer does.
 	Degraded        api.EventKind = "degraded"
 	Recovered       api.EventKind = "recovered"
 	Repository      api.EventKind = "repository_imported"
@@ -46,8 +46,10 @@ const (
 	Merging     api.EventKind = "merging"
 	Merged      api.EventKind = "merged"
 	MergeFailed api.EventKind = "merge_failed"
-	Reloaded    api.EventKind = "configuration_reloaded"
-	Stopping    api.EventKind = "stopping"
+	// GroupFaulted: executions of a merge group that serves fail, so that its members serve until it is tried again.
+	GroupFaulted api.EventKind = "merge_group_faulted"
+	Reloaded     api.EventKind = "configuration_reloaded"
+	Stopping     api.EventKind = "stopping"
 	// Handover: an attached server's configuration was changed, or why not.
 	Handover api.EventKind = "handover"
 	// Released: attached servers were given back, or taken again.
@@ -57,7 +59,7 @@ const (
 // Grave reports whether an operator should look at events of a kind.
 func Grave(kind api.EventKind) bool {
 	switch kind {
-	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, MPSFault, Degraded, EstimateOff, MergeFailed:
+	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, MPSFault, Degraded, EstimateOff, MergeFailed, GroupFaulted:
 		return true
 	}
 	return false

@@ -12,10 +12,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/conch-serving/conch/merger"
 	"github.com/conch-serving/conch/plugins/policy"
@@ -51,6 +53,8 @@ type Options struct {
 	// Start starts a scratch server; nil: nothing can be verified, so that nothing is made, for the reason Unable.
 	Start  func(ctx context.Context) (Scratch, error)
 	Unable string
+	// Clock is the machine's unless given.
+	Clock Clock
 }
 
 // Made is a merge group that was made and verified.
@@ -67,8 +71,12 @@ type Made struct {
 type Hooks struct {
 	// Progress is a step of making a group.
 	Progress func(group, text string)
-	// Failed says why a group will not be made before a member changes.
-	Failed func(group string, err error)
+	// Failed says why a group will not be made before a member changes, or, where it may be something else's fault than the group's, before
+	// next; that is zero otherwise.
+	Failed func(group string, err error, next time.Time)
+	// Looked tells of a search for groups among all models: which models cannot be merged with any other and why, or why the search itself
+	// failed, and when it begins anew.
+	Looked func(refusals []merger.Refusal, err error, next time.Time)
 	// Made hands over a group; an error means that it could not be kept, and is to be made again.
 	Made func(ctx context.Context, m Made) error
 	// Changed: other groups are on offer.
@@ -83,11 +91,14 @@ type Book struct {
 	files *repo.Revision
 	wish  Wish
 	// found are groups of Auto, by the content of all models; looked is which.
-	found  []Group
-	looked string
-	known  map[string]*entry
-	make   map[string]bool // by the name of the recipe
-	wake   chan struct{}
+	found   []Group
+	looked  string
+	looking retry
+	known   map[string]*entry
+	make    map[string]bool // by the name of the recipe
+	wake    chan struct{}
+	// turn is had by who uses a scratch server: there is one at a time.
+	turn chan struct{}
 }
 
 // entry is a group of members with certain content.
@@ -96,22 +107,33 @@ type entry struct {
 	mode    merger.Mode
 	members map[string]string // digests
 	// analysed, and if so what came of it.
-	analysed              bool
-	refusal               string
-	shared, bytes         int64
-	separateTime, oneTime float64
-	made                  bool
+	analysed      bool
+	refusal       string
+	shared, bytes int64
+	// made: it was handed over, and the files that came since have it.
+	made bool
+	// making is when the next try is, after one that something else than the group may have failed.
+	making retry
+	// failure is what that one said; busy: a step of it is under way.
+	failure string
+	busy    bool
 }
 
 // New makes an empty book.
 func New(o Options) *Book {
-	return &Book{o: o, known: map[string]*entry{}, make: map[string]bool{}, wake: make(chan struct{}, 1)}
+	if o.Clock == nil {
+		o.Clock = machine{}
+	}
+	return &Book{o: o, known: map[string]*entry{}, make: map[string]bool{}, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
 }
 
 // Want says which models there are and which groups are wanted of them. It does not wait.
 func (b *Book) Want(files *repo.Revision, w Wish) {
 	b.mu.Lock()
 	b.files, b.wish = files, w
+	for _, e := range b.known {
+		e.made = e.made && b.has(e) // a member was another meanwhile, or the files are those of before
+	}
 	b.mu.Unlock()
 	b.poke()
 }
@@ -218,15 +240,16 @@ func (b *Book) entry(g Group) *entry {
 	if e.mode == "" {
 		e.mode = merger.Backbone
 	}
-	key := e.recipe.Name
+	digests := []string{e.recipe.Name}
 	for _, name := range members {
 		m := b.files.Model(name)
 		if m == nil || m.Config == nil || m.Err() != nil || m.Unloaded {
 			return nil
 		}
 		e.members[name] = m.Digest
-		key += " " + m.Digest
+		digests = append(digests, m.Digest)
 	}
+	key := strings.Join(digests, " ")
 	if known := b.known[key]; known != nil {
 		return known
 	}
@@ -248,42 +271,52 @@ func (b *Book) Run(ctx context.Context, h Hooks) {
 		}
 	}
 	for ctx.Err() == nil {
-		if !b.step(ctx, h) {
-			select {
-			case <-ctx.Done():
-			case <-b.wake:
-			}
+		if b.step(ctx, h) {
+			continue
+		}
+		var again <-chan time.Time
+		if wait, ok := b.untilNext(); ok {
+			again = b.o.Clock.After(wait)
+		}
+		select {
+		case <-ctx.Done():
+		case <-b.wake:
+		case <-again:
 		}
 	}
 }
 
-// step does the next thing; false where there is nothing to do.
+// step does the next thing; false where there is nothing to do by now.
 func (b *Book) step(ctx context.Context, h Hooks) bool {
 	b.mu.Lock()
-	files := b.files
+	files, now := b.files, b.o.Clock.Now()
 	if files == nil {
 		b.mu.Unlock()
 		return false
 	}
-	if content := b.content(); b.wish.Auto && b.looked != content {
+	if content := b.content(); b.wish.Auto && b.looked != content && b.looking.due(now) {
 		named := b.wish.Groups
 		b.mu.Unlock()
-		found := b.find(ctx, files, named)
-		b.mu.Lock()
-		b.found, b.looked = found, content
-		b.mu.Unlock()
-		return true
+		b.look(ctx, files, named, content, h)
+		return ctx.Err() == nil
 	}
 	var analyse, produce *entry
 	for _, g := range b.groups() {
 		e := b.entry(g)
 		switch {
-		case e == nil || files.Model(e.recipe.GetName()) != nil && files.Model(e.recipe.GetName()).Derived != nil:
+		case e == nil || b.has(e) || e.refusal != "" || !e.making.due(now):
 		case !e.analysed:
 			analyse = e
-		case e.refusal == "" && !e.made && b.make[e.recipe.GetName()]:
+		case !e.made && b.make[e.recipe.GetName()]:
 			produce = e
 		}
+	}
+	next := analyse
+	if next == nil {
+		next = produce
+	}
+	if next != nil {
+		next.busy = true
 	}
 	b.mu.Unlock()
 	switch {
@@ -299,43 +332,50 @@ func (b *Book) step(ctx context.Context, h Hooks) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		var again *notKept
-		if !errors.As(err, &again) {
-			b.settle(produce, err, h)
-		}
+		b.settle(produce, err, h)
 		if err != nil {
 			h.Changed()
 		}
-		return again == nil
 	default:
 		return false
 	}
 	return true
 }
 
-// settle notes what came of an entry.
+// has reports whether the files have what the entry makes. Guarded by mu.
+func (b *Book) has(e *entry) bool {
+	m := b.files.Model(e.recipe.GetName())
+	return m != nil && m.Derived != nil
+}
+
+// settle notes what came of an entry: a failure that another try may not have is tried again, any other is the group's refusal.
 func (b *Book) settle(e *entry, err error, h Hooks) {
+	var passing *passingError
 	b.mu.Lock()
-	e.analysed = true
-	if err != nil {
-		e.refusal = err.Error()
+	e.busy = false
+	next := time.Time{}
+	switch {
+	case err == nil:
+		e.analysed, e.making, e.failure = true, retry{}, ""
+	case errors.As(err, &passing):
+		next = e.making.failed(b.o.Clock.Now())
+		e.failure = err.Error()
+	default:
+		e.analysed, e.refusal, e.failure = true, err.Error(), ""
 	}
 	b.mu.Unlock()
 	if err != nil {
-		h.Failed(e.recipe.GetName(), err)
+		h.Failed(e.recipe.GetName(), err, next)
 	}
 }
-
-// notKept: a group was made, and its keeper would not have it.
-type notKept struct{ error }
 
 // write puts models as the operator wrote them into directories of their own.
 func (b *Book) write(files *repo.Revision, names []string) (dir string, members []merger.Member, err error) {
 	if err := os.MkdirAll(b.o.Dir, 0o755); err != nil {
-		return "", nil, err
+		return "", nil, passing(err)
 	}
 	if dir, err = os.MkdirTemp(b.o.Dir, "models-"); err != nil {
-		return "", nil, err
+		return "", nil, passing(err)
 	}
 	defer func() {
 		if err != nil {
@@ -345,7 +385,7 @@ func (b *Book) write(files *repo.Revision, names []string) (dir string, members 
 	for _, name := range names {
 		for _, f := range files.Model(name).Files {
 			if err := b.copy(f, filepath.Join(dir, name, filepath.FromSlash(f.Path))); err != nil {
-				return dir, nil, fmt.Errorf("%s: %w", name, err)
+				return dir, nil, passing(fmt.Errorf("%s: %w", name, err))
 			}
 		}
 		m, err := merger.Find(filepath.Join(dir, name))
@@ -373,128 +413,5 @@ func (b *Book) copy(f repo.File, to string) error {
 	return errors.Join(err, out.Close(), from.Close())
 }
 
-// find looks for groups among the models that no group names.
-func (b *Book) find(ctx context.Context, files *repo.Revision, named []Group) []Group {
-	var names []string
-	for _, m := range files.Models {
-		if m.Config == nil || m.Err() != nil || m.Unloaded || m.Derived != nil || slices.ContainsFunc(named, func(g Group) bool { return slices.Contains(g.Members, m.Name) }) ||
-			!slices.ContainsFunc(m.Files, func(f repo.File) bool { return filepath.Base(f.Path) == merger.GraphFile }) {
-			continue
-		}
-		names = append(names, m.Name)
-	}
-	if len(names) < 2 {
-		return nil
-	}
-	dir, members, err := b.write(files, names)
-	if err != nil {
-		return nil
-	}
-	defer os.RemoveAll(dir) //nolint:errcheck // temporary
-	groups, _, err := merger.Candidates(ctx, members, merger.Options{})
-	if err != nil {
-		return nil
-	}
-	var all []Group
-	for _, group := range groups {
-		var g Group
-		for _, m := range group {
-			g.Members = append(g.Members, m.Name)
-		}
-		all = append(all, g)
-	}
-	return all
-}
-
-// analyse says whether and what a group would share.
-func (b *Book) analyse(ctx context.Context, files *repo.Revision, e *entry) error {
-	for name := range e.members {
-		m := files.Model(name)
-		if served := repo.ServedVersions(m.Config, m.Versions); len(served) != 1 {
-			return fmt.Errorf("%s serves %d versions; a member of a merge group has one", name, len(served))
-		}
-		if m.Override != nil {
-			return fmt.Errorf("%s was loaded by a client with files or a configuration of its own", name)
-		}
-	}
-	dir, members, err := b.write(files, e.recipe.GetMembers())
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir) //nolint:errcheck // temporary
-	a, err := merger.Analyze(ctx, members, merger.Options{})
-	if err != nil {
-		return err
-	}
-	defer a.Close() //nolint:errcheck // only read from
-	r := a.Report.Mode(e.mode)
-	switch {
-	case r == nil:
-		return fmt.Errorf("mode %q: the modes are %v", e.mode, merger.Modes())
-	case !r.Feasible:
-		return errors.New(r.Reason)
-	case !r.Serves:
-		return errors.New(merger.NotServed)
-	case b.o.Start == nil:
-		return errors.New(b.o.Unable)
-	}
-	b.mu.Lock()
-	e.shared, e.bytes = r.SharedBytes, r.MergedBytes
-	b.mu.Unlock()
-	return nil
-}
-
-// produce makes a group, verifies it on a scratch server, and hands it over.
-func (b *Book) produce(ctx context.Context, files *repo.Revision, e *entry, h Hooks) (err error) {
-	name := e.recipe.GetName()
-	dir, members, err := b.write(files, e.recipe.GetMembers())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	h.Progress(name, "the members' graphs are merged")
-	a, err := merger.Analyze(ctx, members, merger.Options{})
-	if err != nil {
-		return err
-	}
-	into := filepath.Join(dir, ".merge")
-	m, err := a.Emit(ctx, into, name, e.mode)
-	if err = errors.Join(err, a.Close()); err != nil {
-		return err
-	}
-	h.Progress(name, "a server to verify it on is started")
-	run, err := b.o.Start(ctx)
-	if err != nil {
-		return fmt.Errorf("starting a server to verify it on: %w", err)
-	}
-	directories := map[string]string{}
-	for _, one := range members {
-		directories[one.Name] = one.Dir
-	}
-	m, err = merger.Verify(ctx, into, directories, run, merger.VerifyOptions{Progress: func(done, total int, what string) {
-		if done*4%max(total, 1) < 4 {
-			h.Progress(name, fmt.Sprintf("verified %d of %d batches; next are %s", done, total, what))
-		}
-	}})
-	err = errors.Join(err, run.Close(context.WithoutCancel(ctx)))
-	if err == nil {
-		_, err = merger.Load(into) // what is handed over is what was run
-	}
-	if err != nil {
-		return fmt.Errorf("verification: %w", err)
-	}
-	d := repo.Derivation{
-		Recipe: name, Mode: string(m.Mode), Digest: m.Digest, Members: e.members, Parts: []string{name}, RowInput: merger.MemberInput, SharedBytes: m.SharedBytes,
-	}
-	for _, member := range m.Members {
-		version := repo.ServedVersions(files.Model(member.Name).Config, files.Model(member.Name).Versions)[0]
-		d.Rows = append(d.Rows, repo.RowOf{Name: member.Name, Version: strconv.FormatInt(version, 10), Outputs: member.As})
-	}
-	if err := h.Made(ctx, Made{Dir: into, Derivation: d, Runs: m.Verification.Runs, MaxDifference: m.Verification.MaxDifference}); err != nil {
-		return &notKept{err}
-	}
-	b.mu.Lock()
-	e.made = true
-	b.mu.Unlock()
-	return nil
-}
+// graphPath is where a member has its graph.
+var graphPath = regexp.MustCompile(`^[0-9]+/` + regexp.QuoteMeta(merger.GraphFile) + `$`)

@@ -5,11 +5,13 @@ package merging_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/conch-serving/conch/internal/graphs"
 	"github.com/conch-serving/conch/internal/onnx"
 	"github.com/conch-serving/conch/internal/ort"
+	"github.com/conch-serving/conch/merger"
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/control/merging"
@@ -50,20 +53,52 @@ type world struct {
 	book   *merging.Book
 	spoils string
 	events chan string
+	// fails says how the start of a scratch server fails; nil: it does not.
+	fails func() error
+	clock *leaps
+	open  func(repo.File) (io.ReadCloser, error)
+	made  string // the book's directory
+}
+
+// leaps is a clock on which every wait is over at once, and its time gone by.
+type leaps struct {
+	mu    sync.Mutex
+	now   time.Time
+	waits []time.Duration
+}
+
+func (c *leaps) Now() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return c.now }
+
+func (c *leaps) After(d time.Duration) <-chan time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+	c.waits = append(c.waits, d)
+	fired := make(chan time.Time, 1)
+	fired <- c.now
+	return fired
 }
 
 func newWorld(t *testing.T, members int) *world {
-	w := &world{t: t, dir: t.TempDir(), events: make(chan string, 100)}
+	w := &world{t: t, dir: t.TempDir(), events: make(chan string, 100), clock: &leaps{now: time.Unix(1e9, 0)}}
 	for i := range members {
 		w.write(string(rune('a'+i)), i)
 	}
 	var err error
 	w.store, err = repo.Open(t.TempDir(), repo.Options{})
 	require.NoError(t, err)
+	w.open = func(f repo.File) (io.ReadCloser, error) { return w.store.Open(f) }
 	python := os.Getenv("CONCH_PYTHON")
+	w.made = t.TempDir()
 	o := merging.Options{
-		Dir: t.TempDir(), Open: func(f repo.File) (io.ReadCloser, error) { return w.store.Open(f) },
+		Dir: w.made, Open: func(f repo.File) (io.ReadCloser, error) { return w.open(f) },
+		Clock: w.clock,
 		Start: func(ctx context.Context) (merging.Scratch, error) {
+			if w.fails != nil {
+				if err := w.fails(); err != nil {
+					return nil, err
+				}
+			}
 			r, err := ort.Start(context.WithoutCancel(ctx), python)
 			return scratch{r, w.spoils}, err
 		},
@@ -112,8 +147,17 @@ func (w *world) run(until ...string) string {
 		defer close(done)
 		w.book.Run(ctx, merging.Hooks{
 			Progress: func(string, string) {},
-			Failed:   func(_ string, err error) { say("failed: " + err.Error()) },
-			Changed:  func() { say("changed") },
+			Failed: func(_ string, err error, next time.Time) {
+				if next.IsZero() {
+					say("failed: " + err.Error())
+				} else {
+					say("again: " + err.Error())
+				}
+			},
+			Looked: func(refusals []merger.Refusal, err error, _ time.Time) {
+				say(fmt.Sprintf("looked: %v %v", refusals, err))
+			},
+			Changed: func() { say("changed") },
 			Made: func(ctx context.Context, m merging.Made) error {
 				files, err := w.store.Derive(context.WithoutCancel(ctx), m.Dir, m.Derivation, repo.Origin{Time: time.Now()})
 				if err == nil {
@@ -170,6 +214,12 @@ func TestAGroupIsOfferedMadeAndKept(t *testing.T) {
 			w.book.Want(w.files, wish)
 			require.True(t, w.offer().GetVerified())
 			require.NotEqual(t, group.Digest, w.files.Model(d.GetRecipe().GetName()).Digest)
+
+			// Nor does it matter that it was made of these members before.
+			w.write("b", 1)
+			w.read(wish)
+			require.Nil(t, w.files.Model(d.GetRecipe().GetName()))
+			w.run("made")
 		})
 	}
 }
@@ -225,13 +275,95 @@ func TestAStopIsNoFailure(t *testing.T) {
 	}})
 	w.read(merging.Wish{Groups: []merging.Group{{Members: []string{"a", "b"}}}})
 	w.book.Run(ctx, merging.Hooks{
-		Failed:  func(group string, err error) { t.Errorf("%s: %v", group, err) },
+		Failed:  func(group string, err error, _ time.Time) { t.Errorf("%s: %v", group, err) },
 		Changed: func() { t.Error("nothing is on offer") },
 	})
 	require.True(t, opened)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// What something else than the group may have failed is tried again, with a growing delay, and a state says when.
+func TestWhatMayPassIsTriedAgain(t *testing.T) {
+	w := newWorld(t, 2)
+	tries := 0
+	w.fails = func() error {
+		if tries++; tries <= 8 {
+			return fmt.Errorf("no room, %d", tries)
+		}
+		return nil
+	}
+	wish := merging.Wish{Groups: []merging.Group{{Members: []string{"a", "b"}}}}
+	w.read(wish)
+	w.run("changed")
+	w.book.Make([]*policy.Recipe{w.offer().GetRecipe()})
+	require.Contains(t, w.run("again"), "starting a server to verify it on: no room, 1")
+	require.Empty(t, w.offer().GetRefusal(), "it stays on offer")
+	state := w.book.States()[0]
+	require.Equal(t, merging.State{
+		Group: w.offer().GetRecipe().GetName(), Wanted: true, Attempts: 1, Next: w.clock.Now().Add(10 * time.Second),
+		Failure: "starting a server to verify it on: no room, 1",
+	}, state)
+	w.run("made")
+	require.Equal(t, 9, tries)
+	w.book.Want(w.files, wish)
+	state = w.book.States()[0]
+	require.True(t, state.Made)
+	require.Empty(t, state.Failure)
+	minutes := func(m float64) time.Duration { return time.Duration(m * float64(time.Minute)) }
+	require.Equal(t, []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, minutes(80. / 60), minutes(160. / 60), minutes(320. / 60), minutes(10), minutes(10)}, w.clock.waits)
+}
+
+// A search that fails says so and begins anew; models that it cannot merge are named with the reason.
+func TestASearchSaysWhatItLeavesOut(t *testing.T) {
+	w := newWorld(t, 3)
+	require.NoError(t, os.WriteFile(filepath.Join(w.dir, "c", "1", "model.onnx"), []byte("no graph"), 0o600))
+	open := w.open
+	failed := false
+	w.open = func(f repo.File) (io.ReadCloser, error) {
+		if !failed {
+			failed = true
+			return nil, errors.New("the disk is away")
+		}
+		return open(f)
+	}
+	w.read(merging.Wish{Auto: true})
+	require.Contains(t, w.run("looked"), "a: the disk is away")
+	require.Contains(t, w.run("looked: [{c "), "model.onnx")
+	w.run("changed")
+	require.Equal(t, []string{"a", "b"}, w.offer().GetRecipe().GetMembers())
+}
+
+// An order verifies models without keeping what was made, and says why where it cannot be.
+func TestAnOrderVerifiesAndKeepsNothing(t *testing.T) {
+	w := newWorld(t, 2)
+	w.read(merging.Wish{})
+	var steps []string
+	m, err := w.book.Verify(t.Context(), []string{"b", "a"}, merger.VerifyOptions{}, func(_, _ int, what string) { steps = append(steps, what) })
+	require.NoError(t, err)
+	require.Positive(t, m.Verification.Runs)
+	require.Contains(t, steps, "a server to verify it on is started")
+	require.Greater(t, len(steps), 5)
+	require.Empty(t, w.book.Offers())
+	left, err := filepath.Glob(filepath.Join(w.made, "*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+
+	var refused *merging.RefusedError
+	for members, why := range map[string]string{"a": "a group takes two or more", "a a": "a is named twice", "a c": `no model is called "c"`} {
+		_, err = w.book.Verify(t.Context(), strings.Fields(members), merger.VerifyOptions{}, func(int, int, string) {})
+		require.ErrorAs(t, err, &refused)
+		require.ErrorContains(t, err, why)
+	}
+	w.spoils = "merge."
+	_, err = w.book.Verify(t.Context(), []string{"a", "b"}, merger.VerifyOptions{}, func(int, int, string) {})
+	require.ErrorAs(t, err, &refused)
+	require.ErrorContains(t, err, "differs by")
+	w.fails = func() error { return errors.New("no room") }
+	_, err = w.book.Verify(t.Context(), []string{"a", "b"}, merger.VerifyOptions{}, func(int, int, string) {})
+	require.ErrorContains(t, err, "no room")
+	require.NotErrorAs(t, err, &refused, "another time it may go better")
 }
 
 func TestNamesOfGroups(t *testing.T) {

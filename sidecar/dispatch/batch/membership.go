@@ -115,6 +115,7 @@ func (a *Membership) Text(text string) string {
 		return text
 	}
 	text = strings.ReplaceAll(text, "'"+a.Group+"'", "'"+a.Member+"'")
+	text = strings.ReplaceAll(text, "'"+a.Group+"_", "'"+a.Member+"_") // an instance of it
 	text = strings.ReplaceAll(strings.ReplaceAll(text, ", "+a.Input, ""), a.Input+", ", "")
 	return counted.ReplaceAllStringFunc(text, func(match string) string {
 		parts := counted.FindStringSubmatch(match)

@@ -84,6 +84,19 @@ func DeadStub(text string) bool {
 	return strings.HasPrefix(text, "Stub process ") && strings.Contains(text, "is not healthy")
 }
 
+// Faulted reports whether an error is of an execution that failed on a server, which may be the model's fault as well as the request's: it is
+// not one of a request that Triton refused, that a model calls wrong in so many words, or whose caller went.
+func Faulted(err error) bool {
+	if err == nil || Refused(err) {
+		return false
+	}
+	switch Status(err).Code() {
+	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.Unimplemented, codes.OutOfRange, codes.Canceled, codes.DeadlineExceeded:
+		return false
+	}
+	return true
+}
+
 // RefusesMemory reports whether a server refused a request because of the shared
 // memory that it names, and whether because it does not know the region.
 func RefusesMemory(err error, region string) (refuses, unknown bool) {

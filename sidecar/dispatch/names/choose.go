@@ -4,6 +4,7 @@
 package names
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -211,7 +212,7 @@ func (c *Chooser) idle(name string, w Wish) (int, error) {
 // impossible names what there is (suggestVariant of algorithm 1).
 func (c *Chooser) impossible(name string, w Wish) error {
 	if len(c.app.Variants) == 0 {
-		return status.Errorf(codes.Unavailable, "'%s' has no variant that could be served", name)
+		return &unmetError{status.Newf(codes.Unavailable, "'%s' has no variant that could be served", name)}
 	}
 	all := make([]string, len(c.app.Variants))
 	for i, v := range c.app.Variants {
@@ -223,5 +224,21 @@ func (c *Chooser) impossible(name string, w Wish) error {
 			all[i] += " (" + v.State.String() + ")"
 		}
 	}
-	return status.Errorf(codes.InvalidArgument, "no variant of '%s' has %v; there is %s", name, w, strings.Join(all, ", "))
+	return &unmetError{status.Newf(codes.InvalidArgument, "no variant of '%s' has %v; there is %s", name, w, strings.Join(all, ", "))}
+}
+
+// unmetError says that an app has no variant that meets a wish, running or not.
+type unmetError struct{ s *status.Status }
+
+// Error is that of the status.
+func (e *unmetError) Error() string { return e.s.Err().Error() }
+
+// GRPCStatus makes it a gRPC status error.
+func (e *unmetError) GRPCStatus() *status.Status { return e.s }
+
+// Unmet reports whether an error of a Resolver says that no variant of the app
+// meets the wish, running or not.
+func Unmet(err error) bool {
+	var unmet *unmetError
+	return errors.As(err, &unmet)
 }

@@ -16,7 +16,7 @@ import (
 const (
 	firstProbe = 20 * time.Millisecond
 	lastProbe  = time.Second
-	// leastPatience is the least time that a probe takes for its answers.
+	// leastPatience is the least time that a probe gives the server for an answer.
 	leastPatience = 100 * time.Millisecond
 )
 
@@ -47,23 +47,35 @@ func (r *Router) probed(p *Process) (models []string, isLost bool) {
 		return nil, false
 	}
 	for name, l := range p.places {
-		if l.current {
+		if l.current && l.member == nil { // of what runs merged, the server has the group
 			models = append(models, name)
 		}
 	}
 	return models, true
 }
 
+// ready asks a process. Patience is that with each answer: a busy server with many
+// models takes longer for all of them.
 func (r *Router) ready(p *Process, models []string, patience time.Duration) bool {
-	ctx, cancel := context.WithTimeout(r.background, max(patience, leastPatience))
-	defer cancel()
 	p.conn.Reconnect()
 	client := tritonpb.NewGRPCInferenceServiceClient(p.conn)
-	if live, err := client.ServerLive(ctx, &tritonpb.ServerLiveRequest{}, grpc.WaitForReady(true)); err != nil || !live.GetLive() {
+	says := func(ask func(ctx context.Context) (bool, error)) bool {
+		ctx, cancel := context.WithTimeout(r.background, max(patience, leastPatience))
+		defer cancel()
+		yes, err := ask(ctx)
+		return err == nil && yes
+	}
+	if !says(func(ctx context.Context) (bool, error) {
+		live, err := client.ServerLive(ctx, &tritonpb.ServerLiveRequest{}, grpc.WaitForReady(true))
+		return live.GetLive(), err
+	}) {
 		return false
 	}
 	for _, name := range models {
-		if ready, err := client.ModelReady(ctx, &tritonpb.ModelReadyRequest{Name: name}); err != nil || !ready.GetReady() {
+		if !says(func(ctx context.Context) (bool, error) {
+			ready, err := client.ModelReady(ctx, &tritonpb.ModelReadyRequest{Name: name})
+			return ready.GetReady(), err
+		}) {
 			return false
 		}
 	}

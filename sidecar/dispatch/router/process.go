@@ -204,7 +204,10 @@ func (r *Router) reap(p *Process) {
 
 // Set tells that a partition's process is up with its models loaded, or is not,
 // and why. A process that was said to be down stays down until it is said to be
-// up. What is said of a partition before a table names it is remembered.
+// up. That it is up puts no process back that was lost: the driver may not have
+// seen yet what the request path has, and what is retried would be lost again; the
+// probe finds it if it answers, a second after it does at the latest. What is said
+// of a partition before a table names it is remembered.
 func (r *Router) Set(partition string, isUp bool, reason string) {
 	var n notices
 	r.mu.Lock()
@@ -219,7 +222,7 @@ func (r *Router) Set(partition string, isUp bool, reason string) {
 		return
 	}
 	if isUp {
-		if p.state != up {
+		if p.state == down {
 			p.conn.Reconnect()
 			r.set(p, up, "", &n)
 		}

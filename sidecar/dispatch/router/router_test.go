@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
@@ -188,6 +190,23 @@ func TestTheDriverHasTheLastWord(t *testing.T) {
 	l.Release()
 }
 
+// TestNewsOfTheDriverDoNotUndoALoss: the driver repeats that a process is up until it has seen it die. The request path has seen it before.
+func TestNewsOfTheDriverDoNotUndoALoss(t *testing.T) {
+	r := newRouter(t, router.Options{})
+	commit(t, r, table(1, map[string][]string{"p0": {"a"}}))
+	l, err := r.TryAcquire("a", router.Hints{})
+	require.NoError(t, err)
+	defer l.Release()
+	r.Lost(l.Process(), errors.New("gone"))
+	r.Set("p0", true, "")
+	require.False(t, r.Up(l.Process()), "nothing answers there")
+	_, err = r.TryAcquire("a", router.Hints{})
+	require.Equal(t, codes.Unavailable, status.Code(err), "what is retried waits")
+	r.Set("p0", false, "dead")
+	r.Set("p0", true, "")
+	require.True(t, r.Up(l.Process()), "another was started")
+}
+
 // TestNobodyIsLeasedWhatWasTakenAway is a random life of tables, processes and leases against a simple model of them.
 func TestNobodyIsLeasedWhatWasTakenAway(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -323,4 +342,53 @@ func BenchmarkLease(b *testing.B) {
 			}
 		})
 	}
+}
+
+// slowToSay is a server that takes its time to say of each model that it is ready.
+type slowToSay struct {
+	tritonpb.UnimplementedGRPCInferenceServiceServer
+	takes time.Duration
+}
+
+func (s slowToSay) ServerLive(context.Context, *tritonpb.ServerLiveRequest) (*tritonpb.ServerLiveResponse, error) {
+	return &tritonpb.ServerLiveResponse{Live: true}, nil
+}
+
+func (s slowToSay) ModelReady(ctx context.Context, _ *tritonpb.ModelReadyRequest) (*tritonpb.ModelReadyResponse, error) {
+	select {
+	case <-time.After(s.takes):
+	case <-ctx.Done():
+	}
+	return &tritonpb.ModelReadyResponse{Ready: true}, nil
+}
+
+// TestALostServerWithManyModelsIsFoundAgain, however long all of its answers take together.
+func TestALostServerWithManyModelsIsFoundAgain(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := grpc.NewServer()
+	tritonpb.RegisterGRPCInferenceServiceServer(s, slowToSay{takes: 30 * time.Millisecond})
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	defer func() { s.Stop(); require.NoError(t, <-served) }()
+
+	models := make([]string, 40)
+	for i := range models {
+		models[i] = fmt.Sprint("m", i)
+	}
+	routes := table(1, map[string][]string{"p0": models})
+	routes.Partitions[0].Endpoint.GRPC = l.Addr().String()
+	changed := make(chan struct{}, 10)
+	r := newRouter(t, router.Options{ProcessChanged: func(*router.Process) { changed <- struct{}{} }})
+	commit(t, r, routes)
+	lease, err := r.TryAcquire("m0", router.Hints{})
+	require.NoError(t, err)
+	defer lease.Release()
+	r.Lost(lease.Process(), errors.New("gone"))
+	<-changed
+	select {
+	case <-changed:
+	case <-time.After(10 * time.Second):
+	}
+	require.True(t, r.Up(lease.Process()))
 }

@@ -5,6 +5,7 @@ package spans
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -39,6 +40,9 @@ const (
 	keyReason        = attribute.Key("conch.reason")
 	keyRetried       = attribute.Key("conch.retried")
 	keyPassedThrough = attribute.Key("conch.passed_through")
+	// By OpenTelemetry's conventions for HTTP.
+	keyPath   = attribute.Key("url.path")
+	keyStatus = attribute.Key("http.response.status_code")
 )
 
 // Tracer makes spans; nil makes none.
@@ -57,6 +61,7 @@ type Request struct {
 
 // Request begins the span of a request that arrived at a moment, as a child of
 // what ctx's incoming metadata names. It is nil if the request is not sampled.
+// Model and id may be empty, and rows 0, where nobody has looked at them.
 func (t *Tracer) Request(ctx context.Context, model, version, id string, rows int, at time.Time) *Request {
 	if t == nil {
 		return nil
@@ -65,11 +70,11 @@ func (t *Tracer) Request(ctx context.Context, model, version, id string, rows in
 	if of := Context(ctx); of.IsValid() {
 		parent = trace.ContextWithRemoteSpanContext(parent, of)
 	}
-	own, span := t.tracer.Start(parent, NameRequest, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(at),
-		trace.WithAttributes(keyModel.String(model), keyRows.Int(rows)))
+	own, span := t.tracer.Start(parent, NameRequest, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(at))
 	if !span.IsRecording() {
 		return nil
 	}
+	span.SetAttributes(about(model, rows)...)
 	if version != "" {
 		span.SetAttributes(keyVersion.String(version))
 	}
@@ -77,6 +82,31 @@ func (t *Tracer) Request(ctx context.Context, model, version, id string, rows in
 		span.SetAttributes(keyID.String(id))
 	}
 	return &Request{t: t, span: span, ctx: own}
+}
+
+// about are the attributes of a model and a number of rows that are known.
+func about(model string, rows int) (known []attribute.KeyValue) {
+	if model != "" {
+		known = append(known, keyModel.String(model))
+	}
+	if rows > 0 {
+		known = append(known, keyRows.Int(rows))
+	}
+	return known
+}
+
+// Proxied says that the request is passed to a server as it is, by its HTTP path.
+func (r *Request) Proxied(path string) {
+	if r != nil {
+		r.span.SetAttributes(keyPath.String(path))
+	}
+}
+
+// Answered says with which HTTP status the server answered.
+func (r *Request) Answered(code int) {
+	if r != nil {
+		r.span.SetAttributes(keyStatus.Int(code))
+	}
 }
 
 // Queued reports how long the request was in the queue.
@@ -124,7 +154,7 @@ func Execute(of []*Request, model, partition string, rows, requests int, at time
 		links[i].SpanContext = r.span.SpanContext()
 	}
 	_, span := of[0].t.tracer.Start(of[0].ctx, NameExecution, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(at), trace.WithLinks(links...),
-		trace.WithAttributes(keyModel.String(model), keyPartition.String(partition), keyRows.Int(rows), keyRequests.Int(requests)))
+		trace.WithAttributes(append(about(model, rows), keyPartition.String(partition), keyRequests.Int(requests))...))
 	for _, r := range of {
 		r.span.AddLink(trace.Link{SpanContext: span.SpanContext()})
 	}
@@ -140,6 +170,18 @@ func (e *Execution) Onward(ctx context.Context) context.Context {
 	return Onward(ctx, e.span.SpanContext())
 }
 
+// OnwardHTTP puts the execution, as the parent of what the server traces, into the
+// headers of a request on its way to a server, in place of what they name.
+func (e *Execution) OnwardHTTP(h http.Header) {
+	if e == nil {
+		return
+	}
+	delete(h, stateHeader)
+	for key, values := range fields(e.span.SpanContext()) {
+		h[http.CanonicalHeaderKey(key)] = values
+	}
+}
+
 // End ends an execution, with the server's error if it answered with one.
 func (e *Execution) End(at time.Time, err error) {
 	if e == nil {
@@ -151,9 +193,12 @@ func (e *Execution) End(at time.Time, err error) {
 
 // fail marks a span as failed unless err is nil.
 func fail(span trace.Span, err error) {
-	if err != nil {
-		s := status.Convert(err)
-		span.SetAttributes(attribute.String("rpc.grpc.status_code", s.Code().String()))
-		span.SetStatus(codes.Error, s.Message())
+	if err == nil {
+		return
 	}
+	s, ok := status.FromError(err)
+	if ok { // else it is no answer of gRPC's
+		span.SetAttributes(attribute.String("rpc.grpc.status_code", s.Code().String()))
+	}
+	span.SetStatus(codes.Error, s.Message())
 }

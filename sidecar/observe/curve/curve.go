@@ -144,7 +144,7 @@ func (c *Curve) Observe(rows int, took time.Duration, at time.Time) {
 	c.changes++
 	us := max(leastMicroseconds, microseconds(took))
 	find(&c.observed, rows).add(us, unix(at))
-	c.drift.judge(rows, us, at)
+	c.drift.judge(c.drift.expected(rows), us, at)
 }
 
 // Calibrate takes what a warm-up measured at a moment, in place of what an earlier one did.

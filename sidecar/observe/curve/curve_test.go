@@ -206,3 +206,22 @@ func TestWhereOnlyThePastIsSlowThereIsHope(t *testing.T) {
 	require.Less(t, unknown.Mean-unknown.Bound, 1.1*float64(l(8).Microseconds()))
 	require.Less(t, known.Bound, .1*known.Mean)
 }
+
+// TestWhatIsKnownGetsOld: after traffic has ended there is a time at which what is known of
+// a size is many old seconds and no fresh one. Everything that is said is a number then, too.
+func TestWhatIsKnownGetsOld(t *testing.T) {
+	l := truth(straight)
+	var c curve.Curve
+	random := rand.New(rand.NewPCG(1, 1))
+	l.run(&c, random, 0, 5, 5, undisturbed, 1, 4)
+	l.run(&c, random, 5, 60, 5, undisturbed, 1)
+	for second := 60; second < 1000; second++ {
+		learnt := c.Learn(start.Add(time.Duration(second)*time.Second), nil, 32)
+		for _, rows := range []int{1, 2, 4, 32} {
+			e := learnt.At(rows)
+			require.Positive(t, e.Mean, "%d rows after %d s", rows, second)
+			require.Positive(t, e.Bound, "%d rows after %d s", rows, second)
+			require.InDelta(t, float64(l(rows).Microseconds()), e.Mean, float64(l(rows).Microseconds())/2, "%d rows after %d s", rows, second)
+		}
+	}
+}

@@ -36,8 +36,11 @@ type drift struct {
 
 func (d *drift) restart() { *d = drift{interfered: d.interfered, changed: d.changed} }
 
-func (d *drift) judge(rows int, us float64, now time.Time) {
-	expected := at(d.baseline, rows)
+// expected is what the baseline says of a batch size, in microseconds; 0: nothing.
+func (d *drift) expected(rows int) float64 { return at(d.baseline, rows) }
+
+// judge takes an execution of us microseconds of which expected were known; 0: nothing was.
+func (d *drift) judge(expected, us float64, now time.Time) {
 	if expected <= 0 {
 		return
 	}
@@ -83,3 +86,18 @@ func (d *drift) follow(l *Learnt) {
 	}
 	d.baseline = l.points
 }
+
+// Pace holds the executions of one instance against the baseline of a curve that
+// others have executed for, too. The zero value has seen none. It is not safe for
+// concurrent use.
+type Pace struct{ drift drift }
+
+// Judge takes an execution that ended at a moment, after the curve observed it.
+func (p *Pace) Judge(c *Curve, rows int, took time.Duration, ended time.Time) {
+	if !c.serving {
+		p.drift.judge(c.drift.expected(rows), max(leastMicroseconds, microseconds(took)), ended)
+	}
+}
+
+// Interfered tells whether this instance has taken half as long again as was known, for a while.
+func (p *Pace) Interfered() bool { return p.drift.interfered }

@@ -187,10 +187,6 @@ func combine(b base, values []value, sizes []int) []combined {
 				variance -= mat.Dot(near, solution)
 			}
 		}
-		if !finite(log) || !finite(variance) { // what was observed makes no sense there: the shapes are what is known
-			log, variance = b.at(rows)
-			variance *= variance
-		}
 		variance = max(variance, leastError*leastError)
 		result[i] = combined{math.Exp(log), math.Sqrt(variance)}
 		weights[i] = 1 / variance
@@ -198,8 +194,6 @@ func combine(b base, values []value, sizes []int) []combined {
 	monotone(result, weights)
 	return result
 }
-
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 // monotone is isotonic regression by pooling adjacent violators: the nearest
 // non-decreasing means, in weighted least squares.

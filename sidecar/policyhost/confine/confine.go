@@ -83,8 +83,8 @@ func resolved(paths []string) (all []string) {
 		if abs, err := filepath.Abs(path); err == nil {
 			path = abs
 		}
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			path = real
+		if target, err := filepath.EvalSymlinks(path); err == nil {
+			path = target
 		}
 		all = append(all, path)
 	}

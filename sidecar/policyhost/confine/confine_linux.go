@@ -5,6 +5,7 @@ package confine
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -20,7 +21,7 @@ import (
 func Main(args []string) error {
 	var s spec
 	if len(args) == 0 {
-		return fmt.Errorf("a policy is launched by conch, not by hand")
+		return errors.New("a policy is launched by conch, not by hand")
 	}
 	if err := json.Unmarshal([]byte(args[0]), &s); err != nil {
 		return fmt.Errorf("what to launch: %w", err)

@@ -59,7 +59,7 @@ func Serve(ctx context.Context, r io.Reader, w io.Writer, checks ...plan.Dispatc
 		} else if err != nil {
 			return fmt.Errorf("evaluate: reading a question: %w", err)
 		}
-		outcomes, err := e.Evaluate(ctx, question.GetPlans()...)
+		outcomes, err := e.EvaluateDraw(ctx, question.GetDraw(), question.GetPlans()...)
 		if err != nil {
 			return err
 		}
@@ -98,8 +98,13 @@ func NewChild(command func(context.Context) *exec.Cmd, recorded func(*policy.Sna
 	return &Child{turn: make(chan struct{}, 1), command: command, recorded: recorded}
 }
 
-// Evaluate implements policyhost.Evaluator. A child that dies is an error once; the next question starts another.
+// Evaluate says what would become of plans under the snapshot's traffic, as [Child.EvaluateDraw] does.
 func (c *Child) Evaluate(ctx context.Context, s *policy.Snapshot, plans []*policy.Plan) ([]*policy.Outcome, error) {
+	return c.EvaluateDraw(ctx, s, 0, plans)
+}
+
+// EvaluateDraw implements policyhost.Evaluator. A child that dies is an error once; the next question starts another.
+func (c *Child) EvaluateDraw(ctx context.Context, s *policy.Snapshot, draw uint32, plans []*policy.Plan) ([]*policy.Outcome, error) {
 	select {
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
@@ -112,7 +117,7 @@ func (c *Child) Evaluate(ctx context.Context, s *policy.Snapshot, plans []*polic
 	}
 	defer context.AfterFunc(ctx, r.cancel)()
 	var outcomes policy.Outcomes
-	if _, err = protodelim.MarshalTo(r.in, &policy.EvaluateRequest{Plans: plans}); err == nil {
+	if _, err = protodelim.MarshalTo(r.in, &policy.EvaluateRequest{Plans: plans, Draw: draw}); err == nil {
 		err = protodelim.UnmarshalOptions{MaxSize: maxMessage}.UnmarshalFrom(r.out, &outcomes)
 	}
 	if err == nil && len(outcomes.GetOutcomes()) != len(plans) {

@@ -44,9 +44,9 @@ type appDirector struct {
 }
 
 // direct makes the directors of the traffic's names. Index has the models that are simulated.
-func (e *Evaluator) direct(p *policy.Plan, index map[string]int32) *directed {
-	d := &directed{arrivals: e.traffic.Arrivals, by: make([]director, len(e.traffic.Names)), random: workload.Seed(e.snapshot.GetSeed(), "wishes", "")}
-	for i, name := range e.traffic.Names {
+func (e *Evaluator) direct(p *policy.Plan, t *Traffic, index map[string]int32) *directed {
+	d := &directed{arrivals: t.Arrivals, by: make([]director, len(t.Names)), random: workload.Seed(e.snapshot.GetSeed(), "wishes", "")}
+	for i, name := range t.Names {
 		d.by[i].model = -1
 		if model, ok := index[name]; ok {
 			d.by[i] = director{known: true, model: model}

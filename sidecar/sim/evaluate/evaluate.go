@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -30,6 +31,11 @@ type Evaluator struct {
 	// known are the models whose latency some place of the snapshot has a usable profile for. The others cannot be simulated, under no plan, and
 	// are left out of every outcome.
 	known map[string]bool
+
+	mu sync.Mutex
+	// drawn is the traffic of the last draw that was asked about, and its number.
+	drawn *Traffic
+	draw  uint32
 }
 
 // New prepares evaluations. The checks are those of plan.Validate.
@@ -46,12 +52,24 @@ func New(s *policy.Snapshot, t *Traffic, checks ...plan.DispatchCheck) *Evaluato
 // Evaluate says what would become of the plans, in their order. A plan that Validate refuses, or that cannot be simulated, has the reasons as
 // its outcome. It fails with [ErrTooMany] and when ctx ends.
 func (e *Evaluator) Evaluate(ctx context.Context, plans ...*policy.Plan) ([]*policy.Outcome, error) {
+	return e.EvaluateDraw(ctx, 0, plans...)
+}
+
+// EvaluateDraw is Evaluate under other arrivals like the traffic ([Redraw]); draw 0 is the traffic itself.
+func (e *Evaluator) EvaluateDraw(ctx context.Context, draw uint32, plans ...*policy.Plan) ([]*policy.Outcome, error) {
 	if len(plans) > policy.MaxEvaluatePlans {
 		return nil, fmt.Errorf("%w: %d; at most %d", ErrTooMany, len(plans), policy.MaxEvaluatePlans)
 	}
+	if len(plans) == 0 {
+		return nil, nil // a question that costs no evaluation draws nothing
+	}
+	t, err := e.trafficOf(draw)
+	if err != nil {
+		return nil, err
+	}
 	outcomes := make([]*policy.Outcome, len(plans))
 	for i, p := range plans {
-		o, err := e.one(ctx, p)
+		o, err := e.one(ctx, p, t)
 		if err != nil {
 			return nil, err
 		}
@@ -60,7 +78,31 @@ func (e *Evaluator) Evaluate(ctx context.Context, plans ...*policy.Plan) ([]*pol
 	return outcomes, nil
 }
 
-func (e *Evaluator) one(ctx context.Context, p *policy.Plan) (*policy.Outcome, error) {
+// trafficOf is the traffic of a draw. The last one is kept: questions about it come one after the other.
+func (e *Evaluator) trafficOf(draw uint32) (*Traffic, error) {
+	if draw == 0 {
+		return e.traffic, nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.drawn == nil || e.draw != draw {
+		t, err := Redraw(e.snapshot, e.traffic, draw)
+		if err != nil {
+			return nil, err
+		}
+		e.drawn, e.draw = t, draw
+	}
+	return e.drawn, nil
+}
+
+// World is the world that Evaluate runs to say what would become of a plan, for who wants to add to it, such as delays and a warm-up, and run it
+// ([sim.Run]) once. Requests for an app that no variant of the plan may serve are not among its arrivals. The plan is not validated.
+func (e *Evaluator) World(p *policy.Plan) sim.World {
+	w, _, _ := e.world(p, e.traffic)
+	return w
+}
+
+func (e *Evaluator) one(ctx context.Context, p *policy.Plan, t *Traffic) (*policy.Outcome, error) {
 	if p.GetSnapshotRevision() == 0 {
 		p = proto.CloneOf(p)
 		p.SnapshotRevision = e.snapshot.GetRevision()
@@ -72,7 +114,7 @@ func (e *Evaluator) one(ctx context.Context, p *policy.Plan) (*policy.Outcome, e
 	if len(refused.Violations) > 0 {
 		return refused, nil
 	}
-	w, served, arrivals := e.world(p)
+	w, served, arrivals := e.world(p, t)
 	result, err := sim.Run(ctx, w)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -85,7 +127,7 @@ func (e *Evaluator) one(ctx context.Context, p *policy.Plan) (*policy.Outcome, e
 
 // world is the snapshot under the plan, with the arrivals of every name given to what serves it: a model's to itself or to the derived model
 // that it is a member of, an app's to the variants of its route. Served are the names of its models.
-func (e *Evaluator) world(p *policy.Plan) (w sim.World, served []string, arrivals *directed) {
+func (e *Evaluator) world(p *policy.Plan, t *Traffic) (w sim.World, served []string, arrivals *directed) {
 	s := &policy.Snapshot{
 		Revision: e.snapshot.GetRevision(), Nodes: e.snapshot.GetNodes(), Profiles: e.snapshot.GetProfiles(),
 		Interference: e.snapshot.GetInterference(), ChangeCost: e.snapshot.GetChangeCost(),
@@ -119,10 +161,10 @@ func (e *Evaluator) world(p *policy.Plan) (w sim.World, served []string, arrival
 	for _, m := range s.GetModels() {
 		served = append(served, m.GetName())
 	}
-	arrivals = e.direct(p, index)
+	arrivals = e.direct(p, t, index)
 	return sim.World{
 		Snapshot: s, Plan: simulated, Seed: e.snapshot.GetSeed(), Streams: []workload.Stream{arrivals},
-		Duration: max(e.traffic.Length, time.Millisecond), Drain: 10 * time.Second, Bins: 1,
+		Duration: max(t.Length, time.Millisecond), Drain: 10 * time.Second, Bins: 1,
 	}, served, arrivals
 }
 

@@ -313,6 +313,14 @@ func TestChildAnswersAsTheProcessItself(t *testing.T) {
 			require.True(t, proto.Equal(want[i], got[i]))
 		}
 	}
+	other, err := evaluate.New(s, traffic).EvaluateDraw(t.Context(), 3, plans...)
+	require.NoError(t, err)
+	drawn, err := c.EvaluateDraw(t.Context(), s, 3, plans)
+	require.NoError(t, err)
+	for i := range other {
+		require.True(t, proto.Equal(other[i], drawn[i]))
+		require.False(t, proto.Equal(want[i], drawn[i]), "other arrivals")
+	}
 	next := proto.CloneOf(s)
 	next.Revision++
 	for _, p := range plans {

@@ -23,13 +23,18 @@ type InProcess struct {
 	last *Evaluator
 }
 
-// Evaluate implements policyhost.Evaluator.
+// Evaluate says what would become of plans under the snapshot's traffic.
 func (p *InProcess) Evaluate(ctx context.Context, s *policy.Snapshot, plans []*policy.Plan) ([]*policy.Outcome, error) {
+	return p.EvaluateDraw(ctx, s, 0, plans)
+}
+
+// EvaluateDraw implements policyhost.Evaluator.
+func (p *InProcess) EvaluateDraw(ctx context.Context, s *policy.Snapshot, draw uint32, plans []*policy.Plan) ([]*policy.Outcome, error) {
 	e, err := p.evaluator(s)
 	if err != nil {
 		return nil, err
 	}
-	return e.Evaluate(ctx, plans...)
+	return e.EvaluateDraw(ctx, draw, plans...)
 }
 
 func (p *InProcess) evaluator(s *policy.Snapshot) (*Evaluator, error) {
@@ -66,6 +71,11 @@ type counted struct {
 
 // Evaluate implements policy.Host.
 func (c *counted) Evaluate(ctx context.Context, plans ...*policy.Plan) ([]*policy.Outcome, error) {
+	return c.EvaluateDraw(ctx, 0, plans...)
+}
+
+// EvaluateDraw implements policy.Host.
+func (c *counted) EvaluateDraw(ctx context.Context, draw uint32, plans ...*policy.Plan) ([]*policy.Outcome, error) {
 	c.mu.Lock()
 	left, err := policy.Spend(c.left, plans)
 	c.left = left
@@ -73,5 +83,5 @@ func (c *counted) Evaluate(ctx context.Context, plans ...*policy.Plan) ([]*polic
 	if err != nil {
 		return nil, fmt.Errorf("evaluate: %w", err)
 	}
-	return c.p.Evaluate(ctx, c.s, plans)
+	return c.p.EvaluateDraw(ctx, c.s, draw, plans)
 }

@@ -106,10 +106,18 @@ func capped(length time.Duration, rate float64) time.Duration {
 // Generate draws arrivals for the rates, row rates and burstiness of the snapshot's models and the rates of its apps, by its seed: equal
 // snapshots get equal arrivals. Where they would be more than [MaxRequests] the traffic is shorter.
 func Generate(s *policy.Snapshot, length time.Duration) (*Traffic, error) {
+	return generate(s, length, "evaluate", func(string) float64 { return 1 })
+}
+
+// generate draws by the snapshot's seed for a purpose; purposes are independent of each other. Level says by which factor the rate of a name is another.
+func generate(s *policy.Snapshot, length time.Duration, purpose string, level func(name string) float64) (*Traffic, error) {
 	t := &Traffic{Source: SourceGenerated}
 	var streams []workload.Stream
 	total := 0.0
 	if err := each(s, func(name string, rate, rows, burstiness float64) error {
+		if rate *= level(name); rate == 0 {
+			return nil
+		}
 		total += rate
 		shape := 1.0
 		if burstiness > 0 {
@@ -117,7 +125,7 @@ func Generate(s *policy.Snapshot, length time.Duration) (*Traffic, error) {
 		}
 		one, err := workload.Renewal{
 			Model: int32(len(t.Names)), Rows: int32(max(1, min(rows, 1<<20)+.5)), Shape: max(.01, shape),
-			Curve: workload.Constant(rate), Random: workload.Seed(s.GetSeed(), "evaluate", name),
+			Curve: workload.Constant(rate), Random: workload.Seed(s.GetSeed(), purpose, name),
 		}.Stream()
 		if err != nil {
 			return fmt.Errorf("evaluate: arrivals of %s: %w", name, err)

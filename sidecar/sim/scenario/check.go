@@ -138,10 +138,13 @@ func (s *Scenario) check() error {
 	case s.Bins < 0 || s.Bins > maxBins:
 		return at("bins", "bins %d is not from 0 to %d", s.Bins, maxBins)
 	}
-	for _, part := range []func() error{s.checkPlan, s.checkGPUs, s.checkModels, s.checkTrouble, s.checkTimeline} {
+	for _, part := range []func() error{s.checkPlan, s.checkGPUs, s.checkModels, s.checkTrouble, s.checkTimeline, s.checkSegment} {
 		if err := part(); err != nil {
 			return err
 		}
+	}
+	if s.Dispatch.Discipline == segmented {
+		return nil // checkSegment has seen it
 	}
 	return under("dispatch", s.Dispatch.check())
 }
@@ -261,6 +264,8 @@ func (m Model) check(known bool) error {
 		return at("", "rate %g and weight %g must be numbers from 0 to %g", m.Rate, m.Weight, maxRate)
 	case m.Late != "" && m.Late != "serve" && m.Late != "drop":
 		return at("late", "late is %q, must be serve or drop", m.Late)
+	case m.Operators < 0 || m.Operators > maxRows:
+		return at("operators", "operators %d is not from 1 to %d", m.Operators, maxRows)
 	case m.MaxBatch > maxRows:
 		return at("maxBatch", "maxBatch %d is above %d", m.MaxBatch, maxRows)
 	case known && (m.Count > 1 || m.Profile != nil || len(m.Profiles) > 0 || m.MaxBatch > 0 || m.MemoryBytes > 0):

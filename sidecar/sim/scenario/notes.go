@@ -38,5 +38,17 @@ func (s *Scenario) Notes() []string {
 			notes = append(notes, m.GetName()+": no partition of the plan has it: all of its requests are refused")
 		}
 	}
+	if note := NoteOn(s.Dispatch.Discipline); note != "" {
+		notes = append(notes, note)
+	}
 	return notes
+}
+
+// NoteOn is what a reader should know of how a discipline is simulated; empty where nothing is special.
+func NoteOn(discipline string) string {
+	if discipline != segmented {
+		return ""
+	}
+	return "segment: each request is a query of its own and dropped where it cannot make its deadline, there is no timeline of batches, operators of a model are equally long, " +
+		"and what runs at once shares the GPU by the models' creq; no GPU is that simple, and Abacus's authors trained a network instead (sidecar/sim/segment)"
 }

@@ -144,7 +144,7 @@ func sortPoints(points []*policy.ProfilePoint) {
 func Policies() []string { return builtin.Names() }
 
 // Disciplines are the names of those that can be simulated.
-func Disciplines() []string { return discipline.Names() }
+func Disciplines() []string { return append(discipline.Names(), segmented) }
 
 // Open opens the policy as the scenario says: in this process, or as a process of its own, which Close ends. Dir is what the executable is
 // relative to, own the path of this program, beside which conch-policies is. A nil policy of a scenario that names none is fine.

@@ -103,6 +103,8 @@ type Model struct {
 	Late string `yaml:"late,omitempty" json:"late,omitempty"`
 	// MaxBatch; 0 means 64.
 	MaxBatch uint32 `yaml:"maxBatch,omitempty" json:"maxBatch,omitempty"`
+	// Operators are into how many steps of about equal length its graph can be cut; discipline segment (Abacus) needs it, nothing else reads it.
+	Operators int `yaml:"operators,omitempty" json:"operators,omitempty"`
 	// Rate in requests per second of each of Count; or Weight, its part of the scenario's rate (0 means 1).
 	Rate     float64   `yaml:"rate,omitempty" json:"rate,omitempty"`
 	Weight   float64   `yaml:"weight,omitempty" json:"weight,omitempty"`

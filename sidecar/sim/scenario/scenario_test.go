@@ -225,6 +225,7 @@ func TestRefusals(t *testing.T) {
 		head + models + "plan: {partitions: [{gpu: gpu0, share: 70, models: [m]}, {gpu: gpu0, share: 40, models: [m]}]}":              "the shares of GPU gpu0 sum up to 110%",
 		head + models + "plan: {partitions: [{gpu: gpu0}]}":                                                                           "partitions[0] has no models",
 		head + models + "dispatch: {discipline: lazy}":                                                                                `discipline "lazy": unknown name; there are adaptive`,
+		head + models + "dispatch: {discipline: segment}":                                                                             `discipline "segment" needs the operators of model m`,
 		head + models + "dispatch: {discipline: timeout, parameters: {delay: 1ms}}":                                                   `[5:11] discipline "timeout" has no parameter "delay"`,
 		head + models + "dispatch: {dropPolicy: never}":                                                                               `drop policy "never": unknown name`,
 		head + models + "failures: [{at: 2s, gpu: gpu0}]":                                                                             "[5:17] failures[0] is at 2s, and duration is 1s",

@@ -56,6 +56,10 @@ func (s *Scenario) Run(ctx context.Context, o Options) (*sim.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.Dispatch.Discipline == segmented {
+		r, err := s.runSegment(ctx, w)
+		return r, errors.Join(err, w.Close())
+	}
 	if o.Progress != nil {
 		w.Progress = func(now time.Duration) { o.Progress(now.Seconds() / w.Duration.Seconds()) }
 	}

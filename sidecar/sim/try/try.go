@@ -7,6 +7,7 @@
 package try
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,8 +63,34 @@ type Trial struct {
 	Outcome  *policy.Outcome `json:"-"`
 	// Violations are the host's; such a plan is not applied.
 	Violations []string `json:"violations,omitempty"`
+	// Change is what the plan costs where another is in force; nil where none is.
+	Change *Change `json:"change,omitempty"`
 	// Explain says, per model, where it is and why.
 	Explain []string `json:"-"`
+}
+
+// Change is what has to be done from the snapshot's plan in force to another, by the difference that conch would apply.
+type Change struct {
+	// Loads are models that are loaded somewhere, LoadSeconds what these take one after the other as far as models say.
+	Loads       int     `json:"loads"`
+	LoadSeconds float64 `json:"load_seconds"`
+	// Stops are partitions that end or get another process.
+	Stops int `json:"stops"`
+}
+
+// changed is the change from the plan in force; nil where there is none.
+func changed(s *policy.Snapshot, to *policy.Plan) *Change {
+	if len(s.GetCurrent().GetPartitions()) == 0 {
+		return nil
+	}
+	d := plan.Compute(s.GetCurrent(), to)
+	c := &Change{Loads: len(d.Loads), Stops: len(d.Stop) + len(d.Replace)}
+	x := policy.NewIndex(s)
+	for _, l := range d.Loads {
+		m := x.Model(l.Instance.GetModel())
+		c.LoadSeconds += cmp.Or(m.GetChangeCost().GetSeconds(), m.GetLoadSeconds(), s.GetChangeCost().GetDefaultLoadSeconds())
+	}
+	return c
 }
 
 // Session is a policy that is open.
@@ -168,6 +195,7 @@ func (s *Session) Run(ctx context.Context, given *policy.Snapshot) (*Trial, erro
 		return t, nil //nolint:nilerr // the trial's outcome
 	}
 	t.Plan, t.Policy, t.Version = answer, answer.GetPolicy(), answer.GetPolicyVersion()
+	t.Change = changed(snapshot, answer)
 	for _, v := range plan.Validate(snapshot, answer) {
 		t.Violations = append(t.Violations, v.String())
 	}

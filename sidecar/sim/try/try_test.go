@@ -62,3 +62,29 @@ func TestEachSnapshotHasItsOwn(t *testing.T) {
 		require.Equal(t, discipline, trial.Plan.GetDispatch()[0].GetDiscipline())
 	}
 }
+
+// What a plan costs is said where another is in force: nothing where all stays, and the loads of what moves.
+func TestChangesAreCounted(t *testing.T) {
+	session, err := try.Open(t.Context(), try.Options{Policy: "static"})
+	require.NoError(t, err)
+	s := recorded(nil)
+	s.Models[0].LoadSeconds = 2
+	first, err := session.Run(t.Context(), s)
+	require.NoError(t, err)
+	require.Nil(t, first.Change)
+
+	s.Current = first.Plan
+	again, err := session.Run(t.Context(), s)
+	require.NoError(t, err)
+	require.Equal(t, &try.Change{}, again.Change)
+
+	s.Models = append(s.Models, &policy.Model{Name: "n", SloUs: 100_000, MaxBatchSize: 8, Batchable: true, Rate: 5, LoadSeconds: 3})
+	more, err := session.Run(t.Context(), s)
+	require.NoError(t, err)
+	require.Equal(t, &try.Change{Loads: 1, LoadSeconds: 3}, more.Change)
+
+	s.Current.Partitions[0].ThreadPercentage, s.Current.Partitions[0].Id = 40, "another"
+	moved, err := session.Run(t.Context(), s)
+	require.NoError(t, err)
+	require.NotZero(t, moved.Change.Loads)
+}

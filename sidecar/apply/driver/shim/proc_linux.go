@@ -127,7 +127,7 @@ func signalIf(pid int, s unix.Signal, is func() bool) error {
 	case err != nil:
 		return err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	if !is() {
 		return unix.ESRCH
 	}

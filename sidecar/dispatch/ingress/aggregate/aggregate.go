@@ -240,9 +240,26 @@ func (a *Aggregate) ServerLive(context.Context, *tritonpb.ServerLiveRequest) (*t
 	return &tritonpb.ServerLiveResponse{Live: true}, nil
 }
 
-// ServerReady is true if any partition is up: like Triton without strict readiness, it does not speak of models.
-func (a *Aggregate) ServerReady(context.Context, *tritonpb.ServerReadyRequest) (*tritonpb.ServerReadyResponse, error) {
-	return &tritonpb.ServerReadyResponse{Ready: len(a.up()) > 0}, nil
+// ServerReady is true if a partition that is up says that it is ready. A server that others run says so by its own rule: with
+// Triton's default, strict readiness, not after a model failed to load. Conch's own are started without it, so that one model
+// does not take the others out of service. All are asked at once: a probe does not wait for one that hangs.
+func (a *Aggregate) ServerReady(ctx context.Context, r *tritonpb.ServerReadyRequest) (*tritonpb.ServerReadyResponse, error) {
+	up := a.up()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ready := make(chan bool, len(up))
+	for _, p := range up {
+		go func() {
+			answer, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.ServerReady, r)
+			ready <- err == nil && answer.GetReady()
+		}()
+	}
+	for range up {
+		if <-ready {
+			return &tritonpb.ServerReadyResponse{Ready: true}, nil
+		}
+	}
+	return &tritonpb.ServerReadyResponse{}, nil
 }
 
 // ModelReady is true if a partition that has the model is up, or if the model is

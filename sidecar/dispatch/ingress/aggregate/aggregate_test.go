@@ -6,6 +6,7 @@ package aggregate_test
 import (
 	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,11 +34,20 @@ type triton struct {
 	statistics []*tritonpb.ModelStatistics
 	settings   settings
 	refuse     error
-	hang       bool
+	hang       atomic.Bool
+	unready    atomic.Bool
+}
+
+func (s *triton) ServerReady(ctx context.Context, _ *tritonpb.ServerReadyRequest) (*tritonpb.ServerReadyResponse, error) {
+	if s.hang.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return &tritonpb.ServerReadyResponse{Ready: !s.unready.Load()}, nil
 }
 
 func (s *triton) ServerMetadata(ctx context.Context, _ *tritonpb.ServerMetadataRequest) (*tritonpb.ServerMetadataResponse, error) {
-	if s.hang {
+	if s.hang.Load() {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
@@ -145,6 +155,18 @@ func TestHealth(t *testing.T) {
 	_, err = a.ModelReady(ctx, &tritonpb.ModelReadyRequest{Name: "m", Version: "-1"})
 	requireStatus(t, err, codes.InvalidArgument, "invalid model version specified '-1' , version should be an integral value > 0")
 
+	w.servers[0].unready.Store(true)
+	require.True(t, server(), "the other one is")
+	w.servers[1].unready.Store(true)
+	require.False(t, server(), "by their own word, as where strict readiness is on and a model failed to load")
+	w.servers[1].unready.Store(false)
+	w.servers[0].hang.Store(true)
+	probe, cancel := context.WithTimeout(ctx, time.Second) // what probes of Kubernetes wait
+	defer cancel()
+	answer, err := a.ServerReady(probe, &tritonpb.ServerReadyRequest{})
+	require.NoError(t, err)
+	require.True(t, answer.Ready, "one that hangs does not keep the other from saying so")
+
 	w.servers[1].Up = false
 	require.True(t, ready("m", ""))
 	require.False(t, ready("n", ""), "its only partition is down")
@@ -159,7 +181,7 @@ func TestMetadataAndConfig(t *testing.T) {
 	server, err := a.ServerMetadata(ctx, &tritonpb.ServerMetadataRequest{})
 	require.NoError(t, err)
 	require.Equal(t, "a", server.Name)
-	w.servers[0].hang = true
+	w.servers[0].hang.Store(true)
 	server, err = a.ServerMetadata(ctx, &tritonpb.ServerMetadataRequest{})
 	require.NoError(t, err)
 	require.Equal(t, "b", server.Name, "the next one answers")

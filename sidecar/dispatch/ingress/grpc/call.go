@@ -163,6 +163,7 @@ func (f *front) modelInfer(_ any, stream grpc.ServerStream) error {
 	}
 	request, err := batch.ReadRequest(frame.Data)
 	if err != nil {
+		f.refused("", err)
 		return unreadable(err)
 	}
 	answer, err := f.inferer.Infer(stream.Context(), request)

@@ -71,6 +71,9 @@ type Options struct {
 	// ServerOptions are added to the front's own. Every method is a stream to
 	// grpc-go, so that interceptors are those of streams.
 	ServerOptions []grpc.ServerOption
+	// Refused is told of ModelInfer calls whose messages cannot be read, so that the Inferer is not asked; it may be nil. No model is known of
+	// them.
+	Refused func(model string, cause error)
 	// Pool supplies buffers for frames; nil means one of its own.
 	Pool mem.BufferPool
 	// Logger hears of handlers that panic; nil discards.
@@ -140,7 +143,10 @@ func New(o Options) *grpc.Server {
 			return stage(stream, func(stream grpc.ServerStream) error { return o.Inferer.Stream(method, stream) })
 		}),
 	}, o.ServerOptions...)...)
-	f := &front{Aggregator: o.Aggregator, inferer: o.Inferer}
+	if o.Refused == nil {
+		o.Refused = func(string, error) {}
+	}
+	f := &front{Aggregator: o.Aggregator, inferer: o.Inferer, refused: o.Refused}
 	infer := tritonpb.GRPCInferenceService_ServiceDesc
 	s.RegisterService(staged(&infer, map[string]grpc.StreamHandler{
 		"ModelInfer":       f.modelInfer,
@@ -157,6 +163,7 @@ type front struct {
 	Aggregator
 	tritonpb.UnsafeGRPCInferenceServiceServer
 	inferer Inferer
+	refused func(model string, cause error)
 }
 
 var _ tritonpb.GRPCInferenceServiceServer = (*front)(nil)

@@ -24,8 +24,8 @@ import (
 
 var errTooLarge = errors.New("body too large")
 
-// inferenceBody reads and decompresses a body; what it returns must be freed. It answers itself if it cannot.
-func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request) (mem.Buffer, bool) {
+// inferenceBody reads and decompresses a body; what it returns must be freed. It answers itself if it cannot, and tells that it refused a request for the model unless it never came whole.
+func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request, model string) (mem.Buffer, bool) {
 	encoding := "identity"
 	if values := r.Header["Content-Encoding"]; len(values) > 0 {
 		encoding = values[0]
@@ -33,14 +33,20 @@ func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request) (m
 	switch encoding {
 	case "identity", "gzip", "deflate":
 	default:
+		h.o.Refused(model, nil)
 		w.Header().Set("Accept-Encoding", "gzip, deflate")
 		fail(w, nethttp.StatusNotImplemented, plainType, "Unsupported compression type")
 		return nil, false
 	}
 	body, err := h.readBody(w, r)
+	if _, limit := status.FromError(err); err != nil && !limit && !errors.Is(err, errTooLarge) {
+		h.failBody(w, err)
+		return nil, false
+	}
 	if err == nil && encoding != "identity" {
 		if body.Len() == 0 {
 			body.Free()
+			h.o.Refused(model, nil)
 			fail(w, nethttp.StatusBadRequest, plainType, "nothing to be decompressed")
 			return nil, false
 		}
@@ -51,6 +57,7 @@ func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request) (m
 		compressed.Free()
 	}
 	if err != nil {
+		h.o.Refused(model, nil)
 		h.failBody(w, err)
 		return nil, false
 	}

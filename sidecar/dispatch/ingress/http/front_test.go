@@ -49,12 +49,12 @@ type partitions struct {
 
 func (p *partitions) HTTPEndpoints() []string { return p.endpoints }
 
-func (p *partitions) Pick(ctx context.Context, model string) (string, func(), error) {
+func (p *partitions) Pick(ctx context.Context, model string) (front.Server, func(), error) {
 	p.model.Store(model)
 	if len(p.endpoints) == 0 {
-		return "", nil, status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", model)
+		return front.Server{}, nil, status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", model)
 	}
-	return p.endpoints[0], func() { p.released.Add(1) }, nil
+	return front.Server{Partition: "gpu0.0", Endpoint: p.endpoints[0]}, func() { p.released.Add(1) }, nil
 }
 
 func serve(t *testing.T, o front.Options) string {
@@ -233,11 +233,11 @@ func TestDisconnectCancels(t *testing.T) {
 // picker waits for a partition as long as its caller does.
 type picker struct{ entered, cancelled chan struct{} }
 
-func (p picker) Pick(ctx context.Context, _ string) (string, func(), error) {
+func (p picker) Pick(ctx context.Context, _ string) (front.Server, func(), error) {
 	close(p.entered)
 	<-ctx.Done()
 	close(p.cancelled)
-	return "", nil, status.FromContextError(ctx.Err()).Err()
+	return front.Server{}, nil, status.FromContextError(ctx.Err()).Err()
 }
 
 // TestDisconnectEndsTheWaitForAPartition of a request that is proxied: who has gone holds no place among those who wait.

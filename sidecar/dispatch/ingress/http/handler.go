@@ -41,11 +41,19 @@ type Catalog interface {
 	Model(name, version string) (*tritonpb.ModelConfig, error)
 }
 
+// Server is the server of a partition.
+type Server struct {
+	// Partition is its id.
+	Partition string
+	// Endpoint is its HTTP endpoint, "host:port" or "unix:path"; empty if it has none.
+	Endpoint string
+}
+
 // Picker chooses a partition for a request that passes through untouched.
 type Picker interface {
-	// Pick returns the HTTP endpoint ("host:port" or "unix:path") of a partition that has the model; any partition if
-	// the model is empty; it may wait until the model is loaded. Release must be called when the exchange is over. The error is a gRPC status error.
-	Pick(ctx context.Context, model string) (endpoint string, release func(), err error)
+	// Pick returns a partition that has the model; any partition if the model is empty; it may wait until the model is
+	// loaded. Release must be called when the exchange is over. The error is a gRPC status error.
+	Pick(ctx context.Context, model string) (on Server, release func(), err error)
 }
 
 // Endpoints lists the HTTP endpoints of all partitions that are up, in a stable order.
@@ -74,6 +82,9 @@ type Options struct {
 	Picker     Picker
 	Endpoints  Endpoints
 	Aggregator Aggregator
+	// Refused is told of inference requests that are answered before the Inferer is asked: by the model of their path, which may be unknown,
+	// and with the answer's error, nil for what is wrong with their bodies. It may be nil.
+	Refused func(model string, cause error)
 	// Remember is told of a setting that servers have accepted; it may be nil.
 	Remember func(path string, body []byte)
 
@@ -89,6 +100,8 @@ type Options struct {
 	Leaving func() bool
 	// Pool supplies buffers for bodies; nil means one of its own.
 	Pool mem.BufferPool
+	// Spans traces what passes through untouched; nil traces nothing. All else the Inferer traces.
+	Spans *spans.Tracer
 	// Logger hears of failed pass-throughs; nil discards.
 	Logger *slog.Logger
 }
@@ -114,6 +127,9 @@ func New(o Options) *Handler {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Refused == nil {
+		o.Refused = func(string, error) {}
 	}
 	return &Handler{o: o, proxy: newProxy(o.Logger), compressors: newCompressors(), inflating: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
@@ -163,15 +179,17 @@ func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route) 
 	}
 	config, err := h.o.Catalog.Model(rt.model, rt.version)
 	if err != nil {
+		h.o.Refused(rt.model, err)
 		failStatus(w, plainType, err)
 		return
 	}
 	if config.GetModelTransactionPolicy().GetDecoupled() {
+		h.o.Refused(rt.model, nil)
 		fail(w, nethttp.StatusNotImplemented, plainType,
 			"HTTP end point doesn't support models with decoupled transaction policy")
 		return
 	}
-	body, ok := h.inferenceBody(w, r)
+	body, ok := h.inferenceBody(w, r, rt.model)
 	if !ok {
 		return
 	}
@@ -183,6 +201,7 @@ func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route) 
 	body.Free()
 	defer in.request.Free()
 	if err != nil {
+		h.o.Refused(rt.model, err)
 		failDecode(w, err)
 		return
 	}

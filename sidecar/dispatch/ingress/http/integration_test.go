@@ -84,9 +84,9 @@ func (d dispatcher) Count(name, version string) (aggregate.Count, bool) {
 	return aggregate.Count{}, false
 }
 
-func (d dispatcher) Pick(ctx context.Context, model string) (string, func(), error) {
-	e, release, err := d.Dispatcher.Pick(ctx, model)
-	return e.HTTP, release, err
+func (d dispatcher) Pick(ctx context.Context, model string) (front.Server, func(), error) {
+	on, release, err := d.Dispatcher.Pick(ctx, model)
+	return front.Server{Partition: on.ID, Endpoint: on.Endpoint.HTTP}, release, err
 }
 
 // startPartitions is a front before a dispatcher before two partitions that both serve an identity model.

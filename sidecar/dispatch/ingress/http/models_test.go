@@ -113,8 +113,8 @@ func compute(t *testing.T, r *batch.Request) *batch.Response {
 // nowhere is a picker without partitions.
 type nowhere struct{}
 
-func (nowhere) Pick(context.Context, string) (string, func(), error) {
-	return "", nil, status.Error(codes.Unavailable, "no partition")
+func (nowhere) Pick(context.Context, string) (front.Server, func(), error) {
+	return front.Server{}, nil, status.Error(codes.Unavailable, "no partition")
 }
 func (nowhere) HTTPEndpoints() []string { return nil }
 

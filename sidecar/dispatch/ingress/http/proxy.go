@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -27,8 +28,6 @@ type proxy struct {
 	reverse   *httputil.ReverseProxy
 }
 
-type endpointKey struct{}
-
 func newProxy(log *slog.Logger) *proxy {
 	transport := &nethttp.Transport{
 		DialContext:         dialEndpoint,
@@ -44,12 +43,18 @@ func newProxy(log *slog.Logger) *proxy {
 		Transport:     transport,
 		FlushInterval: -1, // generate_stream: every event at once
 		Rewrite: func(r *httputil.ProxyRequest) {
-			endpoint, _ := r.In.Context().Value(endpointKey{}).(string)
-			r.Out.URL = endpointURL(endpoint, r.In)
+			x := exchangeOf(r.In)
+			r.Out.URL = endpointURL(x.server.Endpoint, r.In)
+			x.execution.OnwardHTTP(r.Out.Header)
 			r.Out.Host = r.In.Host
 			r.Out.Header.Del("Expect") // the body is here; it was asked for
 		},
+		ModifyResponse: func(answer *nethttp.Response) error {
+			exchangeOf(answer.Request).status = answer.StatusCode
+			return nil
+		},
 		ErrorHandler: func(w nethttp.ResponseWriter, r *nethttp.Request, err error) {
+			exchangeOf(r).err = err
 			if r.Context().Err() == nil {
 				log.Warn("request could not be passed to a partition", "path", r.URL.Path, "error", err)
 			}
@@ -88,56 +93,66 @@ func dialEndpoint(ctx context.Context, network, address string) (net.Conn, error
 	return d.DialContext(ctx, network, address)
 }
 
-// pass hands a request to one partition that has the model. The body is read first: until it is, net/http does not
-// notice that a client has gone who waits for a partition.
-func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, model string) {
+// pass hands a request to one partition that has the model; to any if it names none. The body is read first: until it is, net/http does not notice that a client has gone who waits for a partition.
+func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
 	body, ok := h.harmless(w, r)
 	if !ok {
 		return
 	}
+	x := h.exchange(r, rt)
+	defer x.end(r.Context())
 	conn := gate.ConnOf(r.Context())
 	conn.Owe(body.Len())           // while it waits for a partition, too
 	defer conn.Release(body.Len()) // its length now: it may be freed by then
-	endpoint, release, err := h.o.Picker.Pick(r.Context(), model)
+	server, release, err := h.o.Picker.Pick(r.Context(), rt.model)
 	if err != nil {
+		x.err = err
 		body.Free()
 		failStatus(w, jsonType, err)
 		return
 	}
 	defer release()
-	if endpoint == "" {
+	if server.Endpoint == "" {
+		x.err = errNoEndpoint
 		body.Free()
-		fail(w, nethttp.StatusServiceUnavailable, jsonType, "no Triton server with an HTTP endpoint is up")
+		fail(w, nethttp.StatusServiceUnavailable, jsonType, errNoEndpoint.Error())
 		return
 	}
-	h.forward(w, r, endpoint, body)
+	h.forward(w, r, server, body, x)
 }
 
-func (h *Handler) passTo(w nethttp.ResponseWriter, r *nethttp.Request, endpoint string) {
+var errNoEndpoint = errors.New("no Triton server with an HTTP endpoint is up")
+
+// passTo hands a request to a server.
+func (h *Handler) passTo(w nethttp.ResponseWriter, r *nethttp.Request, server Server) {
 	body, ok := h.harmless(w, r)
 	if !ok {
 		return
 	}
+	x := h.exchange(r, route{})
+	defer x.end(r.Context())
 	conn := gate.ConnOf(r.Context())
 	conn.Owe(body.Len())
 	defer conn.Release(body.Len())
-	h.forward(w, r, endpoint, body)
+	h.forward(w, r, server, body, x)
 }
 
-// forward hands a request whose body was read to an endpoint, and its answer back.
-func (h *Handler) forward(w nethttp.ResponseWriter, r *nethttp.Request, endpoint string, body mem.Buffer) {
+// forward hands a request whose body was read to a server, and its answer back.
+func (h *Handler) forward(w nethttp.ResponseWriter, r *nethttp.Request, server Server, body mem.Buffer, x *exchange) {
+	x.begin(server)
 	// Not freed: the transport may read a body until after the answer has begun.
-	out := r.WithContext(context.WithValue(r.Context(), endpointKey{}, endpoint))
+	out := r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
 	out.Body = io.NopCloser(bytes.NewReader(body.ReadOnlyData()))
 	out.ContentLength = int64(body.Len())
 	out.TransferEncoding = nil
 	h.proxy.reverse.ServeHTTP(w, out)
+	x.whole = true
 }
 
 // passModel is generate and generate_stream.
 func (h *Handler) passModel(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
 	if allow(w, r, nethttp.MethodPost, jsonType) {
-		h.pass(w, r, rt.model)
+		h.pass(w, r, rt)
 	}
 }
 
@@ -147,10 +162,10 @@ const maxTargetBytes = 8 << 10
 // unknown is a path that Triton 2.51 does not have. A newer Triton may, below /v2/; anything else is answered here.
 func (h *Handler) unknown(w nethttp.ResponseWriter, r *nethttp.Request, path string) {
 	if strings.HasPrefix(path, "/v2/") && !strings.HasSuffix(path, "/") {
-		if endpoint, release, err := h.o.Picker.Pick(r.Context(), ""); err == nil {
+		if server, release, err := h.o.Picker.Pick(r.Context(), ""); err == nil {
 			defer release()
-			if endpoint != "" {
-				h.passTo(w, r, endpoint)
+			if server.Endpoint != "" {
+				h.passTo(w, r, server)
 				return
 			}
 		}

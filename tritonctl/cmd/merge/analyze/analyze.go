@@ -6,6 +6,7 @@ package analyze
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -43,7 +44,7 @@ says which of them are worth a group.`,
   tritonctl merge analyze --all /models -o json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if o.all == "" && len(args) < 2 || o.all != "" && len(args) > 0 {
-				return fmt.Errorf("two models or more, or --all DIRECTORY")
+				return errors.New("two models or more, or --all DIRECTORY")
 			}
 			return nil
 		},

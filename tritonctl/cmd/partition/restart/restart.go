@@ -22,9 +22,10 @@ func New(f *factory.Factory) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "restart PARTITION",
 		Short: "Start the server of a partition anew",
-		Long: `restart kills the server of a partition, which comes back with its models. Requests
-that it had in flight are run elsewhere where their models have another place, and
-fail where they have none; new ones wait. It returns once the server serves again.`,
+		Long: `restart ends the server of a partition once it has answered what it has in flight (after
+30 s at the latest), and starts another with the same models. New requests go to other
+places of their models meanwhile, or wait where there are none. It returns once the new
+server serves.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: factory.PartitionNames(f),
 		RunE: func(c *cobra.Command, args []string) error {

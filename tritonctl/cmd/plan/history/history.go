@@ -20,7 +20,8 @@ func New(f *factory.Factory) *cobra.Command {
 	return factory.Watchable(f, &cobra.Command{
 		Use:   "history",
 		Short: "List the plans that served: who, when, why, what changed",
-		Long: `history lists the last 100 plans, newest first. -o json has each plan itself and its
+		Long: `history lists the last 100 plans, newest first, and the last 100
+that did nothing but load and unload models on demand. -o json has each plan itself and its
 diff; tritonctl plan rollback goes back to one.`,
 		Args: cobra.NoArgs,
 	}, func([]string) factory.Ask[[]api.PlanRecord] { return (*client.Client).History }, draw)

@@ -26,7 +26,10 @@ func New(f *factory.Factory) *cobra.Command {
 		Short: "Read a model repository into a new revision",
 		Long: `import reads DIRECTORY (default: the repository of conch.yaml), as conch's machine
 sees it, into a new revision. The directory itself is only read. In mode control
-the next plan serves it; tritonctl repo rollback goes back.`,
+the next plan serves it; tritonctl repo rollback goes back. A model that cannot be
+served, or of which a file cannot be read, is shown and holds up no other: what
+cannot be read stays as it was imported before. Where Triton would refuse a model that
+serves, the import is refused and changes nothing.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			directory := ""
@@ -56,5 +59,15 @@ func Draw(t *output.Table, r api.RepositoryRevision) {
 		if len(change.models) > 0 {
 			t.Line("  " + change.what + ": " + strings.Join(change.models, ", "))
 		}
+	}
+	for _, p := range r.Problems {
+		what := "warning"
+		if p.Refused {
+			what = "not served"
+		}
+		t.Line("  " + what + ": " + p.Text)
+	}
+	if r.Held {
+		t.Line("  it holds, over restarts too, until tritonctl repo import")
 	}
 }

@@ -21,9 +21,10 @@ func New(f *factory.Factory) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rollback REVISION",
 		Short: "Go back to the models of an earlier revision",
-		Long: `rollback makes a new revision with the models of an earlier one (tritonctl repo ls).
-In mode control the next plan serves it. The directory of conch.yaml is not
-touched: an import, and the start of conch, read that again.`,
+		Long: `rollback makes a new revision with the models of an earlier one (tritonctl repo
+history; tritonctl repo diff REVISION says what that changes). In mode control the next
+plan serves it. The directory of conch.yaml is not touched, and not read again before
+the next tritonctl repo import: the rollback holds over restarts of conch.`,
 		Example:           `tritonctl repo rollback r3 --reason 'bert 2 is slower'`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: factory.Complete(f, (*client.Client).Revisions, func(r api.RepositoryRevision) string { return r.ID }),

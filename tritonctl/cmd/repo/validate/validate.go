@@ -25,30 +25,38 @@ var ErrInvalid = errors.New("not every model would load")
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
 	var gpu string
+	var newer bool
 	c := &cobra.Command{
 		Use:   "validate DIRECTORY",
 		Short: "Say what Triton would refuse of a model repository",
 		Long: `validate reads a model repository on this machine, without Triton and without
 conch, and lists what a Triton that completes no configurations by itself (as conch
 starts it) would refuse, with file and line, and what is probably not meant. It
-exits 1 where a model would not load. With --gpu it estimates every ONNX model, and
-warns of what does not fit that GPU type's memory, and of what cannot be estimated.`,
+exits 1 where a model would not load. It cannot know what only running it shows:
+which backends are installed, what a model.py does, GPUs, memory, and files outside
+the repository. A field that it does not know is an error, as for a Triton that does
+not know it; with --newer-fields it is a warning. With --gpu it estimates every ONNX
+model, and warns of what does not fit that GPU type's memory, and of what cannot be
+estimated.`,
 		Example: `tritonctl repo validate /models
 tritonctl repo validate /models --gpu T4`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return run(f, args[0], gpu) },
+		RunE: func(_ *cobra.Command, args []string) error {
+			return run(f, args[0], gpu, repo.Strictness{Newer: newer})
+		},
 	}
 	c.Flags().StringVar(&gpu, "gpu", "", "GPU type whose memory the models have to fit, such as T4 or A100-80GB")
+	c.Flags().BoolVar(&newer, "newer-fields", false, "let fields pass that a newer Triton may know")
 	return c
 }
 
-func run(f *factory.Factory, directory, gpu string) error {
+func run(f *factory.Factory, directory, gpu string, s repo.Strictness) error {
 	if info, err := os.Stat(directory); err != nil {
 		return err
 	} else if !info.IsDir() {
 		return fmt.Errorf("%s is not a directory", directory)
 	}
-	problems, err := repo.ValidateAll(os.DirFS(directory))
+	problems, err := repo.ValidateAll(os.DirFS(directory), s)
 	if err != nil {
 		return err
 	}

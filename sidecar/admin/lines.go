@@ -1,0 +1,47 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/conch-serving/conch/sidecar/admin/api"
+)
+
+// long serves an order that takes long: it streams progress, one JSON object a line, and last the result or the error. Ending the call ends
+// the order.
+func long[In, P, R any](s *server, order func(context.Context, In, func(P)) (R, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var in In
+		d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&in); err != nil && !errors.Is(err, io.EOF) {
+			s.fail(w, &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf("body of %s %s: %v", r.Method, r.URL.Path, err)})
+			return
+		}
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		w.Header().Set("Cache-Control", "no-store")
+		lines, c := json.NewEncoder(w), http.NewResponseController(w)
+		write := func(l api.Line[P, R]) {
+			if err := errors.Join(lines.Encode(l), c.Flush()); err != nil {
+				s.log.Debug("progress of an order not delivered", "order", r.URL.Path, "error", err)
+			}
+		}
+		out, err := order(r.Context(), in, func(p P) { write(api.Line[P, R]{Progress: &p}) })
+		if err == nil {
+			write(api.Line[P, R]{Result: &out})
+			return
+		}
+		var known *api.Error
+		if !errors.As(err, &known) {
+			known = &api.Error{Code: api.CodeInternal, Message: err.Error()}
+		}
+		write(api.Line[P, R]{Error: known})
+	}
+}

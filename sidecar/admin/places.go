@@ -1,0 +1,103 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/conditions"
+)
+
+// GPUs implements API.
+func (v view) GPUs(context.Context) ([]api.GPU, error) {
+	return GPUs(v.control.Look()), nil
+}
+
+// Partitions implements API.
+func (v view) Partitions(context.Context) ([]api.Partition, error) {
+	return partitions(v.control.Look()), nil
+}
+
+// Partition implements API.
+func (v view) Partition(_ context.Context, id string) (api.Partition, error) {
+	l := v.control.Look()
+	for _, p := range l.Plan.GetPartitions() {
+		if p.GetId() == id {
+			return partition(l, p), nil
+		}
+	}
+	return api.Partition{}, coded(fmt.Errorf("%w: the serving plan has no partition %q; tritonctl partition ls shows those there are", control.ErrNotFound, id))
+}
+
+// GPUs are the devices as operators see them, with the partitions of the serving plan;
+// the CPUs of a node on which models may run are the last of them, "cpu".
+func GPUs(l control.Look) []api.GPU {
+	all := []api.GPU{}
+	for _, n := range l.Nodes {
+		for _, g := range n.GetGpus() {
+			one := api.GPU{
+				ID: g.GetId(), Node: n.GetName(), Type: g.GetType(), MemoryBytes: g.GetMemoryBytes(),
+				Emulated: g.GetEmulated(), SharesEnforced: g.GetSharesEnforced(), Partitions: []api.Partition{},
+			}
+			if cordon, cordoned := l.Cordons[g.GetId()]; cordoned {
+				one.Cordon = &cordon
+			}
+			for _, p := range l.Plan.GetPartitions() {
+				if p.GPU() == g.GetId() && (p.GetNode() == n.GetName() || p.GetNode() == "") {
+					one.Partitions = append(one.Partitions, partition(l, p))
+				}
+			}
+			all = append(all, one)
+		}
+		if cpu := n.GetCpu(); cpu != nil {
+			one := api.GPU{ID: "cpu", Node: n.GetName(), Type: cpu.GetType(), MemoryBytes: cpu.GetMemoryBytes(), Emulated: cpu.GetEmulated(), Partitions: []api.Partition{}}
+			for _, p := range l.Plan.GetPartitions() {
+				if p.OnCPU() && p.GetNode() == n.GetName() {
+					one.Partitions = append(one.Partitions, partition(l, p))
+				}
+			}
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// partitions are those of the serving plan, by GPU, then the old servers that are to
+// go.
+func partitions(l control.Look) []api.Partition {
+	all := each(l.Plan.GetPartitions(), func(p *policy.Partition) api.Partition { return partition(l, p) })
+	for _, s := range l.Retiring {
+		one := api.Partition{ID: s.ID, Retiring: true, Models: []string{}, Conditions: []api.Condition{}}
+		observed(&one, s)
+		all = append(all, one)
+	}
+	return all
+}
+
+func partition(l control.Look, p *policy.Partition) api.Partition {
+	out := api.Partition{
+		ID: p.GetId(), GPU: p.GPU(), ThreadPercentage: int(p.GetThreadPercentage()), MemoryLimitBytes: p.GetMemoryLimitBytes(),
+		Rank: int(p.GetRank()), Reason: "not started", Serving: []string{},
+		BusyShare: l.BusyShares[p.GetId()], Conditions: []api.Condition{},
+		Models: each(p.GetInstances(), func(i *policy.Instance) string { return i.GetModel() }),
+	}
+	if s, ok := l.Servers[p.GetId()]; ok {
+		observed(&out, s)
+		out.Conditions = l.Conditions.Of(conditions.Partition, p.GetId())
+	}
+	return out
+}
+
+// observed writes down what is known of a partition's server.
+func observed(out *api.Partition, s apply.PartitionState) {
+	out.Up, out.Reason, out.Restarts, out.Started, out.Log = s.Up, s.Reason, s.Restarts, s.Begin, s.Log
+	out.GRPC, out.HTTP, out.Metrics = s.Endpoint.GRPC, s.Endpoint.HTTP, s.Endpoint.Metrics
+	out.SharesEnforced, out.ShareReason = s.SharesEnforced, s.ShareReason
+	out.Serving = append([]string{}, s.Models...)
+}

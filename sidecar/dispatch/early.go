@@ -1,0 +1,73 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Reasons of an Outcome whose request was refused before a model was found for it.
+const (
+	// reasonUnknown: nothing has the name that it asked for, or not in that version.
+	reasonUnknown = "unknown_model"
+	// reasonNoVariant: no variant of the app meets its wish, or none that does runs, and none was started in time.
+	reasonNoVariant = "no_variant"
+	// reasonRefused: it cannot be served as it is written.
+	reasonRefused = "refused"
+	// reasonNotReady: there is no route table yet.
+	reasonNotReady = "not_ready"
+)
+
+// early reports the outcome of a request that came to no model, and returns the error that answers it.
+func (d *Dispatcher) early(ctx context.Context, of *asked, a *answer) error {
+	now := d.clock.Now()
+	arrived := now
+	if !of.came.IsZero() {
+		arrived = of.came
+	}
+	o := Outcome{Name: d.served(of.name), Early: true, Result: a.result, Reason: a.reason, Latency: now.Sub(arrived), Queued: now.Sub(arrived), Loading: now.Sub(arrived)}
+	if a.result == Cancelled {
+		o.Reason = goneReason(ctx, arrived, now)
+	}
+	d.o.Observer.Finished(o)
+	return a.err
+}
+
+// served is a name if the table in force has it besides its models, else empty.
+func (d *Dispatcher) served(name string) string {
+	if t := d.routes.Load(); t != nil && t.names[name] != nil {
+		return name
+	}
+	return ""
+}
+
+// Refused counts a request that its front refused before it could become one of
+// Infer's: for what nobody serves, by a protocol that its model does not have, or
+// because it could not be read. The model is what it asked for, empty where that
+// is not known; the error is its answer.
+func (d *Dispatcher) Refused(model string, cause error) {
+	o := Outcome{Early: true, Result: Rejected, Reason: reasonRefused, Name: d.served(model)}
+	if o.Name == "" {
+		if route, err := d.route(model); err == nil && !route.spec.Internal {
+			o.Model = model
+		}
+	}
+	if o.Name == "" && o.Model == "" && model != "" || status.Code(cause) == codes.NotFound {
+		o.Reason = reasonUnknown
+	}
+	d.o.Observer.Finished(o)
+}
+
+// gone is the answer to a request whose caller has gone before it came to a model.
+func gone(ctx context.Context) answer {
+	return answer{err: status.FromContextError(ctx.Err()).Err(), result: Cancelled}
+}
+
+// refusal is the answer to a request that is refused.
+func refusal(reason string, err error) answer {
+	return answer{err: err, result: Rejected, reason: reason}
+}

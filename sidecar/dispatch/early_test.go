@@ -1,0 +1,167 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/names"
+)
+
+// wish is a parameter of a request for the app.
+func wish(name string, value any) func(*tritonpb.ModelInferRequest) {
+	p := &tritonpb.InferParameter{}
+	switch v := value.(type) {
+	case float64:
+		p.ParameterChoice = &tritonpb.InferParameter_DoubleParam{DoubleParam: v}
+	case int:
+		p.ParameterChoice = &tritonpb.InferParameter_Int64Param{Int64Param: int64(v)}
+	}
+	return func(m *tritonpb.ModelInferRequest) {
+		if m.Parameters == nil {
+			m.Parameters = map[string]*tritonpb.InferParameter{}
+		}
+		m.Parameters[name] = p
+	}
+}
+
+func forName(name string) func(*tritonpb.ModelInferRequest) {
+	return func(m *tritonpb.ModelInferRequest) { m.ModelName = name }
+}
+
+func version(v string) func(*tritonpb.ModelInferRequest) {
+	return func(m *tritonpb.ModelInferRequest) { m.ModelVersion = v }
+}
+
+// early is what is told of a request that came to no model.
+type early struct {
+	Name, Model string
+	Result      dispatch.Result
+	Reason      string
+}
+
+func (r *recorder) early(t *testing.T) (all []early) {
+	t.Helper()
+	require.Eventually(t, func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.outcomes) > 0 }, 30*time.Second, time.Millisecond)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, o := range r.outcomes {
+		if o.Early {
+			all = append(all, early{o.Name, o.Model, o.Result, o.Reason})
+		}
+	}
+	return all
+}
+
+// TestWhatComesToNoModelHasAnOutcome: one, whichever way it came, with the app's name, and never with a name that a client made up.
+func TestWhatComesToNoModelHasAnOutcome(t *testing.T) {
+	rejected := func(name, reason string) early { return early{name, "", dispatch.Rejected, reason} }
+	nobody := func(names.InactiveError) error { return status.Error(codes.Unavailable, "nobody starts it") }
+	for name, c := range map[string]struct {
+		change func(*tritonpb.ModelInferRequest)
+		o      dispatch.Options
+		want   early
+	}{
+		"an unknown model":           {change: forName("made up"), want: rejected("", "unknown_model")},
+		"an unknown version":         {change: both(forName("a"), version("7")), want: rejected("a", "unknown_model")},
+		"a wish that nothing meets":  {change: both(forName("a"), wish("accuracy", .99)), want: rejected("a", "no_variant")},
+		"a wish that is none":        {change: both(forName("a"), wish("accuracy", 7.)), want: rejected("a", "refused")},
+		"a latency that is none":     {change: both(forName("a"), wish("latency", -1)), want: rejected("a", "refused")},
+		"a sequence for an app":      {change: both(forName("a"), wish("sequence_id", 4)), want: rejected("a", "refused")},
+		"a variant that nobody runs": {change: both(forName("a"), wish("accuracy", .8)), o: dispatch.Options{Wanted: nobody}, want: rejected("a", "no_variant")},
+		"a variant that never came":  {change: both(forName("a"), wish("accuracy", .8)), o: dispatch.Options{OutageWait: time.Millisecond}, want: rejected("a", "no_variant")},
+		"a variant that came too late": {
+			change: both(forName("a"), wish("accuracy", .8), wish("timeout", 1000)), o: dispatch.Options{OutageWait: time.Hour},
+			want: early{"a", "", dispatch.Dropped, "load_timeout"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newTriton(t)
+			d, seen := newDispatcher(t, c.o, apps(1, p, "fast"))
+			_, err := d.Infer(t.Context(), request(t, "id", 1, 7, c.change))
+			require.Error(t, err)
+			require.Equal(t, []early{c.want}, seen.early(t))
+
+			_, streamSeen, client := streamed(t, c.o, apps(1, p, "fast"))
+			m := message("id", 1, 7)
+			c.change(m)
+			require.Equal(t, []string{"id||false|" + status.Convert(err).Message()}, lines(t, openStream(t.Context(), t, client, m)))
+			require.Equal(t, []early{c.want}, streamSeen.early(t))
+			for _, r := range []*recorder{seen, streamSeen} {
+				require.Zero(t, r.arrivals())
+			}
+		})
+	}
+}
+
+// TestWhoWaitsForAVariantAndGoesHasAnOutcome, and why it is gone.
+func TestWhoWaitsForAVariantAndGoesHasAnOutcome(t *testing.T) {
+	p := newTriton(t)
+	wanted := make(chan names.InactiveError, 2)
+	o := dispatch.Options{OutageWait: time.Hour, Wanted: func(e names.InactiveError) error { wanted <- e; return nil }}
+	d, seen, client := streamed(t, o, apps(1, p, "fast"))
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() { _, err := ask(ctx, t, d, .8); failed <- err }()
+	<-wanted
+	m := message("id", 1, 7)
+	both(forName("a"), wish("accuracy", .8))(m)
+	s := openStream(ctx, t, client, m)
+	<-wanted
+	cancel()
+	requireCode(t, codes.Canceled, <-failed)
+	_, err := s.Recv()
+	requireCode(t, codes.Canceled, err)
+	require.Eventually(t, func() bool { return len(seen.early(t)) == 2 }, 30*time.Second, time.Millisecond)
+	require.Equal(t, []early{{"a", "", dispatch.Cancelled, "cancel"}, {"a", "", dispatch.Cancelled, "cancel"}}, seen.early(t))
+	require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 30*time.Second, time.Millisecond)
+}
+
+// TestWhatFrontsRefuseHasAnOutcome: they answer before the request is one.
+func TestWhatFrontsRefuseHasAnOutcome(t *testing.T) {
+	p := newTriton(t)
+	routes := apps(1, p, "fast")
+	routes.Names["a"].Config, routes.Names["a"].Versions = modelConfig("a"), []string{"1"}
+	d, seen := newDispatcher(t, dispatch.Options{}, routes)
+	grpcAddress, httpAddress := fronts(t, d, routes)
+	post := func(path, body string) int {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+httpAddress+path, strings.NewReader(body))
+		require.NoError(t, err)
+		resp, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		_, _ = io.Copy(io.Discard, resp.Body)
+		require.NoError(t, resp.Body.Close())
+		return resp.StatusCode
+	}
+	const one = `"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}`
+	require.Equal(t, 200, post("/v2/models/a/infer", "{"+one))
+	require.Equal(t, 404, post("/v2/models/made%20up/infer", "{"+one))
+	require.Equal(t, 500, post("/v2/models/fast/infer", "{"))
+	require.Equal(t, 500, post("/v2/models/a/infer", "{"))
+	require.Equal(t, 400, post("/v2/models/a/infer", `{"parameters": {"accuracy": 0.99}, `+one))
+	require.Equal(t, 400, post("/v2/models/a/infer", strings.Repeat(" ", 65<<20)), "it is too large")
+	frame := batch.Frame{Data: mem.BufferSlice{mem.SliceBuffer{0xff}}}
+	err := dialTo(t, grpcAddress).Invoke(t.Context(), tritonpb.GRPCInferenceService_ModelInfer_FullMethodName, &frame, &batch.Frame{}, grpc.ForceCodecV2(batch.Codec{}))
+	requireCode(t, codes.Internal, err)
+	rejected := func(name, model, reason string) early { return early{name, model, dispatch.Rejected, reason} }
+	require.Equal(t, []early{
+		rejected("", "", "unknown_model"), rejected("", "fast", "refused"), rejected("a", "", "refused"), rejected("a", "", "no_variant"), rejected("a", "", "refused"),
+		rejected("", "", "refused"),
+	}, seen.early(t))
+	require.Equal(t, 1, seen.arrivals())
+}

@@ -1,0 +1,84 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package http
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	nethttp "net/http"
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/spans"
+)
+
+// exchange is a request that passes through untouched: to which server, what became of it, and its spans if it is
+// traced.
+type exchange struct {
+	server Server
+	model  string
+	// status of the server's answer; err is why there is none.
+	status int
+	err    error
+	// whole: the answer reached its end.
+	whole bool
+
+	request   *spans.Request
+	execution *spans.Execution
+}
+
+type exchangeKey struct{}
+
+func exchangeOf(r *nethttp.Request) *exchange {
+	x, ok := r.Context().Value(exchangeKey{}).(*exchange)
+	if !ok {
+		return &exchange{} // no server has its endpoint
+	}
+	return x
+}
+
+// exchange begins one, as its body was read. End it.
+func (h *Handler) exchange(r *nethttp.Request, rt route) *exchange {
+	x := &exchange{model: rt.model}
+	if h.o.Spans != nil {
+		x.request = h.o.Spans.Request(spans.FromHTTP(r.Context(), r.Header), rt.model, rt.version, "", 0, time.Now())
+		x.request.Proxied(requestPath(r))
+	}
+	return x
+}
+
+// begin says to which server the request goes now.
+func (x *exchange) begin(server Server) {
+	x.server = server
+	if x.request != nil {
+		x.execution = spans.Execute([]*spans.Request{x.request}, x.model, server.Partition, 0, 1, time.Now())
+	}
+}
+
+var errBrokeOff = errors.New("the answer broke off")
+
+// end says what became of it. The context is the caller's.
+func (x *exchange) end(caller context.Context) {
+	if x.request == nil {
+		return
+	}
+	now, result, err := time.Now(), "failed", x.err
+	switch {
+	case err != nil:
+	case x.status >= nethttp.StatusBadRequest:
+		err = fmt.Errorf("HTTP status %d", x.status)
+	case !x.whole:
+		err = errBrokeOff
+	default:
+		result = "ok"
+	}
+	if err != nil && caller.Err() != nil {
+		result = "cancelled"
+	}
+	if x.status != 0 {
+		x.request.Answered(x.status)
+	}
+	x.execution.End(now, err)
+	x.request.End(now, result, "", true, false, err)
+}

@@ -1,0 +1,466 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch_test
+
+import (
+	"context"
+	"encoding/binary"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+// broken answers requests for the merge group with an error of the backend, and those for its members.
+func broken(r *tritonpb.ModelInferRequest) error {
+	if r.ModelName == "g" {
+		return status.Error(codes.Internal, "Failed to process the request(s) for model instance 'g_0', message: RuntimeError")
+	}
+	return nil
+}
+
+// outside keeps a request out of batches: Triton does not know the parameter.
+func outside(r *tritonpb.ModelInferRequest) {
+	r.Parameters = map[string]*tritonpb.InferParameter{"sequence_id": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 0}}}
+}
+
+// A group whose executions fail is reported, and whoever's requests failed in it gets the answer of his model, unmerged or where the group
+// works.
+func TestRequestsOfAGroupThatFailsRunElsewhere(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*tritonpb.ModelInferRequest)
+		next   func(p, q *triton) *router.Table
+	}{
+		"queued, unmerged":             {func(*tritonpb.ModelInferRequest) {}, func(p, q *triton) *router.Table { return apart(2, p, q) }},
+		"queued, on another partition": {func(*tritonpb.ModelInferRequest) {}, func(_, q *triton) *router.Table { return merged(2, q) }},
+		"passed through, unmerged":     {outside, func(p, q *triton) *router.Table { return apart(2, p, q) }},
+		"passed through, elsewhere":    {outside, func(_, q *triton) *router.Table { return merged(2, q) }},
+		"queued, with members to come": {func(*tritonpb.ModelInferRequest) {}, func(p, q *triton) *router.Table { return apart(2, p) }},
+		"requests for one output, apart": {func(r *tritonpb.ModelInferRequest) {
+			r.Outputs = []*tritonpb.ModelInferRequest_InferRequestedOutputTensor{{Name: "OUT"}}
+		}, func(p, q *triton) *router.Table { return apart(2, q) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, q := newTriton(t), newTriton(t)
+			p.refuse = broken
+			var once sync.Once
+			told := make(chan [2]string, 100)
+			swapped := make(chan error, 1)
+			var d *dispatch.Dispatcher
+			var seen *recorder
+			o := dispatch.Options{GroupFaulted: func(partition, group string, cause error) {
+				told <- [2]string{partition, group}
+				once.Do(func() {
+					go func() {
+						assert.Eventually(t, func() bool { return seen.arrivals() == 12 }, 30*time.Second, time.Millisecond, "others have come meanwhile")
+						swapped <- d.Swap(t.Context(), c.next(p, q))
+					}()
+				})
+			}}
+			d, seen = newDispatcher(t, o, merged(1, p))
+			for i, err := range atOnce(12, func(i int) error { return infer(t.Context(), t, d, uint32(i), 1+i%2, both(of(i%2), c.change)) }) { //nolint:gosec // small
+				require.NoError(t, err, "request %d", i)
+			}
+			require.NoError(t, <-swapped)
+			require.Equal(t, [2]string{"p" + p.address, "g"}, <-told)
+			require.NoError(t, d.Close())
+			require.Equal(t, map[dispatch.Result]int{dispatch.OK: 12}, resultsInTime(seen.count(t)))
+		})
+	}
+}
+
+func both(all ...func(*tritonpb.ModelInferRequest)) func(*tritonpb.ModelInferRequest) {
+	return func(r *tritonpb.ModelInferRequest) {
+		for _, change := range all {
+			change(r)
+		}
+	}
+}
+
+// A request that fails while others succeed is at fault itself, and its caller hears what the server says.
+func TestARequestThatFailsWhileOthersSucceedIsAnswered(t *testing.T) {
+	for name, change := range map[string]func(*tritonpb.ModelInferRequest){"queued": func(*tritonpb.ModelInferRequest) {}, "passed through": outside} {
+		t.Run(name, func(t *testing.T) {
+			p := newTriton(t)
+			var d *dispatch.Dispatcher
+			var tries atomic.Int32
+			p.refuse = func(r *tritonpb.ModelInferRequest) error {
+				if binary.LittleEndian.Uint32(r.RawInputContents[0]) != 666 {
+					return nil
+				}
+				tries.Add(1)
+				if err := infer(t.Context(), t, d, 1, 1, both(of(0), outside)); err != nil {
+					return err
+				}
+				return broken(r)
+			}
+			d, _ = newDispatcher(t, dispatch.Options{GroupFaulted: func(string, string, error) { t.Error("the group works") }}, merged(1, p))
+			err := infer(t.Context(), t, d, 666, 1, both(of(1), change))
+			requireCode(t, codes.Internal, err)
+			require.NotContains(t, status.Convert(err).Message(), "'g", "it is the member's error")
+			require.EqualValues(t, 3, tries.Load())
+		})
+	}
+}
+
+// What is refused, or cannot be anybody's fault but the caller's, says nothing of the group.
+func TestRefusalsSayNothingOfAGroup(t *testing.T) {
+	for _, refusal := range []error{
+		status.Error(codes.InvalidArgument, "unexpected shape for input 'IN' for model 'g'. Expected [-1,4], got [1,5]"),
+		status.Error(codes.InvalidArgument, "the model says no"),
+		status.Error(codes.OutOfRange, "no such token"),
+	} {
+		p := newTriton(t)
+		var tries atomic.Int32
+		p.refuse = func(*tritonpb.ModelInferRequest) error { tries.Add(1); return refusal }
+		d, _ := newDispatcher(t, dispatch.Options{GroupFaulted: func(string, string, error) { t.Error("the group works") }}, merged(1, p))
+		for range 5 {
+			requireCode(t, status.Code(refusal), infer(t.Context(), t, d, 1, 1, of(1)))
+		}
+		require.EqualValues(t, 5, tries.Load())
+	}
+}
+
+// Where nobody takes the group out of the table, its error is the answer in the end; without somebody to tell, at once.
+func TestAGroupThatStaysAnswersItsError(t *testing.T) {
+	for _, patience := range []time.Duration{0, 20 * time.Millisecond} {
+		p := newTriton(t)
+		p.refuse = broken
+		o := dispatch.Options{OutageWait: patience}
+		if patience > 0 {
+			o.GroupFaulted = func(string, string, error) {}
+		}
+		d, _ := newDispatcher(t, o, merged(1, p))
+		requireCode(t, codes.Internal, infer(t.Context(), t, d, 1, 1, of(1)))
+		requireCode(t, codes.Internal, infer(t.Context(), t, d, 1, 1, both(of(1), outside)))
+	}
+}
+
+// Members that fail as well say so themselves.
+func TestAMembersOwnFailureIsItsAnswer(t *testing.T) {
+	p := newTriton(t)
+	var mu sync.Mutex
+	var ran []string
+	p.refuse = func(r *tritonpb.ModelInferRequest) error {
+		mu.Lock()
+		defer mu.Unlock()
+		ran = append(ran, r.ModelName)
+		return status.Error(codes.Internal, "no such token")
+	}
+	var d *dispatch.Dispatcher
+	var once sync.Once
+	var swaps sync.WaitGroup
+	o := dispatch.Options{GroupFaulted: func(string, string, error) {
+		once.Do(func() { swaps.Go(func() { _ = d.Swap(t.Context(), apart(2, p)) }) })
+	}}
+	d, _ = newDispatcher(t, o, merged(1, p))
+	requireCode(t, codes.Internal, infer(t.Context(), t, d, 1, 1, of(1)))
+	swaps.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, []string{"g", "g", "g", "n"}, slices.Clone(ran))
+}
+
+// A group that its server does not have for a while is waited for, and its name is nobody's business.
+func TestAGroupThatWasUnloadedIsWaitedFor(t *testing.T) {
+	for name, change := range map[string]func(*tritonpb.ModelInferRequest){"queued": func(*tritonpb.ModelInferRequest) {}, "passed through": outside} {
+		t.Run(name, func(t *testing.T) {
+			p := newTriton(t)
+			var asked atomic.Int32
+			p.refuse = func(*tritonpb.ModelInferRequest) error {
+				if asked.Add(1) <= 12 {
+					return status.Error(codes.NotFound, "Request for unknown model: 'g' has no available versions")
+				}
+				return nil
+			}
+			d, _ := newDispatcher(t, dispatch.Options{GroupFaulted: func(string, string, error) { t.Error("nothing is wrong with it") }}, merged(1, p))
+			for i, err := range atOnce(4, func(i int) error { return infer(t.Context(), t, d, uint32(i), 1, both(of(i%2), change)) }) { //nolint:gosec // small
+				require.NoError(t, err, "request %d", i)
+			}
+		})
+	}
+}
+
+// That a request has waited for its group says nothing of why it fails then.
+func TestARequestThatWaitedForItsGroupMayFailThere(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*tritonpb.ModelInferRequest){"queued": func(*tritonpb.ModelInferRequest) {}, "passed through": outside} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newTriton(t)
+			var asked atomic.Int32
+			p.refuse = func(r *tritonpb.ModelInferRequest) error {
+				switch n := asked.Add(1); {
+				case n <= 3:
+					return status.Error(codes.NotFound, "Request for unknown model: 'g' has no available versions")
+				case n == 4:
+					return broken(r)
+				}
+				return nil
+			}
+			d, _ := newDispatcher(t, dispatch.Options{GroupFaulted: func(string, string, error) { t.Error("it failed once") }}, merged(1, p))
+			require.NoError(t, infer(t.Context(), t, d, 1, 1, both(of(1), change)))
+			require.EqualValues(t, 5, asked.Load())
+		})
+	}
+}
+
+// What fails on a server that another one has taken the place of, under the partition's name, is not that one's fault.
+func TestAFaultOfTheServerBeforeIsNotHeldAgainstTheNext(t *testing.T) {
+	type maker func(revision uint64, parts ...*triton) *router.Table
+	for name, c := range map[string]struct {
+		change func(*tritonpb.ModelInferRequest)
+		next   maker
+	}{
+		"queued":                   {func(*tritonpb.ModelInferRequest) {}, merged},
+		"queued, unmerged":         {func(*tritonpb.ModelInferRequest) {}, apart},
+		"passed through":           {outside, merged},
+		"passed through, unmerged": {outside, apart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, next := newTriton(t), newTriton(t)
+			served := func(revision uint64, made maker, by *triton) *router.Table {
+				table := made(revision, by)
+				table.Partitions[0].ID = "p"
+				for _, m := range table.Models {
+					m.Places = []router.Place{m.Places[0]}
+					m.Places[0].Partition = "p"
+				}
+				return table
+			}
+			var d *dispatch.Dispatcher
+			var tries atomic.Int32
+			before.refuse = func(r *tritonpb.ModelInferRequest) error {
+				if tries.Add(1) == 3 {
+					assert.NoError(t, d.Swap(t.Context(), served(2, c.next, next)))
+				}
+				return broken(r)
+			}
+			o := dispatch.Options{OutageWait: 50 * time.Millisecond, GroupFaulted: func(string, string, error) { t.Error("the next one works") }}
+			d, _ = newDispatcher(t, o, served(1, merged, before))
+			require.NoError(t, infer(t.Context(), t, d, 1, 1, both(of(1), c.change)))
+		})
+	}
+}
+
+// canceledOf is how many requests to a member, whose callers left while they ran, are in its statistics.
+func canceledOf(d *dispatch.Dispatcher, member string) (n uint64) {
+	for _, s := range d.Series() {
+		if s.Model == member {
+			n += s.Failed["CANCELED"]
+		}
+	}
+	return n
+}
+
+// Whoever leaves while his request runs is in the statistics once, however the execution ends that he had a part in.
+func TestWhoLeavesAFailedExecutionIsCounted(t *testing.T) {
+	for name, c := range map[string]struct {
+		// refuse is how p answers once it is not held any more, kill whether it dies instead.
+		refuse func(*tritonpb.ModelInferRequest) error
+		kill   bool
+		o      dispatch.Options
+		table  func(uint64, ...*triton) *router.Table
+	}{
+		"a merged batch, run again one by one": {refuse: brokenTogether, o: dispatch.Options{GroupFaulted: func(string, string, error) {}}, table: merged},
+		"a batch, run again one by one":        {refuse: brokenTogether, table: apart},
+		"a merged batch whose server is lost":  {kill: true, table: merged},
+		"a batch whose server is lost":         {kill: true, table: apart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, q := newTriton(t), newTriton(t)
+			p.hold, p.started = make(chan struct{}), make(chan string, 10)
+			d, seen := newDispatcher(t, c.o, c.table(1, p))
+			results := make(chan error, 3)
+			send := func(seed uint32, member int) {
+				go func() { results <- infer(t.Context(), t, d, seed, 1, of(member)) }()
+			}
+			send(1, 1)
+			<-p.started
+			waits := func(n int) {
+				require.Eventually(t, func() bool { c, _ := d.Counts("n"); return c.Waiting == n }, 30*time.Second, time.Millisecond)
+			}
+			send(2, 1)
+			waits(1)
+			ctx, leave := context.WithCancel(t.Context())
+			left := make(chan error, 1)
+			go func() { left <- infer(ctx, t, d, 3, 1, of(1)) }()
+			waits(2)
+			hold := p.hold
+			p.set(func() { p.hold, p.refuse = make(chan struct{}), c.refuse })
+			close(hold)
+			require.NoError(t, <-results)
+			<-p.started // both, together
+			leave()
+			requireCode(t, codes.Canceled, <-left)
+			if c.kill {
+				require.NoError(t, d.Swap(t.Context(), c.table(2, p, q)))
+				p.kill()
+			} else {
+				p.set(func() { hold = p.hold; p.hold = nil })
+				close(hold)
+			}
+			require.NoError(t, <-results)
+			require.NoError(t, d.Close())
+			require.Equal(t, map[dispatch.Result]int{dispatch.OK: 2, dispatch.Cancelled: 1}, resultsInTime(seen.count(t)))
+			require.EqualValues(t, 1, canceledOf(d, "n"))
+		})
+	}
+}
+
+// brokenTogether fails what is more than one row.
+func brokenTogether(r *tritonpb.ModelInferRequest) error {
+	if r.Inputs[0].Shape[0] > 1 {
+		return status.Error(codes.Internal, "Failed to process the request(s) for model instance 'g_0', message: RuntimeError")
+	}
+	return nil
+}
+
+// Whoever leaves after his request has failed alone, before it runs again, is in the statistics too.
+func TestWhoLeavesBeforeTheGroupRunsHisRequestAgainIsCounted(t *testing.T) {
+	p := newTriton(t)
+	p.hold, p.started = make(chan struct{}), make(chan string, 10)
+	d, seen := newDispatcher(t, dispatch.Options{GroupFaulted: func(string, string, error) {}}, merged(1, p))
+	results := make(chan error, 2)
+	go func() { results <- infer(t.Context(), t, d, 1, 1, of(0)) }()
+	<-p.started
+	waits := func(n int) {
+		require.Eventually(t, func() bool { c, _ := d.Counts("n"); return c.Waiting == n }, 30*time.Second, time.Millisecond)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() { left <- infer(ctx, t, d, 2, 1, of(1)) }()
+	waits(1)
+	go func() { results <- infer(t.Context(), t, d, 3, 1, of(1)) }()
+	waits(2)
+	var once sync.Once
+	p.set(func() {
+		p.refuse = func(r *tritonpb.ModelInferRequest) error {
+			switch seed := binary.LittleEndian.Uint32(r.RawInputContents[0]); {
+			case r.Inputs[0].Shape[0] > 1, seed == 2:
+				return broken(r)
+			case seed == 3: // runs after the one that failed alone
+				once.Do(func() { leave(); requireCode(t, codes.Canceled, <-left) })
+			}
+			return nil
+		}
+	})
+	close(p.hold)
+	require.NoError(t, <-results)
+	require.NoError(t, <-results)
+	require.NoError(t, d.Close())
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 2, dispatch.Cancelled: 1}, resultsInTime(seen.count(t)))
+	require.EqualValues(t, 1, canceledOf(d, "n"))
+}
+
+// A request that fails on its member as well is at fault itself: the group is cleared, and a client who sends nothing else cannot take it
+// out again. Failures of another kind, or of another member's requests, still can.
+func TestARequestThatFailsOnItsMemberIsNotHeldAgainstTheGroup(t *testing.T) {
+	for name, change := range map[string]func(*tritonpb.ModelInferRequest){"queued": func(*tritonpb.ModelInferRequest) {}, "passed through": outside} {
+		t.Run(name, func(t *testing.T) {
+			p := newTriton(t)
+			p.refuse = func(r *tritonpb.ModelInferRequest) error {
+				switch binary.LittleEndian.Uint32(r.RawInputContents[0]) {
+				case 666:
+					return status.Errorf(codes.Internal, "Failed to process the request(s) for model instance '%s_0', message: no such token", r.ModelName)
+				case 777:
+					return broken(r)
+				}
+				return nil
+			}
+			now := newMovableClock()
+			var d *dispatch.Dispatcher
+			revision := uint64(1)
+			told, cleared, swapped := make(chan [2]string, 10), make(chan [2]string, 10), make(chan error, 10)
+			o := dispatch.Options{
+				Clock: now,
+				GroupFaulted: func(partition, group string, _ error) {
+					told <- [2]string{partition, group}
+					revision++
+					next := apart(revision, p)
+					go func() { swapped <- d.Swap(t.Context(), next) }()
+				},
+				GroupCleared: func(partition, group string) { cleared <- [2]string{partition, group} },
+			}
+			d, _ = newDispatcher(t, o, merged(1, p))
+			again := func() {
+				revision++
+				require.NoError(t, d.Swap(t.Context(), merged(revision, p)))
+			}
+			bad := func(seed uint32, member int) error {
+				return infer(t.Context(), t, d, seed, 1, both(of(member), change))
+			}
+			group := [2]string{"p" + p.address, "g"}
+
+			err := bad(666, 1)
+			requireCode(t, codes.Internal, err)
+			require.Contains(t, err.Error(), "no such token")
+			require.Equal(t, group, <-told, "at first nobody knows whose fault it is")
+			require.NoError(t, <-swapped)
+			require.Equal(t, group, <-cleared)
+
+			again()
+			for range 5 {
+				require.Contains(t, bad(666, 1).Error(), "no such token")
+				now.move(time.Minute)
+			}
+			require.Empty(t, told, "it is known by now")
+
+			require.NoError(t, bad(777, 1), "which another failure does not make the request's")
+			require.Equal(t, group, <-told)
+			require.NoError(t, <-swapped)
+			require.Empty(t, cleared)
+
+			again()
+			require.Error(t, bad(666, 0))
+			require.Equal(t, group, <-told, "of another member")
+			require.NoError(t, <-swapped)
+			require.Equal(t, group, <-cleared)
+
+			again()
+			now.move(20 * time.Minute)
+			require.Error(t, bad(666, 1))
+			require.Equal(t, group, <-told, "after a while it is asked anew")
+			require.NoError(t, <-swapped)
+		})
+	}
+}
+
+// A group that comes to fail as a request once failed by its own fault is not excused for ever.
+func TestAGroupIsNotExcusedForEver(t *testing.T) {
+	p := newTriton(t)
+	p.refuse = func(r *tritonpb.ModelInferRequest) error {
+		if r.ModelName == "g" || binary.LittleEndian.Uint32(r.RawInputContents[0]) == 666 {
+			return status.Error(codes.Internal, "Failed to process the request(s), message: RuntimeError")
+		}
+		return nil
+	}
+	now := newMovableClock()
+	var d *dispatch.Dispatcher
+	swapped := make(chan error, 10)
+	o := dispatch.Options{Clock: now, GroupFaulted: func(string, string, error) {
+		next := apart(d.Routes().Revision+1, p)
+		go func() { swapped <- d.Swap(t.Context(), next) }()
+	}}
+	d, _ = newDispatcher(t, o, merged(1, p))
+	require.Error(t, infer(t.Context(), t, d, 666, 1, of(1)))
+	require.NoError(t, <-swapped)
+	require.NoError(t, d.Swap(t.Context(), merged(3, p)))
+	for range 2 {
+		require.Error(t, infer(t.Context(), t, d, 1, 1, of(1)))
+		now.move(6 * time.Minute)
+	}
+	require.NoError(t, infer(t.Context(), t, d, 1, 1, of(1)), "its member serves it")
+	require.NoError(t, <-swapped)
+}

@@ -1,0 +1,124 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+)
+
+// unwanted counts what came of a call whose caller left while it ran.
+func (d *Dispatcher) unwanted(c *call, a answer) {
+	o, now := d.outcome(c, &a)
+	d.overdue(c, &a, now)
+	if o.Result == Cancelled && a.result == OK {
+		o.Result = Failed
+	}
+	c.model.count(c.tally, a.place, &o, judge(&o, a.err, c.model.backend(), a.rows > 0))
+	if a.resp != nil {
+		a.resp.Free()
+	}
+}
+
+// left counts a call whose caller left before it ran.
+func (d *Dispatcher) left(c *call) {
+	d.unwanted(c, answer{err: status.FromContextError(c.ctx.Err()).Err(), result: Cancelled})
+}
+
+// finish reports the outcome and turns it into what Infer returns.
+func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
+	a.expire(c.ctx, d.clock.Now())
+	o, now := d.outcome(c, &a)
+	d.overdue(c, &a, now)
+	c.model.counts.end()
+	c.model.counts.add(&o, now)
+	if !c.left { // else it is counted when it ends
+		c.model.count(c.tally, a.place, &o, judge(&o, a.err, c.model.backend(), a.rows > 0))
+	}
+	d.o.Observer.Finished(o)
+	if o.Result == Failed && c.blames != nil { // of a caller who left an execution may still write it
+		d.clear(c, &a)
+	}
+	if a.resp != nil && c.asked.target.Answer != nil {
+		c.asked.target.Answer(a.resp)
+	}
+	c.endSpan(&a, &o, now)
+	return a.resp, a.err
+}
+
+// endSpan ends the span of a call, if it has one.
+func (c *call) endSpan(a *answer, o *Outcome, now time.Time) {
+	if c.span == nil {
+		return
+	}
+	if !a.passed && o.Result != Rejected {
+		c.span.Queued(c.arrived, c.arrived.Add(o.Queued))
+	}
+	c.span.End(now, o.Result.String(), o.Reason, o.PassedThrough, o.Retried, a.err)
+}
+
+// expire makes an answer DEADLINE_EXCEEDED once the caller's deadline has come: a
+// timer may not have rung yet.
+func (a *answer) expire(ctx context.Context, now time.Time) {
+	if a.result != OK || !expired(ctx, now) {
+		return
+	}
+	if a.resp != nil {
+		a.resp.Free()
+		a.resp = nil
+	}
+	a.err, a.result = status.FromContextError(context.DeadlineExceeded).Err(), Cancelled
+}
+
+// outcome is what became of a call that has its answer.
+func (d *Dispatcher) outcome(c *call, a *answer) (o Outcome, now time.Time) {
+	now = d.clock.Now()
+	o = Outcome{
+		Model: c.req.Model, Name: c.asked.name, Result: a.result, Latency: now.Sub(c.arrived), Rows: c.rows, Batch: a.rows,
+		PassedThrough: a.passed, Retried: a.retried, Reason: a.reason, Loading: c.begins.Sub(c.arrived),
+	}
+	if a.started.IsZero() {
+		o.Queued = o.Latency
+	} else {
+		o.Queued = a.started.Sub(c.arrived)
+	}
+	if o.Result == OK {
+		switch {
+		case a.err != nil && c.ctx.Err() != nil:
+			o.Result = Cancelled
+		case a.err != nil:
+			o.Result = Failed
+		case c.loaded:
+			o.Result = Cold
+		case after(now, c.due):
+			o.Result = Late
+		}
+	}
+	if o.Result == Cancelled {
+		o.Reason = goneReason(c.ctx, c.arrived, now)
+	}
+	return o, now
+}
+
+// expired reports whether a caller's deadline has come.
+func expired(ctx context.Context, now time.Time) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && !now.Before(deadline)
+}
+
+// after reports whether an answer comes after it was due, if it was due at all.
+func after(now, due time.Time) bool { return !due.IsZero() && now.After(due) }
+
+// overdue counts how much later than predicted the last answer of a batch is
+// given.
+func (d *Dispatcher) overdue(c *call, a *answer, now time.Time) {
+	if a.promised > 0 {
+		at := d.queues.time(now)
+		c.lane.margin.Add((at-a.promised).Duration()-d.o.ResponseBudget, at)
+	}
+}

@@ -1,0 +1,174 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"math"
+)
+
+// settle does what depends on a whole pool, after every event: first the
+// candidates that may start before their exec, the most urgent first, then, on
+// partitions that nobody waits for, requests that were given up.
+func (s *Scheduler) settle(pl *pool, now Time) {
+	if pl == nil {
+		return
+	}
+	if pl.preempt {
+		s.preempt(pl, now)
+	}
+	s.unblock(pl, now)
+	next := Never
+	for pl.Free > 0 && pl.waiting > 0 {
+		urgent := pl.mostUrgent()
+		if urgent == nil {
+			break
+		}
+		c, p, at, blocked := hurried(urgent.lane, now)
+		if blocked {
+			s.park(urgent.lane, now) // out of the way of less urgent ones
+			continue
+		}
+		if p == nil {
+			next = at
+			break
+		}
+		s.grant(c, p, now, true)
+		s.place(c.lane, now)
+	}
+	if next == Never {
+		s.timers.remove(&pl.timer)
+	} else {
+		s.timers.set(&pl.timer, next)
+	}
+	for pl.late.n > 0 && (pl.Free > pl.waiting || pl.Free > 0 && pl.serving < pl.leftOver()) {
+		if !s.serveLate(pl, now, false) {
+			break
+		}
+	}
+	if pl.Free > 0 && pl.mayForce(now) {
+		s.serveLate(pl, now, true)
+	}
+}
+
+// unblock lets candidates go that were held back, the most urgent first, as far as
+// what runs allows it now.
+func (s *Scheduler) unblock(pl *pool, now Time) {
+	for _, g := range pl.groups {
+		for g.nfree > 0 && len(g.blocked) > 0 {
+			c := g.blocked[0].s.cand
+			if c.blocked(now) {
+				break
+			}
+			s.place(c.lane, now)
+		}
+	}
+}
+
+// leftOver is how many partitions those who were given up may have even while
+// others wait: half of what the load leaves over. Lanes may wait on purpose, and
+// where they do not, their small batches fill all partitions; either way there is
+// nearly always one that waits, and whoever is late would never be served.
+func (pl *pool) leftOver() int {
+	if pl.Need == 0 {
+		return 0
+	}
+	return (pl.Usable - int(math.Ceil(pl.Need))) / 2
+}
+
+// hurried finds what choose does, among the candidates of a lane that may start
+// before their exec; nil and the moment from which one may if none may now. A
+// lane is urgent by its slowest profile class, which has to start first; that is
+// no reason to take a slow partition while a free one of a smaller rank does.
+//
+// It reports besides whether none may because one is blocked that could have started.
+func hurried(l *lane, now Time) (best *candidate, on *partition, at Time, blocked bool) {
+	at = Never
+	for i := range l.cands {
+		c := &l.cands[i]
+		if c.in != &c.svc.group.pending {
+			continue
+		}
+		p := freeFor(l, c.svc)
+		if p == nil || on != nil && !c.prefers(p, best, on) {
+			continue
+		}
+		if from := hurryOf(c, now); from > now {
+			at = min(at, from)
+			continue
+		}
+		if c.blocked(now) {
+			blocked = true
+			continue
+		}
+		best, on = c, p
+	}
+	return best, on, at, blocked && on == nil
+}
+
+// mostUrgent returns the candidate of the nearest latest, among those whose
+// exec has not come, that a free partition could take.
+func (pl *pool) mostUrgent() *candidate {
+	var best *candidate
+	key := Never
+	for _, g := range pl.groups {
+		if g.nfree > 0 && len(g.pending) > 0 && (best == nil || g.pending[0].key < key) {
+			best, key = g.pending[0].s.cand, g.pending[0].key
+		}
+	}
+	return best
+}
+
+// serveLate dispatches one batch of requests that were given up, lane by lane.
+// How large a batch may be says lateLimit. If forced, others wait for the
+// partition, and only a model that is owed a trial is served.
+func (s *Scheduler) serveLate(pl *pool, now Time, forced bool) bool {
+	for l := pl.late.head; l != nil; l = l.next {
+		if forced && !l.m.trial.owed {
+			continue
+		}
+		var svc *service
+		var on *partition
+		for _, o := range l.m.services {
+			if p := freeFor(l, o); p != nil && int(l.late.head.Rows) <= o.MaxBatch && (on == nil || before(p, on) < 0) {
+				svc, on = o, p
+			}
+		}
+		if on == nil || !forced && svc.lateBlocked(now, l) {
+			continue
+		}
+		first := l.late.head
+		last, rows, n := first, int(first.Rows), 1
+		for r := first.next; r != nil && rows+int(r.Rows) <= svc.late; r = r.next {
+			last, rows, n = r, rows+int(r.Rows), n+1
+		}
+		if l.m.trial.owed {
+			l.m.settled()
+			on.experiment = experimentTrial
+			if forced {
+				pl.force(now, svc.Table.At(rows))
+			}
+		}
+		l.late.cut(first, last)
+		s.countLate(l, -n, -rows)
+		if l.nlate > 0 { // the other lanes' turn
+			l.leave()
+			pl.late.push(l)
+		}
+		s.dispatch(on, l, svc, first, now, true, false)
+		return true
+	}
+	return false
+}
+
+// lateBlocked is blocked for requests that were given up.
+func (svc *service) lateBlocked(now Time, l *lane) bool {
+	b := l.m.blocker
+	if b == nil || svc.Table == nil {
+		return false
+	}
+	svc.load.Rows = min(svc.late, l.m.lateRows)
+	at := svc.unblocked(now, &svc.load, b)
+	svc.load.Rows = 0
+	return at > now
+}

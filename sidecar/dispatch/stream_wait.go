@@ -1,0 +1,147 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"sync"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+)
+
+// This file has the requests of a stream that cannot be begun when they are read, because what is to serve them does not run. They wait
+// beside the stream; those after them are read and begun. Answers keep their order all the same, as far as Triton's have one.
+
+// lineKey is the order in which requests for a model are handed on that had to wait: a server is to see those of a sequence in their order.
+type lineKey struct{ model string }
+
+// inLine reports whether a request for a model waits.
+func (s *inferStream) inLine(model string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.steps[lineKey{model}] != nil
+}
+
+// awaitVariant takes a request for an app whose wish no variant that runs meets: it is answered once one does.
+func (s *inferStream) awaitVariant(r *batch.Request, of asked, f found) error {
+	d := s.d
+	size, reason, err := d.admission.admit(r, 2)
+	if err != nil {
+		a := refusal(reason, err)
+		return s.refuse(r, false, d.early(s.ctx, &of, &a))
+	}
+	before, over := s.place(lineKey{f.inactive.Model})
+	t := s.begin(size) // whether its answers have an order is not known yet
+	s.waiting.Add(1)
+	r.Ref()
+	wait := func() {
+		defer r.Free()
+		handedOn := sync.OnceFunc(func() { over(); s.waiting.Done() })
+		defer handedOn()
+		leave := sync.OnceFunc(func() { d.admission.leave(size) }) // unless another does
+		defer func() { leave() }()
+		route, of, a, ok := d.awaitFound(s.ctx, r, 0, of, f)
+		if !ok {
+			err := d.early(s.ctx, &of, &a)
+			leave()
+			s.deliver(t, refused(r, err), true)
+			before()
+			return
+		}
+		c, queueable := d.arrive(s.ctx, r, route, of)
+		if err := d.refuse(r, route.rules); err != nil {
+			_, err = d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
+			leave()
+			s.deliver(t, refused(r, err), true)
+			before()
+			return
+		}
+		at, then := before, func() {}
+		if route.name != f.inactive.Model { // those before it wait for something else
+			at, then = then, before
+		}
+		if route.decoupled() {
+			leave = func() {}
+			s.owe(size)
+			s.deliver(t, nil, true)
+			s.handOn(c, size, route.spec.Cold, at)
+			then()
+			return
+		}
+		at()
+		await := s.way(c, route, queueable)()
+		leave = func() {}
+		if route.name == f.inactive.Model {
+			handedOn()
+		}
+		s.conclude(c, size, t, await)
+		then()
+	}
+	if s.task(wait) {
+		return nil
+	}
+	a := gone(s.ctx)
+	err = d.early(s.ctx, &of, &a)
+	d.admission.leave(size)
+	s.waiting.Done()
+	over()
+	r.Free()
+	return err
+}
+
+// forwardLater forwards a request of a decoupled model once that is loaded, and those before it have been forwarded.
+func (s *inferStream) forwardLater(c *call, size int64, cold bool) error {
+	before, over := s.place(lineKey{c.model.name})
+	s.owe(size)
+	s.waiting.Add(1)
+	c.req.Ref()
+	wait := func() {
+		defer c.req.Free()
+		defer s.waiting.Done()
+		defer over()
+		s.handOn(c, size, cold, before)
+	}
+	if s.task(wait) {
+		return nil
+	}
+	_, err := s.d.finish(c, gone(s.ctx))
+	s.d.admission.leave(size)
+	s.waiting.Done()
+	over()
+	c.req.Free()
+	return err
+}
+
+// handOn forwards a request of a decoupled model, which is owed an answer, when it is loaded and those before it have been handed on.
+func (s *inferStream) handOn(c *call, size int64, cold bool, before func()) {
+	if cold {
+		if _, a, ok := s.d.awaitLoad(c); !ok {
+			err := s.giveUp(c, size, a)
+			if s.ctx.Err() == nil {
+				if err := s.refuse(c.req, true, err); err != nil {
+					s.cancel(err)
+				}
+			}
+			before()
+			return
+		}
+	}
+	before()
+	if s.ctx.Err() != nil { // those before it were not handed on
+		_ = s.giveUp(c, size, gone(s.ctx)) // nobody hears of it
+		return
+	}
+	if err := s.forward(c, size); err != nil {
+		s.cancel(err)
+	}
+}
+
+// giveUp ends a request of a decoupled model, which is owed an answer, that is not forwarded.
+func (s *inferStream) giveUp(c *call, size int64, a answer) error {
+	_, err := s.d.finish(c, a)
+	s.d.admission.leave(size)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settle(size)
+	return err
+}

@@ -1,0 +1,116 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package evaluate
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
+)
+
+// piece is about how long the pieces are that a recording is put together from: long enough to keep a burst.
+const piece = time.Second
+
+// leastPieces and mostPieces bound how many there are.
+const leastPieces, mostPieces = 3, 1000
+
+// Redraw makes other arrivals like a traffic, of the same length unless they are more than [MaxRequests]: those that it had might as well have been these. What was generated is generated with
+// another seed. What was recorded is put together from pieces of itself (a circular block bootstrap, for each name apart): bursts and minutes of much
+// load stay, but meet those of other names elsewhere, twice or not at all. What is to be foreseen is not the recording but what comes after it, and the next
+// piece differs from the mean of n by more than they do: its variance is s^2 (n+1)/n, and theirs s^2 (n-1)/n. So a piece with more requests than the mean
+// gets more of them still, and one with fewer fewer. Where the snapshot has rates of past minutes, a name's arrivals become as many more or fewer as
+// in one of these minutes, drawn for each name apart, against the minute before. Draws above 0 are independent of each other and of the traffic that [Generate] makes; equal ones are equal.
+func Redraw(s *policy.Snapshot, t *Traffic, draw uint32) (*Traffic, error) {
+	purpose := fmt.Sprintf("draw %d", draw)
+	if t.Source == SourceGenerated {
+		return generate(s, t.Length, purpose, func(name string) float64 { return change(s, name, workload.Seed(s.GetSeed(), purpose+" level", name)) })
+	}
+	other := &Traffic{Names: t.Names, Length: t.Length, Source: t.Source}
+	by := make([][]workload.Arrival, len(t.Names))
+	for _, a := range t.Arrivals {
+		if a.At < t.Length && a.Model >= 0 && int(a.Model) < len(by) {
+			by[a.Model] = append(by[a.Model], a)
+		}
+	}
+	pieces := max(leastPieces, min(mostPieces, t.Length/piece))
+	length := t.Length / pieces
+	if length <= 0 {
+		return t, nil
+	}
+	// ordered sorts what there is, and ends the traffic where it is too much.
+	ordered := func() {
+		slices.SortStableFunc(other.Arrivals, func(a, b workload.Arrival) int {
+			return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Model, b.Model))
+		})
+		if len(other.Arrivals) > MaxRequests {
+			other.Length = max(1, other.Arrivals[MaxRequests].At)
+			i, _ := slices.BinarySearchFunc(other.Arrivals, other.Length, func(a workload.Arrival, at time.Duration) int { return cmp.Compare(a.At, at) })
+			other.Arrivals = other.Arrivals[:min(i, MaxRequests)]
+		}
+	}
+	further := math.Sqrt(float64(pieces+1) / float64(pieces-1))
+	for i, all := range by {
+		random := workload.Seed(s.GetSeed(), purpose, t.Names[i])
+		mean := float64(len(all)) / float64(pieces)
+		level := change(s, t.Names[i], random)
+		for at := time.Duration(0); at < other.Length; at += length {
+			from := time.Duration(random.Int64N(int64(t.Length)))
+			to := from + min(length, t.Length-at)
+			one := append(within(all, from, min(to, t.Length), at-from), within(all, 0, to-t.Length, at-from+t.Length)...)
+			want := min(MaxRequests, level*(mean+further*(float64(len(one))-mean)))
+			if other.Arrivals = append(other.Arrivals, resized(one, want, random)...); len(other.Arrivals) > 2*MaxRequests {
+				ordered()
+			}
+		}
+		other.Arrivals = slices.DeleteFunc(other.Arrivals, func(a workload.Arrival) bool { return a.At >= other.Length })
+	}
+	ordered()
+	return other, nil
+}
+
+// change is by which factor the rate of a name changed from one minute of its history to the next, somewhere there; 1 where there is none.
+func change(s *policy.Snapshot, name string, random *rand.Rand) float64 {
+	for _, h := range s.GetHistory() {
+		if rates := h.GetRates(); h.GetModel() == name && len(rates) > 1 {
+			if i := random.IntN(len(rates) - 1); rates[i] > 0 {
+				return min(mostChange, rates[i+1]/rates[i])
+			}
+		}
+	}
+	return 1
+}
+
+// mostChange bounds what a minute with hardly any requests says.
+const mostChange = 8
+
+// within are the arrivals of a span, moved by so much.
+func within(all []workload.Arrival, from, to, by time.Duration) (some []workload.Arrival) {
+	i, _ := slices.BinarySearchFunc(all, from, func(a workload.Arrival, at time.Duration) int { return cmp.Compare(a.At, at) })
+	for ; i < len(all) && all[i].At < to; i++ {
+		one := all[i]
+		one.At += by
+		some = append(some, one)
+	}
+	return some
+}
+
+// resized has about so many arrivals instead: some are left out, or come once more halfway to the next.
+func resized(all []workload.Arrival, want float64, random *rand.Rand) (some []workload.Arrival) {
+	for i, a := range all {
+		n := want / float64(len(all))
+		for ; n >= 1 || random.Float64() < n; n-- {
+			some = append(some, a)
+			if i+1 < len(all) {
+				a.At += (all[i+1].At - a.At) / 2
+			}
+		}
+	}
+	return some
+}
