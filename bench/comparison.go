@@ -32,6 +32,9 @@ type comparison struct {
 	jitter    float64       // of executions, as a fraction
 	live      side
 	simulated []side // one for each seed of the jitter
+	// partitions of the plan that served, and executions a second (policies-live).
+	partitions int
+	executions float64
 }
 
 // side is what one of the two made of the arrivals that count.
@@ -45,8 +48,8 @@ type side struct {
 func (s side) bad() float64 { return 1 - float64(s.good)/float64(s.arrived) }
 
 // count takes the requests that were sent after the warm-up.
-func (s *side) count(log []loadgen.Entry, models []loadgen.Model) {
-	log = slices.DeleteFunc(slices.Clone(log), func(e loadgen.Entry) bool { return e.Sent < fidelityWarmup })
+func (s *side) count(log []loadgen.Entry, models []loadgen.Model, warmup time.Duration) {
+	log = slices.DeleteFunc(slices.Clone(log), func(e loadgen.Entry) bool { return e.Sent < warmup })
 	s.arrived = len(log)
 	for _, e := range log {
 		if e.Err == nil && e.Latency <= models[e.Model].SLO {
@@ -218,7 +221,7 @@ func addComparisons(r *figure.Report, name string, runs []comparison) {
 		values["p99_ms"] = append(values["p99_ms"], tail(c.live))
 		values["bad"] = append(values["bad"], 100*c.live.bad())
 		note = fmt.Sprintf("p99 from %.3f to %.3f of the simulator's over %d seeds of its jitter; sleeps ended %v late, machine load %.1f%s",
-			low, high, jitterSeeds, round(c.lateness), c.delays.machineLoad, c.disturbed())
+			low, high, len(c.simulated), round(c.lateness), c.delays.machineLoad, c.disturbed())
 	}
 	r.AddRuns(name+".goodput_ratio", values["goodput_ratio"], "ratio", "live over simulated, same arrivals; "+note)
 	r.AddRuns(name+".p99_ratio", values["p99_ratio"], "ratio", "live over simulated, same arrivals; "+note)

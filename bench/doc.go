@@ -6,7 +6,7 @@
 // On real tritonservers: `live` (Conch over Triton's own best scheduling), `instant` (a model that takes no time) and `fidelity` (live conch against
 // the simulator, and `tritonctl advise` against both sides). On minitriton: `proxy` (what a call costs, beside nginx and HAProxy) and `overload`.
 // Simulated: `core` and `cores` (the queue alone), `sim` (the simulator's speed), `compare`, `ablation` and `unseen` (disciplines under many loads),
-// `reproduce` (Symphony's results that need no GPU).
+// `reproduce` (Symphony's results that need no GPU), `reproduce-abacus` (Abacus's).
 //
 // Each writes results/COMMAND.json. `results` writes docs/results.md and the tables of figures in other pages from these files.
 package main

@@ -5,8 +5,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -15,15 +15,21 @@ import (
 	"github.com/conch-serving/conch/estimator/calibrate"
 )
 
+// execution names the executions of a batch size by a model.
+type execution struct {
+	model string
+	batch int
+}
+
 // stubRunner runs models in the python backend of a server on this machine, and reads what their process takes: the processor time of a batch in place of
 // its wall time (a session of one thread that has a processor to itself takes as long, and one that has to share it is not mistaken for a slow one), and
-// its resident memory.
+// the peak of its resident memory. A server executes the batch sizes of a model in the order in which they are listed, smaller ones first.
 type stubRunner struct {
 	calibrate.Runner
 	// server is the process whose child executes the model; stub is that child.
 	server, stub int
-	// resident is what the process held when its model was unloaded, in bytes, by model.
-	resident map[string]uint64
+	// peak is the most that the process has held since its model was loaded, in bytes, by model and batch.
+	peak map[execution]float64
 }
 
 // Load loads a model and finds its process.
@@ -44,6 +50,10 @@ func (r *stubRunner) Load(ctx context.Context, m calibrate.Model, file []byte) e
 		return fmt.Errorf("%s: %d processes came with it, of which one executes it", m.Name, len(fresh))
 	}
 	r.stub = fresh[0]
+	// 5 forgets the peak, which loading had.
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", r.stub), []byte("5"), 0); err != nil {
+		return fmt.Errorf("%s: peak of resident memory: %w", m.Name, err)
+	}
 	return nil
 }
 
@@ -57,19 +67,20 @@ func (r *stubRunner) Infer(ctx context.Context, m calibrate.Model, batch int, in
 		return 0, err
 	}
 	after, err := r.ran()
-	return after - before, err
-}
-
-// Unload notes the process's memory first.
-func (r *stubRunner) Unload(ctx context.Context, m calibrate.Model) error {
-	p, err := procfs.NewProc(r.stub)
-	if err == nil {
-		var status procfs.ProcStatus
-		if status, err = p.NewStatus(); err == nil {
-			r.resident[m.Name] = status.VmRSS
-		}
+	if err != nil {
+		return 0, err
 	}
-	return errors.Join(err, r.Runner.Unload(ctx, m))
+	p, err := procfs.NewProc(r.stub)
+	if err != nil {
+		return 0, err
+	}
+	status, err := p.NewStatus()
+	if err != nil {
+		return 0, err
+	}
+	at := execution{m.Name, batch}
+	r.peak[at] = max(r.peak[at], float64(status.VmHWM))
+	return after - before, nil
 }
 
 // ran is the processor time of all threads of the model's process.

@@ -232,7 +232,7 @@ func (c *comparison) run(ctx context.Context, conch *rig.Conch, admin *client.Cl
 	c.start = trial.Start
 	c.log, c.live.batch, c.lateness = trial.Log, trial.MeanBatch, trial.Lateness
 	c.live.seconds = trial.Measured.Seconds()
-	c.live.count(trial.Log, models.Load())
+	c.live.count(trial.Log, models.Load(), fidelityWarmup)
 	if !c.stage.lost {
 		return 0, 0, nil
 	}

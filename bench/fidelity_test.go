@@ -92,7 +92,7 @@ func TestComparison(t *testing.T) {
 	require.NoError(t, c.simulate(t.Context(), []byte(snapshotOfOne), models, 0, 0, 1))
 	require.InDelta(t, .1, c.jitter, 1e-9)
 	c.live.seconds = c.stage.measure().Seconds()
-	c.live.count(c.log, models.Load())
+	c.live.count(c.log, models.Load(), fidelityWarmup)
 	c.live.batch = 1
 	require.Equal(t, 200, c.live.arrived)
 	ratio, _, _ := c.over(goodput)
@@ -108,7 +108,7 @@ func TestComparison(t *testing.T) {
 		}
 	}
 	c.live = side{seconds: c.live.seconds, batch: 1}
-	c.live.count(c.log, models.Load())
+	c.live.count(c.log, models.Load(), fidelityWarmup)
 	ratio, _, _ = c.over(goodput)
 	require.InDelta(t, .9, ratio, .001)
 	require.Equal(t, time.Millisecond, c.sendLateness())

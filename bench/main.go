@@ -32,13 +32,13 @@ func main() {
 
 // bench is what all commands share.
 type bench struct {
-	bin, results, server, only, proxies string
-	seed                                uint64
-	rounds                              int
-	quick                               bool
-	stretch                             float64
-	out, progress                       io.Writer
-	start                               time.Time
+	bin, results, server, only, proxies, abacus string
+	seed                                        uint64
+	rounds                                      int
+	quick                                       bool
+	stretch                                     float64
+	out, progress                               io.Writer
+	start                                       time.Time
 }
 
 func command(out, progress io.Writer) *cobra.Command {
@@ -53,6 +53,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	flags.StringVar(&b.results, "results", "results", "directory of the reports")
 	flags.StringVar(&b.server, "tritonserver", os.Getenv("CONCH_TRITONSERVER"), "path of tritonserver, for live")
 	flags.StringVar(&b.proxies, "proxies", filepath.Join(".cache", "proxies"), "directory of nginx and haproxy, for proxy; those that are not there are left out")
+	flags.StringVar(&b.abacus, "abacus", os.Getenv("CONCH_ABACUS"), "directory with the predictor that Abacus's authors published, for reproduce-abacus")
 	flags.Uint64Var(&b.seed, "seed", 1, "seed of arrivals")
 	flags.StringVar(&b.only, "only", "", "measure only what has this in its name, such as grpc.1KB.c64 (proxy), 8on4.triton (live), burst.minitriton (fidelity) or fig6b (reproduce); the results file stays as it is")
 	flags.IntVar(&b.rounds, "rounds", 0, "how often each comparison is made; 0 means the command's own choice")
@@ -79,18 +80,24 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("proxy", "A call through conch against the same call straight to the server behind it", b.proxy)
 	measure("instant", "Calls per second through conch over those of the server alone, a real tritonserver whose model takes no time", b.instant)
 	measure("overload", "Goodput and memory of conch at multiples of what it can do", b.overload)
+	measure("sizing", "What a machine needs for conch: processor time per request and per byte, memory per connection; --only grpc or http", b.sizing)
 	measure("live", "Goodput over Triton's own best scheduling, real tritonservers on emulated GPUs; --only SCENARIO.ROW", b.live)
 
 	measure("fidelity", "Goodput and p99 of live conch over the simulator's for the same arrivals, on minitriton and real tritonservers; --only SCENARIO.TRITON", b.fidelity)
 
 	measure("estimator", "How far off estimates are on what their fit never saw, and how long one takes; --only neusight, shares, uses, zoo, model_ms or cpu", b.estimator)
 	measure("reproduce", "What Symphony's paper and its published scheduler say against the simulator", b.reproduce)
+	measure("reproduce-abacus", "What Abacus's paper says of its 21 pairs against the simulator, with the predictor that its authors published (--abacus DIR)", b.reproduceAbacus)
+	measure("reproduce-placement", "What INFaaS, USHER and gpulet say of placement against their policies here", b.reproducePlacement)
 	measure("ablation", "What each rule of adaptive brings: its goodput over that without the rule, on simulated loads where the rule matters; --only RULE", b.ablation)
 	measure("compare", "Goodput of every discipline under a matrix of simulated loads; --only NAME for a part of it", b.matrix)
 
-	measure("policies", "Placement policies in the simulator: which of gpulet's mixes they schedule, and the load that each holds", b.policies)
+	measure("schedulability", "Which of gpulet's 19,682 mixes policies schedule on four GPUs, and which any plan could; --only POLICY", b.schedulability)
+	measure("placements", "Placement policies in the simulator: what each holds on fixed GPUs, and how many it needs and what they cost on elastic ones; --only SCENARIO", b.placementMatrix)
+	measure("policies-live", "Policies on real tritonservers that emulate partitions with interference, and the simulator with the same plan and arrivals; --only POLICY", b.policiesLive)
 	measure("merge", "Merged models: goodput of fine-tunes in the simulator and on real tritonservers, time and memory of an analysis, of each mode in ONNX Runtime; --only goodput, live, analyze or modes", b.merge)
 	measure("demand", "Load on demand on a real tritonserver: 40 models, memory for 10, asked for by Zipf's law: hit rate and the time of cold starts", b.demand)
+	measure("evaluate", "How long the evaluation of 64 plans takes, and whether the request path notices it; needs two quiet cores", b.evaluating)
 	measure("unseen", "Goodput of adaptive over that of the best other discipline on loads that seeds draw; --only NAME for a part of them", b.unseen)
 
 	root.AddCommand(peers()...)
@@ -106,7 +113,7 @@ func command(out, progress io.Writer) *cobra.Command {
 
 	var page, rules string
 	var citing []string
-	results := &cobra.Command{Use: "results", Short: "Writes docs/results.md, the queue's table of rules, and the figures in tables of other pages, from results/*.json", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+	results := &cobra.Command{Use: "results", Short: "Writes docs/results.md and docs/remarks.md, the queue's table of rules, and the figures in tables of other pages, from results/*.json", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 		reports, err := figure.Read(b.results)
 		if err != nil {
 			return err
@@ -118,6 +125,9 @@ func command(out, progress io.Writer) *cobra.Command {
 					return err
 				}
 			}
+		}
+		if err := drawPlacements(b.results, reports); err != nil {
+			return err
 		}
 		for _, path := range citing {
 			if err := cite(path, reports); err != nil {
@@ -132,11 +142,18 @@ func command(out, progress io.Writer) *cobra.Command {
 		if err := figure.Render(&text, reports, pages...); err != nil {
 			return err
 		}
-		return os.WriteFile(page, text.Bytes(), 0o644)
+		if err := os.WriteFile(page, text.Bytes(), 0o644); err != nil {
+			return err
+		}
+		text.Reset()
+		if err := figure.RenderRemarks(&text, reports); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(filepath.Dir(page), figure.RemarksPage), text.Bytes(), 0o644)
 	}}
 	results.Flags().StringVar(&page, "page", "docs/results.md", "file to write")
 	results.Flags().StringVar(&rules, "rules", "sidecar/dispatch/queue/README.md", "page whose table of rules is written anew")
-	results.Flags().StringSliceVar(&citing, "citing", []string{"README.md", "docs/comparison.md", "docs/performance.md"}, "pages in whose tables figures are renewed")
+	results.Flags().StringSliceVar(&citing, "citing", []string{"README.md", "docs/comparison.md", "docs/estimate.md", "docs/performance.md", "docs/policies-compared.md", "docs/schedulability.md", "docs/when-not.md"}, "pages in whose tables figures are renewed")
 	root.AddCommand(results)
 	return root
 }
@@ -153,7 +170,10 @@ func (b *bench) publish(r *figure.Report) error {
 	case b.only != "":
 		b.say(path + " is not written: with --only the figures are a part of it")
 	default:
-		return r.Write(b.results)
+		if err := r.Write(b.results); err != nil || r.File != "placements" {
+			return err
+		}
+		return drawPlacements(b.results, []*figure.Report{r})
 	}
 	return r.Validate()
 }
@@ -173,8 +193,11 @@ func (b *bench) roundsOr(n int) int {
 
 // target is how a user runs a command.
 func target(use string) string {
-	if use == "reproduce" || use == "compare" {
+	switch use {
+	case "reproduce", "compare":
 		return "make " + use
+	case "reproduce-abacus":
+		return "make reproduce ABACUS=DIR"
 	}
 	return "make bench BENCH=" + use
 }
@@ -187,8 +210,8 @@ func naming(pages []string, rules string) ([]string, error) {
 	}
 	var texts []string
 	for _, path := range append(append([]string{rules}, pages...), others...) {
-		if filepath.Base(path) == "results.md" {
-			continue // what it names is what is to be found out
+		if base := filepath.Base(path); base == "results.md" || base == figure.RemarksPage {
+			continue // what they name is what is to be found out
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {

@@ -20,9 +20,12 @@ const headCost = .05
 // merge measures what merging brings: goodput of fine-tunes in the simulator and on real tritonservers, what an analysis costs, and time and memory of each mode in
 // ONNX Runtime.
 func (b *bench) merge(ctx context.Context, r *figure.Report) error {
-	r.Emulated = "the figures *.goodput* and *.of_single: simulated time on GPUs that are arithmetic; those of merge.live: executions that sleep, in the python backend of real tritonservers. Times and memory of the modes are ONNX Runtime's on this CPU, one thread"
-	if b.wants("goodput") {
-		if err := b.mergeGoodput(ctx, r); err != nil {
+	r.Emulated = "figures of merge.sim: simulated time on GPUs that are arithmetic; the other *.goodput, *.goodput_ratio and *.of_single: executions that sleep, in the python backend of real tritonservers, for longer than published by the factor in *.stretch. Times and memory of the modes are ONNX Runtime's on this CPU, one thread"
+	var found []foreseen
+	live := b.wants("live") || strings.HasPrefix(b.only, "live.")
+	if b.wants("goodput") || live {
+		var err error
+		if found, err = b.mergeGoodput(ctx, r); err != nil {
 			return err
 		}
 	}
@@ -31,8 +34,8 @@ func (b *bench) merge(ctx context.Context, r *figure.Report) error {
 			return err
 		}
 	}
-	if b.wants("live") {
-		if err := b.mergeLive(ctx, r); err != nil {
+	if live {
+		if err := b.mergeLive(ctx, r, found); err != nil {
 			return err
 		}
 	}
@@ -48,15 +51,25 @@ func (b *bench) wants(part string) bool { return b.only == "" || strings.Contain
 // fineTunes is a number of models of one backbone on a number of partitions.
 type fineTunes struct{ models, partitions int }
 
-func (f fineTunes) name() string { return fmt.Sprintf("merge.%don%d", f.models, f.partitions) }
+func (f fineTunes) name() string { return fmt.Sprintf("%don%d", f.models, f.partitions) }
+
+// cases of the comparison.
+func cases() []fineTunes { return []fineTunes{{4, 2}, {4, 8}, {20, 2}, {20, 8}} }
+
+// foreseen is what the simulator found of a case: the best discipline for the unmerged models, and the rates that each side holds.
+type foreseen struct {
+	fineTunes
+	discipline               string
+	separate, merged, single float64
+}
 
 // mergeGoodput compares fine-tunes of a ResNet-50 on A100s, unmerged under the discipline that is best for them, with one queue for all of
 // them in front of a backbone. A merged batch costs the backbone's time for all rows and then that of the heads: once as one execution
 // over all rows, which is the least, and once as an execution for every member that has a row in the batch, which is the most.
-func (b *bench) mergeGoodput(ctx context.Context, r *figure.Report) error {
+func (b *bench) mergeGoodput(ctx context.Context, r *figure.Report) ([]foreseen, error) {
 	p, err := zoo.Lookup(gpuType, "ResNet50")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	backbone := func(rows float64) float64 { return p.Latency(int(rows)).Seconds() }
 	disciplines := []string{"adaptive", "deferred", "eager", "timeout"}
@@ -77,7 +90,7 @@ func (b *bench) mergeGoodput(ctx context.Context, r *figure.Report) error {
 	}
 	whole := func(rows int) float64 { return (1 + headCost) * backbone(float64(rows)) }
 	var all []measured
-	for _, f := range []fineTunes{{4, 2}, {4, 8}, {20, 2}, {20, 8}} {
+	for _, f := range cases() {
 		each := func(rows int) float64 {
 			heads := float64(min(rows, f.models))
 			return backbone(float64(rows)) + headCost*heads*backbone(float64(rows)/heads)
@@ -87,7 +100,7 @@ func (b *bench) mergeGoodput(ctx context.Context, r *figure.Report) error {
 			// One GPU gives at most so many rows a second in batches of 16.
 			guess := .6 * float64(f.partitions) * 16 / whole(16)
 			c := &cell{
-				name: f.name() + "." + name, scenario: world(f.partitions, b.seconds(20), scenario.Dispatch{Discipline: discipline}, of),
+				name: "merge.sim." + f.name() + "." + name, scenario: world(f.partitions, b.seconds(20), scenario.Dispatch{Discipline: discipline}, of),
 				guess: guess, overall: true, requests: b.simulated(40000), tolerance: .01, step: 1.5,
 			}
 			cells = append(cells, c)
@@ -102,8 +115,9 @@ func (b *bench) mergeGoodput(ctx context.Context, r *figure.Report) error {
 		all = append(all, m)
 	}
 	if err := b.search(ctx, cells, b.roundsOr(2)); err != nil {
-		return err
+		return nil, err
 	}
+	var found []foreseen
 	for _, m := range all {
 		best := 0
 		for i, c := range m.separate {
@@ -111,7 +125,8 @@ func (b *bench) mergeGoodput(ctx context.Context, r *figure.Report) error {
 				best = i
 			}
 		}
-		name := m.name()
+		found = append(found, foreseen{m.fineTunes, disciplines[best], m.separate[best].found.Rate, m.merged.found.Rate, m.single.found.Rate})
+		name := "merge.sim." + m.name()
 		r.AddRuns(name+".separate.goodput", rates(m.separate[best].found), "req/s", "unmerged, under "+disciplines[best]+", the best of "+strings.Join(disciplines, ", "))
 		r.AddRuns(name+".merged.goodput", rates(m.merged.found), "req/s", "one queue, a backbone and the heads' .05 of its time in each execution")
 		r.Add(name+".goodput_ratio", m.merged.found.Rate/m.separate[best].found.Rate, "ratio", "merged over unmerged")
@@ -119,7 +134,7 @@ func (b *bench) mergeGoodput(ctx context.Context, r *figure.Report) error {
 		r.Add(name+".of_single", m.merged.found.Rate/m.single.found.Rate, "ratio", "merged over what the backbone alone holds at the summed rate")
 		r.Add(name+".head_each.of_single", m.mergedHeadEach.found.Rate/m.single.found.Rate, "ratio", "the same with an execution of its own for each head")
 	}
-	return nil
+	return found, nil
 }
 
 // seconds is a time to simulate, less with --quick.

@@ -6,7 +6,7 @@ package main
 import (
 	"context"
 	"errors"
-	"strings"
+	"fmt"
 	"time"
 
 	"github.com/conch-serving/conch/internal/figure"
@@ -14,13 +14,38 @@ import (
 	"github.com/conch-serving/conch/internal/zoo"
 )
 
-// mergeStretch is by how much times and SLOs are longer than published, so that two cores serve the merged rate.
-const mergeStretch = 10
+const (
+	// stretchPerGPU is by how much times and SLOs are longer than published, for each emulated GPU: then two cores serve the merged rate, with
+	// time left, and a trial of some seconds still has more than a hundred batches.
+	stretchPerGPU = 5
+	// leastStretch keeps the SLO well above what a busy machine is late by.
+	leastStretch = 15
+	// liveRequests are the fewest of one trial of a search, within bounds of its length: a rate holds while at most 1% of them are bad.
+	liveRequests = 1200
+	// confirmSeconds is the least of a trial that confirms a rate: a single late batch of fifty rows is then well below 1%.
+	confirmSeconds = 12
+	// learnFirst, and learnEach for each model of the case, is how long Conch learns what executions take before a search, on a machine that
+	// starts nothing more. Each side of a case has as long.
+	learnFirst, learnEach = 4 * time.Second, time.Second / 2
+	liveRows              = 64
+)
 
-// mergeLive compares four fine-tunes of a ResNet-50 on two emulated A100s behind real tritonservers: each with batches of its own, under
-// the disciplines that are best for that, with one merge group, which Conch makes, verifies and serves; and with one model at the summed
-// rate. An execution of b rows sleeps for the backbone's time for b rows, and for .05 of that for the heads, which run as one.
-func (b *bench) mergeLive(ctx context.Context, r *figure.Report) error {
+// mergeSide is one side of a comparison.
+type mergeSide struct {
+	name, note string
+	models     rig.Models
+	setups     []rig.Setup
+	start      float64
+	held       []float64
+	// late is by how much sleeps of the generator ended late, at worst.
+	late time.Duration
+}
+
+// mergeLive compares fine-tunes of a ResNet-50 on emulated A100s behind real tritonservers: each with batches of its own, under the discipline that the
+// simulator finds best for that, with one merge group, which Conch makes, verifies and serves; and with one model at the summed rate. In the first case
+// besides: the same graphs as ensembles of Triton's, whose members meet in the dynamic batcher of the backbone. An execution of b rows sleeps for
+// the backbone's time for b rows, and for .05 of that for the heads, which run as one in the group and each for itself in an ensemble.
+func (b *bench) mergeLive(ctx context.Context, r *figure.Report, found []foreseen) error {
 	if b.server == "" {
 		return errors.New("no tritonserver: run `make bench BENCH=merge`, or say --tritonserver")
 	}
@@ -28,63 +53,89 @@ func (b *bench) mergeLive(ctx context.Context, r *figure.Report) error {
 	if err != nil {
 		return err
 	}
-	const models, gpus = 4, 2
 	p.SLO = 25 * time.Millisecond
-	tunes, err := rig.FineTunes(p, models, headCost, mergeStretch, 64)
-	if err != nil {
-		return err
-	}
-	contest := func(m rig.Models) *rig.Contest {
-		c := &rig.Contest{
-			Models: m, GPUs: gpus, GPUType: gpuType, Server: b.server, Bin: b.bin, Warmup: time.Second, Measure: 10 * time.Second, Confirm: 20 * time.Second,
-			Progress: func(line string) { b.say("live: " + line) },
+	for _, f := range found {
+		if !b.wants("live." + f.name()) {
+			continue
 		}
-		if b.quick {
-			c.Measure, c.Confirm = 3*time.Second, 0
+		stretch := max(leastStretch, stretchPerGPU*float64(f.partitions))
+		tunes, err := rig.FineTunes(p, f.models, headCost, stretch, liveRows)
+		if err != nil {
+			return err
 		}
-		return c
-	}
-	rows := []struct {
-		name   string
-		models rig.Models
-		setups []rig.Setup
-		start  float64
-		held   []float64
-		rate   float64
-	}{
-		{name: "separate", models: tunes, setups: []rig.Setup{rig.ConchSetup{}, rig.ConchSetup{Discipline: "eager"}, rig.ConchSetup{Discipline: "deferred"}}, start: 150},
-		{name: "merged", models: tunes, setups: []rig.Setup{rig.ConchSetup{Merge: true}}, start: 280},
-		{name: "single", models: rig.Copies(p, 1, mergeStretch, 64), setups: []rig.Setup{rig.ConchSetup{}}, start: 280},
-	}
-	for round := range b.roundsOr(1) {
-		for i := range rows {
-			row := &rows[i]
-			if b.quick {
-				row.setups = row.setups[:1]
-			}
-			c := contest(row.models)
-			c.Seed = b.seed + uint64(round) //nolint:gosec // small
-			start := row.start
-			if row.rate > 0 {
-				start = row.rate
-			}
-			found, err := c.Highest(ctx, row.setups, start)
+		rows := []*mergeSide{
+			{
+				name: "separate", note: fmt.Sprintf("%d fine-tunes, unmerged, under %s, which the simulator finds best of four", f.models, f.discipline),
+				models: tunes.Plain(), setups: []rig.Setup{rig.ConchSetup{Discipline: f.discipline}}, start: f.separate,
+			},
+			{name: "merged", note: "the same in one merge group", models: tunes, setups: []rig.Setup{rig.ConchSetup{Merge: true}}, start: f.merged},
+			{name: "single", note: "one model of the backbone's time at the summed rate", models: rig.Copies(p, 1, stretch, liveRows), setups: []rig.Setup{rig.ConchSetup{}}, start: f.single},
+		}
+		if f.name() == "4on2" {
+			ensembles, err := rig.Ensembles(p, f.models, headCost, stretch, liveRows)
 			if err != nil {
 				return err
 			}
-			row.rate, row.held, row.setups = found.Rate, append(row.held, found.Held()), []rig.Setup{found.Setup}
+			rows = append(rows, &mergeSide{
+				name: "ensemble", note: "the same as ensembles of Triton's on each GPU: a backbone with Triton's dynamic batching, and a head of its own for each; the better of no queue delay and a tenth of the SLO",
+				models: ensembles, setups: rig.Delays(0, time.Duration(stretch*float64(p.SLO)/10)), start: f.separate,
+			})
 		}
+		for round := range b.roundsOr(1) {
+			for _, row := range rows {
+				if err := b.mergeRow(ctx, f, row, stretch, b.seed+uint64(round)); err != nil { //nolint:gosec // small
+					return fmt.Errorf("%s, %s: %w", f.name(), row.name, err)
+				}
+			}
+		}
+		f.report(r, rows, stretch)
 	}
-	var ratios, ofSingle []float64
-	for i := range rows[0].held {
-		ratios, ofSingle = append(ratios, rows[1].held[i]/rows[0].held[i]), append(ofSingle, rows[1].held[i]/rows[2].held[i])
-	}
-	const name = "merge.live.4on2"
-	notes := map[string]string{"separate": "four fine-tunes, unmerged", "merged": "the same in one merge group", "single": "one model of the backbone's time at the summed rate"}
-	for _, row := range rows {
-		r.AddRuns(strings.Join([]string{name, row.name, "goodput"}, "."), row.held, "req/s", notes[row.name]+"; "+row.setups[0].String()+"; times ten times the published ones")
-	}
-	r.AddRuns(name+".goodput_ratio", ratios, "ratio", "merged over unmerged, on real tritonservers")
-	r.AddRuns(name+".of_single", ofSingle, "ratio", "merged over one model at the summed rate, on real tritonservers")
 	return nil
+}
+
+// mergeRow searches the rate that one side holds, once it has learnt what executions take, and confirms it with other arrivals, in steps of 3%. All
+// models are judged together: a merged group of four is compared with one model.
+func (b *bench) mergeRow(ctx context.Context, f foreseen, row *mergeSide, stretch float64, seed uint64) error {
+	rate := row.start / stretch
+	length := func(least float64) time.Duration {
+		return time.Duration(min(20, max(least, liveRequests/rate)) * float64(time.Second))
+	}
+	c := &rig.Contest{
+		Models: row.models, GPUs: f.partitions, GPUType: gpuType, Server: b.server, Bin: b.bin, Seed: seed, Step: 1.12, Resolution: .06, Together: true,
+		Learn: learnFirst + time.Duration(f.models)*learnEach, Warmup: 2 * time.Second, Measure: length(6), Confirm: length(confirmSeconds),
+		Progress: func(line string) { b.say("live " + f.name() + " " + row.name + ": " + line) },
+	}
+	if b.quick {
+		c.Measure, c.Resolution, c.Confirm = 4*time.Second, .12, 0
+	}
+	found, err := c.Highest(ctx, row.setups, rate)
+	if err != nil {
+		return err
+	}
+	late, ofSLO := c.Lateness()
+	b.say(fmt.Sprintf("live %s %s: holds %.0f req/s; requests were sent at most %v late, %.0f%% of the SLO", f.name(), row.name, found.Held(), late.Round(time.Millisecond), 100*ofSLO))
+	row.late = max(row.late, late)
+	row.held, row.setups = append(row.held, found.Held()), []rig.Setup{found.Setup}
+	return nil
+}
+
+// report adds the figures of a case: both sides at the published times, and their ratios.
+func (f foreseen) report(r *figure.Report, rows []*mergeSide, stretch float64) {
+	name := "merge." + f.name()
+	over := func(a, b *mergeSide) (ratios []float64) {
+		for i := range a.held {
+			ratios = append(ratios, a.held[i]/b.held[i])
+		}
+		return ratios
+	}
+	r.Add(name+".stretch", stretch, "ratio", "factor on times and SLOs of the case")
+	for _, row := range rows {
+		r.AddRuns(name+"."+row.name+".goodput", row.held, "req/s", row.note+"; "+row.setups[0].String()+"; at stretched times")
+		r.Add(name+"."+row.name+".timer_lateness_p99_ms", float64(row.late)/1e6, "ms", fmt.Sprintf("what the machine alone added, worst trial; the SLO is %.0f ms", stretch*25))
+	}
+	r.AddRuns(name+".goodput_ratio", over(rows[1], rows[0]), "ratio", "merged over unmerged, on real tritonservers")
+	r.AddRuns(name+".of_single", over(rows[1], rows[2]), "ratio", "merged over one model at the summed rate, on real tritonservers")
+	if len(rows) > 3 {
+		r.AddRuns(name+".ensemble.goodput_ratio", over(rows[1], rows[3]), "ratio", "one group model over ensembles that share the backbone, on real tritonservers")
+	}
 }

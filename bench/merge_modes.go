@@ -28,7 +28,9 @@ type pairOf struct {
 	name  string
 	model func(own uint64) *graphs.Model
 	// rows per member at which the modes are timed.
-	rows  []int64
+	rows []int64
+	// most is the largest batch that the models allow, up to which a merge is verified.
+	most  int
 	input func(rows int64) onnx.Array
 }
 
@@ -68,13 +70,16 @@ func tokensOf(rows, length int64) onnx.Array {
 	return a
 }
 
+// networkRows is the largest batch of whole networks: verifying runs every mode at it several times, which takes a core minutes at 64.
+const networkRows = 4
+
 // pairs are chains whose layers share 40 and 70% of their channels or all, ResNet-50s that share 70% of each convolution's channels or all
 // but the classifier, BERT-bases that share eight of twelve layers or all but the classifier.
 func pairs(quick bool) []pairOf {
 	var all []pairOf
 	for name, shared := range map[string]graphs.Region{"chain40": {To: .4}, "chain70": {To: .7}, "chain100": {To: 1}} {
 		all = append(all, pairOf{
-			name: name, rows: []int64{1, 8, 64},
+			name: name, rows: []int64{1, 8, 64}, most: 64,
 			model: func(own uint64) *graphs.Model {
 				return graphs.Chain(weightsOf(own, sharedExcept(shared, "layer")), 768, 768, 768, 768, 768)
 			},
@@ -88,16 +93,16 @@ func pairs(quick bool) []pairOf {
 	image := func(rows int64) onnx.Array { return floatsOf("IMAGE", rows, 3, 224, 224) }
 	text := func(rows int64) onnx.Array { return tokensOf(rows, 32) }
 	return append(all,
-		pairOf{name: "resnet50.convs70", rows: []int64{1}, input: image, model: func(own uint64) *graphs.Model {
+		pairOf{name: "resnet50.convs70", rows: []int64{1}, most: networkRows, input: image, model: func(own uint64) *graphs.Model {
 			return graphs.ResNet50(weightsOf(own, sharedExcept(graphs.Region{To: .7}, "conv")), 224, 1000)
 		}},
-		pairOf{name: "resnet50.backbone", rows: []int64{1}, input: image, model: func(own uint64) *graphs.Model {
+		pairOf{name: "resnet50.backbone", rows: []int64{1}, most: networkRows, input: image, model: func(own uint64) *graphs.Model {
 			return graphs.ResNet50(weightsOf(own, sharedExcept(graphs.Region{}, "head")), 224, 1000)
 		}},
-		pairOf{name: "bert.layers8", rows: []int64{1}, input: text, model: func(own uint64) *graphs.Model {
+		pairOf{name: "bert.layers8", rows: []int64{1}, most: networkRows, input: text, model: func(own uint64) *graphs.Model {
 			return graphs.BERTBase(weightsOf(own, sharedExcept(graphs.Region{}, "layer8", "layer9", "layer10", "layer11", "pooler", "head")), 32, 2)
 		}},
-		pairOf{name: "bert.backbone", rows: []int64{1}, input: text, model: func(own uint64) *graphs.Model {
+		pairOf{name: "bert.backbone", rows: []int64{1}, most: networkRows, input: text, model: func(own uint64) *graphs.Model {
 			return graphs.BERTBase(weightsOf(own, sharedExcept(graphs.Region{}, "head")), 32, 2)
 		}},
 	)
@@ -115,7 +120,7 @@ func (p pairOf) write(dir string) ([]merger.Member, error) {
 		if err := onnx.Write(filepath.Join(version, merger.GraphFile), m.Model, m); err != nil {
 			return nil, err
 		}
-		config := fmt.Sprintf("name: %q\nbackend: \"onnxruntime\"\nmax_batch_size: 64\n", name)
+		config := fmt.Sprintf("name: %q\nbackend: \"onnxruntime\"\nmax_batch_size: %d\n", name, p.most)
 		if err := os.WriteFile(filepath.Join(dir, name, "config.pbtxt"), []byte(config), 0o644); err != nil { //nolint:gosec // a temporary file
 			return nil, err
 		}
@@ -261,15 +266,28 @@ func (b *bench) mergeMode(ctx context.Context, r *figure.Report, python string, 
 		}
 		return errors.Join(errs...)
 	}
-	one, err := b.resident(ctx, python, separately)
+	// Weights that a session maps from a file are resident once it has read them: both sides run before they are compared.
+	one, err := b.resident(ctx, python, func(run *ort.Runtime) error {
+		if err := separately(run); err != nil {
+			return err
+		}
+		_, err := onceSeparately(run, p, 1)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	other, err := b.resident(ctx, python, merged)
+	other, err := b.resident(ctx, python, func(run *ort.Runtime) error {
+		if err := merged(run); err != nil {
+			return err
+		}
+		_, err := onceMerged(run, p, m, 1)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	r.Add(name+".memory_ratio", other/one, "ratio", "resident memory of the sessions, merged over separate")
+	r.Add(name+".memory_ratio", other/one, "ratio", "resident memory of the sessions after one execution, merged over separate")
 	if p.name == "bert.backbone" && m.Mode == merger.Backbone {
 		r.Add("merge.memory_ratio", other/one, "ratio", "the same of two BERT-bases that share their backbone: what a merge group of two takes of memory")
 	}
@@ -291,47 +309,46 @@ func (b *bench) mergeMode(ctx context.Context, r *figure.Report, python string, 
 	return nil
 }
 
-// mergeTimes runs both sides in turns and divides their times, turn by turn.
-func (b *bench) mergeTimes(run *ort.Runtime, p pairOf, m *merger.Manifest, rows int64) ([]float64, error) {
-	x := p.input(rows)
-	single := func() (float64, error) {
-		total := 0.0
-		for _, name := range []string{"a", "b"} {
-			_, t, err := run.Measure(name, []onnx.Array{x}, 1)
-			if err != nil {
-				return 0, err
-			}
-			total += t.Times[0].Seconds()
+// onceSeparately runs each of the pair's models once, one after the other, and says how many seconds that took.
+func onceSeparately(run *ort.Runtime, p pairOf, rows int64) (float64, error) {
+	total := 0.0
+	for _, name := range []string{"a", "b"} {
+		_, t, err := run.Measure(name, []onnx.Array{p.input(rows)}, 1)
+		if err != nil {
+			return 0, err
 		}
-		return total, nil
+		total += t.Times[0].Seconds()
 	}
-	merged := func() (float64, error) {
-		if m.Mode != merger.Backbone {
-			a, c := x, x
-			a.Name, c.Name = "a/"+x.Name, "b/"+x.Name
-			_, t, err := run.Measure(m.Name, []onnx.Array{a, c}, 1)
-			if err != nil {
-				return 0, err
-			}
-			return t.Times[0].Seconds(), nil
-		}
+	return total, nil
+}
+
+// onceMerged runs the merged model once, with so many rows of each member, and says how many seconds that took.
+func onceMerged(run *ort.Runtime, p pairOf, m *merger.Manifest, rows int64) (float64, error) {
+	feeds := []onnx.Array{p.input(rows), p.input(rows)}
+	feeds[0].Name, feeds[1].Name = "a/"+feeds[0].Name, "b/"+feeds[1].Name
+	if m.Mode == merger.Backbone {
 		whose := onnx.Array{Name: merger.MemberInput, Type: onnx.Int32, Dims: []int64{2 * rows, 1}, Data: make([]byte, 8*rows)}
 		for row := rows; row < 2*rows; row++ {
 			whose.Data[4*row] = 1
 		}
-		_, t, err := run.Measure(m.Name, []onnx.Array{p.input(2 * rows), whose}, 1)
-		if err != nil {
-			return 0, err
-		}
-		return t.Times[0].Seconds(), nil
+		feeds = []onnx.Array{p.input(2 * rows), whose}
 	}
+	_, t, err := run.Measure(m.Name, feeds, 1)
+	if err != nil {
+		return 0, err
+	}
+	return t.Times[0].Seconds(), nil
+}
+
+// mergeTimes runs both sides in turns and divides their times, turn by turn.
+func (b *bench) mergeTimes(run *ort.Runtime, p pairOf, m *merger.Manifest, rows int64) ([]float64, error) {
 	var ratios []float64
 	for turn := range b.roundsOr(15) + 2 {
-		before, err := single()
+		before, err := onceSeparately(run, p, rows)
 		if err != nil {
 			return nil, err
 		}
-		after, err := merged()
+		after, err := onceMerged(run, p, m, rows)
 		if err != nil {
 			return nil, err
 		}

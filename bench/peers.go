@@ -94,7 +94,11 @@ type peer struct {
 }
 
 // startPeer starts the program as one of its peers, whose first line of output is its addresses.
-func startPeer(ctx context.Context, program string, args ...string) (*peer, error) {
+func startPeer(ctx context.Context, args ...string) (*peer, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
 	p := &peer{cmd: exec.CommandContext(ctx, program, args...)}
 	p.cmd.Stderr = os.Stderr
 	stdin, err := p.cmd.StdinPipe()
@@ -124,10 +128,22 @@ func (p *peer) Close() error {
 	return errors.Join(err, p.cmd.Wait())
 }
 
-// writeLauncher writes a program that starts as tritonserver would and is serverPeer. It leaves its process's number beside itself.
-func writeLauncher(directory, program string) (string, error) {
-	path := filepath.Join(directory, "tritonserver")
-	return path, os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\necho $$ >'%s'\nexec '%s' minitriton \"$@\"\n", filepath.Join(directory, pidFile), program), 0o755)
+// newLauncher writes, into a directory of its own, a program that starts as tritonserver would and is serverPeer. It leaves its process's number
+// beside itself.
+func newLauncher() (directory, launcher string, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return "", "", err
+	}
+	if directory, err = os.MkdirTemp("", "conch-bench-"); err != nil {
+		return "", "", err
+	}
+	launcher = filepath.Join(directory, "tritonserver")
+	script := fmt.Appendf(nil, "#!/bin/sh\necho $$ >'%s'\nexec '%s' minitriton \"$@\"\n", filepath.Join(directory, pidFile), program)
+	if err := os.WriteFile(launcher, script, 0o755); err != nil {
+		return "", "", errors.Join(err, os.RemoveAll(directory))
+	}
+	return directory, launcher, nil
 }
 
 // pidFile is where the launcher leaves the number of the server's process.

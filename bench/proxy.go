@@ -60,19 +60,11 @@ const (
 func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 	defer runtime.KeepAlive(slack())
 	r.Emulated = "the server: minitriton with a model that takes no time, in a process of its own"
-	directory, err := os.MkdirTemp("", "conch-bench-")
+	directory, launcher, err := newLauncher()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
-	program, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	launcher, err := writeLauncher(directory, program)
-	if err != nil {
-		return err
-	}
 	repository := filepath.Join(directory, "models")
 	for _, p := range payloads {
 		model := zoo.Model{Name: p.name, Profile: zoo.Profile{Model: p.name, GPUType: zoo.A100, SLO: time.Second}, MaxBatchSize: 64, Dims: []int64{int64(p.elements)}, ModelPy: pymodels.Emulate}
@@ -95,12 +87,12 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 	if err != nil {
 		return err
 	}
-	forwarder, err := startPeer(ctx, program, "forward", server.GRPC, server.HTTP)
+	forwarder, err := startPeer(ctx, "forward", server.GRPC, server.HTTP)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, forwarder.Close()) }()
-	library, err := startPeer(ctx, program, "library", server.GRPC, server.HTTP)
+	library, err := startPeer(ctx, "library", server.GRPC, server.HTTP)
 	if err != nil {
 		return err
 	}

@@ -18,12 +18,16 @@ func explain(reports []*figure.Report) {
 		switch r.File {
 		case "reproduce":
 			r.Remarks = differences(r)
+		case "reproduce-abacus":
+			r.Remarks = abacusRemarks(r)
 		case "compare":
 			r.Remarks = matrixRemarks(r)
 		case "ablation":
 			r.Remarks = ablationRemarks()
 		case "core":
 			r.Remarks = coreRemarks(r)
+		case "placements", "reproduce-placement":
+			r.Remarks = []figure.Remark{{About: "Tables", Text: "[Policies compared](policies-compared.md) has the figures as tables, with what is compared, and why some are not what papers print."}}
 		case "cores":
 			r.Remarks = intakeRemarks()
 		}

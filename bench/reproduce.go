@@ -64,7 +64,7 @@ func (b *bench) sections(cases []zoo.Case) []section {
 	}
 }
 
-// reproduce compares the simulator with what Symphony's paper and its published scheduler say, wherever that needs no GPU.
+// reproduce compares the simulator with what papers and published schedulers say, wherever that needs no GPU.
 func (b *bench) reproduce(ctx context.Context, r *figure.Report) error {
 	seeds := b.roundsOr(3)
 	cases, err := zoo.Cases()

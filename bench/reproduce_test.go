@@ -14,8 +14,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim"
 )
 
-// promised are what reproduce has rows of, by part: the tables and figures of Symphony's paper that need no GPU, and what Symphony's published
-// scheduler was run with.
+// promised are what reproduce has rows of, by part: the tables and figures of papers that need no GPU, and what Symphony's published scheduler was run
+// with.
 func promised() map[string][]string {
 	return map[string][]string{
 		"table2":            {"table2.resnet50.deferred.goodput", "table2.resnet50.deferred.median_batch_of_requests", "table2.inceptionresnetv2.staggered.bound"},

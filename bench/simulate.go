@@ -6,7 +6,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
+	"golang.org/x/sync/errgroup"
 )
 
 // cell is one goodput to search for.
@@ -68,43 +68,39 @@ func duration(seconds float64) scenario.Duration {
 
 // search finds the goodput of every cell, on all cores: the median over the seeds, with the spread. Bad requests of the worst model are at most 1%.
 func (b *bench) search(ctx context.Context, cells []*cell, seeds int) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	work := make(chan *cell)
-	failures := make([]error, runtime.GOMAXPROCS(0))
-	var group sync.WaitGroup
 	var mutex sync.Mutex
 	done := 0
-	for i := range failures {
-		group.Go(func() {
-			for c := range work {
-				s := sim.Search{Guess: c.guess, Overall: c.overall, Tolerance: c.tolerance, Step: c.step}
-				for k := range cmp.Or(c.seeds, seeds) {
-					s.Seeds = append(s.Seeds, b.seed+uint64(c.skip+k))
-				}
-				found, err := c.goodput(ctx, s)
-				if err != nil {
-					failures[i] = fmt.Errorf("%s: %w", c.name, err)
-					cancel()
-					return
-				}
-				c.found = found
-				mutex.Lock()
-				done++
-				b.say(fmt.Sprintf("%d/%d %s: %.0f req/s (%.0f to %.0f)", done, len(cells), c.name, found.Rate, found.Low, found.High))
-				mutex.Unlock()
+	return onAllCores(ctx, cells, func(ctx context.Context, c *cell) error {
+		s := sim.Search{Guess: c.guess, Overall: c.overall, Tolerance: c.tolerance, Step: c.step}
+		for k := range cmp.Or(c.seeds, seeds) {
+			s.Seeds = append(s.Seeds, b.seed+uint64(c.skip+k))
+		}
+		found, err := c.goodput(ctx, s)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		c.found = found
+		mutex.Lock()
+		defer mutex.Unlock()
+		done++
+		b.say(fmt.Sprintf("%d/%d %s: %.0f req/s (%.0f to %.0f)", done, len(cells), c.name, found.Rate, found.Low, found.High))
+		return nil
+	})
+}
+
+// onAllCores does something for each of many, on as many at once as there are cores, until all are done or one fails.
+func onAllCores[T any](ctx context.Context, all []T, do func(context.Context, T) error) error {
+	group, within := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for _, one := range all {
+		group.Go(func() error {
+			if err := within.Err(); err != nil {
+				return err
 			}
+			return do(within, one)
 		})
 	}
-	for _, c := range cells {
-		select {
-		case work <- c:
-		case <-ctx.Done():
-		}
-	}
-	close(work)
-	group.Wait()
-	return errors.Join(append(failures, ctx.Err())...)
+	return group.Wait()
 }
 
 // rates are what a search found with each seed.

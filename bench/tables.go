@@ -15,7 +15,10 @@ import (
 var block = regexp.MustCompile(`(?s)<!-- table ([a-z]+) -->\n.*?<!-- end -->`)
 
 // tables are the blocks by name.
-var tables = map[string]func(byName) string{"live": liveTable, "latency": latencyTable, "throughput": throughputTable}
+var tables = map[string]func(byName) string{
+	"live": liveTable, "latency": latencyTable, "throughput": throughputTable,
+	"held": heldTable, "past": pastTable, "elastic": elasticTable, "changes": changeTable, "foreseen": foreseenTable, "losses": lossTable, "gains": gainTable, "published": publishedTable,
+}
 
 // byName finds figures by name.
 type byName map[string]figure.Figure

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
@@ -35,7 +36,7 @@ var families = []struct {
 func drawLoad(seed uint64, number int) draw {
 	family := families[number%len(families)]
 	d := &drawing{
-		Rand: workload.Seed(seed, "unseen", fmt.Sprint(number)),
+		Rand: workload.Seed(seed, "unseen", strconv.Itoa(number)),
 		load: draw{name: fmt.Sprintf("%s%02d", family.name, number)},
 	}
 	s := &scenario.Scenario{APIVersion: scenario.APIVersion, Name: d.load.name, Rate: 1}

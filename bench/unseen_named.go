@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 )
@@ -24,7 +25,7 @@ func namedLoads() []draw {
 	}
 	var classes []drawnModel
 	for i := range 10 {
-		n := fmt.Sprint(i)
+		n := strconv.Itoa(i)
 		switch {
 		case i < 4:
 			classes = append(classes, line("tight"+n, 4, .4, 20, 2, nil))

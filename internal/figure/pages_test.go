@@ -17,7 +17,7 @@ import (
 func TestPagesCiteWhatWasMeasured(t *testing.T) {
 	reports, err := figure.Read("../../results")
 	require.NoError(t, err)
-	for page, named := range map[string]string{"../../README.md": "`live.8on4.goodput_ratio`", "../../docs/comparison.md": "`table2.resnet50.adaptive.goodput`", "../../docs/performance.md": "`proxy.grpc.1KB.c1.added_to_forwarder`"} {
+	for page, named := range map[string]string{"../../README.md": "`live.8on4.goodput_ratio`", "../../docs/schedulability.md": "`schedulability.exact`", "../../docs/comparison.md": "`table2.resnet50.adaptive.goodput`", "../../docs/when-not.md": "`sizing.grpc.cores_per_1000`", "../../docs/estimate.md": "`estimator.zoo.median_error`", "../../docs/performance.md": "`proxy.grpc.1KB.c1.added_to_forwarder`"} {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
 		require.Contains(t, string(text), named+" | ", "%s: its table was not found", page)
