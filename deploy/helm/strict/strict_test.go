@@ -9,7 +9,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -51,12 +50,12 @@ func documents(t *testing.T, page []byte) (all [][]byte) {
 }
 
 func TestManifestsAreOfTheirTypes(t *testing.T) {
-	files, err := filepath.Glob(golden)
-	require.NoError(t, err)
-	require.Len(t, files, 2)
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			page, err := os.ReadFile(file)
+	all := []string{"ConfigMap", "Deployment", "PodDisruptionBudget", "PrometheusRule", "Service", "ServiceMonitor"}
+	for name, want := range map[string][]string{
+		"attach": all, "own": all, "beside": {"ConfigMap", "PrometheusRule", "Service", "ServiceMonitor"}, "patch-add": {"Deployment"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			page, err := os.ReadFile(strings.Replace(golden, "*", name, 1))
 			require.NoError(t, err)
 			var kinds []string
 			for _, document := range documents(t, page) {
@@ -67,7 +66,7 @@ func TestManifestsAreOfTheirTypes(t *testing.T) {
 					requireContainers(t, d.Spec.Template.Spec)
 				}
 			}
-			require.ElementsMatch(t, []string{"ConfigMap", "Deployment", "PodDisruptionBudget", "PrometheusRule", "Service", "ServiceMonitor"}, kinds)
+			require.ElementsMatch(t, want, kinds)
 		})
 	}
 }

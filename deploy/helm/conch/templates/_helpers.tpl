@@ -8,3 +8,87 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "conch.own" -}}
 {{- if eq .Values.mode "own" }}yes{{ else if ne .Values.mode "attach" }}{{ fail (printf "mode is %q: it may be attach or own" .Values.mode) }}{{ end }}
 {{- end }}
+{{- /* What is rendered: own, attach, beside (all but a Deployment, for one that another release has), or patch (for that one, and nothing else). */ -}}
+{{- define "conch.what" -}}
+{{- $a := .Values.attach }}
+{{- if and (include "conch.own" .) $a.deployment }}{{ fail "attach.deployment is for mode attach: with mode own Conch starts the servers itself" }}{{ end }}
+{{- if and $a.patch (not (has $a.patch (list "add" "remove"))) }}{{ fail (printf "attach.patch is %q: it may be add or remove" $a.patch) }}{{ end }}
+{{- if and $a.patch (not $a.deployment) }}{{ fail "attach.patch is for a Deployment: name it with attach.deployment" }}{{ end }}
+{{- if include "conch.own" . }}own{{ else if $a.patch }}patch{{ else if $a.deployment }}beside{{ else }}attach{{ end }}
+{{- end }}
+{{- /* conch.yaml */ -}}
+{{- define "conch.config" -}}
+{{- $what := include "conch.what" . }}
+{{- $set := dict "apiVersion" "conch/v1" "state" "/var/lib/conch" -}}
+{{- if eq $what "own" }}
+{{- $_ := set $set "repository" "/models" -}}
+{{- $_ := set $set "driver" (dict "kind" "process" "tritonserver" "/opt/tritonserver/bin/tritonserver") -}}
+{{- $_ := set $set "listen" (dict "grpc" ":8001" "http" ":8000" "metrics" ":8002" "admin" "unix:///run/conch/admin.sock") -}}
+{{- else }}
+{{- $_ := set $set "driver" (dict "kind" "attach" "endpoints" (list .Values.attach.endpoint)) -}}
+{{- $_ := set $set "listen" (dict "grpc" ":8101" "http" ":8100" "metrics" ":8102" "admin" "unix:///run/conch/admin.sock") -}}
+{{- end }}
+{{- $config := deepCopy .Values.config }}
+{{- if has $what (list "beside" "patch") }}
+{{- /* Within the 30 s that a Pod has to end unless its Deployment says otherwise. */ -}}
+{{- $config = mergeOverwrite (dict "limits" (dict "drain" "20s")) $config }}
+{{- end }}
+{{- mergeOverwrite $config $set | toYaml }}
+{{- end }}
+{{- /* Conch's container. */ -}}
+{{- define "conch.container" -}}
+{{- $own := include "conch.own" . -}}
+name: conch
+image: {{ printf "%s:%s" .Values.image.repository .Values.image.tag | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- if $own }}
+command: [/usr/local/bin/conch, init, --, --config, /etc/conch/conch.yaml]
+{{- else }}
+command: [/usr/bin/conch, init, --, --config, /etc/conch/conch.yaml]
+{{- end }}
+env:
+  - {name: CONCH_ADMIN, value: "unix:///run/conch/admin.sock"}
+# Names of their own: Triton's container may have http, grpc and metrics.
+ports:
+  - {name: conch-grpc, containerPort: {{ if $own }}8001{{ else }}8101{{ end }}}
+  - {name: conch-http, containerPort: {{ if $own }}8000{{ else }}8100{{ end }}}
+  - {name: conch-metrics, containerPort: {{ if $own }}8002{{ else }}8102{{ end }}}
+# Ready once a plan serves; alive as long as the process answers. A start that loads large models takes its time.
+startupProbe: {httpGet: {path: /livez, port: conch-metrics}, periodSeconds: 2, failureThreshold: 60}
+readinessProbe: {httpGet: {path: /readyz, port: conch-metrics}, periodSeconds: 2}
+livenessProbe: {httpGet: {path: /livez, port: conch-metrics}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
+resources: {{- toYaml (ternary .Values.serverResources .Values.resources (eq $own "yes")) | nindent 2 }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  allowPrivilegeEscalation: false
+  {{- if not $own }}
+  readOnlyRootFilesystem: true
+  {{- end }}
+  capabilities: {drop: [ALL]}
+  seccompProfile: {type: RuntimeDefault}
+volumeMounts:
+  - {name: conch-config, mountPath: /etc/conch, readOnly: true}
+  - {name: conch-state, mountPath: /var/lib/conch}
+  - {name: conch-run, mountPath: /run/conch}
+  {{- if $own }}
+  - {name: models, mountPath: /models, readOnly: true}
+  - {name: shared-memory, mountPath: /dev/shm}
+  {{- else }}
+  - {name: conch-tmp, mountPath: /tmp}
+  {{- end }}
+{{- end }}
+{{- /* The volumes that only Conch's container has. */ -}}
+{{- define "conch.volumes" -}}
+- name: conch-config
+  configMap: {name: {{ include "conch.name" . }}}
+- name: conch-state
+  emptyDir: {}
+- name: conch-run
+  emptyDir: {medium: Memory}
+{{- if not (include "conch.own" .) }}
+- name: conch-tmp
+  emptyDir: {}
+{{- end }}
+{{- end }}
