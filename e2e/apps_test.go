@@ -39,11 +39,12 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
 parameters { key: "conch_emulate_alpha_us" value { string_value: "%d" } }
 parameters { key: "conch_emulate_beta_us" value { string_value: "1000" } }
 `, name, alpha.Microseconds())
-		profile := "model,gpu_type,source,batch,thread_percentage,latency_us\n"
+		var profile strings.Builder
+		profile.WriteString("model,gpu_type,source,batch,thread_percentage,latency_us\n")
 		for b := int64(1); b <= 8; b *= 2 {
-			profile += fmt.Sprintf("%s,,declared,%d,100,%d\n", name, b, 1000+b*alpha.Microseconds())
+			fmt.Fprintf(&profile, "%s,,declared,%d,100,%d\n", name, b, 1000+b*alpha.Microseconds())
 		}
-		for file, text := range map[string]string{"config.pbtxt": config, "profile.csv": profile, "1/model.py": string(pymodels.Emulate)} {
+		for file, text := range map[string]string{"config.pbtxt": config, "profile.csv": profile.String(), "1/model.py": string(pymodels.Emulate)} {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, name, file), []byte(text), 0o600))
 		}
 	}

@@ -162,7 +162,7 @@ func TestAttachLearnsFromBatchesOfTheServer(t *testing.T) {
 	w := newTeam(t)
 	w.servers, w.dirs = w.servers[:1], w.dirs[:1]
 	c := w.attach("observe", func(settings map[string]any) { // a busy machine makes no request bad, which would refute the advice
-		settings["defaults"] = map[string]any{"slo": "2s"}
+		settings["models"] = map[string]any{"emulated": map[string]any{"slo": "10s"}}
 	})
 	a := admin(t, c)
 	requireUp(t, a, "gpu0")
@@ -176,6 +176,7 @@ func TestAttachLearnsFromBatchesOfTheServer(t *testing.T) {
 	})
 	requireAllAnswered(t, r)
 	require.True(t, m.DynamicBatching)
+	require.InDelta(t, 10, m.SLOSeconds, 1e-9)
 	require.InDelta(t, .0007, m.MaxQueueDelaySeconds, 1e-9)
 	// The model sleeps for 20 ms and 2 ms a row; what it takes beyond that, the machine takes.
 	for i := range 3 {

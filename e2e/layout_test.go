@@ -4,7 +4,6 @@
 package e2e_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -121,7 +120,7 @@ func (l layout) plan(s *policy.Snapshot) *policy.Plan {
 func layoutOf(t *testing.T, p api.Plan) layout {
 	t.Helper()
 	var plan policy.Plan
-	require.NoError(t, protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(json.RawMessage(p.Plan), &plan))
+	require.NoError(t, protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(p.Plan, &plan))
 	var l layout
 	for _, part := range plan.GetPartitions() {
 		c := cut{partition: part.GetId(), share: part.GetThreadPercentage(), memory: part.GetMemoryLimitBytes()}

@@ -4,15 +4,12 @@
 package e2e_test
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,74 +72,21 @@ func TestFineTunesAreMergedUnderLoad(t *testing.T) {
 	c := serve(t, rig.ConchOptions{Repository: models, GPUs: 1, Await: names, Settings: map[string]any{"defaults": map[string]any{"slo": "2s"}}})
 	server, a := triton(t, c), admin(t, c)
 
-	const inputs = 6
-	var own [3][inputs][]float32
-	for m, name := range names {
-		for seed := range inputs {
-			r, err := server.ModelInfer(t.Context(), tokens(name, seed, 1+seed%2))
-			require.NoError(t, err)
-			own[m][seed], err = scores(r, name)
-			require.NoError(t, err)
-		}
-	}
-
-	const bound = 1e-5
-	var stop atomic.Bool
-	var answered atomic.Int64
-	var clients sync.WaitGroup
-	faults := make(chan error, 16)
-	for i := range 6 {
-		clients.Go(func() {
-			for n := i; !stop.Load(); n++ {
-				m, seed := n%3, n%inputs
-				r, err := server.ModelInfer(context.WithoutCancel(t.Context()), tokens(names[m], seed, 1+seed%2))
-				var got []float32
-				if err == nil {
-					got, err = scores(r, names[m])
-				}
-				if err == nil && !(differs(own[m][seed], got) <= bound) {
-					err = fmt.Errorf("%s: %v instead of %v", names[m], got, own[m][seed])
-				}
-				if err != nil {
-					faults <- err
-					return
-				}
-				answered.Add(1)
-			}
-		})
-	}
-	finish := sync.OnceFunc(func() { stop.Store(true); clients.Wait() })
-	defer finish()
-	flows := func() {
-		t.Helper()
-		before := answered.Load()
-		require.Eventually(t, func() bool { return answered.Load() > before+30 || len(faults) > 0 }, time.Minute, 10*time.Millisecond)
-		select {
-		case err := <-faults:
-			require.NoError(t, err)
-		default:
-		}
-	}
-	loaded := func() (all []string) {
-		for _, p := range partitions(t, a) {
-			all = append(all, p.Serving...)
-		}
-		return all
-	}
-	flows()
+	load := askFineTunes(t, server, names, 6)
+	load.flows()
 
 	reconfigure(t, c, func(settings map[string]any) {
 		settings["merge"] = []map[string]any{{"members": names}}
 	})
 	group := ""
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
-		now := loaded()
+		now := servedNow(t, a)
 		if assert.Len(collect, now, 1) {
 			group = now[0]
 			assert.True(collect, strings.HasPrefix(group, "merge.first.second.third"), group)
 		}
 	}, 2*time.Minute, 50*time.Millisecond, "one model serves all three: %v", eventKinds(t, a, 0))
-	flows()
+	load.flows()
 	kinds := strings.Join(eventKinds(t, a, 0), "\n")
 	require.Contains(t, kinds, "merging: merge group "+group)
 	require.Contains(t, kinds, "merged: merge group "+group+": made and verified by")
@@ -167,44 +111,54 @@ func TestFineTunesAreMergedUnderLoad(t *testing.T) {
 	require.NotContains(t, status.Convert(err).Message(), group)
 	require.NotContains(t, status.Convert(err).Message(), "conch_member")
 
-	// An execution with rows of several members is one of the group, and counts for each member.
+	// An execution with rows of several members is one of the group, and counts for each member. Requests go on between two readings: the
+	// group's count is read first at the start and last at the end, so that the members' can only be too small.
 	behind, err := grpc.NewClient(partitions(t, a)[0].GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
-	defer behind.Close() //nolint:errcheck // it was only asked
-	executed := func() (members, groups uint64) {
-		all, err := server.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{})
-		require.NoError(t, err)
+	defer behind.Close()
+	executionsOf := func(at require.TestingT, from tritonpb.GRPCInferenceServiceClient, models ...string) (executions uint64) {
+		all, err := from.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{})
+		require.NoError(at, err)
 		for _, s := range all.GetModelStats() {
-			require.Contains(t, names, s.GetName())
-			members += s.GetExecutionCount()
+			require.Contains(at, models, s.GetName())
+			executions += s.GetExecutionCount()
 		}
-		all, err = tritonpb.NewGRPCInferenceServiceClient(behind).ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: group})
-		require.NoError(t, err)
-		return members, all.GetModelStats()[0].GetExecutionCount()
+		return executions
 	}
-	members, groups := executed()
-	flows()
-	membersNow, groupsNow := executed()
-	require.Greater(t, membersNow-members, groupsNow-groups+5, "executions that the members took part in, and executions of the group")
+	partition := tritonpb.NewGRPCInferenceServiceClient(behind)
+	groups := executionsOf(t, partition, group)
+	members := executionsOf(t, server, names...)
+	require.EventuallyWithT(t, func(collect *assert.CollectT) {
+		membersNow := executionsOf(collect, server, names...)
+		groupsNow := executionsOf(collect, partition, group)
+		assert.Greater(collect, membersNow-members, groupsNow-groups+5, "executions that the members took part in, and executions of the group")
+	}, time.Minute, 50*time.Millisecond)
+	load.flows()
 	out, code := tritonctl(t, c, "plan", "explain", "second")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "as "+group)
 
 	reconfigure(t, c, func(settings map[string]any) { delete(settings, "merge") })
-	require.EventuallyWithT(t, func(collect *assert.CollectT) { assert.ElementsMatch(collect, names, loaded()) }, 2*time.Minute, 50*time.Millisecond)
-	flows()
-	finish()
-	select {
-	case err := <-faults:
-		require.NoError(t, err)
-	default:
-	}
-	t.Logf("%d requests were answered", answered.Load())
+	require.EventuallyWithT(t, func(collect *assert.CollectT) { assert.ElementsMatch(collect, names, servedNow(t, a)) }, 2*time.Minute, 50*time.Millisecond)
+	load.flows()
+
+	// By order conch verifies a merge beside what serves, and keeps nothing of it.
+	before := servedNow(t, a)
+	out, code = tritonctl(t, c, "merge", "verify", "first", "second")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "verified: ")
+	require.Contains(t, out, "a scratch server of conch")
+	out, code = tritonctl(t, c, "merge", "verify", "first", "nobody")
+	require.NotZero(t, code)
+	require.Contains(t, out, `no model is called "nobody" in the repository`)
+	require.ElementsMatch(t, before, servedNow(t, a))
+	load.flows()
+	load.close()
 
 	// What was made is kept while its members are what it was made of, and made again when one is another.
 	made := func() int { return strings.Count(strings.Join(eventKinds(t, a, 0), "\n"), "merged: merge group ") }
 	reconfigure(t, c, func(settings map[string]any) { settings["merge"] = "auto" })
-	require.EventuallyWithT(t, func(collect *assert.CollectT) { assert.Equal(collect, []string{group}, loaded()) }, 2*time.Minute, 50*time.Millisecond)
+	require.EventuallyWithT(t, func(collect *assert.CollectT) { assert.Equal(collect, []string{group}, servedNow(t, a)) }, 2*time.Minute, 50*time.Millisecond)
 	require.Equal(t, 1, made())
 	require.NoError(t, os.RemoveAll(filepath.Join(models, "third")))
 	fineTune(t, filepath.Join(models, "third"), 9)
@@ -212,13 +166,13 @@ func TestFineTunesAreMergedUnderLoad(t *testing.T) {
 	require.Zero(t, code, out)
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {
 		assert.Equal(collect, 2, made())
-		assert.Equal(collect, []string{group}, loaded())
+		assert.Equal(collect, []string{group}, servedNow(t, a))
 	}, 2*time.Minute, 50*time.Millisecond)
 	for m, name := range names {
 		r, err := server.ModelInfer(t.Context(), tokens(name, 0, 1))
 		require.NoError(t, err)
 		got, err := scores(r, name)
 		require.NoError(t, err)
-		require.Equal(t, m < 2, differs(own[m][0], got) <= bound, "%s: the third is another now", name)
+		require.Equal(t, m < 2, differs(load.own[name][0], got) <= fineTuneBound, "%s: the third is another now", name)
 	}
 }

@@ -5,6 +5,7 @@ package e2e_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"time"
 
@@ -14,15 +15,18 @@ import (
 	"github.com/conch-serving/conch/plugins/static"
 )
 
-// moody is a policy that behaves as its parameter "mood" says: it plans as static does, or it hangs, exits, talks nonsense or sets a
-// discipline's parameter to what that cannot be. With the parameter "layout" it plans exactly that.
+// hanging is what moody says before it hangs.
+const hanging = "never to answer"
+
+// moody is a policy that behaves as its parameter "mood" says: it plans as static does, or it hangs, exits, talks nonsense, sets a
+// discipline's parameter to what that cannot be, or takes all that it can get. With the parameter "layout" it plans exactly that.
 type moody struct{}
 
 func (moody) Describe(context.Context) (*policy.Description, error) {
 	return &policy.Description{
 		Name: "moody", Version: "1", Summary: "Plans in halves of GPUs, or fails.", Disciplines: []string{"eager"},
 		Parameters: []*policy.Parameter{{
-			Name: "mood", Type: policy.TypeString, DefaultValue: "well", Documentation: "well, hang, exit, nonsense or misset",
+			Name: "mood", Type: policy.TypeString, DefaultValue: "well", Documentation: "well, hang, exit, nonsense, misset, partitions, names, forks, memory, sockets or output",
 		}, {
 			Name: "layout", Type: policy.TypeString, Documentation: "partitions with their models: \"gpu0.0:50=a+b gpu0.1:50=b\"",
 		}},
@@ -32,7 +36,10 @@ func (moody) Describe(context.Context) (*policy.Description, error) {
 func (moody) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*policy.Plan, error) {
 	switch s.GetParameters()["mood"] {
 	case "hang":
+		fmt.Fprintln(os.Stderr, hanging)
 		time.Sleep(time.Hour)
+	case "partitions", "names", "forks", "memory", "sockets", "output":
+		return greedy(s)
 	case "exit":
 		os.Exit(3)
 	case "nonsense":

@@ -23,7 +23,7 @@ import (
 )
 
 // onBoth runs a test on minitriton and on the real tritonserver, each under shims as a process of its own, some times over each.
-func onBoth(t *testing.T, variable string, mini, real int, test func(t *testing.T, server string, times int)) {
+func onBoth(t *testing.T, variable string, mini, tritonserver int, test func(t *testing.T, server string, times int)) {
 	t.Run("minitriton", func(t *testing.T) {
 		t.Parallel()
 		self, err := os.Executable()
@@ -32,7 +32,7 @@ func onBoth(t *testing.T, variable string, mini, real int, test func(t *testing.
 	})
 	t.Run("tritonserver", func(t *testing.T) {
 		t.Parallel()
-		test(t, setting(t, "CONCH_TRITONSERVER"), rounds(t, variable+"_REAL", real))
+		test(t, setting(t, "CONCH_TRITONSERVER"), rounds(t, variable+"_REAL", tritonserver))
 	})
 }
 

@@ -124,6 +124,9 @@ func acrossCases() []Case {
 			require.Regexp(e, "^e\\|error\\|\\|final\\|error: Failed to process the request\\(s\\) for model 'error_0_0', message: RuntimeError: the whole execution fails", lines[0])
 			require.Equal(e, "a|identity|1|final|0000803F00002040", lines[1])
 		}},
+		ordered("several answers of one execution to a request", list{request("error", input("INPUT0", "FP32", shape(1, 1), fp32(-500)), id("e")), identity(id("a"))},
+			"e|error||final|error: Failed to process the request(s) for model 'error_0_0', message: Number of InferenceResponse objects do not match the number of InferenceRequest objects. InferenceRequest(s) size is:1, and InferenceResponse(s) size is:2\n",
+			"a|identity|1|final|0000803F00002040"),
 		ordered("an unknown shared memory region", list{inRegion("zz"), identity(id("a"))}, "r|||error: Unable to find shared memory region: 'zz'", "a|identity|1|final|0000803F00002040"),
 		ordered("typed contents, a requested output, a version", list{
 			request("add_sub", typed("INPUT0", "INT32", shape(1, 16), &pb.InferTensorContents{IntContents: make([]int32, 16)}),
@@ -351,7 +354,9 @@ func (e *Env) exchange(ctx context.Context, requests []*pb.ModelInferRequest) ([
 
 func drive(s grpc.BidiStreamingClient[pb.ModelInferRequest, pb.ModelStreamInferResponse], requests []*pb.ModelInferRequest) (messages []*pb.ModelStreamInferResponse, err error) {
 	for _, r := range requests {
-		if err := s.Send(r); err != nil {
+		if err := s.Send(r); errors.Is(err, io.EOF) {
+			break // the stream has ended already; Recv says how
+		} else if err != nil {
 			return nil, err
 		}
 	}

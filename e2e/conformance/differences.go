@@ -91,8 +91,8 @@ func Differences() []Difference {
 		},
 		{
 			Case: "repository/load of a model that only the request has", Shows: "'fresh' is not found", Only: []string{"conch attach observe"},
-			Reason: "Conch sees what the server lists, and the server does not list it",
-			Docs:   "Where Conch only observes, a model that came with the files of a load request is not found, since the server does not list it.",
+			Reason: "Conch knows only what the server serves now, and not what it served before",
+			Docs:   "Where Conch only observes, a request to a model that came with the files of a load request and was unloaded is answered as if it had never been loaded: the same status, other words.",
 		},
 		{
 			Case: "repository/unload and load", Shows: "'string' is not found", Only: []string{"conch attach observe"},

@@ -70,8 +70,8 @@ func TestAnnotationsNameCommandsThatThereAre(t *testing.T) {
 // one whose GPU is not emulated. Each query has an answer, each metric that a query or a rule names has samples, every rule is evaluated, and none
 // fires for the first.
 func TestDashboardShowsAConch(t *testing.T) {
-	well, trouble, real := healthy(t), inTrouble(t), withAGPU(t)
-	p := startPrometheus(t, well.Metrics, trouble.Metrics, real.Metrics)
+	well, trouble, physical := healthy(t), inTrouble(t), withAGPU(t)
+	p := startPrometheus(t, well.Metrics, trouble.Metrics, physical.Metrics)
 	require.Eventually(t, func() bool {
 		return len(p.query(t, `sum by (instance) (rate(conch_requests_total{result="ok"}[10s])) > 0`)) >= 2
 	}, 2*time.Minute, 200*time.Millisecond, "Prometheus reads the conchs")

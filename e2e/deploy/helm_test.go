@@ -41,11 +41,21 @@ func render(t *testing.T, settings ...string) ([]byte, error) {
 // The chart's manifests are those that were reviewed; the conch.yaml in them is one that conch takes, and the rules are those that promtool tests.
 func TestChart(t *testing.T) {
 	run(t, setting(t, "CONCH_HELM"), "lint", "--strict", "--kube-version", "1.31.0", chart)
-	for _, mode := range []string{"attach", "own"} {
-		t.Run(mode, func(t *testing.T) {
-			out, err := render(t, "mode="+mode, "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "config.defaults.slo=50ms")
+	for name, c := range map[string]struct {
+		settings  []string
+		manifests int
+	}{
+		"attach": {[]string{"mode=attach"}, 6},
+		"own":    {[]string{"mode=own"}, 6},
+		// Conch comes into a Deployment that another release has: the module deploy/helm/strict applies the patches to one.
+		"beside":       {[]string{"attach.deployment=triton"}, 4},
+		"patch-add":    {[]string{"attach.deployment=triton", "attach.patch=add"}, 1},
+		"patch-remove": {[]string{"attach.deployment=triton", "attach.patch=remove"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := render(t, append(c.settings, "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "config.defaults.slo=50ms")...)
 			require.NoError(t, err)
-			golden := filepath.Join("testdata", "chart-"+mode+".golden.yaml")
+			golden := filepath.Join("testdata", "chart-"+name+".golden.yaml")
 			if *update {
 				require.NoError(t, os.WriteFile(golden, out, 0o644))
 			}
@@ -65,7 +75,10 @@ func TestChart(t *testing.T) {
 					kinds[kind] = manifest
 				}
 			}
-			require.Len(t, kinds, 6)
+			require.Len(t, kinds, c.manifests)
+			if c.manifests == 1 {
+				return
+			}
 			configuration := filepath.Join(t.TempDir(), "conch.yaml")
 			text, ok := kinds["ConfigMap"]["data"].(map[string]any)["conch.yaml"].(string)
 			require.True(t, ok)
@@ -80,6 +93,8 @@ func TestChart(t *testing.T) {
 			require.Equal(t, rules, kinds["PrometheusRule"]["spec"])
 		})
 	}
-	_, err := render(t, "mode=neither")
-	require.Error(t, err)
+	for _, wrong := range []string{"mode=neither", "attach.patch=add", "attach.deployment=triton,attach.patch=both", "mode=own,attach.deployment=triton"} {
+		_, err := render(t, wrong)
+		require.Error(t, err, wrong)
+	}
 }

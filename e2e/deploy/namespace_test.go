@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/internal/pymodels"
 	"github.com/conch-serving/conch/internal/zoo"
 )
 
@@ -38,9 +39,12 @@ type contained struct {
 	metrics string
 }
 
-// contain runs `conch init` in a root file system, as conch's user there. Before is a shell's setup of the root file system, in the new mount
-// namespace.
-func contain(t *testing.T, before, root, user, program string) *contained {
+// embedded are flags for a conch without servers of its own.
+const embedded = "--driver embedded"
+
+// contain runs `conch init` in a root file system, as conch's user there, with flags that say where servers come from. Before is a shell's setup of the
+// root file system, in the new mount namespace.
+func contain(t *testing.T, before, root, user, program, flags string) *contained {
 	t.Helper()
 	var ports [3]string
 	for i := range ports {
@@ -57,8 +61,8 @@ func contain(t *testing.T, before, root, user, program string) *contained {
 		mount -t tmpfs -o mode=755 tmpfs %[2]s/dev
 		mkdir -m 1777 %[2]s/dev/shm
 		for device in null zero random urandom; do touch %[2]s/dev/$device; mount --bind /dev/$device %[2]s/dev/$device; done
-		exec chroot --userspec=%[3]s %[2]s %[4]s init -- --driver embedded --repository /models --state /var/lib/conch --admin unix:///run/conch/admin.sock \
-			--grpc %[5]s --http %[6]s --metrics %[7]s --log-format json`, before, root, user, program, ports[0], ports[1], ports[2])
+		exec chroot --userspec=%[3]s %[2]s %[4]s init -- %[8]s --repository /models --state /var/lib/conch --admin unix:///run/conch/admin.sock \
+			--grpc %[5]s --http %[6]s --metrics %[7]s --log-format json`, before, root, user, program, ports[0], ports[1], ports[2], flags)
 	c := &contained{out: &bytes.Buffer{}, metrics: ports[2]}
 	c.command = exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "sh", "-c", script)
 	c.command.Stdout, c.command.Stderr = c.out, c.out
@@ -129,8 +133,8 @@ func (c *contained) awaitReady(t *testing.T) {
 	}, 2*time.Minute, 50*time.Millisecond, "conch is ready")
 }
 
-// requireSurvivesACrash kills conch, waits for its next life and stops it in order.
-func (c *contained) requireSurvivesACrash(t *testing.T, uid int) {
+// requireSurvivesACrash kills conch, waits for its next life and stops it in order. What is between is checked before the crash and after it.
+func (c *contained) requireSurvivesACrash(t *testing.T, uid int, between ...func(t *testing.T)) {
 	t.Helper()
 	c.awaitReady(t)
 	first, before := c.conch(t)
@@ -144,9 +148,15 @@ func (c *contained) requireSurvivesACrash(t *testing.T, uid int) {
 	require.NoError(t, err)
 	require.Regexp(t, `(?m)^NSpid:\t\d+\t1$`, string(status), "`conch init` is the first process")
 
+	for _, check := range between {
+		check(t)
+	}
 	require.NoError(t, syscall.Kill(before, syscall.SIGKILL))
 	require.Eventually(t, func() bool { _, now := c.conch(t); return now != 0 && now != before }, time.Minute, 20*time.Millisecond, "conch is started again")
 	c.awaitReady(t)
+	for _, check := range between {
+		check(t)
+	}
 	require.NoError(t, syscall.Kill(first, syscall.SIGTERM))
 	require.NoError(t, c.command.Wait(), "SIGTERM to the first process ends it in order")
 }
@@ -155,7 +165,7 @@ func (c *contained) requireSurvivesACrash(t *testing.T, uid int) {
 func models(t *testing.T, dir string) {
 	t.Helper()
 	require.NoError(t, zoo.Write(dir, zoo.Model{
-		Name: "quick", MaxBatchSize: 8, Profile: zoo.Profile{Model: "quick", Alpha: time.Millisecond, Beta: time.Millisecond, SLO: time.Second},
+		Name: "quick", MaxBatchSize: 8, ModelPy: pymodels.Emulate, Profile: zoo.Profile{Model: "quick", Alpha: time.Millisecond, Beta: time.Millisecond, SLO: time.Second},
 	}))
 	run(t, "chmod", "-R", "a+rX", dir)
 }
@@ -168,10 +178,38 @@ func TestImage(t *testing.T) {
 	run(t, "cp", "-a", filepath.Join(setting(t, "CONCH_BIN"), "rootfs")+"/.", root)
 	require.NoError(t, os.Chmod(root, 0o755))
 	models(t, filepath.Join(root, "models"))
-	contain(t, "", root, "65532:65532", "/usr/bin/conch").requireSurvivesACrash(t, 65532)
+	contain(t, "", root, "65532:65532", "/usr/bin/conch", embedded).requireSurvivesACrash(t, 65532)
 }
 
-// The Debian package is installed, serves as the user that it makes, and is removed without a trace, in a copy-on-write view of this machine.
+// So it does in a Pod: on a root file system that nobody may write, with volumes that are root's and open to everybody, as an emptyDir is.
+func TestImageInAPod(t *testing.T) {
+	needRoot(t)
+	root := t.TempDir()
+	run(t, "cp", "-a", filepath.Join(setting(t, "CONCH_BIN"), "rootfs")+"/.", root)
+	require.NoError(t, os.Chmod(root, 0o755))
+	models(t, filepath.Join(root, "models"))
+	volumes := fmt.Sprintf(`mount --bind %[1]s %[1]s && mount -o remount,bind,ro %[1]s
+		for volume in var/lib/conch run/conch; do mount -t tmpfs -o mode=777 tmpfs %[1]s/$volume; done
+		if touch %[1]s/file 2>/dev/null; then echo "the root file system is open"; exit 1; fi`, root)
+	contain(t, volumes, root, "65532:65532", "/usr/bin/conch", embedded).requireSurvivesACrash(t, 65532)
+}
+
+// running are the processes whose program is at a path.
+func running(t *testing.T, path string) (pids []string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	for _, file := range all {
+		text, err := os.ReadFile(file)
+		if err == nil && strings.HasPrefix(string(text), path+"\x00") {
+			pids = append(pids, filepath.Base(filepath.Dir(file)))
+		}
+	}
+	return pids
+}
+
+// The Debian package is installed, serves as the user that it makes, and is removed without a trace, in a copy-on-write view of this machine. The server
+// that conch has started outlives its crash, because its parent then is the first process, and the next conch finds it.
 func TestPackage(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
@@ -209,7 +247,16 @@ func TestPackage(t *testing.T) {
 
 	install := overlay + "\nchroot " + merged + " dpkg -i /conch.deb\nchroot " + merged + " install -d -o conch -m 0700 /var/lib/conch /run/conch\n" +
 		"chroot " + merged + " usermod -u 4242 conch; chroot " + merged + " chown -R conch /var/lib/conch /run/conch\n"
-	contain(t, install, merged, "conch:conch", "/usr/bin/conch").requireSurvivesACrash(t, 4242)
+	server := fmt.Sprintf("/server-%d", os.Getpid()) // a minitriton
+	install += fmt.Sprintf("cp %[1]s %[2]s%[3]s\nprintf '#!/bin/sh\\nexec %[3]s minitriton \"$@\"\\n' >%[2]s/tritonserver\nchmod 755 %[2]s/tritonserver\n",
+		filepath.Join(setting(t, "CONCH_BIN"), "conch-bench"), merged, server)
+	var servers [][]string
+	contain(t, install, merged, "conch:conch", "/usr/bin/conch", "--tritonserver /tritonserver").requireSurvivesACrash(t, 4242, func(t *testing.T) {
+		servers = append(servers, running(t, server))
+	})
+	require.Len(t, servers[0], 1)
+	require.Equal(t, servers[0], servers[1])
+	require.Empty(t, running(t, server), "SIGTERM ends the server too")
 }
 
 // The tarball has the three programs, which find one another.

@@ -1,6 +1,7 @@
 # Copyright The Conch Authors
 # SPDX-License-Identifier: Apache-2.0
-"""error: identity that answers a request with an error if an element is negative, and fails the whole execution if one is -1000 or less."""
+"""error: identity that answers a request with an error if an element is negative, answers it twice if one is -500, and fails the whole
+execution if one is -1000 or less."""
 
 import triton_python_backend_utils as pb
 
@@ -13,6 +14,11 @@ class TritonPythonModel:
             least = value.min()
             if least <= -1000:
                 raise RuntimeError("the whole execution fails")
+            if least == -500:
+                responses += [
+                    pb.InferenceResponse(output_tensors=[pb.Tensor("OUTPUT0", value)])
+                ] * 2
+                continue
             if least < 0:
                 responses.append(
                     pb.InferenceResponse(error=pb.TritonError("negative input"))
