@@ -33,7 +33,7 @@ export GORACE = atexit_sleep_ms=50
 help: ## this list
 	@printf 'Conch: make TARGET\n\n'
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
-	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="core cores sim unseen ablation proxy instant overload merge live fidelity demand estimator" (bench)\n'
+	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="core cores sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity demand evaluate estimator" (bench)\n'
 
 .PHONY: demo
 demo: ## Triton's batching against Conch on four emulated GPUs, then a Conch to try (TRITON=real: real tritonservers; DEMO_RESULTS=results keeps the figures that pages cite)
@@ -98,13 +98,14 @@ e2e: build triton clients race ## end-to-end tests on a real tritonserver, and T
 KILLS ?= 200
 CHANGES ?= 1000
 SWAPS ?= 1000
+POLICY_SWAPS ?= 72
 REAL ?= 100
 MODELS ?= 200
 
 .PHONY: faults
-faults: build triton ## faults and plan changes under load, on real tritonservers: KILLS=200 of conch, CHANGES=1000 and SWAPS=1000 (REAL=100 of each on real servers), MODELS=200
-	@CONCH_KILLS=$(KILLS) CONCH_CHANGES=$(CHANGES) CONCH_CHANGES_REAL=$(REAL) CONCH_SWAPS=$(SWAPS) CONCH_SWAPS_REAL=$(REAL) CONCH_MODELS=$(MODELS) \
-	  $(GO) test -count=1 -v -timeout 3h -parallel 2 -run '^(TestConchIsKilled|TestPlanChangesLoseNothing|TestPolicySwapsLoseNothing|TestModelsThatDoNotLoad)$$' ./e2e
+faults: build triton ## faults and plan changes under load, on real tritonservers: KILLS=200 of conch, CHANGES=1000 and SWAPS=1000 (REAL=100 of each on real servers), POLICY_SWAPS=72 (each policy to each other), MODELS=200
+	@CONCH_KILLS=$(KILLS) CONCH_CHANGES=$(CHANGES) CONCH_CHANGES_REAL=$(REAL) CONCH_SWAPS=$(SWAPS) CONCH_SWAPS_REAL=$(REAL) CONCH_POLICY_SWAPS=$(POLICY_SWAPS) CONCH_MODELS=$(MODELS) \
+	  $(GO) test -count=1 -v -timeout 3h -parallel 2 -run '^(TestConchIsKilled|TestPlanChangesLoseNothing|TestPolicySwapsLoseNothing|TestEveryPolicyInPlaceOfEveryOther|TestModelsThatDoNotLoad)$$' ./e2e
 
 DURATION ?= 30m
 .PHONY: soak
@@ -127,7 +128,7 @@ deploy: build prometheus package image-rootfs actionlint .cache/bin/helm .cache/
 
 # A module of its own: what it depends on is no dependency of Conch's.
 .PHONY: manifests
-manifests: ## whether the chart's manifests are what Kubernetes and the Prometheus operator take
+manifests: ## whether the chart's manifests are what Kubernetes and the Prometheus operator take, and the compose file what compose takes
 	@cd deploy/helm/strict && $(GO) test ./...
 
 # What is shipped. conch finds GPUs through NVML, which Go binds by cgo: the conch of the packages is linked with glibc (2.34 or later), as Triton
@@ -184,7 +185,7 @@ prometheus: ## promtool and Prometheus, into .cache/prometheus
 # What reads bytes of strangers, as PACKAGE:TARGET. More targets are in those packages; their corpora run as tests.
 FUZZ := sidecar/dispatch/batch:FuzzReadRequest sidecar/dispatch/ingress/http:FuzzHTTPRequest \
 	sidecar/dispatch/batch:FuzzAssemble sidecar/dispatch/ingress/http:FuzzJSONRequest sidecar/dispatch/ingress/http:FuzzBinarySplit \
-	internal/onnx:FuzzRead merger:FuzzAnalyze estimator:FuzzEstimate
+	internal/onnx:FuzzRead sidecar/sim/segment:FuzzParseMLP merger:FuzzAnalyze estimator:FuzzEstimate
 FUZZ_SECONDS ?= 10
 
 .PHONY: fuzz
@@ -216,22 +217,25 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 	@scripts/setup/golangci.sh; touch $@
 
 .PHONY: bench
-BENCH ?= core cores sim unseen ablation proxy instant overload merge live fidelity demand estimator
-bench: ## the figures of docs/results.md (BENCH="core cores sim unseen ablation proxy instant overload merge live fidelity demand estimator" chooses)
+BENCH ?= core cores sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity demand evaluate estimator
+bench: ## the figures of docs/results.md (BENCH="core cores sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity demand evaluate estimator" chooses)
 	@$(MAKE) build
 	@case '$(BENCH)' in *live*|*fidelity*|*demand*|*merge*|*estimator*) $(MAKE) triton;; esac
 	@case '$(BENCH)' in *proxy*) $(MAKE) proxies || echo '-- proxy: without nginx and HAProxy' >&2;; esac
 	@for b in $(BENCH); do bin/conch-bench "$$b"; done
 
 .PHONY: reproduce
-reproduce: ## what Symphony's paper and scheduler say that needs no GPU, against the simulator
+reproduce: ## what papers and published schedulers say that needs no GPU, against the simulator (ABACUS=DIR: with the rows of Abacus)
 	@$(MAKE) build PROGRAMS=conch-bench=bench
 	@bin/conch-bench reproduce
+	@$(if $(ABACUS),bin/conch-bench reproduce-abacus --abacus '$(ABACUS)',echo '-- reproduce: WITHOUT the rows of Abacus, whose predictor has no licence: make reproduce ABACUS=DIR (sidecar/sim/segment/README.md)' >&2)
+	@bin/conch-bench reproduce-placement
 
 .PHONY: compare
-compare: ## goodput of every discipline under a matrix of simulated loads (up to half an hour on two cores)
+compare: ## every discipline under a matrix of simulated loads (up to half an hour on two cores), every policy in a matrix of scenarios (BENCH=placements: ten minutes on one)
 	@$(MAKE) build PROGRAMS=conch-bench=bench
 	@bin/conch-bench compare
+	@bin/conch-bench placements
 
 .PHONY: results
 results: ## docs/results.md, and the figures in tables of README.md and other pages, from results/*.json
