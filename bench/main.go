@@ -65,9 +65,10 @@ func command(out, progress io.Writer) *cobra.Command {
 		root.AddCommand(&cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
 			r := &figure.Report{
-				Command: target(use), File: use, When: b.start, Commit: figure.Commit(ctx, "."), Seed: b.seed,
+				Command: target(use), File: use, When: b.start, Seed: b.seed,
 				Machine: figure.ThisMachine(), Versions: map[string]string{"go": runtime.Version()},
 			}
+			r.Stamp(ctx, ".")
 			if err := run(ctx, r); err != nil {
 				return err
 			}

@@ -95,12 +95,13 @@ func (d *demo) report(ctx context.Context, r *rows) error {
 	fmt.Fprintln(d.out)
 
 	report := &figure.Report{
-		Command: "make demo", File: "demo", When: d.start, Commit: figure.Commit(ctx, "."), Seed: d.scenario.contest.Seed,
+		Command: "make demo", File: "demo", When: d.start, Seed: d.scenario.contest.Seed,
 		Machine: figure.ThisMachine(), Versions: map[string]string{"go": runtime.Version()}, Emulated: d.scenario.emulated,
 	}
 	if d.scenario.contest.Server != "" {
 		report.Command, report.File = "make demo TRITON=real", "demo-real"
 	}
+	report.Stamp(ctx, ".")
 	name := d.scenario.figure
 	best := "Triton: " + r.tritonHighest.Setup.String()
 	report.Add(name+".goodput_ratio", ratio, "ratio", "highest load with at most 1% bad, Conch over Triton; "+best)

@@ -5,6 +5,8 @@ package figure
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,27 +40,58 @@ var measured = map[string][]string{
 	"reproduce-placement": {"plugins", "sidecar/sim", "sidecar/dispatch/queue", "sidecar/dispatch/forecast", "bench/arenas.go"},
 }
 
-// Stale says why a report is not of the present code of the repository in a directory; empty if it is: nothing that it measures was changed
-// after the commit at which it was measured.
-func Stale(ctx context.Context, directory string, r *Report) (string, error) {
-	paths, ok := measured[r.File]
+// Code is a digest of what the figures of a report are about, as a commit of the repository in a directory has it: two commits with the same
+// digest give the same figures, whatever else they differ in. It is an error if nothing says what the report measures.
+func Code(ctx context.Context, directory, commit, report string) (string, error) {
+	paths, ok := measured[report]
 	if !ok {
-		return "", fmt.Errorf("nothing says what %s.json measures: add it to internal/figure/fresh.go", r.File)
+		return "", fmt.Errorf("nothing says what %s.json measures: add it to internal/figure/fresh.go", report)
+	}
+	files, err := git(ctx, directory, append([]string{"ls-tree", "-r", commit, "--"}, paths...)...)
+	if err != nil {
+		return "", fmt.Errorf("files of commit %s: %w", commit, err)
+	}
+	sum := sha256.New()
+	for file := range strings.Lines(files) {
+		_, path, _ := strings.Cut(strings.TrimSpace(file), "\t")
+		if strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".md") || strings.Contains(path, "/testdata/") {
+			continue
+		}
+		fmt.Fprintln(sum, strings.TrimSpace(file)) //nolint:errcheck // a hash takes everything
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:16], nil
+}
+
+// Stamp notes the commit at which a report is measured, and the digest of what it measures, which is empty where git does not say.
+func (r *Report) Stamp(ctx context.Context, directory string) {
+	r.Commit = Commit(ctx, directory)
+	if code, err := Code(ctx, directory, "HEAD", r.File); err == nil {
+		r.Code = code
+	}
+}
+
+// Stale says why a report is not of the present code of the repository in a directory; empty if it is: what it measures has the digest that it
+// had then. The commit may be gone, as after a rebase.
+func Stale(ctx context.Context, directory string, r *Report) (string, error) {
+	now, err := Code(ctx, directory, "HEAD", r.File)
+	if err != nil {
+		return "", err
 	}
 	commit, dirty := strings.CutSuffix(r.Commit, "-dirty")
 	if dirty {
 		return "it was measured with changes that no commit has, after " + commit, nil
 	}
+	if r.Code == now {
+		return "", nil
+	}
+	paths := measured[r.File]
 	if _, err := git(ctx, directory, "merge-base", "--is-ancestor", commit, "HEAD"); err != nil {
-		return fmt.Sprintf("commit %s, at which it was measured, is not in the history of HEAD", commit), nil //nolint:nilerr // git says no by its exit code: that is an answer
+		return fmt.Sprintf("%s differs from what was measured at commit %s, which is not in the history of HEAD", strings.Join(paths, ", "), commit), nil //nolint:nilerr // git says no by its exit code: that is an answer
 	}
 	arguments := append([]string{"log", "--format=%h %s", commit + "..HEAD", "--"}, paths...)
 	later, err := git(ctx, directory, append(arguments, ":(exclude,glob)**/*_test.go", ":(exclude,glob)**/*.md", ":(exclude,glob)**/testdata/**")...)
 	if err != nil {
 		return "", fmt.Errorf("what was changed after %s: %w", commit, err)
-	}
-	if later == "" {
-		return "", nil
 	}
 	all := strings.Split(later, "\n")
 	return fmt.Sprintf("%d commits changed %s after it was measured at %s, the last: %s", len(all), strings.Join(paths, ", "), commit, all[0]), nil

@@ -61,7 +61,12 @@ func TestStale(t *testing.T) {
 	r := repository{t, t.TempDir()}
 	r.git("init", "-q")
 	r.commit("sidecar/dispatch/a.go", "one")
-	report := &figure.Report{File: "overload", Commit: figure.Commit(t.Context(), r.path)}
+	report := &figure.Report{File: "overload"}
+	measure := func() {
+		report.Stamp(t.Context(), r.path)
+		require.NotEmpty(t, report.Code)
+	}
+	measure()
 	why := func() string {
 		text, err := figure.Stale(t.Context(), r.path, report)
 		require.NoError(t, err)
@@ -76,7 +81,7 @@ func TestStale(t *testing.T) {
 	require.Contains(t, why(), "1 commits changed sidecar/dispatch after it was measured")
 	require.Contains(t, why(), "sidecar/dispatch/deep/c.go is two")
 
-	report.Commit = figure.Commit(t.Context(), r.path)
+	measure()
 	require.Empty(t, why())
 	require.NoError(t, os.MkdirAll(filepath.Join(r.path, "results"), 0o755))
 	r.commit("results/x.json", "1")
@@ -86,6 +91,8 @@ func TestStale(t *testing.T) {
 	report.Commit = figure.Commit(t.Context(), r.path)
 	require.Contains(t, why(), "changes that no commit has")
 	report.Commit = "0123456789ab"
+	require.Empty(t, why(), "after a rebase the commit is gone, and the code is the same")
+	r.commit("sidecar/dispatch/deep/c.go", "three")
 	require.Contains(t, why(), "is not in the history of HEAD")
 	_, err := figure.Stale(t.Context(), r.path, &figure.Report{File: "other"})
 	require.ErrorContains(t, err, "nothing says what other.json measures")

@@ -41,8 +41,10 @@ type Report struct {
 	File    string    `json:"file"`
 	When    time.Time `json:"when"`
 	Commit  string    `json:"commit"`
-	Seed    uint64    `json:"seed"`
-	Machine Machine   `json:"machine"`
+	// Code is the digest of what was measured; see [Code].
+	Code    string  `json:"code"`
+	Seed    uint64  `json:"seed"`
+	Machine Machine `json:"machine"`
 	// Versions of what was measured, by name.
 	Versions map[string]string `json:"versions"`
 	// Emulated says what was not real; empty if all was.
