@@ -73,11 +73,11 @@ func (l *loads) join(model string) (one *load, changed <-chan struct{}, err erro
 	return one, changed, nil
 }
 
-// begin calls begun, unless another request that waits for the same load has done so. Only a request that found the model unloaded after it
-// joined begins a load: the table by which it came here may have been replaced meanwhile.
+// begin calls begun, unless another request that waits for the same load has done so, or the load was refused since the request joined it.
+// Only a request that found the model unloaded after it joined begins a load: the table by which it came here may have been replaced meanwhile.
 func (l *loads) begin(model string, one *load) {
 	l.mu.Lock()
-	first := !one.begun
+	first := !one.begun && one.refusal == nil
 	one.begun = true
 	l.mu.Unlock()
 	if first && l.begun != nil {
