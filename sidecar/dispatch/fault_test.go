@@ -5,13 +5,16 @@ package dispatch_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 func TestSchedulerFaultFallsBackToForwarding(t *testing.T) {
@@ -92,3 +95,64 @@ type faulty struct{}
 
 func (faulty) Recording() bool         { return true }
 func (faulty) Record(dispatch.Arrival) { panic("a fault") }
+
+// TestAnObserverThatPanicsCostsNobodyAnything: requests are answered, and what they held is given back, whichever way they came.
+func TestAnObserverThatPanicsCostsNobodyAnything(t *testing.T) {
+	for name, c := range map[string]struct {
+		table  func(uint64, *triton, ...string) *router.Table
+		change func(*tritonpb.ModelInferRequest)
+		loads  bool
+		fails  bool
+	}{
+		"queued":                 {table: apps, change: forName("fast")},
+		"passed through":         {table: apps, change: both(forName("fast"), outside)},
+		"of an app":              {table: apps, change: forName("a")},
+		"decoupled":              {table: decoupledApps, change: forName("fast")},
+		"on demand":              {table: apps, change: forName("fast"), loads: true},
+		"decoupled, on demand":   {table: decoupledApps, change: forName("fast"), loads: true},
+		"of nobody":              {table: apps, change: forName("made up"), fails: true},
+		"what nobody can fulfil": {table: apps, change: both(forName("a"), wish("accuracy", .99)), fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, wanted := newTriton(t), make(asked, 10)
+			routes := c.table(1, p, "fast")
+			if c.loads {
+				routes.Models["fast"].OnDemand, routes.Models["fast"].Cold, routes.Models["fast"].Places = true, true, nil
+			}
+			d := dispatch.New(dispatch.Options{Observer: blind{}, LoadWanted: wanted.begun})
+			t.Cleanup(func() { require.NoError(t, d.Close()) })
+			require.NoError(t, d.Swap(t.Context(), routes))
+			address, _ := fronts(t, d, routes)
+			client := tritonpb.NewGRPCInferenceServiceClient(dialTo(t, address))
+			s := openStream(t.Context(), t, client, asking("1", c.change), asking("2", c.change))
+			if c.loads {
+				<-wanted
+				warm := c.table(2, p, "fast")
+				warm.Models["fast"].OnDemand = true
+				require.NoError(t, d.Swap(t.Context(), warm))
+			}
+			answers := 0
+			for _, line := range lines(t, s) {
+				require.Equal(t, c.fails, !strings.HasSuffix(line, "|"), line)
+				answers++
+			}
+			require.Positive(t, answers)
+			if c.table(1, p, "fast").Models["fast"].Config.GetModelTransactionPolicy() == nil {
+				_, err := client.ModelInfer(t.Context(), asking("3", c.change))
+				require.Equal(t, c.fails, err != nil, "%v", err)
+			}
+			n, bytes := d.UnderWay()
+			require.Zero(t, n)
+			require.Zero(t, bytes)
+		})
+	}
+}
+
+// blind is an observer that panics whatever it is told.
+type blind struct{}
+
+func (blind) Arrived(string, int, time.Time)    { panic("a fault") }
+func (blind) Asked(dispatch.Asked)              { panic("a fault") }
+func (blind) Executed(dispatch.Execution)       { panic("a fault") }
+func (blind) Busy(string, time.Time, time.Time) { panic("a fault") }
+func (blind) Finished(dispatch.Outcome)         { panic("a fault") }

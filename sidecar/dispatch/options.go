@@ -19,7 +19,7 @@ import (
 type Options struct {
 	// Clock is clock.System() unless given.
 	Clock clock.Clock
-	// Observer may be nil.
+	// Observer may be nil. What it panics with is logged, and the request goes on.
 	Observer Observer
 	// Recorder may be nil.
 	Recorder Recorder
@@ -85,6 +85,7 @@ func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.Observer = guarded{o.Observer, o.Logger}
 	if o.MaxQueuedRequests <= 0 {
 		o.MaxQueuedRequests = 100_000
 	}
