@@ -5,6 +5,7 @@ package dispatch
 
 import (
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -82,7 +83,7 @@ func (d *Dispatcher) mayBeTheGroup(c *call, faults *atomic.Int32, on *router.Pro
 	if n < groupPatience {
 		return c.faults < groupPatience
 	}
-	c.blames = &blame{partition: on.ID(), group: member.Group, text: text, code: forward.Status(err).Code(), dead: dead}
+	c.blames = &blame{partition: on.ID(), group: member.Group, member: member, text: text, code: forward.Status(err).Code(), dead: dead}
 	d.o.GroupFaulted(on.ID(), member.Group, err)
 	return true
 }
@@ -90,6 +91,7 @@ func (d *Dispatcher) mayBeTheGroup(c *call, faults *atomic.Int32, on *router.Pro
 // blame is the last failure of a call in a merge group that was held against the group.
 type blame struct {
 	partition, group, text string
+	member                 *batch.Membership
 	code                   codes.Code
 	dead                   bool // nobody was answered any more
 }
@@ -121,10 +123,31 @@ func (d *Dispatcher) clear(c *call, a *answer) {
 	if merged || a.place == nil || c.blames.dead || s.Code() != c.blames.code || s.Code() == codes.Unavailable || forward.DeadStub(s.Message()) {
 		return
 	}
+	if !sameFault(c.blames.member, c.blames.text, s.Message()) { // backends give most of their faults the same code
+		return
+	}
 	c.model.ownFault.Store(&ownFault{c.blames.text, d.now()})
 	if d.o.GroupCleared != nil {
 		d.o.GroupCleared(c.blames.partition, c.blames.group)
 	}
+}
+
+// sameFault reports whether a failure in a merge group and one of its member are the same fault, by what servers say of them.
+func sameFault(member *batch.Membership, inGroup, inMember string) bool {
+	return member.Text(cause(inGroup)) == cause(inMember)
+}
+
+// cause is what a backend says went wrong, without what it says of where: instances and nodes have other names in a group, and a member's
+// nodes may be in a branch there.
+func cause(text string) string {
+	const ofNode, ofInstance = " Status Message: ", ", message: "
+	if i := strings.LastIndex(text, ofNode); i >= 0 {
+		return text[i+len(ofNode):]
+	}
+	if _, after, ok := strings.Cut(text, ofInstance); ok {
+		return after
+	}
+	return text
 }
 
 // again has calls of a merge group's execution that failed run again: at once, each alone, or once the place is gone where it is at fault.

@@ -464,3 +464,32 @@ func TestAGroupIsNotExcusedForEver(t *testing.T) {
 	require.NoError(t, infer(t.Context(), t, d, 1, 1, of(1)), "its member serves it")
 	require.NoError(t, <-swapped)
 }
+
+// TestAnotherFaultOfTheMemberDoesNotClearItsGroup, though servers give both the same code.
+func TestAnotherFaultOfTheMemberDoesNotClearItsGroup(t *testing.T) {
+	p := newTriton(t)
+	p.refuse = func(r *tritonpb.ModelInferRequest) error {
+		if r.ModelName == "g" {
+			return broken(r)
+		}
+		return status.Errorf(codes.Internal, "Failed to process the request(s) for model instance '%s_0', message: no such token", r.ModelName)
+	}
+	var d *dispatch.Dispatcher
+	told, swapped := make(chan string, 10), make(chan error, 10)
+	o := dispatch.Options{
+		GroupFaulted: func(_, group string, _ error) {
+			told <- group
+			next := apart(d.Routes().Revision+1, p)
+			go func() { swapped <- d.Swap(t.Context(), next) }()
+		},
+		GroupCleared: func(string, string) { t.Error("the group failed in another way") },
+	}
+	d, _ = newDispatcher(t, o, merged(1, p))
+	require.ErrorContains(t, infer(t.Context(), t, d, 1, 1, of(1)), "no such token")
+	require.Equal(t, "g", <-told)
+	require.NoError(t, <-swapped)
+	require.NoError(t, d.Swap(t.Context(), merged(3, p)))
+	require.ErrorContains(t, infer(t.Context(), t, d, 1, 1, of(1)), "no such token")
+	require.Equal(t, "g", <-told, "the member's fault does not excuse the group's")
+	require.NoError(t, <-swapped)
+}
