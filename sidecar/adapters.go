@@ -108,6 +108,9 @@ func servedBy(n *names.Name) []string {
 	return all
 }
 
+// Ready implements aggregate.Models.
+func (r routes) Ready() error { return r.dispatcher.Ready() }
+
 // Repository implements aggregate.Models.
 func (r routes) Repository() []aggregate.Entry {
 	absent := r.control.Absent()

@@ -61,19 +61,19 @@ func (a *admission) admit(r *batch.Request, own int64) (size int64, reason strin
 	return 0, reason, err
 }
 
-// admitStream counts a stream in, or refuses it.
-func (a *admission) admitStream() (err error) {
+// admitStream counts a stream in, or refuses it and says why.
+func (a *admission) admitStream() (reason string, err error) {
 	n := a.requests.Add(1)
 	switch {
 	case a.draining.Load():
-		err = errDraining
+		reason, err = reasonDraining, errDraining
 	case n > a.maxRequests:
-		err = status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way", a.maxRequests)
+		reason, err = reasonRequests, status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way", a.maxRequests)
 	default:
-		return nil
+		return "", nil
 	}
 	a.leave(0)
-	return err
+	return reason, err
 }
 
 // leave counts a request of so many bytes, or a stream, out.

@@ -202,7 +202,16 @@ func (d *Dispatcher) now() time.Time { return d.clock.Now() }
 func (d *Dispatcher) table() (*routes, error) {
 	t := d.routes.Load()
 	if t == nil {
-		return nil, status.Error(codes.Unavailable, "Server not ready: no route table yet")
+		return nil, errNotReady
 	}
 	return t, nil
+}
+
+// errNotReady is the answer to what comes before the first route table.
+var errNotReady = status.Error(codes.Unavailable, "Server not ready: no route table yet")
+
+// Ready is the answer to requests as long as there is no route table; nil: there is one.
+func (d *Dispatcher) Ready() error {
+	_, err := d.table()
+	return err
 }

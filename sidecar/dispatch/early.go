@@ -5,6 +5,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -18,6 +19,8 @@ const (
 	reasonNoVariant = "no_variant"
 	// reasonRefused: it cannot be served as it is written.
 	reasonRefused = "refused"
+	// reasonUnavailable: nothing could serve it in time, of what is proxied.
+	reasonUnavailable = "unavailable"
 	// reasonNotReady: there is no route table yet.
 	reasonNotReady = "not_ready"
 )
@@ -45,19 +48,32 @@ func (d *Dispatcher) served(name string) string {
 	return ""
 }
 
-// Refused counts a request that its front refused before it could become one of
-// Infer's: for what nobody serves, by a protocol that its model does not have, or
-// because it could not be read. The model is what it asked for, empty where that
-// is not known; the error is its answer.
-func (d *Dispatcher) Refused(model string, cause error) {
+// Refused counts a request that its front answered before it could become one of
+// Infer's: for what nobody serves, by a protocol that its model does not have,
+// because there is no room for it, or because it could not be read; or whose caller
+// went before it was whole. The model is what it asked for, empty where that is
+// not known; the error is its answer. An error that has a method Limit() string
+// says with it which limit was met.
+func (d *Dispatcher) Refused(ctx context.Context, model string, cause error) {
 	o := Outcome{Early: true, Result: Rejected, Reason: reasonRefused, Name: d.served(model)}
 	if o.Name == "" {
 		if route, err := d.route(model); err == nil && !route.spec.Internal {
 			o.Model = model
 		}
 	}
-	if o.Name == "" && o.Model == "" && model != "" || status.Code(cause) == codes.NotFound {
+	var limit interface{ Limit() string }
+	switch code := status.Code(cause); {
+	case code == codes.Canceled, code == codes.DeadlineExceeded:
+		now := d.clock.Now()
+		o.Result, o.Reason = Cancelled, goneReason(ctx, now, now)
+	case errors.As(cause, &limit):
+		o.Reason = limit.Limit()
+	case errors.Is(cause, errNotReady):
+		o.Reason = reasonNotReady
+	case o.Name == "" && o.Model == "" && model != "", code == codes.NotFound:
 		o.Reason = reasonUnknown
+	case code == codes.Unavailable:
+		o.Reason = reasonUnavailable
 	}
 	d.o.Observer.Finished(o)
 }

@@ -6,7 +6,10 @@ package dispatch_test
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +23,10 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
+	front "github.com/conch-serving/conch/sidecar/dispatch/ingress/grpc"
+	httpfront "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
 
@@ -140,13 +147,8 @@ func TestWhatFrontsRefuseHasAnOutcome(t *testing.T) {
 	d, seen := newDispatcher(t, dispatch.Options{}, routes)
 	grpcAddress, httpAddress := fronts(t, d, routes)
 	post := func(path, body string) int {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+httpAddress+path, strings.NewReader(body))
-		require.NoError(t, err)
-		resp, err := http.DefaultClient.Do(r)
-		require.NoError(t, err)
-		_, _ = io.Copy(io.Discard, resp.Body)
-		require.NoError(t, resp.Body.Close())
-		return resp.StatusCode
+		code, _ := postTo(t, http.DefaultClient, "http://"+httpAddress+path, body)
+		return code
 	}
 	const one = `"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}`
 	require.Equal(t, 200, post("/v2/models/a/infer", "{"+one))
@@ -155,13 +157,120 @@ func TestWhatFrontsRefuseHasAnOutcome(t *testing.T) {
 	require.Equal(t, 500, post("/v2/models/a/infer", "{"))
 	require.Equal(t, 400, post("/v2/models/a/infer", `{"parameters": {"accuracy": 0.99}, `+one))
 	require.Equal(t, 400, post("/v2/models/a/infer", strings.Repeat(" ", 65<<20)), "it is too large")
+	require.Equal(t, 501, post("/v2/models/a/generate", "{}"), "an app's name is no model of a server's")
+	require.Equal(t, 404, post("/v2/models/made%20up/generate_stream", "{}"))
+	require.Equal(t, 400, post("/v2/models/fast/generate", strings.Repeat(`{"a":`, 2000)))
+	require.Equal(t, 503, post("/v2/models/fast/generate", "{}"), "its server has no HTTP endpoint")
+	require.Equal(t, 404, post("/v2/models/fast/infer?"+strings.Repeat("a", 9<<10), "{}"), "the path is too long")
 	frame := batch.Frame{Data: mem.BufferSlice{mem.SliceBuffer{0xff}}}
 	err := dialTo(t, grpcAddress).Invoke(t.Context(), tritonpb.GRPCInferenceService_ModelInfer_FullMethodName, &frame, &batch.Frame{}, grpc.ForceCodecV2(batch.Codec{}))
 	requireCode(t, codes.Internal, err)
 	rejected := func(name, model, reason string) early { return early{name, model, dispatch.Rejected, reason} }
 	require.Equal(t, []early{
 		rejected("", "", "unknown_model"), rejected("", "fast", "refused"), rejected("a", "", "refused"), rejected("a", "", "no_variant"), rejected("a", "", "refused"),
+		rejected("a", "", "refused"), rejected("", "", "unknown_model"), rejected("", "fast", "refused"), rejected("", "fast", "refused"), rejected("", "fast", "refused"),
 		rejected("", "", "refused"),
 	}, seen.early(t))
 	require.Equal(t, 1, seen.arrivals())
+}
+
+// TestWhatComesBeforeTheFirstTable is not ready, whichever way it comes: what is served then is not known yet.
+func TestWhatComesBeforeTheFirstTable(t *testing.T) {
+	d, seen := newDispatcher(t, dispatch.Options{}, nil)
+	grpcAddress, httpAddress := fronts(t, d, nil)
+	const text = "Server not ready: no route table yet"
+	client := tritonpb.NewGRPCInferenceServiceClient(dialTo(t, grpcAddress))
+	_, err := client.ModelInfer(t.Context(), message("1", 1, 1))
+	requireCode(t, codes.Unavailable, err)
+	require.Equal(t, text, status.Convert(err).Message())
+	require.Equal(t, []string{"2||false|" + text}, lines(t, openStream(t.Context(), t, client, message("2", 1, 1))))
+	for _, path := range []string{"infer", "versions/1/infer", "generate", "generate_stream"} {
+		code, body := postTo(t, http.DefaultClient, "http://"+httpAddress+"/v2/models/m/"+path, "{}")
+		require.Equal(t, 503, code, path)
+		require.Contains(t, body, text, path)
+	}
+	require.Equal(t, slices.Repeat([]early{{"", "", dispatch.Rejected, "not_ready"}}, 6), seen.early(t))
+}
+
+// TestWhatTheGateRefusesHasAnOutcome: one, under the model of its path where that is known and served.
+func TestWhatTheGateRefusesHasAnOutcome(t *testing.T) {
+	p := newTriton(t)
+	routes := apps(1, p, "fast")
+	routes.Names["a"].Config, routes.Names["a"].Versions = modelConfig("a"), []string{"1"}
+	d, seen := newDispatcher(t, dispatch.Options{}, routes)
+	r := &rig{d: d, table: routes}
+	agg := aggregate.New(aggregate.Options{Partitions: r, Models: r})
+	t.Cleanup(agg.Close)
+	g := gate.New(gate.Options{Requests: 1, Bytes: 1 << 20, Connections: 10, Stall: time.Minute})
+	t.Cleanup(g.Close)
+	s := front.New(front.Options{Inferer: d, Aggregator: agg, Refused: d.Refused})
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Serve(g.Listener(front.Listen(l), true)) }()
+	t.Cleanup(func() { s.Stop(); <-done })
+	handler := httpfront.New(httpfront.Options{Inferer: lender{d}, Catalog: agg, Picker: picker{d}, Endpoints: agg, Aggregator: agg, Refused: d.Refused})
+	server := httptest.NewUnstartedServer(handler)
+	server.Listener = g.Listener(server.Listener, false)
+	server.Config.ConnContext = gate.WithConn
+	server.Start()
+	t.Cleanup(func() { server.Close(); handler.Close() })
+
+	client := tritonpb.NewGRPCInferenceServiceClient(dialTo(t, l.Addr().String()))
+	holds := openStream(t.Context(), t, client, asking("1", forName("fast")))
+	_, err = holds.Recv()
+	require.NoError(t, err, "it is let in, and stays")
+	_, err = client.ModelInfer(t.Context(), asking("2", forName("fast")))
+	requireCode(t, codes.Unavailable, err)
+	_, err = openStream(t.Context(), t, client).Recv()
+	requireCode(t, codes.Unavailable, err)
+	_, err = client.ModelConfig(t.Context(), &tritonpb.ModelConfigRequest{Name: "fast"})
+	requireCode(t, codes.Unavailable, err)
+	for _, path := range []string{"fast/infer", "a/infer", "made up/infer", "fast/generate", "fast/generate_stream", "fast/trace/setting"} {
+		code, _ := postTo(t, server.Client(), server.URL+"/v2/models/"+strings.ReplaceAll(path, " ", "%20"), "{}")
+		require.Equal(t, 503, code, path)
+	}
+	_ = lines(t, holds)
+	of := func(name, model string) early { return early{name, model, dispatch.Rejected, "queue_requests"} }
+	require.Equal(t, []early{of("", ""), of("", ""), of("", "fast"), of("a", ""), of("", ""), of("", "fast"), of("", "fast")}, seen.early(t))
+	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 1, dispatch.Rejected: 7}, resultsInTime(seen.count(t)))
+}
+
+// TestAStreamThatIsNotLetInHasAnOutcome, for the requests on it that nobody reads.
+func TestAStreamThatIsNotLetInHasAnOutcome(t *testing.T) {
+	d, seen, client := streamed(t, dispatch.Options{}, table(1, nil, newTriton(t)))
+	require.NoError(t, d.Drain(t.Context()))
+	s, err := client.ModelStreamInfer(t.Context())
+	require.NoError(t, err)
+	_, err = s.Recv()
+	requireCode(t, codes.Unavailable, err)
+	require.Equal(t, []early{{"", "", dispatch.Rejected, "draining"}}, seen.early(t))
+}
+
+// TestABodyThatNeverComesWholeHasAnOutcome: its sender has gone.
+func TestABodyThatNeverComesWholeHasAnOutcome(t *testing.T) {
+	routes := table(1, nil, newTriton(t))
+	d, seen := newDispatcher(t, dispatch.Options{}, routes)
+	_, address := fronts(t, d, routes)
+	for _, path := range []string{"infer", "generate"} {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+		require.NoError(t, err)
+		_, err = conn.Write([]byte("POST /v2/models/m/" + path + " HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n{"))
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+	}
+	require.Eventually(t, func() bool { return len(seen.early(t)) == 2 }, 30*time.Second, time.Millisecond)
+	require.Equal(t, slices.Repeat([]early{{"", "m", dispatch.Cancelled, dispatch.GoneDisconnect}}, 2), seen.early(t))
+}
+
+// postTo sends a body and returns what came of it.
+func postTo(t *testing.T, client *http.Client, url, body string) (code int, answer string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	require.NoError(t, err)
+	resp, err := client.Do(r)
+	require.NoError(t, err)
+	text, _ := io.ReadAll(resp.Body)
+	require.NoError(t, resp.Body.Close())
+	return resp.StatusCode, string(text)
 }

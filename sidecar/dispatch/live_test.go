@@ -153,6 +153,9 @@ func (r *rig) Lookup(name string) (aggregate.Model, bool) {
 	return aggregate.Model{Config: m.Config, Versions: m.Versions}, true
 }
 
+// Ready implements aggregate.Models.
+func (r *rig) Ready() error { return r.d.Ready() }
+
 func (r *rig) Repository() []aggregate.Entry {
 	models := r.d.Routes().Models
 	all := make([]aggregate.Entry, 0, len(models))

@@ -144,8 +144,9 @@ type sequenceKey struct {
 // Of a call that owes more than its share of what may be under way no further
 // message is read until it owes less.
 func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
-	if err := d.admission.admitStream(); err != nil {
-		return err
+	if reason, err := d.admission.admitStream(); err != nil {
+		a := refusal(reason, err)
+		return d.early(downstream.Context(), &asked{}, &a) // the requests on it are not known
 	}
 	defer d.admission.leave(0)
 	ctx, cancel := context.WithCancelCause(downstream.Context())
@@ -208,7 +209,7 @@ func (s *inferStream) receive() error {
 		}
 		r, err := batch.ReadRequest(f.Data)
 		if err != nil {
-			s.d.Refused("", err)
+			s.d.Refused(s.ctx, "", err)
 			s.closeSend()
 			return nil // Triton ends the stream without an answer
 		}

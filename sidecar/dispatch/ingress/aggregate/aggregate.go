@@ -67,6 +67,8 @@ type Entry struct {
 type Models interface {
 	// Lookup finds a model that is served, or was.
 	Lookup(name string) (Model, bool)
+	// Ready is the answer to inference as long as it is not known which models are served, else nil.
+	Ready() error
 	// Repository lists the models of the repository, served or not, sorted by name.
 	Repository() []Entry
 }
@@ -185,8 +187,11 @@ func (a *Aggregate) having(name string, m Model) []Partition {
 	return a.with(name)
 }
 
-// Model is the configuration of a served model; an empty version is any. The error is Triton's.
+// Model is the configuration of a served model; an empty version is any. The error is Triton's, but for Models.Ready's.
 func (a *Aggregate) Model(name, version string) (*tritonpb.ModelConfig, error) {
+	if err := a.o.Models.Ready(); err != nil {
+		return nil, err
+	}
 	version, err := canonicalVersion(version)
 	if err != nil {
 		return nil, err

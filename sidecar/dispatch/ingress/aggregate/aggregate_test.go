@@ -76,6 +76,7 @@ type world struct {
 	models  map[string]aggregate.Model
 	entries []aggregate.Entry
 	counts  map[string]aggregate.Count // by model/version
+	unready error
 }
 
 func (w *world) Partitions() []aggregate.Partition {
@@ -87,6 +88,7 @@ func (w *world) Partitions() []aggregate.Partition {
 }
 
 func (w *world) Lookup(name string) (aggregate.Model, bool) { m, ok := w.models[name]; return m, ok }
+func (w *world) Ready() error                               { return w.unready }
 func (w *world) Repository() []aggregate.Entry              { return w.entries }
 func (w *world) Count(name, version string) (aggregate.Count, bool) {
 	c, ok := w.counts[name+"/"+version]
@@ -189,6 +191,10 @@ func TestMetadataAndConfig(t *testing.T) {
 	m, err := a.ModelMetadata(ctx, &tritonpb.ModelMetadataRequest{Name: "n", Version: "3"})
 	require.NoError(t, err)
 	require.Equal(t, "b", m.Platform, "of a partition that has the model")
+	w.unready = status.Error(codes.Unavailable, "not yet")
+	_, err = a.Model("x", "")
+	require.Equal(t, w.unready, err, "nobody knows yet whether there is one")
+	w.unready = nil
 	for name, text := range map[string]string{"x": "Request for unknown model: 'x' is not found", "u": "Request for unknown model: 'u' has no available versions"} {
 		_, err = a.ModelMetadata(ctx, &tritonpb.ModelMetadataRequest{Name: name})
 		requireStatus(t, err, codes.NotFound, text)

@@ -281,12 +281,15 @@ func (c *Conn) evict() {
 	c.mu.Lock()
 	victims := make([]*Request, 0, len(c.receiving))
 	for r := range c.receiving {
-		victims = append(victims, r)
+		if r.evicted == nil {
+			r.evicted = c.gate.refuse(Evicted)
+			victims = append(victims, r)
+		}
 	}
 	clear(c.receiving)
 	c.mu.Unlock()
 	for _, r := range victims {
-		r.evict(c.gate.refuse(Evicted))
+		r.evict(r.evicted) // nobody sets it again
 	}
 	c.forget()
 }

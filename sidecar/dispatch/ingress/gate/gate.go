@@ -112,9 +112,33 @@ func (g *Gate) refuse(r Reason) error {
 	g.refused[r].Add(1)
 	switch r {
 	case TooManyRequests:
-		return status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way", g.o.Requests)
+		return &refusal{status.Newf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way", g.o.Requests), r}
 	default:
-		return status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d bytes of requests are under way", g.o.Bytes)
+		return &refusal{status.Newf(codes.Unavailable, "Exceeds maximum queue size: %d bytes of requests are under way", g.o.Bytes), r}
+	}
+}
+
+// refusal is the answer to a request for which there is no room.
+type refusal struct {
+	status *status.Status
+	reason Reason
+}
+
+// Error implements error.
+func (r *refusal) Error() string { return r.status.Err().Error() }
+
+// GRPCStatus makes it a gRPC status error.
+func (r *refusal) GRPCStatus() *status.Status { return r.status }
+
+// Limit is which limit was met: the reason of the request's outcome.
+func (r *refusal) Limit() string {
+	switch r.reason {
+	case TooManyRequests:
+		return "queue_requests"
+	case Evicted:
+		return "evicted"
+	default:
+		return "queue_bytes"
 	}
 }
 

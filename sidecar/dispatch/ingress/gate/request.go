@@ -15,6 +15,8 @@ import (
 type Request struct {
 	c     *Conn
 	evict func(error)
+	// evicted is what evict was called with; guarded by c.mu.
+	evicted error
 }
 
 // Begin lets a request of this connection in before anything of it is read, or
@@ -54,21 +56,24 @@ func (r *Request) Receive() {
 }
 
 // Received says that the message is whole, of n bytes on the wire (0 if that is
-// not known), or that none came.
-func (r *Request) Received(n int) {
+// not known), or that none came. The error is the one with which the request was
+// evicted before this was said: it has its answer, and must go no further.
+func (r *Request) Received(n int) (evicted error) {
 	if r == nil {
-		return
+		return nil
 	}
 	r.c.mu.Lock()
 	delete(r.c.receiving, r)
 	none := len(r.c.receiving) == 0
+	evicted = r.evicted
 	r.c.mu.Unlock()
 	if none {
 		// Whatever was read belongs to whole requests.
 		r.c.forget()
-		return
+		return evicted
 	}
 	r.c.explain(int64(n))
+	return evicted
 }
 
 // End counts the request out.

@@ -4,6 +4,7 @@
 package grpc
 
 import (
+	"context"
 	"errors"
 	"io"
 
@@ -27,17 +28,21 @@ func begin(stream grpc.ServerStream) (*gate.Request, error) {
 	})
 }
 
-// stage runs the handler of a call of many messages.
-func stage(stream grpc.ServerStream, handle func(grpc.ServerStream) error) error {
+// stage runs the handler of a call of many messages. Refused is told of a call that is not let in and of messages that the handler never
+// sees; it is nil for calls whose messages are no inference requests.
+func stage(stream grpc.ServerStream, refused func(context.Context, string, error), handle func(grpc.ServerStream) error) error {
 	r, err := begin(stream)
 	if err != nil {
+		if refused != nil {
+			refused(stream.Context(), "", err)
+		}
 		return err
 	}
 	defer r.End()
-	if r == nil {
+	if r == nil && refused == nil {
 		return handle(stream)
 	}
-	return handle(bounded{stream, r, compressed(stream)})
+	return handle(bounded{stream, r, compressed(stream), refused})
 }
 
 // bounded counts the messages of a stream.
@@ -45,6 +50,7 @@ type bounded struct {
 	grpc.ServerStream
 	r          *gate.Request
 	compressed bool
+	refused    func(context.Context, string, error) // as of stage
 }
 
 // RecvMsg implements grpc.ServerStream.
@@ -52,10 +58,25 @@ func (b bounded) RecvMsg(m any) error {
 	b.r.Receive()
 	err := b.ServerStream.RecvMsg(m)
 	n := 0
-	if f, ok := m.(*batch.Frame); ok && err == nil && !b.compressed {
+	f, ok := m.(*batch.Frame)
+	if ok && err == nil && !b.compressed {
 		n = f.Data.Len()
 	}
-	b.r.Received(n)
+	evicted := b.r.Received(n)
+	if evicted != nil {
+		if ok && err == nil { // it became whole when it had its answer
+			f.Data.Free()
+			f.Data = nil
+		}
+		err = evicted
+	}
+	if b.refused != nil && err != nil && !errors.Is(err, io.EOF) {
+		switch status.Code(err) {
+		case codes.Canceled, codes.DeadlineExceeded: // a caller who leaves between two messages leaves no request behind
+		default:
+			b.refused(b.Context(), "", err)
+		}
+	}
 	return err
 }
 
@@ -64,7 +85,7 @@ func (b bounded) SendMsg(m any) error { return send(b.ServerStream, b.r, m) }
 
 // receive reads the one message of a unary call.
 func receive(stream grpc.ServerStream, r *gate.Request, into *batch.Frame) error {
-	b := bounded{stream, r, compressed(stream)}
+	b := bounded{stream, r, compressed(stream), nil}
 	err := b.RecvMsg(into)
 	if errors.Is(err, io.EOF) {
 		return status.Error(codes.Internal, "the call ended without a request")
@@ -116,7 +137,7 @@ func staged(service *grpc.ServiceDesc, handlers map[string]grpc.StreamHandler) *
 		} else {
 			handle := m.Handler
 			m.Handler = func(srv any, stream grpc.ServerStream) error {
-				return stage(stream, func(stream grpc.ServerStream) error { return handle(srv, stream) })
+				return stage(stream, nil, func(stream grpc.ServerStream) error { return handle(srv, stream) })
 			}
 		}
 		all.Streams = append(all.Streams, m)
@@ -154,16 +175,18 @@ func unary(m grpc.MethodDesc) grpc.StreamHandler {
 func (f *front) modelInfer(_ any, stream grpc.ServerStream) error {
 	r, err := begin(stream)
 	if err != nil {
+		f.refused(stream.Context(), "", err)
 		return err
 	}
 	defer r.End()
 	var frame batch.Frame
 	if err := receive(stream, r, &frame); err != nil {
+		f.refused(stream.Context(), "", err)
 		return err
 	}
 	request, err := batch.ReadRequest(frame.Data)
 	if err != nil {
-		f.refused("", err)
+		f.refused(stream.Context(), "", err)
 		return unreadable(err)
 	}
 	answer, err := f.inferer.Infer(stream.Context(), request)

@@ -71,9 +71,9 @@ type Options struct {
 	// ServerOptions are added to the front's own. Every method is a stream to
 	// grpc-go, so that interceptors are those of streams.
 	ServerOptions []grpc.ServerOption
-	// Refused is told of ModelInfer calls whose messages cannot be read, so that the Inferer is not asked; it may be nil. No model is known of
-	// them.
-	Refused func(model string, cause error)
+	// Refused is told of inference requests that the Inferer never sees, with the answer's error: calls of ModelInfer and ModelStreamInfer for
+	// which there is no room, and messages of theirs that cannot be read or never came whole. No model is known of them. It may be nil.
+	Refused func(ctx context.Context, model string, cause error)
 	// Pool supplies buffers for frames; nil means one of its own.
 	Pool mem.BufferPool
 	// Logger hears of handlers that panic; nil discards.
@@ -140,17 +140,17 @@ func New(o Options) *grpc.Server {
 			if !ok {
 				return status.Error(codes.Internal, "a call without a method")
 			}
-			return stage(stream, func(stream grpc.ServerStream) error { return o.Inferer.Stream(method, stream) })
+			return stage(stream, nil, func(stream grpc.ServerStream) error { return o.Inferer.Stream(method, stream) })
 		}),
 	}, o.ServerOptions...)...)
 	if o.Refused == nil {
-		o.Refused = func(string, error) {}
+		o.Refused = func(context.Context, string, error) {}
 	}
 	f := &front{Aggregator: o.Aggregator, inferer: o.Inferer, refused: o.Refused}
 	infer := tritonpb.GRPCInferenceService_ServiceDesc
 	s.RegisterService(staged(&infer, map[string]grpc.StreamHandler{
 		"ModelInfer":       f.modelInfer,
-		"ModelStreamInfer": func(_ any, stream grpc.ServerStream) error { return stage(stream, o.Inferer.InferStream) },
+		"ModelStreamInfer": func(_ any, stream grpc.ServerStream) error { return stage(stream, o.Refused, o.Inferer.InferStream) },
 	}), f)
 	alive := healthpb.Health_ServiceDesc
 	s.RegisterService(staged(&alive, nil), &health{aggregator: o.Aggregator})
@@ -163,7 +163,7 @@ type front struct {
 	Aggregator
 	tritonpb.UnsafeGRPCInferenceServiceServer
 	inferer Inferer
-	refused func(model string, cause error)
+	refused func(ctx context.Context, model string, cause error)
 }
 
 var _ tritonpb.GRPCInferenceServiceServer = (*front)(nil)

@@ -5,9 +5,11 @@ package http
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	nethttp "net/http"
 	"strconv"
 	"strings"
@@ -24,8 +26,8 @@ import (
 
 var errTooLarge = errors.New("body too large")
 
-// inferenceBody reads and decompresses a body; what it returns must be freed. It answers itself if it cannot, and tells that it refused a request for the model unless it never came whole.
-func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request, model string) (mem.Buffer, bool) {
+// inferenceBody reads and decompresses a body; what it returns must be freed. It answers itself if it cannot, and tells of the refusal.
+func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request, rt route) (mem.Buffer, bool) {
 	encoding := "identity"
 	if values := r.Header["Content-Encoding"]; len(values) > 0 {
 		encoding = values[0]
@@ -33,20 +35,21 @@ func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request, mo
 	switch encoding {
 	case "identity", "gzip", "deflate":
 	default:
-		h.o.Refused(model, nil)
+		h.refused(r, rt, nil)
 		w.Header().Set("Accept-Encoding", "gzip, deflate")
 		fail(w, nethttp.StatusNotImplemented, plainType, "Unsupported compression type")
 		return nil, false
 	}
 	body, err := h.readBody(w, r)
-	if _, limit := status.FromError(err); err != nil && !limit && !errors.Is(err, errTooLarge) {
+	if err != nil {
+		h.refused(r, rt, unread(err))
 		h.failBody(w, err)
 		return nil, false
 	}
-	if err == nil && encoding != "identity" {
+	if encoding != "identity" {
 		if body.Len() == 0 {
 			body.Free()
-			h.o.Refused(model, nil)
+			h.refused(r, rt, nil)
 			fail(w, nethttp.StatusBadRequest, plainType, "nothing to be decompressed")
 			return nil, false
 		}
@@ -57,11 +60,23 @@ func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request, mo
 		compressed.Free()
 	}
 	if err != nil {
-		h.o.Refused(model, nil)
+		h.refused(r, rt, nil)
 		h.failBody(w, err)
 		return nil, false
 	}
 	return body, true
+}
+
+// unread is why a body could not be read, as Options.Refused is told.
+func unread(err error) error {
+	var network *net.OpError
+	switch _, limit := status.FromError(err); {
+	case limit:
+		return err
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &network) && !network.Timeout():
+		return status.FromContextError(context.Canceled).Err()
+	}
+	return nil
 }
 
 func (h *Handler) failBody(w nethttp.ResponseWriter, err error) {

@@ -237,15 +237,17 @@ func (h *Handler) modelUnload(w nethttp.ResponseWriter, r *nethttp.Request, rt r
 
 // harmless reads a body that is to pass through and makes sure that it cannot take a server down: JSON that nests
 // without end does. The returned buffer must be freed.
-func (h *Handler) harmless(w nethttp.ResponseWriter, r *nethttp.Request) (mem.Buffer, bool) {
+func (h *Handler) harmless(w nethttp.ResponseWriter, r *nethttp.Request, rt route) (mem.Buffer, bool) {
 	body, err := h.readBody(w, r)
 	if err != nil {
+		h.refused(r, rt, unread(err))
 		h.failBody(w, err)
 		return nil, false
 	}
 	if nesting(body.ReadOnlyData()) > h.o.MaxDepth {
 		if _, err := tritonjson.Parse(body.ReadOnlyData(), h.o.MaxDepth); isDepth(err) {
 			body.Free()
+			h.refused(r, rt, nil)
 			failStatus(w, jsonType, decodeError(err, ""))
 			return nil, false
 		}

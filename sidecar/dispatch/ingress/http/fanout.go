@@ -32,7 +32,7 @@ func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 	if r.Method != nethttp.MethodGet && !allow(w, r, nethttp.MethodPost, jsonType) {
 		return
 	}
-	body, ok := h.harmless(w, r)
+	body, ok := h.harmless(w, r, rt)
 	if !ok {
 		return
 	}

@@ -82,9 +82,10 @@ type Options struct {
 	Picker     Picker
 	Endpoints  Endpoints
 	Aggregator Aggregator
-	// Refused is told of inference requests that are answered before the Inferer is asked: by the model of their path, which may be unknown,
-	// and with the answer's error, nil for what is wrong with their bodies. It may be nil.
-	Refused func(model string, cause error)
+	// Refused is told of inference requests that are answered before the Inferer is asked, or a server has them: by the model of their path,
+	// which may be unknown, and with the answer's error, nil for what is wrong with their bodies, CANCELLED for bodies that never came whole
+	// because the client went. It may be nil.
+	Refused func(ctx context.Context, model string, cause error)
 	// Remember is told of a setting that servers have accepted; it may be nil.
 	Remember func(path string, body []byte)
 
@@ -129,7 +130,7 @@ func New(o Options) *Handler {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if o.Refused == nil {
-		o.Refused = func(string, error) {}
+		o.Refused = func(context.Context, string, error) {}
 	}
 	return &Handler{o: o, proxy: newProxy(o.Logger), compressors: newCompressors(), inflating: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
@@ -150,8 +151,11 @@ func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	if len(r.TransferEncoding) > 0 || h.o.Leaving != nil && h.o.Leaving() {
 		w.Header()["Connection"] = []string{"close"}
 	}
+	path := requestPath(r)
+	rt, ok := parseRoute(path)
 	admitted, err := gate.ConnOf(r.Context()).Begin(nil)
 	if err != nil {
+		h.refused(r, rt, err)
 		failStatus(w, plainType, err) // nothing of the body was read, or is
 		return
 	}
@@ -159,9 +163,8 @@ func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	if r.ContentLength == 0 {
 		endReading(w)
 	}
-	path := requestPath(r)
-	rt, ok := parseRoute(path)
 	if len(r.RequestURI) > maxTargetBytes {
+		h.refused(r, rt, nil)
 		fail(w, nethttp.StatusNotFound, plainType, "Not Found")
 		return
 	}
@@ -172,6 +175,13 @@ func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	rt.handle(h, w, r, rt)
 }
 
+// refused tells of a request that is answered here, if it is one for inference.
+func (h *Handler) refused(r *nethttp.Request, rt route, cause error) {
+	if rt.infers && r.Method == nethttp.MethodPost {
+		h.o.Refused(r.Context(), rt.model, cause)
+	}
+}
+
 // infer is the request path of HTTP.
 func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
 	if !allow(w, r, nethttp.MethodPost, plainType) {
@@ -179,17 +189,17 @@ func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route) 
 	}
 	config, err := h.o.Catalog.Model(rt.model, rt.version)
 	if err != nil {
-		h.o.Refused(rt.model, err)
+		h.refused(r, rt, err)
 		failStatus(w, plainType, err)
 		return
 	}
 	if config.GetModelTransactionPolicy().GetDecoupled() {
-		h.o.Refused(rt.model, nil)
+		h.refused(r, rt, nil)
 		fail(w, nethttp.StatusNotImplemented, plainType,
 			"HTTP end point doesn't support models with decoupled transaction policy")
 		return
 	}
-	body, ok := h.inferenceBody(w, r, rt.model)
+	body, ok := h.inferenceBody(w, r, rt)
 	if !ok {
 		return
 	}
@@ -201,7 +211,7 @@ func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route) 
 	body.Free()
 	defer in.request.Free()
 	if err != nil {
-		h.o.Refused(rt.model, err)
+		h.refused(r, rt, err)
 		failDecode(w, err)
 		return
 	}

@@ -67,6 +67,8 @@ func (d dispatcher) Lookup(name string) (aggregate.Model, bool) {
 	return aggregate.Model{Config: m.Config, Versions: m.Versions}, true
 }
 
+func (d dispatcher) Ready() error { return d.Dispatcher.Ready() }
+
 func (d dispatcher) Repository() []aggregate.Entry {
 	var all []aggregate.Entry
 	for name := range d.Routes().Models {

@@ -58,6 +58,8 @@ func (l live) names() []string {
 	return names
 }
 
+func (l live) Ready() error { return nil }
+
 func (l live) Repository() []aggregate.Entry {
 	index, err := l.client.RepositoryIndex(context.Background(), &tritonpb.RepositoryIndexRequest{})
 	if err != nil {

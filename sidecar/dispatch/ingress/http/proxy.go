@@ -95,7 +95,7 @@ func dialEndpoint(ctx context.Context, network, address string) (net.Conn, error
 
 // pass hands a request to one partition that has the model; to any if it names none. The body is read first: until it is, net/http does not notice that a client has gone who waits for a partition.
 func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
-	body, ok := h.harmless(w, r)
+	body, ok := h.harmless(w, r, rt)
 	if !ok {
 		return
 	}
@@ -108,6 +108,7 @@ func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
 	if err != nil {
 		x.err = err
 		body.Free()
+		h.refused(r, rt, err)
 		failStatus(w, jsonType, err)
 		return
 	}
@@ -115,6 +116,7 @@ func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
 	if server.Endpoint == "" {
 		x.err = errNoEndpoint
 		body.Free()
+		h.refused(r, rt, errNoEndpoint)
 		fail(w, nethttp.StatusServiceUnavailable, jsonType, errNoEndpoint.Error())
 		return
 	}
@@ -125,7 +127,7 @@ var errNoEndpoint = errors.New("no Triton server with an HTTP endpoint is up")
 
 // passTo hands a request to a server.
 func (h *Handler) passTo(w nethttp.ResponseWriter, r *nethttp.Request, server Server) {
-	body, ok := h.harmless(w, r)
+	body, ok := h.harmless(w, r, route{})
 	if !ok {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 type route struct {
 	model, version string
 	repository     string
+	infers         bool // it asks for inference
 	handle         func(*Handler, nethttp.ResponseWriter, *nethttp.Request, route)
 }
 
@@ -93,6 +94,7 @@ func parseModelRoute(rest string) (route, bool) {
 		return route{}, false
 	}
 	rt.handle = handle
+	rt.infers = rest == "infer" || rest == "generate" || rest == "generate_stream"
 	return rt, true
 }
 
