@@ -227,7 +227,7 @@ func TestEndlessQuestions(t *testing.T) {
 func TestHostileAnswersCostLittle(t *testing.T) {
 	for _, name := range []string{"empty partitions", "names"} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(o *policyhost.Options) { o.Budget = time.Minute })
+			w := newWorld(t, func(o *policyhost.Options) { o.Budget = 10 * time.Minute })
 			_, err := w.Use(t.Context(), mode(t, name))
 			require.NoError(t, err)
 			runtime.GC()
