@@ -39,6 +39,7 @@ type Conn struct {
 
 	mu        sync.Mutex
 	receiving map[*Request]struct{}
+	evicted   map[*Request]error // until they say that they have Received
 	closed    bool
 }
 
@@ -280,16 +281,19 @@ func (c *Conn) explain(n int64) {
 func (c *Conn) evict() {
 	c.mu.Lock()
 	victims := make([]*Request, 0, len(c.receiving))
+	cause := error(nil)
 	for r := range c.receiving {
-		if r.evicted == nil {
-			r.evicted = c.gate.refuse(Evicted)
-			victims = append(victims, r)
+		if c.evicted == nil {
+			c.evicted = map[*Request]error{}
 		}
+		cause = c.gate.refuse(Evicted) // counts each
+		c.evicted[r] = cause
+		victims = append(victims, r)
 	}
 	clear(c.receiving)
 	c.mu.Unlock()
 	for _, r := range victims {
-		r.evict(r.evicted) // nobody sets it again
+		r.evict(cause)
 	}
 	c.forget()
 }

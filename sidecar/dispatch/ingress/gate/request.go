@@ -15,8 +15,6 @@ import (
 type Request struct {
 	c     *Conn
 	evict func(error)
-	// evicted is what evict was called with; guarded by c.mu.
-	evicted error
 }
 
 // Begin lets a request of this connection in before anything of it is read, or
@@ -65,7 +63,8 @@ func (r *Request) Received(n int) (evicted error) {
 	r.c.mu.Lock()
 	delete(r.c.receiving, r)
 	none := len(r.c.receiving) == 0
-	evicted = r.evicted
+	evicted = r.c.evicted[r]
+	delete(r.c.evicted, r)
 	r.c.mu.Unlock()
 	if none {
 		// Whatever was read belongs to whole requests.
