@@ -293,6 +293,9 @@ func (d *Dispatcher) settle(c *call, how enqueued) answer {
 			return d.settle(c, d.enqueue(c, route))
 		}
 		_, err := d.route(c.req.Model)
+		if err == nil { // and it is back
+			return d.passThrough(c)
+		}
 		return answer{err: d.unserved(c.req, err), result: Rejected, reason: "unloaded"}
 	case isOut:
 		return d.outage(c)
@@ -306,13 +309,22 @@ func (d *Dispatcher) settle(c *call, how enqueued) answer {
 	return d.await(c)
 }
 
-// outage is the answer to a call whose model nothing has served for too long.
+// outage is the answer to a call whose model nothing has served for too long, as far as the queue knows. The router may know better by now: a
+// process is up again, which then serves the call.
 func (d *Dispatcher) outage(c *call) answer {
+	if a, out := d.out(c); out {
+		return a
+	}
+	return d.passThrough(c)
+}
+
+// out is the answer to a call while nothing serves its model, and whether that is so.
+func (d *Dispatcher) out(c *call) (a answer, out bool) {
 	err := d.router.Out(c.req.Model)
 	if err == nil && c.member != nil { // its merge group's is declared a moment before its own
 		err = renamed(d.router.Out(c.member.Group), c.member)
 	}
-	return answer{err: err, result: Failed, reason: "outage"}
+	return answer{err: err, result: Failed, reason: "outage"}, err != nil
 }
 
 // await waits for the answer, or the caller's patience.
@@ -341,6 +353,14 @@ func (d *Dispatcher) await(c *call) answer {
 // dropped deals with a call that the scheduler gave up. Guarded by queues.mu.
 func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 	d.queues.waitInGroup(c, false)
+	if why == queue.DropOutage {
+		a, out := d.out(c)
+		if out {
+			d.answer(c, a)
+			return
+		}
+		why = queue.DropClosed // what the queue gives up is served all the same
+	}
 	switch why {
 	case queue.DropModelRemoved, queue.DropClosed, queue.DropTooLarge:
 		if why != queue.DropTooLarge && d.queues.moved(c) {
@@ -367,8 +387,6 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 			defer c.req.Free()
 			d.answer(c, d.safely(serve))
 		})
-	case queue.DropOutage:
-		d.answer(c, d.outage(c))
 	default:
 		d.answer(c, answer{err: errExpired, result: Dropped, reason: why.String()})
 	}
@@ -389,7 +407,7 @@ func (d *Dispatcher) move(c *call) {
 	case isGone:
 		d.left(c)
 	case isOut:
-		d.answer(c, d.outage(c))
+		d.answer(c, d.safely(func() answer { return d.outage(c) }))
 	default:
 		d.answer(c, d.safely(func() answer { return d.passThrough(c) }))
 	}

@@ -3,10 +3,22 @@
 
 package dispatch
 
+import "github.com/conch-serving/conch/sidecar/dispatch/queue"
+
 // BreakScheduler makes the scheduler's next use panic, as a fault of ours
 // would.
 func BreakScheduler(d *Dispatcher) {
 	d.queues.mu.Lock()
 	defer d.queues.mu.Unlock()
 	d.queues.sched = nil
+}
+
+// GiveUp makes the queue believe that nothing serves a model, and give up what waits for it, while the router knows better: what the queue
+// does in the moment before it hears that a process is up again.
+func GiveUp(d *Dispatcher, model string) {
+	d.queues.mu.Lock()
+	defer d.queues.unlock()
+	m := d.queues.models[model]
+	m.out = true
+	d.queues.do(func(s *queue.Scheduler) error { return s.Empty(d.queues.now(), m.id, queue.DropOutage) })
 }

@@ -70,6 +70,28 @@ func TestACallGivenBackMeetsTheNextOutage(t *testing.T) {
 	requireCode(t, codes.Unavailable, <-result)
 }
 
+// TestAnOutageThatIsOverRefusesNothing: a partition comes up between the queue's judgement that nothing serves a model and the answer to a
+// request for it. What waited in the queue is served, and so is what comes.
+func TestAnOutageThatIsOverRefusesNothing(t *testing.T) {
+	p := newTriton(t)
+	p.hold, p.started = make(chan struct{}), make(chan string, 10)
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, nil, p))
+	result := make(chan error, 2)
+	go func() { result <- infer(t.Context(), t, d, 1, 1, nil) }()
+	require.Equal(t, "id1", <-p.started)
+	go func() { result <- infer(t.Context(), t, d, 2, 1, nil) }()
+	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == 1 }, 30*time.Second, time.Millisecond)
+
+	dispatch.GiveUp(d, "m")
+	require.Equal(t, "id2", <-p.started, "it waited in the queue")
+	go func() { result <- infer(t.Context(), t, d, 3, 1, nil) }()
+	require.Equal(t, "id3", <-p.started, "it came when the queue took no more")
+	close(p.hold)
+	for range 3 {
+		require.NoError(t, <-result)
+	}
+}
+
 // TestAProxiedRequestWaitsForItsPartition: what passes through while its model's only partition is down waits for it, as a request in the
 // queue does, and gives up with its caller, or with the outage, whose reason it is given.
 func TestAProxiedRequestWaitsForItsPartition(t *testing.T) {
