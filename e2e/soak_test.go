@@ -38,7 +38,22 @@ type soak struct {
 	wanted     atomic.Pointer[[]string]
 	present    layout
 	done       map[string]int
+	deaths     map[string]deaths // by specification of the server
 }
+
+// deaths of a server, one soon after the other.
+type deaths struct {
+	row  int
+	last time.Time
+}
+
+const (
+	// deathsInARow are as many as a server may die before Conch waits so long to start it again that requests give up waiting: 30 seconds.
+	// Of random victims there are more in some hours.
+	deathsInARow = 6
+	// lasting is how long a server lives that has not failed, and forgotten when one that died in such a row has surely lived as long since.
+	lasting, forgotten = 31 * time.Second, time.Minute
+)
 
 // TestSoak does everything that the other tests of reconcile do, in random order, for as long as CONCH_SOAK says (`make soak`). Nothing is lost
 // but what a killed model process was about to answer; observed equals desired after every step; memory and descriptors of conch are flat.
@@ -52,7 +67,7 @@ func TestSoak(t *testing.T) {
 	require.NoError(t, err)
 	seed := uint64(rounds(t, "CONCH_SEED", int(time.Now().Unix())))
 	t.Logf("CONCH_SEED=%d", seed)
-	s := &soak{t: t, random: rand.New(rand.NewPCG(seed, 1)), models: small(3), repository: t.TempDir(), done: map[string]int{}}
+	s := &soak{t: t, random: rand.New(rand.NewPCG(seed, 1)), models: small(3), repository: t.TempDir(), done: map[string]int{}, deaths: map[string]deaths{}}
 	require.NoError(t, s.models.Write(s.repository))
 	home, err := parseLayout("gpu0.0:50=small-0+small-1 gpu0.1:50=small-2 gpu1.0:100=small-0+small-1+small-2")
 	require.NoError(t, err)
@@ -132,11 +147,20 @@ func (s *soak) policy() string {
 	return "policies"
 }
 
-// victim is a running server and one of the models on it.
+// victim is a running server, which is to die, and one of the models on it.
 func (s *soak) victim() (running, string) {
 	s.t.Helper()
 	servers := look(s.t, s.c).servers
-	v := servers[slices.Sorted(maps.Keys(servers))[s.random.IntN(len(servers))]]
+	key := slices.Sorted(maps.Keys(servers))[s.random.IntN(len(servers))]
+	v, d := servers[key], s.deaths[key]
+	switch {
+	case time.Since(d.last) >= forgotten:
+		d.row = 0
+	case d.row == deathsInARow:
+		time.Sleep(lasting)
+		d.row = 0
+	}
+	s.deaths[key] = deaths{d.row + 1, time.Now()}
 	return v, slices.Sorted(maps.Keys(v.stubs))[s.random.IntN(len(v.stubs))]
 }
 
