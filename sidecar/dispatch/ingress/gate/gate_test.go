@@ -332,7 +332,9 @@ func BenchmarkRequest(b *testing.B) {
 			b.Fatal(err)
 		}
 		r.Receive()
-		r.Received(len(data))
+		if err := r.Received(len(data)); err != nil {
+			b.Fatal(err)
+		}
 		answer := r.Sent(mem.BufferSlice{mem.SliceBuffer(data)})
 		answer.Free()
 		r.End()

@@ -124,7 +124,7 @@ func TestACallThatIsEvictedIsToldOf(t *testing.T) {
 			err := send(client, &tritonpb.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{make([]byte, 64<<20)}})
 			require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 			require.Equal(t, []codes.Code{codes.Unavailable}, seen.codes(t, 1))
-			limit := seen.all[0].(interface{ Limit() string }).Limit() //nolint:errorlint // the gate gives it bare
+			limit := seen.all[0].(interface{ Limit() string }).Limit()
 			require.Contains(t, []string{"evicted", "queue_bytes"}, limit, "so much may be there before its handler that it is not let in")
 		})
 	}
