@@ -65,7 +65,7 @@ func (b *bench) estimatorCPU(ctx context.Context, r *figure.Report) (err error) 
 	if err != nil {
 		return err
 	}
-	rt := lower.ONNXRuntime()
+	rt := lower.ONNXRuntime().OnProcessor()
 	bundle, err := calibrate.Fit(micros, calibrate.CPU(16e9), rt)
 	if err != nil {
 		return err

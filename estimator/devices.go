@@ -21,7 +21,7 @@ func NewDevice(gpuName, runtimeName string) (Device, error) {
 	}
 	rt, ok := lower.Named(cmp.Or(runtimeName, "onnxruntime"))
 	if !ok {
-		return Device{}, fmt.Errorf("estimator: unknown runtime %q; known are onnxruntime, tensorrt and eager", runtimeName)
+		return Device{}, fmt.Errorf("estimator: unknown runtime %q; known are onnxruntime, tensorrt, eager and tensorflow", runtimeName)
 	}
 	kernels, err := data.Kernels()
 	if err != nil {

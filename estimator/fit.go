@@ -4,8 +4,10 @@
 package estimator
 
 import (
+	"cmp"
 	"errors"
 	"math"
+	"slices"
 
 	"github.com/conch-serving/conch/estimator/kernel"
 	"github.com/conch-serving/conch/estimator/lower"
@@ -22,12 +24,103 @@ type Sample struct {
 	// Share is the part of the GPU, 0 to 1.
 	Share   float64
 	Seconds float64
+	// Line says that Seconds are those of a straight line that somebody drew through all batch sizes: what is predicted at the model's batch sizes is
+	// compared as such a line too. A curve that the host bounds at small batches and the device at large ones is none.
+	Line bool
+}
+
+// line draws a straight line by least squares through times at batches, as if every size from 1 to the largest had been measured: between two batches
+// times are taken to change evenly. It replaces the times by the line's; where that is next to nothing or less, a tenth of the time stays.
+func line(batches, seconds []float64) {
+	last := len(batches) - 1
+	var n, b, bb, y, by float64
+	at := 0
+	for x := batches[0]; x <= batches[last]; x++ {
+		for at < last-1 && x > batches[at+1] {
+			at++
+		}
+		part := (x - batches[at]) / (batches[at+1] - batches[at])
+		one := seconds[at]*(1-part) + seconds[at+1]*part
+		n, b, bb, y, by = n+1, b+x, bb+x*x, y+one, by+x*one
+	}
+	alpha := (n*by - b*y) / (n*bb - b*b)
+	beta := (y - alpha*b) / n
+	for i, x := range batches {
+		seconds[i] = max(beta+alpha*x, seconds[i]/10)
+	}
+}
+
+// lines are the samples of each model that are points of a line, by batch, where there are two or more.
+func lines(samples []Sample) [][]int {
+	type key struct {
+		model string
+		share float64
+	}
+	by := map[key][]int{}
+	var order []key
+	for i, s := range samples {
+		if k := (key{s.Model, s.Share}); s.Line {
+			if by[k] == nil {
+				order = append(order, k)
+			}
+			by[k] = append(by[k], i)
+		}
+	}
+	var all [][]int
+	for _, k := range order {
+		one := by[k]
+		slices.SortFunc(one, func(a, b int) int { return cmp.Compare(samples[a].Batch, samples[b].Batch) })
+		one = slices.CompactFunc(one, func(a, b int) bool { return samples[a].Batch == samples[b].Batch })
+		if len(one) > 1 {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// predictor predicts samples under factors, again and again.
+type predictor struct {
+	all     []prepared
+	lines   [][]int
+	batches [][]float64
+	seconds []float64
+	scratch []float64
+}
+
+func newPredictor(d *Device, samples []Sample) *predictor {
+	p := &predictor{all: prepare(d, samples), lines: lines(samples), seconds: make([]float64, len(samples))}
+	for _, l := range p.lines {
+		var b []float64
+		for _, i := range l {
+			b = append(b, float64(samples[i].Batch))
+		}
+		p.batches = append(p.batches, b)
+	}
+	return p
+}
+
+// predict gives the seconds of all samples; they are its own, until it is called again.
+func (p *predictor) predict(v *[factors]float64) []float64 {
+	for i := range p.all {
+		p.seconds[i] = p.all[i].span(v)
+	}
+	for k, l := range p.lines {
+		p.scratch = p.scratch[:0]
+		for _, i := range l {
+			p.scratch = append(p.scratch, p.seconds[i])
+		}
+		line(p.batches[k], p.scratch)
+		for n, i := range l {
+			p.seconds[i] = p.scratch[n]
+		}
+	}
+	return p.seconds
 }
 
 // prepared is a sample with all that does not depend on factors.
 type prepared struct {
-	seconds, share, bytes float64
-	launches              []preparedLaunch
+	share, bytes float64
+	launches     []preparedLaunch
 }
 
 type preparedLaunch struct {
@@ -92,7 +185,7 @@ func prepare(d *Device, samples []Sample) []prepared {
 	out := make([]prepared, len(samples))
 	for i := range samples {
 		s := &samples[i]
-		p := prepared{seconds: s.Seconds, share: s.Share, bytes: s.Bytes, launches: make([]preparedLaunch, len(s.Launches))}
+		p := prepared{share: s.Share, bytes: s.Bytes, launches: make([]preparedLaunch, len(s.Launches))}
 		for j := range s.Launches {
 			l := &s.Launches[j]
 			k := key{l.Kernel, s.Share}
@@ -136,7 +229,7 @@ func Fit(d *Device, samples []Sample, start Factors, prior float64) (Factors, er
 	if len(samples) == 0 {
 		return start, errors.New("estimator: no samples to fit")
 	}
-	all := prepare(d, samples)
+	p := newPredictor(d, samples)
 	count := map[string]float64{}
 	for _, s := range samples {
 		count[s.Model]++
@@ -148,8 +241,8 @@ func Fit(d *Device, samples []Sample, start Factors, prior float64) (Factors, er
 	origin := start.vector()
 	loss := func(v *[factors]float64) float64 {
 		sum := 0.0
-		for i := range all {
-			sum += weight[i] * math.Abs(math.Log(all[i].span(v)/all[i].seconds))
+		for i, seconds := range p.predict(v) {
+			sum += weight[i] * math.Abs(math.Log(seconds/samples[i].Seconds))
 		}
 		for j := range v {
 			if origin[j] > 0 && v[j] > 0 {
@@ -159,8 +252,8 @@ func Fit(d *Device, samples []Sample, start Factors, prior float64) (Factors, er
 		return sum
 	}
 	// Products were measured one by one on many GPU types: whole models of convolutions have nothing to say about them.
-	least := [factors]float64{0, 1e-7, 1e-7, 1, .3, .15, .3, .3, .3, .05, 1e-12, 1}
-	most := [factors]float64{.001, 200e-6, 20e-6, 1, 6, 6, 12, 12, 12, 1, 2e-9, 1}
+	least := [factors]float64{0, 1e-7, 1e-7, 1, .2, .15, .2, .2, .2, .05, 1e-12, 1}
+	most := [factors]float64{.002, 200e-6, 20e-6, 1, 8, 8, 12, 12, 12, 1, 2e-9, 1}
 	best := origin
 	value := loss(&best)
 	for step := .5; step > .01; step /= 2 {
@@ -184,10 +277,9 @@ func Fit(d *Device, samples []Sample, start Factors, prior float64) (Factors, er
 
 // Errors are the relative errors of samples under factors, in their order.
 func Errors(d *Device, samples []Sample, f Factors) []float64 {
-	v := f.vector()
-	out := make([]float64, len(samples))
-	for i, p := range prepare(d, samples) {
-		out[i] = math.Abs(p.span(&v)/p.seconds - 1)
+	out := Predict(d, samples, f)
+	for i := range out {
+		out[i] = math.Abs(out[i]/samples[i].Seconds - 1)
 	}
 	return out
 }
@@ -195,11 +287,7 @@ func Errors(d *Device, samples []Sample, f Factors) []float64 {
 // Predict is the seconds of samples under factors, in their order.
 func Predict(d *Device, samples []Sample, f Factors) []float64 {
 	v := f.vector()
-	out := make([]float64, len(samples))
-	for i, p := range prepare(d, samples) {
-		out[i] = p.span(&v)
-	}
-	return out
+	return newPredictor(d, samples).predict(&v)
 }
 
 // LeaveOut fits without each group in turn, as group names a model's, and gives the relative errors on what was left out.

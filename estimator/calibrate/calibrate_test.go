@@ -112,7 +112,7 @@ func TestABundlePredictsWhatItNeverSaw(t *testing.T) {
 
 	whole, err := calibrate.Measure(t.Context(), server, calibrate.Whole(), o)
 	require.NoError(t, err)
-	samples, err := calibrate.Samples(whole.Results, calibrate.Whole(), lower.ONNXRuntime())
+	samples, err := calibrate.Samples(whole.Results, calibrate.Whole(), bundle.Runtime)
 	require.NoError(t, err)
 	d, err := bundle.Device()
 	require.NoError(t, err)

@@ -66,6 +66,9 @@ func Samples(results []Result, models []Model, rt lower.Runtime) ([]estimator.Sa
 
 // Fit makes a bundle of the results of [Micros]. With a sheet of a CPU, or one without roofs, the roofs are the best rates that were measured.
 func Fit(state *State, sheet gpu.Sheet, rt lower.Runtime) (*estimator.Bundle, error) {
+	if sheet.Architecture == kernel.CPU {
+		rt = rt.OnProcessor()
+	}
 	samples, err := Samples(state.Results, Micros(), rt)
 	if err != nil {
 		return nil, err

@@ -57,6 +57,10 @@ type Kernel struct {
 	Batch, M, N, Depth float64
 	// Window is how many positions a convolution's kernel has; 0 or 1 for pointwise ones and for other families.
 	Window float64
+	// Winograd says that a convolution can be computed with fewer multiplications than FLOPs counts: 3 x 3 positions, one step at a time.
+	Winograd bool
+	// Sources are the elements that a reduction reads: its threads share those out, not the few that it writes. 0 for other kernels.
+	Sources float64
 	// Shared says that all products of the batch have the same second factor: a linear layer, a convolution.
 	Shared bool
 	// FLOPs counts a multiplication and an addition as two.

@@ -85,15 +85,15 @@ func Roofline(k *Kernel, g *gpu.Sheet, share, saturation float64) Bound {
 	return b
 }
 
-// Elements that the kernel writes.
+// Elements that the kernel's threads share out: those that it writes; those that it reads where it makes few of many.
 func (k *Kernel) Elements() float64 {
 	switch k.Family {
-	case Product, Convolution:
+	case Product, Convolution, Direct:
 		return k.Batch * k.M * k.N
 	case Softmax, Norm:
 		return k.M * k.N
 	}
-	return k.M * max(k.N, 1)
+	return max(k.M*max(k.N, 1), k.Sources)
 }
 
 // Features of matrix products, and of kernels that are bound by memory: names in the order of the rows that features write.

@@ -4,6 +4,8 @@
 package lower
 
 import (
+	"slices"
+
 	"github.com/conch-serving/conch/internal/onnx/shape"
 )
 
@@ -14,6 +16,11 @@ type Runtime struct {
 	Epilogue bool
 	// Pointwise says that neighbouring element-wise operators become one kernel.
 	Pointwise bool
+	// Separate says that layers are executed as they are written: a batch normalisation is a kernel of its own, and so are sigmoid and product of a gate.
+	Separate bool `json:",omitempty"`
+	// Transformer says that the kernels of a transformer's blocks are put together on GPUs: attention, additions before a normalisation, and casts
+	// around either.
+	Transformer bool `json:",omitempty"`
 	// Arena says that values lie in an arena that grows by extents of doubling size.
 	Arena bool
 	// Launch is the host's time per kernel in seconds, Fixed that per batch.
@@ -22,20 +29,31 @@ type Runtime struct {
 
 // ONNXRuntime is Triton's usual backend for ONNX. Its Launch and Fixed are priors: a bundle of calibration replaces them.
 func ONNXRuntime() Runtime {
-	return Runtime{Name: "onnxruntime", Epilogue: true, Arena: true, Launch: 4.5e-6, Fixed: 60e-6}
+	return Runtime{Name: "onnxruntime", Epilogue: true, Transformer: true, Arena: true, Launch: 4.5e-6, Fixed: 60e-6}
 }
 
 // Eager is PyTorch without a compiler.
 func Eager() Runtime { return Runtime{Name: "eager", Launch: 9e-6, Fixed: 40e-6} }
 
+// TensorFlow is a SavedModel as TensorFlow 2 executes it, without XLA: weights are variables, so that nothing is folded into them.
+func TensorFlow() Runtime {
+	return Runtime{Name: "tensorflow", Separate: true, Launch: 15e-6, Fixed: 100e-6}
+}
+
 // TensorRT is an engine of TensorRT, or ONNX Runtime with its provider.
 func TensorRT() Runtime {
-	return Runtime{Name: "tensorrt", Epilogue: true, Pointwise: true, Launch: 2.2e-6, Fixed: 30e-6}
+	return Runtime{Name: "tensorrt", Epilogue: true, Pointwise: true, Transformer: true, Launch: 2.2e-6, Fixed: 30e-6}
+}
+
+// OnProcessor is the runtime as it executes on a processor, whose kernels of attention are not put together.
+func (r Runtime) OnProcessor() Runtime {
+	r.Transformer = false
+	return r
 }
 
 // Named finds a runtime by name.
 func Named(name string) (Runtime, bool) {
-	for _, r := range []Runtime{ONNXRuntime(), Eager(), TensorRT()} {
+	for _, r := range []Runtime{ONNXRuntime(), Eager(), TensorFlow(), TensorRT()} {
 		if r.Name == name {
 			return r, true
 		}
@@ -50,13 +68,22 @@ type fusion struct {
 	into  []int
 	// user is the only step that reads a value, -1 where there are several or none; maker is the step that makes it.
 	user, maker []int
+	// readers are the steps that read a value: those of value v lie between first[v] and first[v+1]. A result of the model has one that is no step, -1.
+	readers []int
+	first   []int
+	// names are the operators that steps were put together to.
+	names map[int]string
 }
 
 func fuse(r *shape.Result, rt Runtime) *fusion {
-	f := &fusion{steps: r.Steps, work: make([]shape.Work, len(r.Steps)), into: make([]int, len(r.Steps)), user: make([]int, r.Values), maker: make([]int, r.Values)}
+	f := &fusion{
+		steps: r.Steps, work: make([]shape.Work, len(r.Steps)), into: make([]int, len(r.Steps)), user: make([]int, r.Values), maker: make([]int, r.Values),
+		names: map[int]string{},
+	}
 	for v := range f.user {
 		f.user[v], f.maker[v] = -1, -1
 	}
+	f.index(r)
 	several := make([]bool, r.Values)
 	for i := range f.steps {
 		f.work[i] = f.steps[i].Work()
@@ -93,7 +120,13 @@ func fuse(r *shape.Result, rt Runtime) *fusion {
 		f.norm(i)
 		f.gelu(i)
 	}
+	if rt.Transformer {
+		f.transformer()
+	}
 	for i := range f.steps {
+		if rt.Separate {
+			continue
+		}
 		f.gate(i)
 		if f.steps[i].Node.Op == "BatchNormalization" {
 			f.fold(i)
@@ -101,7 +134,7 @@ func fuse(r *shape.Result, rt Runtime) *fusion {
 	}
 	for i := range f.steps {
 		if rt.Epilogue {
-			f.epilogue(i)
+			f.epilogue(i, rt)
 		}
 		f.bias(i)
 		if rt.Pointwise {
@@ -111,8 +144,45 @@ func fuse(r *shape.Result, rt Runtime) *fusion {
 	return f
 }
 
-// Fused says for every step of an inferred graph in which step's kernel it runs: itself where it has its own, -1 where it has none.
-func Fused(r *shape.Result, rt Runtime) []int { return fuse(r, rt).into }
+// index notes who reads what.
+func (f *fusion) index(r *shape.Result) {
+	f.first = make([]int, r.Values+1)
+	each := func(yield func(v, reader int)) {
+		for i := range f.steps {
+			for _, v := range f.steps[i].In {
+				if v >= 0 {
+					yield(v, i)
+				}
+			}
+		}
+		for _, v := range r.Outputs {
+			if v >= 0 {
+				yield(v, -1)
+			}
+		}
+	}
+	each(func(v, _ int) { f.first[v+1]++ })
+	for v := range r.Values {
+		f.first[v+1] += f.first[v]
+	}
+	f.readers = make([]int, f.first[r.Values])
+	at := slices.Clone(f.first)
+	each(func(v, reader int) {
+		f.readers[at[v]] = reader
+		at[v]++
+	})
+}
+
+// of are the readers of a value.
+func (f *fusion) of(v int) []int {
+	if v < 0 {
+		return nil
+	}
+	return f.readers[f.first[v]:f.first[v+1]]
+}
+
+// Fused says for every step of an inferred graph in which step's kernel it runs on a processor: itself where it has its own, -1 where it has none.
+func Fused(r *shape.Result, rt Runtime) []int { return fuse(r, rt.OnProcessor()).into }
 
 // own says that a step still has a kernel of its own.
 func (f *fusion) own(i int) bool { return i >= 0 && f.into[i] == i }
@@ -151,112 +221,11 @@ func (f *fusion) op(i int) string {
 	return f.steps[i].Node.Op
 }
 
-// norm finds a layer normalisation written out: ReduceMean, Sub, Pow or Mul, ReduceMean, Add, Sqrt, Div and what scales it. Its kernel is the first step's.
-func (f *fusion) norm(i int) {
-	if f.op(i) != "ReduceMean" || !f.own(i) || len(f.steps[i].Out) == 0 || f.steps[i].Out[0] < 0 {
-		return
-	}
-	sub := f.user[f.steps[i].Out[0]]
-	if f.op(sub) != "Sub" {
-		return
-	}
-	// The difference goes both ways: to its square and to the quotient.
-	members := []int{sub}
-	div := -1
-	for j := sub + 1; j < len(f.steps) && j < sub+12; j++ {
-		reads := false
-		for _, v := range f.steps[j].In {
-			if v < 0 {
-				continue
-			}
-			for _, m := range members {
-				for _, o := range f.steps[m].Out {
-					reads = reads || o == v
-				}
-			}
-		}
-		if !reads {
-			continue
-		}
-		switch f.op(j) {
-		case "Pow", "Mul", "ReduceMean", "Add", "Sqrt", "Cast", "Reciprocal":
-			members = append(members, j)
-		case "Div":
-			members, div = append(members, j), j
-		default:
-			return
-		}
-		if div >= 0 {
-			break
-		}
-	}
-	if div < 0 {
-		return
-	}
-	last := div
-	for range 2 {
-		n := f.next(last)
-		if n < 0 || f.op(n) != "Mul" && f.op(n) != "Add" || !f.constant(n, 0) && !f.constant(n, 1) {
-			break
-		}
-		members, last = append(members, n), n
-	}
-	for _, m := range members {
-		f.into[m] = i
-	}
-	x := f.steps[i].Inputs[0]
-	w := &f.work[i]
-	w.Class = shape.Normalization
-	w.Width = max(1, float64(last1(x.Dims)))
-	w.Rows = x.Elements() / w.Width
-	w.Read, w.Write, w.FLOPs = x.Bytes(), x.Bytes(), 8*x.Elements()
-}
-
 func last1(dims []int64) int64 {
 	if len(dims) == 0 {
 		return 1
 	}
 	return dims[len(dims)-1]
-}
-
-// gelu finds x * (1 + erf(x / sqrt 2)) / 2 around an Erf.
-func (f *fusion) gelu(i int) {
-	if f.op(i) != "Erf" || !f.own(i) {
-		return
-	}
-	add := f.next(i)
-	if f.op(add) != "Add" {
-		return
-	}
-	if before := f.source(i, 0); before >= 0 && f.own(before) && (f.op(before) == "Div" || f.op(before) == "Mul") && f.next(before) == i {
-		f.into[before] = i
-	}
-	f.into[add] = i
-	for at := f.next(add); at >= 0 && f.op(at) == "Mul" && f.own(at); at = f.next(at) {
-		for k := range f.steps[at].In { // the half that is multiplied elsewhere
-			if s := f.source(at, k); s >= 0 && s != i && f.own(s) && f.op(s) == "Mul" && f.next(s) == at && (f.constant(s, 0) || f.constant(s, 1)) {
-				f.into[s] = i
-			}
-		}
-		f.into[at] = i
-		if n := f.next(at); n < 0 || !f.constant(n, 0) && !f.constant(n, 1) || f.op(n) != "Mul" {
-			break
-		}
-	}
-	f.work[i].FLOPs = 20 * f.steps[i].Outputs[0].Elements()
-}
-
-// gate finds x * sigmoid(x) and x * hardsigmoid(x).
-func (f *fusion) gate(i int) {
-	if op := f.op(i); op != "Sigmoid" && op != "HardSigmoid" || !f.own(i) {
-		return
-	}
-	if n := f.next(i); f.op(n) == "Mul" && f.own(n) && len(f.steps[n].In) == 2 {
-		x := f.steps[i].In[0]
-		if f.steps[n].In[0] == x || f.steps[n].In[1] == x {
-			f.into[n] = i
-		}
-	}
 }
 
 // fold takes a batch normalisation into the convolution or product before it: its factors become weights.
@@ -274,7 +243,7 @@ func (f *fusion) root(i int) int {
 }
 
 // epilogue takes element-wise steps that follow a convolution or product into its kernel; another operand is read in passing.
-func (f *fusion) epilogue(i int) {
+func (f *fusion) epilogue(i int, rt Runtime) {
 	if !f.own(i) || f.work[i].Class != shape.Convolution && f.work[i].Class != shape.Product {
 		return
 	}
@@ -291,6 +260,10 @@ func (f *fusion) epilogue(i int) {
 			break
 		}
 		if plain {
+			bias := f.constant(at, 0) || f.constant(at, 1)
+			if !bias && rt.Transformer && f.work[i].Class == shape.Product {
+				break // a product adds a bias, and nothing else, in passing
+			}
 			added = true
 			f.work[i].Read += max(0, w.Read-f.steps[last].Outputs[0].Bytes())
 		}

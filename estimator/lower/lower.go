@@ -43,8 +43,12 @@ func Lower(r *shape.Result, o Options) []Launch {
 			}
 		}
 		if f.own(i) {
-			for _, k := range sequence(s, &f.work[i], o) {
-				out = append(out, Launch{Kernel: k, Node: s.Node.Name, Op: s.Node.Op, Repeat: s.Repeat * f.work[i].Serial, Ready: last - 1, Guessed: f.work[i].Class == shape.Opaque})
+			op := s.Node.Op
+			if name := f.names[i]; name != "" {
+				op = name
+			}
+			for _, k := range sequence(s, op, &f.work[i], o) {
+				out = append(out, Launch{Kernel: k, Node: s.Node.Name, Op: op, Repeat: s.Repeat * f.work[i].Serial, Ready: last - 1, Guessed: f.work[i].Class == shape.Opaque})
 				last = len(out)
 			}
 		}
@@ -68,8 +72,8 @@ func precision(t onnx.DataType, float kernel.Precision) kernel.Precision {
 	return float
 }
 
-// sequence is the kernels that one operator launches.
-func sequence(s *shape.Step, w *shape.Work, o Options) []kernel.Kernel {
+// sequence is the kernels that a step launches which is, alone or put together with others, the operator op.
+func sequence(s *shape.Step, op string, w *shape.Work, o Options) []kernel.Kernel {
 	elements := 0.0
 	if len(s.Outputs) > 0 && s.Outputs[0] != nil {
 		elements = s.Outputs[0].Elements()
@@ -90,6 +94,7 @@ func sequence(s *shape.Step, w *shape.Work, o Options) []kernel.Kernel {
 	case shape.Convolution:
 		k.Precision = precision(w.Element, o.Float)
 		k.Batch, k.M, k.N, k.Depth, k.Shared, k.Family = w.Batch, w.M, w.N, w.Depth, w.Shared, kernel.Convolution
+		k.Winograd = w.Winograd
 		if w.Batch > 1 && w.N < 8 {
 			k.Family = kernel.Direct
 			k.Window = w.Window
@@ -102,10 +107,14 @@ func sequence(s *shape.Step, w *shape.Work, o Options) []kernel.Kernel {
 		if w.Operands > 1 {
 			k.Family = kernel.Binary
 		}
-		if s.Node.Op == "Pow" || s.Node.Op == "Erf" {
+		if op == "Pow" || op == "Erf" {
 			k.Family = kernel.Power
 		}
 		k.M, k.N = rows(s)
+		if s.Node.Op == "HardSwish" && o.Runtime.Separate { // plus 3, up to 6, divided by 6, times x
+			k.FLOPs /= 4
+			return []kernel.Kernel{k, k, k, k}
+		}
 	case shape.Softmax, shape.Normalization:
 		k.Family = kernel.Softmax
 		if w.Class == shape.Normalization {
@@ -113,27 +122,43 @@ func sequence(s *shape.Step, w *shape.Work, o Options) []kernel.Kernel {
 		}
 		k.M, k.N = w.Rows, w.Width
 	case shape.Attention:
-		k.Family, k.Precision = kernel.Product, precision(w.Element, o.Float)
-		k.Batch, k.M, k.N, k.Depth = w.Batch, w.M, w.N, w.Depth
-		scores := kernel.Rows(kernel.Softmax, w.Batch*w.M, w.N, 1, 4)
-		one := kernel.MatMul(w.Batch, w.M, w.N, w.Depth, 4, false)
-		two := kernel.MatMul(w.Batch, w.M, w.Depth, w.N, 4, false)
-		one.Precision, two.Precision = k.Precision, k.Precision
-		out := []kernel.Kernel{one, scores, two}
-		if rest := w.FLOPs - one.FLOPs - two.FLOPs; rest > 0 && len(s.Inputs) > 1 && s.Inputs[1] != nil && len(s.Inputs[1].Dims) == 2 {
-			d := s.Inputs[1].Dims
-			project := kernel.MatMul(1, rest/(2*float64(d[0])*float64(d[1])), float64(d[1]), float64(d[0]), 4, true)
-			project.Precision, project.Weights = k.Precision, w.Weights
-			out = append([]kernel.Kernel{project}, out...)
-		}
-		return out
+		return attention(s, w, precision(w.Element, o.Float))
 	default:
 		k.Family = kernel.Move
+		if w.Rows > 0 {
+			k.M = w.Rows
+		}
+		if w.Class == shape.Reduction && len(s.Inputs) > 0 && s.Inputs[0] != nil {
+			k.Sources = s.Inputs[0].Elements()
+		}
 		if s.Node.Op == "NonMaxSuppression" || s.Node.Op == "NonZero" || s.Node.Op == "TopK" { // sort, scan, write
 			return []kernel.Kernel{k, k, k}
 		}
 	}
 	return []kernel.Kernel{k}
+}
+
+// attention is the kernels of a whole one: the product that projects where the operator has its weights, an arrangement by heads, scores, softmax, the
+// product with the values, and the arrangement back.
+func attention(s *shape.Step, w *shape.Work, p kernel.Precision) []kernel.Kernel {
+	size := 4.0
+	if len(s.Outputs) > 0 && s.Outputs[0] != nil {
+		size = s.Outputs[0].ElementBytes()
+	}
+	move := func(elements float64) kernel.Kernel {
+		return kernel.Kernel{Family: kernel.Move, Batch: 1, M: elements, N: 1, Read: size * elements, Write: size * elements}
+	}
+	scores, mixed := kernel.MatMul(w.Batch, w.M, w.N, w.Depth, size, false), kernel.MatMul(w.Batch, w.M, w.Depth, w.N, size, false)
+	soft := kernel.Rows(kernel.Softmax, w.Batch*w.M, w.N, 1, size)
+	soft.FLOPs *= 2
+	scores.Precision, mixed.Precision = p, p
+	out := []kernel.Kernel{move(w.Batch * w.Depth * (w.M + 2*w.N)), scores, soft, mixed, move(w.Batch * w.M * w.Depth)}
+	if w.From > 0 && len(s.Inputs) > 0 && s.Inputs[0] != nil {
+		project := kernel.MatMul(1, s.Inputs[0].Elements()/w.From, w.To, w.From, size, true)
+		project.Precision, project.Weights = p, w.Weights
+		out = append([]kernel.Kernel{project}, out...)
+	}
+	return out
 }
 
 // rows reads an element-wise operator as rows of its last dimension.

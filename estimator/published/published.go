@@ -126,8 +126,9 @@ func Thin(all []estimator.Sample) []estimator.Sample {
 	return some
 }
 
-// Zoo are the samples of Symphony's tables 3 and 4 whose architecture is among graphs/keras: beta + alpha b at batches 1 to 32, with the whole GPU.
-func Zoo(fsys fs.FS, gpuType string, rt lower.Runtime) ([]estimator.Sample, error) {
+// Zoo are the samples of Symphony's tables 3 and 4 whose architecture is among graphs/keras: beta + alpha b at batches 1 to 32, with the whole GPU. The
+// tables have lines through all batch sizes; lines says that predictions are compared as such.
+func Zoo(fsys fs.FS, gpuType string, rt lower.Runtime, lines bool) ([]estimator.Sample, error) {
 	profiles, err := zoo.Profiles(gpuType)
 	if err != nil {
 		return nil, err
@@ -143,7 +144,7 @@ func Zoo(fsys fs.FS, gpuType string, rt lower.Runtime) ([]estimator.Sample, erro
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, estimator.Sample{Model: p.Model, Batch: b, Launches: l, Bytes: bytes, Share: 1, Seconds: p.Latency(b).Seconds()})
+			all = append(all, estimator.Sample{Model: p.Model, Batch: b, Launches: l, Bytes: bytes, Share: 1, Seconds: p.Latency(b).Seconds(), Line: lines})
 		}
 	}
 	return all, nil
@@ -167,8 +168,8 @@ func FamilyOf(model string) string {
 // Prior is how strongly a fit is drawn to where it starts.
 const Prior = .003
 
-// ZooRuntime is what the zoo's measurements ran in: a framework whose graph keeps activations in kernels of their own.
-func ZooRuntime() lower.Runtime { return lower.Eager() }
+// ZooRuntime is what the zoo's measurements ran in.
+func ZooRuntime() lower.Runtime { return lower.TensorFlow() }
 
 // precisionOf is the arithmetic that a framework of the zoo's time chose: TF32 on the GPU that has it.
 func precisionOf(gpuType string) kernel.Precision {

@@ -138,7 +138,7 @@ func whole(fsys fs.FS, kernels *kernel.Model) (map[string]estimator.Factors, err
 		return nil, err
 	}
 	for _, gpuName := range []string{"A100", "1080Ti"} {
-		samples, err := published.Zoo(fsys, gpuName, published.ZooRuntime())
+		samples, err := published.Zoo(fsys, gpuName, published.ZooRuntime(), true)
 		if err != nil {
 			return nil, err
 		}

@@ -107,12 +107,25 @@ func Marshal(m *Model, source Source) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(message)
 }
 
+// Skeleton is the model as one message without its weights: initializers from 1 KiB on are said to be external data, which is nowhere. It is enough for
+// what needs a graph's shapes alone.
+func Skeleton(m *Model, source Source) ([]byte, error) {
+	w := writer{source: source, name: "weights" + DataSuffix, skeleton: true}
+	message, err := w.model(m)
+	if err != nil {
+		return nil, err
+	}
+	return proto.MarshalOptions{Deterministic: true}.Marshal(message)
+}
+
 // writer makes messages of an index and streams elements into the file of external data.
 type writer struct {
 	source Source
 	name   string
 	data   *bufio.Writer // nil: everything goes into the message
 	at     int64
+	// skeleton says that what would be external data is left out.
+	skeleton bool
 }
 
 // external streams the tensor's elements behind those that are written already.
@@ -172,6 +185,11 @@ func (w *writer) tensor(t *Tensor) (*onnxpb.TensorProto, error) {
 }
 
 func (w *writer) initializer(t *Tensor, outermost bool) (*onnxpb.TensorProto, error) {
+	if outermost && w.skeleton && t.Bytes() >= inline {
+		return &onnxpb.TensorProto{
+			Name: t.Name, Dims: t.Dims, DataType: int32(t.Type), DataLocation: 1, ExternalData: []*onnxpb.StringStringEntryProto{{Key: "location", Value: w.name}},
+		}, nil
+	}
 	if outermost && w.data != nil && t.Bytes() >= inline {
 		return w.external(t)
 	}

@@ -6,6 +6,7 @@ package shape
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/conch-serving/conch/internal/onnx"
 )
@@ -63,6 +64,9 @@ func (c *call) outputs(unknown bool) ([]*Tensor, error) {
 	guess := func() []*Tensor {
 		for _, t := range c.in {
 			if t != nil && !t.Unknown && !t.Weight {
+				if w := c.at(1); (c.node.Op == "MatMul" || c.node.Op == "Gemm") && w != nil && w.Weight && len(w.Dims) == 2 && len(t.Dims) > 0 {
+					return []*Tensor{{Type: t.Type, Dims: append(slices.Clone(t.Dims[:len(t.Dims)-1]), w.Dims[1])}}
+				}
 				return []*Tensor{{Type: t.Type, Dims: t.Dims, Unknown: false}}
 			}
 		}

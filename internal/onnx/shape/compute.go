@@ -350,7 +350,20 @@ func attention(c *call) ([]*Tensor, error) {
 	return tensor(x.Type, []int64{x.Dims[0], x.Dims[1], weight.Dims[1] / 3}), nil
 }
 
-func firstShape(c *call) ([]*Tensor, error) { return same(c) }
+// firstShape is the rule of attention over queries that were projected before: like the queries, unless these have the keys and values beside them.
+func firstShape(c *call) ([]*Tensor, error) {
+	x, err := c.need(0)
+	if err != nil {
+		return nil, err
+	}
+	switch heads := c.node.Int("num_heads", 1); {
+	case len(x.Dims) == 5:
+		return tensor(x.Type, []int64{x.Dims[0], x.Dims[1], x.Dims[2] * x.Dims[4]}), nil
+	case c.node.Op == "GroupQueryAttention" && c.at(1) == nil && len(x.Dims) == 3:
+		return tensor(x.Type, []int64{x.Dims[0], x.Dims[1], x.Dims[2] * heads / max(1, heads+2*c.node.Int("kv_num_heads", heads))}), nil
+	}
+	return same(c)
+}
 
 func embed(c *call) ([]*Tensor, error) {
 	ids, err := c.need(0)

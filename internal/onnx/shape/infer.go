@@ -330,12 +330,12 @@ func (r *run) node(n *node, repeat float64) error {
 	}
 	c := &call{run: r, node: n, in: make([]*Tensor, len(n.in))}
 	weight := len(n.in) > 0 || n.Op == "Constant"
-	unknown := false
+	unknown, guessed := false, false
 	for i, slot := range n.in {
 		c.in[i] = r.get(slot)
 		if c.in[i] != nil {
 			weight = weight && c.in[i].Weight
-			unknown = unknown || c.in[i].Unknown
+			unknown, guessed = unknown || c.in[i].Unknown, guessed || c.in[i].Guessed
 		}
 	}
 	switch {
@@ -344,7 +344,7 @@ func (r *run) node(n *node, repeat float64) error {
 	case n.Op == "If" || n.Op == "Loop" || n.Op == "Scan":
 		return r.control(n, c, repeat)
 	}
-	out, err := c.outputs(unknown)
+	out, err := c.outputs(unknown || guessed)
 	if err != nil {
 		return fmt.Errorf("%s %q: %w", n.Op, n.Name, err)
 	}
@@ -366,6 +366,7 @@ func (r *run) node(n *node, repeat float64) error {
 			return fmt.Errorf("%s %q: %w", n.Op, n.Name, err)
 		}
 		t.Weight = weight
+		t.Guessed = t.Guessed || guessed || n.rule == nil
 		r.values[slot] = t
 	}
 	step := Step{Node: n.Node, Inputs: c.in, In: n.in, Out: n.out, Repeat: repeat, Known: n.rule != nil}

@@ -25,7 +25,8 @@ func table() map[string]rule {
 		"LayerNormalization", "GroupNormalization", "GroupNorm", "SkipGroupNorm", "RMSNormalization", "SimplifiedLayerNormalization", "BatchNormalization", "MeanVarianceNormalization",
 		"LpNormalization", "CumSum", "Trilu", "ReverseSequence", "Scatter", "ScatterElements", "ScatterND", "EyeLike", "Shrink",
 		"RotaryEmbedding", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "Swish", "BiasSplitGelu", "NhwcConvReplace", "Bernoulli", "SequenceInsert",
-		"SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "RandomNormalLike", "RandomUniformLike")
+		"BiasSoftmax", "BiasDropout", "BiasAdd", "RandomNormalLike", "RandomUniformLike")
+	all(skipped, "SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 	all(kept, "Identity", "Dropout", "Optional", "OptionalGetElement")
 	all(typed(onnx.Bool), "Not", "IsNaN", "IsInf")
 	all(typed(onnx.Uint8), "QuantizeLinear")
@@ -111,6 +112,18 @@ func table() map[string]rule {
 	t["GridSample"] = gridSample
 	t["RandomNormal"], t["RandomUniform"] = random, random
 	return t
+}
+
+// skipped is a normalisation of a sum, which it may give too, last of four.
+func skipped(c *call) ([]*Tensor, error) {
+	x, err := c.need(0)
+	if err != nil {
+		return nil, err
+	}
+	statistic := &Tensor{Type: x.Type, Dims: []int64{}}
+	sum, one := *statistic, *statistic
+	sum.Dims = x.Dims
+	return []*Tensor{{Type: x.Type, Dims: x.Dims}, statistic, &one, &sum}, nil
 }
 
 func negate(c *call) ([]*Tensor, error) {

@@ -20,6 +20,8 @@ type Tensor struct {
 	Floats []float64
 	// Weight says that the value is a parameter, or made of parameters alone.
 	Weight bool
+	// Guessed says that the shape comes from an operator without a rule: what contradicts it later is no fault of the model.
+	Guessed bool
 	// Unknown says that the shape was not inferred.
 	Unknown bool
 }

@@ -5,6 +5,7 @@ package shape
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/conch-serving/conch/internal/onnx"
@@ -51,8 +52,10 @@ type Work struct {
 	Shared             bool
 	// Rows of Width elements, of operators that work on rows.
 	Rows, Width float64
-	// Operands are the tensors that a Pointwise operator reads which are not scalars.
+	// Operands are the tensors that a Pointwise operator reads which are about as large as its result.
 	Operands int
+	// From and To are the widths of the projection that an Attention has the weights of; 0 where it has none.
+	From, To float64
 	// Serial is how many times in turn the products run: steps of a recurrent layer; 1 otherwise.
 	Serial float64
 	// Element is the type that the arithmetic is in.
@@ -60,10 +63,12 @@ type Work struct {
 	// Window is the product of a convolution's or pooling's kernel dimensions; Strided says that it skips positions.
 	Window  float64
 	Strided bool
+	// Winograd says that a convolution is of 3 x 3 positions next to each other and moves by one: there are ways to compute those with fewer multiplications.
+	Winograd bool
 }
 
 var classes = map[string]Class{
-	"Softmax": Softmax, "LogSoftmax": Softmax, "Hardmax": Softmax,
+	"Softmax": Softmax, "BiasSoftmax": Softmax, "LogSoftmax": Softmax, "Hardmax": Softmax,
 	"LayerNormalization": Normalization, "SkipLayerNormalization": Normalization, "SimplifiedLayerNormalization": Normalization,
 	"SkipSimplifiedLayerNormalization": Normalization, "RMSNormalization": Normalization, "InstanceNormalization": Normalization, "GroupNormalization": Normalization,
 	"GroupNorm": Normalization, "SkipGroupNorm": Normalization, "LpNormalization": Normalization, "MeanVarianceNormalization": Normalization, "LRN": Normalization, "EmbedLayerNormalization": Normalization,
@@ -118,7 +123,7 @@ func (s *Step) Work() Work {
 		if t.Weight {
 			w.Weights += bytes
 		}
-		if t.Elements() > 1 {
+		if t.Elements() > 1 && 2*t.Elements() > s.output(0).Elements() { // a bias or a scale per channel is read in passing
 			w.Operands++
 		}
 		if w.Element == onnx.Undefined && t.Type != onnx.Undefined {
@@ -140,6 +145,11 @@ func (s *Step) Work() Work {
 		cost := pointwiseFLOPs[s.Node.Op]
 		w.FLOPs = max(cost, 1) * y.Elements()
 	case Softmax, Normalization:
+		if s.Node.Op == "EmbedLayerNormalization" {
+			x = y
+			w.Read += 3 * y.Bytes() // the rows that are picked
+			w.Weights += 3 * y.Bytes()
+		}
 		w.Width = max(1, float64(x.dim(int(s.Node.Int("axis", -1)))))
 		if strings.HasPrefix(s.Node.Op, "Instance") || strings.HasPrefix(s.Node.Op, "Group") {
 			w.Width = max(1, x.Elements()/max(1, float64(x.dim(0)*x.dim(1))))
@@ -174,7 +184,7 @@ func (s *Step) folded() bool {
 		if t == nil {
 			continue
 		}
-		small := (t.Type == onnx.Int64 || t.Type == onnx.Bool) && t.Ints != nil && t.Elements() <= 64
+		small := (t.Ints != nil || t.Floats != nil) && t.Elements() <= 64
 		all = all && (t.Weight || small)
 	}
 	return all
@@ -189,6 +199,8 @@ func (s *Step) touched(i int) bool {
 		return i == 0
 	case "Gather", "GatherElements", "GatherND":
 		return i == 1
+	case "EmbedLayerNormalization":
+		return i < 2 || i > 4
 	}
 	return true
 }
@@ -251,6 +263,7 @@ func (s *Step) convolution(w *Work) {
 	for _, stride := range s.Node.Ints("strides") {
 		w.Strided = w.Strided || stride > 1
 	}
+	w.Winograd = group == 1 && s.Node.Op != "ConvTranspose" && slices.Equal(weight.Dims[2:], []int64{3, 3}) && !w.Strided && ones(s.Node.Ints("dilations"))
 	w.Batch, w.Shared = group, group == 1
 	positions := out.Elements() / max(1, float64(out.dim(1)))
 	if s.Node.Op == "ConvTranspose" {
@@ -260,6 +273,10 @@ func (s *Step) convolution(w *Work) {
 		w.M, w.N, w.Depth = positions, float64(weight.dim(0))/group, float64(weight.dim(1))*w.Window
 	}
 	w.FLOPs = 2 * w.Batch * w.M * w.N * w.Depth
+}
+
+func ones(values []int64) bool {
+	return !slices.ContainsFunc(values, func(v int64) bool { return v != 1 })
 }
 
 func (s *Step) movement(w *Work) {
@@ -297,16 +314,41 @@ func (s *Step) recurrent(w *Work) {
 
 // attention counts the projections where the operator has their weights, and both products of the scores.
 func (s *Step) attention(w *Work) {
-	x, weight := s.input(0), s.input(1)
+	x, key, value := s.input(0), s.input(1), s.input(2)
+	heads := float64(max(1, s.Node.Int("num_heads", s.Node.Int("q_num_heads", 1))))
 	batch, length, hidden := float64(x.dim(0)), float64(x.dim(1)), float64(x.dim(2))
-	other := length
-	if len(weight.Dims) == 2 {
-		w.FLOPs = 2 * batch * length * float64(weight.dim(0)) * float64(weight.dim(1))
-		hidden = float64(weight.dim(1)) / 3
-	} else if len(weight.Dims) == 3 {
-		other = float64(weight.dim(1))
+	other, depth := length, 0.0
+	switch {
+	case (s.Node.Op == "Attention" || s.Node.Op == "QAttention") && s.Node.Domain != "" && len(key.Dims) == 2:
+		w.From, w.To = float64(key.dim(0)), float64(key.dim(1))
+		hidden = w.To / 3
+		if sizes := s.Node.Ints("qkv_hidden_sizes"); len(sizes) == 3 && sizes[0] > 0 {
+			hidden = float64(sizes[0])
+		}
+		w.FLOPs = 2 * batch * length * w.From * w.To
+		if past := s.input(4); len(past.Dims) == 5 {
+			other += float64(past.dim(3))
+		}
+	case len(x.Dims) == 4: // batch, heads, length, depth
+		heads, length, depth = float64(x.dim(1)), float64(x.dim(2)), float64(x.dim(3))
+		other = float64(key.dim(2))
+	case len(x.Dims) == 5: // queries, keys and values of each head beside each other
+		heads, depth = float64(x.dim(2)), float64(x.dim(4))
+	case s.Node.Op == "GroupQueryAttention":
+		if shared := float64(s.Node.Int("kv_num_heads", 1)); len(key.Dims) == 0 {
+			depth = hidden / (heads + 2*shared)
+		}
+		if past := s.input(3); len(past.Dims) == 4 {
+			other += float64(past.dim(2))
+		}
+	case len(key.Dims) == 4 && len(value.Dims) == 4: // keys of before, by heads
+		other = float64(key.dim(2))
+	case len(key.Dims) >= 3:
+		other = float64(key.dim(1))
 	}
-	heads := float64(max(1, s.Node.Int("num_heads", 1)))
-	w.FLOPs += 4 * batch * length * other * hidden
-	w.Batch, w.M, w.N, w.Depth = batch*heads, length, other, hidden/heads
+	if depth == 0 {
+		depth = hidden / heads
+	}
+	w.FLOPs += 4 * batch * heads * length * other * depth
+	w.Batch, w.M, w.N, w.Depth = batch*heads, length, other, depth
 }

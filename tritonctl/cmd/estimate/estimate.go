@@ -57,7 +57,7 @@ tritonctl estimate --all /models --gpu L4 -o json`,
 		RunE: func(_ *cobra.Command, args []string) error { return o.run(args) },
 	}
 	c.Flags().StringVar(&o.gpu, "gpu", "T4", "GPU type: "+strings.Join(gpu.Names(), ", "))
-	c.Flags().StringVar(&o.runtime, "runtime", "", "onnxruntime, tensorrt or eager (PyTorch); default what config.pbtxt says")
+	c.Flags().StringVar(&o.runtime, "runtime", "", "onnxruntime, tensorrt, eager (PyTorch) or tensorflow; default what config.pbtxt says")
 	c.Flags().StringVar(&o.math, "math", "fp32", "arithmetic of FP32 tensors: fp32, or tf32 where the runtime may use tensor cores for them")
 	c.Flags().StringVar(&o.bundle, "bundle", "", "bundle of tritonctl calibrate to estimate with, in place of --gpu")
 	c.Flags().IntSliceVar(&o.batches, "batch", nil, "batch sizes; default powers of two up to max_batch_size, or to 32")
