@@ -184,7 +184,7 @@ func groupsOf(s *regress.Samples) []string {
 	return names
 }
 
-// zooVariant is a way to read the zoo: what it was measured in, and whether its times are points of lines.
+// zooVariant is a way to read the zoo: what it was measured in, and whether its times are points of lines. Its name is part of a figure's.
 type zooVariant struct {
 	name    string
 	runtime lower.Runtime
@@ -194,8 +194,8 @@ type zooVariant struct {
 // zooVariants are those that the zoo chooses among.
 func zooVariants() []zooVariant {
 	return []zooVariant{
-		{"eager, points", lower.Eager(), false}, {"eager, lines", lower.Eager(), true},
-		{"tensorflow, points", lower.TensorFlow(), false}, {"tensorflow, lines", lower.TensorFlow(), true},
+		{"eager_points", lower.Eager(), false}, {"eager_lines", lower.Eager(), true},
+		{"tensorflow_points", lower.TensorFlow(), false}, {"tensorflow_lines", lower.TensorFlow(), true},
 	}
 }
 
@@ -210,7 +210,7 @@ type zooSet struct {
 }
 
 func newZooSet(v zooVariant) (*zooSet, error) {
-	set := &zooSet{prior: estimator.Priors(v.runtime)}
+	set := &zooSet{prior: samples.ZooStart(v.runtime)}
 	for _, gpuType := range zoo.GPUTypes() {
 		d, err := estimator.NewDevice(gpuType, v.runtime.Name)
 		if err != nil {
@@ -302,7 +302,7 @@ func (b *bench) estimatorZoo(_ context.Context, r *figure.Report) error {
 		for _, f := range families {
 			pooled = append(pooled, slices.Concat(outer[n][f]...)...)
 		}
-		r.Add(fmt.Sprintf("estimator.zoo.variant%d.median_error", n), 100*estimator.Median(pooled), "%", v.name+": each family left out, nothing chosen")
+		r.Add("estimator.zoo."+v.name+".median_error", 100*estimator.Median(pooled), "%", "the zoo read in this one way: each family left out, nothing chosen")
 	}
 	var pooled, fitted []float64
 	byGPU := make([][]float64, len(zoo.GPUTypes()))

@@ -4,6 +4,8 @@
 package estimator
 
 import (
+	"slices"
+
 	"github.com/conch-serving/conch/estimator/arena"
 	"github.com/conch-serving/conch/estimator/lower"
 )
@@ -20,4 +22,11 @@ func (s *Subject) CommonBlock(batch int) (int64, error) {
 	}
 	events, _ := newPlanner(r, lower.ONNXRuntime(), true).events()
 	return arena.Common(events), nil
+}
+
+// Line is the straight line through times at batches.
+func Line(batches, seconds []float64) []float64 {
+	out := slices.Clone(seconds)
+	line(batches, out)
+	return out
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/conch-serving/conch/estimator"
 	"github.com/conch-serving/conch/internal/graphs"
@@ -124,4 +125,50 @@ func TestAnUnknownOperatorIsBoundedAndSaid(t *testing.T) {
 	require.Contains(t, e.Warnings[0], "com.microsoft.PackedAttention is not known")
 	require.Greater(t, e.Bound, known.Bound)
 	require.InDelta(t, known.Points[0].LatencyUS, e.Points[0].LatencyUS, .5*known.Points[0].LatencyUS)
+}
+
+// However a transformer's graph is damaged (operators exchanged, inputs left out or taken from elsewhere), it is estimated, or refused with a reason.
+func TestADamagedTransformerIsEstimatedOrRefused(t *testing.T) {
+	d := device(t, "T4", "")
+	rapid.Check(t, func(t *rapid.T) {
+		text := func(values ...string) string { return rapid.SampledFrom(values).Draw(t, "spelling") }
+		m := graphs.Transformer(graphs.Weights{}, graphs.EncoderSize{Vocabulary: 50, Layers: 1, Width: 32, Heads: 4, Inner: 64}, 16, 2, graphs.Spelling{
+			Norm: text("", "written", "twice", "reciprocal", "skip"), Gelu: text("", "half", "tanh", "op", "bias", "fast"),
+			Attention: text("", "packed", "stacked", "gemm", "scaled", "op", "multihead", "onnx"),
+			Half:      rapid.Bool().Draw(t, "half"), Casts: rapid.Bool().Draw(t, "casts"), Mask: rapid.Bool().Draw(t, "mask"),
+			Dynamic: rapid.Bool().Draw(t, "dynamic"), Before: rapid.Bool().Draw(t, "before"), Causal: rapid.Bool().Draw(t, "causal"),
+		})
+		nodes := m.Graph.Nodes
+		for range rapid.IntRange(0, 4).Draw(t, "damages") {
+			at := rapid.IntRange(1, len(nodes)-1).Draw(t, "node")
+			n, earlier := nodes[at], nodes[rapid.IntRange(0, at-1).Draw(t, "earlier")]
+			switch rapid.IntRange(0, 3).Draw(t, "damage") {
+			case 0:
+				n.Op = earlier.Op
+			case 1:
+				n.Inputs = n.Inputs[:rapid.IntRange(0, len(n.Inputs)).Draw(t, "kept")]
+			case 2:
+				if len(n.Inputs) > 0 {
+					n.Inputs[rapid.IntRange(0, len(n.Inputs)-1).Draw(t, "input")] = earlier.Outputs[0]
+				}
+			case 3:
+				n.Op = "Unheard"
+			}
+		}
+		file, err := onnx.Skeleton(m.Model, m)
+		require.NoError(t, err)
+		read, err := estimator.Read(bytes.NewReader(file), int64(len(file)), "damaged.onnx")
+		if err != nil {
+			require.ErrorContains(t, err, "damaged.onnx")
+			return
+		}
+		e, err := read.Estimate(estimator.Declared{}, estimator.Grid{Batches: []int{1, 2}, Shares: []int{50, 100}}, d)
+		if err != nil {
+			require.ErrorContains(t, err, "damaged.onnx")
+			return
+		}
+		for _, p := range e.Points {
+			require.True(t, p.LatencyUS > 0 && p.LatencyUS < 1e9, "%+v", p)
+		}
+	})
 }

@@ -68,3 +68,21 @@ func TestALargerShareIsNeverSlower(t *testing.T) {
 		require.GreaterOrEqual(t, fast.Seconds, k.Bytes()/v100.Bandwidth)
 	})
 }
+
+// Threads share out what there is to compute: a depthwise convolution of few positions and many channels, and a reduction of much to little, take about as
+// long as their bytes, on a GPU with many multiprocessors as on one with few.
+func TestFewResultsPerChannelFillTheGPU(t *testing.T) {
+	const channels, positions = 1152, 32 * 7 * 7
+	bytes := 4.0 * channels * positions
+	for name, k := range map[string]kernel.Kernel{
+		"depthwise": {Family: kernel.Direct, Batch: channels, M: positions, N: 1, Depth: 9, Window: 9, FLOPs: 18 * channels * positions, Read: bytes, Write: bytes},
+		"pooling":   {Family: kernel.Move, Batch: 1, M: 32 * channels, N: 1, Sources: channels * positions, FLOPs: channels * positions, Read: bytes, Write: 4 * 32 * channels},
+	} {
+		for _, gpuName := range []string{"A100", "1080Ti", "T4"} {
+			sheet, err := gpu.Find(gpuName)
+			require.NoError(t, err)
+			b := kernel.Roofline(&k, &sheet, 1, .5)
+			require.InEpsilon(t, k.Bytes()/sheet.Bandwidth, b.Seconds, .05, "%s on %s", name, gpuName)
+		}
+	}
+}

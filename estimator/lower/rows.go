@@ -9,13 +9,55 @@ import (
 	"github.com/conch-serving/conch/internal/onnx/shape"
 )
 
+// in and out are the values that a step reads at k and makes first, -1 where it has none; input and output what is known of them, never nil.
+func (f *fusion) in(i, k int) int {
+	if i < 0 || k >= len(f.steps[i].In) {
+		return -1
+	}
+	return f.steps[i].In[k]
+}
+
+func (f *fusion) out(i int) int {
+	if i < 0 || len(f.steps[i].Out) == 0 {
+		return -1
+	}
+	return f.steps[i].Out[0]
+}
+
+func (f *fusion) input(i, k int) *shape.Tensor {
+	if i >= 0 && k < len(f.steps[i].Inputs) && f.steps[i].Inputs[k] != nil {
+		return f.steps[i].Inputs[k]
+	}
+	return &shape.Tensor{Unknown: true, Dims: []int64{}}
+}
+
+func (f *fusion) output(i int) *shape.Tensor {
+	if i >= 0 && len(f.steps[i].Outputs) > 0 && f.steps[i].Outputs[0] != nil {
+		return f.steps[i].Outputs[0]
+	}
+	return &shape.Tensor{Unknown: true, Dims: []int64{}}
+}
+
+// made is the step that makes a value, -1 if none does.
+func (f *fusion) made(v int) int {
+	if v < 0 {
+		return -1
+	}
+	return f.maker[v]
+}
+
+// reader is the only step that reads what a step makes first, -1 otherwise.
+func (f *fusion) reader(i int) int {
+	if v := f.out(i); v >= 0 {
+		return f.user[v]
+	}
+	return -1
+}
+
 // scalar says that input k of step i is a number that is known before it runs.
 func (f *fusion) scalar(i, k int) bool {
-	if k >= len(f.steps[i].Inputs) || f.steps[i].Inputs[k] == nil {
-		return false
-	}
-	t := f.steps[i].Inputs[k]
-	return t.Elements() == 1 && (t.Weight || t.Floats != nil || t.Ints != nil)
+	t := f.input(i, k)
+	return !t.Unknown && t.Elements() == 1 && (t.Weight || t.Floats != nil || t.Ints != nil)
 }
 
 // other is the input of a step of two that is no scalar.
@@ -38,14 +80,11 @@ func (f *fusion) renames(i int) bool {
 // uncast is a value as it was before casts, with the casts.
 func (f *fusion) uncast(v int, casts []int) (int, []int) {
 	for range 4 {
-		m := -1
-		if v >= 0 {
-			m = f.maker[v]
-		}
+		m := f.made(v)
 		if f.op(m) != "Cast" || !f.own(m) {
 			break
 		}
-		v, casts = f.steps[m].In[0], append(casts, m)
+		v, casts = f.in(m, 0), append(casts, m)
 	}
 	return v, casts
 }
@@ -53,24 +92,10 @@ func (f *fusion) uncast(v int, casts []int) (int, []int) {
 // makes is the maker of a value behind casts if it is that operator and still has a kernel of its own, -1 otherwise; with the casts.
 func (f *fusion) makes(v int, casts []int, ops ...string) (int, []int) {
 	v, casts = f.uncast(v, casts)
-	if v < 0 {
-		return -1, casts
-	}
-	if m := f.maker[v]; m >= 0 && f.own(m) && slices.Contains(ops, f.op(m)) {
+	if m := f.made(v); m >= 0 && f.own(m) && slices.Contains(ops, f.op(m)) {
 		return m, casts
 	}
 	return -1, casts
-}
-
-// tensorOf is what is known of a value that step i reads or makes.
-func (f *fusion) tensorOf(i, v int) *shape.Tensor {
-	if k := slices.Index(f.steps[i].In, v); k >= 0 {
-		return f.steps[i].Inputs[k]
-	}
-	if k := slices.Index(f.steps[i].Out, v); k >= 0 {
-		return f.steps[i].Outputs[k]
-	}
-	return nil
 }
 
 // norm finds a layer normalisation written out around its square root: ReduceMean, Sub, Pow or Mul, ReduceMean, Add, Sqrt, Div or Reciprocal and Mul,
@@ -80,28 +105,31 @@ func (f *fusion) norm(i int) {
 		return
 	}
 	members := []int{i}
-	v := f.steps[i].In[0]
+	v := f.in(i, 0)
 	if add, casts := f.makes(v, nil, "Add"); add >= 0 && (f.scalar(add, 0) || f.scalar(add, 1)) {
 		members = append(append(members, casts...), add)
-		v = f.steps[add].In[f.other(add)]
+		v = f.in(add, f.other(add))
 	}
 	mean, casts := f.makes(v, nil, "ReduceMean")
 	if mean < 0 {
 		return
 	}
 	members = append(append(members, casts...), mean)
-	square, casts := f.makes(f.steps[mean].In[0], nil, "Pow", "Mul")
-	if square < 0 || f.op(square) == "Mul" && f.steps[square].In[0] != f.steps[square].In[1] {
+	square, casts := f.makes(f.in(mean, 0), nil, "Pow", "Mul")
+	if square < 0 || f.op(square) == "Mul" && f.in(square, 0) != f.in(square, 1) {
 		return
 	}
 	members = append(append(members, casts...), square)
-	x, casts := f.uncast(f.steps[square].In[0], nil)
+	x, casts := f.uncast(f.in(square, 0), nil)
 	members = append(members, casts...)
 	difference := x
+	if x < 0 {
+		return
+	}
 	if sub, _ := f.makes(x, nil, "Sub"); sub >= 0 {
-		if m, casts := f.makes(f.steps[sub].In[1], nil, "ReduceMean"); m >= 0 {
+		if m, casts := f.makes(f.in(sub, 1), nil, "ReduceMean"); m >= 0 {
 			members = append(append(members, casts...), sub, m)
-			x, casts = f.uncast(f.steps[sub].In[0], nil)
+			x, casts = f.uncast(f.in(sub, 0), nil)
 			members = append(members, casts...)
 		}
 	}
@@ -120,33 +148,34 @@ func (f *fusion) norm(i int) {
 	root := slices.Min(members)
 	w := shape.Work{Class: shape.Normalization, Serial: 1, Batch: 1}
 	for _, m := range members {
-		for k, t := range f.steps[m].Inputs {
-			if t != nil && t.Weight && t.Elements() > 1 {
+		for k := range f.steps[m].In {
+			t := f.input(m, k)
+			if t.Weight && t.Elements() > 1 {
 				w.Read, w.Weights = w.Read+t.Bytes(), w.Weights+t.Bytes()
 			}
-			if f.steps[m].In[k] == x && w.Rows == 0 {
-				w.Rows = f.steps[mean].Outputs[0].Elements()
+			if f.in(m, k) == x && w.Rows == 0 {
+				w.Rows = f.output(mean).Elements()
 				w.Width = max(1, t.Elements()/max(1, w.Rows))
 				w.Read, w.FLOPs = w.Read+t.Bytes(), 8*t.Elements()
 			}
 		}
 		f.into[m] = root
 	}
-	w.Write = f.steps[last].Outputs[0].Bytes()
+	w.Write = f.output(last).Bytes()
 	f.work[root], f.names[root] = w, "LayerNormalization"
 }
 
 // quotient is the step that divides by the root at step i: what it divides is the difference, or the same difference taken once more.
 func (f *fusion) quotient(i, difference int, members *[]int) int {
-	for _, r := range f.of(f.steps[i].Out[0]) {
+	for _, r := range f.of(f.out(i)) {
 		by := r
 		if f.op(by) == "Cast" {
 			*members = append(*members, by)
-			by = f.user[f.steps[by].Out[0]]
+			by = f.reader(by)
 		}
 		if f.op(by) == "Reciprocal" || f.op(by) == "Div" && f.scalar(by, 0) {
 			*members = append(*members, by)
-			by = f.user[f.steps[by].Out[0]]
+			by = f.reader(by)
 		}
 		if f.op(by) != "Div" && f.op(by) != "Mul" {
 			continue
@@ -158,13 +187,10 @@ func (f *fusion) quotient(i, difference int, members *[]int) int {
 				return by
 			}
 			again, _ := f.makes(at, nil, "Sub")
-			first := -1
-			if difference >= 0 {
-				first = f.maker[difference]
-			}
-			if again >= 0 && f.op(first) == "Sub" && f.steps[again].In[0] == f.steps[first].In[0] {
+			first := f.made(difference)
+			if again >= 0 && f.op(first) == "Sub" && f.in(again, 0) == f.in(first, 0) {
 				*members = append(append(*members, casts...), again, by)
-				if mean, _ := f.makes(f.steps[again].In[1], nil, "ReduceMean"); mean >= 0 {
+				if mean, _ := f.makes(f.in(again, 1), nil, "ReduceMean"); mean >= 0 {
 					*members = append(*members, mean)
 				}
 				return by
@@ -198,7 +224,7 @@ func (f *fusion) gelu(i int) {
 			break
 		}
 	}
-	f.work[i].FLOPs = 20 * f.steps[i].Outputs[0].Elements()
+	f.work[i].FLOPs = 20 * f.output(i).Elements()
 	f.names[i] = "Gelu"
 }
 
@@ -208,13 +234,13 @@ func (f *fusion) gate(i int) {
 		return
 	}
 	if n := f.next(i); f.op(n) == "Mul" && f.own(n) && len(f.steps[n].In) == 2 {
-		x := f.steps[i].In[0]
+		x := f.in(i, 0)
 		if before := f.source(i, 0); f.own(before) && f.op(before) == "Mul" && f.next(before) == i && (f.scalar(before, 0) || f.scalar(before, 1)) {
-			if y := f.steps[before].In[f.other(before)]; f.steps[n].In[0] == y || f.steps[n].In[1] == y {
+			if y := f.in(before, f.other(before)); f.in(n, 0) == y || f.in(n, 1) == y {
 				f.into[before], x = i, y
 			}
 		}
-		if f.steps[n].In[0] == x || f.steps[n].In[1] == x {
+		if f.in(n, 0) == x || f.in(n, 1) == x {
 			f.into[n] = i
 		}
 	}
@@ -245,10 +271,7 @@ func (f *fusion) tanh(i int) {
 		grown = false
 		for _, m := range members {
 			for _, v := range f.steps[m].In {
-				s := -1
-				if v >= 0 {
-					s = f.maker[v]
-				}
+				s := f.made(v)
 				if s < 0 || !f.own(s) || slices.Contains(members, s) || !slices.Contains([]string{"Mul", "Add", "Pow"}, f.op(s)) || !f.within(s, members) {
 					continue
 				}
@@ -261,7 +284,7 @@ func (f *fusion) tanh(i int) {
 	}
 	cubed := false
 	for _, m := range members {
-		cubed = cubed || f.op(m) == "Pow" || f.op(m) == "Mul" && f.steps[m].In[0] == f.steps[m].In[1]
+		cubed = cubed || f.op(m) == "Pow" || f.op(m) == "Mul" && f.in(m, 0) == f.in(m, 1)
 	}
 	if !cubed {
 		return
@@ -269,7 +292,7 @@ func (f *fusion) tanh(i int) {
 	for _, m := range members {
 		f.into[m] = i
 	}
-	f.work[i].FLOPs, f.names[i] = 16*f.steps[i].Outputs[0].Elements(), "FastGelu"
+	f.work[i].FLOPs, f.names[i] = 16*f.output(i).Elements(), "FastGelu"
 }
 
 // within says that only members read what a step makes.

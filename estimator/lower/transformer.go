@@ -27,10 +27,10 @@ func (f *fusion) transformer() {
 
 // turned takes a transposition of matrices into the product that reads it: products read either order.
 func (f *fusion) turned(i int) {
-	if f.op(i) != "Transpose" || !f.own(i) || f.steps[i].Inputs[0] == nil {
+	if f.op(i) != "Transpose" || !f.own(i) {
 		return
 	}
-	rank := len(f.steps[i].Inputs[0].Dims)
+	rank := len(f.input(i, 0).Dims)
 	perm := f.steps[i].Node.Ints("perm")
 	if perm == nil && rank == 2 {
 		perm = []int64{1, 0}
@@ -43,7 +43,7 @@ func (f *fusion) turned(i int) {
 			return
 		}
 	}
-	if n := f.user[f.steps[i].Out[0]]; n >= 0 && f.work[n].Class == shape.Product {
+	if n := f.reader(i); n >= 0 && f.work[n].Class == shape.Product {
 		f.into[i] = -1
 	}
 }
@@ -57,15 +57,15 @@ func (f *fusion) attention(i int) {
 	if f.work[i].Class != shape.Softmax || !f.own(i) || len(f.steps[i].Out) == 0 {
 		return
 	}
-	scores, members, masks := f.climb(f.steps[i].In[0], nil, 8)
+	scores, members, masks := f.climb(f.in(i, 0), nil, 8)
 	if scores < 0 {
 		return
 	}
 	at, mixed := i, -1
 	for range 4 {
 		n := f.next(at)
-		if n < 0 && len(f.of(f.steps[at].Out[0])) == 2 { // Where(IsNaN(p), 0, p)
-			r := f.of(f.steps[at].Out[0])
+		if n < 0 && len(f.of(f.out(at))) == 2 { // Where(IsNaN(p), 0, p)
+			r := f.of(f.out(at))
 			for k, one := range r {
 				if one >= 0 && f.op(one) == "IsNaN" && f.next(one) == r[1-k] && f.op(r[1-k]) == "Where" {
 					members, n = append(members, one), r[1-k]
@@ -86,8 +86,8 @@ func (f *fusion) attention(i int) {
 	for _, m := range members {
 		f.into[m] = i
 	}
-	f.work[i].Read = f.steps[scores].Outputs[0].Bytes() + masks
-	f.work[i].Write = f.steps[mixed].Inputs[0].Bytes()
+	f.work[i].Read = f.output(scores).Bytes() + masks
+	f.work[i].Write = f.input(mixed, 0).Bytes()
 	heads := []end{{scores, 0}, {scores, 1}, {mixed, 1}}
 	f.join(heads)
 	f.arrange(heads)
@@ -99,7 +99,7 @@ func (f *fusion) climb(v int, members []int, depth int) (int, []int, float64) {
 	if v < 0 || depth == 0 {
 		return -1, nil, 0
 	}
-	m := f.maker[v]
+	m := f.made(v)
 	if m < 0 || len(f.of(v)) != 1 {
 		return -1, nil, 0
 	}
@@ -107,7 +107,7 @@ func (f *fusion) climb(v int, members []int, depth int) (int, []int, float64) {
 	case f.work[m].Class == shape.Product && f.own(m) && !f.constant(m, 0) && !f.constant(m, 1):
 		return m, members, 0
 	case f.work[m].Class == shape.Free && f.renames(m):
-		return f.climb(f.steps[m].In[0], members, depth-1)
+		return f.climb(f.in(m, 0), members, depth-1)
 	case !f.own(m) || f.work[m].Class != shape.Pointwise:
 		return -1, nil, 0
 	}
@@ -117,8 +117,8 @@ func (f *fusion) climb(v int, members []int, depth int) (int, []int, float64) {
 		return -1, nil, 0
 	}
 	for k, x := range f.steps[m].In {
-		t := f.steps[m].Inputs[k]
-		if t == nil || t.Weight || t.Elements() != f.steps[m].Outputs[0].Elements() {
+		t := f.input(m, k)
+		if t.Unknown || t.Weight || t.Elements() != f.output(m).Elements() {
 			continue
 		}
 		product, passed, masks := f.climb(x, append(slices.Clone(members), m), depth-1)
@@ -128,7 +128,7 @@ func (f *fusion) climb(v int, members []int, depth int) (int, []int, float64) {
 		for other, t := range f.steps[m].Inputs {
 			if other != k && t != nil && t.Elements() > 1 {
 				masks += t.Bytes()
-				passed = f.sliced(f.steps[m].In[other], passed)
+				passed = f.sliced(f.in(m, other), passed)
 			}
 		}
 		return product, passed, masks
@@ -140,10 +140,7 @@ func (f *fusion) climb(v int, members []int, depth int) (int, []int, float64) {
 func (f *fusion) sliced(v int, members []int) []int {
 	var some []int
 	for range 4 {
-		m := -1
-		if v >= 0 {
-			m = f.maker[v]
-		}
+		m := f.made(v)
 		if m < 0 || !f.own(m) || !f.within(m, append(slices.Clone(members), some...)) {
 			return members
 		}
@@ -152,7 +149,7 @@ func (f *fusion) sliced(v int, members []int) []int {
 		default:
 			return members
 		}
-		some, v = append(some, m), f.steps[m].In[0]
+		some, v = append(some, m), f.in(m, 0)
 		if f.constant(m, 0) {
 			return append(members, some...)
 		}
@@ -169,7 +166,7 @@ func (f *fusion) arrangement(m int) bool {
 	case "Transpose", "Split", "Slice", "Cast":
 		return true
 	case "Gather":
-		return len(f.steps[m].Inputs) > 1 && f.steps[m].Inputs[1] != nil && f.steps[m].Inputs[1].Elements() == 1
+		return len(f.steps[m].Inputs) > 1 && f.input(m, 1).Elements() == 1
 	case "Mul", "Div":
 		return f.scalar(m, 0) || f.scalar(m, 1)
 	}
@@ -178,22 +175,19 @@ func (f *fusion) arrangement(m int) bool {
 
 // above is the step that makes what is read at an end, before what arranges it, which it adds to members.
 func (f *fusion) above(e end, members []int) (int, []int) {
-	v := f.steps[e.step].In[e.input]
+	v := f.in(e.step, e.input)
 	for range 12 {
-		m := -1
-		if v >= 0 {
-			m = f.maker[v]
-		}
+		m := f.made(v)
 		switch {
 		case m < 0:
 			return -1, members
 		case f.renames(m) || f.op(m) == "Transpose" && f.into[m] < 0:
-			v = f.steps[m].In[0]
+			v = f.in(m, 0)
 		case f.own(m) && f.arrangement(m):
 			if !slices.Contains(members, m) {
 				members = append(members, m)
 			}
-			v = f.steps[m].In[f.other(m)]
+			v = f.in(m, f.other(m))
 		default:
 			return m, members
 		}
@@ -208,7 +202,7 @@ func (f *fusion) arrange(ends []end) {
 	for _, e := range ends {
 		before := len(members)
 		_, members = f.above(e, members)
-		if t := f.steps[e.step].Inputs[e.input]; len(members) > before || before > 0 && f.from(e, members) {
+		if t := f.input(e.step, e.input); len(members) > before || before > 0 && f.from(e, members) {
 			bytes, elements = bytes+t.Bytes(), elements+t.Elements()
 		}
 	}
@@ -261,7 +255,7 @@ func (f *fusion) join(ends []end) {
 		bias := -1
 		if f.op(m) == "Add" && f.own(m) && (f.constant(m, 0) || f.constant(m, 1)) {
 			bias = m
-			m, _ = f.passed(f.steps[m].In[f.weighted(m)])
+			m, _ = f.passed(f.in(m, f.weighted(m)))
 		}
 		if m < 0 || !f.own(m) || m == first || f.work[m].Class != shape.Product || !f.constant(m, 1) {
 			continue
@@ -271,13 +265,13 @@ func (f *fusion) join(ends []end) {
 			continue
 		}
 		a, b := &f.work[first], &f.work[m]
-		_, x := f.passed(f.steps[first].In[0])
-		_, y := f.passed(f.steps[m].In[0])
+		_, x := f.passed(f.in(first, 0))
+		_, y := f.passed(f.in(m, 0))
 		if x != y || a.M != b.M || a.Depth != b.Depth || a.Element != b.Element {
 			continue
 		}
 		a.N, a.FLOPs, a.Weights, a.Write = a.N+b.N, a.FLOPs+b.FLOPs, a.Weights+b.Weights, a.Write+b.Write
-		a.Read += max(0, b.Read-f.steps[m].Inputs[0].Bytes())
+		a.Read += max(0, b.Read-f.input(m, 0).Bytes())
 		f.into[m] = first
 		if bias >= 0 {
 			f.into[bias] = first
@@ -288,14 +282,11 @@ func (f *fusion) join(ends []end) {
 // passed is the maker of a value before renaming, and that value.
 func (f *fusion) passed(v int) (maker, value int) {
 	for range 8 {
-		m := -1
-		if v >= 0 {
-			m = f.maker[v]
-		}
+		m := f.made(v)
 		if m < 0 || !f.renames(m) {
 			return m, v
 		}
-		v = f.steps[m].In[0]
+		v = f.in(m, 0)
 	}
 	return -1, v
 }
@@ -306,27 +297,24 @@ func (f *fusion) skip(i int) {
 	if f.work[i].Class != shape.Normalization || f.root(i) != i || len(f.steps[i].In) == 0 {
 		return
 	}
-	v := f.steps[i].In[0]
+	v := f.in(i, 0)
 	if f.op(i) == "EmbedLayerNormalization" {
 		return
 	}
 	v, casts := f.uncast(v, nil)
 	for _, c := range casts {
-		if !f.onlyBy(f.steps[c].Out[0], i) {
+		if !f.onlyBy(f.out(c), i) {
 			return
 		}
-		f.work[i].Read += f.steps[c].Inputs[0].Bytes() - f.steps[c].Outputs[0].Bytes()
+		f.work[i].Read += f.input(c, 0).Bytes() - f.output(c).Bytes()
 		f.into[c] = i
 	}
 	for range 3 {
-		add := -1
-		if v >= 0 {
-			add = f.maker[v]
-		}
+		add := f.made(v)
 		if f.op(add) != "Add" || !f.own(add) || f.work[add].Class != shape.Pointwise || f.scalar(add, 0) || f.scalar(add, 1) {
 			return
 		}
-		sum := f.steps[add].Outputs[0]
+		sum := f.output(add)
 		if f.constant(add, 0) || f.constant(add, 1) {
 			if s := f.source(add, f.weighted(add)); s >= 0 && f.work[s].Class == shape.Product {
 				return // the bias of a product
@@ -340,10 +328,7 @@ func (f *fusion) skip(i int) {
 		}
 		next := -1
 		for _, x := range f.steps[add].In {
-			m := -1
-			if x >= 0 {
-				m = f.maker[x]
-			}
+			m := f.made(x)
 			switch {
 			case m < 0 || !f.own(m) || f.user[x] != add:
 			case f.op(m) == "Gather" && f.constant(m, 0):
@@ -396,14 +381,14 @@ func (f *fusion) cast(i int) {
 	before := f.source(i, 0)
 	if before >= 0 && f.next(before) == i && f.into[before] >= 0 {
 		if s := f.root(before); rows(s) {
-			f.work[s].Write += f.steps[i].Outputs[0].Bytes() - f.steps[i].Inputs[0].Bytes()
+			f.work[s].Write += f.output(i).Bytes() - f.input(i, 0).Bytes()
 			f.into[i] = s
 			return
 		}
 	}
 	if after := f.next(i); after >= 0 && f.into[after] >= 0 {
 		if s := f.root(after); rows(s) && s != i {
-			f.work[s].Read += f.steps[i].Inputs[0].Bytes() - f.steps[i].Outputs[0].Bytes()
+			f.work[s].Read += f.input(i, 0).Bytes() - f.output(i).Bytes()
 			f.into[i] = s
 		}
 	}

@@ -171,6 +171,13 @@ const Prior = .003
 // ZooRuntime is what the zoo's measurements ran in.
 func ZooRuntime() lower.Runtime { return lower.TensorFlow() }
 
+// ZooStart is where fits to the zoo start: the priors, without what they have of the zoo.
+func ZooStart(rt lower.Runtime) estimator.Factors {
+	f := estimator.Priors(rt)
+	f.Direct = 2.2
+	return f
+}
+
 // precisionOf is the arithmetic that a framework of the zoo's time chose: TF32 on the GPU that has it.
 func precisionOf(gpuType string) kernel.Precision {
 	if gpuType == zoo.A100 {

@@ -111,17 +111,17 @@ func utilisations(fsys fs.FS, kernels *kernel.Model) (*estimator.Uses, error) {
 // whole fits factors to whole models, and takes the bound from models (or families) that were left out.
 func whole(fsys fs.FS, kernels *kernel.Model) (map[string]estimator.Factors, error) {
 	out := map[string]estimator.Factors{}
-	fit := func(gpuName string, rt lower.Runtime, samples []estimator.Sample, group func(string) string, source string) error {
+	fit := func(gpuName string, rt lower.Runtime, start estimator.Factors, samples []estimator.Sample, group func(string) string, source string) error {
 		sheet, err := gpu.Find(gpuName)
 		if err != nil {
 			return err
 		}
 		d := &estimator.Device{Sheet: sheet, Kernels: kernels, Runtime: rt}
-		errs, err := estimator.LeaveOut(d, samples, estimator.Priors(rt), published.Prior, group)
+		errs, err := estimator.LeaveOut(d, samples, start, published.Prior, group)
 		if err != nil {
 			return err
 		}
-		f, err := estimator.Fit(d, samples, estimator.Priors(rt), published.Prior)
+		f, err := estimator.Fit(d, samples, start, published.Prior)
 		if err != nil {
 			return err
 		}
@@ -134,7 +134,7 @@ func whole(fsys fs.FS, kernels *kernel.Model) (map[string]estimator.Factors, err
 	if err != nil {
 		return nil, err
 	}
-	if err := fit("V100", lower.Eager(), published.Thin(shares), published.FamilyOf, "36 torchvision models on V100 (RaPP), families left out in turn"); err != nil {
+	if err := fit("V100", lower.Eager(), estimator.Priors(lower.Eager()), published.Thin(shares), published.FamilyOf, "36 torchvision models on V100 (RaPP), families left out in turn"); err != nil {
 		return nil, err
 	}
 	for _, gpuName := range []string{"A100", "1080Ti"} {
@@ -142,7 +142,7 @@ func whole(fsys fs.FS, kernels *kernel.Model) (map[string]estimator.Factors, err
 		if err != nil {
 			return nil, err
 		}
-		if err := fit(gpuName, published.ZooRuntime(), samples, published.Family, "models of keras.applications on "+gpuName+" (Symphony, tables 3 and 4), families left out in turn"); err != nil {
+		if err := fit(gpuName, published.ZooRuntime(), published.ZooStart(published.ZooRuntime()), samples, published.Family, "models of keras.applications on "+gpuName+" (Symphony, tables 3 and 4), families left out in turn"); err != nil {
 			return nil, err
 		}
 	}
