@@ -4,6 +4,7 @@
 package report
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"html/template"
@@ -117,7 +118,7 @@ type timeline struct {
 	Name       string
 	Models     []string
 	Partitions []string
-	// Batches are partition, model, rows, start and end in ms, late.
+	// Batches are row of Partitions, model, rows, start and end in ms, late.
 	Batches [][6]float64
 	More    int
 	// From and To are the first and the last start, in seconds.
@@ -134,19 +135,49 @@ func timelineOf(i int, run Run) timeline {
 	for _, m := range run.Result.Models {
 		t.Models = append(t.Models, m.Name)
 	}
-	for _, p := range run.Result.Partitions {
-		t.Partitions = append(t.Partitions, p.ID)
-	}
-	for _, b := range run.Result.Timeline {
+	rows := lanes(run.Result, &t)
+	for k, b := range run.Result.Timeline {
 		late := 0.0
 		if b.Late {
 			late = 1
 		}
-		t.Batches = append(t.Batches, [6]float64{float64(b.Partition), float64(b.Model), float64(b.Rows), math.Round(b.Start) / 1e3, math.Round(b.End) / 1e3, late})
+		t.Batches = append(t.Batches, [6]float64{float64(rows[k]), float64(b.Model), float64(b.Rows), math.Round(b.Start) / 1e3, math.Round(b.End) / 1e3, late})
 	}
 	if n := len(t.Batches); n > 0 {
 		t.From, t.To = t.Batches[0][3]/1e3, t.Batches[n-1][3]/1e3
 	}
 	t.More = max(0, len(t.Batches)-maxTableBatches)
 	return t
+}
+
+// lanes names the rows of the drawing and says which each batch is in. A partition has one, and further ones where batches run there at the same time, as
+// those of several models do under segment.
+func lanes(r *sim.Result, t *timeline) []int {
+	order := make([]int, len(r.Timeline))
+	for k := range order {
+		order[k] = k
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(r.Timeline[a].Start, r.Timeline[b].Start) })
+	lane, ends := make([]int, len(order)), make([][]float64, len(r.Partitions))
+	for _, k := range order {
+		b := r.Timeline[k]
+		of := &ends[b.Partition]
+		if lane[k] = slices.IndexFunc(*of, func(end float64) bool { return end <= b.Start }); lane[k] < 0 {
+			lane[k] = len(*of)
+			*of = append(*of, 0)
+		}
+		(*of)[lane[k]] = b.End
+	}
+	first := make([]int, len(r.Partitions))
+	for i, p := range r.Partitions {
+		first[i] = len(t.Partitions)
+		t.Partitions = append(t.Partitions, p.ID)
+		for n := 2; n <= len(ends[i]); n++ {
+			t.Partitions = append(t.Partitions, fmt.Sprintf("%s, beside (%d)", p.ID, n))
+		}
+	}
+	for k, b := range r.Timeline {
+		lane[k] += first[b.Partition]
+	}
+	return lane
 }

@@ -102,3 +102,18 @@ func TestLongLatenciesAreInSeconds(t *testing.T) {
 	require.Contains(t, out.String(), "15.07ms")
 	require.Contains(t, out.String(), "34.1s")
 }
+
+// Batches that run in a partition at the same time are drawn in rows of their own; those that follow each other share one.
+func TestBatchesBesideEachOtherAreDrawnApart(t *testing.T) {
+	r := &report.Report{Runs: []report.Run{{Name: "segment", Result: &sim.Result{
+		Models:     []sim.ModelResult{{Name: "a"}, {Name: "b"}},
+		Partitions: []sim.PartitionResult{{ID: "gpu0"}, {ID: "gpu1"}},
+		Timeline: []sim.BatchRecord{
+			{Start: 0, End: 9e3}, {Model: 1, Start: 0, End: 9e3}, {Model: 1, Start: 9e3, End: 12e3}, {Partition: 1, Start: 1e3, End: 2e3}, {Partition: 1, Start: 2e3, End: 3e3},
+		},
+	}}}}
+	var page bytes.Buffer
+	require.NoError(t, r.HTML(&page))
+	require.Contains(t, page.String(), `"Partitions":["gpu0","gpu0, beside (2)","gpu1"]`)
+	require.Contains(t, page.String(), `"Batches":[[0,0,0,0,9,0],[1,1,0,0,9,0],[0,1,0,9,12,0],[2,0,0,1,2,0],[2,0,0,2,3,0]]`)
+}

@@ -49,6 +49,6 @@ func NoteOn(discipline string) string {
 	if discipline != segmented {
 		return ""
 	}
-	return "segment: each request is a query of its own and dropped where it cannot make its deadline, there is no timeline of batches, operators of a model are equally long, " +
+	return "segment: each request is a query of its own and dropped where it cannot make its deadline, the timeline has a query's operators of one group as a batch, operators of a model are equally long, " +
 		"and what runs at once shares the GPU by the models' creq; no GPU is that simple, and Abacus's authors trained a network instead (sidecar/sim/segment)"
 }

@@ -140,6 +140,7 @@ func (s *Scenario) runSegment(ctx context.Context, w *World) (*sim.Result, error
 			}
 		}
 		g.world.Error = s.Jitter
+		g.world.Ran = r.ran(i, g, own)
 		run, err := g.world.Run(ctx, own, c, w.Seed+uint64(i)) //nolint:gosec // few
 		if err != nil {
 			return nil, err
@@ -276,12 +277,39 @@ func (s *segmentResult) count(model int, at time.Duration, outcome func(*sim.Tot
 	}
 }
 
-// add takes what a GPU did.
-func (s *segmentResult) add(part *policy.Partition, g *segmentGPU, run *segment.Result) {
+// ran notes the groups of a GPU that start within the timeline, one batch for each query: they run at the same time. Late is one that ends, with all of
+// its operators, after its deadline. There is nothing to call where no timeline is asked for.
+func (s *segmentResult) ran(partition int, g *segmentGPU, queries []segment.Query) func(segment.Decision, time.Duration, time.Duration) {
+	t := s.w.Timeline
+	if t.Max == 0 {
+		return nil
+	}
+	index := s.indexOf(g)
+	return func(d segment.Decision, start, end time.Duration) {
+		if start < t.From || t.To != 0 && start >= t.To || len(s.r.Timeline) > (partition+1)*t.Max {
+			return // each GPU has at most its own first ones
+		}
+		for i, slice := range d.Group {
+			s.r.Timeline = append(s.r.Timeline, sim.BatchRecord{
+				Partition: partition, Model: index[slice.Model], Rows: slice.Batch, Requests: 1, Start: float64(start) / 1e3, End: float64(end) / 1e3,
+				Late: slice.End == g.world.Models[slice.Model].Operators && end > queries[d.Queries[i]].Deadline,
+			})
+		}
+	}
+}
+
+// indexOf has the place in the result of a GPU's models.
+func (s *segmentResult) indexOf(g *segmentGPU) []int {
 	index := make([]int, len(g.world.Models))
 	for i, m := range g.world.Models {
 		index[i] = slices.IndexFunc(s.r.Models, func(r sim.ModelResult) bool { return r.Name == m.Name })
 	}
+	return index
+}
+
+// add takes what a GPU did.
+func (s *segmentResult) add(part *policy.Partition, g *segmentGPU, run *segment.Result) {
+	index := s.indexOf(g)
 	var rows uint64
 	for _, o := range run.Outcomes {
 		model := index[o.Model]
@@ -320,6 +348,9 @@ func (s *segmentResult) add(part *policy.Partition, g *segmentGPU, run *segment.
 func (s *segmentResult) finish() *sim.Result {
 	r := s.r
 	r.EndSeconds, r.History, r.Plans = s.end.Seconds(), s.bins, 0
+	// GPUs were run one after the other; the first batches of all stay.
+	slices.SortStableFunc(r.Timeline, func(a, b sim.BatchRecord) int { return cmp.Compare(a.Start, b.Start) })
+	r.Timeline = r.Timeline[:min(len(r.Timeline), s.w.Timeline.Max)]
 	ratios := func(t *sim.Totals) {
 		t.Rate, t.Goodput = float64(t.Arrivals)/r.Seconds, float64(t.Good)/r.Seconds
 		if t.Arrivals > 0 {

@@ -132,3 +132,47 @@ func TestSegmentEndsWithItsContext(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 	}
 }
+
+// A timeline has the operators of each query in a group as a batch, within its window and as many as asked for, on all GPUs in the order of their starts.
+func TestSegmentTimeline(t *testing.T) {
+	with := abacus + "dispatch: {discipline: segment}\n"
+	require.Empty(t, simulated(t, with, 1).Timeline)
+	r := simulated(t, with+"timeline: {from: 2s, to: 4s, max: 10000}\n", 1)
+	require.NotEmpty(t, r.Timeline)
+	together := 0
+	for i, b := range r.Timeline {
+		require.True(t, b.Start >= 2e6 && b.Start < 4e6 && b.End > b.Start, "%+v", b)
+		require.Equal(t, []int{1, 2}[b.Model], b.Rows)
+		require.False(t, b.Late, "predictions are exact here")
+		if i > 0 && b.Start == r.Timeline[i-1].Start {
+			together++
+			require.NotEqual(t, r.Timeline[i-1].Model, b.Model, "one query of a model at a time")
+		} else if i > 0 {
+			require.GreaterOrEqual(t, b.Start, r.Timeline[i-1].End-1e-3, "one group at a time")
+		}
+	}
+	require.Greater(t, together, 10, "groups of both models")
+	require.Equal(t, r.Timeline[:7], simulated(t, with+"timeline: {from: 2s, to: 4s, max: 7}\n", 1).Timeline)
+
+	two := strings.Replace(with, "{type: X}", "{type: X, count: 2}", 1) + "plan: {partitions: [{gpu: gpu0, models: [a]}, {gpu: gpu1, models: [b]}]}\ntimeline: {from: 2s, max: 20}\n"
+	r = simulated(t, two, 1)
+	require.Len(t, r.Timeline, 20)
+	on := map[int]int{}
+	for i, b := range r.Timeline {
+		on[b.Partition]++
+		require.Equal(t, b.Partition, b.Model)
+		require.True(t, i == 0 || b.Start >= r.Timeline[i-1].Start)
+	}
+	require.Len(t, on, 2)
+
+	busy := strings.ReplaceAll(with, "rate: 30", "rate: 45") + "jitter: .1\ntimeline: {max: 10000}\n"
+	r = simulated(t, strings.Replace(busy, "{discipline: segment}", "{discipline: segment, parameters: {margin: '0'}}", 1), 1)
+	late := uint64(0)
+	for _, b := range r.Timeline {
+		if b.Late && b.Start >= 1e6 {
+			late++
+		}
+	}
+	require.InDelta(t, r.Total.Late, late, 2, "queries of the warm-up's end count apart")
+	require.Positive(t, late)
+}

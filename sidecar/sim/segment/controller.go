@@ -46,10 +46,10 @@ func (c Controller) deciding() (time.Duration, bool) { return c.Deciding, true }
 
 // decide chooses the group that starts at a moment, of at most one task of each model. The queries that it drops could not be finished in time even
 // if they ran alone from that moment on.
-func (c Controller) decide(start time.Duration, tasks []task, w *World) Decision {
+func (c Controller) decide(start time.Duration, waiting *line, w *World) Decision {
 	d := Decision{Start: start}
 	s := &search{predictor: w.Predictor, margin: c.Margin, ways: c.Ways}
-	tasks = slices.SortedFunc(slices.Values(heads(tasks)), urgent)
+	tasks := slices.SortedFunc(slices.Values(waiting.heads()), urgent)
 	for len(tasks) > 0 {
 		headroom := tasks[0].Deadline - start
 		fit, latency := 0, time.Duration(0)
@@ -76,14 +76,4 @@ func (c Controller) decide(start time.Duration, tasks []task, w *World) Decision
 	d.Asked = s.asked
 	d.Predicted = w.Predictor.Latency(d.Group)
 	return d
-}
-
-// heads are the first task of each model: a model's process executes one query at a time, in the order of arrival (section 6.1).
-func heads(tasks []task) (first []task) {
-	for _, t := range tasks {
-		if !slices.ContainsFunc(first, func(o task) bool { return o.Model == t.Model }) {
-			first = append(first, t)
-		}
-	}
-	return first
 }

@@ -28,8 +28,8 @@ type Scheduler interface {
 
 // decider is a scheduler in a run.
 type decider interface {
-	// decide chooses, of all tasks that wait in the order of arrival, what starts at a moment.
-	decide(start time.Duration, tasks []task, w *World) Decision
+	// decide chooses, of the tasks that wait, what starts at a moment.
+	decide(start time.Duration, waiting *line, w *World) Decision
 	// deciding is how long that takes, and whether it is done while a group runs.
 	deciding() (time.Duration, bool)
 }
@@ -66,6 +66,8 @@ type World struct {
 	Error float64
 	// Watch, unless nil, sees every decision when it is made.
 	Watch func(Decision)
+	// Ran, unless nil, sees every group when it ends, by the start and the end of its execution.
+	Ran func(d Decision, start, end time.Duration)
 }
 
 // PublishedError is the mean absolute error of the paper's predictor for pairs, as a share (section 5.5).
@@ -81,12 +83,15 @@ type Result struct {
 	Groups, Overlapped, Cut int
 	// Asked is the sum of [Decision.Asked].
 	Asked int
+	// Looked counts the waiting queries that were looked at or moved: what simulating the run took.
+	Looked int
 	// Busy is the time in which the GPU ran a group.
 	Busy time.Duration
 }
 
 // Run serves the queries, which are in the order of arrival. The seed is that of the errors of predictions: the n-th group has the same one under
-// every scheduler. It fails with the error of ctx once that ends: under overload, work grows with the square of what waits.
+// every scheduler. It fails with the error of ctx once that ends. Work under a [Controller] grows with the queries and with the models of a GPU, not with how many
+// queries wait; a [Sequential] without rounds looks at all that wait for each decision.
 func (w *World) Run(ctx context.Context, queries []Query, s Scheduler, seed uint64) (*Result, error) {
 	r, err := w.runner(queries, s, seed)
 	if err != nil {
@@ -97,6 +102,7 @@ func (w *World) Run(ctx context.Context, queries []Query, s Scheduler, seed uint
 			return nil, err
 		}
 	}
+	r.result.Looked = r.waiting.looked
 	return r.result, nil
 }
 
@@ -110,7 +116,7 @@ type runner struct {
 
 	now     time.Duration
 	arrived int
-	waiting []task // in the order of arrival; what is in a group is not among them
+	waiting *line // what is in a group is not in it
 	running *Decision
 	began   time.Duration // of the group that runs
 	tasks   []task        // of the group that runs
@@ -140,7 +146,7 @@ func (w *World) runner(queries []Query, s Scheduler, seed uint64) (*runner, erro
 			return nil, fmt.Errorf("segment: query %d arrives at %v, before its predecessor or the start", i, q.Arrival)
 		}
 	}
-	r := &runner{w: w, scheduler: s.begin(), queries: queries, errors: rand.New(rand.NewPCG(seed, 0x5e6)), result: &Result{Outcomes: make(Outcomes, len(queries))}}
+	r := &runner{w: w, scheduler: s.begin(), queries: queries, errors: rand.New(rand.NewPCG(seed, 0x5e6)), waiting: newLine(len(w.Models)), result: &Result{Outcomes: make(Outcomes, len(queries))}}
 	return r, nil
 }
 
@@ -165,7 +171,7 @@ func (r *runner) step() bool {
 		r.finish()
 	}
 	for ; r.arrived < len(r.queries) && r.queries[r.arrived].Arrival <= r.now; r.arrived++ {
-		r.waiting = append(r.waiting, task{id: r.arrived, Query: r.queries[r.arrived]})
+		r.waiting.push(task{id: r.arrived, Query: r.queries[r.arrived]})
 	}
 	r.decide()
 	if r.running == nil && r.planned != nil && r.ready <= r.now {
@@ -178,15 +184,14 @@ func (r *runner) step() bool {
 func (r *runner) decide() {
 	takes, ahead := r.scheduler.deciding()
 	for r.planned == nil && (r.running == nil || ahead) {
-		tasks := slices.Concat(r.unfinished(), r.waiting)
-		if len(tasks) == 0 {
+		if r.waiting.begun = r.unfinished(); r.waiting.empty() {
 			return
 		}
 		start := r.now + takes
 		if r.running != nil {
 			start = max(start, r.began+r.running.Predicted)
 		}
-		d := r.scheduler.decide(start, tasks, r.w)
+		d := r.scheduler.decide(start, r.waiting, r.w)
 		if r.w.Watch != nil {
 			r.w.Watch(d)
 		}
@@ -198,7 +203,7 @@ func (r *runner) decide() {
 		if i := slices.IndexFunc(r.tasks, gone); i >= 0 {
 			r.tasks[i].next = r.w.Models[r.tasks[i].Model].Operators // what still runs of it is the last of it
 		}
-		r.waiting = slices.DeleteFunc(r.waiting, gone)
+		r.waiting.remove(r.queries, d.Dropped)
 		if len(d.Group) == 0 {
 			continue
 		}
@@ -208,8 +213,7 @@ func (r *runner) decide() {
 			q := r.queries[id]
 			r.taken = append(r.taken, task{id: id, next: d.Group[i].End, Query: q})
 		}
-		in := func(t task) bool { return slices.Contains(d.Queries, t.id) }
-		r.waiting = slices.DeleteFunc(r.waiting, in)
+		r.waiting.remove(r.queries, d.Queries)
 	}
 }
 
@@ -253,6 +257,9 @@ func (r *runner) finish() {
 		default:
 			r.result.Cut++
 		}
+	}
+	if r.w.Ran != nil {
+		r.w.Ran(*r.running, r.began, r.end)
 	}
 	r.running = nil
 }

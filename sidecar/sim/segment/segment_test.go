@@ -221,3 +221,24 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	_, err := w.Run(ctx, []segment.Query{{Batch: 1, Deadline: 5 * ms}, {Batch: 1, Arrival: ms, Deadline: 6 * ms}}, segment.Paper(), 1)
 	require.ErrorIs(t, err, context.Canceled)
 }
+
+// TestWorkUnderOverload: what a run looks at grows with the queries that arrive, not with how many of them wait: four times as many queries at four times what the GPU
+// can do, of which ever more wait, take about four times the work.
+func TestWorkUnderOverload(t *testing.T) {
+	w := segment.World{
+		Models:    []segment.Model{{Name: "a", Operators: 4}, {Name: "b", Operators: 4}, {Name: "c", Operators: 4}},
+		Predictor: segment.Occupancy{{Operator: ms, Share: 1}, {Operator: ms, Share: 1}, {Operator: ms, Share: 1}},
+	}
+	looked := func(n int) float64 {
+		var queries []segment.Query
+		for i := range n {
+			at := time.Duration(i) * ms
+			queries = append(queries, segment.Query{Model: i % len(w.Models), Batch: 1, Arrival: at, Deadline: at + time.Hour})
+		}
+		r, err := w.Run(t.Context(), queries, exact(4), 1)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, r.Looked, 2*n, "each query is looked at when it comes and when it goes")
+		return float64(r.Looked)
+	}
+	require.InEpsilon(t, 4, looked(4000)/looked(1000), .1)
+}

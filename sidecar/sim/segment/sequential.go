@@ -61,10 +61,10 @@ type job struct {
 
 func (s *sequence) deciding() (time.Duration, bool) { return s.Deciding, false }
 
-func (s *sequence) decide(start time.Duration, tasks []task, w *World) Decision {
+func (s *sequence) decide(start time.Duration, waiting *line, w *World) Decision {
 	d := Decision{Start: start}
 	if len(s.round) == 0 {
-		s.look(&d, tasks, w)
+		s.look(&d, waiting, w)
 	}
 	if len(s.round) == 0 {
 		return d
@@ -79,11 +79,12 @@ func (s *sequence) decide(start time.Duration, tasks []task, w *World) Decision 
 }
 
 // look puts those that wait in order, and drops those that are to be dropped.
-func (s *sequence) look(d *Decision, tasks []task, w *World) {
-	if s.Rounds {
-		tasks = heads(tasks)
+func (s *sequence) look(d *Decision, waiting *line, w *World) {
+	tasks := waiting.heads
+	if !s.Rounds {
+		tasks = waiting.all
 	}
-	for _, t := range tasks {
+	for _, t := range tasks() {
 		takes := w.Predictor.Latency([]Slice{t.rest(w.Models[t.Model].Operators)})
 		if d.Start >= t.Deadline || s.Hopeless && d.Start+padded(takes, s.Margin) > t.Deadline {
 			d.Dropped = append(d.Dropped, t.id)
