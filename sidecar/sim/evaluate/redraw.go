@@ -21,16 +21,28 @@ const piece = time.Second
 // leastPieces and mostPieces bound how many there are.
 const leastPieces, mostPieces = 3, 1000
 
+// drawnPieces are the fewest pieces of a draw of a recording where rates of past minutes are known: a draw of few minutes tells plans apart by chance.
+const drawnPieces = 10
+
 // Redraw makes other arrivals like a traffic, of the same length unless they are more than [MaxRequests]: those that it had might as well have been these. What was generated is generated with
-// another seed. What was recorded is put together from pieces of itself (a circular block bootstrap, for each name apart): bursts and minutes of much
-// load stay, but meet those of other names elsewhere, twice or not at all. What is to be foreseen is not the recording but what comes after it, and the next
+// another seed. What was recorded is put together from pieces of itself (a circular block bootstrap, for each name apart): bursts and moments of much
+// load stay, but meet those of other names elsewhere, twice or not at all.
+//
+// How much load there will be is to be foreseen. Where the snapshot has rates of past minutes these say so: each piece, and a generated traffic as a whole, gets as many
+// requests as in a minute that is drawn from a [forecast], and a recording of few pieces becomes a draw of more. Where it has none, the recording is all that is known, and the next
 // piece differs from the mean of n by more than they do: its variance is s^2 (n+1)/n, and theirs s^2 (n-1)/n. So a piece with more requests than the mean
-// gets more of them still, and one with fewer fewer. Where the snapshot has rates of past minutes, a name's arrivals become as many more or fewer as
-// in one of these minutes, drawn for each name apart, against the minute before. Draws above 0 are independent of each other and of the traffic that [Generate] makes; equal ones are equal.
+// gets more of them still, and one with fewer fewer.
+//
+// Draws above 0 are independent of each other and of the traffic that [Generate] makes; equal ones are equal.
 func Redraw(s *policy.Snapshot, t *Traffic, draw uint32) (*Traffic, error) {
 	purpose := fmt.Sprintf("draw %d", draw)
 	if t.Source == SourceGenerated {
-		return generate(s, t.Length, purpose, func(name string) float64 { return change(s, name, workload.Seed(s.GetSeed(), purpose+" level", name)) })
+		return generate(s, t.Length, purpose, func(name string, rate float64) float64 {
+			if f := foresee(s, name); f != nil {
+				return f.draw(workload.Seed(s.GetSeed(), purpose+" level", name))
+			}
+			return rate
+		})
 	}
 	other := &Traffic{Names: t.Names, Length: t.Length, Source: t.Source}
 	by := make([][]workload.Arrival, len(t.Names))
@@ -44,6 +56,9 @@ func Redraw(s *policy.Snapshot, t *Traffic, draw uint32) (*Traffic, error) {
 	if length <= 0 {
 		return t, nil
 	}
+	if slices.ContainsFunc(t.Names, func(name string) bool { return foresee(s, name) != nil }) {
+		other.Length = max(t.Length, drawnPieces*length)
+	}
 	// ordered sorts what there is, and ends the traffic where it is too much.
 	ordered := func() {
 		slices.SortStableFunc(other.Arrivals, func(a, b workload.Arrival) int {
@@ -55,16 +70,18 @@ func Redraw(s *policy.Snapshot, t *Traffic, draw uint32) (*Traffic, error) {
 			other.Arrivals = other.Arrivals[:min(i, MaxRequests)]
 		}
 	}
-	further := math.Sqrt(float64(pieces+1) / float64(pieces-1))
 	for i, all := range by {
 		random := workload.Seed(s.GetSeed(), purpose, t.Names[i])
 		mean := float64(len(all)) / float64(pieces)
-		level := change(s, t.Names[i], random)
+		further, level := math.Sqrt(float64(pieces+1)/float64(pieces-1)), func() float64 { return 1 }
+		if f := foresee(s, t.Names[i]); f != nil && mean > 0 {
+			further, level = 1, func() float64 { return min(mostChange, f.draw(random)*length.Seconds()/mean) }
+		}
 		for at := time.Duration(0); at < other.Length; at += length {
 			from := time.Duration(random.Int64N(int64(t.Length)))
-			to := from + min(length, t.Length-at)
+			to := from + min(length, other.Length-at)
 			one := append(within(all, from, min(to, t.Length), at-from), within(all, 0, to-t.Length, at-from+t.Length)...)
-			want := min(MaxRequests, level*(mean+further*(float64(len(one))-mean)))
+			want := min(MaxRequests, level()*(mean+further*(float64(len(one))-mean)))
 			if other.Arrivals = append(other.Arrivals, resized(one, want, random)...); len(other.Arrivals) > 2*MaxRequests {
 				ordered()
 			}
@@ -75,19 +92,7 @@ func Redraw(s *policy.Snapshot, t *Traffic, draw uint32) (*Traffic, error) {
 	return other, nil
 }
 
-// change is by which factor the rate of a name changed from one minute of its history to the next, somewhere there; 1 where there is none.
-func change(s *policy.Snapshot, name string, random *rand.Rand) float64 {
-	for _, h := range s.GetHistory() {
-		if rates := h.GetRates(); h.GetModel() == name && len(rates) > 1 {
-			if i := random.IntN(len(rates) - 1); rates[i] > 0 {
-				return min(mostChange, rates[i+1]/rates[i])
-			}
-		}
-	}
-	return 1
-}
-
-// mostChange bounds what a minute with hardly any requests says.
+// mostChange bounds by how much more often the few requests of a name that was hardly asked for are repeated.
 const mostChange = 8
 
 // within are the arrivals of a span, moved by so much.

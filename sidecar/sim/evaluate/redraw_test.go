@@ -115,31 +115,51 @@ func TestPiecesDifferByMoreThanTheyDid(t *testing.T) {
 	require.InDelta(t, 1000+200*1.41, most, 30)
 }
 
-// Where the snapshot knows rates of past minutes, what comes may change as much as it did there; of generated traffic too.
-func TestDrawsChangeAsMinutesDid(t *testing.T) {
+// Where the snapshot knows rates of past minutes, what comes has rates like theirs: each piece of a recording, and a generated traffic as a whole.
+func TestDrawsHaveRatesLikePastMinutes(t *testing.T) {
 	s := &policy.Snapshot{
 		Seed: 7, Models: []*policy.Model{{Name: "b", Rate: 90, RowRate: 180, Burstiness: 1}},
 		History: []*policy.ModelHistory{{Model: "b", Rates: []float64{90, 90, 360, 90}}},
 	}
 	generated, err := evaluate.Generate(s, 10*time.Second)
 	require.NoError(t, err)
-	for _, of := range []*evaluate.Traffic{recorded(), generated} {
-		b := int32(slices.Index(of.Names, "b"))
+	for _, one := range []struct {
+		of   *evaluate.Traffic
+		span time.Duration
+	}{{recorded(), time.Second}, {generated, 10 * time.Second}} {
+		b := int32(slices.Index(one.of.Names, "b"))
 		kinds := map[string]int{}
 		for draw := uint32(1); draw <= 60; draw++ {
-			switch n := requests(redrawn(t, s, of, draw), b, 0, of.Length); {
-			case n < 500:
-				kinds["a quarter"]++
-			case n < 1500:
-				kinds["as before"]++
-			default:
-				kinds["four times"]++
+			other := redrawn(t, s, one.of, draw)
+			for at := time.Duration(0); at < other.Length; at += one.span {
+				switch rate := float64(requests(other, b, at, at+one.span)) / one.span.Seconds(); {
+				case rate < 55:
+					kinds["fewer"]++
+				case rate < 170:
+					kinds["as mostly"]++
+				default:
+					kinds["as in the burst"]++
+				}
 			}
 		}
-		for _, kind := range []string{"a quarter", "as before", "four times"} {
-			require.Greater(t, kinds[kind], 8, "%s of %s: %v", kind, of.Source, kinds)
+		all := kinds["fewer"] + kinds["as mostly"] + kinds["as in the burst"]
+		for _, kind := range []string{"fewer", "as mostly", "as in the burst"} {
+			require.Greater(t, kinds[kind], all/8, "%s of %s: %v", kind, one.of.Source, kinds)
 		}
 	}
+}
+
+// A recording of few pieces is a draw of more where past minutes say what these may have: a draw of three minutes tells plans apart by chance.
+func TestDrawsOfShortRecordingsAreLonger(t *testing.T) {
+	of := recorded()
+	of.Length = 3 * time.Second
+	of.Arrivals = slices.DeleteFunc(of.Arrivals, func(a workload.Arrival) bool { return a.At >= of.Length })
+	s := &policy.Snapshot{Seed: 7, History: []*policy.ModelHistory{{Model: "b", Rates: []float64{66, 66, 66}}}}
+	other, err := evaluate.Redraw(s, of, 1)
+	require.NoError(t, err)
+	require.Equal(t, 10*time.Second, other.Length)
+	require.InEpsilon(t, 660, requests(other, 1, 0, other.Length), .35, "at the rate of the past minutes")
+	require.Positive(t, requests(other, 1, 9*time.Second, other.Length), "until the end")
 }
 
 // What becomes more than the largest traffic is shorter, as what is generated is: its goodput would be that of a time in which nothing arrives any more.
@@ -149,7 +169,7 @@ func TestTooMuchIsShorter(t *testing.T) {
 	for i := range int32(4) {
 		name := string('a' + i)
 		of.Names = append(of.Names, name)
-		s.History = append(s.History, &policy.ModelHistory{Model: name, Rates: []float64{10, 60}})
+		s.History = append(s.History, &policy.ModelHistory{Model: name, Rates: []float64{60_000, 60_000}})
 	}
 	for i := range 100_000 * 4 {
 		of.Arrivals = append(of.Arrivals, workload.Arrival{At: time.Duration(i) * 25 * time.Microsecond, Model: int32(i % 4), Rows: 1})

@@ -106,16 +106,17 @@ func capped(length time.Duration, rate float64) time.Duration {
 // Generate draws arrivals for the rates, row rates and burstiness of the snapshot's models and the rates of its apps, by its seed: equal
 // snapshots get equal arrivals. Where they would be more than [MaxRequests] the traffic is shorter.
 func Generate(s *policy.Snapshot, length time.Duration) (*Traffic, error) {
-	return generate(s, length, "evaluate", func(string) float64 { return 1 })
+	return generate(s, length, "evaluate", func(_ string, rate float64) float64 { return rate })
 }
 
-// generate draws by the snapshot's seed for a purpose; purposes are independent of each other. Level says by which factor the rate of a name is another.
-func generate(s *policy.Snapshot, length time.Duration, purpose string, level func(name string) float64) (*Traffic, error) {
+// generate draws by the snapshot's seed for a purpose; purposes are independent of each other. Level is the rate of a name, which is
+// given that of the snapshot.
+func generate(s *policy.Snapshot, length time.Duration, purpose string, level func(name string, rate float64) float64) (*Traffic, error) {
 	t := &Traffic{Source: SourceGenerated}
 	var streams []workload.Stream
 	total := 0.0
 	if err := each(s, func(name string, rate, rows, burstiness float64) error {
-		if rate *= level(name); rate == 0 {
+		if rate = level(name, rate); rate == 0 {
 			return nil
 		}
 		total += rate
