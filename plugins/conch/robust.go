@@ -20,19 +20,68 @@ const (
 	even, mostDraws = 1e-4, 30
 )
 
-// most looks for the plan that serves most on fixed GPUs: by local search, or, where the traffic has nothing to improve and may change, among the beginnings by
-// draws of other arrivals.
+// most looks for the plan that serves most on fixed GPUs: by local search under the traffic, or, where that is known to change, under draws of other arrivals.
 func (s *search) most(ctx context.Context, all []*candidate, best *candidate) (*candidate, error) {
-	if s.doubted(best) {
-		return s.final(ctx, append([]*candidate{best}, all...))
+	if !s.changes() {
+		return s.improve(ctx, best)
 	}
-	return s.improve(ctx, best)
+	chosen, err := s.final(ctx, append([]*candidate{best}, all...))
+	if err != nil {
+		return nil, err
+	}
+	return s.further(ctx, chosen)
 }
 
-// doubted reports whether other arrivals may want another plan than the traffic does: it tells nothing of many plans, since nothing goes badly, and rates of past minutes say that
-// it changes. Where something does go badly local search needs the evaluations.
-func (s *search) doubted(best *candidate) bool {
-	return s.set.finalists > 1 && s.perfect(best.outcome) && slices.ContainsFunc(s.w.s.GetHistory(), func(h *policy.ModelHistory) bool { return len(h.GetRates()) > 1 })
+// changes reports whether rates of past minutes are known, so that draws of other arrivals say more of what comes than the traffic does.
+func (s *search) changes() bool {
+	return s.set.finalists > 1 && slices.ContainsFunc(s.w.s.GetHistory(), func(h *policy.ModelHistory) bool { return len(h.GetRates()) > 1 })
+}
+
+// further is local search from a plan under one draw of other arrivals, with half of what is left of the budget. What it finds was chosen by that draw, so
+// that it has to serve more by other draws too.
+func (s *search) further(ctx context.Context, from *candidate) (*candidate, error) {
+	sub := &search{w: s.w, set: s.set, host: s.host, left: s.left / 2, bad: s.bad, under: uint32(len(from.drawn) + 1)} //nolint:gosec // at most mostDraws
+	kept := s.left - sub.left
+	begin := &candidate{plan: from.plan, from: from.from}
+	if sub.left == 0 {
+		return from, nil
+	}
+	if err := sub.evaluate(ctx, []*candidate{begin}); err != nil || begin.outcome == nil {
+		return from, err
+	}
+	found, err := sub.improve(ctx, begin)
+	if err != nil {
+		return nil, err
+	}
+	s.left, s.evaluated, s.steps = kept+sub.left, s.evaluated+sub.evaluated, s.steps+sub.steps
+	if found == begin || s.left == 0 {
+		return from, nil
+	}
+	changed := &candidate{plan: found.plan, from: found.from}
+	if err := s.evaluate(ctx, []*candidate{changed}); err != nil || changed.outcome == nil {
+		return from, err
+	}
+	// The same draws for both, none of which chose the change.
+	compared := []*candidate{{plan: from.plan}, {plan: changed.plan}}
+	if s.inForce != nil {
+		compared = append(compared, &candidate{plan: s.inForce.plan})
+	}
+	s.drawn = sub.under
+	for range min(s.set.draws, int(s.left)/len(compared)) {
+		s.drawn++
+		if err := s.askOf(ctx, s.drawn, compared); err != nil {
+			return nil, err
+		}
+	}
+	n := min(len(compared[0].drawn), len(compared[1].drawn))
+	if n > 0 && compared[1].mean(n) > compared[0].mean(n) && !evenly(compared[1], compared[0], n) {
+		changed.drawn = compared[1].drawn
+		if s.inForce != nil {
+			s.inForce.drawn = compared[2].drawn // what the change gains over it is to be seen by the same draws
+		}
+		return changed, nil
+	}
+	return from, nil
 }
 
 // final is which of the candidates serves most under other arrivals, the same for all of them: those that serve nearly as much as the first by the traffic
@@ -80,12 +129,17 @@ func (s *search) final(ctx context.Context, all []*candidate) (*candidate, error
 
 // ask about the next draw of candidates, all of which have been asked about as many. What cannot be run gets no outcome.
 func (s *search) ask(ctx context.Context, all []*candidate) error {
+	return s.askOf(ctx, uint32(len(all[0].drawn)+1), all) //nolint:gosec // at most mostDraws
+}
+
+// askOf asks about a draw.
+func (s *search) askOf(ctx context.Context, draw uint32, all []*candidate) error {
 	for now := range slices.Chunk(all, policy.MaxEvaluatePlans) {
 		plans := make([]*policy.Plan, len(now))
 		for i, c := range now {
 			plans[i] = c.plan
 		}
-		outcomes, err := s.host.EvaluateDraw(ctx, uint32(len(now[0].drawn)+1), plans...) //nolint:gosec // at most mostDraws
+		outcomes, err := s.host.EvaluateDraw(ctx, draw, plans...)
 		if err != nil {
 			return err
 		}

@@ -77,8 +77,8 @@ func TestOtherArrivalsChooseOnFixedGPUs(t *testing.T) {
 	require.True(t, proto.Equal(p, plan(s, &bursting{})), "the same twice")
 
 	losing := &bursting{bad: .02}
-	require.Less(t, gpus(plan(s, losing)), 4)
-	require.Empty(t, losing.draws, "local search needs the evaluations")
+	require.Equal(t, 4, gpus(plan(s, losing)), "where some requests go badly by the traffic, too, it is one sample of what comes")
+	require.NotEmpty(t, losing.draws)
 
 	// The plan in force is judged by other arrivals, too: what serves as much by the traffic gives way.
 	s.Parameters = map[string]string{"finalists": "0"}

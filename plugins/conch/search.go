@@ -29,6 +29,8 @@ type search struct {
 	bad float64
 	// drawn is the number of the last draw of other arrivals that was asked about.
 	drawn uint32
+	// under is the draw of other arrivals that plans are compared by; 0: the traffic itself.
+	under uint32
 	// enough: local search ends with the first plan that holds the load.
 	enough bool
 	// inForce is the plan in force, evaluated; nil where there is none that still can be.
@@ -44,7 +46,7 @@ func (s *search) evaluate(ctx context.Context, all []*candidate) error {
 		for i, c := range now {
 			plans[i] = c.plan
 		}
-		outcomes, err := s.host.Evaluate(ctx, plans...)
+		outcomes, err := s.host.EvaluateDraw(ctx, s.under, plans...)
 		if err != nil {
 			return err
 		}
