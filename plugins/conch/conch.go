@@ -30,6 +30,7 @@ const (
 	paramSure     = "surely_bad"
 	paramDraws    = "draws"
 	paramFinal    = "finalists"
+	paramPrice    = "load_price"
 )
 
 // Policy is Conch's own placement. It has no state.
@@ -59,12 +60,14 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 			{Name: paramSure, Type: policy.TypeFloat, DefaultValue: "0.01", Documentation: "Part of all requests that an operator tolerates to be bad: under min-cost a plan counts as one that holds the load if, with a confidence of 95%, it does no worse under arrivals that it was not chosen by."},
 			{Name: paramDraws, Type: policy.TypeInt, DefaultValue: "5", Documentation: "Draws of other arrivals, from 2 to 30, by which that is found out; each costs an evaluation."},
 			{Name: paramFinal, Type: policy.TypeInt, DefaultValue: "32", Documentation: "Plans at most, of those that serve nearly as much as the best, that are compared under other arrivals where nothing goes badly by the traffic and rates of past minutes are known, if the objective is not min-cost; 0 or 1: none are."},
+			{Name: paramPrice, Type: policy.TypeFloat, DefaultValue: "1", Documentation: "What a second of loading a model costs under min-cost, in seconds of the rent of the GPU that loads; 0: loads are free."},
 		},
 	}, nil
 }
 
 type settings struct {
 	horizon, gain, bad, sure float64
+	price                    float64
 	patience, draws          int
 	finalists                int
 }
@@ -87,8 +90,9 @@ func read(s *policy.Snapshot) (*settings, error) {
 	set.patience, _ = strconv.Atoi(all[paramPatience])
 	set.draws, _ = strconv.Atoi(all[paramDraws])
 	set.finalists, _ = strconv.Atoi(all[paramFinal])
-	if set.horizon <= 0 || set.patience < 1 || set.gain < 0 || !(set.bad >= 0 && set.bad <= 1) || !(set.sure >= 0 && set.sure <= 1) || set.draws < 2 || set.draws > mostDraws || set.finalists < 0 {
-		return nil, fmt.Errorf("conch: %s is above 0, %s at least 1, %s not below 0, %s and %s from 0 to 1, %s from 2 to %d, %s not below 0", paramHorizon, paramPatience, paramMinGain, paramBad, paramSure, paramDraws, mostDraws, paramFinal)
+	set.price, _ = strconv.ParseFloat(all[paramPrice], 64)
+	if set.horizon <= 0 || set.patience < 1 || set.gain < 0 || !(set.bad >= 0 && set.bad <= 1) || !(set.sure >= 0 && set.sure <= 1) || set.draws < 2 || set.draws > mostDraws || set.finalists < 0 || !(set.price >= 0) {
+		return nil, fmt.Errorf("conch: %s is above 0, %s at least 1, %s not below 0, %s and %s from 0 to 1, %s from 2 to %d, %s and %s not below 0", paramHorizon, paramPatience, paramMinGain, paramBad, paramSure, paramDraws, mostDraws, paramFinal, paramPrice)
 	}
 	return set, nil
 }
@@ -184,6 +188,8 @@ type candidate struct {
 	drawn       []*policy.Outcome
 	// upper is the upper bound of the bad share there.
 	upper float64
+	// loading is the price of what it loads; 0: not yet known; below 0: nothing.
+	loading float64
 }
 
 // inForce is where a plan comes from that is in force; what follows says that it could not stay as it is.
@@ -204,8 +210,13 @@ func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candi
 		}
 		all = append(all, &candidate{plan: p, from: from, built: built})
 	}
-	if len(w.s.GetCurrent().GetPartitions()) > 0 && !w.smaller {
-		now := w.s.GetCurrent()
+	if now := w.s.GetCurrent(); len(now.GetPartitions()) > 0 && w.smaller {
+		kept := w.read(now)
+		add(inForce+", on fewer GPUs", w.build(kept), true)
+		if l := w.grown(kept); l != nil {
+			add(inForce+", on more GPUs", w.build(l), true)
+		}
+	} else if len(now.GetPartitions()) > 0 {
 		add(inForce, &policy.Plan{
 			SnapshotRevision: w.s.GetRevision(), Partitions: now.GetPartitions(), Recipes: now.GetRecipes(), Dispatch: now.GetDispatch(),
 			Unplaced: now.GetUnplaced(), AppRoutes: now.GetAppRoutes(), SubClusters: now.GetSubClusters(),

@@ -8,6 +8,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -52,7 +53,7 @@ func (s *search) fewer(ctx context.Context, others []policy.Policy, all []*candi
 			}
 			for _, c := range some {
 				note(c)
-				if c.outcome != nil && (top == nil || c.outcome.GetBadRate() < top.outcome.GetBadRate()) {
+				if c.outcome != nil && (top == nil || s.promising(c, top)) {
 					top = c
 				}
 			}
@@ -66,7 +67,7 @@ func (s *search) fewer(ctx context.Context, others []policy.Policy, all []*candi
 		}
 		if sure {
 			high = n
-			if !best.sure || s.better(top.outcome, best.outcome) {
+			if !best.sure || s.better(top, best) {
 				best = top
 			}
 		} else {
@@ -81,7 +82,7 @@ func (s *search) fewer(ctx context.Context, others []policy.Policy, all []*candi
 		if found == nil {
 			break
 		}
-		if !best.sure || s.better(found.outcome, best.outcome) {
+		if !best.sure || s.better(found, best) {
 			best = found
 		}
 		// One GPU less: what it had goes where there is room.
@@ -96,6 +97,18 @@ func (s *search) fewer(ctx context.Context, others []policy.Policy, all []*candi
 		}
 	}
 	return best, nil
+}
+
+// promising reports whether of two plans on so many GPUs one is the better to go on with: it holds the load, or loads less, or serves more.
+func (s *search) promising(one, other *candidate) bool {
+	a, b := s.holds(one.outcome), s.holds(other.outcome)
+	if a != b {
+		return a
+	}
+	if a && s.loading(one) != s.loading(other) {
+		return s.loading(one) < s.loading(other)
+	}
+	return one.outcome.GetBadRate() < other.outcome.GetBadRate()
 }
 
 // onFew is local search on some of the GPUs until a plan surely holds the load; nil where none is found. A plan that does so only by the arrivals that it was
@@ -121,15 +134,19 @@ func (s *search) onFew(ctx context.Context, on *world, at *candidate) (*candidat
 	return nil, nil //nolint:nilnil // there is none
 }
 
-// ranked is the bad rate of the last plan from the same beginning.
+// ranked is the bad rate of the last plan from the same beginning; the plan in force comes first.
 func ranked(rank map[string]float64, c *candidate) float64 {
+	if strings.HasPrefix(c.from, inForce) {
+		return -1 // it loads least
+	}
 	if bad, ok := rank[c.from]; ok {
 		return bad
 	}
 	return 1
 }
 
-// worth has the GPUs that may be used: those with pinned models, then those on whose type the whole load costs least, in GPU order.
+// worth has the GPUs that may be used: those with pinned models, then those on whose type the whole load costs least, of these the ones that the plan in
+// force uses, in GPU order.
 func (w *world) worth() []string {
 	type gpu struct {
 		id     string
@@ -154,6 +171,10 @@ func (w *world) worth() []string {
 		}
 		costs[g.GetType()] = load * cmp.Or(g.GetCostPerHour(), 1)
 	}
+	used := make(map[string]int) // those of the plan in force have its models already
+	for _, p := range w.s.GetCurrent().GetPartitions() {
+		used[p.GPU()] = 1
+	}
 	var all []gpu
 	for _, h := range w.empty.Hosts {
 		if !h.OnCPU() {
@@ -164,7 +185,7 @@ func (w *world) worth() []string {
 		if a.pinned != b.pinned {
 			return map[bool]int{true: -1, false: 1}[a.pinned]
 		}
-		return cmp.Compare(a.cost, b.cost)
+		return cmp.Or(cmp.Compare(a.cost, b.cost), -cmp.Compare(used[a.id], used[b.id]))
 	})
 	ids := make([]string, len(all))
 	for i, g := range all {

@@ -75,16 +75,17 @@ func (s *search) best(ctx context.Context, all []*candidate) (*candidate, error)
 		if s.inForce == nil && strings.HasPrefix(c.from, inForce) && c.outcome != nil {
 			s.inForce = c
 		}
-		if s.better(c.outcome, best.outcome) {
+		if s.better(c, best) {
 			best = c
 		}
 	}
 	return best, nil
 }
 
-// better orders outcomes: by goodput, unless the difference is too small to count; then, and under min-cost among those that hold, by cost and
-// GPUs.
-func (s *search) better(a, b *policy.Outcome) bool {
+// better orders plans by their outcomes: by goodput, unless the difference is too small to count; then, and under min-cost among those that hold, by what
+// they cost with what they load, and by GPUs.
+func (s *search) better(one, other *candidate) bool {
+	a, b := one.outcome, other.outcome
 	switch {
 	case a == nil:
 		return false
@@ -95,7 +96,7 @@ func (s *search) better(a, b *policy.Outcome) bool {
 		if x, y := s.holds(a), s.holds(b); x != y {
 			return x
 		} else if x {
-			return cmp.Or(cmp.Compare(a.GetCostPerHour(), b.GetCostPerHour()), cmp.Compare(a.GetGpus(), b.GetGpus()), cmp.Compare(b.GetGoodput(), a.GetGoodput())) < 0
+			return cmp.Or(cmp.Compare(s.bill(one), s.bill(other)), cmp.Compare(a.GetGpus(), b.GetGpus()), cmp.Compare(b.GetGoodput(), a.GetGoodput())) < 0
 		}
 	}
 	if s.gains(a, b) {
@@ -140,7 +141,7 @@ func (s *search) improve(ctx context.Context, best *candidate) (*candidate, erro
 		}
 		barren++
 		for _, c := range tried {
-			if s.better(c.outcome, best.outcome) {
+			if s.better(c, best) {
 				best, barren = c, 0
 			}
 		}
@@ -282,7 +283,7 @@ func (s *search) keep(best *candidate) *candidate {
 	if s.inForce == nil || best == s.inForce {
 		return best
 	}
-	if s.w.s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST && best.outcome.GetCostPerHour() < s.inForce.outcome.GetCostPerHour() && s.holds(s.inForce.outcome) {
+	if s.w.s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST && s.holds(s.inForce.outcome) && best.sure == s.inForce.sure && s.saves(best) {
 		return best
 	}
 	if s.w.s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST && best.sure && !s.inForce.sure {
@@ -292,10 +293,18 @@ func (s *search) keep(best *candidate) *candidate {
 	if n := min(len(best.drawn), len(s.inForce.drawn)); n > 0 { // other arrivals chose
 		gain = (best.mean(n) - s.inForce.mean(n)) * s.set.horizon
 	}
-	if gain > 1.2*s.disturbed(s.inForce.plan, best.plan) {
+	if gain > worthwhile*s.disturbed(s.inForce.plan, best.plan) {
 		return best
 	}
 	return s.inForce
+}
+
+// worthwhile is by how much more than its price a gain has to be worth a change.
+const worthwhile = 1.2
+
+// saves reports whether what a plan saves of the rent over the horizon pays for what it loads, against the plan in force.
+func (s *search) saves(c *candidate) bool {
+	return s.bill(s.inForce)-(s.bill(c)-s.loading(c)) > worthwhile*s.loading(c)
 }
 
 // merged is the best plan with merge groups in the place of their members where those lie together, if it serves no less, and holds the load as surely.
@@ -321,30 +330,14 @@ func (s *search) merged(ctx context.Context, best *candidate) (*candidate, error
 
 // disturbed are the requests that wait or move when models are loaded in places where they were not.
 func (s *search) disturbed(from, to *policy.Plan) float64 {
-	held := make(map[string]bool)
-	key := func(p *policy.Partition, model string) string { return p.GetId() + "\x00" + model }
-	shares := make(map[string]uint32)
-	for _, p := range from.GetPartitions() {
-		shares[p.GetId()] = p.GetThreadPercentage()
-		for _, in := range p.GetInstances() {
-			held[key(p, in.GetModel())] = true
-		}
-	}
 	cost, total := s.w.s.GetChangeCost(), 0.0
-	for _, p := range to.GetPartitions() {
-		fresh := shares[p.GetId()] != p.GetThreadPercentage()
-		for _, in := range p.GetInstances() {
-			if !fresh && held[key(p, in.GetModel())] {
-				continue
-			}
-			m := s.w.x.Model(in.GetModel())
-			seconds := cmp.Or(m.GetChangeCost().GetSeconds(), m.GetLoadSeconds(), cost.GetDefaultLoadSeconds())
-			if fresh {
-				seconds += cost.GetPartitionStartSeconds()
-			}
-			// A load takes from those that are served in the meantime; a place of several is that part of the model's requests.
-			total += cmp.Or(m.GetChangeCost().GetRequests(), seconds*m.GetRate()/float64(max(1, len(to.PartitionsOf(in.GetModel())))))
+	s.w.loads(from, to, func(_ *policy.Partition, m *policy.Model, fresh bool) {
+		seconds := cmp.Or(m.GetChangeCost().GetSeconds(), m.GetLoadSeconds(), cost.GetDefaultLoadSeconds())
+		if fresh {
+			seconds += cost.GetPartitionStartSeconds()
 		}
-	}
+		// A load takes from those that are served in the meantime; a place of several is that part of the model's requests.
+		total += cmp.Or(m.GetChangeCost().GetRequests(), seconds*m.GetRate()/float64(max(1, len(to.PartitionsOf(m.GetName())))))
+	})
 	return total
 }

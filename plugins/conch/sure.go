@@ -31,7 +31,7 @@ func (s *search) cheapest(ctx context.Context, others []policy.Policy, all []*ca
 	if best, err = s.settled(ctx, all, best); err != nil {
 		return nil, err
 	}
-	if s.inForce != nil && best.sure && s.holds(s.inForce.outcome) && s.inForce.outcome.GetCostPerHour() <= best.outcome.GetCostPerHour() {
+	if s.inForce != nil && best.sure && s.holds(s.inForce.outcome) && !s.saves(best) {
 		before := s.left
 		s.left = last
 		if _, err := s.certain(ctx, s.inForce); err != nil {
@@ -65,9 +65,9 @@ func (s *search) settled(ctx context.Context, all []*candidate, best *candidate)
 	}
 	slices.SortStableFunc(holding, func(a, b *candidate) int {
 		switch {
-		case s.better(a.outcome, b.outcome):
+		case s.better(a, b):
 			return -1
-		case s.better(b.outcome, a.outcome):
+		case s.better(b, a):
 			return 1
 		}
 		return 0
