@@ -4,6 +4,7 @@
 package evaluate
 
 import (
+	"math"
 	"math/rand/v2"
 
 	"github.com/conch-serving/conch/plugins/policy"
@@ -57,9 +58,16 @@ func fit(rates []float64) *forecast {
 func (f *forecast) draw(random *rand.Rand) float64 {
 	rate := f.rates[len(f.rates)-1]
 	for range 1 + random.IntN(ahead) {
-		i := random.IntN(len(f.rates) - 1)
-		missed := f.rates[i+1] - f.mean - f.phi*(f.rates[i]-f.mean)
-		rate = max(0, f.mean+f.phi*(rate-f.mean)+missed)
+		rate = max(0, f.mean+f.phi*(rate-f.mean)+f.missed(random.IntN(len(f.rates))))
 	}
 	return rate
+}
+
+// missed is the error of a past minute. The first, of which no minute before is known, counts by its distance from the mean with the variance that an error has
+// where that of rates is the same throughout.
+func (f *forecast) missed(minute int) float64 {
+	if minute == 0 {
+		return math.Sqrt(1-f.phi*f.phi) * (f.rates[0] - f.mean)
+	}
+	return f.rates[minute] - f.mean - f.phi*(f.rates[minute-1]-f.mean)
 }

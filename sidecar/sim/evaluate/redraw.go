@@ -75,14 +75,14 @@ func Redraw(s *policy.Snapshot, t *Traffic, draw uint32) (*Traffic, error) {
 		mean := float64(len(all)) / float64(pieces)
 		further, level := math.Sqrt(float64(pieces+1)/float64(pieces-1)), func() float64 { return 1 }
 		if f := foresee(s, t.Names[i]); f != nil && mean > 0 {
-			further, level = 1, func() float64 { return min(mostChange, f.draw(random)*length.Seconds()/mean) }
+			further, level = 1, func() float64 { return f.draw(random) * length.Seconds() / mean }
 		}
 		for at := time.Duration(0); at < other.Length; at += length {
 			from := time.Duration(random.Int64N(int64(t.Length)))
 			to := from + min(length, other.Length-at)
 			one := append(within(all, from, min(to, t.Length), at-from), within(all, 0, to-t.Length, at-from+t.Length)...)
 			want := min(MaxRequests, level()*(mean+further*(float64(len(one))-mean)))
-			if other.Arrivals = append(other.Arrivals, resized(one, want, random)...); len(other.Arrivals) > 2*MaxRequests {
+			if other.Arrivals = append(other.Arrivals, resized(one, want, min(other.Length, at+length), random)...); len(other.Arrivals) > 2*MaxRequests {
 				ordered()
 			}
 		}
@@ -91,9 +91,6 @@ func Redraw(s *policy.Snapshot, t *Traffic, draw uint32) (*Traffic, error) {
 	ordered()
 	return other, nil
 }
-
-// mostChange bounds by how much more often the few requests of a name that was hardly asked for are repeated.
-const mostChange = 8
 
 // within are the arrivals of a span, moved by so much.
 func within(all []workload.Arrival, from, to, by time.Duration) (some []workload.Arrival) {
@@ -106,15 +103,21 @@ func within(all []workload.Arrival, from, to, by time.Duration) (some []workload
 	return some
 }
 
-// resized has about so many arrivals instead: some are left out, or come once more halfway to the next.
-func resized(all []workload.Arrival, want float64, random *rand.Rand) (some []workload.Arrival) {
+// resized has about so many arrivals instead: some are left out, or come several times, evenly until the next or the end.
+func resized(all []workload.Arrival, want float64, end time.Duration, random *rand.Rand) (some []workload.Arrival) {
 	for i, a := range all {
-		n := want / float64(len(all))
-		for ; n >= 1 || random.Float64() < n; n-- {
-			some = append(some, a)
-			if i+1 < len(all) {
-				a.At += (all[i+1].At - a.At) / 2
-			}
+		n := int(want / float64(len(all)))
+		if random.Float64() < want/float64(len(all))-float64(n) {
+			n++
+		}
+		next := end
+		if i+1 < len(all) {
+			next = all[i+1].At
+		}
+		for k := range n {
+			one := a
+			one.At += (next - a.At) * time.Duration(k) / time.Duration(n)
+			some = append(some, one)
 		}
 	}
 	return some

@@ -162,6 +162,22 @@ func TestDrawsOfShortRecordingsAreLonger(t *testing.T) {
 	require.Positive(t, requests(other, 1, 9*time.Second, other.Length), "until the end")
 }
 
+// A burst that the recording has nothing of comes as large as a past minute had it, over the whole piece.
+func TestBurstsOfPastMinutesComeInFull(t *testing.T) {
+	s := &policy.Snapshot{Seed: 7, History: []*policy.ModelHistory{{Model: "b", Rates: []float64{3000, 100, 100, 100, 100, 100, 100, 100, 100, 100}}}}
+	bursts := 0
+	for draw := uint32(1); draw <= 40; draw++ {
+		other := redrawn(t, s, recorded(), draw)
+		for at := time.Duration(0); at < other.Length; at += time.Second {
+			if first, rest := requests(other, 1, at, at+500*time.Millisecond), requests(other, 1, at+500*time.Millisecond, at+time.Second); first > 1000 && rest > 1000 {
+				require.InDelta(t, 3000, first+rest, 900)
+				bursts++
+			}
+		}
+	}
+	require.Greater(t, bursts, 10)
+}
+
 // What becomes more than the largest traffic is shorter, as what is generated is: its goodput would be that of a time in which nothing arrives any more.
 func TestTooMuchIsShorter(t *testing.T) {
 	s := &policy.Snapshot{Seed: 1}
