@@ -48,6 +48,7 @@ type steady struct {
 	// life counts ends and beginnings of conch; it is odd while there is none.
 	life     atomic.Int64
 	answered atomic.Int64
+	begun    []atomic.Int64 // requests of each caller
 	end      context.CancelFunc
 	callers  sync.WaitGroup
 	mu       sync.Mutex
@@ -64,7 +65,7 @@ func ask(t *testing.T, address string, callers int, wanted func() []string) *ste
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
 	stub := tritonpb.NewGRPCInferenceServiceClient(conn)
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &steady{end: cancel}
+	s := &steady{end: cancel, begun: make([]atomic.Int64, callers)}
 	for caller := range callers {
 		s.callers.Go(func() {
 			for sequence := caller; ctx.Err() == nil; sequence++ {
@@ -72,6 +73,7 @@ func ask(t *testing.T, address string, callers int, wanted func() []string) *ste
 				if life := s.life.Load(); len(models) > 0 && life%2 == 0 {
 					model, value := models[sequence%len(models)], float32(sequence%1000)
 					// Not the test's own context: a request is seen to its end.
+					s.begun[caller].Add(1)
 					within, release := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 					began := time.Now()
 					r, err := stub.ModelInfer(within, tensor(model, value))
@@ -96,6 +98,25 @@ func ask(t *testing.T, address string, callers int, wanted func() []string) *ste
 	}
 	t.Cleanup(func() { cancel(); s.callers.Wait() })
 	return s
+}
+
+// asked is how many requests each caller has begun, one after the other.
+func (s *steady) asked() []int64 {
+	all := make([]int64, len(s.begun))
+	for i := range s.begun {
+		all[i] = s.begun[i].Load()
+	}
+	return all
+}
+
+// allAsked reports whether every caller has begun some more requests since: what was under way then has its answer.
+func (s *steady) allAsked(since []int64, more int64) bool {
+	for i := range s.begun {
+		if s.begun[i].Load() < since[i]+more {
+			return false
+		}
+	}
+	return true
 }
 
 // taken are the times of answers since it was called last.

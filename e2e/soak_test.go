@@ -48,9 +48,9 @@ type deaths struct {
 }
 
 const (
-	// deathsInARow are as many as a server may die before Conch waits so long to start it again that requests give up waiting: 30 seconds.
-	// Of random victims there are more in some hours.
-	deathsInARow = 6
+	// deathsInARow are as many as a server may die before Conch waits so long to start it again that requests, which wait for 30 seconds,
+	// may give up.
+	deathsInARow = 5
 	// lasting is how long a server lives that has not failed, and forgotten when one that died in such a row has surely lived as long since.
 	lasting, forgotten = 31 * time.Second, time.Minute
 )
@@ -101,8 +101,9 @@ func (s *soak) step(things ...func() string) {
 	name := things[s.random.IntN(len(things))]()
 	s.done[name]++
 	requireLayout(s.t, s.c, s.a, s.present)
-	answered := s.load.answered.Load()
-	require.Eventually(s.t, func() bool { return s.load.answered.Load() >= answered+20 || s.load.anyLost() }, time.Minute, time.Millisecond)
+	// A request that is lost a second time may be what servers die of, and fails: nothing is killed while one waits that was lost.
+	asked := s.load.asked()
+	require.Eventually(s.t, func() bool { return s.load.allAsked(asked, 3) || s.load.anyLost() }, time.Minute, time.Millisecond)
 	if name == "a model's process killed" {
 		s.load.forgive(s.t, codes.Internal, "Stub process")
 	}
