@@ -41,6 +41,7 @@ func TestATransformerCostsTheSameInEverySpelling(t *testing.T) {
 		"norm skip":           {Norm: "skip"},
 		"gelu half":           {Gelu: "half"},
 		"gelu tanh":           {Gelu: "tanh"},
+		"gelu quick":          {Gelu: "quick"},
 		"gelu op":             {Gelu: "op"},
 		"gelu bias":           {Gelu: "bias"},
 		"gelu fast":           {Gelu: "fast"},
@@ -54,7 +55,8 @@ func TestATransformerCostsTheSameInEverySpelling(t *testing.T) {
 		"mask":                {Mask: true},
 		"dynamic":             {Dynamic: true},
 		"all written":         {Norm: "written", Gelu: "tanh", Attention: "packed", Mask: true, Dynamic: true},
-		"all named":           {Norm: "skip", Gelu: "bias", Attention: "op"},
+		"all named":           {Embed: true, Norm: "skip", Gelu: "bias", Attention: "op"},
+		"embed":               {Embed: true},
 	}
 	causal := map[string]graphs.Spelling{
 		"named":                       {Before: true, Causal: true, Norm: "skip", Gelu: "fast", Attention: "op"},
@@ -133,10 +135,10 @@ func TestADamagedTransformerIsEstimatedOrRefused(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := func(values ...string) string { return rapid.SampledFrom(values).Draw(t, "spelling") }
 		m := graphs.Transformer(graphs.Weights{}, graphs.EncoderSize{Vocabulary: 50, Layers: 1, Width: 32, Heads: 4, Inner: 64}, 16, 2, graphs.Spelling{
-			Norm: text("", "written", "twice", "reciprocal", "skip"), Gelu: text("", "half", "tanh", "op", "bias", "fast"),
+			Norm: text("", "written", "twice", "reciprocal", "skip"), Gelu: text("", "half", "tanh", "quick", "op", "bias", "fast"),
 			Attention: text("", "packed", "stacked", "gemm", "scaled", "op", "multihead", "onnx"),
 			Half:      rapid.Bool().Draw(t, "half"), Casts: rapid.Bool().Draw(t, "casts"), Mask: rapid.Bool().Draw(t, "mask"),
-			Dynamic: rapid.Bool().Draw(t, "dynamic"), Before: rapid.Bool().Draw(t, "before"), Causal: rapid.Bool().Draw(t, "causal"),
+			Dynamic: rapid.Bool().Draw(t, "dynamic"), Embed: rapid.Bool().Draw(t, "embed"), Before: rapid.Bool().Draw(t, "before"), Causal: rapid.Bool().Draw(t, "causal"),
 		})
 		nodes := m.Graph.Nodes
 		for range rapid.IntRange(0, 4).Draw(t, "damages") {

@@ -16,7 +16,7 @@ type Spelling struct {
 	// Norm is "" (LayerNormalization), "written" (ReduceMean, Sub, Pow, ReduceMean, Add, Sqrt, Div, Mul, Add), "twice" (the difference is taken twice),
 	// "reciprocal" (by Reciprocal and Mul) or "skip" (SkipLayerNormalization).
 	Norm string
-	// Gelu is "" (written around Erf), "half" (the same, halved first), "tanh", "op" (Gelu), "bias" (BiasGelu) or "fast" (FastGelu).
+	// Gelu is "" (written around Erf), "half" (the same, halved first), "tanh", "quick" (x times the sigmoid of 1.702 x), "op" (Gelu), "bias" (BiasGelu) or "fast" (FastGelu).
 	Gelu string
 	// Attention is "" (three products, written out), "packed" (one product and Split), "stacked" (one product, Transpose and Gather), "gemm" (products of
 	// matrices), "scaled" (queries and keys are scaled), "op" (Attention of ONNX Runtime), "multihead" (MultiHeadAttention) or "onnx" (Attention of ONNX).
@@ -25,6 +25,8 @@ type Spelling struct {
 	Half, Casts bool
 	// Before normalises before each step, not behind it; Causal has tokens see those before them alone, by a part of a table that is a parameter.
 	Before, Causal bool
+	// Embed looks tokens up by EmbedLayerNormalization.
+	Embed bool
 	// Mask adds a mask of tokens to scores; Dynamic works shapes out of the inputs' while it runs.
 	Mask, Dynamic bool
 }
@@ -43,9 +45,17 @@ func Transformer(w Weights, size EncoderSize, length, classes int64, s Spelling)
 		mask = m.add("Unsqueeze", []string{mask, m.ints(1, 2)})
 		t.mask = m.add("Mul", []string{m.add("Sub", []string{t.number(1), mask}), t.number(-10000)})
 	}
-	x := m.add("Gather", []string{t.table("embedding.word", size.Vocabulary), t.tokens})
-	x = m.add("Add", []string{x, t.matrix("embedding.position", length, size.Width)})
+	var x string
 	more := ""
+	words, positions := t.table("embedding.word", size.Vocabulary), t.matrix("embedding.position", length, size.Width)
+	if s.Embed {
+		x = t.contrib("EmbedLayerNormalization", []string{t.tokens, "", words, positions, "", t.tensor("embedding.gamma", size.Width), t.tensor("embedding.beta", size.Width)})
+	} else {
+		x = m.add("Add", []string{m.add("Gather", []string{words, t.tokens}), positions})
+		if !s.Before {
+			x, _ = t.norm(x, "", "embedding.norm")
+		}
+	}
 	step := func(name string, f func(x string) string) {
 		if s.Before {
 			var normal string
@@ -53,15 +63,17 @@ func Transformer(w Weights, size EncoderSize, length, classes int64, s Spelling)
 			more = f(normal)
 			return
 		}
-		x, _ = t.norm(x, more, name)
 		more = f(x)
+		x, more = t.behind(x, more, name), ""
 	}
 	for l := range size.Layers {
 		name := fmt.Sprintf("layer%d.", l)
 		step(name+"norm1", func(x string) string { return t.linear(t.attention(x, name), name+"attended", size.Width, size.Width) })
 		step(name+"norm2", func(x string) string { return t.linear(t.gelu(x, name), name+"outer", size.Inner, size.Width) })
 	}
-	x, _ = t.norm(x, more, "norm")
+	if s.Before {
+		x, _ = t.norm(x, more, "norm")
+	}
 	x = m.add("Gather", []string{x, m.scalar(0)}, integer("axis", 1))
 	x = t.linear(m.add("Tanh", []string{t.linear(x, "pooler", size.Width, size.Width)}), "head", size.Width, classes)
 	m.output("SCORES", x, classes)
@@ -196,6 +208,12 @@ func (t *speller) norm(x, more, name string) (normal, sum string) {
 	return one("Add", one("Mul", normal, gamma), beta), x
 }
 
+// behind is the sum of a step's input and result, normalised.
+func (t *speller) behind(x, more, name string) string {
+	normal, _ := t.norm(x, more, name)
+	return normal
+}
+
 // gelu is the first product of the block behind attention, with its activation.
 func (t *speller) gelu(x, name string) string {
 	one := func(op string, inputs ...string) string { return t.add(op, inputs) }
@@ -207,6 +225,8 @@ func (t *speller) gelu(x, name string) string {
 	switch t.s.Gelu {
 	case "op":
 		return one("Gelu", y)
+	case "quick":
+		return one("Mul", y, one("Sigmoid", one("Mul", y, t.number(1.702))))
 	case "half":
 		return one("Mul", one("Mul", y, t.number(.5)), one("Add", one("Erf", one("Div", y, t.number(1.4142135))), t.number(1)))
 	case "tanh":

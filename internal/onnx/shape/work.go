@@ -147,8 +147,11 @@ func (s *Step) Work() Work {
 	case Softmax, Normalization:
 		if s.Node.Op == "EmbedLayerNormalization" {
 			x = y
-			w.Read += 3 * y.Bytes() // the rows that are picked
-			w.Weights += 3 * y.Bytes()
+			for table := 2; table <= 4; table++ {
+				if len(s.input(table).Dims) > 0 { // the rows that are picked
+					w.Read, w.Weights = w.Read+y.Bytes(), w.Weights+y.Bytes()
+				}
+			}
 		}
 		w.Width = max(1, float64(x.dim(int(s.Node.Int("axis", -1)))))
 		if strings.HasPrefix(s.Node.Op, "Instance") || strings.HasPrefix(s.Node.Op, "Group") {
