@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
 // TestDeadlinesThatClientsRoundUp: a client of gRPC's C core with 12.34 s says 12.4 s, and cancels 60 ms before that.
@@ -27,5 +30,29 @@ func TestDeadlinesThatClientsRoundUp(t *testing.T) {
 		ctx, cancel := context.WithDeadline(context.Background(), came.Add(c.said))
 		require.Equal(t, c.want, goneReason(ctx, came, came.Add(c.gone)), name)
 		cancel()
+	}
+}
+
+// TestWhoLeavesWithTheAnswerAtHandIsCounted: a call is answered between its caller's leaving and what Conch makes of that. It is counted once,
+// as it is when nobody leaves. The moment is too short for a test from outside.
+func TestWhoLeavesWithTheAnswerAtHandIsCounted(t *testing.T) {
+	d := New(Options{})
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	for _, answeredFirst := range []bool{true, false} {
+		c := &call{ctx: t.Context(), req: &batch.Request{Model: "m"}, model: &model{name: "m"}, tally: newTally("1", 1), done: make(chan answer, 1), running: true}
+		c.model.counts.begin(d.now())
+		served, left := answer{rows: 1}, answer{err: status.FromContextError(context.Canceled).Err(), result: Cancelled}
+		if answeredFirst {
+			d.answer(c, served)
+			require.False(t, d.queues.leave(c), "it has its answer")
+			_, err := d.finish(c, <-c.done)
+			require.NoError(t, err)
+		} else {
+			require.True(t, d.queues.leave(c))
+			_, err := d.finish(c, left)
+			require.Error(t, err)
+			d.answer(c, served)
+		}
+		require.Equal(t, uint64(1), c.tally.success.Load()+c.tally.failed.Load(), "answered first: %v", answeredFirst)
 	}
 }

@@ -236,8 +236,11 @@ func (q *queues) leave(c *call) bool {
 		q.do(func(s *queue.Scheduler) error { s.Cancel(q.now(), &c.queued); return nil })
 		q.waitInGroup(c, false)
 	}
+	if !c.state.CompareAndSwap(waiting, abandoned) {
+		return false
+	}
 	c.left = c.running
-	return c.state.CompareAndSwap(waiting, abandoned)
+	return true
 }
 
 // takeBack takes a call back from a scheduler that has failed, for its caller to
