@@ -67,12 +67,21 @@ func TestONNXRuntimeRunsThem(t *testing.T) {
 	}
 	small := graphs.EncoderSize{Vocabulary: 50, Layers: 2, Width: 32, Heads: 2, Inner: 64}
 	dir := t.TempDir()
-	for name, m := range map[string]*graphs.Model{
+	models := map[string]*graphs.Model{
 		"chain": graphs.Chain(graphs.Weights{}, 8, 16, 4), "resnet": graphs.ResNet50(graphs.Weights{}, 32, 10), "encoder": graphs.Encoder(graphs.Weights{}, small, 6, 3),
+	}
+	for name, spelling := range map[string]graphs.Spelling{
+		"plain": {}, "written": {Norm: "written", Gelu: "half", Attention: "scaled"}, "twice": {Norm: "twice", Gelu: "tanh", Attention: "packed", Dynamic: true},
+		"reciprocal": {Norm: "reciprocal", Gelu: "quick", Attention: "gemm", Mask: true}, "stacked": {Attention: "stacked", Before: true, Causal: true, Dynamic: true},
+		"skip": {Norm: "skip", Gelu: "fast", Attention: "op"}, "multihead": {Gelu: "bias", Attention: "multihead", Norm: "skip", Before: true},
+		"casts": {Casts: true, Norm: "written", Mask: true}, "gelu": {Gelu: "op"},
 	} {
+		models[name] = graphs.Transformer(graphs.Weights{}, small, 6, 3, spelling)
+	}
+	for name, m := range models {
 		require.NoError(t, onnx.Write(filepath.Join(dir, name+".onnx"), m.Model, m))
 	}
 	out, err := exec.CommandContext(t.Context(), python, "testdata/run.py", dir).CombinedOutput()
 	require.NoError(t, err, string(out))
-	require.Equal(t, 3, strings.Count(string(out), "finite"), string(out))
+	require.Equal(t, len(models), strings.Count(string(out), "finite"), string(out))
 }

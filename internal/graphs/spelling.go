@@ -35,8 +35,11 @@ type Spelling struct {
 func Transformer(w Weights, size EncoderSize, length, classes int64, s Spelling) *Model {
 	m := start("transformer", w)
 	m.Opsets["com.microsoft"] = 1
-	if s.Attention == "onnx" || s.Gelu == "op" {
+	switch {
+	case s.Attention == "onnx":
 		m.Opsets[""] = 23
+	case s.Gelu == "op":
+		m.Opsets[""] = 20
 	}
 	t := &speller{Model: m, size: size, s: s}
 	t.tokens = m.input("TOKENS", onnx.Int64, length)
@@ -181,7 +184,7 @@ func (t *speller) norm(x, more, name string) (normal, sum string) {
 		x = t.add("Add", []string{x, more})
 	}
 	one := func(op string, inputs ...string) string { return t.add(op, inputs) }
-	mean := func(x string) string { return t.add("ReduceMean", []string{x, t.ints(-1)}) }
+	mean := func(x string) string { return t.add("ReduceMean", []string{x}, list("axes", -1)) }
 	if t.s.Norm == "" || t.s.Norm == "skip" {
 		if t.s.Casts {
 			t.Graph.Initializer(gamma).Type, t.Graph.Initializer(beta).Type = onnx.Float, onnx.Float

@@ -15,8 +15,6 @@ import onnxruntime
 for path in sorted(Path(sys.argv[1]).glob("*.onnx")):
     onnx.checker.check_model(str(path), full_check=True)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    feed = session.get_inputs()[0]
-    shape = [2] + feed.shape[1:]
-    x = np.ones(shape, np.int64 if "int64" in feed.type else np.float32)
-    y = session.run(None, {feed.name: x})[0]
+    feeds = {f.name: np.ones([2] + f.shape[1:], np.int64 if "int64" in f.type else np.float32) for f in session.get_inputs()}
+    y = session.run(None, feeds)[0]
     print(path.name, "finite" if np.isfinite(y).all() and np.abs(y).max() > 0 else y)
