@@ -380,7 +380,7 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 				if err != nil {
 					return answer{err: err}
 				}
-				return d.passOn(c, lease).final()
+				return d.passOn(c, lease).final(lease.Process())
 			}
 		}
 		d.tasks.Go(func() {

@@ -47,17 +47,22 @@ func (d *Dispatcher) passThrough(c *call) answer {
 			continue
 		}
 		if retried || h.Sequence != nil || c.ctx.Err() != nil || !forward.Lost(a.err) && !forward.Unloaded(a.err, serves) {
-			return a.final()
+			return a.final(lease.Process())
 		}
 		h.Avoid = lease.Process()
 	}
 }
 
-// final is an answer that nothing more is tried about: its error is a plain status.
-func (a answer) final() answer {
-	if a.err != nil {
-		a.err = renamed(forward.Status(a.err).Err(), a.member)
+// final is a process's answer that nothing more is tried about: its error is a plain status. A connection that Conch itself gave up ends
+// calls as CANCELLED, which their callers did not do.
+func (a answer) final(of *router.Process) answer {
+	if a.err == nil {
+		return a
 	}
+	if s := forward.Status(a.err); s.Code() == codes.Canceled && forward.Lost(a.err) {
+		a.err = lostStatus(of, s.Err())
+	}
+	a.err = renamed(forward.Status(a.err).Err(), a.member)
 	return a
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
@@ -94,4 +95,20 @@ func moved(before, after []int) int {
 		}
 	}
 	return -1
+}
+
+// TestASequenceWhosePartitionIsOrderedDown: its step is not tried elsewhere, where its state is not, and the caller is told that the
+// partition was lost, not that the caller cancelled.
+func TestASequenceWhosePartitionIsOrderedDown(t *testing.T) {
+	p := newTriton(t)
+	p.hold, p.started = make(chan struct{}), make(chan string, 1)
+	d, seen := newDispatcher(t, dispatch.Options{}, table(1, nil, p))
+	result := make(chan error, 1)
+	go func() { result <- infer(t.Context(), t, d, 1, 1, inSequence("s", true)) }()
+	require.Equal(t, "id1", <-p.started)
+	d.SetPartitionState("p"+p.address, false, "stopped")
+	err := <-result
+	requireCode(t, codes.Unavailable, err)
+	require.ErrorContains(t, err, "partition p"+p.address+" was lost")
+	require.Equal(t, map[dispatch.Result]int{dispatch.Failed: 1}, seen.count(t))
 }
