@@ -36,9 +36,7 @@ type mergeSide struct {
 	models     rig.Models
 	setups     []rig.Setup
 	start      float64
-	// once: one round is enough, for a ratio far from 1. The merged and the single model differ by less than one search tells apart.
-	once bool
-	held []float64
+	held       []float64
 	// late is by how much sleeps of the generator ended late, at worst.
 	late time.Duration
 }
@@ -68,7 +66,7 @@ func (b *bench) mergeLive(ctx context.Context, r *figure.Report, found []foresee
 		rows := []*mergeSide{
 			{
 				name: "separate", note: fmt.Sprintf("%d fine-tunes, unmerged, under %s, which the simulator finds best of four", f.models, f.discipline),
-				models: tunes.Plain(), setups: []rig.Setup{rig.ConchSetup{Discipline: f.discipline}}, start: f.separate, once: true,
+				models: tunes.Plain(), setups: []rig.Setup{rig.ConchSetup{Discipline: f.discipline}}, start: f.separate,
 			},
 			{name: "merged", note: "the same in one merge group", models: tunes, setups: []rig.Setup{rig.ConchSetup{Merge: true}}, start: f.merged},
 			{name: "single", note: "one model of the backbone's time at the summed rate", models: rig.Copies(p, 1, stretch, liveRows), setups: []rig.Setup{rig.ConchSetup{}}, start: f.single},
@@ -80,14 +78,11 @@ func (b *bench) mergeLive(ctx context.Context, r *figure.Report, found []foresee
 			}
 			rows = append(rows, &mergeSide{
 				name: "ensemble", note: "the same as ensembles of Triton's on each GPU: a backbone with Triton's dynamic batching, and a head of its own for each; the better of no queue delay and a tenth of the SLO",
-				models: ensembles, setups: rig.Delays(0, time.Duration(stretch*float64(p.SLO)/10)), start: f.separate, once: true,
+				models: ensembles, setups: rig.Delays(0, time.Duration(stretch*float64(p.SLO)/10)), start: f.separate,
 			})
 		}
-		for round := range b.roundsOr(2) {
+		for round := range b.roundsOr(1) {
 			for _, row := range rows {
-				if row.once && round > 0 && b.rounds == 0 {
-					continue
-				}
 				if err := b.mergeRow(ctx, f, row, stretch, b.seed+uint64(round)); err != nil { //nolint:gosec // small
 					return fmt.Errorf("%s, %s: %w", f.name(), row.name, err)
 				}
@@ -128,7 +123,7 @@ func (b *bench) mergeRow(ctx context.Context, f foreseen, row *mergeSide, stretc
 func (f foreseen) report(r *figure.Report, rows []*mergeSide, stretch float64) {
 	name := "merge." + f.name()
 	over := func(a, b *mergeSide) (ratios []float64) {
-		for i := range min(len(a.held), len(b.held)) { // of the same round, which has arrivals of its own
+		for i := range a.held {
 			ratios = append(ratios, a.held[i]/b.held[i])
 		}
 		return ratios
