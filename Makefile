@@ -76,12 +76,16 @@ ONE_GOROUTINE ?= sidecar/dispatch/queue sidecar/dispatch/queue/adaptive sidecar/
 	tritonctl/cmd sidecar/sim sidecar/sim/advise sidecar/sim/triton sidecar/sim/reference sidecar/sim/scenario sidecar/sim/workload
 WITHOUT_RACE = $(addprefix $(MODULE)/,$(ONE_GOROUTINE))
 
+# Unit tests have processors to themselves only as far as tests of servers, which run at the same time, leave them: Triton's python processes
+# crash at their start, now and then, where they wait for one for seconds.
+POLITE = nice -n 10
+
 .PHONY: unit
 unit: race .cache/protoc.ready ## vet, unit, property and golden tests
 	@echo "-- vet, unit, property and golden tests$(RACE_SAYS)" >&2
-	@$(if $(ONE_GOROUTINE),$(GO_TEST) $(WITHOUT_RACE))
-	@$(GO_TEST) -run 'Confined|Replaced' ./sidecar/policyhost # the race detector does not start within a policy's limits
-	@$(GO_TEST) $(RACE) $$($(GO) list ./... | grep -vE '^$(MODULE)/e2e(/|$$)' | grep -vxF "$$(printf '%s\n' none $(WITHOUT_RACE))")
+	@$(if $(ONE_GOROUTINE),$(POLITE) $(GO_TEST) $(WITHOUT_RACE))
+	@$(POLITE) $(GO_TEST) -run 'Confined|Replaced' ./sidecar/policyhost # the race detector does not start within a policy's limits
+	@$(POLITE) $(GO_TEST) $(RACE) $$($(GO) list ./... | grep -vE '^$(MODULE)/e2e(/|$$)' | grep -vxF "$$(printf '%s\n' none $(WITHOUT_RACE))")
 
 .PHONY: conformance
 conformance: build triton race ## the conformance suite: a real tritonserver, minitriton, Conch

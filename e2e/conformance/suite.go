@@ -59,8 +59,9 @@ type Env struct {
 	http   *http.Client
 }
 
-// callTimeout bounds every call, so that a target that hangs fails its case.
-const callTimeout = 20 * time.Second
+// callTimeout bounds every call, so that a target that hangs fails its case. It leaves Conch the time to mend a load whose python process
+// crashed as it started, as Triton's does now and then on a busy machine: 20 seconds until that is sure, and a start of the server.
+const callTimeout = 90 * time.Second
 
 // sharedCases are those that neither change what others see nor count what others do: they run at the same time.
 func sharedCases() []Case {
