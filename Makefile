@@ -52,11 +52,11 @@ build: ## the programs, into bin/
 	done; echo "-- built in $$((SECONDS - started)) s" >&2
 
 # Every push runs `test`, every night runs `test-all`. A new package needs nothing here: its tests are unit tests unless they lie below e2e.
-# What is too long for every push asks testing.Short(). Unit tests keep the processors busy, the others mostly wait for servers: they run at
-# the same time.
+# What is too long for every push asks testing.Short(). Tests of servers mostly wait, so two groups run at the same
+# time. Unit tests, which keep the processors busy, come last: Triton's python processes crash at their start, now and then, on a busy machine.
 .PHONY: test
 test: ## what CI runs at every push: vet, unit, property and golden tests; conformance and end to end on a real tritonserver
-	@$(MAKE) -j3 unit conformance e2e SHORT=-short
+	@$(MAKE) -j2 conformance e2e unit SHORT=-short
 
 .PHONY: test-all
 test-all: ## what CI runs every night: the same with -race everywhere, conformance of every target, and fuzzing (FUZZ_SECONDS=60 each)
@@ -76,16 +76,12 @@ ONE_GOROUTINE ?= sidecar/dispatch/queue sidecar/dispatch/queue/adaptive sidecar/
 	tritonctl/cmd sidecar/sim sidecar/sim/advise sidecar/sim/triton sidecar/sim/reference sidecar/sim/scenario sidecar/sim/workload
 WITHOUT_RACE = $(addprefix $(MODULE)/,$(ONE_GOROUTINE))
 
-# Unit tests have processors to themselves only as far as tests of servers, which run at the same time, leave them: Triton's python processes
-# crash at their start, now and then, where they wait for one for seconds.
-POLITE = nice -n 10
-
 .PHONY: unit
 unit: race .cache/protoc.ready ## vet, unit, property and golden tests
 	@echo "-- vet, unit, property and golden tests$(RACE_SAYS)" >&2
-	@$(if $(ONE_GOROUTINE),$(POLITE) $(GO_TEST) $(WITHOUT_RACE))
-	@$(POLITE) $(GO_TEST) -run 'Confined|Replaced' ./sidecar/policyhost # the race detector does not start within a policy's limits
-	@$(POLITE) $(GO_TEST) $(RACE) $$($(GO) list ./... | grep -vE '^$(MODULE)/e2e(/|$$)' | grep -vxF "$$(printf '%s\n' none $(WITHOUT_RACE))")
+	@$(if $(ONE_GOROUTINE),$(GO_TEST) $(WITHOUT_RACE))
+	@$(GO_TEST) -run 'Confined|Replaced' ./sidecar/policyhost # the race detector does not start within a policy's limits
+	@$(GO_TEST) $(RACE) $$($(GO) list ./... | grep -vE '^$(MODULE)/e2e(/|$$)' | grep -vxF "$$(printf '%s\n' none $(WITHOUT_RACE))")
 
 .PHONY: conformance
 conformance: build triton race ## the conformance suite: a real tritonserver, minitriton, Conch

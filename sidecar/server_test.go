@@ -405,7 +405,8 @@ func TestDrain(t *testing.T) {
 // TestPolicySwapUnderLoad loses no request.
 func TestPolicySwapUnderLoad(t *testing.T) {
 	t.Parallel()
-	c := startConch(t, text(writeZoo(t, "alpha", "beta"), t.TempDir(), ""))
+	// SLOs so long that a half of a GPU meets them on a busy machine too.
+	c := startConch(t, text(writeZoo(t, "alpha", "beta"), t.TempDir(), "models: {alpha: {slo: 30s}, beta: {slo: 30s}}"))
 	ctx, cancel := context.WithCancel(t.Context())
 	var wait sync.WaitGroup
 	var mu sync.Mutex

@@ -153,11 +153,11 @@ func loadIn(ctx context.Context, s mortal, model string, load func(context.Conte
 }
 
 // over reports whether a call failed because the server died. A connection ends a
-// moment before its server is known to be dead.
+// moment before its server is known to be dead, on a busy machine seconds.
 func over(s mortal, err error) bool {
 	wait := time.Duration(0)
 	if status.Code(err) == codes.Unavailable {
-		wait = time.Second
+		wait = 5 * time.Second
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
