@@ -135,6 +135,7 @@ type Aggregate struct {
 	memory *memory
 	// telling is held while partitions are told something that may have to be taken back.
 	telling sync.Mutex
+	anew    bygone
 }
 
 // New makes an Aggregate; Close it.

@@ -358,6 +358,25 @@ func TestStatistics(t *testing.T) {
 	requireStatus(t, err, codes.Internal, "no")
 }
 
+// TestAWarmUpOfAServerThatBeganAnew: Triton begins the statistics of an ensemble anew when a member is loaded again. What clients ask for then
+// counts from the first request on, though the server counts as much as the warm-up was some day.
+func TestAWarmUpOfAServerThatBeganAnew(t *testing.T) {
+	w, a := newWorld(t)
+	warm := []*tritonpb.ModelStatistics{{Name: "m", Version: "1", InferenceCount: 2, ExecutionCount: 2}}
+	w.servers[0].WarmedUp = func(string) []*tritonpb.ModelStatistics { return warm }
+	for _, step := range []struct{ server, clients uint64 }{{2, 0}, {3, 1}, {0, 0}, {1, 1}, {2, 2}, {3, 3}} {
+		w.servers[0].statistics = []*tritonpb.ModelStatistics{{Name: "m", Version: "1", InferenceCount: step.server, ExecutionCount: step.server}}
+		w.servers[1].statistics = nil
+		r, err := a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "m"})
+		require.NoError(t, err)
+		require.Equal(t, step.clients, r.ModelStats[0].ExecutionCount, "the server counts %d", step.server)
+	}
+	warm = []*tritonpb.ModelStatistics{{Name: "m", Version: "1", InferenceCount: 2, ExecutionCount: 2}} // of its next load
+	r, err := a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{Name: "m"})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, r.ModelStats[0].ExecutionCount)
+}
+
 // The steps of an ensemble are requests of the models that it calls, though no client sent them.
 func TestStatisticsCountTheStepsOfEnsembles(t *testing.T) {
 	w, a := newWorld(t)

@@ -6,9 +6,12 @@ package aggregate
 import (
 	"cmp"
 	"context"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+	"weak"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -105,7 +108,7 @@ func (a *Aggregate) gather(ctx context.Context, partitions []Partition, r *trito
 			if failures[i] == nil {
 				answered++
 				for _, s := range answer.GetModelStats() {
-					all = append(all, ofClients(s, partitions[i]))
+					all = append(all, a.ofClients(s, partitions[i]))
 				}
 			}
 		}
@@ -212,14 +215,33 @@ func add(to **tritonpb.StatisticDuration, from *tritonpb.StatisticDuration) {
 	(*to).Ns += from.GetNs()
 }
 
-// ofClients takes out of a partition's statistics what its warm-up added. A server that has begun anew has no warm-up in
-// it; that shows where it counts less.
-func ofClients(s *tritonpb.ModelStatistics, p Partition) *tritonpb.ModelStatistics {
+// bygone are warm-ups that are in no statistics any more, as long as somebody else holds them.
+type bygone struct{ all sync.Map } // of weak.Pointer[tritonpb.ModelStatistics]
+
+func (b *bygone) add(warm *tritonpb.ModelStatistics) {
+	key := weak.Make(warm)
+	if _, known := b.all.LoadOrStore(key, nil); !known {
+		runtime.AddCleanup(warm, func(key weak.Pointer[tritonpb.ModelStatistics]) { b.all.Delete(key) }, key)
+	}
+}
+
+func (b *bygone) has(warm *tritonpb.ModelStatistics) bool {
+	_, has := b.all.Load(weak.Make(warm))
+	return has
+}
+
+// ofClients takes out of a partition's statistics what its warm-up added. A model whose statistics have begun anew, as Triton's of an ensemble
+// do when a member is loaded again, has no warm-up in them, now and later; that shows where it counts less.
+func (a *Aggregate) ofClients(s *tritonpb.ModelStatistics, p Partition) *tritonpb.ModelStatistics {
 	if p.WarmedUp == nil {
 		return s
 	}
 	for _, warm := range p.WarmedUp(s.GetName()) {
-		if warm.GetVersion() != s.GetVersion() || warm.GetExecutionCount() > s.GetExecutionCount() || warm.GetInferenceCount() > s.GetInferenceCount() {
+		if warm.GetVersion() != s.GetVersion() || a.anew.has(warm) {
+			continue
+		}
+		if warm.GetExecutionCount() > s.GetExecutionCount() || warm.GetInferenceCount() > s.GetInferenceCount() {
+			a.anew.add(warm)
 			continue
 		}
 		s.InferenceCount -= warm.GetInferenceCount()
