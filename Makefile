@@ -195,7 +195,7 @@ fuzz: ## fuzzing, two targets at a time (FUZZ="PACKAGE:TARGET ...", FUZZ_SECONDS
 	  $(GO) test -c -fuzz=^Fuzz -o ".cache/fuzz/$${d//\//-}.test" "./$$d"; done
 	@echo '-- fuzzing for $(FUZZ_SECONDS) s each: $(foreach f,$(FUZZ),$(lastword $(subst :, ,$(f))))' >&2
 	@printf '%s\n' $(FUZZ) | xargs -P 2 -I{} bash -c 'd=$${1%:*} f=$${1#*:}; cd "$$d"; out=$$("$(CURDIR)/.cache/fuzz/$${d//\//-}.test" -test.run "^$$" -test.fuzz "^$$f$$" \
-	  -test.fuzztime $(FUZZ_SECONDS)s -test.fuzzminimizetime 1s -test.parallel 1 -test.fuzzcachedir "$(CURDIR)/.cache/fuzz/corpus" 2>&1) || { echo "$$out"; exit 1; }; \
+	  -test.fuzztime $(FUZZ_SECONDS)s -test.fuzzminimizetime 10x -test.parallel 1 -test.fuzzcachedir "$(CURDIR)/.cache/fuzz/corpus" 2>&1) || { echo "$$out"; exit 1; }; \
 	  echo "$$out" | sed -nE "s/^fuzz: elapsed: [^,]*, execs: ([0-9]+).*/-- $$f: \1 executions/p" | tail -1 >&2' - {}
 
 # -race wants a C compiler: the prerequisite "race" says whether there is one before a recipe that uses this is expanded.
