@@ -353,43 +353,39 @@ func (d *Dispatcher) await(c *call) answer {
 // dropped deals with a call that the scheduler gave up. Guarded by queues.mu.
 func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 	d.queues.waitInGroup(c, false)
-	if why == queue.DropOutage {
-		a, out := d.out(c)
-		if out {
+	switch why {
+	case queue.DropModelRemoved, queue.DropClosed, queue.DropTooLarge:
+	case queue.DropOutage:
+		if a, out := d.out(c); out {
 			d.answer(c, a)
 			return
 		}
-		why = queue.DropClosed // what the queue gives up is served all the same
-	}
-	switch why {
-	case queue.DropModelRemoved, queue.DropClosed, queue.DropTooLarge:
-		if why != queue.DropTooLarge && d.queues.moved(c) {
-			c.running = true // nowhere, until it is put back
-			c.req.Ref()
-			d.tasks.Go(func() { d.move(c) })
-			return
-		}
-		// It was accepted: it is served.
-		c.running = true
-		c.req.Ref()
-		serve := func() answer { return d.passThrough(c) }
-		if why == queue.DropModelRemoved {
-			// Where the model is until it is removed, a moment from now.
-			lease, err := d.router.TryAcquire(c.req.Model, router.Hints{})
-			serve = func() answer {
-				if err != nil {
-					return answer{err: err}
-				}
-				return d.passOn(c, lease).final(lease.Process())
-			}
-		}
-		d.tasks.Go(func() {
-			defer c.req.Free()
-			d.answer(c, d.safely(serve))
-		})
 	default:
 		d.answer(c, answer{err: errExpired, result: Dropped, reason: why.String()})
+		return
 	}
+	// It was accepted: it is served.
+	c.running = true
+	c.req.Ref()
+	if why != queue.DropTooLarge && d.queues.moved(c) {
+		d.tasks.Go(func() { d.move(c) }) // it runs nowhere until it is put back
+		return
+	}
+	serve := func() answer { return d.passThrough(c) }
+	if why == queue.DropModelRemoved {
+		// Where the model is until it is removed, a moment from now.
+		lease, err := d.router.TryAcquire(c.req.Model, router.Hints{})
+		serve = func() answer {
+			if err != nil {
+				return answer{err: err}
+			}
+			return d.passOn(c, lease).final(lease.Process())
+		}
+	}
+	d.tasks.Go(func() {
+		defer c.req.Free()
+		d.answer(c, d.safely(serve))
+	})
 }
 
 // move queues a call where it belongs under a table that comes into force.

@@ -10,7 +10,10 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // A batch carries the trace of the first of its calls that has one, and nothing else of what they sent along.
@@ -60,4 +63,34 @@ func TestWhoLeftSinceTheDecisionIsLeftOut(t *testing.T) {
 	require.Equal(t, []*call{stays, also}, b.calls)
 	require.Equal(t, 3, b.rows)
 	require.Equal(t, 2, f.n, "the run's references to what has gone are given back")
+}
+
+// TestWhatWasNotSentIsNoAttempt: a call that was lost once is dispatched to a process that goes down in that moment, before anything is sent to
+// it. The call waits for the next one: nothing says that servers die of it.
+func TestWhatWasNotSentIsNoAttempt(t *testing.T) {
+	d := New(Options{})
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	m := &router.Model{Name: "m", Config: &tritonpb.ModelConfig{Name: "m", MaxBatchSize: 8}, Versions: []string{"1"}, Batchable: true, Places: []router.Place{{Partition: "p"}}}
+	require.NoError(t, d.Swap(t.Context(), &router.Table{
+		Revision: 1, Models: map[string]*router.Model{"m": m},
+		Partitions: []*router.Partition{{ID: "p", GPU: "g", GPUType: "T", ThreadPercentage: 100, Endpoint: router.Endpoint{GRPC: "127.0.0.1:1"}}},
+	}))
+	d.SetPartitionState("p", false, "its server ended")
+	q := d.queues
+	var process *router.Process
+	for p := range q.ids {
+		process = p
+	}
+	for _, sent := range []bool{false, true} {
+		c := &call{ctx: t.Context(), req: &batch.Request{Model: "m"}, model: q.models["m"], lane: q.models["m"], done: make(chan answer, 1), rows: 1, running: true, retried: true}
+		c.queued.Owner, c.queued.Rows, c.queued.Deadline = c, 1, queue.Never
+		b := &run{model: c.model, process: process, calls: []*call{c}, rows: 1}
+		if sent {
+			b.started = d.clock.Now()
+		}
+		hopeless, gone := q.giveBack(b, b.calls)
+		require.Empty(t, gone)
+		require.Equal(t, sent, len(hopeless) == 1, "sent: %v", sent)
+		require.Equal(t, sent, c.running, "sent: %v", sent)
+	}
 }

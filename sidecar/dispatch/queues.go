@@ -290,8 +290,8 @@ func (q *queues) remove(p *router.Process) {
 }
 
 // giveBack puts the calls of a batch whose process was lost back into the queue,
-// each to run alone: one of them may be what the server died of. Those that
-// cannot wait there are returned: they were tried twice, or nothing serves their
+// each to run alone if it was sent: one of them may be what the server died of. Those that
+// cannot wait there are returned: they were sent twice, or nothing serves their
 // model, or there is no queue; and so are those whose callers have left.
 func (q *queues) giveBack(b *run, calls []*call) (hopeless, gone []*call) {
 	q.mu.Lock()
@@ -304,12 +304,13 @@ func (q *queues) giveBack(b *run, calls []*call) (hopeless, gone []*call) {
 		_ = s.SetUp(now, avoid, q.router.Up(b.process)) // fails if it is retired, and removed
 		s.Reconfigure(now, func() {
 			for _, c := range calls {
+				sent := !b.started.IsZero()
 				switch {
-				case c.retried || b.model.out || q.closed:
+				case c.retried && sent || b.model.out || q.closed:
 					hopeless = append(hopeless, c)
 				default:
-					if b.started.IsZero() {
-						c.queued.Avoid = queue.NoPartition // it was never sent
+					if !sent {
+						c.queued.Avoid = queue.NoPartition
 					} else {
 						c.retried = true
 						c.queued.Avoid = avoid

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
@@ -133,7 +134,9 @@ func TestACallThatIsEvictedIsToldOf(t *testing.T) {
 // TestACallWhoseMessageNeverComesIsToldOf with the reason why: its caller went.
 func TestACallWhoseMessageNeverComesIsToldOf(t *testing.T) {
 	seen := &refusals{}
-	s := front.New(front.Options{Inferer: &reading{}, Aggregator: &control{}, Refused: seen.refused})
+	began := make(chan struct{}, 2)
+	tap := grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) { began <- struct{}{}; return ctx, nil })
+	s := front.New(front.Options{Inferer: &reading{}, Aggregator: &control{}, ServerOptions: []grpc.ServerOption{tap}, Refused: seen.refused})
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan struct{})
@@ -146,8 +149,8 @@ func TestACallWhoseMessageNeverComesIsToldOf(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	_, err = conn.NewStream(ctx, description, method)
 	require.NoError(t, err)
-	time.AfterFunc(50*time.Millisecond, leave)
-	<-ctx.Done()
+	<-began
+	leave()
 	require.Equal(t, []codes.Code{codes.Canceled}, seen.codes(t, 1))
 	call, err := conn.NewStream(t.Context(), description, method)
 	require.NoError(t, err)
