@@ -4,6 +4,7 @@
 package policyhost_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -15,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -144,6 +146,78 @@ func TestPoliciesAreConfined(t *testing.T) {
 		require.NoError(t, err)
 		_, err = w.Plan(t.Context(), &policy.Snapshot{Revision: 3})
 		require.ErrorIs(t, err, policyhost.ErrCrashed)
+	})
+}
+
+// parentWord as its argument lets a test binary launch a program and wait for its own end.
+const parentWord = "launch-and-wait"
+
+func parent() error {
+	cmd, err := launch("sleep", "600")
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println(cmd.Process.Pid)
+	return cmd.Wait()
+}
+
+// launch is a program as the launcher runs policies.
+func launch(name string, args ...string) (*exec.Cmd, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return nil, err
+	}
+	program, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	command, err := confine.Command([]string{os.Args[0], launchWord}, path, false, args, confine.Limits{User: confine.Nobody})
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(context.Background(), command[0], command[1:]...)
+	cmd.ExtraFiles = []*os.File{program}
+	return cmd, nil
+}
+
+// TestAPolicyEndsWithConch: whoever launched a policy is killed, sooner or later.
+func TestAPolicyEndsWithConch(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("policies are launched on Linux only")
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	t.Run("while it runs", func(t *testing.T) {
+		for range 10 {
+			conch := exec.CommandContext(t.Context(), self, parentWord)
+			conch.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			out, err := conch.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, conch.Start())
+			var pid int
+			_, err = fmt.Fscan(out, &pid)
+			require.NoError(t, err)
+			runs := func() bool { // the program, not the launcher; a process that nobody has waited for has no command line either
+				text, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+				return bytes.HasSuffix(text, []byte("sleep\x00600\x00")) && !bytes.Contains(text, []byte(launchWord))
+			}
+			require.Eventually(t, runs, 20*time.Second, time.Millisecond)
+			require.NoError(t, conch.Process.Kill())
+			require.Error(t, conch.Wait())
+			require.Eventually(t, func() bool { return !runs() }, 20*time.Second, time.Millisecond)
+		}
+	})
+	t.Run("while it is launched", func(t *testing.T) {
+		// A shell between the two is what the launcher finds after the death of conch: another parent.
+		cmd, err := launch("sleep", "600")
+		require.NoError(t, err)
+		cmd.Path, cmd.Args = "/bin/sh", slices.Concat([]string{"sh", "-c", `"$@"; exit 7`, "sh"}, cmd.Args)
+		out, err := cmd.CombinedOutput()
+		require.ErrorContains(t, err, "exit status 7")
+		require.Contains(t, string(out), "which launches this policy, has ended")
 	})
 }
 

@@ -33,6 +33,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, confine.Main(os.Args[2:]))
 		os.Exit(1)
 	}
+	if len(os.Args) > 1 && os.Args[1] == parentWord {
+		fmt.Println(parent())
+		return
+	}
 	if mode := os.Getenv(modeVariable); mode != "" {
 		serve(mode)
 		return

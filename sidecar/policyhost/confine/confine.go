@@ -42,12 +42,15 @@ type spec struct {
 	// descriptor that was verified.
 	Path   string
 	Script bool
+	// Parent is the process that the policy must not outlive.
+	Parent int
 }
 
 // Command is how the launcher, a program with its first arguments, runs another
-// program. The program itself has to be passed as descriptor 3.
+// program. The program itself has to be passed as descriptor 3. The process that calls Command has to start it itself: the policy
+// ends with that process.
 func Command(launcher []string, path string, script bool, args []string, l Limits) ([]string, error) {
-	text, err := json.Marshal(spec{Limits: l, Path: path, Script: script})
+	text, err := json.Marshal(spec{Limits: l, Path: path, Script: script, Parent: os.Getpid()})
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"syscall"
 
@@ -26,7 +27,11 @@ func Main(args []string) error {
 	if err := json.Unmarshal([]byte(args[0]), &s); err != nil {
 		return fmt.Errorf("what to launch: %w", err)
 	}
+	runtime.LockOSThread() // the signal below belongs to a thread, and is lost if another one becomes the policy
 	if err := s.Limits.apply(s.Path); err != nil {
+		return err
+	}
+	if err := endWith(s.Parent); err != nil {
 		return err
 	}
 	program := "/proc/self/fd/" + strconv.Itoa(programFile)
@@ -72,8 +77,19 @@ func (l Limits) apply(program string) error {
 			}
 		}
 	}
-	// A change of user forgets it.
-	return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
+	return nil
+}
+
+// endWith ends this process with its parent. A change of user forgets what was asked for at the start, and a parent that ended since sends
+// nothing any more.
+func endWith(parent int) error {
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return fmt.Errorf("ending with conch: %w", err)
+	}
+	if now := os.Getppid(); now != parent {
+		return fmt.Errorf("process %d, which launches this policy, has ended (the parent is %d)", parent, now)
+	}
+	return nil
 }
 
 // user is who the process will be.
