@@ -28,6 +28,8 @@ const (
 	// starts nothing more. Each side of a case has as long.
 	learnFirst, learnEach = 4 * time.Second, time.Second / 2
 	liveRows              = 64
+	// partOfSingle is how much of the rate of one model a merge group has to hold, and partTrials how often it is offered that.
+	partOfSingle, partTrials = .9, 5
 )
 
 // mergeSide is one side of a comparison.
@@ -39,6 +41,8 @@ type mergeSide struct {
 	held       []float64
 	// late is by how much sleeps of the generator ended late, at worst.
 	late time.Duration
+	// bad is the part of bad requests at partOfSingle of what one model held, a trial each; of the merge group only.
+	bad []float64
 }
 
 // mergeLive compares fine-tunes of a ResNet-50 on emulated A100s behind real tritonservers: each with batches of its own, under the discipline that the
@@ -88,15 +92,41 @@ func (b *bench) mergeLive(ctx context.Context, r *figure.Report, found []foresee
 				}
 			}
 		}
+		if err := b.mergePart(ctx, f, rows[1], rows[2].held); err != nil {
+			return fmt.Errorf("%s, merged, at a part of one model's rate: %w", f.name(), err)
+		}
 		f.report(r, rows, stretch)
 	}
 	return nil
+}
+
+// mergePart offers a merge group a part of the rate that one model held. A search is right to some 3%, and so are two: what the group has to hold is
+// better judged by several trials at that rate.
+func (b *bench) mergePart(ctx context.Context, f foreseen, row *mergeSide, held []float64) (err error) {
+	rate := partOfSingle * median(held)
+	c := b.mergeContest(f, row, rate, b.seed)
+	row.bad, err = c.Bad(ctx, row.setups[0], rate, partTrials)
+	return err
 }
 
 // mergeRow searches the rate that one side holds, once it has learnt what executions take, and confirms it with other arrivals, in steps of 3%. All
 // models are judged together: a merged group of four is compared with one model.
 func (b *bench) mergeRow(ctx context.Context, f foreseen, row *mergeSide, stretch float64, seed uint64) error {
 	rate := row.start / stretch
+	c := b.mergeContest(f, row, rate, seed)
+	found, err := c.Highest(ctx, row.setups, rate)
+	if err != nil {
+		return err
+	}
+	late, ofSLO := c.Lateness()
+	b.say(fmt.Sprintf("live %s %s: holds %.0f req/s; requests were sent at most %v late, %.0f%% of the SLO", f.name(), row.name, found.Held(), late.Round(time.Millisecond), 100*ofSLO))
+	row.late = max(row.late, late)
+	row.held, row.setups = append(row.held, found.Held()), []rig.Setup{found.Setup}
+	return nil
+}
+
+// mergeContest is how one side of a case is tried, at about a rate.
+func (b *bench) mergeContest(f foreseen, row *mergeSide, rate float64, seed uint64) *rig.Contest {
 	length := func(least float64) time.Duration {
 		return time.Duration(min(20, max(least, liveRequests/rate)) * float64(time.Second))
 	}
@@ -108,15 +138,7 @@ func (b *bench) mergeRow(ctx context.Context, f foreseen, row *mergeSide, stretc
 	if b.quick {
 		c.Measure, c.Resolution, c.Confirm = 4*time.Second, .12, 0
 	}
-	found, err := c.Highest(ctx, row.setups, rate)
-	if err != nil {
-		return err
-	}
-	late, ofSLO := c.Lateness()
-	b.say(fmt.Sprintf("live %s %s: holds %.0f req/s; requests were sent at most %v late, %.0f%% of the SLO", f.name(), row.name, found.Held(), late.Round(time.Millisecond), 100*ofSLO))
-	row.late = max(row.late, late)
-	row.held, row.setups = append(row.held, found.Held()), []rig.Setup{found.Setup}
-	return nil
+	return c
 }
 
 // report adds the figures of a case: both sides at the published times, and their ratios.
@@ -134,6 +156,7 @@ func (f foreseen) report(r *figure.Report, rows []*mergeSide, stretch float64) {
 		r.Add(name+"."+row.name+".timer_lateness_p99_ms", float64(row.late)/1e6, "ms", fmt.Sprintf("what the machine alone added, worst trial; the SLO is %.0f ms", stretch*25))
 	}
 	r.AddRuns(name+".goodput_ratio", over(rows[1], rows[0]), "ratio", "merged over unmerged, on real tritonservers")
+	r.AddRuns(name+".at_part_of_single.bad", rows[1].bad, "ratio", fmt.Sprintf("bad requests of the merge group at %g of what one model held, each trial with other arrivals; a rate holds up to %g", partOfSingle, rig.Limit))
 	r.AddRuns(name+".of_single", over(rows[1], rows[2]), "ratio", "merged over one model at the summed rate, on real tritonservers")
 	if len(rows) > 3 {
 		r.AddRuns(name+".ensemble.goodput_ratio", over(rows[1], rows[3]), "ratio", "one group model over ensembles that share the backbone, on real tritonservers")

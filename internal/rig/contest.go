@@ -97,6 +97,27 @@ func (c *Contest) TrialOf(ctx context.Context, setup Setup, s System, rate float
 	return Standing{Setup: setup, Trial: trial}, err
 }
 
+// Bad offers one rate to a setup, once it has learnt, as often as said and with other arrivals each time, and returns the part of the requests
+// that was bad each time.
+func (c *Contest) Bad(ctx context.Context, setup Setup, rate float64, trials int) (bad []float64, err error) {
+	err = c.with(ctx, setup, func(s System) error {
+		if err := c.learn(ctx, s, rate); err != nil {
+			return err
+		}
+		for i := range trials {
+			load := c.load(rate)
+			load.Seed, load.Measure = c.Seed+uint64(i+3)*1_000_003, cmp.Or(c.Confirm, c.Measure) //nolint:gosec // few
+			trial, err := c.trial(ctx, title(setup), s, load)
+			if err != nil {
+				return err
+			}
+			bad = append(bad, c.bad(trial))
+		}
+		return nil
+	})
+	return bad, err
+}
+
 // Highest searches the highest rate that the best of the setups holds. The first is searched from start on; each other has to hold a little
 // more than the best so far to be searched too, so that the most promising belongs first.
 func (c *Contest) Highest(ctx context.Context, setups []Setup, start float64) (best Standing, err error) {
