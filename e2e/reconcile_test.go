@@ -53,7 +53,7 @@ func TestWhatDiesIsReplaced(t *testing.T) {
 			kill(t, v.stubs["small-0"])
 			burst(t, c, "small-0", func() bool { return look(t, c).servers[victim].pid != v.pid })
 		}},
-		{name: "a model is unloaded behind conch's back", same: true, do: func(t *testing.T, v running) { unloadBehind(t, c, "gpu0.0", "small-0") }},
+		{name: "a model is unloaded behind conch's back", same: true, do: func(t *testing.T, v running) { unloadBehind(t, a, "gpu0.0", "small-0") }},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			before := requireLayout(t, c, a, l)
@@ -105,9 +105,9 @@ func burst(t *testing.T, c *rig.Conch, model string, until func() bool) {
 }
 
 // unloadBehind asks the server of a partition itself to unload a model.
-func unloadBehind(t *testing.T, c *rig.Conch, partition, model string) {
+func unloadBehind(t *testing.T, a *client.Client, partition, model string) {
 	t.Helper()
-	for _, p := range partitions(t, admin(t, c)) {
+	for _, p := range partitions(t, a) {
 		if p.ID != partition {
 			continue
 		}

@@ -204,7 +204,7 @@ func (s *soak) unloaded() string {
 			}
 			if places > 1 {
 				pid := look(s.t, s.c).servers[cut.process()].stubs[m]
-				unloadBehind(s.t, s.c, cut.partition, m)
+				unloadBehind(s.t, s.a, cut.partition, m)
 				s.gone(pid)
 				return "models unloaded"
 			}

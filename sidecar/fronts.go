@@ -32,6 +32,8 @@ import (
 // Bounds of HTTP that Triton's clients stay far below.
 const (
 	headerTimeout = 10 * time.Second
+	// idleTimeout ends connections of operators and scrapers that ask nothing more: what leaks its connections costs conch no descriptors.
+	idleTimeout = 5 * time.Minute
 	// maxHeader is the most that the lines before a body may have; net/http adds
 	// 4 KiB.
 	maxHeader = 60 << 10
@@ -245,7 +247,7 @@ func (s *server) newHTTP(base context.Context, h http.Handler) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, Protocols: protocols,
+		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, Protocols: protocols,
 		BaseContext: func(net.Listener) context.Context { return base },
 		ErrorLog:    slog.NewLogLogger(s.log.With("part", "http").Handler(), slog.LevelDebug),
 	}
