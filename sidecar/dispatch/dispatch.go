@@ -33,7 +33,7 @@ type Dispatcher struct {
 
 	background context.Context // ends with Close
 	cancel     context.CancelFunc
-	tasks      sync.WaitGroup
+	tasks      tasks
 	swapping   sync.Mutex // held by Swap
 }
 
@@ -364,11 +364,11 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 		d.answer(c, answer{err: errExpired, result: Dropped, reason: why.String()})
 		return
 	}
-	// It was accepted: it is served.
+	// It was accepted: it is served. Queues are closed before tasks, so that one begins.
 	c.running = true
 	c.req.Ref()
 	if why != queue.DropTooLarge && d.queues.moved(c) {
-		d.tasks.Go(func() { d.move(c) }) // it runs nowhere until it is put back
+		d.tasks.begin(func() { d.move(c) }) // it runs nowhere until it is put back
 		return
 	}
 	serve := func() answer { return d.passThrough(c) }
@@ -382,7 +382,7 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 			return d.passOn(c, lease).final(lease.Process())
 		}
 	}
-	d.tasks.Go(func() {
+	d.tasks.begin(func() {
 		defer c.req.Free()
 		d.answer(c, d.safely(serve))
 	})
@@ -457,8 +457,8 @@ func (d *Dispatcher) Close() error {
 	d.admission.draining.Store(true)
 	d.cancel()
 	err := d.router.Close()
-	d.queues.close()
-	d.tasks.Wait()
-	d.workers.all.Wait()
+	d.queues.close() // from now on nothing is dropped
+	d.tasks.close()
+	d.workers.all.close()
 	return err
 }

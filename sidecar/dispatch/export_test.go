@@ -22,3 +22,11 @@ func GiveUp(d *Dispatcher, model string) {
 	m.out = true
 	d.queues.do(func(s *queue.Scheduler) error { return s.Empty(d.queues.now(), m.id, queue.DropOutage) })
 }
+
+// BreakRequeue makes the scheduler panic once a request that has failed in an execution of a model is given back to it.
+func BreakRequeue(d *Dispatcher, model string) {
+	d.queues.mu.Lock()
+	defer d.queues.mu.Unlock()
+	d.queues.models[model].id = -1
+	d.queues.dropped = func(*call, queue.DropReason) { panic("a fault") }
+}

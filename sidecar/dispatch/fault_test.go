@@ -6,11 +6,13 @@ package dispatch_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
@@ -72,6 +74,57 @@ func TestWithoutASchedulerTheRestGoesOn(t *testing.T) {
 	require.NoError(t, infer(t.Context(), t, d, 4, 1, nil))
 	require.Equal(t, 3, resultsInTime(seen.count(t))[dispatch.OK])
 	require.NoError(t, d.Drain(t.Context()))
+}
+
+// TestASchedulerFaultLeavesNobodyWaitingInAMergeGroup: whoever waited is forwarded, and does not count as waiting any more.
+func TestASchedulerFaultLeavesNobodyWaitingInAMergeGroup(t *testing.T) {
+	waiting := func(d *dispatch.Dispatcher) (n int) {
+		for _, member := range members {
+			c, _ := d.Counts(member)
+			n += c.Waiting
+		}
+		return n
+	}
+	t.Run("in the queue", func(t *testing.T) {
+		p := newTriton(t)
+		p.hold, p.started = make(chan struct{}), make(chan string, 10)
+		d, seen := newDispatcher(t, dispatch.Options{}, merged(1, p))
+		results := make(chan error, 3)
+		go func() { results <- infer(t.Context(), t, d, 1, 1, of(0)) }()
+		<-p.started
+		for i := range members {
+			go func() { results <- infer(t.Context(), t, d, 2, 1, of(i)) }()
+		}
+		require.Eventually(t, func() bool { return waiting(d) == 2 }, 30*time.Second, time.Millisecond)
+		dispatch.BreakScheduler(d)
+		d.SetProfile(linear(time.Millisecond, time.Millisecond)) // and it is noticed
+		close(p.hold)
+		for range 3 {
+			require.NoError(t, <-results)
+		}
+		require.Zero(t, waiting(d))
+		require.Equal(t, map[dispatch.Result]int{dispatch.OK: 3}, resultsInTime(seen.count(t)))
+	})
+	for name, failure := range map[string]error{
+		"after a failure": status.Error(codes.Internal, "Failed to process the request(s) for model instance 'g_0', message: RuntimeError"),
+		"after a loss":    status.Error(codes.NotFound, "Request for unknown model: 'g' is not found"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newTriton(t)
+			var d *dispatch.Dispatcher
+			var once sync.Once
+			p.refuse = func(*tritonpb.ModelInferRequest) (err error) {
+				once.Do(func() { dispatch.BreakRequeue(d, "g"); err = failure })
+				return err
+			}
+			var seen *recorder
+			d, seen = newDispatcher(t, dispatch.Options{GroupFaulted: func(string, string, error) {}}, merged(1, p))
+			require.NoError(t, infer(t.Context(), t, d, 1, 1, of(0)))
+			require.Error(t, d.Fault())
+			require.Zero(t, waiting(d))
+			require.Equal(t, map[dispatch.Result]int{dispatch.OK: 1}, resultsInTime(seen.count(t)))
+		})
+	}
 }
 
 // TestAPanicAnswersItsRequest, and ends nothing else.

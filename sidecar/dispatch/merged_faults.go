@@ -167,14 +167,20 @@ func (d *Dispatcher) again(b *run, calls []*call, cause error) {
 	for _, c := range calls {
 		c.req.Ref()
 		failed := d.ran(b, c, nil, renamed(cause, c.member))
-		d.tasks.Go(func() {
-			if !d.awaitGone(c, partition, c.member.Group, d.o.OutageWait) {
-				defer c.req.Free()
-				d.answer(c, failed)
-				return
+		fail := func() {
+			defer c.req.Free()
+			d.answer(c, failed)
+		}
+		wait := func() {
+			if d.awaitGone(c, partition, c.member.Group, d.o.OutageWait) {
+				d.move(c)
+			} else {
+				fail()
 			}
-			d.move(c)
-		})
+		}
+		if !d.tasks.begin(wait) {
+			fail()
+		}
 	}
 	d.queues.complete(b)
 }
@@ -203,11 +209,14 @@ func (d *Dispatcher) mayComeBack(b *run, c *call) bool {
 	}
 	c.req.Ref()
 	partition, group := b.process.ID(), c.member.Group
-	d.tasks.Go(func() {
+	begun := d.tasks.begin(func() {
 		d.awaitGone(c, partition, group, absencePause)
 		d.move(c)
 	})
-	return true
+	if !begun {
+		c.req.Free()
+	}
+	return begun
 }
 
 // awaitGone waits until the table does not have a merge group's place any more, or the call's model does not run in the group. It is false

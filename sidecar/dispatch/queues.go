@@ -248,7 +248,11 @@ func (q *queues) leave(c *call) bool {
 func (q *queues) takeBack(c *call) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return !c.running && c.state.CompareAndSwap(waiting, abandoned)
+	if c.running || !c.state.CompareAndSwap(waiting, abandoned) {
+		return false
+	}
+	q.waitInGroup(c, false)
+	return true
 }
 
 // settled waits until no table is being swapped.
@@ -297,41 +301,72 @@ func (q *queues) giveBack(b *run, calls []*call) (hopeless, gone []*call) {
 	q.mu.Lock()
 	defer q.unlock()
 	calls, gone = withoutLeft(calls)
+	sent := !b.started.IsZero()
+	var back []*call
+	for _, c := range calls {
+		if b.model.out || q.closed || sent && c.retried {
+			hopeless = append(hopeless, c)
+			continue
+		}
+		back = append(back, c)
+	}
 	avoid := q.ids[b.process]
 	q.completed(b.process)
 	q.do(func(s *queue.Scheduler) error {
+		_ = s.SetUp(q.now(), avoid, q.router.Up(b.process)) // fails if it is retired, and removed
+		return nil
+	})
+	for _, c := range back {
+		c.queued.Avoid = queue.NoPartition
+		if sent {
+			c.retried = true
+			q.alone(c, avoid)
+		}
+	}
+	for _, c := range q.requeue(b.model, back) {
+		if sent {
+			c.retried = false // its second attempt is yet to come
+		}
+		hopeless = append(hopeless, c)
+	}
+	return hopeless, gone
+}
+
+// alone makes a call that is to be queued again share no execution, and run where
+// it did not fail if that can be. Guarded by mu.
+func (q *queues) alone(c *call, avoid queue.PartitionID) {
+	q.retries++
+	c.queued.Key, c.queued.Avoid = math.MaxUint64-q.retries, avoid
+}
+
+// requeue puts calls that were running back into a model's queue, and returns
+// those that a scheduler that has failed did not take. Guarded by mu.
+func (q *queues) requeue(m *model, calls []*call) (unqueued []*call) {
+	for _, c := range calls {
+		c.running = false
+		q.waitInGroup(c, c.member != nil)
+	}
+	q.do(func(s *queue.Scheduler) error {
 		now := q.now()
-		_ = s.SetUp(now, avoid, q.router.Up(b.process)) // fails if it is retired, and removed
 		s.Reconfigure(now, func() {
 			for _, c := range calls {
-				sent := !b.started.IsZero()
-				switch {
-				case c.retried && sent || b.model.out || q.closed:
-					hopeless = append(hopeless, c)
-				default:
-					if !sent {
-						c.queued.Avoid = queue.NoPartition
-					} else {
-						c.retried = true
-						c.queued.Avoid = avoid
-						q.retries++
-						c.queued.Key = math.MaxUint64 - q.retries
-					}
-					c.running = false
-					q.waitInGroup(c, c.member != nil)
-					s.Requeue(now, b.model.id, &c.queued)
-				}
+				s.Requeue(now, m.id, &c.queued)
 			}
 		})
 		return nil
 	})
 	if q.fault == nil {
-		return hopeless, gone
+		return nil
 	}
 	for _, c := range calls {
+		if c.running || c.state.Load() != waiting {
+			continue // it was dispatched, or dropped, before the fault
+		}
 		c.running = true
+		q.waitInGroup(c, false)
+		unqueued = append(unqueued, c)
 	}
-	return calls, gone
+	return unqueued
 }
 
 // withoutLeft takes the calls out that are running and whose callers have left.
@@ -355,28 +390,13 @@ func (q *queues) repeat(b *run, calls []*call) (hopeless, gone []*call) {
 	calls, gone = withoutLeft(calls)
 	avoid := q.ids[b.process]
 	q.completed(b.process)
-	queued := map[*call]bool{}
-	q.do(func(s *queue.Scheduler) error {
-		now := q.now()
-		for _, c := range calls {
-			if b.model.out || q.closed {
-				continue
-			}
-			q.retries++
-			c.queued.Key, c.queued.Avoid = math.MaxUint64-q.retries, avoid
-			c.running, queued[c] = false, true
-			q.waitInGroup(c, c.member != nil)
-			s.Requeue(now, b.model.id, &c.queued)
-		}
-		return nil
-	})
-	for _, c := range calls {
-		if !queued[c] || q.fault != nil {
-			c.running = true
-			hopeless = append(hopeless, c)
-		}
+	if b.model.out || q.closed {
+		return calls, gone
 	}
-	return hopeless, gone
+	for _, c := range calls {
+		q.alone(c, avoid)
+	}
+	return q.requeue(b.model, calls), gone
 }
 
 // follow makes the scheduler know whether a process is up.

@@ -24,7 +24,7 @@ const maxIdleWorkers = 64
 type workers struct {
 	execute func(*run)
 	ended   context.Context // no worker is kept from then on
-	all     sync.WaitGroup
+	all     tasks
 	next    chan *run    // to those who wait for one
 	idle    atomic.Int32 // who wait
 }
@@ -38,14 +38,17 @@ func (w *workers) begin(r *run) {
 	select {
 	case w.next <- r:
 	default:
-		w.all.Add(1)
-		go w.work(r)
+		if w.all.add() {
+			go w.work(r)
+		} else {
+			w.execute(r)
+		}
 	}
 }
 
 // work executes a batch, and then others for as long as they come.
 func (w *workers) work(r *run) {
-	defer w.all.Done()
+	defer w.all.running.Done()
 	for {
 		w.execute(r)
 		if w.idle.Add(1) > maxIdleWorkers {
@@ -59,6 +62,44 @@ func (w *workers) work(r *run) {
 			return
 		}
 	}
+}
+
+// tasks are goroutines that end before what began them has closed.
+type tasks struct {
+	mu      sync.Mutex // guards closed, and running from growing once that is set
+	closed  bool
+	running sync.WaitGroup
+}
+
+// add counts a goroutine in, which is to count itself out. It returns false if
+// none may begin any more.
+func (t *tasks) add() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.running.Add(1)
+	}
+	return !t.closed
+}
+
+// begin runs f on a goroutine of its own, unless none may begin any more.
+func (t *tasks) begin(f func()) bool {
+	if !t.add() {
+		return false
+	}
+	go func() {
+		defer t.running.Done()
+		f()
+	}()
+	return true
+}
+
+// close lets none begin from now on, and waits for those that run.
+func (t *tasks) close() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.running.Wait()
 }
 
 // errFault is the answer to a request that made Conch panic.
