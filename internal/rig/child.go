@@ -81,6 +81,13 @@ func (c *child) stop(patience time.Duration) error {
 	}
 }
 
+// stopGroup stops a tritonserver, and kills what is left of its process group: a python stub whose server was killed may wait for it forever.
+func (c *child) stopGroup(patience time.Duration) error {
+	err := c.stop(patience)
+	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) // fails if nothing is left
+	return err
+}
+
 // tail is the end of the output.
 func (c *child) tail() string {
 	data, err := os.ReadFile(c.log)

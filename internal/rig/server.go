@@ -126,7 +126,7 @@ func (s *Server) Close() error {
 	}
 	if s.child != nil {
 		// Its own exit timeout bounds nothing while a stub or a connection hangs, and how it ends is not what is tested.
-		_ = s.child.stop(5 * time.Second)
+		_ = s.child.stopGroup(5 * time.Second)
 		// A server that ran into its exit timeout leaves the memory of its python models.
 		left, err := filepath.Glob(filepath.Join("/dev/shm", filepath.Base(s.dir)+"*"))
 		errs = append(errs, err)

@@ -195,7 +195,7 @@ func (t *Tritons) Close() error {
 	errs := make([]error, len(t.servers))
 	var wg sync.WaitGroup
 	for i, c := range t.servers {
-		wg.Go(func() { errs[i] = c.stop(15 * time.Second) })
+		wg.Go(func() { errs[i] = c.stopGroup(15 * time.Second) })
 	}
 	wg.Wait()
 	for _, s := range t.minis {
