@@ -7,37 +7,32 @@ import "sync"
 
 // mailbox holds what the loop is told. Whoever tells it does not wait.
 type mailbox struct {
-	*mailboxState
-}
-
-type mailboxState struct {
 	mu     sync.Mutex
 	mail   []func(*loop)
 	closed bool
 	signal chan struct{} // holds one while there is mail
 }
 
-func newMailbox() mailbox {
-	return mailbox{&mailboxState{signal: make(chan struct{}, 1)}}
+func newMailbox() *mailbox {
+	return &mailbox{signal: make(chan struct{}, 1)}
 }
 
-// put leaves a message; false once the loop has ended.
-func (b mailbox) put(message func(*loop)) bool {
+// put leaves a message. It is lost once the loop has ended.
+func (b *mailbox) put(message func(*loop)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return false
+		return
 	}
 	b.mail = append(b.mail, message)
 	select {
 	case b.signal <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // take takes everything out.
-func (b mailbox) take() []func(*loop) {
+func (b *mailbox) take() []func(*loop) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	all := b.mail
@@ -46,7 +41,7 @@ func (b mailbox) take() []func(*loop) {
 }
 
 // close refuses further mail.
-func (b mailbox) close() {
+func (b *mailbox) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true

@@ -119,7 +119,7 @@ func (l *loop) missing(k decide.Key) []string {
 // ready reports that a wanted partition serves a model as it is desired.
 func (l *loop) ready(k decide.Key, model string) bool {
 	for _, v := range l.servers {
-		if v.Key != k || v.Phase != decide.Up || v.Broken != "" || v.Anew != "" {
+		if v.Key != k || !v.Stays() {
 			continue
 		}
 		loaded, has := v.Loaded[model]

@@ -35,7 +35,7 @@ type Reconciler struct {
 	// published is what the loop saw last.
 	published atomic.Pointer[picture]
 
-	box  mailbox
+	box  *mailbox
 	stop context.CancelFunc
 	// life ends with Close: what is under way is cancelled by it.
 	life  context.Context
@@ -228,14 +228,7 @@ func (r *Reconciler) Retry(models ...string) {
 // answers INTERNAL "Stub process ... is not healthy" from then on and never
 // starts another. The server comes back with its models.
 func (r *Reconciler) Restart(partition, reason string) error {
-	result := make(chan error, 1)
-	r.box.put(func(l *loop) { result <- l.broken(partition, reason) })
-	select {
-	case err := <-result:
-		return err
-	case <-r.ended:
-		return ErrClosed
-	}
+	return r.order(func(l *loop) error { return l.broken(partition, reason) })
 }
 
 // StartAnew has another process take the place of the server of a partition, for a
@@ -243,8 +236,13 @@ func (r *Reconciler) Restart(partition, reason string) error {
 // there are none; the process ends once it has answered what it has, or after
 // Options.DrainTimeout. ErrNotOurs where others run the server.
 func (r *Reconciler) StartAnew(partition, reason string) error {
+	return r.order(func(l *loop) error { return l.anew(partition, reason) })
+}
+
+// order has the loop do something, and returns how that went.
+func (r *Reconciler) order(do func(*loop) error) error {
 	result := make(chan error, 1)
-	r.box.put(func(l *loop) { result <- l.anew(partition, reason) })
+	r.box.put(func(l *loop) { result <- do(l) })
 	select {
 	case err := <-result:
 		return err

@@ -60,7 +60,7 @@ type place struct {
 
 // server of a wanted partition; nil where there is none that can serve.
 func (j *judgement) up(k Key) *Server {
-	if v := j.servers[k]; v != nil && v.Phase == Up && v.Broken == "" && v.Anew == "" && v.Known {
+	if v := j.servers[k]; v != nil && v.Stays() && v.Known {
 		return v
 	}
 	return nil
@@ -69,7 +69,7 @@ func (j *judgement) up(k Key) *Server {
 // serves reports that requests for the model may go to the server.
 func (j *judgement) serves(v *Server, model string) bool {
 	l, ok := v.Loaded[model]
-	return ok && l.Answers && !l.Leaving && !j.faulted(v, model) && v.Phase == Up && v.Broken == "" && v.Anew == "" && !j.released[place{v.ID, model}] && !j.released[place{v.ID, ""}]
+	return ok && l.Answers && !l.Leaving && !j.faulted(v, model) && v.Stays() && !j.released[place{v.ID, model}] && !j.released[place{v.ID, ""}]
 }
 
 // current reports that the server has the model as it is wanted.

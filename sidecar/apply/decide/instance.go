@@ -209,15 +209,12 @@ func (j *judgement) canary(p Partition, model string) bool {
 	return first.Key == p.Key
 }
 
-// failed reports that a model failed to load wherever it was tried.
+// failed reports that a model failed to load in a partition.
 func (j *judgement) failed(model string) bool {
-	somewhere := false
-	for _, p := range j.want.Partitions {
-		if _, failed := j.failure(p.Key, model); failed {
-			somewhere = true
-		}
-	}
-	return somewhere
+	return slices.ContainsFunc(j.want.Partitions, func(p Partition) bool {
+		_, failed := j.failure(p.Key, model)
+		return failed
+	})
 }
 
 // load begins as many loads as a server takes at a time, those under way first.

@@ -142,6 +142,9 @@ type Server struct {
 	Hung map[string]bool
 }
 
+// Stays reports that the process is up, and that no other is to take its place.
+func (v *Server) Stays() bool { return v.Phase == Up && v.Broken == "" && v.Anew == "" }
+
 // Loaded is a model that a server has ready.
 type Loaded struct {
 	// Revision as the server reports it; empty where it does not.
