@@ -130,7 +130,6 @@ func (b *Book) Verify(ctx context.Context, members []string, o merger.VerifyOpti
 	case len(members) < 2:
 		return nil, refused("%d models: a group takes two or more", len(members))
 	}
-	e := &entry{mode: merger.Backbone, members: map[string]string{}}
 	for i, name := range members {
 		m := files.Model(name)
 		switch {
@@ -145,7 +144,7 @@ func (b *Book) Verify(ctx context.Context, members []string, o merger.VerifyOpti
 	if err := mergeable(files, members); err != nil {
 		return nil, &RefusedError{err}
 	}
-	p, err := b.create(ctx, files, members, Name(Group{Members: members}), e.mode, o, tell)
+	p, err := b.create(ctx, files, members, Name(Group{Members: members}), merger.Backbone, o, tell)
 	defer func() { err = errors.Join(err, p.close()) }()
 	var again *passingError
 	if err != nil && ctx.Err() == nil && !errors.As(err, &again) {
