@@ -59,7 +59,7 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 			{Name: paramBad, Type: policy.TypeFloat, DefaultValue: "0.005", Documentation: "Part of all requests that may be bad before cost counts, under min-cost, by the arrivals that plans are chosen by: below surely_bad, since a plan that was chosen by some arrivals does worse under others."},
 			{Name: paramSure, Type: policy.TypeFloat, DefaultValue: "0.01", Documentation: "Part of all requests that an operator tolerates to be bad: under min-cost a plan counts as one that holds the load if, with a confidence of 95%, it does no worse under arrivals that it was not chosen by."},
 			{Name: paramDraws, Type: policy.TypeInt, DefaultValue: "5", Documentation: "Draws of other arrivals, from 2 to 30, by which that is found out; each costs an evaluation."},
-			{Name: paramFinal, Type: policy.TypeInt, DefaultValue: "32", Documentation: "Plans at most, of those that serve nearly as much as the best, that are compared under other arrivals where nothing goes badly by the traffic and rates of past minutes are known, if the objective is not min-cost; 0 or 1: none are."},
+			{Name: paramFinal, Type: policy.TypeInt, DefaultValue: "32", Documentation: "Plans at most, of those that serve nearly as much as the best, that are compared under other arrivals, and of which one is changed by local search under one more draw of these, where rates of past minutes are known and the objective is not min-cost; 0 or 1: none are, and local search is under the traffic."},
 			{Name: paramPrice, Type: policy.TypeFloat, DefaultValue: "1", Documentation: "What a second of loading a model costs under min-cost, in seconds of the rent of the GPU that loads; 0: loads are free."},
 		},
 	}, nil
@@ -186,8 +186,8 @@ type candidate struct {
 	// tried: it was evaluated under arrivals that it was not chosen by; sure: it holds the load under these.
 	tried, sure bool
 	drawn       []*policy.Outcome
-	// upper is the upper bound of the bad share there.
-	upper float64
+	// bad is the mean of the bad shares there, upper its upper bound.
+	bad, upper float64
 	// loading is the price of what it loads; 0: not yet known; below 0: nothing.
 	loading float64
 }

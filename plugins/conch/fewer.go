@@ -74,6 +74,12 @@ func (s *search) fewer(ctx context.Context, others []policy.Policy, all []*candi
 			low, begin, on = n, top, small
 		}
 	}
+	if !best.sure { // a plan that surely holds the load comes before one that may hold it on less, for which local search would spend all that is left
+		var err error
+		if best, err = s.settled(ctx, all, best); err != nil {
+			return nil, err
+		}
+	}
 	for low > 0 && begin != nil && s.left > 0 {
 		found, err := s.onFew(ctx, on, begin)
 		if err != nil {
@@ -114,9 +120,9 @@ func (s *search) promising(one, other *candidate) bool {
 // onFew is local search on some of the GPUs until a plan surely holds the load; nil where none is found. A plan that does so only by the arrivals that it was
 // chosen by is searched on, until half as many are bad.
 func (s *search) onFew(ctx context.Context, on *world, at *candidate) (*candidate, error) {
-	sub := &search{w: on, set: s.set, host: s.host, left: s.left, drawn: s.drawn, bad: s.bad, enough: true}
+	sub := &search{w: on, set: s.set, host: s.host, left: s.left, drawn: s.drawn, bad: s.bad, least: s.least, enough: true}
 	defer func() {
-		s.left, s.drawn, s.evaluated, s.steps = sub.left, sub.drawn, s.evaluated+sub.evaluated, s.steps+sub.steps
+		s.left, s.drawn, s.least, s.evaluated, s.steps = sub.left, sub.drawn, sub.least, s.evaluated+sub.evaluated, s.steps+sub.steps
 	}()
 	for sub.left > 0 {
 		found, err := sub.improve(ctx, at)

@@ -5,6 +5,7 @@ package conch_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -87,4 +88,44 @@ func TestOtherArrivalsChooseOnFixedGPUs(t *testing.T) {
 	s.Revision++
 	require.Less(t, gpus(s.GetCurrent()), 4)
 	require.Equal(t, 4, gpus(plan(s, &bursting{})))
+}
+
+// Under min-cost a plan that surely holds the load is found before local search for one on fewer GPUs spends the budget.
+func TestSurePlansComeBeforeCheaperOnes(t *testing.T) {
+	b := packtest.World(6).Line("a", 1, 4, 100, 50).Line("b", 1, 4, 100, 50)
+	b.Objective, b.Evaluations = policy.Objective_OBJECTIVE_MIN_COST, 80
+	p, err := made().Plan(t.Context(), b.Snapshot, told(func(_ uint32, p *policy.Plan) *policy.Outcome {
+		o := &policy.Outcome{Goodput: 100, Gpus: uint32(gpus(p))} //nolint:gosec // few
+		if gpus(p) < 6 {
+			o.Goodput, o.BadRate = 99.4, .006
+		}
+		return o
+	}))
+	require.NoError(t, err)
+	require.Equal(t, 6, gpus(p))
+	require.Contains(t, fmt.Sprint(p.GetReasons()), "surely holds the load")
+}
+
+// Where no plan surely holds the load that counts which is the least bad under other arrivals, whatever the traffic says, and whatever is in force.
+func TestOtherArrivalsChooseWhereNoneHoldsSurely(t *testing.T) {
+	b := packtest.World(6).Line("a", 1, 4, 100, 50).Line("b", 1, 4, 100, 50)
+	b.Objective, b.Evaluations = policy.Objective_OBJECTIVE_MIN_COST, 128
+	h := told(func(draw uint32, p *policy.Plan) *policy.Outcome {
+		o := &policy.Outcome{Goodput: 100, Gpus: uint32(gpus(p))} //nolint:gosec // few
+		if draw > 0 {
+			o.BadRate = .3 / float64(gpus(p))
+		} else if gpus(p) > 1 {
+			o.Goodput, o.BadRate = 99.9, .001
+		}
+		return o
+	})
+	for range 2 {
+		p, err := made().Plan(t.Context(), b.Snapshot, h)
+		require.NoError(t, err)
+		require.Equal(t, 6, gpus(p), "%v", p.GetReasons())
+		require.Contains(t, fmt.Sprint(p.GetReasons()), "may not hold")
+		one := proto.CloneOf(p)
+		one.Partitions = one.Partitions[:1]
+		b.Current, b.Revision = one, b.Revision+1
+	}
 }

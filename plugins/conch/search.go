@@ -33,6 +33,8 @@ type search struct {
 	under uint32
 	// enough: local search ends with the first plan that holds the load.
 	enough bool
+	// least is the least bad of the plans that were tried under other arrivals and do not surely hold the load; nil: none was.
+	least *candidate
 	// inForce is the plan in force, evaluated; nil where there is none that still can be.
 	inForce *candidate
 }
@@ -292,6 +294,8 @@ func (s *search) keep(best *candidate) *candidate {
 	gain := (best.outcome.GetGoodput() - s.inForce.outcome.GetGoodput()) * s.set.horizon
 	if n := min(len(best.drawn), len(s.inForce.drawn)); n > 0 { // other arrivals chose
 		gain = (best.mean(n) - s.inForce.mean(n)) * s.set.horizon
+	} else if best.tried && s.inForce.tried && !best.sure { // neither of them surely holds the load
+		gain = (s.inForce.bad - best.bad) * best.outcome.GetGoodput() / (1 - best.outcome.GetBadRate()) * s.set.horizon
 	}
 	if gain > worthwhile*s.disturbed(s.inForce.plan, best.plan) {
 		return best

@@ -31,13 +31,17 @@ func (s *search) cheapest(ctx context.Context, others []policy.Policy, all []*ca
 	if best, err = s.settled(ctx, all, best); err != nil {
 		return nil, err
 	}
-	if s.inForce != nil && best.sure && s.holds(s.inForce.outcome) && !s.saves(best) {
+	if s.inForce != nil && s.holds(s.inForce.outcome) && (!best.sure || !s.saves(best)) {
 		before := s.left
 		s.left = last
 		if _, err := s.certain(ctx, s.inForce); err != nil {
 			return nil, err
 		}
 		s.left, last = before, s.left
+	}
+	if !best.sure {
+		s.left += last
+		return s.settled(ctx, all, best) // local search by the traffic would make it cheaper, and worse
 	}
 	better, err := s.improve(ctx, best)
 	if err != nil {
@@ -47,15 +51,14 @@ func (s *search) cheapest(ctx context.Context, others []policy.Policy, all []*ca
 	if better == best {
 		return best, nil
 	}
-	if ok, err := s.certain(ctx, better); err != nil {
-		return nil, err
-	} else if !ok && best.sure {
-		return best, nil
+	if ok, err := s.certain(ctx, better); err != nil || !ok {
+		return best, err
 	}
 	return better, nil
 }
 
-// settled is the cheapest beginning that surely holds the load, or best where it surely does and is cheaper. Where none does it is what is least bad.
+// settled is the cheapest beginning that surely holds the load, or best where it surely does and is cheaper. Where none does it is the least bad of all that were
+// tried under other arrivals.
 func (s *search) settled(ctx context.Context, all []*candidate, best *candidate) (*candidate, error) {
 	var holding []*candidate
 	for _, c := range append(slices.Clone(all), best) {
@@ -72,17 +75,20 @@ func (s *search) settled(ctx context.Context, all []*candidate, best *candidate)
 		}
 		return 0
 	})
-	least := best
 	for _, c := range holding {
-		ok, err := s.certain(ctx, c)
-		if ok || err != nil {
+		if ok, err := s.certain(ctx, c); ok || err != nil {
 			return c, err
 		}
-		if c.outcome.GetBadRate() < least.outcome.GetBadRate() {
-			least = c
-		}
 	}
-	return least, nil
+	return s.leastBad(best), nil
+}
+
+// leastBad is the plan with the least bad share of those that were tried under other arrivals, all in vain; the given one where none was tried.
+func (s *search) leastBad(best *candidate) *candidate {
+	if s.least != nil {
+		return s.least
+	}
+	return best
 }
 
 // certain finds out whether a plan holds the load under arrivals that it was not chosen by: whether the upper bound of its bad share is tolerable, with a
@@ -106,15 +112,22 @@ func (s *search) certain(ctx context.Context, c *candidate) (bool, error) {
 		s.left--
 		s.evaluated++
 		if len(outcomes[0].GetViolations()) > 0 {
+			c.bad = 1
 			return false, nil
 		}
 		bad = append(bad, outcomes[0].GetBadRate())
 		if sum += outcomes[0].GetBadRate(); sum > s.set.sure*float64(s.set.draws) {
-			return false, nil // whatever the others say
+			break // it does not hold the load, whatever the others say
 		}
 	}
-	c.upper = upper(bad)
-	c.sure = c.upper <= s.set.sure
+	c.bad = sum / float64(len(bad))
+	if len(bad) == s.set.draws {
+		c.upper = upper(bad)
+		c.sure = c.upper <= s.set.sure
+	}
+	if !c.sure && (s.least == nil || c.bad < s.least.bad) {
+		s.least = c
+	}
 	return c.sure, nil
 }
 
