@@ -388,9 +388,8 @@ func Load(path string, overlay func(*Config), env Environment) (*Config, error) 
 }
 
 // Reloadable compares a running configuration with the next one. It returns
-// nil when everything that differs can change while conch serves (models,
-// defaults, policy, interval, triggers, mode), else an error that names the
-// sections that need a restart.
+// nil when everything that differs can change while conch serves (hotSections),
+// else an error that names the sections that need a restart.
 func Reloadable(running, next *Config) error {
 	var fixed []string
 	a, b := reflect.ValueOf(*running), reflect.ValueOf(*next)

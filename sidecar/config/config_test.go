@@ -229,6 +229,42 @@ func TestSize(t *testing.T) {
 	require.Equal(t, "1001", config.Size(1001).String())
 }
 
+// TestReloadableIsDocumented: docs/configuration.md names the sections that take effect while conch serves, and no other.
+func TestReloadableIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/configuration.md")
+	require.NoError(t, err)
+	_, after, _ := strings.Cut(string(page), "On SIGHUP conch reads the file again")
+	sentence, _, found := strings.Cut(after, "take effect while it serves")
+	require.True(t, found)
+	for i, field := range reflect.VisibleFields(reflect.TypeFor[config.Config]()) {
+		key := field.Tag.Get("yaml")
+		if key == "" {
+			continue
+		}
+		var next config.Config
+		alter(reflect.ValueOf(&next).Elem().Field(i))
+		require.Equal(t, config.Reloadable(&config.Config{}, &next) == nil, strings.Contains(sentence, "`"+key+"`"), key)
+	}
+}
+
+// alter makes a zero value another one.
+func alter(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		alter(v.Field(0))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 0, 0))
+	case reflect.String:
+		v.SetString("other")
+	case reflect.Bool:
+		v.SetBool(true)
+	default:
+		v.Set(reflect.ValueOf(1).Convert(v.Type()))
+	}
+}
+
 // TestDocumented: docs/configuration.md has a line for every key and for no
 // other.
 func TestDocumented(t *testing.T) {
