@@ -95,7 +95,7 @@ func (s *Store) Compare(from, to string) (*Comparison, error) {
 			names[m.Name] = true
 		}
 	}
-	for _, name := range sortedKeys(names) {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if one := s.compareModel(name, before.Model(name), after.Model(name)); one.Change != "" || len(one.Notes) > 0 {
 			c.Models = append(c.Models, one)
 		}
@@ -162,15 +162,6 @@ func noted(r *Revision) *Comparison {
 	return c
 }
 
-func sortedKeys(set map[string]bool) []string {
-	keys := make([]string, 0, len(set))
-	for k := range set {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
 func (s *Store) compareModel(name string, before, after *Model) ModelComparison {
 	c := ModelComparison{Model: name}
 	switch {
@@ -197,7 +188,7 @@ func (s *Store) compareModel(name string, before, after *Model) ModelComparison 
 	for _, f := range slices.Concat(before.Files, after.Files) {
 		files[f.Path] = true
 	}
-	for _, path := range sortedKeys(files) {
+	for _, path := range slices.Sorted(maps.Keys(files)) {
 		was, is := fileOf(before, path), fileOf(after, path)
 		switch {
 		case was == nil:

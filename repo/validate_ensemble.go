@@ -186,16 +186,16 @@ func (v *validator) step(i int, step *tritonpb.ModelEnsembling_Step, self *trito
 		outputs[out.GetName()] = claimed(model, callee.config, out)
 	}
 	for _, key := range slices.Sorted(maps.Keys(step.GetInputMap())) {
-		said, ok := inputs[key]
+		declared, ok := inputs[key]
 		if !ok {
 			refuse("input_map", "maps input %q, which model %q does not have", key, model)
 			continue
 		}
 		f := tensor(step.GetInputMap()[key])
-		f.used, f.claims, f.line = true, append(f.claims, said), max(f.line, at("input_map"))
+		f.used, f.claims, f.line = true, append(f.claims, declared), max(f.line, at("input_map"))
 	}
 	for _, key := range slices.Sorted(maps.Keys(step.GetOutputMap())) {
-		said, ok := outputs[key]
+		declared, ok := outputs[key]
 		if !ok {
 			refuse("output_map", "maps output %q, which model %q does not have", key, model)
 			continue
@@ -205,7 +205,7 @@ func (v *validator) step(i int, step *tritonpb.ModelEnsembling_Step, self *trito
 		if f.made && f.feature != "input" {
 			refuse("output_map", "makes tensor %q, which another step makes", name)
 		}
-		f.made, f.claims, f.line = true, append(f.claims, said), max(f.line, at("output_map"))
+		f.made, f.claims, f.line = true, append(f.claims, declared), max(f.line, at("output_map"))
 	}
 }
 

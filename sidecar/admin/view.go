@@ -222,14 +222,14 @@ func diff(p *control.Proposal) api.Diff {
 			r.New.GetThreadPercentage(), plan.Hosts(r.New), r.Old.GetThreadPercentage(), plan.Hosts(r.Old)))
 	}
 	for _, l := range p.Diff.Loads {
-		add("load", l.Partition.GetId(), instance(l.Instance), "")
+		add("load", l.Partition.GetId(), l.Instance.GetModel(), "")
 	}
 	for _, u := range p.Diff.Updates {
 		detail := "route"
 		if u.Reload {
 			detail = "reload"
 		}
-		add("update", u.Partition.GetId(), instance(u.New), detail)
+		add("update", u.Partition.GetId(), u.New.GetModel(), detail)
 	}
 	for _, d := range p.Diff.Dispatch {
 		add("dispatch", "", d.Model, d.Old.GetDiscipline()+" -> "+d.New.GetDiscipline())
@@ -238,15 +238,13 @@ func diff(p *control.Proposal) api.Diff {
 		add("route", "", a.App, fmt.Sprintf("%v -> %v", a.Old, a.New))
 	}
 	for _, l := range p.Diff.Unloads {
-		add("unload", l.Partition.GetId(), instance(l.Instance), "")
+		add("unload", l.Partition.GetId(), l.Instance.GetModel(), "")
 	}
 	for _, q := range p.Diff.Stop {
 		add("stop", q.GetId(), "", "")
 	}
 	return out
 }
-
-func instance(i *policy.Instance) string { return i.GetModel() }
 
 func violationsOf(vs plan.Violations) []api.Violation {
 	return each([]plan.Violation(vs), func(v plan.Violation) api.Violation {
