@@ -123,6 +123,9 @@ func (t *speller) number(v float32) string {
 	return name
 }
 
+// op adds an operator without attributes.
+func (t *speller) op(name string, inputs ...string) string { return t.add(name, inputs) }
+
 // contrib adds an operator of ONNX Runtime's own.
 func (t *speller) contrib(op string, inputs []string, attributes ...*onnx.Attribute) string {
 	out := t.add(op, inputs, attributes...)
@@ -183,7 +186,6 @@ func (t *speller) norm(x, more, name string) (normal, sum string) {
 	if more != "" {
 		x = t.add("Add", []string{x, more})
 	}
-	one := func(op string, inputs ...string) string { return t.add(op, inputs) }
 	mean := func(x string) string { return t.add("ReduceMean", []string{x}, list("axes", -1)) }
 	if t.s.Norm == "" || t.s.Norm == "skip" {
 		if t.s.Casts {
@@ -198,17 +200,17 @@ func (t *speller) norm(x, more, name string) (normal, sum string) {
 		number = t.float
 	}
 	normal = t.single(x, func(x string) string {
-		d := one("Sub", x, mean(x))
-		root := one("Sqrt", one("Add", mean(one("Pow", d, number(2))), number(1e-12)))
+		d := t.op("Sub", x, mean(x))
+		root := t.op("Sqrt", t.op("Add", mean(t.op("Pow", d, number(2))), number(1e-12)))
 		switch t.s.Norm {
 		case "twice":
-			return one("Div", one("Sub", x, mean(x)), root)
+			return t.op("Div", t.op("Sub", x, mean(x)), root)
 		case "reciprocal":
-			return one("Mul", d, one("Reciprocal", root))
+			return t.op("Mul", d, t.op("Reciprocal", root))
 		}
-		return one("Div", d, root)
+		return t.op("Div", d, root)
 	})
-	return one("Add", one("Mul", normal, gamma), beta), x
+	return t.op("Add", t.op("Mul", normal, gamma), beta), x
 }
 
 // behind is the sum of a step's input and result, normalised.
@@ -219,24 +221,23 @@ func (t *speller) behind(x, more, name string) string {
 
 // gelu is the first product of the block behind attention, with its activation.
 func (t *speller) gelu(x, name string) string {
-	one := func(op string, inputs ...string) string { return t.add(op, inputs) }
 	if t.s.Gelu == "bias" || t.s.Gelu == "fast" {
-		x = one("MatMul", x, t.matrix(name+"inner.weight", t.size.Width, t.size.Inner))
+		x = t.op("MatMul", x, t.matrix(name+"inner.weight", t.size.Width, t.size.Inner))
 		return t.contrib(map[string]string{"bias": "BiasGelu", "fast": "FastGelu"}[t.s.Gelu], []string{x, t.tensor(name+"inner.bias", t.size.Inner)})
 	}
 	y := t.linear(x, name+"inner", t.size.Width, t.size.Inner)
 	switch t.s.Gelu {
 	case "op":
-		return one("Gelu", y)
+		return t.op("Gelu", y)
 	case "quick":
-		return one("Mul", y, one("Sigmoid", one("Mul", y, t.number(1.702))))
+		return t.op("Mul", y, t.op("Sigmoid", t.op("Mul", y, t.number(1.702))))
 	case "half":
-		return one("Mul", one("Mul", y, t.number(.5)), one("Add", one("Erf", one("Div", y, t.number(1.4142135))), t.number(1)))
+		return t.op("Mul", t.op("Mul", y, t.number(.5)), t.op("Add", t.op("Erf", t.op("Div", y, t.number(1.4142135))), t.number(1)))
 	case "tanh":
-		inner := one("Mul", one("Add", y, one("Mul", one("Pow", y, t.number(3)), t.number(.044715))), t.number(.7978845))
-		return one("Mul", one("Mul", y, t.number(.5)), one("Add", one("Tanh", inner), t.number(1)))
+		inner := t.op("Mul", t.op("Add", y, t.op("Mul", t.op("Pow", y, t.number(3)), t.number(.044715))), t.number(.7978845))
+		return t.op("Mul", t.op("Mul", y, t.number(.5)), t.op("Add", t.op("Tanh", inner), t.number(1)))
 	}
-	return one("Mul", one("Mul", y, one("Add", one("Erf", one("Div", y, t.number(1.4142135))), t.number(1))), t.number(.5))
+	return t.op("Mul", t.op("Mul", y, t.op("Add", t.op("Erf", t.op("Div", y, t.number(1.4142135))), t.number(1))), t.number(.5))
 }
 
 // attention is the values of each token's attention, before the product that mixes heads.
@@ -250,11 +251,11 @@ func (t *speller) attention(x, name string) string {
 	var q, k, v string
 	switch t.s.Attention {
 	case "op":
-		one := int64(0)
+		causal := int64(0)
 		if t.s.Causal {
-			one = 1
+			causal = 1
 		}
-		return t.contrib("Attention", []string{x, t.matrix(name+"qkv.weight", width, 3*width), t.tensor(name+"qkv.bias", 3*width)}, heading, integer("unidirectional", one))
+		return t.contrib("Attention", []string{x, t.matrix(name+"qkv.weight", width, 3*width), t.tensor(name+"qkv.bias", 3*width)}, heading, integer("unidirectional", causal))
 	case "packed":
 		all := t.linear(x, name+"qkv", width, 3*width)
 		q, k, v = t.fresh("q"), t.fresh("k"), t.fresh("v")
