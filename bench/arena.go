@@ -203,9 +203,7 @@ func emulated(kinds []kind, groups ...pool) func() *policy.Snapshot {
 	return func() *policy.Snapshot {
 		s := &policy.Snapshot{Revision: 1, Nodes: []*policy.Node{{Name: "n"}}}
 		for _, g := range groups {
-			s.Interference = append(s.Interference, &policy.Interference{
-				GpuType: g.of, L2Self: .1129, L2Other: .7160, BandwidthSelf: .3549, BandwidthOther: .0882, Constant: .8954,
-			})
+			s.Interference = append(s.Interference, policy.GpuletInterference(g.of))
 			for range g.count {
 				i := len(s.Nodes[0].Gpus)
 				s.Nodes[0].Gpus = append(s.Nodes[0].Gpus, &policy.GPU{
