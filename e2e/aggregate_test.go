@@ -224,11 +224,11 @@ func TestLoadsAreRevisions(t *testing.T) {
 
 	revisions, err := admin(t, c).Revisions(ctx)
 	require.NoError(t, err)
-	var said []string
+	var orders []string
 	for _, r := range revisions {
-		said = append(said, r.Author+": "+r.Reason)
+		orders = append(orders, r.Author+": "+r.Reason)
 	}
-	require.Subset(t, said, []string{"client: load of times", "conch: load of times failed", "client: load of times with files", "client: unload of times"})
+	require.Subset(t, orders, []string{"client: load of times", "conch: load of times failed", "client: load of times with files", "client: unload of times"})
 }
 
 // ready keeps the versions that are.

@@ -59,10 +59,10 @@ func TestRequestSmuggling(t *testing.T) {
 			conn := dialTCP(t, b.conch.HTTP)
 			_, err := io.WriteString(conn, shapes[name])
 			require.NoError(t, err)
-			said := closedWithin(t, conn, time.Minute)
-			require.LessOrEqual(t, strings.Count(said, "HTTP/1."), 1, "%s: two answers: %q", name, said)
+			answer := closedWithin(t, conn, time.Minute)
+			require.LessOrEqual(t, strings.Count(answer, "HTTP/1."), 1, "%s: two answers: %q", name, answer)
 			if !slices.Contains(served, name) {
-				require.Regexp(t, `^HTTP/1\.1 (400|501) `, said, name)
+				require.Regexp(t, `^HTTP/1\.1 (400|501) `, answer, name)
 			}
 			require.Zero(t, b.taps[0].arrived.Load()+b.taps[1].arrived.Load(), "%s: the inner request was served", name)
 		}

@@ -136,13 +136,13 @@ func dialTCP(t *testing.T, address string) net.Conn {
 func closedWithin(t *testing.T, c net.Conn, limit time.Duration) string {
 	t.Helper()
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(limit)))
-	said, err := io.ReadAll(c)
+	sent, err := io.ReadAll(c)
 	var timeout net.Error
 	if err != nil && !strings.Contains(err.Error(), "reset") {
 		require.ErrorAs(t, err, &timeout)
-		require.False(t, timeout.Timeout(), "the connection is still open after %v, said %q", limit, said)
+		require.False(t, timeout.Timeout(), "the connection is still open after %v, sent %q", limit, sent)
 	}
-	return string(said)
+	return string(sent)
 }
 
 // Ten thousand connections that say nothing, on each protocol, cost what docs/operations.md says, and others are served.
@@ -205,17 +205,17 @@ func TestHostileHTTP(t *testing.T) {
 		"half a header":          {infer + "X", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			said := post(attack.send)
+			answer := post(attack.send)
 			if attack.status == "" {
 				return // closed is enough
 			}
-			require.True(t, strings.HasPrefix(said, "HTTP/1.1 "+attack.status), "%.200q", said)
+			require.True(t, strings.HasPrefix(answer, "HTTP/1.1 "+attack.status), "%.200q", answer)
 		})
 	}
 
 	// Two framings at once: whatever follows the body is never taken for a request.
-	said := post(infer + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v2/health/live HTTP/1.1\r\nHost: c\r\n\r\n")
-	require.LessOrEqual(t, strings.Count(said, "HTTP/1.1 "), 1, "%q", said)
+	answer := post(infer + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v2/health/live HTTP/1.1\r\nHost: c\r\n\r\n")
+	require.LessOrEqual(t, strings.Count(answer, "HTTP/1.1 "), 1, "%q", answer)
 
 	// Pipelined requests are answered in their order.
 	conn := dialTCP(t, c.HTTP)

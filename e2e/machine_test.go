@@ -131,16 +131,16 @@ func requireLayout(t *testing.T, c *rig.Conch, a *client.Client, l layout) machi
 		assert.Empty(collect, o.strays)
 		gpus, err := a.GPUs(t.Context())
 		assert.NoError(collect, err)
-		told := map[string][]string{}
+		reported := map[string][]string{}
 		for _, g := range gpus {
 			for _, p := range g.Partitions {
 				ready, _ := api.ConditionOf(p.Conditions, api.ConditionReady)
 				assert.True(collect, p.Up && ready.Holds, "%s: %s %s", p.ID, p.Reason, ready.Message)
 				slices.Sort(p.Models)
-				told[fmt.Sprintf("%s:%d:0", p.ID, p.ThreadPercentage)] = p.Models
+				reported[fmt.Sprintf("%s:%d:0", p.ID, p.ThreadPercentage)] = p.Models
 			}
 		}
-		assert.Equal(collect, want, told)
+		assert.Equal(collect, want, reported)
 	}, 2*time.Minute, 20*time.Millisecond)
 	return o
 }

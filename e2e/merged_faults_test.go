@@ -65,15 +65,15 @@ func TestAGroupThatFailsWhileItServes(t *testing.T) {
 	count := scrape(t, c)["conch_merge_group_faults_total"].GetMetric()
 	require.Len(t, count, 1)
 	require.EqualValues(t, 1, count[0].GetCounter().GetValue())
-	said := func(text string) func() bool {
+	logged := func(text string) func() bool {
 		return func() bool { return strings.Contains(strings.Join(eventKinds(t, a, 0), "\n"), text) }
 	}
-	require.Eventually(t, said("degraded: group "+group+": "), 30*time.Second, 100*time.Millisecond, "a condition says so")
+	require.Eventually(t, logged("degraded: group "+group+": "), 30*time.Second, 100*time.Millisecond, "a condition says so")
 
 	require.NoError(t, os.Remove(flag))
 	require.EventuallyWithT(t, merged, 2*time.Minute, 50*time.Millisecond, "it is tried again: %v", eventKinds(t, a, 0))
 	load.flows()
-	require.Eventually(t, said("recovered: group "+group), 30*time.Second, 100*time.Millisecond)
+	require.Eventually(t, logged("recovered: group "+group), 30*time.Second, 100*time.Millisecond)
 
 	behind, err := grpc.NewClient(partitions(t, a)[0].GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)

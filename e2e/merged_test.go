@@ -6,7 +6,6 @@ package e2e_test
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,23 +40,12 @@ func scores(r *tritonpb.ModelInferResponse, model string) ([]float32, error) {
 	if r.GetModelName() != model || len(r.GetOutputs()) != 1 || r.GetOutputs()[0].GetName() != "SCORES" {
 		return nil, fmt.Errorf("%s answered as %s with %v", model, r.GetModelName(), r.GetOutputs())
 	}
-	var out []float32
-	for b := r.GetRawOutputContents()[0]; len(b) > 0; b = b[4:] {
-		out = append(out, math.Float32frombits(binary.LittleEndian.Uint32(b)))
-	}
-	return out, nil
+	return floats(r.GetRawOutputContents()[0]), nil
 }
 
 // differs is the largest difference of two answers over their largest number.
 func differs(a, b []float32) float64 {
-	if len(a) != len(b) {
-		return math.Inf(1)
-	}
-	most, largest := 0.0, 0.0
-	for i := range a {
-		most, largest = max(most, math.Abs(float64(a[i]-b[i]))), max(largest, math.Abs(float64(a[i])))
-	}
-	return most / largest
+	return distance(a, b) / distance(a, make([]float32, len(a)))
 }
 
 // Fine-tunes are asked for by their names all the time, while they are merged and while they are not any more: every request is answered,

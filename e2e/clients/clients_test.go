@@ -105,11 +105,11 @@ func run(t *testing.T, program string, arguments ...string) string {
 	command := exec.CommandContext(ctx, program, arguments...)
 	command.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	out, err := command.Output()
-	var said []byte
+	var stderr []byte
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
-		said = failed.Stderr
+		stderr = failed.Stderr
 	}
-	require.NoError(t, err, "%v\n%s\n%s", arguments, out, said)
+	require.NoError(t, err, "%v\n%s\n%s", arguments, out, stderr)
 	return string(out)
 }
 

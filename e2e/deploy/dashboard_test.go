@@ -264,8 +264,8 @@ scrape_configs:
 		_ = server.Wait()
 		require.NoError(t, log.Close())
 		if t.Failed() {
-			said, _ := os.ReadFile(log.Name())
-			t.Logf("Prometheus's log:\n%s", said)
+			text, _ := os.ReadFile(log.Name())
+			t.Logf("Prometheus's log:\n%s", text)
 		}
 	})
 	require.Eventually(t, func() bool {

@@ -26,18 +26,18 @@ func hadolint(t *testing.T, file string) (string, error) {
 
 // The Dockerfile passes the linter, which does not pass one with a mistake.
 func TestDockerfileIsLinted(t *testing.T) {
-	said, err := hadolint(t, dockerfile)
-	require.NoError(t, err, said)
-	require.Empty(t, said)
+	output, err := hadolint(t, dockerfile)
+	require.NoError(t, err, output)
+	require.Empty(t, output)
 
 	page, err := os.ReadFile(dockerfile)
 	require.NoError(t, err)
 	for mistake, rule := range map[string]string{"WORKDIR src\n": "DL3000", "RUN cd /src && sudo make\n": "DL3004", "ADD . /elsewhere\n": "DL3020"} {
 		wrong := filepath.Join(t.TempDir(), "Dockerfile")
 		require.NoError(t, os.WriteFile(wrong, []byte(strings.Replace(string(page), "WORKDIR /src\n", "WORKDIR /src\n"+mistake, 1)), 0o600))
-		said, err := hadolint(t, wrong)
+		output, err := hadolint(t, wrong)
 		require.Error(t, err)
-		require.Contains(t, said, rule)
+		require.Contains(t, output, rule)
 	}
 }
 

@@ -230,7 +230,7 @@ func TestPackage(t *testing.T) {
 		t.Helper()
 		return run(t, "unshare", "--mount", "sh", "-ec", "mount --make-rprivate /\n"+overlay+"\nchroot "+merged+" sh -exc '"+script+"'")
 	}
-	said := inside(`
+	output := inside(`
 		dpkg -i /conch.deb
 		id conch
 		conch --version
@@ -243,7 +243,7 @@ func TestPackage(t *testing.T) {
 		test ! -e /usr/bin/conch && test ! -e /usr/lib/conch && grep -q mine /etc/conch/conch.yaml
 		dpkg -P conch
 		test ! -e /etc/conch && test ! -e /var/lib/conch && ! getent passwd conch`)
-	require.Contains(t, said, "is valid: mode observe, driver attach")
+	require.Contains(t, output, "is valid: mode observe, driver attach")
 
 	install := overlay + "\nchroot " + merged + " dpkg -i /conch.deb\nchroot " + merged + " install -d -o conch -m 0700 /var/lib/conch /run/conch\n" +
 		"chroot " + merged + " usermod -u 4242 conch; chroot " + merged + " chown -R conch /var/lib/conch /run/conch\n"

@@ -22,12 +22,12 @@ func TestUnitIsHardened(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("no systemd-analyze here")
 	}
-	said := run(t, "systemd-analyze", "security", "--offline=yes", "--no-pager", unit)
-	m := regexp.MustCompile(`Overall exposure level for conch.service: ([0-9.]+)`).FindStringSubmatch(said)
-	require.NotNil(t, m, said)
+	report := run(t, "systemd-analyze", "security", "--offline=yes", "--no-pager", unit)
+	m := regexp.MustCompile(`Overall exposure level for conch.service: ([0-9.]+)`).FindStringSubmatch(report)
+	require.NotNil(t, m, report)
 	score, err := strconv.ParseFloat(m[1], 64)
 	require.NoError(t, err)
-	require.LessOrEqual(t, score, 2.5, said)
+	require.LessOrEqual(t, score, 2.5, report)
 	if strings.HasPrefix(run(t, "systemd-analyze", "--version"), "systemd 252 ") {
 		page, err := os.ReadFile("../../deploy/README.md")
 		require.NoError(t, err)

@@ -71,7 +71,7 @@ func (m machine) client(t *testing.T, p *policy.Partition, arguments ...string) 
 	return c
 }
 
-func (m machine) run(t *testing.T, p *policy.Partition, arguments ...string) (said string, err error) {
+func (m machine) run(t *testing.T, p *policy.Partition, arguments ...string) (output string, err error) {
 	t.Helper()
 	out, err := m.client(t, p, arguments...).CombinedOutput()
 	return strings.TrimSpace(string(out)), err
@@ -131,9 +131,9 @@ func TestAFaultTakesNeighboursAlong(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, faulted)
 
-	said, err := m.run(t, whole(), "fault")
+	output, err := m.run(t, whole(), "fault")
 	require.Error(t, err)
-	require.Contains(t, said, "CUDA error")
+	require.Contains(t, output, "CUDA error")
 	require.Eventually(t, func() bool {
 		faulted, err := m.daemon.Faulted(t.Context())
 		return err == nil && faulted
