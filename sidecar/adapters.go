@@ -145,9 +145,9 @@ func (r routes) MetricsRequests() []metrics.Series {
 }
 
 // Pick implements http.Picker.
-func (r routes) Pick(ctx context.Context, model string) (s ingresshttp.Server, release func(), err error) {
-	p, release, err := r.dispatcher.Pick(ctx, model)
-	return ingresshttp.Server{Partition: p.ID, Endpoint: p.Endpoint.HTTP}, release, err
+func (r routes) Pick(ctx context.Context, model string) (s ingresshttp.Server, done func(error), err error) {
+	p, done, err := r.dispatcher.Pick(ctx, model)
+	return ingresshttp.Server{Partition: p.ID, Endpoint: p.Endpoint.HTTP}, done, err
 }
 
 // lender answers requests that their owner frees: the dispatcher takes over a

@@ -223,15 +223,15 @@ func (d *Dispatcher) Refuse(model, why string) {
 
 // lease leases a process that serves the model for a request that is proxied, once
 // the model is loaded if it loads on demand. The request counts as under way until
-// release.
-func (d *Dispatcher) lease(ctx context.Context, model string) (lease router.Lease, release func(), err error) {
+// release. Loaded is whether it waited for that.
+func (d *Dispatcher) lease(ctx context.Context, model string) (lease router.Lease, loaded bool, release func(), err error) {
 	r, err := d.route(model)
 	if err != nil || !r.spec.OnDemand {
 		lease, err = d.acquire(ctx, model) // its error is Triton's
-		return lease, lease.Release, err
+		return lease, false, lease.Release, err
 	}
 	r.counts.begin(d.clock.Now())
-	if r.spec.Cold {
+	if loaded = r.spec.Cold; loaded {
 		_, err = d.loads.await(ctx, d.background, model, 0, func() (bool, error) {
 			now, err := d.route(model)
 			return err == nil && !now.spec.Cold, err
@@ -242,9 +242,9 @@ func (d *Dispatcher) lease(ctx context.Context, model string) (lease router.Leas
 	}
 	if err != nil {
 		r.counts.end()
-		return lease, nil, err
+		return lease, loaded, nil, err
 	}
-	return lease, func() { lease.Release(); r.counts.end() }, nil
+	return lease, loaded, func() { lease.Release(); r.counts.end() }, nil
 }
 
 // acquire leases a process for a request that reaches its server as it is. None has

@@ -224,10 +224,10 @@ func TestStreamsAndProxiesWaitForLoads(t *testing.T) {
 	s := openStream(t.Context(), t, client, message("a", 1, 1), aside("b"), message("c", 1, 1))
 	picked := make(chan error, 1)
 	go func() {
-		on, release, err := d.Pick(t.Context(), "m")
+		on, done, err := d.Pick(t.Context(), "m")
 		if err == nil {
-			defer release()
 			require.Equal(t, p.address, on.Endpoint.GRPC)
+			done(nil)
 		}
 		picked <- err
 	}()
@@ -239,6 +239,6 @@ func TestStreamsAndProxiesWaitForLoads(t *testing.T) {
 	for i, id := range []string{"a", "b", "c"} {
 		require.Regexp(t, "^"+id+`\|.*\|true\|$`, answers[i], "its last answer, and no error")
 	}
-	require.Equal(t, map[dispatch.Result]int{dispatch.Cold: 3}, seen.count(t))
+	require.Equal(t, map[dispatch.Result]int{dispatch.Cold: 4}, seen.count(t))
 	await(t, d, 0)
 }

@@ -180,9 +180,9 @@ func (l lender) Infer(ctx context.Context, r *batch.Request) (*batch.Response, e
 
 type picker struct{ d *dispatch.Dispatcher }
 
-func (p picker) Pick(ctx context.Context, model string) (httpfront.Server, func(), error) {
-	on, release, err := p.d.Pick(ctx, model)
-	return httpfront.Server{Partition: on.ID, Endpoint: on.Endpoint.HTTP}, release, err
+func (p picker) Pick(ctx context.Context, model string) (httpfront.Server, func(error), error) {
+	on, done, err := p.d.Pick(ctx, model)
+	return httpfront.Server{Partition: on.ID, Endpoint: on.Endpoint.HTTP}, done, err
 }
 
 // sendHTTP writes a request as it is.

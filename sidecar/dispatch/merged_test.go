@@ -292,8 +292,8 @@ func TestWhatIsProxiedNeedsAServerThatHasTheModel(t *testing.T) {
 		require.Equal(t, want, err)
 	}
 	require.NoError(t, d.Swap(t.Context(), apart(2, p)))
-	_, release, err := d.Pick(t.Context(), "n")
+	_, done, err := d.Pick(t.Context(), "n")
 	require.NoError(t, err)
-	release()
+	done(nil)
 	<-d.Drained("p"+p.address, "n")
 }

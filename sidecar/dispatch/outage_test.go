@@ -108,9 +108,9 @@ func TestAProxiedRequestWaitsForItsPartition(t *testing.T) {
 
 	picked := make(chan error, 1)
 	pick := func() {
-		_, release, err := d.Pick(t.Context(), "m")
+		_, done, err := d.Pick(t.Context(), "m")
 		if err == nil {
-			release()
+			done(nil)
 		}
 		picked <- err
 	}

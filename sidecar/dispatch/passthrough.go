@@ -120,16 +120,43 @@ func (d *Dispatcher) observeAlone(c *call, on router.Lease, started time.Time) {
 // Pick leases a partition for a request that is proxied: the one that serves the
 // model with the fewest calls under way, or any partition when model is empty.
 // While no partition that serves the model is up, it waits as a request in the
-// queue would, and for a model that loads on demand until it is loaded. Release
-// must be called when the exchange is over. Errors are gRPC status errors in
-// Triton's words; UNIMPLEMENTED for a name that no server has a model of: an app's,
-// or that of a model that runs merged with others.
-func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition, release func(), err error) {
-	lease, release, err := d.lease(ctx, model)
+// queue would, and for a model that loads on demand until it is loaded. Errors are
+// gRPC status errors in Triton's words; UNIMPLEMENTED for a name that no server has
+// a model of: an app's, or that of a model that runs merged with others.
+//
+// A request that is picked for has arrived at its model, as one row: Conch does not
+// read it. Done must be called when the exchange is over, with what it failed of,
+// nil where the server's answer says that it succeeded: that is its outcome. It is
+// never late, for how long it takes is up to what it asks for. A request that names
+// no model is none for inference, and has no outcome.
+func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition, done func(failure error), err error) {
+	came := d.clock.Now()
+	lease, loaded, release, err := d.lease(ctx, model)
 	if err != nil {
 		return router.Partition{}, nil, err
 	}
-	return *lease.Process().Spec(), release, nil
+	began := d.clock.Now()
+	if model != "" {
+		d.o.Observer.Arrived(model, 1, came)
+	}
+	return *lease.Process().Spec(), func(failure error) {
+		release()
+		if model == "" {
+			return
+		}
+		now := d.clock.Now()
+		o := Outcome{Model: model, Latency: now.Sub(came), Queued: began.Sub(came), Rows: 1, Batch: 1, PassedThrough: true}
+		if loaded {
+			o.Result, o.Loading = Cold, o.Queued
+		}
+		switch {
+		case failure != nil && ctx.Err() != nil:
+			o.Result, o.Reason = Cancelled, goneReason(ctx, came, now)
+		case failure != nil:
+			o.Result = Failed
+		}
+		d.o.Observer.Finished(o)
+	}, nil
 }
 
 // Call passes one unary gRPC method through: to the partition named, or else to

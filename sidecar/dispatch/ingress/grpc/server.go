@@ -73,6 +73,12 @@ type Options struct {
 	ServerOptions []grpc.ServerOption
 	// Refused is told of inference requests that the Inferer never sees, with the answer's error: calls of ModelInfer and ModelStreamInfer for
 	// which there is no room, and messages of theirs that cannot be read or never came whole. No model is known of them. It may be nil.
+	//
+	// It is not told of a call whose grpc-encoding has no decompressor. grpc-go ends that with UNIMPLEMENTED where it sets the call up
+	// (Server.processRPC): before interceptors and handlers, that of unknown services included. An InTapHandle comes earlier, but the
+	// transport has taken grpc-encoding out of the headers that it sees. Only a stats.Handler learns of the call. grpc-go makes half a dozen
+	// events of every call for one, and copies its metadata: all requests would pay for what no client of Triton's sends. Nor is it told of
+	// calls that the transport itself ends, whose headers are malformed or whose deadline has passed.
 	Refused func(ctx context.Context, model string, cause error)
 	// Pool supplies buffers for frames; nil means one of its own.
 	Pool mem.BufferPool

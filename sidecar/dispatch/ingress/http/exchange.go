@@ -58,23 +58,30 @@ func (x *exchange) begin(server Server) {
 
 var errBrokeOff = errors.New("the answer broke off")
 
+// failure is why it did not succeed, by the server's status and whether its answer came whole; nil if it did.
+func (x *exchange) failure() error {
+	switch {
+	case x.err != nil:
+		return x.err
+	case x.status >= nethttp.StatusBadRequest:
+		return fmt.Errorf("HTTP status %d", x.status)
+	case !x.whole:
+		return errBrokeOff
+	}
+	return nil
+}
+
 // end says what became of it. The context is the caller's.
 func (x *exchange) end(caller context.Context) {
 	if x.request == nil {
 		return
 	}
-	now, result, err := time.Now(), "failed", x.err
+	now, result, err := time.Now(), "ok", x.failure()
 	switch {
-	case err != nil:
-	case x.status >= nethttp.StatusBadRequest:
-		err = fmt.Errorf("HTTP status %d", x.status)
-	case !x.whole:
-		err = errBrokeOff
-	default:
-		result = "ok"
-	}
-	if err != nil && caller.Err() != nil {
+	case err != nil && caller.Err() != nil:
 		result = "cancelled"
+	case err != nil:
+		result = "failed"
 	}
 	if x.status != 0 {
 		x.request.Answered(x.status)

@@ -49,12 +49,12 @@ type partitions struct {
 
 func (p *partitions) HTTPEndpoints() []string { return p.endpoints }
 
-func (p *partitions) Pick(ctx context.Context, model string) (front.Server, func(), error) {
+func (p *partitions) Pick(ctx context.Context, model string) (front.Server, func(error), error) {
 	p.model.Store(model)
 	if len(p.endpoints) == 0 {
 		return front.Server{}, nil, status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", model)
 	}
-	return front.Server{Partition: "gpu0.0", Endpoint: p.endpoints[0]}, func() { p.released.Add(1) }, nil
+	return front.Server{Partition: "gpu0.0", Endpoint: p.endpoints[0]}, func(error) { p.released.Add(1) }, nil
 }
 
 func serve(t *testing.T, o front.Options) string {
@@ -233,7 +233,7 @@ func TestDisconnectCancels(t *testing.T) {
 // picker waits for a partition as long as its caller does.
 type picker struct{ entered, cancelled chan struct{} }
 
-func (p picker) Pick(ctx context.Context, _ string) (front.Server, func(), error) {
+func (p picker) Pick(ctx context.Context, _ string) (front.Server, func(error), error) {
 	close(p.entered)
 	<-ctx.Done()
 	close(p.cancelled)

@@ -52,8 +52,9 @@ type Server struct {
 // Picker chooses a partition for a request that passes through untouched.
 type Picker interface {
 	// Pick returns a partition that has the model; any partition if the model is empty; it may wait until the model is
-	// loaded. Release must be called when the exchange is over. The error is a gRPC status error.
-	Pick(ctx context.Context, model string) (on Server, release func(), err error)
+	// loaded. Done must be called when the exchange is over, with what it failed of, nil if it succeeded. The error is a
+	// gRPC status error.
+	Pick(ctx context.Context, model string) (on Server, done func(failure error), err error)
 }
 
 // Endpoints lists the HTTP endpoints of all partitions that are up, in a stable order.

@@ -86,9 +86,9 @@ func (d dispatcher) Count(name, version string) (aggregate.Count, bool) {
 	return aggregate.Count{}, false
 }
 
-func (d dispatcher) Pick(ctx context.Context, model string) (front.Server, func(), error) {
-	on, release, err := d.Dispatcher.Pick(ctx, model)
-	return front.Server{Partition: on.ID, Endpoint: on.Endpoint.HTTP}, release, err
+func (d dispatcher) Pick(ctx context.Context, model string) (front.Server, func(error), error) {
+	on, done, err := d.Dispatcher.Pick(ctx, model)
+	return front.Server{Partition: on.ID, Endpoint: on.Endpoint.HTTP}, done, err
 }
 
 // startPartitions is a front before a dispatcher before two partitions that both serve an identity model.

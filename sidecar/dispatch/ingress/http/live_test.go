@@ -38,8 +38,8 @@ func (l live) Partitions() []aggregate.Partition {
 	return []aggregate.Partition{{ID: "p", GRPC: *liveGRPC, HTTP: *liveHTTP, Up: true, Models: l.names()}}
 }
 
-func (l live) Pick(context.Context, string) (front.Server, func(), error) {
-	return front.Server{Partition: "p", Endpoint: *liveHTTP}, func() {}, nil
+func (l live) Pick(context.Context, string) (front.Server, func(error), error) {
+	return front.Server{Partition: "p", Endpoint: *liveHTTP}, func(error) {}, nil
 }
 
 func (l live) Lookup(name string) (aggregate.Model, bool) {

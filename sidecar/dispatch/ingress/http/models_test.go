@@ -113,7 +113,7 @@ func compute(t *testing.T, r *batch.Request) *batch.Response {
 // nowhere is a picker without partitions.
 type nowhere struct{}
 
-func (nowhere) Pick(context.Context, string) (front.Server, func(), error) {
+func (nowhere) Pick(context.Context, string) (front.Server, func(error), error) {
 	return front.Server{}, nil, status.Error(codes.Unavailable, "no partition")
 }
 func (nowhere) HTTPEndpoints() []string { return nil }

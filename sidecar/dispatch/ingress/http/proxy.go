@@ -104,7 +104,7 @@ func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
 	conn := gate.ConnOf(r.Context())
 	conn.Owe(body.Len())           // while it waits for a partition, too
 	defer conn.Release(body.Len()) // its length now: it may be freed by then
-	server, release, err := h.o.Picker.Pick(r.Context(), rt.model)
+	server, done, err := h.o.Picker.Pick(r.Context(), rt.model)
 	if err != nil {
 		x.err = err
 		body.Free()
@@ -112,11 +112,10 @@ func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
 		failStatus(w, jsonType, err)
 		return
 	}
-	defer release()
+	defer func() { done(x.failure()) }()
 	if server.Endpoint == "" {
 		x.err = errNoEndpoint
 		body.Free()
-		h.refused(r, rt, errNoEndpoint)
 		fail(w, nethttp.StatusServiceUnavailable, jsonType, errNoEndpoint.Error())
 		return
 	}
@@ -164,8 +163,8 @@ const maxTargetBytes = 8 << 10
 // unknown is a path that Triton 2.51 does not have. A newer Triton may, below /v2/; anything else is answered here.
 func (h *Handler) unknown(w nethttp.ResponseWriter, r *nethttp.Request, path string) {
 	if strings.HasPrefix(path, "/v2/") && !strings.HasSuffix(path, "/") {
-		if server, release, err := h.o.Picker.Pick(r.Context(), ""); err == nil {
-			defer release()
+		if server, done, err := h.o.Picker.Pick(r.Context(), ""); err == nil {
+			defer done(nil) // it is for no model: nobody asks what became of it
 			if server.Endpoint != "" {
 				h.passTo(w, r, server)
 				return
