@@ -93,7 +93,10 @@ func (s *steady) forgive(t *testing.T, code codes.Code, text string) {
 // burst asks a model many times at the same time, so that all its places are used, until a condition holds. Answers may be errors.
 func burst(t *testing.T, c *rig.Conch, model string, until func() bool) {
 	t.Helper()
-	stub := triton(t, c)
+	conn, err := grpc.NewClient(c.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	stub := tritonpb.NewGRPCInferenceServiceClient(conn)
 	require.Eventually(t, func() bool {
 		var wg sync.WaitGroup
 		for range 32 {
