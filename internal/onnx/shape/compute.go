@@ -12,10 +12,10 @@ import (
 	"github.com/conch-serving/conch/internal/onnx"
 )
 
-// matmul is the rule of numpy's product of inputs a and b; t is the output's type, or that of a.
-func matmul(a, b int, t onnx.DataType) rule {
+// matmul is the rule of numpy's product of the first input and input b; t is the output's type, or that of the first input.
+func matmul(b int, t onnx.DataType) rule {
 	return func(c *call) ([]*Tensor, error) {
-		x, err := c.need(a)
+		x, err := c.need(0)
 		if err != nil {
 			return nil, err
 		}
@@ -178,9 +178,9 @@ func (w *Window) slide(size int64, i int, up bool) (int64, error) {
 	return room/w.Strides[i] + 1, nil
 }
 
-func convolution(a, b int, t onnx.DataType) rule {
+func convolution(b int, t onnx.DataType) rule {
 	return func(c *call) ([]*Tensor, error) {
-		x, err := c.need(a)
+		x, err := c.need(0)
 		if err != nil {
 			return nil, err
 		}

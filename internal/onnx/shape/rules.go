@@ -77,12 +77,12 @@ func table() map[string]rule {
 	t["Where"] = where
 	t["QLinearAdd"], t["QLinearMul"] = qlinearPair, qlinearPair
 
-	t["MatMul"], t["FusedMatMul"], t["TransposeMatMul"] = matmul(0, 1, 0), fusedMatMul, fusedMatMul
-	t["MatMulInteger"], t["QLinearMatMul"], t["MatMulIntegerToFloat"], t["DynamicQuantizeMatMul"] = matmul(0, 1, onnx.Int32), matmul(0, 3, onnx.Uint8), matmul(0, 1, onnx.Float), matmul(0, 1, 0)
+	t["MatMul"], t["FusedMatMul"], t["TransposeMatMul"] = matmul(1, 0), fusedMatMul, fusedMatMul
+	t["MatMulInteger"], t["QLinearMatMul"], t["MatMulIntegerToFloat"], t["DynamicQuantizeMatMul"] = matmul(1, onnx.Int32), matmul(3, onnx.Uint8), matmul(1, onnx.Float), matmul(1, 0)
 	t["MatMulNBits"] = matmulBits
 	t["Gemm"], t["FusedGemm"], t["QGemm"] = gemm(0, 1), gemm(0, 1), gemm(0, 3)
-	t["Conv"], t["FusedConv"], t["NhwcFusedConv"] = convolution(0, 1, 0), convolution(0, 1, 0), convolution(0, 1, 0)
-	t["ConvInteger"], t["QLinearConv"] = convolution(0, 1, onnx.Int32), convolution(0, 3, onnx.Uint8)
+	t["Conv"], t["FusedConv"], t["NhwcFusedConv"] = convolution(1, 0), convolution(1, 0), convolution(1, 0)
+	t["ConvInteger"], t["QLinearConv"] = convolution(1, onnx.Int32), convolution(3, onnx.Uint8)
 	t["ConvTranspose"] = transposed
 	all(pool, "MaxPool", "AveragePool", "LpPool")
 	t["QLinearAveragePool"] = pool

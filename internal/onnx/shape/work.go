@@ -123,7 +123,7 @@ func (s *Step) Work() Work {
 		if t.Weight {
 			w.Weights += bytes
 		}
-		if t.Elements() > 1 && 2*t.Elements() > s.output(0).Elements() { // a bias or a scale per channel is read in passing
+		if t.Elements() > 1 && 2*t.Elements() > s.output().Elements() { // a bias or a scale per channel is read in passing
 			w.Operands++
 		}
 		if w.Element == onnx.Undefined && t.Type != onnx.Undefined {
@@ -133,7 +133,7 @@ func (s *Step) Work() Work {
 	for _, t := range s.Outputs {
 		w.Write += t.Bytes()
 	}
-	x, y := s.input(0), s.output(0)
+	x, y := s.input(0), s.output()
 	switch class {
 	case Free:
 		return Work{Serial: 1, Batch: 1}
@@ -215,16 +215,17 @@ func (s *Step) input(i int) *Tensor {
 	return &Tensor{Dims: []int64{}}
 }
 
-func (s *Step) output(i int) *Tensor {
-	if i < len(s.Outputs) && s.Outputs[i] != nil {
-		return s.Outputs[i]
+// output is the first one.
+func (s *Step) output() *Tensor {
+	if len(s.Outputs) > 0 && s.Outputs[0] != nil {
+		return s.Outputs[0]
 	}
 	return &Tensor{Dims: []int64{}}
 }
 
 // product fills in the matrices of a product.
 func (s *Step) product(w *Work) {
-	x, y, out := s.input(0), s.input(1), s.output(0)
+	x, y, out := s.input(0), s.input(1), s.output()
 	if s.Node.Op == "QLinearMatMul" || s.Node.Op == "QGemm" {
 		y = s.input(3)
 	}
@@ -254,7 +255,7 @@ func (s *Step) product(w *Work) {
 }
 
 func (s *Step) convolution(w *Work) {
-	x, weight, out := s.input(0), s.input(1), s.output(0)
+	x, weight, out := s.input(0), s.input(1), s.output()
 	if s.Node.Op == "QLinearConv" {
 		weight = s.input(3)
 	}
@@ -289,7 +290,7 @@ func (s *Step) movement(w *Work) {
 		if s.input(0).Weight {
 			w.Weights = w.Write
 		}
-		w.Element = s.output(0).Type
+		w.Element = s.output().Type
 	case "Expand", "Slice", "Split", "RoiAlign", "MaxRoiPool":
 		w.Read = min(w.Read, w.Write)
 		if strings.HasSuffix(s.Node.Op, "Roi") {
@@ -298,7 +299,7 @@ func (s *Step) movement(w *Work) {
 	case "ConstantOfShape", "Range", "EyeLike", "OneHot":
 		w.Read = 0
 	case "Resize", "Upsample", "GridSample":
-		w.FLOPs = 8 * s.output(0).Elements()
+		w.FLOPs = 8 * s.output().Elements()
 	}
 }
 
