@@ -298,18 +298,25 @@ func TestShutdownAnswersWhatItAccepted(t *testing.T) {
 	require.Error(t, s.Start(t.Context(), minitriton.Listeners{}), "a server is started once")
 }
 
-func TestShutdownGivesUpInTime(t *testing.T) {
+// executing starts a server that executes a request for an hour.
+func executing(t *testing.T) (s *minitriton.Server, answer <-chan error) {
+	t.Helper()
 	repo := t.TempDir()
 	write(t, repo, "m", slow(3_600_000))
 	clock := newHeldClock()
 	s, c := start(t, minitriton.Options{Repository: repo, Load: []string{"m"}, Clock: clock})
-	answer := make(chan error, 1)
+	answered := make(chan error, 1)
 	go func() {
 		_, err := infer(t.Context(), c, "m")
-		answer <- err
+		answered <- err
 	}()
 	<-clock.executing
 	close(clock.letGo)
+	return s, answered
+}
+
+func TestShutdownGivesUpInTime(t *testing.T) {
+	s, answer := executing(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, s.Shutdown(ctx), context.DeadlineExceeded)
@@ -318,17 +325,7 @@ func TestShutdownGivesUpInTime(t *testing.T) {
 
 // TestCloseBreaksConnections is a SIGKILL: callers see UNAVAILABLE, and another server can take the port at once.
 func TestCloseBreaksConnections(t *testing.T) {
-	repo := t.TempDir()
-	write(t, repo, "m", slow(3_600_000))
-	clock := newHeldClock()
-	s, c := start(t, minitriton.Options{Repository: repo, Load: []string{"m"}, Clock: clock})
-	answer := make(chan error, 1)
-	go func() {
-		_, err := infer(t.Context(), c, "m")
-		answer <- err
-	}()
-	<-clock.executing
-	close(clock.letGo)
+	s, answer := executing(t)
 	require.NoError(t, s.Close())
 	require.Equal(t, codes.Unavailable, status.Code(<-answer))
 	l, err := minitriton.Listen(s.Endpoint().GRPC, s.Endpoint().HTTP, s.Endpoint().Metrics)
