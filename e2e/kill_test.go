@@ -164,15 +164,9 @@ func TestConchIsKilled(t *testing.T) {
 	a := admin(t, c)
 	before := requireLayout(t, c, a, present)
 
-	var wanted atomic.Pointer[[]string]
-	want := func(layouts ...layout) {
-		names := slices.DeleteFunc(models.Names(), func(m string) bool {
-			return slices.ContainsFunc(layouts, func(l layout) bool { return !l.models()[m] })
-		})
-		wanted.Store(&names)
-	}
-	want(present)
-	load := ask(t, c.GRPC, 4, func() []string { return *wanted.Load() })
+	wanted := &served{models: models.Names()}
+	wanted.byAll(present)
+	load := ask(t, c.GRPC, 4, wanted.names)
 
 	var firsts []time.Duration
 	quiet := watchQuiet(t)
@@ -183,7 +177,7 @@ func TestConchIsKilled(t *testing.T) {
 		for range random.IntN(3) {
 			next := randomLayout(random, 2, models.Names())
 			layouts = append(layouts, next)
-			want(layouts...)
+			wanted.byAll(layouts...)
 			number := int64(len(layouts) - 1)
 			_, err := a.UsePolicy(t.Context(), api.UsePolicyRequest{Name: "moody", Parameters: map[string]string{"layout": next.String()}})
 			require.NoError(t, err)
@@ -205,7 +199,7 @@ func TestConchIsKilled(t *testing.T) {
 
 		began := time.Now()
 		require.NoError(t, c.Launch())
-		first := firstAnswer(t, c, *wanted.Load())
+		first := firstAnswer(t, c, wanted.names())
 		if firsts = append(firsts, first.Sub(began)); first.Sub(began) > time.Second {
 			t.Logf("the first answer after %v, for %v; it ran %v; the log of conch:\n%s", first.Sub(began), layouts, seen, c.LogTail())
 		}
@@ -218,7 +212,7 @@ func TestConchIsKilled(t *testing.T) {
 		after := requireLayout(t, c, a, present)
 		requireUntouched(t, before, after, layouts...)
 		requireUntouched(t, seen, after, layouts...)
-		want(present)
+		wanted.byAll(present)
 		before = after
 	}
 	load.close(t)

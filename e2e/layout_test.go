@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -65,6 +66,22 @@ func (l layout) models() map[string]bool {
 	}
 	return all
 }
+
+// served are the models that clients may ask for while plans change.
+type served struct {
+	models []string
+	now    atomic.Pointer[[]string]
+}
+
+// byAll has those asked for that all the layouts serve.
+func (s *served) byAll(layouts ...layout) {
+	names := slices.DeleteFunc(slices.Clone(s.models), func(m string) bool {
+		return slices.ContainsFunc(layouts, func(l layout) bool { return !l.models()[m] })
+	})
+	s.now.Store(&names)
+}
+
+func (s *served) names() []string { return *s.now.Load() }
 
 func parseLayout(text string) (l layout, err error) {
 	for word := range strings.FieldsSeq(text) {

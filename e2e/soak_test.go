@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,7 +34,7 @@ type soak struct {
 	models     rig.Models
 	repository string
 	load       *steady
-	wanted     atomic.Pointer[[]string]
+	wanted     served
 	present    layout
 	done       map[string]int
 	deaths     map[string]deaths // by specification of the server
@@ -74,8 +73,9 @@ func TestSoak(t *testing.T) {
 	s.present = home.sorted()
 	s.c = serve(t, rig.ConchOptions{Repository: s.repository, Await: s.models.Names(), GPUs: 2, Settings: layoutSettings(t, home)})
 	s.a = admin(t, s.c)
-	s.want(home)
-	s.load = ask(t, s.c.GRPC, 4, func() []string { return *s.wanted.Load() })
+	s.wanted.models = s.models.Names()
+	s.wanted.byAll(home)
+	s.load = ask(t, s.c.GRPC, 4, s.wanted.names)
 
 	end := time.Now().Add(length)
 	// Conch itself dies in the first half only: what it takes is compared over the second.
@@ -110,23 +110,15 @@ func (s *soak) step(things ...func() string) {
 	s.load.requireNoneLost(s.t)
 }
 
-// want has those models asked for that all the layouts serve.
-func (s *soak) want(layouts ...layout) {
-	names := slices.DeleteFunc(s.models.Names(), func(m string) bool {
-		return slices.ContainsFunc(layouts, func(l layout) bool { return !l.models()[m] })
-	})
-	s.wanted.Store(&names)
-}
-
 func (s *soak) order(l layout) {
 	s.t.Helper()
-	s.want(s.present, l)
+	s.wanted.byAll(s.present, l)
 	r, err := order(s.t, s.a, l)
 	require.NoError(s.t, err)
 	require.Equal(s.t, l.sorted().String(), layoutOf(s.t, r.Plan).String())
 	requireLayout(s.t, s.c, s.a, l)
 	s.present = l
-	s.want(l)
+	s.wanted.byAll(l)
 }
 
 func (s *soak) plan() string {
@@ -234,7 +226,7 @@ func (s *soak) another(name string, end func()) string {
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(s.t, s.c.Launch())
-	firstAnswer(s.t, s.c, *s.wanted.Load())
+	firstAnswer(s.t, s.c, s.wanted.names())
 	require.NoError(s.t, ctx.Err())
 	s.load.life.Add(1)
 	requireUntouched(s.t, before, requireLayout(s.t, s.c, s.a, s.present), s.present)

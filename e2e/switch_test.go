@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,21 +48,15 @@ func TestPlanChangesLoseNothing(t *testing.T) {
 			Repository: repository, Await: []string{"small-0"}, GPUs: 2, Server: server, Settings: layoutSettings(t, present),
 		})
 		a := admin(t, c)
-		var wanted atomic.Pointer[[]string]
-		want := func(layouts ...layout) {
-			names := slices.DeleteFunc(models.Names(), func(m string) bool {
-				return slices.ContainsFunc(layouts, func(l layout) bool { return !l.models()[m] })
-			})
-			wanted.Store(&names)
-		}
-		want(present)
-		load := ask(t, c.GRPC, 4, func() []string { return *wanted.Load() })
+		wanted := &served{models: models.Names()}
+		wanted.byAll(present)
+		load := ask(t, c.GRPC, 4, wanted.names)
 		quiet := watchQuiet(t)
 		times := newSwitches(load)
 		for range changes {
 			times.calm(t)
 			next := randomLayout(random, 2, models.Names())
-			want(present, next)
+			wanted.byAll(present, next)
 			if random.IntN(4) == 0 {
 				otherFiles(t, repository, "small-0", 4+random.IntN(5))
 				_, err := a.Import(t.Context(), api.ImportRequest{})
@@ -76,7 +69,7 @@ func TestPlanChangesLoseNothing(t *testing.T) {
 				requireReady(t, a)
 			})
 			present = next
-			want(present)
+			wanted.byAll(present)
 			load.requireNoneLost(t)
 		}
 		load.close(t)
