@@ -59,8 +59,6 @@ type Load struct {
 	Seed uint64
 	// Patience bounds the wait for answers after the last arrival. What is unanswered then is cancelled and counts as late.
 	Patience time.Duration
-	// GiveUp is the multiple of its SLO after which a caller cancels; 0 means never. What is given up counts as late.
-	GiveUp float64
 	// Log keeps an account of every single request, the warm-up's too: Result.Log.
 	Log bool
 	// AbortAbove ends a run whose fraction of bad requests is sure to end well above this; 0 means never. See Result.Aborted.
@@ -165,12 +163,6 @@ func given(list []Arrival) func() (time.Duration, int) {
 }
 
 func (r *run) call(ctx context.Context, model int, sequence uint64, arrival time.Time, counted bool) {
-	if r.load.GiveUp > 0 {
-		left := time.Duration(r.load.GiveUp*float64(r.load.Models[model].SLO)) - r.clock.Now().Sub(arrival)
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, left)
-		defer cancel()
-	}
 	sent := r.clock.Now()
 	err := r.caller.Call(ctx, model, sequence)
 	if r.load.Log {

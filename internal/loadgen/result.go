@@ -39,7 +39,7 @@ type Entry struct {
 type ModelResult struct {
 	Name string
 	SLO  time.Duration
-	// Good were answered inside the SLO, Late after it or given up, Failed with an error, Wrong with a wrong answer.
+	// Good were answered inside the SLO, Late after it or never, Failed with an error, Wrong with a wrong answer.
 	Sent, Good, Late, Failed, Wrong int
 	// FirstError is the first error of this run, or the first wrong answer if there is one, to be shown.
 	FirstError error

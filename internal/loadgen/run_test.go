@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,24 +129,6 @@ func TestUntilEndsTheLoad(t *testing.T) {
 		require.Zero(t, result.Bad())
 		require.Equal(t, 1010*time.Millisecond, result.Measured)
 		require.InDelta(t, 100, result.Goodput(), 1e-9)
-	})
-}
-
-func TestGiveUpCancelsAtTheSLO(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var longest atomic.Int64
-		load := loadgen.Load{
-			Models: []loadgen.Model{{Name: "m", SLO: 50 * time.Millisecond}}, Rate: 100, Measure: time.Second, GiveUp: 2, Patience: time.Hour,
-		}
-		result, err := loadgen.Run(t.Context(), load, callerFunc(func(ctx context.Context, _ int, _ uint64) error {
-			start := time.Now()
-			err := taking(ctx, time.Minute)
-			longest.Store(max(longest.Load(), int64(time.Since(start))))
-			return err
-		}), bubble{})
-		require.NoError(t, err)
-		require.Equal(t, 100*time.Millisecond, time.Duration(longest.Load()))
-		require.Equal(t, result.Models[0].Sent, result.Models[0].Late)
 	})
 }
 
