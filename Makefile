@@ -33,7 +33,7 @@ export GORACE = atexit_sleep_ms=50
 help: ## this list
 	@printf 'Conch: make TARGET\n\n'
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)$$/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
-	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="core cores sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity demand evaluate estimator" (bench)\n'
+	@printf '\nVariables: TRITON=real (demo), DEMO_SECONDS=n (demo), TRITONSERVER=/path (your own Triton), BENCH="$(BENCH)" (bench)\n'
 
 .PHONY: demo
 demo: ## Triton's batching against Conch on four emulated GPUs, then a Conch to try (TRITON=real: real tritonservers; DEMO_RESULTS=results keeps the figures that pages cite)
@@ -56,16 +56,23 @@ build: ## the programs, into bin/
 # time. Unit tests, which keep the processors busy, come last: Triton's python processes crash at their start, now and then, on a busy machine.
 .PHONY: test
 test: ## what CI runs at every push: vet, unit, property and golden tests; conformance and end to end on a real tritonserver
+	@$(MAKE) -j2 $(SET_UP)
 	@$(MAKE) -j2 conformance e2e unit SHORT=-short
 
 .PHONY: test-all
 test-all: ## what CI runs every night: the same with -race everywhere, conformance of every target, and fuzzing (FUZZ_SECONDS=60 each)
+	@$(MAKE) -j2 $(SET_UP)
 	@$(MAKE) -j2 unit conformance ONE_GOROUTINE=
 	@$(MAKE) e2e E2E_RACE='$$(RACE)'
 	@$(MAKE) faults
 	@$(MAKE) deploy
 	@$(MAKE) figures
 	@$(MAKE) fuzz FUZZ_SECONDS=$(if $(filter command line environment,$(origin FUZZ_SECONDS)),$(FUZZ_SECONDS),60)
+
+# What tests of both kinds need comes first: unit tests skip what needs a server where none was set up.
+SET_UP = build triton clients
+SKIP_WITHOUT_TRITON = for v in CONCH_TRITONSERVER CONCH_PYTHON; do \
+	[ -e "$${!v}" ] || { echo "-- $$v: nothing is set up there (make triton); tests that need it are skipped" >&2; unset $$v; }; done
 
 GO_TEST = $(GO) test $(SHORT) -vet=all -timeout 15m
 
@@ -76,12 +83,14 @@ ONE_GOROUTINE ?= sidecar/dispatch/queue sidecar/dispatch/queue/adaptive sidecar/
 	tritonctl/cmd sidecar/sim sidecar/sim/advise sidecar/sim/triton sidecar/sim/reference sidecar/sim/scenario sidecar/sim/workload
 WITHOUT_RACE = $(addprefix $(MODULE)/,$(ONE_GOROUTINE))
 
+# The race detector does not start within the limits of a policy: tests of those run without it.
 .PHONY: unit
 unit: race .cache/protoc.ready ## vet, unit, property and golden tests
 	@echo "-- vet, unit, property and golden tests$(RACE_SAYS)" >&2
-	@$(if $(ONE_GOROUTINE),$(GO_TEST) $(WITHOUT_RACE))
-	@$(GO_TEST) -run 'Confined|Replaced' ./sidecar/policyhost # the race detector does not start within a policy's limits
-	@$(GO_TEST) $(RACE) $$($(GO) list ./... | grep -vE '^$(MODULE)/e2e(/|$$)' | grep -vxF "$$(printf '%s\n' none $(WITHOUT_RACE))")
+	@$(SKIP_WITHOUT_TRITON); \
+	$(if $(ONE_GOROUTINE),$(GO_TEST) $(WITHOUT_RACE);) \
+	$(GO_TEST) -run 'Confined|Replaced' ./sidecar/policyhost; \
+	$(GO_TEST) $(RACE) $$($(GO) list ./... | grep -vE '^$(MODULE)/e2e(/|$$)' | grep -vxF "$$(printf '%s\n' none $(WITHOUT_RACE))")
 
 .PHONY: conformance
 conformance: build triton race ## the conformance suite: a real tritonserver, minitriton, Conch
@@ -218,7 +227,7 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 
 .PHONY: bench
 BENCH ?= core cores sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity demand evaluate estimator
-bench: ## the figures of docs/results.md (BENCH="core cores sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity demand evaluate estimator" chooses)
+bench: ## the figures of docs/results.md (BENCH="core sim" chooses; all are below)
 	@$(MAKE) build
 	@case '$(BENCH)' in *live*|*fidelity*|*demand*|*merge*|*estimator*) $(MAKE) triton;; esac
 	@case '$(BENCH)' in *proxy*) $(MAKE) proxies || echo '-- proxy: without nginx and HAProxy' >&2;; esac
