@@ -60,7 +60,7 @@ func TestTLSToTriton(t *testing.T) {
 	}
 }
 
-// A server of another authority is not trusted: conch does not become ready, and says why.
+// A server of another authority is not trusted: conch does not become ready.
 func TestTLSToAStranger(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
