@@ -145,13 +145,13 @@ func (a *attempt) Skipped() bool {
 	return a.skipped
 }
 
-// until waits for a condition and asks in the goroutine of the case itself: what
+// until waits for a condition, as long as for a call, and asks in the goroutine of the case itself: what
 // asks may fail the case, and nobody asks any more once that has ended.
-func (e *Env) until(holds func() bool, limit, every time.Duration, what ...any) {
+func (e *Env) until(holds func() bool, every time.Duration, what ...any) {
 	e.Helper()
-	for end := time.Now().Add(limit); !holds(); time.Sleep(every) {
+	for end := time.Now().Add(callTimeout); !holds(); time.Sleep(every) {
 		if time.Now().After(end) {
-			require.FailNow(e, fmt.Sprintf("not so within %v", limit), what...)
+			require.FailNow(e, fmt.Sprintf("not so within %v", callTimeout), what...)
 		}
 	}
 }

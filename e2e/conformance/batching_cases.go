@@ -21,7 +21,7 @@ func (e *Env) together(model string, rows ...int64) {
 			return err
 		})
 		if i == 0 {
-			e.until(func() bool { return len(gate.begun()) == 1 }, callTimeout, 2*time.Millisecond, "the first executes")
+			e.until(func() bool { return len(gate.begun()) == 1 }, 2*time.Millisecond, "the first executes")
 		}
 		gate.holds(i+1, none)
 	}

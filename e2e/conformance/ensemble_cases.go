@@ -157,7 +157,7 @@ func ensembleRepositoryCases() []Case {
 		return "not listed"
 	}
 	becomes := func(e *Env, model, want string) {
-		e.until(func() bool { return state(e, model) == want }, callTimeout, 20*time.Millisecond, "%s becomes %s", model, want)
+		e.until(func() bool { return state(e, model) == want }, 20*time.Millisecond, "%s becomes %s", model, want)
 	}
 	return []Case{
 		{"ensemble/unload of a member takes it along, load brings it back", func(e *Env) {

@@ -50,7 +50,7 @@ func (g *gate) begun() []string {
 // answered says.
 func (g *gate) holds(n int, answered func() int) {
 	g.e.Helper()
-	g.e.until(func() bool { return len(g.begun())+g.e.waiting(g.model)+answered() == n }, callTimeout, 2*time.Millisecond,
+	g.e.until(func() bool { return len(g.begun())+g.e.waiting(g.model)+answered() == n }, 2*time.Millisecond,
 		"the target holds %d requests of %s", n, g.model)
 }
 

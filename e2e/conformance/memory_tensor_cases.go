@@ -78,17 +78,17 @@ func at(region, offset, size any) map[string]*pb.InferParameter {
 	return p
 }
 
-// inputAt adds an input that is in shared memory.
-func inputAt(name, datatype string, dims []int64, place map[string]*pb.InferParameter) option {
+// inputAt adds the input INPUT0, which is in shared memory.
+func inputAt(datatype string, dims []int64, place map[string]*pb.InferParameter) option {
 	return func(r *pb.ModelInferRequest) {
-		r.Inputs = append(r.Inputs, &pb.ModelInferRequest_InferInputTensor{Name: name, Datatype: datatype, Shape: dims, Parameters: place})
+		r.Inputs = append(r.Inputs, &pb.ModelInferRequest_InferInputTensor{Name: "INPUT0", Datatype: datatype, Shape: dims, Parameters: place})
 	}
 }
 
-// outputAt asks for an output in shared memory.
-func outputAt(name string, place map[string]*pb.InferParameter) option {
+// outputAt asks for the output OUTPUT0 in shared memory.
+func outputAt(place map[string]*pb.InferParameter) option {
 	return func(r *pb.ModelInferRequest) {
-		r.Outputs = append(r.Outputs, &pb.ModelInferRequest_InferRequestedOutputTensor{Name: name, Parameters: place})
+		r.Outputs = append(r.Outputs, &pb.ModelInferRequest_InferRequestedOutputTensor{Name: "OUTPUT0", Parameters: place})
 	}
 }
 
@@ -126,7 +126,7 @@ func memoryInputCases() []Case {
 		cases = append(cases, Case{"memory/input: " + c.name, func(e *Env) {
 			s := e.share(seqFP32(16))
 			require.NoError(e, s.register("a", 0, 64))
-			resp, err := e.Client.Stub.ModelInfer(e.ctx(), request("identity", inputAt("INPUT0", "FP32", pair, c.place)))
+			resp, err := e.Client.Stub.ModelInfer(e.ctx(), request("identity", inputAt("FP32", pair, c.place)))
 			if c.message != "" {
 				e.refused(err, c.code, c.message)
 				return
@@ -141,21 +141,21 @@ func memoryInputCases() []Case {
 			require.NoError(e, s.register("a", 0, 64))
 			ones := i32(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 			want := map[string]tensor{"OUTPUT0": {"INT32", shape(1, 16), seq16(1)}, "OUTPUT1": {"INT32", shape(1, 16), seq16(-1)}}
-			e.wantOutputs(e.infer(request("add_sub", inputAt("INPUT0", "INT32", shape(1, 16), at("a", nil, 64)), input("INPUT1", "INT32", shape(1, 16), ones))), want)
-			e.wantOutputs(e.infer(request("add_sub", input("INPUT1", "INT32", shape(1, 16), ones), inputAt("INPUT0", "INT32", shape(1, 16), at("a", nil, 64)))), want)
+			e.wantOutputs(e.infer(request("add_sub", inputAt("INT32", shape(1, 16), at("a", nil, 64)), input("INPUT1", "INT32", shape(1, 16), ones))), want)
+			e.wantOutputs(e.infer(request("add_sub", input("INPUT1", "INT32", shape(1, 16), ones), inputAt("INT32", shape(1, 16), at("a", nil, 64)))), want)
 		}},
 		Case{"memory/input: strings", func(e *Env) {
 			s := e.share(bytesElements("ab", "c"))
 			require.NoError(e, s.register("a", 0, 64))
-			e.wantOutputs(e.infer(request("string", inputAt("INPUT0", "BYTES", pair, at("a", nil, 11)))), map[string]tensor{"OUTPUT0": {"BYTES", pair, bytesElements("AB", "C")}})
-			_, err := e.Client.Stub.ModelInfer(e.ctx(), request("string", inputAt("INPUT0", "BYTES", pair, at("a", nil, 13))))
+			e.wantOutputs(e.infer(request("string", inputAt("BYTES", pair, at("a", nil, 11)))), map[string]tensor{"OUTPUT0": {"BYTES", pair, bytesElements("AB", "C")}})
+			_, err := e.Client.Stub.ModelInfer(e.ctx(), request("string", inputAt("BYTES", pair, at("a", nil, 13))))
 			e.refused(err, codes.InvalidArgument, noID+"incomplete string length indicator for inference input 'INPUT0' for model 'string', expecting 4 bytes but only 2 bytes available. "+
 				"Please make sure the string length indicator is in one buffer.")
 		}},
 		Case{"memory/input: what is written later is read later", func(e *Env) {
 			s := e.share(fp32(1, 2))
 			require.NoError(e, s.register("a", 0, 64))
-			r := request("identity", inputAt("INPUT0", "FP32", pair, at("a", nil, 8)))
+			r := request("identity", inputAt("FP32", pair, at("a", nil, 8)))
 			e.wantOutputs(e.infer(r), map[string]tensor{"OUTPUT0": {"FP32", pair, fp32(1, 2)}})
 			f, err := os.OpenFile(s.path, os.O_WRONLY, 0)
 			require.NoError(e, err)
@@ -167,7 +167,7 @@ func memoryInputCases() []Case {
 		Case{"memory/input: on a stream", func(e *Env) {
 			s := e.share(fp32(1, 2.5))
 			require.NoError(e, s.register("a", 0, 64))
-			messages := e.stream(request("identity", inputAt("INPUT0", "FP32", pair, at("a", nil, 8)), id("m")), request("identity", inputAt("INPUT0", "FP32", pair, at("z", nil, 8)), id("n")))
+			messages := e.stream(request("identity", inputAt("FP32", pair, at("a", nil, 8)), id("m")), request("identity", inputAt("FP32", pair, at("z", nil, 8)), id("n")))
 			require.Len(e, messages, 2)
 			require.Equal(e, "m|identity|1|final|0000803F00002040", summary(messages[0]))
 			require.Equal(e, "n|||error: Unable to find shared memory region: 'z'", summary(messages[1]))
@@ -193,7 +193,7 @@ func memoryOutputCases() []Case {
 		cases = append(cases, Case{"memory/output: " + c.name, func(e *Env) {
 			s := e.share(seqFP32(16))
 			require.NoError(e, s.register("a", 0, 64))
-			_, err := e.Client.Stub.ModelInfer(e.ctx(), identity(outputAt("OUTPUT0", c.place)))
+			_, err := e.Client.Stub.ModelInfer(e.ctx(), identity(outputAt(c.place)))
 			e.refused(err, c.code, c.message)
 			require.Equal(e, seqFP32(16), s.bytes(0, 64), "nothing is written")
 		}})
@@ -203,7 +203,7 @@ func memoryOutputCases() []Case {
 			s := e.share(seqFP32(16))
 			require.NoError(e, s.register("a", 0, 64))
 			for _, size := range []int{8, 16} {
-				resp := e.infer(identity(outputAt("OUTPUT0", at("a", 48, size)), id("x")))
+				resp := e.infer(identity(outputAt(at("a", 48, size)), id("x")))
 				require.Equal(e, "x", resp.Id)
 				e.wantOutputs(resp, map[string]tensor{"OUTPUT0": {"FP32", pair, []byte{}}})
 				require.Equal(e, fp32(11, 1, 2.5, 14, 15), s.bytes(44, 20))
@@ -212,13 +212,13 @@ func memoryOutputCases() []Case {
 		Case{"memory/output: input and output in one region", func(e *Env) {
 			s := e.share(fp32(1, 2, 3, 4))
 			require.NoError(e, s.register("a", 0, 64))
-			e.infer(request("identity", inputAt("INPUT0", "FP32", pair, at("a", 8, 8)), outputAt("OUTPUT0", at("a", nil, 8))))
+			e.infer(request("identity", inputAt("FP32", pair, at("a", 8, 8)), outputAt(at("a", nil, 8))))
 			require.Equal(e, fp32(3, 4, 3, 4), s.bytes(0, 16))
 		}},
 		Case{"memory/output: one in memory, one in the answer", func(e *Env) {
 			s := e.share(nil)
 			require.NoError(e, s.register("a", 0, 64))
-			e.wantOutputs(e.infer(addSub(outputAt("OUTPUT0", at("a", nil, 64)), outputs("OUTPUT1"))),
+			e.wantOutputs(e.infer(addSub(outputAt(at("a", nil, 64)), outputs("OUTPUT1"))),
 				map[string]tensor{"OUTPUT0": {"INT32", shape(1, 16), []byte{}}, "OUTPUT1": {"INT32", shape(1, 16), seq16(-1)}})
 			require.Equal(e, seq16(1), s.bytes(0, 64))
 		}},
@@ -227,13 +227,13 @@ func memoryOutputCases() []Case {
 			require.NoError(e, s.register("a", 0, 64))
 			place := at("a", nil, 64)
 			place["classification"] = inferParameter(1)
-			_, err := e.Client.Stub.ModelInfer(e.ctx(), identity(outputAt("OUTPUT0", place)))
+			_, err := e.Client.Stub.ModelInfer(e.ctx(), identity(outputAt(place)))
 			e.refused(err, codes.InvalidArgument, "output can't set both 'shared_memory_region' and 'classification'")
 		}},
 		Case{"memory/output: of several rows", func(e *Env) {
 			s := e.share(seqFP32(16))
 			require.NoError(e, s.register("a", 0, 64))
-			e.wantOutputs(e.infer(request("identity", inputAt("INPUT0", "FP32", shape(4, 2), at("a", nil, 32)), outputAt("OUTPUT0", at("a", 32, 32)))),
+			e.wantOutputs(e.infer(request("identity", inputAt("FP32", shape(4, 2), at("a", nil, 32)), outputAt(at("a", 32, 32)))),
 				map[string]tensor{"OUTPUT0": {"FP32", shape(4, 2), []byte{}}})
 			require.Equal(e, s.bytes(0, 32), s.bytes(32, 32))
 		}},
@@ -288,13 +288,13 @@ func memoryRegionCases() []Case {
 		{"memory/region: unregistered", func(e *Env) {
 			s := e.share(fp32(1, 2))
 			require.NoError(e, s.register("a", 0, 64))
-			r := request("slow", inputAt("INPUT0", "FP32", shape(1, 2), at("a", nil, 8)))
+			r := request("slow", inputAt("FP32", shape(1, 2), at("a", nil, 8)))
 			ctx, before, gate := e.ctx(), e.statistics("slow"), e.close("slow")
 			over := later(func() error {
 				_, err := e.Client.Stub.ModelInfer(ctx, r)
 				return err
 			})
-			e.until(func() bool { return len(gate.begun()) == 1 }, callTimeout, 2*time.Millisecond, "it executes")
+			e.until(func() bool { return len(gate.begun()) == 1 }, 2*time.Millisecond, "it executes")
 			_, err := e.Client.Stub.SystemSharedMemoryUnregister(e.ctx(), &pb.SystemSharedMemoryUnregisterRequest{Name: "a"})
 			e.refused(err, codes.Internal, "Cannot unregister shared memory region 'a', it is currently in use.")
 			_, err = e.Client.Stub.SystemSharedMemoryUnregister(e.ctx(), &pb.SystemSharedMemoryUnregisterRequest{})
@@ -305,8 +305,8 @@ func memoryRegionCases() []Case {
 			e.until(func() bool {
 				_, err := e.Client.Stub.SystemSharedMemoryUnregister(e.ctx(), &pb.SystemSharedMemoryUnregisterRequest{Name: "a"})
 				return err == nil
-			}, callTimeout, 5*time.Millisecond)
-			_, err = e.Client.Stub.ModelInfer(e.ctx(), request("identity", inputAt("INPUT0", "FP32", shape(1, 2), at("a", nil, 8))))
+			}, 5*time.Millisecond)
+			_, err = e.Client.Stub.ModelInfer(e.ctx(), request("identity", inputAt("FP32", shape(1, 2), at("a", nil, 8))))
 			e.refused(err, codes.NotFound, "Unable to find shared memory region: 'a'")
 		}},
 		{"memory/region: larger than the object", func(e *Env) {
@@ -328,7 +328,7 @@ func memoryRegionCases() []Case {
 			s := e.share(fp32(1, 2))
 			s.key = strings.TrimPrefix(s.key, "/")
 			require.NoError(e, s.register("a", 0, 64))
-			e.wantOutputs(e.infer(request("identity", inputAt("INPUT0", "FP32", shape(1, 2), at("a", nil, 8)))), map[string]tensor{"OUTPUT0": {"FP32", shape(1, 2), fp32(1, 2)}})
+			e.wantOutputs(e.infer(request("identity", inputAt("FP32", shape(1, 2), at("a", nil, 8)))), map[string]tensor{"OUTPUT0": {"FP32", shape(1, 2), fp32(1, 2)}})
 		}},
 		{"memory/region: an object that has been removed stays", func(e *Env) {
 			s := e.share(fp32(1, 2))
@@ -336,7 +336,7 @@ func memoryRegionCases() []Case {
 			moved := s.path + "_"
 			require.NoError(e, os.Rename(s.path, moved))
 			defer func() { require.NoError(e, os.Rename(moved, s.path)) }()
-			e.infer(request("identity", inputAt("INPUT0", "FP32", shape(1, 2), at("a", nil, 8))))
+			e.infer(request("identity", inputAt("FP32", shape(1, 2), at("a", nil, 8))))
 		}},
 		{"memory/region: of the GPU", func(e *Env) {
 			_, err := e.Client.Stub.CudaSharedMemoryRegister(e.ctx(), &pb.CudaSharedMemoryRegisterRequest{Name: "a", RawHandle: make([]byte, 64), ByteSize: 8})

@@ -46,7 +46,7 @@ func (e *Env) busy() *queuedRun {
 	for i := range e.partitions() {
 		q.send(taking("queued", fmt.Sprintf("busy %d", i), 0, parameter("priority", 1)))
 	}
-	e.until(func() bool { return len(q.gate.begun()) == e.partitions() }, callTimeout, 2*time.Millisecond, "every partition executes")
+	e.until(func() bool { return len(q.gate.begun()) == e.partitions() }, 2*time.Millisecond, "every partition executes")
 	return q
 }
 

@@ -98,7 +98,7 @@ func repositoryCases() []Case {
 			e.until(func() bool {
 				s, reason := state(e, "string")
 				return s == "UNAVAILABLE" && reason == "unloaded"
-			}, callTimeout, 20*time.Millisecond)
+			}, 20*time.Millisecond)
 			_, err = e.Client.Stub.ModelInfer(e.ctx(), request("string", version("1")))
 			e.refused(err, codes.Unavailable, "Request for unknown model: 'string' version 1 is not at ready state")
 			require.NoError(e, e.Target.Load(e.ctx(), "string"))
@@ -106,7 +106,7 @@ func repositoryCases() []Case {
 			require.Equal(e, "READY", s)
 			require.Empty(e, reason)
 			e.infer(request("string", input("INPUT0", "BYTES", shape(1, 1), bytesElements("a"))))
-			e.until(func() bool { return e.statistics("string").InferenceCount == 1 }, callTimeout, time.Millisecond, "statistics begin anew")
+			e.until(func() bool { return e.statistics("string").InferenceCount == 1 }, time.Millisecond, "statistics begin anew")
 		}},
 		Case{"repository/unload what is not loaded", func(e *Env) {
 			_, err := e.Client.Stub.RepositoryModelUnload(e.ctx(), &pb.RepositoryModelUnloadRequest{ModelName: "nope"})
@@ -121,7 +121,7 @@ func repositoryCases() []Case {
 				_, err := e.Client.Stub.ModelInfer(ctx, request("slow", input("INPUT0", "FP32", shape(1, 1), fp32(1))))
 				return err
 			})
-			e.until(func() bool { return len(gate.begun()) == 1 }, callTimeout, 2*time.Millisecond, "it executes")
+			e.until(func() bool { return len(gate.begun()) == 1 }, 2*time.Millisecond, "it executes")
 			gate.open() // and takes some time yet
 			require.NoError(e, e.Target.Unload(e.ctx(), "slow"))
 			require.NoError(e, <-answer)

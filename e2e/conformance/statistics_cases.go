@@ -37,7 +37,7 @@ func (e *Env) quiet(model string) *pb.ModelStatistics {
 		before := last
 		last = e.statistics(model)
 		return proto.Equal(before, last)
-	}, callTimeout, 20*time.Millisecond)
+	}, 20*time.Millisecond)
 	return last
 }
 
@@ -51,14 +51,14 @@ func (e *Env) settled(before *pb.ModelStatistics, n uint64) *pb.ModelStatistics 
 	e.until(func() bool {
 		after = e.statistics(before.Name)
 		return counted(after) >= counted(before)+n && after.ExecutionCount > before.ExecutionCount
-	}, callTimeout, time.Millisecond)
+	}, time.Millisecond)
 	return e.quiet(before.Name) // requests, executions and rows are not counted at the same moment
 }
 
 // executed waits until a model has executed n times more than before: that is counted last.
 func (e *Env) executed(before *pb.ModelStatistics, n uint64) {
 	e.Helper()
-	e.until(func() bool { return e.statistics(before.Name).ExecutionCount >= before.ExecutionCount+n }, callTimeout, 5*time.Millisecond)
+	e.until(func() bool { return e.statistics(before.Name).ExecutionCount >= before.ExecutionCount+n }, 5*time.Millisecond)
 }
 
 // ran waits until a model has executed so many rows more than before, in however many batches: batches are counted last.
@@ -70,7 +70,7 @@ func (e *Env) ran(before *pb.ModelStatistics, rows uint64) {
 		}
 		return rows
 	}
-	e.until(func() bool { return batched(e.statistics(before.Name)) >= batched(before)+rows }, callTimeout, 5*time.Millisecond)
+	e.until(func() bool { return batched(e.statistics(before.Name)) >= batched(before)+rows }, 5*time.Millisecond)
 }
 
 // statisticsCases count what a model did. They compare with what was counted before, since other cases used the models too.
