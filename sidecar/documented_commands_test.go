@@ -40,6 +40,49 @@ func TestCommandsInPages(t *testing.T) {
 	require.Greater(t, shown, 60)
 }
 
+var (
+	makeLine   = regexp.MustCompile("(?m)(?:`|^    |&& )make ([^`#\n]+)")
+	assignment = regexp.MustCompile(`([A-Z_]+)=("[^"]*"|\S*)`)
+	target     = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
+)
+
+// TestMakeInPages: every make command that a page shows names targets and benchmarks that there are. The changelog names those that went, too.
+func TestMakeInPages(t *testing.T) {
+	t.Parallel()
+	names := func(path, pattern string) (all []string) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+			all = append(all, m[1])
+		}
+		return all
+	}
+	targets, benchmarks := names("../Makefile", `(?m)^([a-z][a-z0-9-]*):`), names("../bench/main.go", `measure\("([a-z-]+)"`)
+	shown := 0
+	for _, page := range pagesBelow(t, "..") {
+		if filepath.Base(page) == "CHANGELOG.md" {
+			continue
+		}
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, line := range makeLine.FindAllStringSubmatch(string(text), -1) {
+			for _, set := range assignment.FindAllStringSubmatch(line[1], -1) {
+				if set[1] == "BENCH" {
+					require.Subset(t, benchmarks, strings.Fields(strings.Trim(set[2], `"`)), "%s: make %s", page, line[1])
+				}
+			}
+			for _, word := range strings.Fields(assignment.ReplaceAllString(line[1], "")) {
+				if !target.MatchString(word) {
+					break
+				}
+				require.Contains(t, targets, word, "%s: make %s", page, line[1])
+				shown++
+			}
+		}
+	}
+	require.Greater(t, shown, 60)
+}
+
 // TestCommandLinesOfAPage says what counts as a command line, and what is wrong with one.
 func TestCommandLinesOfAPage(t *testing.T) {
 	page := "Say `tritonctl model ls` or `bin/conch`.\n\n    bin/conch --nonsense & bin/tritonctl advise   # a remark\n    conch is no command here\n\n`tritonctl plan dif`\n"
