@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,7 +90,7 @@ func watchRSS(t *testing.T, pid int) (peak func() int) {
 
 // bound is the formula of docs/operations.md.
 func bound(base, connections, requests int) int {
-	const processors = 2
+	processors := runtime.GOMAXPROCS(0) // conch has as many
 	return base + 32<<20 + 2*(queueBytes+processors*2*messageBytes+connections*(40<<10)+requests*(24<<10))
 }
 
@@ -282,11 +283,11 @@ func unfinished(t *testing.T, address string, n int, part []byte) {
 	defer raw.Close()
 	require.NoError(t, raw.SetDeadline(time.Now().Add(20*time.Second)))
 	f := newRawHTTP2(t, raw)
-	refused := make(chan int, 1)
+	refused, ended := make(chan struct{}), make(chan struct{})
 	var mu sync.Mutex
 	go func() { // window updates are ignored: the windows of conch are large, and ours are not asked for
-		count := 0
-		defer func() { refused <- count }()
+		defer close(ended)
+		once := sync.OnceFunc(func() { close(refused) })
 		for {
 			frame, err := f.ReadFrame()
 			if err != nil {
@@ -300,7 +301,7 @@ func unfinished(t *testing.T, address string, n int, part []byte) {
 					mu.Unlock()
 				}
 			case *http2.HeadersFrame, *http2.RSTStreamFrame:
-				count++
+				once()
 			}
 		}
 	}()
@@ -317,9 +318,13 @@ func unfinished(t *testing.T, address string, n int, part []byte) {
 		}
 		mu.Unlock()
 	}
-	time.Sleep(stall / 4) // what came is counted
+	select {
+	case <-refused:
+	case <-ended:
+		require.FailNow(t, "no call of this connection is refused or evicted")
+	}
 	require.NoError(t, raw.Close())
-	require.Positive(t, <-refused, "calls of this connection are refused or evicted")
+	<-ended
 }
 
 // rawHTTP2 speaks HTTP/2 as it likes.
