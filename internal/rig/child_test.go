@@ -24,7 +24,7 @@ func TestStopGroupEndsWhatAKilledServerLeft(t *testing.T) {
 	require.NoError(t, err)
 	stub, err := os.Open(fifo)
 	require.NoError(t, err)
-	defer stub.Close()
+	defer func() { _ = stub.Close() }() // only read
 	reader := bufio.NewReader(stub)
 	_, err = reader.ReadString('\n')
 	require.NoError(t, err)
