@@ -70,7 +70,7 @@ test-all: ## what CI runs every night: the same with -race everywhere, conforman
 	@$(MAKE) fuzz FUZZ_SECONDS=$(if $(filter command line environment,$(origin FUZZ_SECONDS)),$(FUZZ_SECONDS),60)
 
 # What tests of both kinds need comes first: unit tests skip what needs a server where none was set up.
-SET_UP = build triton clients
+SET_UP = triton clients
 SKIP_WITHOUT_TRITON = for v in CONCH_TRITONSERVER CONCH_PYTHON; do \
 	[ -e "$${!v}" ] || { echo "-- $$v: nothing is set up there (make triton); tests that need it are skipped" >&2; unset $$v; }; done
 
