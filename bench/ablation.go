@@ -40,6 +40,7 @@ func parts() []part {
 		{"shielded", func(p *adaptive.Params) { p.Shielded = 0 }},
 		{"brief", func(p *adaptive.Params) { p.Dearer = 0 }},
 		{"keep", func(p *adaptive.Params) { p.Keep = 0 }},
+		{"chance", func(p *adaptive.Params) { p.Chance = 0 }},
 		{"lift", func(p *adaptive.Params) { p.Lift = 0 }},
 		{"calm", func(p *adaptive.Params) { p.Calm = 0 }},
 		{"margin", func(p *adaptive.Params) { p.Margin = 0 }},

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/internal/figure"
+	"github.com/conch-serving/conch/sidecar/sim/scenario"
 )
 
 func tiny(only string) (*bench, *bytes.Buffer) {
@@ -46,4 +47,20 @@ func TestLoadsThatAreCompared(t *testing.T) {
 	require.Contains(t, names, "a100.gamma05.zipf.tight.gpus64")
 	require.Contains(t, names, "equal20.poisson.equal.loose.gpus4")
 	require.NotContains(t, names, "equal1.poisson.zipf.tight.gpus4")
+}
+
+// TestNothingIsKeptForFew: of twenty models with tight SLOs on two GPUs, none of which asks for much, the tightest has no GPU to itself: that
+// would cost the others more than it brings.
+func TestNothingIsKeptForFew(t *testing.T) {
+	columns, err := (&bench{only: "compare.gtx1080ti.poisson.zipf.tight.gpus2"}).columns()
+	require.NoError(t, err)
+	require.Len(t, columns, 1)
+	bad := func(discipline string) float64 {
+		s := columns[0].scenario(rule(discipline, "", nil))
+		s.Duration, s.Warmup = duration(120), duration(2)
+		r, err := s.Run(t.Context(), scenario.Options{Rate: 70, Seed: 1})
+		require.NoError(t, err)
+		return r.Total.BadRate
+	}
+	require.LessOrEqual(t, bad("adaptive"), bad("eager"))
 }

@@ -53,4 +53,4 @@ func (adaptiveDiscipline) Name() string        { return "adaptive" }
 func (adaptiveDiscipline) DefaultDrop() string { return "reserve" }
 
 // Keeps implements Blocker.
-func (a adaptiveDiscipline) Keeps() float64 { return a.Keep }
+func (a adaptiveDiscipline) Keeps() (times, chance float64) { return a.Keep, a.Chance }

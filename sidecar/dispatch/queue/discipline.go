@@ -49,8 +49,9 @@ type Hurrier interface {
 type Blocker interface {
 	Discipline
 	// Keeps is how many partitions are to be kept for each that a model under it
-	// needs, from batches for which that model could not wait.
-	Keeps() float64
+	// needs, from batches for which that model could not wait, and the part of its
+	// requests that it must lose without them so that any are.
+	Keeps() (times, chance float64)
 	// Blocks tells that the candidate would be in the way of others, so that it
 	// takes a slow partition rather than a fast one.
 	Blocks(l *Load) bool

@@ -237,7 +237,8 @@ func (m *model) claim() {
 		svc.Slack = slack
 	}
 	if m.blocker != nil && m.pool != nil && slack > 0 && known {
-		m.pool.Kept.Claim(slack, &m.share, m.blocker.Keeps())
+		times, chance := m.blocker.Keeps()
+		m.pool.Kept.Claim(slack, &m.share, times, chance)
 	}
 }
 
@@ -304,6 +305,7 @@ func (m *model) aim() {
 	perSecond, known := m.rate.perSecond()
 	dispersion := m.rate.dispersion()
 	sum := 0.0
+	m.share.Long, m.share.Burst, m.share.Places = 0, 1, 0
 	for _, svc := range m.services {
 		svc.most = svc.MaxBatch
 		svc.Known, svc.Rate, svc.Dispersion = known, perSecond, dispersion
@@ -318,6 +320,11 @@ func (m *model) aim() {
 			row := float64(svc.Table.At(svc.Reach)-svc.Table.At(1)) / float64(svc.Reach-1)
 			svc.Saved = max(0, 1-row/float64(svc.Table.At(1)))
 		}
+		if svc.Slack > 0 && svc.Slack < Never {
+			m.share.Places += float64(svc.group.usable) * max(0, float64(m.spec.SLO-svc.Alone)/float64(svc.Slack))
+		}
+		m.share.Long = max(m.share.Long, svc.Table.At(svc.Reach))
+		m.share.Burst = max(m.share.Burst, 1+(dispersion-1)*(1-svc.Saved))
 	}
 	if m.pool == nil {
 		return

@@ -20,6 +20,9 @@ type Kept struct {
 	// leave fewer partitions than it needs with those that are as tight; soft[k] that
 	// of one whose blockers need no more than k partitions.
 	hard, soft []Time
+	// keeps tells that partitions are kept for some model; tight is the least slack of one.
+	keeps bool
+	tight Time
 	// longest is the longest time that a request of some model may take, and not more
 	// than that model's slack.
 	longest Time
@@ -30,17 +33,21 @@ type Kept struct {
 type claim struct {
 	slack Time
 	share *Share
-	times float64
+	// times and chance are Params.Keep and Params.Chance.
+	times, chance float64
 	// flow and rush are the sums up to this one, as of the last renewal.
 	flow, rush float64
+	// looser are those after this one.
+	looser others
 }
 
 // enough is the change of the needs, as a part of their sum, that is worth a renewal.
 const enough = .01
 
 // Claim enters a model that can wait so long and for which so many times the
-// partitions that it needs are to be kept. Its share stays where it is.
-func (k *Kept) Claim(slack Time, share *Share, times float64) {
+// partitions that it needs are to be kept, if more than this part of its requests would
+// be late otherwise. Its share stays where it is.
+func (k *Kept) Claim(slack Time, share *Share, times, chance float64) {
 	if times == 0 {
 		return
 	}
@@ -50,7 +57,7 @@ func (k *Kept) Claim(slack Time, share *Share, times float64) {
 		}
 		return 1
 	})
-	k.models = slices.Insert(k.models, i, claim{slack: slack, share: share, times: times})
+	k.models = slices.Insert(k.models, i, claim{slack: slack, share: share, times: times, chance: chance})
 	k.moved = math.Inf(1)
 }
 
@@ -66,7 +73,11 @@ func (k *Kept) Moved(by float64) { k.moved += math.Abs(by) }
 // Renew brings Kept up to date with the needs of the models, whose sum is given, and
 // the number of usable partitions.
 func (k *Kept) Renew(need float64, usable int) {
-	if len(k.models) == 0 || k.moved <= enough*need && len(k.hard) == usable+1 {
+	if len(k.models) == 0 {
+		k.keeps = false
+		return
+	}
+	if k.moved <= enough*need && len(k.hard) == usable+1 {
 		return
 	}
 	k.moved = 0
@@ -78,8 +89,13 @@ func (k *Kept) Renew(need float64, usable int) {
 	share := min(1, float64(usable)/max(need, 1)) // where more is asked for than there is, each need counts with its part
 	sum, rest := 0.0, need
 	lowest, few := usable, usable
-	k.longest = 0
+	k.longest, k.keeps = 0, false
 	flow, rush := 0.0, 0.0
+	var looser others
+	for i := len(k.models) - 1; i >= 0; i-- {
+		k.models[i].looser = looser
+		looser.add(k.models[i].share, k.models[i].slack)
+	}
 	for i := range k.models {
 		c := &k.models[i]
 		flow += c.share.Flow
@@ -92,22 +108,85 @@ func (k *Kept) Renew(need float64, usable int) {
 		sum += c.share.Need * c.times
 		rest -= c.share.Need
 		limit := max(1, usable-max(1, int(math.Round(sum*share))), min(usable-1, int(math.Ceil(rest*share))))
+		fewest := min(limit, max(1, int(math.Ceil(rest*share))))
+		if limit >= lowest && fewest >= few {
+			continue
+		}
+		o := &c.looser
+		if d := o.delay(c, float64(usable), rest*share); d < c.chance || o.flow*o.late(limit, rest*share) > flow*d {
+			continue // keeping would cost the others more requests than it brings
+		}
+		if !k.keeps {
+			k.keeps, k.tight = true, c.slack
+		}
 		for ; lowest > limit; lowest-- {
 			k.hard[lowest-1] = c.slack
 		}
-		limit = min(limit, max(1, int(math.Ceil(rest*share))))
-		for ; few > limit; few-- {
+		for ; few > fewest; few-- {
 			k.soft[few-1] = c.slack
 		}
 	}
 }
 
-// tightest is the least slack of a model.
+// tightest is the least slack of a model that partitions are kept for; Never if there is none.
 func (k *Kept) tightest() Time {
-	if len(k.models) == 0 {
+	if !k.keeps {
 		return latency.Never
 	}
-	return k.models[0].slack
+	return k.tight
+}
+
+// others are the models of more slack than some, together.
+type others struct {
+	// flow is in rows per second; alone, slack and burst are sums of what the models say times their flow.
+	flow, alone, slack, burst float64
+	// need is in partitions; long is the sum of what the models say times their need.
+	need, long float64
+	// turns is what a batch of each takes, one after another.
+	turns float64
+}
+
+// add adds a model with its slack.
+func (o *others) add(s *Share, slack Time) {
+	o.flow += s.Flow
+	o.alone += s.Flow * float64(s.Alone)
+	o.slack += s.Flow * float64(slack)
+	o.burst += s.Flow * max(1, s.Burst)
+	o.need += s.Need
+	o.long += s.Need * float64(s.Long)
+	if s.Flow > 0 {
+		o.turns += float64(s.Long)
+	}
+}
+
+// late is the part of these models' requests that is late where so many partitions are left to them, which they keep busy to the extent of a load.
+func (o *others) late(partitions int, load float64) float64 {
+	if o.flow <= 0 || o.alone <= 0 || o.burst <= 0 {
+		return 0
+	}
+	if o.turns*o.flow <= float64(partitions)*o.slack {
+		return 0
+	}
+	return longWait(float64(partitions), load, o.slack/o.alone*o.flow/o.burst)
+}
+
+// delay is the part of the requests of models with so much slack that is late where these models may use all partitions.
+func (o *others) delay(c *claim, partitions, load float64) float64 {
+	if o.flow <= 0 || o.long <= 0 || o.burst <= 0 {
+		return 1 // nothing is known of them
+	}
+	places := min(partitions, max(1, c.share.Places))
+	return longWait(places, load*places/partitions, float64(c.slack)*o.need/o.long*o.flow/o.burst)
+}
+
+// longWait is about the part of arrivals that wait longer than some patience, in executions, where n partitions execute a load, which is in partitions:
+// the probability of waiting at all is Sakasegawa's for M/M/n (1977), and the wait then exponential as it is for executions of constant length.
+func longWait(n, load, patience float64) float64 {
+	busy := max(0, load) / n
+	if busy >= 1 {
+		return 1
+	}
+	return math.Pow(busy, math.Sqrt(2*(n+1))-1) * math.Exp(-2*n*(1-busy)*patience)
 }
 
 // below is the flow and the rush of the models that have less slack than that.

@@ -80,8 +80,15 @@ type Model struct {
 // classes that serve it.
 type Share struct {
 	Need, Crowd, Flow, Rush float64
-	// Alone is l of the rows that requests usually have, on the slowest class.
-	Alone Time
+	// Alone is l of the rows that requests usually have, Long that of a batch of Reach,
+	// on the slowest class.
+	Alone, Long Time
+	// Burst is the time of a burst of Dispersion rows that share batches, over the time of
+	// a single row: 1 for Poisson arrivals, and where a row that joins costs nothing.
+	Burst float64
+	// Places is how many partitions can serve a request that has just come in time; one on
+	// which the slack is shorter counts as that part of one.
+	Places float64
 }
 
 // Pool is what all models ask for that share partitions, and what runs on these.

@@ -51,6 +51,9 @@ type Params struct {
 
 	// Keep is how many partitions are kept for each that tighter models need.
 	Keep float64
+	// Chance is the part of its requests that a model must lose without them, so that any
+	// are kept.
+	Chance float64
 	// Lift is how many times its mean burst a model must be able to execute within its SLO on
 	// all partitions but one, so that it is held back.
 	Lift float64
@@ -84,6 +87,6 @@ func Defaults() Params {
 	return Params{
 		Idle: .5, Margin: .05, Stagger: .5, Light: 1.4, WorthSlack: .2, WorthMost: .1, Crowd: 1, Torrent: 4, Haste: .3, Bursty: 2, Quiet: .06, Scarce: 8,
 		InTheWay: .02, MostInTheWay: .3, Bearable: .8, Dearer: .3, Shielded: .7,
-		Keep: 1, Lift: 3, Calm: .75, Gathers: .7, Plenty: 8, Thrift: .1, Overload: 1.5, Edge: .25,
+		Keep: 1, Chance: .001, Lift: 3, Calm: .75, Gathers: .7, Plenty: 8, Thrift: .1, Overload: 1.5, Edge: .25,
 	}
 }

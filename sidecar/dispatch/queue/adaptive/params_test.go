@@ -86,6 +86,7 @@ func scenes() []scene {
 		{name: "blocking a little", load: adaptive.Load{Batch: batch(heavy, 10, 30000, 50000), Model: heavy, Pool: busy(4, 0)}, tighter: [][2]float64{{25, 1.5}}, ends: []latency.Time{95000, 90000, 85000, 80000, 78000}},
 		{name: "likewise under load", load: adaptive.Load{Batch: batch(heavy, 10, 30000, 50000), Model: heavy, Pool: busy(7, 0)}, tighter: [][2]float64{{25, 4}}, ends: []latency.Time{90000, 85000, 80000, 78000, 77000}},
 		{name: "blocking, in bursts", load: adaptive.Load{Batch: batch(heavyBursts, 10, 30000, 50000), Model: heavyBursts, Pool: busy(7, 0)}, tighter: [][2]float64{{10, 4}}, ends: []latency.Time{90000, 80000, 75000, 70000, 65000}},
+		{name: "hardly blocking", load: adaptive.Load{Batch: batch(heavy, 10, 30000, 50000), Model: heavy, Pool: busy(2.5, 0)}, tighter: [][2]float64{{13, .5}, {60, 2}}, ends: []latency.Time{95000, 90000, 85000, 80000, 78000}},
 		{name: "blocked", load: adaptive.Load{Batch: batch(tight, 1, 49000, 49000), Model: tight, Pool: free(4, 8, 2.5)}, tighter: [][2]float64{{100, 1}}},
 		{name: "a surge", load: adaptive.Load{Batch: batch(staggered, 6, 35000, 49000), Model: staggered, Pool: busy(7, 0)}, waiting: 300},
 		{name: "at the peak", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: staggered, Pool: busy(7.9, 0)}},
@@ -107,7 +108,7 @@ func decisions(p adaptive.Params) string {
 		}
 		for i := range s.tighter {
 			slack := latency.Time(s.tighter[i][0]) * 1000 * us
-			l.Pool.Kept.Claim(slack, &adaptive.Share{Need: s.tighter[i][1], Flow: 2000, Rush: 2000 / 15e6, Alone: slack / 2}, p.Keep)
+			l.Pool.Kept.Claim(slack, &adaptive.Share{Need: s.tighter[i][1], Flow: 2000, Rush: 2000 / 15e6, Alone: slack / 2, Long: slack, Burst: 1, Places: 8}, p.Keep, p.Chance)
 		}
 		l.Pool.Kept.Renew(l.Pool.Need, l.Pool.Usable)
 		l.Model.Worth = p.Worth(&l)
