@@ -6,6 +6,7 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -251,13 +252,15 @@ func TestAFullGPU(t *testing.T) {
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for ctx.Err() == nil {
-			shims := 0
+			servers := map[int]process{}
 			for _, p := range processesOf(t, c) {
 				if strings.Contains(p.command, "shm-region-prefix-name=") && strings.Contains(p.command, "--model-repository=") {
-					shims++
+					servers[p.pid] = p
 				}
 			}
-			if shims > 1 {
+			// What a server has just forked has the server's command line until it becomes a model's process.
+			maps.DeleteFunc(servers, func(_ int, p process) bool { _, forked := servers[p.parent]; return forked })
+			if len(servers) > 1 {
 				both.Store(true)
 			}
 		}
