@@ -34,6 +34,8 @@ type Host struct {
 	good   *policy.Plan
 	// states are the policies' own, by name and version, where Options.State is nil.
 	states map[string][]byte
+	// listed is the latest list of the built-in policies.
+	listed listed
 }
 
 // inUse is the policy in use and what became of it. What comes before process
