@@ -26,6 +26,9 @@ func TestWhatIsProxiedHasAnOutcome(t *testing.T) {
 	}{
 		"answered":               {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }, "models/m/generate", []dispatch.Result{dispatch.OK}},
 		"answered with events":   {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "data: {}\n\n") }, "models/m/versions/1/generate_stream", []dispatch.Result{dispatch.OK}},
+		"an error among events":  {events(`{"OUT":1,"model_name":"m"}`, `{"error":"the model's own"}`, `{"OUT":2,"model_name":"m"}`), "models/m/generate_stream", []dispatch.Result{dispatch.Failed}},
+		"an output named error":  {events(`{"error":"what was measured","model_name":"m","model_version":"1"}`), "models/m/generate_stream", []dispatch.Result{dispatch.OK}},
+		"an error as document":   {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"error":"not one answer"}`) }, "models/m/generate", []dispatch.Result{dispatch.Failed}},
 		"refused by the server":  {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) }, "models/m/generate", []dispatch.Result{dispatch.Failed}},
 		"broken off":             {breaksOff, "models/m/generate_stream", []dispatch.Result{dispatch.Failed}},
 		"no request for a model": {func(http.ResponseWriter, *http.Request) {}, "new/route", nil},
@@ -50,6 +53,19 @@ func TestWhatIsProxiedHasAnOutcome(t *testing.T) {
 				require.False(t, o.Early)
 			}
 		})
+	}
+}
+
+// events answers with events, byte by byte.
+func events(all ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		for _, e := range all {
+			for _, b := range []byte("data: " + e + "\n\n") {
+				_, _ = w.Write([]byte{b})
+				w.(http.Flusher).Flush()
+			}
+		}
 	}
 }
 

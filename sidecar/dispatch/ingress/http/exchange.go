@@ -21,6 +21,8 @@ type exchange struct {
 	// status of the server's answer; err is why there is none.
 	status int
 	err    error
+	// told is the error that the answer has though its status is good; nil: it was not read along.
+	told *told
 	// whole: the answer reached its end.
 	whole bool
 
@@ -58,13 +60,15 @@ func (x *exchange) begin(server Server) {
 
 var errBrokeOff = errors.New("the answer broke off")
 
-// failure is why it did not succeed, by the server's status and whether its answer came whole; nil if it did.
+// failure is why it did not succeed, by the server's status, the errors in its answer, and whether that came whole; nil if it did.
 func (x *exchange) failure() error {
 	switch {
 	case x.err != nil:
 		return x.err
 	case x.status >= nethttp.StatusBadRequest:
 		return fmt.Errorf("HTTP status %d", x.status)
+	case x.told != nil && x.told.failure != nil:
+		return x.told.failure
 	case !x.whole:
 		return errBrokeOff
 	}

@@ -50,7 +50,9 @@ func newProxy(log *slog.Logger) *proxy {
 			r.Out.Header.Del("Expect") // the body is here; it was asked for
 		},
 		ModifyResponse: func(answer *nethttp.Response) error {
-			exchangeOf(answer.Request).status = answer.StatusCode
+			x := exchangeOf(answer.Request)
+			x.status = answer.StatusCode
+			x.listen(answer)
 			return nil
 		},
 		ErrorHandler: func(w nethttp.ResponseWriter, r *nethttp.Request, err error) {
