@@ -166,6 +166,15 @@ const notes = `
 Requests that share an execution reach the model as one request with all their rows: a model that looks at single requests, and not at
 rows, sees fewer of them. Requests with different parameters never share one.
 
+A python model that is not decoupled may answer by its ResponseSender and mark the end apart from the answer, not with it. Its requests go to the
+server as calls of ModelInfer, on streams and over HTTP too, so that they can share executions. Through Conch,
+
+- the answer on a stream has triton_final_response true, not false;
+- for an error, a stream and HTTP (status 500) give an error that says that the server lost the model's text: to ModelInfer, Triton
+  answers with an empty message and status OK. That ModelInfer also gives through Conch. The request counts as failed;
+- for a second answer, a stream and HTTP (status 500) give the error that ModelInfer gives, "expected a single response, got 2": Triton
+  gives the first answer, over HTTP with status 500 and the error behind it.
+
 The metrics of Triton (nv_*) are at Conch's metrics address with a label that names the partition; their requests are executions there.
 
 ## Clients

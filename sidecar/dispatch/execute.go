@@ -181,6 +181,10 @@ func (b *run) split(data mem.BufferSlice) ([]*batch.Response, error) {
 		resp.Free()
 		return nil, err
 	}
+	if err := resp.Err(); err != nil && len(b.calls) > 1 {
+		resp.Free()
+		return nil, err
+	}
 	if len(b.calls) == 1 {
 		if member := b.calls[0].member; member != nil {
 			member.Answer(resp)

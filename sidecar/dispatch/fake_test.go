@@ -50,8 +50,10 @@ type triton struct {
 	cancelled chan string
 	refuse    func(*tritonpb.ModelInferRequest) error
 	// asked sees every call, if set.
-	asked   func(context.Context, *tritonpb.ModelInferRequest)
-	short   bool // answers lack a row
+	asked func(context.Context, *tritonpb.ModelInferRequest)
+	short bool // answers lack a row
+	// loses is of which requests it loses the error: it answers with an empty message.
+	loses   func(*tritonpb.ModelInferRequest) bool
 	batches []int
 	seen    []string // ids
 	loading bool
@@ -109,7 +111,7 @@ func (p *triton) ModelReady(_ context.Context, r *tritonpb.ModelReadyRequest) (*
 
 func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
 	p.mu.Lock()
-	takes, hold, refuse, short, started, cancelled, asked := p.takes, p.hold, p.refuse, p.short, p.started, p.cancelled, p.asked
+	takes, hold, refuse, short, loses, started, cancelled, asked := p.takes, p.hold, p.refuse, p.short, p.loses, p.started, p.cancelled, p.asked
 	if p.passes != "" && p.passes == r.Id {
 		hold = nil
 	}
@@ -140,6 +142,9 @@ func (p *triton) ModelInfer(ctx context.Context, r *tritonpb.ModelInferRequest) 
 		if err := refuse(r); err != nil {
 			return nil, err
 		}
+	}
+	if loses != nil && loses(r) {
+		return &tritonpb.ModelInferResponse{}, nil
 	}
 	shape, data := r.Inputs[0].Shape, r.RawInputContents[0]
 	if short {

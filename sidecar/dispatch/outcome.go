@@ -19,7 +19,7 @@ func (d *Dispatcher) unwanted(c *call, a answer) {
 	if o.Result == Cancelled && a.result == OK {
 		o.Result = Failed
 	}
-	c.model.count(c.tally, a.place, &o, judge(&o, a.err, c.model.backend(), a.rows > 0))
+	c.model.count(c.tally, a.place, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
 	if a.resp != nil {
 		a.resp.Free()
 	}
@@ -38,7 +38,7 @@ func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 	c.model.counts.end()
 	c.model.counts.add(&o, now)
 	if !c.left { // else it is counted when it ends
-		c.model.count(c.tally, a.place, &o, judge(&o, a.err, c.model.backend(), a.rows > 0))
+		c.model.count(c.tally, a.place, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
 	}
 	d.o.Observer.Finished(o)
 	if o.Result == Failed && c.blames != nil { // of a caller who left an execution may still write it
@@ -59,7 +59,15 @@ func (c *call) endSpan(a *answer, o *Outcome, now time.Time) {
 	if !a.passed && o.Result != Rejected {
 		c.span.Queued(c.arrived, c.arrived.Add(o.Queued))
 	}
-	c.span.End(now, o.Result.String(), o.Reason, o.PassedThrough, o.Retried, a.err)
+	c.span.End(now, o.Result.String(), o.Reason, o.PassedThrough, o.Retried, a.failure())
+}
+
+// failure is the error of an answer, though the server lost it.
+func (a *answer) failure() error {
+	if a.err != nil {
+		return a.err
+	}
+	return a.resp.Err()
 }
 
 // expire makes an answer DEADLINE_EXCEEDED once the caller's deadline has come: a
@@ -91,7 +99,7 @@ func (d *Dispatcher) outcome(c *call, a *answer) (o Outcome, now time.Time) {
 		switch {
 		case a.err != nil && c.ctx.Err() != nil:
 			o.Result = Cancelled
-		case a.err != nil:
+		case a.failure() != nil:
 			o.Result = Failed
 		case c.loaded:
 			o.Result = Cold

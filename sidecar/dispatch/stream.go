@@ -401,6 +401,9 @@ type ending struct{ error }
 func (s *inferStream) streamed(c *call, a *answer, resp *batch.Response, err error) any {
 	if err == nil {
 		defer resp.Free()
+		err = resp.Err()
+	}
+	if err == nil {
 		return &batch.Frame{Data: batch.StreamResponse(resp)}
 	}
 	m := &tritonpb.ModelStreamInferResponse{ErrorMessage: status.Convert(err).Message(), InferResponse: &tritonpb.ModelInferResponse{Id: c.req.ID}}

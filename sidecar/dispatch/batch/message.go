@@ -7,7 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 )
 
 // Request is a ModelInferRequest whose tensor bytes are references.
@@ -82,7 +84,24 @@ type Response struct {
 	// know. Split hands them to every caller.
 	Unknown []byte
 
+	// Cleared tells that the message was empty. Triton names the model in every
+	// answer and clears one that is an error; the error is its status then, unless
+	// the model marks the end of its answers apart from it (2.51: the mark's status
+	// takes its place, which is OK).
+	Cleared bool
+
 	extra atomic.Int32
+}
+
+// ErrCleared says what is known of the error in place of which an empty message came.
+var ErrCleared = status.Error(codes.Internal, "the model answered with an error whose text the server lost: the model should send it together with the final flag, and not the one after the other")
+
+// Err is ErrCleared for an answer that was cleared, and nil for any other, none included.
+func (r *Response) Err() error {
+	if r != nil && r.Cleared {
+		return ErrCleared
+	}
+	return nil
 }
 
 // Timeout returns Triton's `timeout` parameter: how long the request may wait,

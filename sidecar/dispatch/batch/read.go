@@ -113,6 +113,7 @@ func ReadResponse(wire mem.BufferSlice) (*Response, error) {
 	m.Outputs = room.outputs[:0]
 	d := reader{cursor: newCursor(wire), arena: room.buffers[:0], smallShapes: room.dims[:0]}
 	d.raws = d.smallRaws[:0]
+	m.Cleared = d.left == 0
 	if err := d.response(m); err != nil {
 		d.release()
 		m.Free()

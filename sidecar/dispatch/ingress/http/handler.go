@@ -223,6 +223,10 @@ func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route) 
 		return
 	}
 	defer response.Free()
+	if err := response.Err(); err != nil { // where a server's own HTTP front does not lose it
+		failInfer(w, err)
+		return
+	}
 	h.writeResponse(w, r, &in, response)
 }
 
