@@ -26,10 +26,7 @@ func listensIn(group, port int) bool {
 	if len(sockets) == 0 {
 		return false
 	}
-	for _, pid := range pids() {
-		if of, err := unix.Getpgid(pid); err != nil || of != group {
-			continue
-		}
+	for _, pid := range members(group) {
 		dir := fmt.Sprintf("/proc/%d/fd", pid)
 		fds, err := os.ReadDir(dir)
 		if errors.Is(err, os.ErrPermission) {

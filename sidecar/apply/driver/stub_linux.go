@@ -13,11 +13,11 @@ import (
 
 // modelProcesses are the children of a server that run a model and live: the
 // python backend gives every instance one, whose command line has the path of its
-// file.
+// file. They are of the server's group.
 func modelProcesses(server int, directory, model string) map[int]bool {
 	living := map[int]bool{}
 	mark := []byte(filepath.Join(directory, model) + "/")
-	for _, pid := range pids() {
+	for _, pid := range members(server) {
 		proc := filepath.Join("/proc", strconv.Itoa(pid))
 		stat, err := os.ReadFile(filepath.Join(proc, "stat"))
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // ownedByUs reports that a file is this user's.
@@ -16,14 +18,19 @@ func ownedByUs(info fs.FileInfo) bool {
 	return ok && int(stat.Uid) == os.Geteuid()
 }
 
-func pids() []int {
+// members are the processes of a group.
+func members(group int) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
 	}
 	var all []int
 	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if of, err := unix.Getpgid(pid); err == nil && of == group {
 			all = append(all, pid)
 		}
 	}
