@@ -324,7 +324,7 @@ func (m *model) aim() {
 			m.share.Places += float64(svc.group.usable) * max(0, float64(m.spec.SLO-svc.Alone)/float64(svc.Slack))
 		}
 		m.share.Long = max(m.share.Long, svc.Table.At(svc.Reach))
-		m.share.Burst = max(m.share.Burst, 1+(dispersion-1)*(1-svc.Saved))
+		m.share.Burst = max(m.share.Burst, adaptive.Burst(svc.Table, svc.MaxBatch, dispersion))
 	}
 	if m.pool == nil {
 		return

@@ -136,13 +136,13 @@ func (k *Kept) tightest() Time {
 	return k.tight
 }
 
-// others are the models of more slack than some, together.
+// others are sums over the models of more slack than that of a claim. The fields are those of Share.
 type others struct {
-	// flow is in rows per second; alone, slack and burst are sums of what the models say times their flow.
+	// flow is in rows per second. In alone, slack and burst each model is weighted by its flow.
 	flow, alone, slack, burst float64
-	// need is in partitions; long is the sum of what the models say times their need.
+	// need is in partitions. In long each model is weighted by its need.
 	need, long float64
-	// turns is what a batch of each takes, one after another.
+	// turns is the time of one batch of each model, one after another.
 	turns float64
 }
 
@@ -161,18 +161,15 @@ func (o *others) add(s *Share, slack Time) {
 
 // late is the part of these models' requests that is late where so many partitions are left to them, which they keep busy to the extent of a load.
 func (o *others) late(partitions int, load float64) float64 {
-	if o.flow <= 0 || o.alone <= 0 || o.burst <= 0 {
-		return 0
-	}
-	if o.turns*o.flow <= float64(partitions)*o.slack {
+	if o.flow <= 0 || o.alone <= 0 || o.turns*o.flow <= float64(partitions)*o.slack {
 		return 0
 	}
 	return longWait(float64(partitions), load, o.slack/o.alone*o.flow/o.burst)
 }
 
-// delay is the part of the requests of models with so much slack that is late where these models may use all partitions.
+// delay is the part of the claim's requests that is late where these models may use all partitions.
 func (o *others) delay(c *claim, partitions, load float64) float64 {
-	if o.flow <= 0 || o.long <= 0 || o.burst <= 0 {
+	if o.flow <= 0 || o.long <= 0 {
 		return 1 // nothing is known of them
 	}
 	places := min(partitions, max(1, c.share.Places))

@@ -83,12 +83,20 @@ type Share struct {
 	// Alone is l of the rows that requests usually have, Long that of a batch of Reach,
 	// on the slowest class.
 	Alone, Long Time
-	// Burst is the time of a burst of Dispersion rows that share batches, over the time of
-	// a single row: 1 for Poisson arrivals, and where a row that joins costs nothing.
+	// Burst is the time of a burst of Dispersion rows in batches, on the slowest class, over
+	// the time of a single row: 1 for Poisson arrivals, and where a row that joins a batch
+	// costs nothing; Dispersion for a model that cannot batch.
 	Burst float64
 	// Places is how many partitions can serve a request that has just come in time; one on
 	// which the slack is shorter counts as that part of one.
 	Places float64
+}
+
+// Burst is Share.Burst of a model with that latency, which takes so many rows a batch, on one class.
+func Burst(table latency.Table, maxBatch int, dispersion float64) float64 {
+	rows := max(1, dispersion)
+	b := min(int(rows), maxBatch)
+	return rows / float64(b) * float64(table.At(b)) / float64(table.At(1))
 }
 
 // Pool is what all models ask for that share partitions, and what runs on these.

@@ -72,7 +72,7 @@ type Params struct {
 	// Thrift is by how much less efficient than the best a batch may be, that is held on
 	// to, at any load below 1 + Thrift.
 	Thrift float64
-	// Overload is the load from which on nobody starts only just in time. What models
+	// Overload is the load from which on no batch starts only just in time. What models
 	// need is reckoned with batches that are gathered at their rates; those that
 	// wait for their turn grow larger, so that somewhat more than there seem to be
 	// partitions for can still be served.

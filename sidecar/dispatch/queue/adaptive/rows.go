@@ -11,16 +11,17 @@ import "math"
 //
 // with T the mean SLO of the requests that share the partitions. A batch takes a
 // partition from others for l(b), which cannot be undone. Where rows gain little
-// by company, many small batches cost next to nothing, and who is more urgent
-// goes between them. That is worth the more the burstier arrivals are, the
-// more time of the partitions is to spare.
+// by company, many small batches cost next to nothing, and a more urgent batch can
+// start in between. That is worth the more, the burstier arrivals are and the more
+// time of the partitions is to spare.
 //
 // T leaves out the models that the batch's model blocks severely: see shielded.
 // Partitions are kept from it for these, and small batches would not help them, as a
 // single request takes too long already. Only batches of whole requests count, of the
 // rows that requests have on average.
 //
-// Where such a b takes longer than T it is another: see brief.
+// Where such a b takes longer than T, the size is that of brief, unless the model is
+// flooded.
 func (p Params) MaxRows(l *Load) int {
 	m := l.Model
 	around := float64(l.Pool.Around(p.shielded(m)))
@@ -40,7 +41,7 @@ func (p Params) MaxRows(l *Load) int {
 			best, least = b, c
 		}
 	}
-	if float64(m.Table.At(best)) <= around || math.IsInf(least, 1) {
+	if float64(m.Table.At(best)) <= around || math.IsInf(least, 1) || p.flooded(m) {
 		return best
 	}
 	if b := p.brief(l, around); b > 0 && p.Dearer > 0 && cost(b) <= (1+min(p.Dearer, weight+max(0, 1/load-1)))*least {
@@ -49,9 +50,15 @@ func (p Params) MaxRows(l *Load) int {
 	return best
 }
 
+// flooded tells that the model's bursts take longer than its SLO, executed row by row:
+// what smaller batches cost there is paid in requests of the model that are late.
+func (p Params) flooded(m *Model) bool {
+	return m.Dispersion > p.Bursty && m.Dispersion*float64(m.Table.At(1)) > float64(m.SLO)
+}
+
 // brief is the largest batch that others can wait for, zero if there is none. Where the
-// best b takes longer than T, whoever is urgent is late behind any of its batches. Then
-// it is that one, if it costs at most min(Dearer, k + 1/load - 1) more.
+// best b takes longer than T, an urgent request is late behind any of its batches. Then
+// the size is that of brief, if it costs at most min(Dearer, k + 1/load - 1) more.
 func (p Params) brief(l *Load, around float64) int {
 	bearable := p.Bearable * around
 	b := l.Model.MaxBatch

@@ -49,6 +49,7 @@ func TestMaxRows(t *testing.T) {
 		{"others would wait for a burst", demand{Table: weak, SLO: 59 * ms, Dispersion: 10, Load: .9}, 1},
 		{"any batch takes too long for others: the cheapest", demand{Table: latency.Linear(40*ms, 28*ms, 64), SLO: 378 * ms, Dispersion: 10, Load: .5}, 2},
 		{"others can wait for one of its rows, and no longer", demand{Table: heavy, SLO: 420 * ms, Dispersion: 10, Load: .9, Around: 60 * ms}, 1},
+		{"but a burst would take longer than the SLO, one row at a time", demand{Table: heavy, SLO: 420 * ms, Dispersion: 12, Load: .9, Around: 60 * ms}, 3},
 		{"but there is no time to lose", demand{Table: heavy, SLO: 420 * ms, Dispersion: 1, Load: 1, Around: 60 * ms}, 9},
 		{"others who have time", demand{Table: weak, SLO: 59 * ms, Dispersion: 1, Load: .9, Around: 4000 * ms}, 7},
 	} {
@@ -62,5 +63,23 @@ func TestMaxRows(t *testing.T) {
 		require.Equal(t, c.want, adaptive.Defaults().MaxRows(c.d.load()), c.name)
 		c.d.Rate = 0
 		require.Equal(t, 64, adaptive.Defaults().MaxRows(c.d.load()), "%s, while no rate is known", c.name)
+	}
+}
+
+func TestBurst(t *testing.T) {
+	table := latency.Linear(1e6, 3e6, 8) // 4 ms for a row, 6 ms for three
+	for _, c := range []struct {
+		name       string
+		maxBatch   int
+		dispersion float64
+		want       float64
+	}{
+		{"Poisson arrivals", 8, 1, 1},
+		{"arrivals at even distances", 8, .2, 1},
+		{"a burst that is a batch", 8, 3, 1.5},
+		{"one that takes two batches of three rows", 3, 6, 3},
+		{"a model that cannot batch", 1, 6, 6},
+	} {
+		require.InDelta(t, c.want, adaptive.Burst(table, c.maxBatch, c.dispersion), 1e-9, c.name)
 	}
 }

@@ -77,9 +77,9 @@ func (p Params) openPartition(now Time, l *Load) Time {
 	return latency.Never
 }
 
-// prompt tells that a single request of some other model takes longer than this one can
-// wait: whoever waits then for company, or so that a partition may stay idle, may find
-// all of them taken.
+// prompt tells that a single request of some other model takes longer than this model can
+// wait: a batch that waits then for company, or so that a partition may stay idle, may
+// find all partitions taken.
 func (p Params) prompt(l *Load) bool {
 	return p.Keep > 0 && l.Model.Slack < l.Pool.Kept.longest
 }
@@ -112,7 +112,7 @@ func (p Params) light(l *Load) bool {
 
 // crowd is the share of the load that is of models which keep less than one partition
 // busy. They do not wait, so that partitions are taken whenever they are free, and
-// who waits until the last moment finds none.
+// a batch that waits until the last moment finds none.
 func (p Params) crowd(l *Load) float64 {
 	if l.Pool.Need == 0 {
 		return 0
@@ -151,8 +151,8 @@ func (p Params) silence(l *Load) Time {
 // Where they block severely (see shielded) that holds at any load, and a batch which is
 // smaller than the rate allows does not start before its time at all.
 //
-// Who can be blocked itself (see prompt) is only held back where it blocks severely, and
-// not in bursts.
+// A model that can be blocked itself (see prompt) is only held back where it blocks
+// severely, and not in bursts.
 func (p Params) Unblocked(now Time, l *Load) Time {
 	k := &l.Pool.Kept
 	if !p.Blocks(l) || p.lifted(l) {
