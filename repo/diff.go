@@ -96,8 +96,8 @@ func (s *Store) Compare(from, to string) (*Comparison, error) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if one := s.compareModel(name, before.Model(name), after.Model(name)); one.Change != "" || len(one.Notes) > 0 {
-			c.Models = append(c.Models, one)
+		if compared := s.compareModel(name, before.Model(name), after.Model(name)); compared.Change != "" || len(compared.Notes) > 0 {
+			c.Models = append(c.Models, compared)
 		}
 	}
 	return c, nil
@@ -113,11 +113,11 @@ func noted(r *Revision) *Comparison {
 		return all[name]
 	}
 	for _, name := range r.Diff.Added {
-		one := model(name)
-		one.Change = Added
+		compared := model(name)
+		compared.Change = Added
 		if m := r.Model(name); m != nil {
 			for _, f := range m.Files {
-				one.Files = append(one.Files, FileComparison{Path: f.Path, Change: Added, After: f.Size})
+				compared.Files = append(compared.Files, FileComparison{Path: f.Path, Change: Added, After: f.Size})
 			}
 		}
 	}
@@ -125,8 +125,8 @@ func noted(r *Revision) *Comparison {
 		model(name).Change = Removed
 	}
 	for _, changed := range r.Diff.Changed {
-		one := model(changed.Model)
-		one.Change = Changed
+		compared := model(changed.Model)
+		compared.Change = Changed
 		size := func(path string) int64 {
 			if m := r.Model(changed.Model); m != nil {
 				if f := fileOf(m, path); f != nil {
@@ -136,18 +136,18 @@ func noted(r *Revision) *Comparison {
 			return UnknownSize
 		}
 		for _, path := range changed.Added {
-			one.Files = append(one.Files, FileComparison{Path: path, Change: Added, After: size(path)})
+			compared.Files = append(compared.Files, FileComparison{Path: path, Change: Added, After: size(path)})
 		}
 		for _, path := range changed.Removed {
-			one.Files = append(one.Files, FileComparison{Path: path, Change: Removed, Before: UnknownSize})
+			compared.Files = append(compared.Files, FileComparison{Path: path, Change: Removed, Before: UnknownSize})
 		}
 		for _, path := range changed.Changed {
-			one.Files = append(one.Files, FileComparison{Path: path, Change: Changed, Before: UnknownSize, After: size(path)})
+			compared.Files = append(compared.Files, FileComparison{Path: path, Change: Changed, Before: UnknownSize, After: size(path)})
 			if path == ConfigFile {
-				one.Text = ConfigFile + " cannot be compared field by field: " + r.Parent + " is kept no more"
+				compared.Text = ConfigFile + " cannot be compared field by field: " + r.Parent + " is kept no more"
 			}
 		}
-		slices.SortFunc(one.Files, func(a, b FileComparison) int { return strings.Compare(a.Path, b.Path) })
+		slices.SortFunc(compared.Files, func(a, b FileComparison) int { return strings.Compare(a.Path, b.Path) })
 	}
 	for _, name := range r.Diff.Unloaded {
 		model(name).Notes = append(model(name).Notes, "unloaded")
@@ -263,17 +263,17 @@ func fieldsOf(text []byte) ([]field, error) {
 			add(n, nodeLine(n))
 			continue
 		}
-		for i, one := range n.Children {
-			if one.IsCommentOnly() && len(one.Children) == 0 {
+		for i, message := range n.Children {
+			if message.IsCommentOnly() && len(message.Children) == 0 {
 				continue
 			}
-			single := *one
+			single := *message
 			single.Name, single.SkipColon = n.Name, true
 			if i == 0 {
-				single.PreComments = append(slices.Clone(n.PreComments), one.PreComments...)
+				single.PreComments = append(slices.Clone(n.PreComments), message.PreComments...)
 			}
-			line := nodeLine(one)
-			if one.Start.Line == 0 {
+			line := nodeLine(message)
+			if message.Start.Line == 0 {
 				line = nodeLine(n)
 			}
 			add(&single, line)

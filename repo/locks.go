@@ -5,38 +5,38 @@ package repo
 
 import "sync"
 
-// locks are a lock for every directory that somebody works in. The zero value
+// locks has a lock for every directory that a caller works in. The zero value
 // is ready.
 type locks struct {
 	mu  sync.Mutex
 	all map[string]*sharedLock
 }
 
-// sharedLock is there as long as somebody holds it or waits for it.
+// sharedLock exists as long as a caller holds it or waits for it.
 type sharedLock struct {
 	sync.Mutex
 	users int
 }
 
-// lock waits until nobody else works in dir. What it returns ends one's own work.
+// lock waits until nobody else works in dir. unlock lets the next caller in.
 func (l *locks) lock(dir string) (unlock func()) {
 	l.mu.Lock()
-	one := l.all[dir]
-	if one == nil {
+	shared := l.all[dir]
+	if shared == nil {
 		if l.all == nil {
 			l.all = map[string]*sharedLock{}
 		}
-		one = &sharedLock{}
-		l.all[dir] = one
+		shared = &sharedLock{}
+		l.all[dir] = shared
 	}
-	one.users++
+	shared.users++
 	l.mu.Unlock()
-	one.Lock()
+	shared.Lock()
 	return func() {
-		one.Unlock()
+		shared.Unlock()
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if one.users--; one.users == 0 {
+		if shared.users--; shared.users == 0 {
 			delete(l.all, dir)
 		}
 	}

@@ -305,7 +305,7 @@ func base(m *Model) string { return m.Digest + "@" + m.Times }
 
 // replace is the models with one of them replaced, or added in its place.
 func replace(models []*Model, m *Model) []*Model {
-	i, found := slices.BinarySearchFunc(models, m.Name, func(one *Model, name string) int { return strings.Compare(one.Name, name) })
+	i, found := slices.BinarySearchFunc(models, m.Name, func(listed *Model, name string) int { return strings.Compare(listed.Name, name) })
 	after := slices.Clone(models)
 	if found {
 		after[i] = m

@@ -108,14 +108,14 @@ func (s *Store) read(ctx context.Context, dir string, before []*Model, now time.
 func (s *Store) ensembles(models []*Model) (map[string][]Problem, error) {
 	all := neighbours{}
 	for _, m := range models {
-		one := &neighbour{config: m.Config, versions: m.Versions, refused: m.Err() != nil}
+		n := &neighbour{config: m.Config, versions: m.Versions, refused: m.Err() != nil}
 		if i := slices.IndexFunc(m.Files, isConfig); i >= 0 && m.Config.GetEnsembleScheduling() != nil {
 			var err error
-			if one.text, err = os.ReadFile(s.files.path(m.Files[i])); err != nil {
+			if n.text, err = os.ReadFile(s.files.path(m.Files[i])); err != nil {
 				return nil, fmt.Errorf("model %q: %w", m.Name, err)
 			}
 		}
-		all[m.Name] = one
+		all[m.Name] = n
 	}
 	return all.check(), nil
 }

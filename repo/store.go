@@ -180,9 +180,9 @@ func (r *Revision) imported() *Revision {
 	out.Models = slices.Clone(r.Models)
 	for i, m := range r.Models {
 		if slices.ContainsFunc(m.Problems, ofStore) {
-			one := *m
-			one.Problems = slices.DeleteFunc(slices.Clone(m.Problems), ofStore)
-			out.Models[i] = &one
+			clean := *m
+			clean.Problems = slices.DeleteFunc(slices.Clone(m.Problems), ofStore)
+			out.Models[i] = &clean
 		}
 	}
 	return &out

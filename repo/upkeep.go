@@ -54,22 +54,22 @@ func (s *Store) Collect(ctx context.Context, r Retention) (Collected, error) {
 	}
 	var forget [][]byte
 	referenced := map[string]bool{}
-	for i, one := range all {
-		why := r.InUse[one.ID]
+	for i, revision := range all {
+		why := r.InUse[revision.ID]
 		if why == "" && i < max(r.Newest, 1) {
 			why = fmt.Sprintf("one of the newest %d", max(r.Newest, 1))
 		}
 		if why == "" {
-			n, err := revisionNumber(one.ID)
+			n, err := revisionNumber(revision.ID)
 			if err != nil {
 				return done, fmt.Errorf("collect: %w", err)
 			}
 			forget = append(forget, revisionKey(n))
-			done.Revisions = append(done.Revisions, one.ID)
+			done.Revisions = append(done.Revisions, revision.ID)
 			continue
 		}
-		done.Kept = append(done.Kept, Kept{one.ID, why})
-		for _, m := range one.Models {
+		done.Kept = append(done.Kept, Kept{revision.ID, why})
+		for _, m := range revision.Models {
 			for _, f := range contents(m) {
 				referenced[s.files.path(f)] = true
 			}

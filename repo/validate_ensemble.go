@@ -35,8 +35,8 @@ func (all neighbours) check() map[string][]Problem {
 		changed = false
 		fell := map[string]bool{}
 		for _, name := range slices.Sorted(maps.Keys(all)) {
-			one := all[name]
-			if one.config.GetEnsembleScheduling() == nil || len(found[name]) > 0 {
+			n := all[name]
+			if n.config.GetEnsembleScheduling() == nil || len(found[name]) > 0 {
 				continue
 			}
 			if problems := all.ensemble(name); len(problems) > 0 {
@@ -221,13 +221,13 @@ func (v *validator) flow(name string, f *flow) {
 	case !f.used && !f.output:
 		v.refuse(f.line, "no step uses tensor %q; leave it out of the output_map", name)
 	}
-	for _, one := range f.claims[1:] {
+	for _, other := range f.claims[1:] {
 		first := f.claims[0]
 		switch {
-		case one.kind != first.kind:
-			v.refuse(f.line, "tensor %q is %s for %s and %s for %s", name, first.kind, first.model, one.kind, one.model)
-		case !fits(one.dims, first.dims) && !fits(one.full, first.full):
-			v.refuse(f.line, "tensor %q has dims %s for %s and %s for %s", name, shown(first), first.model, shown(one), one.model)
+		case other.kind != first.kind:
+			v.refuse(f.line, "tensor %q is %s for %s and %s for %s", name, first.kind, first.model, other.kind, other.model)
+		case !fits(other.dims, first.dims) && !fits(other.full, first.full):
+			v.refuse(f.line, "tensor %q has dims %s for %s and %s for %s", name, shown(first), first.model, shown(other), other.model)
 		}
 	}
 }
@@ -240,11 +240,11 @@ func (all neighbours) circle(name string, way []string, done map[string]bool) []
 	if i := slices.Index(way, name); i >= 0 {
 		return append(slices.Clone(way[i:]), name)
 	}
-	one := all[name]
-	if one == nil || done[name] {
+	n := all[name]
+	if n == nil || done[name] {
 		return nil
 	}
-	for _, step := range one.config.GetEnsembleScheduling().GetStep() {
+	for _, step := range n.config.GetEnsembleScheduling().GetStep() {
 		if found := all.circle(step.GetModelName(), append(slices.Clone(way), name), done); found != nil {
 			return found
 		}

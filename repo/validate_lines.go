@@ -66,13 +66,13 @@ func elements(nodes []*ast.Node, name string) []element {
 		switch {
 		case n.Name != name:
 		case n.ChildrenAsList:
-			for _, one := range n.Children {
-				if !one.IsCommentOnly() || len(one.Children) > 0 {
-					line := nodeLine(one)
-					if one.Start.Line == 0 {
+			for _, message := range n.Children {
+				if !message.IsCommentOnly() || len(message.Children) > 0 {
+					line := nodeLine(message)
+					if message.Start.Line == 0 {
 						line = nodeLine(n)
 					}
-					all = append(all, element{one.Children, line})
+					all = append(all, element{message.Children, line})
 				}
 			}
 		default:

@@ -90,13 +90,13 @@ func (v *validator) sequences(c *tritonpb.ModelConfig) {
 		if in.GetName() == "" && len(in.GetControl()) > 0 {
 			v.refuse(v.line("sequence_batching", "control_input", i), "control_input %d has no name", i+1)
 		}
-		for j, one := range in.GetControl() {
+		for j, control := range in.GetControl() {
 			line := v.line("sequence_batching", "control_input", i, "control", j, "kind")
-			if seen[one.GetKind()] {
-				v.refuse(line, "two control inputs are %s", one.GetKind())
+			if seen[control.GetKind()] {
+				v.refuse(line, "two control inputs are %s", control.GetKind())
 			}
-			seen[one.GetKind()] = true
-			v.control(line, one)
+			seen[control.GetKind()] = true
+			v.control(line, control)
 		}
 	}
 	for i, state := range s.GetState() {
@@ -104,31 +104,31 @@ func (v *validator) sequences(c *tritonpb.ModelConfig) {
 	}
 }
 
-func (v *validator) control(line int, one *control) {
+func (v *validator) control(line int, c *control) {
 	given, entries := 0, 0
-	for _, n := range []int{len(one.GetInt32FalseTrue()), len(one.GetFp32FalseTrue()), len(one.GetBoolFalseTrue())} {
+	for _, n := range []int{len(c.GetInt32FalseTrue()), len(c.GetFp32FalseTrue()), len(c.GetBoolFalseTrue())} {
 		if n > 0 {
 			given, entries = given+1, n
 		}
 	}
-	if one.GetKind() == tritonpb.ModelSequenceBatching_Control_CONTROL_SEQUENCE_CORRID {
-		switch one.GetDataType() {
+	if c.GetKind() == tritonpb.ModelSequenceBatching_Control_CONTROL_SEQUENCE_CORRID {
+		switch c.GetDataType() {
 		case tritonpb.DataType_TYPE_UINT64, tritonpb.DataType_TYPE_INT64, tritonpb.DataType_TYPE_UINT32, tritonpb.DataType_TYPE_INT32, tritonpb.DataType_TYPE_STRING:
 		default:
-			v.refuse(line, "%s has data_type %s: it can be TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 or TYPE_STRING", one.GetKind(), one.GetDataType())
+			v.refuse(line, "%s has data_type %s: it can be TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 or TYPE_STRING", c.GetKind(), c.GetDataType())
 		}
 		if given > 0 {
-			v.refuse(line, "%s is a number or a string, and has values for false and true", one.GetKind())
+			v.refuse(line, "%s is a number or a string, and has values for false and true", c.GetKind())
 		}
 		return
 	}
 	switch {
 	case given == 0:
-		v.refuse(line, "%s needs int32_false_true, fp32_false_true or bool_false_true", one.GetKind())
+		v.refuse(line, "%s needs int32_false_true, fp32_false_true or bool_false_true", c.GetKind())
 	case given > 1:
-		v.refuse(line, "%s has more than one of int32_false_true, fp32_false_true and bool_false_true", one.GetKind())
+		v.refuse(line, "%s has more than one of int32_false_true, fp32_false_true and bool_false_true", c.GetKind())
 	case entries != 2:
-		v.refuse(line, "%s has %d values, and needs 2: for false and for true", one.GetKind(), entries)
+		v.refuse(line, "%s has %d values, and needs 2: for false and for true", c.GetKind(), entries)
 	}
 }
 

@@ -108,14 +108,14 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*pol
 func (p *placer) build(places []place) *state {
 	f := pack.New(p.s)
 	parts := make(map[int]*pack.Part)
-	for _, one := range places {
-		h := f.Hosts[one.host]
-		part := parts[one.host]
+	for _, replica := range places {
+		h := f.Hosts[replica.host]
+		part := parts[replica.host]
 		if part == nil {
 			part = f.Open(h, 100)
-			parts[one.host] = part
+			parts[replica.host] = part
 		}
-		f.Put(part, one.model, 0, 0)
+		f.Put(part, replica.model, 0, 0)
 	}
 	return &state{places: places, floor: f}
 }
@@ -123,8 +123,8 @@ func (p *placer) build(places []place) *state {
 // finish writes a state's plan.
 func (p *placer) finish(st *state) {
 	f := st.floor.Clone()
-	for _, one := range st.places {
-		f.Why(one.model, "a replica on %s, the %d%s that was added", f.Hosts[one.host].GPU, 1+slices.Index(st.places, one), suffix(1+slices.Index(st.places, one)))
+	for _, replica := range st.places {
+		f.Why(replica.model, "a replica on %s, the %d%s that was added", f.Hosts[replica.host].GPU, 1+slices.Index(st.places, replica), suffix(1+slices.Index(st.places, replica)))
 	}
 	f.Rest()
 	st.plan = f.Plan(Name, version, func(string) *policy.Dispatch { return &policy.Dispatch{Discipline: p.discipline} })

@@ -191,9 +191,9 @@ func TestItMergesWhereThatServesMore(t *testing.T) {
 	}}
 	apart := proto.CloneOf(b.Snapshot)
 	apart.Derived = nil
-	one, two := ask(t, b.Snapshot, 96), ask(t, apart, 96)
-	require.Len(t, one.GetRecipes(), 1)
-	require.Greater(t, outcome(t, b.Snapshot, one).GetGoodput(), 1.02*outcome(t, apart, two).GetGoodput())
+	mergedPlan, apartPlan := ask(t, b.Snapshot, 96), ask(t, apart, 96)
+	require.Len(t, mergedPlan.GetRecipes(), 1)
+	require.Greater(t, outcome(t, b.Snapshot, mergedPlan).GetGoodput(), 1.02*outcome(t, apart, apartPlan).GetGoodput())
 }
 
 // CPUs are places like others, where a profile says what a model takes there.
@@ -268,16 +268,16 @@ func TestCheaperPlansHoldUnderOtherArrivals(t *testing.T) {
 	require.Len(t, p.GetPartitions(), 1, "whoever tolerates anything gets the cheapest")
 }
 
-// told is a host that says of a plan what a function does.
-type told func(draw uint32, p *policy.Plan) *policy.Outcome
+// hostFunc is a host whose outcome of a plan is what the function returns.
+type hostFunc func(draw uint32, p *policy.Plan) *policy.Outcome
 
 // Evaluate implements policy.Host.
-func (f told) Evaluate(ctx context.Context, plans ...*policy.Plan) ([]*policy.Outcome, error) {
+func (f hostFunc) Evaluate(ctx context.Context, plans ...*policy.Plan) ([]*policy.Outcome, error) {
 	return f.EvaluateDraw(ctx, 0, plans...)
 }
 
 // EvaluateDraw implements policy.Host.
-func (f told) EvaluateDraw(_ context.Context, draw uint32, plans ...*policy.Plan) ([]*policy.Outcome, error) {
+func (f hostFunc) EvaluateDraw(_ context.Context, draw uint32, plans ...*policy.Plan) ([]*policy.Outcome, error) {
 	all := make([]*policy.Outcome, len(plans))
 	for i, p := range plans {
 		all[i] = f(draw, p)
@@ -295,7 +295,7 @@ func TestWhatHoldsTheLoadAsCheaplyStays(t *testing.T) {
 		return &policy.Partition{Id: id, Node: b.Nodes[0].GetName(), Gpus: []string{b.Nodes[0].Gpus[0].GetId()}, ThreadPercentage: 50, Instances: []*policy.Instance{{Model: model}}}
 	}
 	b.Current = &policy.Plan{Partitions: []*policy.Partition{half("a", "gpu0a"), half("b", "gpu0b")}}
-	h := told(func(_ uint32, p *policy.Plan) *policy.Outcome {
+	h := hostFunc(func(_ uint32, p *policy.Plan) *policy.Outcome {
 		gpus := map[string]bool{}
 		for _, part := range p.GetPartitions() {
 			gpus[part.GPU()] = true
@@ -323,7 +323,7 @@ func TestWhatIsMergedSurelyHoldsTheLoadToo(t *testing.T) {
 			Recipe:   &policy.Recipe{Name: "ab", Kind: policy.RecipeKind_RECIPE_KIND_MERGE, Mode: policy.MergeMode_MERGE_MODE_BACKBONE, Members: []string{"a", "b"}},
 			Verified: true, SharedBytes: 1 << 30, MemoryBytes: 1 << 30, Profiles: []*policy.Profile{merged},
 		}}
-		p, err := made().Plan(t.Context(), b.Snapshot, told(func(draw uint32, p *policy.Plan) *policy.Outcome {
+		p, err := made().Plan(t.Context(), b.Snapshot, hostFunc(func(draw uint32, p *policy.Plan) *policy.Outcome {
 			o := &policy.Outcome{Goodput: 100, Gpus: 1, CostPerHour: 1}
 			if len(p.GetRecipes()) > 0 {
 				if o.Goodput = 99.99; draw > 0 {

@@ -82,11 +82,11 @@ func (w *world) found(x *exact.World, asked map[string]float64) *layout {
 			if len(p.Turns) == 0 {
 				continue
 			}
-			one := part{host: host, share: p.Size}
+			placed := part{host: host, share: p.Size}
 			for _, t := range p.Turns {
-				one.add(t.Model)
+				placed.add(t.Model)
 			}
-			l.parts = append(l.parts, one)
+			l.parts = append(l.parts, placed)
 		}
 	}
 	return l

@@ -106,15 +106,15 @@ func (s *search) fewer(ctx context.Context, others []policy.Policy, all []*candi
 }
 
 // promising reports whether of two plans on so many GPUs one is the better to go on with: it holds the load, or loads less, or serves more.
-func (s *search) promising(one, other *candidate) bool {
-	a, b := s.holds(one.outcome), s.holds(other.outcome)
+func (s *search) promising(c, other *candidate) bool {
+	a, b := s.holds(c.outcome), s.holds(other.outcome)
 	if a != b {
 		return a
 	}
-	if a && s.loading(one) != s.loading(other) {
-		return s.loading(one) < s.loading(other)
+	if a && s.loading(c) != s.loading(other) {
+		return s.loading(c) < s.loading(other)
 	}
-	return one.outcome.GetBadRate() < other.outcome.GetBadRate()
+	return c.outcome.GetBadRate() < other.outcome.GetBadRate()
 }
 
 // onFew is local search on some of the GPUs until a plan surely holds the load; nil where none is found. A plan that does so only by the arrivals that it was
@@ -169,8 +169,8 @@ func (w *world) worth() []string {
 			if m.GetRate() <= 0 {
 				continue
 			}
-			if _, one, ok := w.on(m, g.GetType()); ok {
-				load += one
+			if _, modelLoad, ok := w.on(m, g.GetType()); ok {
+				load += modelLoad
 			} else {
 				load = math.Inf(1)
 			}

@@ -63,15 +63,15 @@ func (w *world) read(p *policy.Plan) *layout {
 		if !ok || len(q.GetGpus()) > 1 {
 			continue
 		}
-		one := part{host: host, share: q.GetThreadPercentage()}
+		placed := part{host: host, share: q.GetThreadPercentage()}
 		for _, in := range q.GetInstances() {
 			for _, model := range p.ModelsOf(in) {
 				if w.x.Model(model) != nil {
-					one.add(model)
+					placed.add(model)
 				}
 			}
 		}
-		l.parts = append(l.parts, one)
+		l.parts = append(l.parts, placed)
 	}
 	for _, r := range p.GetRecipes() {
 		if w.offered(r.GetName()) != nil {

@@ -15,7 +15,7 @@ import (
 // Under min-cost one GPU less saves its rent over the horizon of 300 seconds; what has to be loaded elsewhere for that costs the rent of as many seconds as the load takes, times
 // the price, and the saving has to be 1.2 times that. What needs no load is taken for any saving.
 func TestLoadsAreWeighedAgainstRent(t *testing.T) {
-	for name, one := range map[string]struct {
+	for name, test := range map[string]struct {
 		seconds float64
 		price   string
 		both    bool // the first GPU has both models already
@@ -31,15 +31,15 @@ func TestLoadsAreWeighedAgainstRent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := packtest.World(2).Line("a", 1, 4, 100, 50).Line("b", 1, 4, 100, 50)
 			b.Objective, b.Evaluations = policy.Objective_OBJECTIVE_MIN_COST, 128
-			b.ChangeCost = &policy.ChangeCost{DefaultLoadSeconds: one.seconds}
+			b.ChangeCost = &policy.ChangeCost{DefaultLoadSeconds: test.seconds}
 			for _, g := range b.Nodes[0].Gpus {
 				g.CostPerHour = 2
 			}
 			for _, m := range b.Models {
 				m.LoadSeconds = 0
 			}
-			if one.price != "" {
-				b.Parameters = map[string]string{"load_price": one.price}
+			if test.price != "" {
+				b.Parameters = map[string]string{"load_price": test.price}
 			}
 			whole := func(gpu int, models ...string) *policy.Partition {
 				p := &policy.Partition{Id: b.Nodes[0].Gpus[gpu].GetId(), Node: b.Nodes[0].GetName(), Gpus: []string{b.Nodes[0].Gpus[gpu].GetId()}, ThreadPercentage: 100}
@@ -49,16 +49,16 @@ func TestLoadsAreWeighedAgainstRent(t *testing.T) {
 				return p
 			}
 			b.Current = &policy.Plan{Partitions: []*policy.Partition{whole(0, "a"), whole(1, "b")}}
-			if one.both {
+			if test.both {
 				b.Current = &policy.Plan{Partitions: []*policy.Partition{whole(0, "a", "b"), whole(1, "b")}}
 			}
-			h := told(func(_ uint32, p *policy.Plan) *policy.Outcome {
+			h := hostFunc(func(_ uint32, p *policy.Plan) *policy.Outcome {
 				n := gpus(p)
 				return &policy.Outcome{Goodput: 100, Gpus: uint32(n), CostPerHour: 2 * float64(n)} //nolint:gosec // few
 			})
 			p, err := made().Plan(t.Context(), b.Snapshot, h)
 			require.NoError(t, err)
-			require.Equal(t, one.gpus, gpus(p), "%v", p.GetReasons())
+			require.Equal(t, test.gpus, gpus(p), "%v", p.GetReasons())
 		})
 	}
 }

@@ -94,7 +94,7 @@ func TestOtherArrivalsChooseOnFixedGPUs(t *testing.T) {
 func TestSurePlansComeBeforeCheaperOnes(t *testing.T) {
 	b := packtest.World(6).Line("a", 1, 4, 100, 50).Line("b", 1, 4, 100, 50)
 	b.Objective, b.Evaluations = policy.Objective_OBJECTIVE_MIN_COST, 80
-	p, err := made().Plan(t.Context(), b.Snapshot, told(func(_ uint32, p *policy.Plan) *policy.Outcome {
+	p, err := made().Plan(t.Context(), b.Snapshot, hostFunc(func(_ uint32, p *policy.Plan) *policy.Outcome {
 		o := &policy.Outcome{Goodput: 100, Gpus: uint32(gpus(p))} //nolint:gosec // few
 		if gpus(p) < 6 {
 			o.Goodput, o.BadRate = 99.4, .006
@@ -110,7 +110,7 @@ func TestSurePlansComeBeforeCheaperOnes(t *testing.T) {
 func TestOtherArrivalsChooseWhereNoneHoldsSurely(t *testing.T) {
 	b := packtest.World(6).Line("a", 1, 4, 100, 50).Line("b", 1, 4, 100, 50)
 	b.Objective, b.Evaluations = policy.Objective_OBJECTIVE_MIN_COST, 128
-	h := told(func(draw uint32, p *policy.Plan) *policy.Outcome {
+	h := hostFunc(func(draw uint32, p *policy.Plan) *policy.Outcome {
 		o := &policy.Outcome{Goodput: 100, Gpus: uint32(gpus(p))} //nolint:gosec // few
 		if draw > 0 {
 			o.BadRate = .3 / float64(gpus(p))
@@ -124,8 +124,8 @@ func TestOtherArrivalsChooseWhereNoneHoldsSurely(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 6, gpus(p), "%v", p.GetReasons())
 		require.Contains(t, fmt.Sprint(p.GetReasons()), "may not hold")
-		one := proto.CloneOf(p)
-		one.Partitions = one.Partitions[:1]
-		b.Current, b.Revision = one, b.Revision+1
+		smaller := proto.CloneOf(p)
+		smaller.Partitions = smaller.Partitions[:1]
+		b.Current, b.Revision = smaller, b.Revision+1
 	}
 }

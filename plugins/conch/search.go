@@ -86,8 +86,8 @@ func (s *search) best(ctx context.Context, all []*candidate) (*candidate, error)
 
 // better orders plans by their outcomes: by goodput, unless the difference is too small to count; then, and under min-cost among those that hold, by what
 // they cost with what they load, and by GPUs.
-func (s *search) better(one, other *candidate) bool {
-	a, b := one.outcome, other.outcome
+func (s *search) better(c, other *candidate) bool {
+	a, b := c.outcome, other.outcome
 	switch {
 	case a == nil:
 		return false
@@ -98,7 +98,7 @@ func (s *search) better(one, other *candidate) bool {
 		if x, y := s.holds(a), s.holds(b); x != y {
 			return x
 		} else if x {
-			return cmp.Or(cmp.Compare(s.bill(one), s.bill(other)), cmp.Compare(a.GetGpus(), b.GetGpus()), cmp.Compare(b.GetGoodput(), a.GetGoodput())) < 0
+			return cmp.Or(cmp.Compare(s.bill(c), s.bill(other)), cmp.Compare(a.GetGpus(), b.GetGpus()), cmp.Compare(b.GetGoodput(), a.GetGoodput())) < 0
 		}
 	}
 	if s.gains(a, b) {

@@ -82,12 +82,12 @@ func (r *run) forbids(l *glet, model string) bool {
 		all = append(slices.Clip(all), l)
 	}
 	var part *pack.Part
-	for _, one := range all {
-		p := trial.Open(host, one.size)
-		for _, j := range one.jobs {
+	for _, glet := range all {
+		p := trial.Open(host, glet.size)
+		for _, j := range glet.jobs {
 			trial.Put(p, j.Model, 0, 0)
 		}
-		if one == l {
+		if glet == l {
 			part = p
 		}
 	}

@@ -165,19 +165,19 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 
 // read lists the apps and what can serve them.
 func (r *run) read() {
-	for _, one := range r.s.GetApps() {
-		a := &app{name: one.GetName()}
-		for _, v := range one.GetVariants() {
+	for _, declared := range r.s.GetApps() {
+		a := &app{name: declared.GetName()}
+		for _, v := range declared.GetVariants() {
 			a.candidates = append(a.candidates, r.candidates(v)...)
 		}
-		rest := one.GetRate()
-		for _, w := range one.GetWishes() {
+		rest := declared.GetRate()
+		for _, w := range declared.GetWishes() {
 			rest -= w.GetRate()
 			a.wishes = append(a.wishes, w)
 		}
 		// What wished for nothing of its own. An app always has a variant that runs.
 		if rest > 0 || len(a.wishes) == 0 {
-			a.wishes = append(a.wishes, &policy.Wish{MinimumAccuracy: one.GetMinimumAccuracy(), SloUs: one.GetSloUs(), Rate: math.Max(0, rest)})
+			a.wishes = append(a.wishes, &policy.Wish{MinimumAccuracy: declared.GetMinimumAccuracy(), SloUs: declared.GetSloUs(), Rate: math.Max(0, rest)})
 		}
 		slices.SortStableFunc(a.wishes, func(v, w *policy.Wish) int {
 			return cmp.Or(cmp.Compare(w.GetMinimumAccuracy(), v.GetMinimumAccuracy()), cmp.Compare(limit(v), limit(w)))

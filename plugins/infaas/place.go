@@ -131,21 +131,21 @@ func (r *run) inactive() (names []string) {
 // and interfered ones none, so that they serve only where no other can.
 func (r *run) routes(plan *policy.Plan) {
 	plan.AppRoutes = nil
-	for _, one := range r.s.GetApps() {
-		route := &policy.AppRoute{App: one.GetName()}
-		for _, v := range one.GetVariants() {
+	for _, app := range r.s.GetApps() {
+		route := &policy.AppRoute{App: app.GetName()}
+		for _, v := range app.GetVariants() {
 			if len(plan.PartitionsOf(v.GetModel())) == 0 {
 				continue
 			}
 			w := &policy.WeightedVariant{
-				Model: v.GetModel(), Accuracy: v.GetAccuracy(), LatencyUs: r.f.Model(v.GetModel()).GetSloUs(), Weight: r.planned[one.GetName()][v.GetModel()],
+				Model: v.GetModel(), Accuracy: v.GetAccuracy(), LatencyUs: r.f.Model(v.GetModel()).GetSloUs(), Weight: r.planned[app.GetName()][v.GetModel()],
 			}
 			for _, a := range r.apps {
 				if i := slices.IndexFunc(a.candidates, func(c *candidate) bool { return c.model == v.GetModel() }); i >= 0 && !a.own {
 					w.LatencyUs = a.candidates[i].latency
 				}
 			}
-			w.Weight = r.steady(one.GetName(), v.GetModel(), w.GetWeight())
+			w.Weight = r.steady(app.GetName(), v.GetModel(), w.GetWeight())
 			for _, part := range plan.PartitionsOf(v.GetModel()) {
 				if r.states[part.GetId()][v.GetModel()] == interfered {
 					w.Weight = 0
@@ -153,7 +153,7 @@ func (r *run) routes(plan *policy.Plan) {
 			}
 			route.Variants = append(route.Variants, w)
 		}
-		r.f.CheapestFirst(one, route)
+		r.f.CheapestFirst(app, route)
 		plan.AppRoutes = append(plan.AppRoutes, route)
 	}
 }

@@ -44,21 +44,21 @@ func (w *World) Carry(p *policy.Plan, asked Load) (Carried, error) {
 		}
 		l.fill()
 	}
-	one, other := best(first, second)
-	c.Load, c.Whole = one+other, one+other == asked
+	firstLoad, secondLoad := best(first, second)
+	c.Load, c.Whole = firstLoad+secondLoad, firstLoad+secondLoad == asked
 	left := c.Load
-	for i, half := range []Load{one, other} {
+	for i, half := range []Load{firstLoad, secondLoad} {
 		a, b := both(lists[2*i], lists[2*i+1], half)
-		for j, so := range []placed{a, b} {
+		for j, carried := range []placed{a, b} {
 			if 2*i+j >= len(sides) {
 				break
 			}
 			side := sides[2*i+j]
 			for k := range side.spots {
-				so.parts[k] = so.parts[k].atMost(left)
-				left = left.less(so.parts[k])
+				carried.parts[k] = carried.parts[k].atMost(left)
+				left = left.less(carried.parts[k])
 			}
-			c.Schedule, c.Partitions = append(c.Schedule, w.run(side.spots, so)), append(c.Partitions, side.parts)
+			c.Schedule, c.Partitions = append(c.Schedule, w.run(side.spots, carried)), append(c.Partitions, side.parts)
 		}
 	}
 	return c, nil
@@ -76,7 +76,7 @@ func (w *World) sides(p *policy.Plan, asked Load) (all []side) {
 		if g.GetUnavailable() {
 			continue
 		}
-		var one side
+		var used side
 		total := uint32(0)
 		for _, part := range p.GetPartitions() {
 			if len(part.GetGpus()) != 1 || !part.On(g.Node, g.GetId()) {
@@ -97,11 +97,11 @@ func (w *World) sides(p *policy.Plan, asked Load) (all []side) {
 				}
 			}
 			if size >= 0 && most != 0 {
-				one.spots, one.parts = append(one.spots, spot{size, most}), append(one.parts, part)
+				used.spots, used.parts = append(used.spots, spot{size, most}), append(used.parts, part)
 			}
 		}
-		if len(one.spots) > 0 && total <= 100 {
-			all = append(all, one)
+		if len(used.spots) > 0 && total <= 100 {
+			all = append(all, used)
 		}
 	}
 	return all
@@ -130,7 +130,7 @@ func (w *World) within(spots []spot, asked Load) []placed {
 }
 
 // best divides most of the load between two halves: a load of each, within what was asked for together.
-func best(first, second *lattice) (one, other Load) {
+func best(first, second *lattice) (firstLoad, secondLoad Load) {
 	// most[at] is the most that the second half carries within a load.
 	units, most := make([]uint8, second.size), make([]uint8, second.size)
 	for at := range most {
@@ -193,8 +193,8 @@ func (w *World) Holds(p *policy.Plan, rates map[string]float64) (bool, error) {
 	}
 	var lists [][]placed
 	all := 1
-	for _, one := range w.sides(p, asked) {
-		lists = append(lists, w.within(one.spots, asked))
+	for _, side := range w.sides(p, asked) {
+		lists = append(lists, w.within(side.spots, asked))
 		if all < many {
 			all *= len(lists[len(lists)-1])
 		}
@@ -217,8 +217,8 @@ func covered(lists [][]placed, asked Load) bool {
 	if len(lists) == 0 {
 		return false
 	}
-	for _, one := range lists[0] {
-		if covered(lists[1:], asked.missing(one.sum)) {
+	for _, p := range lists[0] {
+		if covered(lists[1:], asked.missing(p.sum)) {
 			return true
 		}
 	}
@@ -229,18 +229,18 @@ func covered(lists [][]placed, asked Load) bool {
 // for is for Check to say.
 func (w *World) promised(p *policy.Plan) (Schedule, bool) {
 	var s Schedule
-	for _, one := range w.sides(p, w.most) {
-		rates := make([][maxModels]float64, len(one.spots))
-		for i, part := range one.parts {
+	for _, side := range w.sides(p, w.most) {
+		rates := make([][maxModels]float64, len(side.spots))
+		for i, part := range side.parts {
 			for _, in := range part.GetInstances() {
-				if m, known := w.index[in.GetModel()]; known && one.spots[i].most.Of(m) > 0 {
+				if m, known := w.index[in.GetModel()]; known && side.spots[i].most.Of(m) > 0 {
 					rates[i][m] = max(0, in.GetRate())
 				}
 			}
 		}
-		parts := make([]Part, len(one.spots))
-		for i, spot := range one.spots {
-			length, batches, ok := w.least(spot.size, &rates[i], w.disturbance(one.spots, i, func(j, m int) bool { return rates[j][m] > 0 }))
+		parts := make([]Part, len(side.spots))
+		for i, spot := range side.spots {
+			length, batches, ok := w.least(spot.size, &rates[i], w.disturbance(side.spots, i, func(j, m int) bool { return rates[j][m] > 0 }))
 			if !ok {
 				return nil, false
 			}

@@ -81,9 +81,9 @@ func TestInSpace(t *testing.T) {
 	b := small(1).Shaped("tight", 0, 5, 10.2, 0, 50).Shaped("heavy", 0, 40, 100, 0, 50)
 	rates := map[string]float64{"tight": 100, "heavy": 100}
 	require.True(t, schedulable(t, of(t, b), rates))
-	one, err := exact.New(b.Snapshot, exact.Options{Unit: 100, Most: 4, Parts: 1})
+	undivided, err := exact.New(b.Snapshot, exact.Options{Unit: 100, Most: 4, Parts: 1})
 	require.NoError(t, err)
-	require.False(t, schedulable(t, one, rates), "in time alone they do not fit")
+	require.False(t, schedulable(t, undivided, rates), "in time alone they do not fit")
 	require.False(t, schedulable(t, of(t, b.Interfering()), rates))
 }
 
@@ -410,12 +410,12 @@ func took(b packtest.Builder, parts []exact.Part, at int, turn exact.Turn) float
 // with units that are a fifth.
 func TestMoreNeverHurts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		one, unit := world(t, 2, rapid.IntRange(2, 3).Draw(t, "models")), rapid.Float64Range(20, 200).Draw(t, "unit")
-		three := proto.CloneOf(one.Snapshot)
+		b, unit := world(t, 2, rapid.IntRange(2, 3).Draw(t, "models")), rapid.Float64Range(20, 200).Draw(t, "unit")
+		three := proto.CloneOf(b.Snapshot)
 		three.Nodes[0].Gpus = append(three.Nodes[0].Gpus, proto.CloneOf(three.Nodes[0].Gpus[0]))
 		three.Nodes[0].Gpus[2].Id = "more"
 		rates, fewer := map[string]float64{}, map[string]float64{}
-		for _, m := range one.Models {
+		for _, m := range b.Models {
 			n := rapid.IntRange(0, 2).Draw(t, "units")
 			rates[m.GetName()], fewer[m.GetName()] = float64(n)*unit, float64(max(0, n-1))*unit
 		}
@@ -424,16 +424,16 @@ func TestMoreNeverHurts(t *testing.T) {
 			require.NoError(t, err)
 			return w
 		}
-		w := world(one.Snapshot, unit, 2)
+		w := world(b.Snapshot, unit, 2)
 		if schedulable(t, w, rates) {
 			require.True(t, schedulable(t, w, fewer))
 			require.True(t, schedulable(t, world(three, unit, 2), rates))
-			require.True(t, schedulable(t, world(one.Snapshot, unit/2, 4), rates))
+			require.True(t, schedulable(t, world(b.Snapshot, unit/2, 4), rates))
 		}
 		load, err := w.Load(rates)
 		require.NoError(t, err)
 		if w.Impossible(load) {
-			require.False(t, schedulable(t, world(one.Snapshot, unit/5, 10), rates))
+			require.False(t, schedulable(t, world(b.Snapshot, unit/5, 10), rates))
 		}
 	})
 }

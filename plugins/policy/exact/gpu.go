@@ -134,9 +134,9 @@ func (w *World) gpu(spots []spot, yield func(placed) bool) bool {
 		seen[key] = true
 		if len(at) == 1 {
 			for _, l := range w.partWithin(spots[at[0]].size, alone, spots[at[0]].most) {
-				one := placed{sum: l}
-				one.parts[at[0]] = l
-				if !yield(one) {
+				p := placed{sum: l}
+				p.parts[at[0]] = l
+				if !yield(p) {
 					return false
 				}
 			}
@@ -183,10 +183,10 @@ func (w *World) together(spots []spot, at []int, yield func(placed) bool) bool {
 // combine yields all sums of one load of each list; equal spots beside the first take theirs in order, for who has which is all the same.
 func (w *World) combine(spots []spot, at []int, lists [][]Load, yield func(placed) bool) bool {
 	var from [maxParts]int
-	var next func(k int, so placed) bool
-	next = func(k int, so placed) bool {
+	var next func(k int, partial placed) bool
+	next = func(k int, partial placed) bool {
 		if k == len(at) {
-			return yield(so)
+			return yield(partial)
 		}
 		start := 0
 		if k > 1 && spots[at[k]] == spots[at[k-1]] {
@@ -197,10 +197,10 @@ func (w *World) combine(spots []spot, at []int, lists [][]Load, yield func(place
 				return false
 			}
 			from[k] = j
-			one := so
-			one.parts[at[k]] = lists[k][j]
-			one.sum = (so.sum + lists[k][j]).atMost(ceiling)
-			if !next(k+1, one) {
+			extended := partial
+			extended.parts[at[k]] = lists[k][j]
+			extended.sum = (partial.sum + lists[k][j]).atMost(ceiling)
+			if !next(k+1, extended) {
 				return false
 			}
 		}

@@ -7,34 +7,34 @@ import "slices"
 
 // prepare finds what one GPU carries, and two.
 func (w *World) prepare() {
-	if w.one != nil {
+	if w.oneGPU != nil {
 		return
 	}
-	w.one = newLattice(w.most)
+	w.oneGPU = newLattice(w.most)
 	for _, cut := range w.cuts {
 		w.gpu(w.spots(cut, w.most), func(p placed) bool {
-			w.one.mark(p.sum)
+			w.oneGPU.mark(p.sum)
 			return true
 		})
 	}
 	if w.spent() {
 		return
 	}
-	w.one.fill()
-	w.top = w.one.maximal()
+	w.oneGPU.fill()
+	w.top = w.oneGPU.maximal()
 	if w.gpus == 1 {
 		return
 	}
-	w.two = newLattice(w.most)
+	w.twoGPUs = newLattice(w.most)
 	for i, a := range w.top {
 		if !w.step(len(w.top) - i) {
 			break
 		}
 		for _, b := range w.top[i:] {
-			w.two.mark(a + b)
+			w.twoGPUs.mark(a + b)
 		}
 	}
-	w.two.fill()
+	w.twoGPUs.fill()
 }
 
 func (w *World) spots(cut []int, most Load) []spot {
@@ -50,13 +50,13 @@ func (w *World) halves() (first, second *lattice) {
 	w.prepare()
 	switch w.gpus {
 	case 1:
-		return nil, w.one
+		return nil, w.oneGPU
 	case 2:
-		return nil, w.two
+		return nil, w.twoGPUs
 	case 3:
-		return w.one, w.two
+		return w.oneGPU, w.twoGPUs
 	}
-	return w.two, w.two
+	return w.twoGPUs, w.twoGPUs
 }
 
 // Schedulable reports whether any schedule carries the load. It is false, too, where [Options.Steps] do not suffice to find one.
@@ -81,7 +81,7 @@ func (w *World) Impossible(asked Load) bool {
 		}
 	}
 	b.most, b.bound = asked, true
-	b.parts, b.one, b.two, b.top, b.steps = make(map[partKey][]Load), nil, nil, nil, 0
+	b.parts, b.oneGPU, b.twoGPUs, b.top, b.steps = make(map[partKey][]Load), nil, nil, nil, 0
 	return !b.Schedulable(asked) && !b.spent()
 }
 
@@ -140,7 +140,7 @@ func (w *World) Find(asked Load) (Schedule, bool) {
 func (w *World) pair(load Load) []Load {
 	for _, a := range w.top {
 		a = a.atMost(load)
-		if w.one.has(w.one.number(load.less(a))) {
+		if w.oneGPU.has(w.oneGPU.number(load.less(a))) {
 			return []Load{a, load.less(a)}
 		}
 	}

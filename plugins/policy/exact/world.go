@@ -57,9 +57,9 @@ type World struct {
 
 	parts map[partKey][]Load
 	steps int // taken so far
-	// one and two are what so many GPUs carry, made when it is first asked for; top the maximal loads of one.
-	one, two *lattice
-	top      []Load
+	// oneGPU and twoGPUs are the loads that so many GPUs carry, made when first needed. top has the maximal loads of one GPU.
+	oneGPU, twoGPUs *lattice
+	top             []Load
 }
 
 type model struct {
@@ -161,33 +161,33 @@ func (w *World) readModel(m *policy.Model) error {
 	if _, twice := w.index[m.GetName()]; twice {
 		return fmt.Errorf("%w: two models are called %s", ErrWorld, m.GetName())
 	}
-	one := model{name: m.GetName(), slo: float64(m.GetSloUs()), unit: cmp.Or(w.o.Units[m.GetName()], w.o.Unit)}
-	if !(one.unit > 0) || math.IsInf(one.unit, 0) {
-		return fmt.Errorf("%w: a unit of %v rows/s of %s; it has to be above 0", ErrWorld, one.unit, one.name)
+	added := model{name: m.GetName(), slo: float64(m.GetSloUs()), unit: cmp.Or(w.o.Units[m.GetName()], w.o.Unit)}
+	if !(added.unit > 0) || math.IsInf(added.unit, 0) {
+		return fmt.Errorf("%w: a unit of %v rows/s of %s; it has to be above 0", ErrWorld, added.unit, added.name)
 	}
 	limit := max(1, m.GetMaxBatchSize())
 	if limit > 1024 {
-		return fmt.Errorf("%w: %s takes batches of %d; up to 1024 are counted through", ErrWorld, one.name, limit)
+		return fmt.Errorf("%w: %s takes batches of %d; up to 1024 are counted through", ErrWorld, added.name, limit)
 	}
 	for b := uint32(1); b <= limit; b++ {
 		use, _ := p.Load(b, 100)
-		one.use.L2, one.use.Bandwidth = max(one.use.L2, use.L2), max(one.use.Bandwidth, use.Bandwidth)
+		added.use.L2, added.use.Bandwidth = max(added.use.L2, use.L2), max(added.use.Bandwidth, use.Bandwidth)
 	}
 	var latency [][]float64
 	var harm, own []float64
-	w.index[one.name] = len(w.models)
-	w.models = append(w.models, one)
+	w.index[added.name] = len(w.models)
+	w.models = append(w.models, added)
 	for _, size := range w.o.Sizes {
 		row := make([]float64, limit+1)
 		for b := uint32(1); b <= limit; b++ {
-			l, ok := w.upper(one.name, b, size)
+			l, ok := w.upper(added.name, b, size)
 			if !ok {
-				return fmt.Errorf("%w: the profile of %s does not say how long %d rows take at %d%%", ErrWorld, one.name, b, size)
+				return fmt.Errorf("%w: the profile of %s does not say how long %d rows take at %d%%", ErrWorld, added.name, b, size)
 			}
 			row[b] = l
 		}
 		latency = append(latency, row)
-		use := w.use(one.name, size)
+		use := w.use(added.name, size)
 		harm = append(harm, w.coefficients.GetL2Other()*use.L2+w.coefficients.GetBandwidthOther()*use.Bandwidth)
 		own = append(own, w.coefficients.GetL2Self()*use.L2+w.coefficients.GetBandwidthSelf()*use.Bandwidth+w.coefficients.GetConstant())
 	}
