@@ -118,7 +118,7 @@ func (l *loop) starting(v *server) func(context.Context, *task) outcome {
 			v.process, v.Phase = s, decide.Up
 			v.Known = !l.r.o.Driver.Lasting() // a server of conch's own is empty
 			if v.Known {
-				v.told = true
+				v.reported = true
 				if l.restarts[v.Partition] > 0 {
 					l.tell(v, true, l.reasons[v.Partition])
 				}

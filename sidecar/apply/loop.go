@@ -73,8 +73,8 @@ type server struct {
 	// looked is the number of the last look that was taken in, or of the second that
 	// failed; those up to stale began before the state that is desired now.
 	looked, stale uint64
-	// told: OnPartition has heard that it is up.
-	told bool
+	// reported: OnPartition has been called with it up.
+	reported bool
 }
 
 // measuring is for how long models of a GPU were measured, and when last.

@@ -99,8 +99,8 @@ func (l *loop) looked(v *server, look uint64, found map[string]string) {
 		v.Loaded[model] = decide.Loaded{Revision: revision, Answers: true, Tried: true, Memory: l.want.Models[model].Memory, Calls: l.calls(model, revision), Members: l.members(model, revision)}
 		delete(v.Hung, model)
 	}
-	if first && !v.told {
-		v.told = true
+	if first && !v.reported {
+		v.reported = true
 		if l.restarts[v.Partition] > 0 {
 			l.tell(v, true, l.reasons[v.Partition])
 		}

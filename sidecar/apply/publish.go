@@ -50,13 +50,13 @@ func (l *loop) conditions(now time.Time) []Condition {
 		if before, held := l.since[k]; held {
 			since[k] = before
 		}
-		one := Condition{Condition: c, Since: since[k]}
+		condition := Condition{Condition: c, Since: since[k]}
 		for _, p := range l.want.Partitions {
 			if p.Partition == c.Partition && c.Kind == decide.IsFailing {
-				one.Err = l.errs[decide.Load{Key: p.Key, Model: c.Model, Revision: l.want.Models[c.Model].Revision}]
+				condition.Err = l.errs[decide.Load{Key: p.Key, Model: c.Model, Revision: l.want.Models[c.Model].Revision}]
 			}
 		}
-		all = append(all, one)
+		all = append(all, condition)
 	}
 	l.since = since
 	return all

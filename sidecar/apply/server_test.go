@@ -274,7 +274,7 @@ func TestAFaultOfAnMPSClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		faults := make(chan bool, 1)
-		var told [][]string
+		var reported [][]string
 		r := w.reconciler(func(o *apply.Options) {
 			o.MPS = mps.Daemon{Running: true}
 			state := false
@@ -285,7 +285,7 @@ func TestAFaultOfAnMPSClient(t *testing.T) {
 				}
 				return state, nil
 			}
-			o.OnFault = func(partitions []string) { told = append(told, partitions) }
+			o.OnFault = func(partitions []string) { reported = append(reported, partitions) }
 		})
 		d := desired(1, w.revision("r1", map[string]int{"a": 8}), partition("p", "g0", 50, "a"), partition("q", "g0", 50, "a"), partition("emulated", "g1", 50, "a"))
 		d.Snapshot.Nodes[0].Gpus[0].Emulated = false
@@ -296,13 +296,13 @@ func TestAFaultOfAnMPSClient(t *testing.T) {
 		did := w.did()
 		slices.Sort(did)
 		require.Equal(t, []string{"kill p", "kill q", "load a on p", "load a on q", "start p", "start q"}, did)
-		require.Equal(t, [][]string{{"p", "q"}}, told)
+		require.Equal(t, [][]string{{"p", "q"}}, reported)
 		require.Equal(t, []string{"p", "q", "emulated"}, w.routes("a"))
 		faults <- false
 		after(2 * time.Second)
 		faults <- true
 		after(10 * time.Second)
-		require.Len(t, told, 2)
+		require.Len(t, reported, 2)
 		w.table = nil
 		require.NoError(t, r.Close(context.Background(), false))
 	})

@@ -60,9 +60,9 @@ func (c *Control) weigh(t *triggers, now time.Time) {
 	}
 	measured := make([]*policy.PartitionStatistics, 0, len(s.GetPartitions()))
 	for _, p := range s.GetPartitions() {
-		one := c.recorder.PartitionStatistics(p.GetId(), now)
-		one.Up = up[p.GetId()]
-		measured = append(measured, one)
+		statistics := c.recorder.PartitionStatistics(p.GetId(), now)
+		statistics.Up = up[p.GetId()]
+		measured = append(measured, statistics)
 	}
 	w.GPUs, w.Spare = advice.GPUs(c.nodes, s.Plan.Plan, measured)
 	rule := advice.Rule{BadRate: c.settings().Triggers.BadRate}

@@ -211,9 +211,9 @@ type Control struct {
 	moved string
 	// placing: the policy places models of the repository on attached servers.
 	placing bool
-	// said is the configuration as it was read; config has mode observe where the
+	// asRead is the configuration as it was read; config has mode observe where the
 	// servers were released.
-	said *config.Config
+	asRead *config.Config
 	// remarks about attached servers that were written down.
 	remarks map[string]bool
 }
@@ -242,7 +242,7 @@ func New(o Options) (*Control, error) {
 		planning: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		hurry: make(chan struct{}, 1), spent: map[string]time.Duration{}, loads: map[string]float64{}, logs: map[string]string{}, starting: "not started yet",
 		loadedAt: map[string]time.Time{}, began: o.Clock.Now(), demand: demand{refused: map[string]refused{}},
-		wanted: map[string]time.Time{}, said: o.Config, remarks: map[string]bool{}, estimates: o.Estimates, groups: o.Groups,
+		wanted: map[string]time.Time{}, asRead: o.Config, remarks: map[string]bool{}, estimates: o.Estimates, groups: o.Groups,
 	}
 	if c.estimates == nil {
 		c.estimates = estimates.New(estimates.Options{})

@@ -325,7 +325,7 @@ func newRigEvaluated(t *testing.T, e control.Evaluator) *rig {
 }
 
 // newRigWith makes one in front of attached servers, if there are any.
-func newRigWith(t *testing.T, said *config.Config, attached control.Attached, path string, evaluators ...control.Evaluator) *rig {
+func newRigWith(t *testing.T, configuration *config.Config, attached control.Attached, path string, evaluators ...control.Evaluator) *rig {
 	var evaluator control.Evaluator
 	if len(evaluators) > 0 {
 		evaluator = evaluators[0]
@@ -342,7 +342,7 @@ func newRigWith(t *testing.T, said *config.Config, attached control.Attached, pa
 	}
 	r.repository.hold(model("a", "d1", 8), model("b", "d1", 0))
 	r.Control, err = control.New(control.Options{
-		Config:     said,
+		Config:     configuration,
 		Nodes:      []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", Type: "T4", MemoryBytes: 1 << 34}, {Id: "gpu1", Type: "T4", MemoryBytes: 1 << 34}}}},
 		Repository: r.repository, Attached: attached, Requests: r.requests, Recorder: recorder, Metrics: metrics, DB: db,
 		Policies:   func(h control.Hooks) (planner.Host, error) { r.policies.hooks = h; return r.policies, nil },

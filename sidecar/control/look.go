@@ -306,11 +306,11 @@ func (v sight) model(m *repo.Model) ModelLook {
 	parts := v.serving.PartitionsOf(m.Name)
 	slices.SortStableFunc(parts, func(a, b *policy.Partition) int { return cmp.Compare(a.GetRank(), b.GetRank()) })
 	for _, p := range parts {
-		one := Place{Partition: p.GetId()}
+		place := Place{Partition: p.GetId()}
 		if s, known := v.states[p.GetId()]; known {
-			one.Server = &s
+			place.Server = &s
 		}
-		out.Places = append(out.Places, one)
+		out.Places = append(out.Places, place)
 	}
 	if failing, fails := v.failing[m.Name]; fails {
 		out.Failing = &failing

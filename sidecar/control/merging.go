@@ -196,7 +196,7 @@ func (c *Control) lookedForGroups(refusals []merger.Refusal, err error, next tim
 	}
 	var reasons []string
 	for _, r := range refusals {
-		if !slices.ContainsFunc(reasons, func(said string) bool { return strings.HasPrefix(said, r.Member+": ") }) {
+		if !slices.ContainsFunc(reasons, func(reason string) bool { return strings.HasPrefix(reason, r.Member+": ") }) {
 			reasons = append(reasons, r.Member+": "+r.Reason)
 		}
 	}

@@ -58,8 +58,8 @@ type SampleRecorder struct{ recorder *observe.Recorder }
 // Record implements apply.Recorder.
 func (s SampleRecorder) Record(model, gpuType string, threadPercentage uint32, samples []warmup.Sample) {
 	all := make([]observe.Sample, len(samples))
-	for i, one := range samples {
-		all[i] = observe.Sample(one)
+	for i, sample := range samples {
+		all[i] = observe.Sample(sample)
 	}
 	s.recorder.Calibrated(model, gpuType, threadPercentage, all)
 }

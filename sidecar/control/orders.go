@@ -75,7 +75,7 @@ func (c *Control) Reload(ctx context.Context, next *config.Config) error {
 	}
 	// An operator's choice of a policy holds as long as conch.yaml says what it did.
 	own := c.orders.Declared().Policy
-	if own != nil && own.Over != said(next.Policy) {
+	if own != nil && own.Over != policyText(next.Policy) {
 		own = nil
 	}
 	if a, b := c.reference(before.Policy), c.reference(next.Policy); own == nil && (!samePolicy(a, b) || c.policies.Status().Name != b.Name || c.orders.Declared().Policy != nil) {
@@ -87,7 +87,7 @@ func (c *Control) Reload(ctx context.Context, next *config.Config) error {
 		return err
 	}
 	c.mu.Lock()
-	c.config, c.said = next, next
+	c.config, c.asRead = next, next
 	c.version.Mode = string(next.Mode)
 	files := c.files
 	c.mu.Unlock()

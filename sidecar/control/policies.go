@@ -91,7 +91,7 @@ func (c *Control) choose(ctx context.Context, p orders.Policy) error {
 	if err := c.use(ctx, ref, p.Author, p.Reason); err != nil {
 		return err
 	}
-	p.Over, p.Since = said(settings.Policy), c.clock.Now()
+	p.Over, p.Since = policyText(settings.Policy), c.clock.Now()
 	return c.orders.Declare(func(d *orders.Declared) {
 		d.Policy = &p
 		if samePolicy(ref, c.reference(settings.Policy)) {
@@ -116,7 +116,7 @@ func (c *Control) inUse(settings *config.Config) policyhost.Ref {
 	if own == nil {
 		return c.reference(settings.Policy)
 	}
-	if own.Over == said(settings.Policy) {
+	if own.Over == policyText(settings.Policy) {
 		return c.chosen(*own, settings)
 	}
 	c.event(api.Event{Kind: events.PolicyChanged, Message: fmt.Sprintf("conch.yaml names another policy since %s chose %s: conch.yaml's holds", own.Author, own.Name), Fields: map[string]string{"policy": settings.Policy.Name, "before": own.Name}})
@@ -126,8 +126,8 @@ func (c *Control) inUse(settings *config.Config) policyhost.Ref {
 	return c.reference(settings.Policy)
 }
 
-// said is what conch.yaml says of the policy, as a text to compare.
-func said(p config.Policy) string {
+// policyText is what conch.yaml says of the policy, as a text to compare.
+func policyText(p config.Policy) string {
 	text, err := json.Marshal([]any{p.Name, p.Parameters, p.Executable, p.Checksum})
 	if err != nil {
 		return err.Error() // strings and maps of them always have a form

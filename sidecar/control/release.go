@@ -71,9 +71,9 @@ func (c *Control) observeOnly() {
 // retake undoes a release; the caller holds the planning turn.
 func (c *Control) retake(author string, r api.ReleaseRequest) (api.ReleaseResult, error) {
 	c.mu.Lock()
-	said := c.said
+	asRead := c.asRead
 	c.mu.Unlock()
-	mode := said.Mode
+	mode := asRead.Mode
 	if !c.orders.Declared().Released || r.DryRun {
 		return api.ReleaseResult{DryRun: r.DryRun, Mode: string(mode)}, nil
 	}
@@ -81,7 +81,7 @@ func (c *Control) retake(author string, r api.ReleaseRequest) (api.ReleaseResult
 		return api.ReleaseResult{}, err
 	}
 	c.mu.Lock()
-	c.config, c.version.Mode = said, string(mode)
+	c.config, c.version.Mode = asRead, string(mode)
 	c.mu.Unlock()
 	c.event(api.Event{Kind: events.Released, Author: author, Reason: r.Reason, Message: "the release was undone: mode is " + string(mode)})
 	c.ServersChanged("the release was undone")

@@ -88,7 +88,7 @@ func (r *repository) find(id string) *repo.Revision {
 // with is the models of a revision with one of them replaced or added.
 func with(models []*repo.Model, m *repo.Model) []*repo.Model {
 	models = slices.Clone(models)
-	if i := slices.IndexFunc(models, func(one *repo.Model) bool { return one.Name == m.Name }); i >= 0 {
+	if i := slices.IndexFunc(models, func(model *repo.Model) bool { return model.Name == m.Name }); i >= 0 {
 		models[i] = m
 		return models
 	}
@@ -158,7 +158,7 @@ func (r *repository) Revert(_ context.Context, onto, order, before string, by re
 		if was == m || r.find(onto).Model(m.Name) != m {
 			continue
 		}
-		models = slices.DeleteFunc(slices.Clone(models), func(one *repo.Model) bool { return one == m })
+		models = slices.DeleteFunc(slices.Clone(models), func(model *repo.Model) bool { return model == m })
 		if was != nil {
 			models = with(models, was)
 		}

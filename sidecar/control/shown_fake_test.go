@@ -33,8 +33,8 @@ func (r *rig) GPUs() []api.GPU { return admin.GPUs(r.Look()) }
 
 func (r *rig) Revisions(ctx context.Context) (all []api.RepositoryRevision, err error) {
 	log, err := r.Control.Revisions(ctx)
-	for _, one := range log {
-		all = append(all, admin.Revision(one, r.CurrentRevision()))
+	for _, revision := range log {
+		all = append(all, admin.Revision(revision, r.CurrentRevision()))
 	}
 	return all, err
 }
@@ -47,9 +47,9 @@ func (r *rig) Rollback(ctx context.Context, o api.RollbackRequest) (api.Reposito
 	return made(r.Control.Rollback(ctx, o))
 }
 
-func made(one *repo.Revision, err error) (api.RepositoryRevision, error) {
+func made(revision *repo.Revision, err error) (api.RepositoryRevision, error) {
 	if err != nil {
 		return api.RepositoryRevision{}, err
 	}
-	return admin.Revision(one, one.ID), nil
+	return admin.Revision(revision, revision.ID), nil
 }

@@ -262,9 +262,9 @@ func (c *Control) tidy(s serving) {
 	c.recorder.Forget(models, partitions)
 }
 
-func count(n int, one string) string {
+func count(n int, singular string) string {
 	if n == 1 {
-		return "1 " + one
+		return "1 " + singular
 	}
-	return fmt.Sprintf("%d %ss", n, one)
+	return fmt.Sprintf("%d %ss", n, singular)
 }

@@ -257,8 +257,8 @@ func (c *Control) countPartitions() {
 	c.mu.Unlock()
 	var all []observe.Condition
 	for subject, list := range v.conditions {
-		for _, one := range list {
-			all = append(all, observe.Condition{Kind: string(subject.Kind), Name: subject.Name, Type: string(one.Type), Holds: one.Holds})
+		for _, condition := range list {
+			all = append(all, observe.Condition{Kind: string(subject.Kind), Name: subject.Name, Type: string(condition.Type), Holds: condition.Holds})
 		}
 	}
 	c.metrics.Conditions(all, v.serving.Revision > 0 && conditions.Differs(v.observed))

@@ -158,9 +158,9 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 		if state, _ := in.out(m); state != "" || m.Derived != nil {
 			continue // a derived model is on offer, and placed by its recipe
 		}
-		one := snapshot.Model(m, settings, c.estimates.Memory(m))
-		one.LoadSeconds = loads[m.Name]
-		w.Models = append(w.Models, one)
+		model := snapshot.Model(m, settings, c.estimates.Memory(m))
+		model.LoadSeconds = loads[m.Name]
+		w.Models = append(w.Models, model)
 	}
 	c.uses(w.Models, settings, in.asked, now)
 	c.demandSeen(w.Models)

@@ -41,8 +41,8 @@ func (r *Recorder) Asked(name, model string, w Wish, rows int, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all.add(at, rows)
-	one := a.wishes[w]
-	if one == nil {
+	wishArrivals := a.wishes[w]
+	if wishArrivals == nil {
 		if len(a.wishes) >= mostWishes {
 			for old, seen := range a.wishes {
 				if at.Sub(seen.last) > Window {
@@ -53,10 +53,10 @@ func (r *Recorder) Asked(name, model string, w Wish, rows int, at time.Time) {
 		if len(a.wishes) >= mostWishes {
 			return
 		}
-		one = &arrivals{}
-		a.wishes[w] = one
+		wishArrivals = &arrivals{}
+		a.wishes[w] = wishArrivals
 	}
-	one.add(at, rows)
+	wishArrivals.add(at, rows)
 }
 
 // Routed takes one request for an app that was given a model, and that Asked was

@@ -46,11 +46,11 @@ func (c *conditionCollector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *conditionCollector) Collect(out chan<- prometheus.Metric) {
-	condition, differs := conditionDescriptions()
+	description, differs := conditionDescriptions()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out <- prometheus.MustNewConstMetric(differs, prometheus.GaugeValue, truth(c.differs))
-	for _, one := range c.all {
-		out <- prometheus.MustNewConstMetric(condition, prometheus.GaugeValue, truth(one.Holds), one.Kind, one.Name, one.Type)
+	for _, condition := range c.all {
+		out <- prometheus.MustNewConstMetric(description, prometheus.GaugeValue, truth(condition.Holds), condition.Kind, condition.Name, condition.Type)
 	}
 }

@@ -111,7 +111,7 @@ type modelMetrics struct {
 }
 
 func (m *metrics) model(name string) modelMetrics {
-	one := modelMetrics{
+	model := modelMetrics{
 		results: map[Result]prometheus.Counter{}, name: name,
 		rows: m.rows.WithLabelValues(name), duration: m.duration.WithLabelValues(name),
 		queued: m.queued.WithLabelValues(name), batchRows: m.batchRows.WithLabelValues(name),
@@ -119,9 +119,9 @@ func (m *metrics) model(name string) modelMetrics {
 		passed:    m.passed.WithLabelValues(name), retries: m.retries.WithLabelValues(name),
 	}
 	for _, result := range results() {
-		one.results[result] = m.requests.WithLabelValues(name, string(result))
+		model.results[result] = m.requests.WithLabelValues(name, string(result))
 	}
-	return one
+	return model
 }
 
 func (s *modelMetrics) finished(m *metrics, o Outcome) {

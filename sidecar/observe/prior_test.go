@@ -46,9 +46,9 @@ func TestPriors(t *testing.T) {
 	// On a share that was never executed, the nearest estimate in proportion.
 	require.NoError(t, r.SetPrior("n", "T4", observe.Prior{Source: policy.ProfileSource_PROFILE_SOURCE_ESTIMATED, Points: prior.Points[2:]}))
 	r.SetModel("n", "", 8, nil)
-	for _, one := range r.Profiles() {
-		if one.GetModel() == "n" {
-			l1, _ := one.Latency(1, 50)
+	for _, q := range r.Profiles() {
+		if q.GetModel() == "n" {
+			l1, _ := q.Latency(1, 50)
 			require.InDelta(t, 18_000, l1, 1)
 		}
 	}

@@ -133,11 +133,11 @@ func (r *Recorder) Snapshot(now time.Time, w World) *policy.Snapshot {
 		for _, t := range types {
 			r.DeclareOn(m.GetName(), t)
 		}
-		one := r.Statistics(m.GetName(), now)
+		model := r.Statistics(m.GetName(), now)
 		if w.Queued != nil {
-			one.QueuedRequests = uint64(max(0, w.Queued(m.GetName())))
+			model.QueuedRequests = uint64(max(0, w.Queued(m.GetName())))
 		}
-		statistics.Models = append(statistics.Models, one)
+		statistics.Models = append(statistics.Models, model)
 	}
 	for _, p := range r.Profiles() {
 		if known[p.GetModel()] && slices.Contains(types, p.GetGpuType()) {
@@ -148,9 +148,9 @@ func (r *Recorder) Snapshot(now time.Time, w World) *policy.Snapshot {
 		s.Interference = append(s.Interference, policy.GpuletInterference(t))
 	}
 	for _, p := range w.Current.GetPartitions() {
-		one := r.PartitionStatistics(p.GetId(), now)
-		one.Up = w.Up == nil || w.Up(p.GetId())
-		statistics.Partitions = append(statistics.Partitions, one)
+		partition := r.PartitionStatistics(p.GetId(), now)
+		partition.Up = w.Up == nil || w.Up(p.GetId())
+		statistics.Partitions = append(statistics.Partitions, partition)
 	}
 	s.Observations = r.observations(now, w)
 	slices.SortFunc(statistics.Partitions, func(a, b *policy.PartitionStatistics) int { return cmp.Compare(a.GetPartition(), b.GetPartition()) })

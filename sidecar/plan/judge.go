@@ -131,7 +131,7 @@ func Living(s *policy.Snapshot, current *policy.Plan) *policy.Plan {
 		if g := x.GPUOf(part); !part.OnCPU() && (g == nil || g.GetUnavailable()) || part.OnCPU() && x.CPU(part.GetNode()) == nil {
 			continue
 		}
-		one := &policy.Partition{
+		partition := &policy.Partition{
 			Id: part.GetId(), Node: part.GetNode(), Gpus: part.GetGpus(), ThreadPercentage: part.GetThreadPercentage(),
 			MemoryLimitBytes: part.GetMemoryLimitBytes(), Rank: part.GetRank(),
 		}
@@ -140,12 +140,12 @@ func Living(s *policy.Snapshot, current *policy.Plan) *policy.Plan {
 				continue
 			}
 			// A rate was promised for another load.
-			one.Instances = append(one.Instances, &policy.Instance{Model: in.GetModel(), MaxBatch: in.GetMaxBatch(), ThreadPercentage: in.GetThreadPercentage()})
+			partition.Instances = append(partition.Instances, &policy.Instance{Model: in.GetModel(), MaxBatch: in.GetMaxBatch(), ThreadPercentage: in.GetThreadPercentage()})
 			for _, name := range current.ModelsOf(in) {
 				placed[name] = true
 			}
 		}
-		p.Partitions = append(p.Partitions, one)
+		p.Partitions = append(p.Partitions, partition)
 	}
 	for _, d := range current.GetDispatch() {
 		if placed[d.GetModel()] || current.Recipe(d.GetModel()) != nil {
@@ -153,14 +153,14 @@ func Living(s *policy.Snapshot, current *policy.Plan) *policy.Plan {
 		}
 	}
 	for _, r := range current.GetAppRoutes() {
-		one := &policy.AppRoute{App: r.GetApp()}
+		route := &policy.AppRoute{App: r.GetApp()}
 		for _, v := range r.GetVariants() {
 			if placed[v.GetModel()] && slices.ContainsFunc(s.GetApps(), func(a *policy.App) bool { return a.GetName() == r.GetApp() }) {
-				one.Variants = append(one.Variants, v)
+				route.Variants = append(route.Variants, v)
 			}
 		}
-		if len(one.Variants) > 0 {
-			p.AppRoutes = append(p.AppRoutes, one)
+		if len(route.Variants) > 0 {
+			p.AppRoutes = append(p.AppRoutes, route)
 		}
 	}
 	for _, m := range s.GetModels() {

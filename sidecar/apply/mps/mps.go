@@ -64,13 +64,13 @@ func Detect(ctx context.Context, pipeDirectory, control string) Daemon {
 		control = ControlProgram
 	}
 	d.control = control
-	said, err := d.ask(ctx, "get_default_active_thread_percentage")
+	answer, err := d.ask(ctx, "get_default_active_thread_percentage")
 	if err != nil {
 		d.Reason = err.Error()
 		return d
 	}
-	if d.ThreadPercentage, err = strconv.ParseFloat(said, 64); err != nil {
-		d.Reason = fmt.Sprintf("the MPS control daemon in %s answers %q, which is no thread percentage", pipeDirectory, said)
+	if d.ThreadPercentage, err = strconv.ParseFloat(answer, 64); err != nil {
+		d.Reason = fmt.Sprintf("the MPS control daemon in %s answers %q, which is no thread percentage", pipeDirectory, answer)
 		return d
 	}
 	d.Running = true
@@ -86,16 +86,16 @@ func (d Daemon) ask(ctx context.Context, question string) (string, error) {
 	command.Stdin = strings.NewReader(question + "\n")
 	command.WaitDelay = 100 * time.Millisecond
 	answer, err := command.CombinedOutput()
-	said := strings.TrimSpace(string(answer))
+	text := strings.TrimSpace(string(answer))
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
 		return "", fmt.Errorf("%s is not on the path, so that the daemon in %s cannot be asked whether it lives", d.control, d.PipeDirectory)
 	case within.Err() != nil:
 		return "", fmt.Errorf("the MPS control daemon in %s did not answer within %s", d.PipeDirectory, patience)
 	case err != nil:
-		return "", fmt.Errorf("the MPS control daemon in %s does not answer: %s (%w)", d.PipeDirectory, said, err)
+		return "", fmt.Errorf("the MPS control daemon in %s does not answer: %s (%w)", d.PipeDirectory, text, err)
 	}
-	return said, nil
+	return text, nil
 }
 
 // faulted is the status of a server after a fatal fault of one of its clients.

@@ -60,15 +60,15 @@ func TestConditions(t *testing.T) {
 			var tracker conditions.Tracker
 			list := tracker.Look(c.observed, wanted, at(9)).Of(c.kind, c.of)
 			require.Len(t, list, 3)
-			for i, one := range list {
+			for i, condition := range list {
 				text := "no"
-				if one.Holds {
+				if condition.Holds {
 					text = "yes"
 				}
-				if one.Reason != "" {
-					text += " " + one.Reason + " " + one.Message
+				if condition.Reason != "" {
+					text += " " + condition.Reason + " " + condition.Message
 				}
-				require.Equal(t, c.want[i], text, one.Type)
+				require.Equal(t, c.want[i], text, condition.Type)
 			}
 			require.Equal(t, c.differs, conditions.Differs(c.observed))
 		})

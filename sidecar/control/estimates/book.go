@@ -221,16 +221,16 @@ func (b *Book) estimate(m *repo.Model, p Place) (e *Estimate) {
 			e.Estimate, e.Reason = nil, fmt.Sprintf("the estimator failed: %v; please report it with the model's graph", r)
 		}
 	}()
-	one, err := b.work(m, p)
+	estimate, err := b.work(m, p)
 	if err != nil {
 		e.Reason = err.Error()
 		return e
 	}
 	// As plugins/policy/grid has them.
-	slices.SortFunc(one.Points, func(x, y grid.Point) int {
+	slices.SortFunc(estimate.Points, func(x, y grid.Point) int {
 		return cmp.Or(cmp.Compare(x.ThreadPercentage, y.ThreadPercentage), cmp.Compare(x.Batch, y.Batch))
 	})
-	e.Estimate = one
+	e.Estimate = estimate
 	return e
 }
 
@@ -308,13 +308,13 @@ func (b *Book) device(gpuType, runtime string) (estimator.Device, error) {
 func (b *Book) bundled(gpuType string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.ContainsFunc(b.bundles, func(one *estimator.Bundle) bool { return one.Sheet.Is(gpuType) })
+	return slices.ContainsFunc(b.bundles, func(bundle *estimator.Bundle) bool { return bundle.Sheet.Is(gpuType) })
 }
 
 func newDevice(bundles []*estimator.Bundle, gpuType, runtime string) (estimator.Device, error) {
-	for _, one := range bundles {
-		if one.Sheet.Is(gpuType) {
-			return one.Device()
+	for _, bundle := range bundles {
+		if bundle.Sheet.Is(gpuType) {
+			return bundle.Device()
 		}
 	}
 	d, err := estimator.NewDevice(gpuType, runtime)

@@ -60,8 +60,8 @@ func (b *Book) create(ctx context.Context, files *repo.Revision, names []string,
 		return p, passing(fmt.Errorf("starting a server to verify it on: %w", err))
 	}
 	directories := map[string]string{}
-	for _, one := range members {
-		directories[one.Name] = one.Dir
+	for _, member := range members {
+		directories[member.Name] = member.Dir
 	}
 	v.Progress = tell
 	p.Manifest, err = merger.Verify(ctx, p.into, directories, run, v)

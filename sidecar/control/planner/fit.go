@@ -47,13 +47,13 @@ func Fit(before *policy.Plan, s *policy.Snapshot, why string) *policy.Plan {
 	p.Dispatch = slices.DeleteFunc(p.Dispatch, func(d *policy.Dispatch) bool { return gone(d.GetModel()) })
 	p.Predictions = slices.DeleteFunc(p.Predictions, func(d *policy.Prediction) bool { return gone(d.GetModel()) })
 	p.Reasons = slices.DeleteFunc(p.Reasons, func(r *policy.Reason) bool { return gone(r.GetModel()) })
-	said := map[string]bool{}
+	explained := map[string]bool{}
 	p.Unplaced = slices.DeleteFunc(p.Unplaced, func(u *policy.Unplaced) bool {
-		said[u.GetModel()] = true
+		explained[u.GetModel()] = true
 		return gone(u.GetModel()) || len(p.PartitionsOf(u.GetModel())) > 0
 	})
 	for _, m := range s.GetModels() {
-		if !said[m.GetName()] && len(p.PartitionsOf(m.GetName())) == 0 {
+		if !explained[m.GetName()] && len(p.PartitionsOf(m.GetName())) == 0 {
 			p.Unplaced = append(p.Unplaced, &policy.Unplaced{Model: m.GetName(), Text: why})
 		}
 	}

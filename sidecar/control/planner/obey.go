@@ -37,18 +37,18 @@ func (o Operator) Obeying(p Planner) Planner {
 // the plan says of a model that it places, or leaves out.
 func (o Operator) Obey(answer *policy.Plan) *policy.Plan {
 	p := proto.CloneOf(answer)
-	said := map[string]bool{}
+	dispatched := map[string]bool{}
 	for _, d := range p.GetDispatch() {
-		said[d.GetModel()] = true
+		dispatched[d.GetModel()] = true
 		o.dispatch(d)
 	}
 	for _, part := range p.GetPartitions() {
 		for _, in := range part.GetInstances() {
 			for _, model := range p.ModelsOf(in) {
-				if said[model] {
+				if dispatched[model] {
 					continue
 				}
-				said[model] = true
+				dispatched[model] = true
 				if d := (&policy.Dispatch{Model: model, Discipline: usual}); o.dispatch(d) {
 					p.Dispatch = append(p.Dispatch, d)
 				}

@@ -28,17 +28,17 @@ func Apps(c *config.Config, models []*policy.Model, misfits Misfits, load Load) 
 	var all []*policy.App
 	for _, name := range slices.Sorted(maps.Keys(c.Apps)) {
 		a := c.Apps[name]
-		one := &policy.App{Name: name, MinimumAccuracy: a.Accuracy, SloUs: cmp.Or(a.SLO, c.Defaults.SLO).Std().Microseconds()}
-		one.Rate, one.Wishes = load(name)
+		app := &policy.App{Name: name, MinimumAccuracy: a.Accuracy, SloUs: cmp.Or(a.SLO, c.Defaults.SLO).Std().Microseconds()}
+		app.Rate, app.Wishes = load(name)
 		for _, v := range a.Variants {
 			if known[v.Model] && !misfits.has(name, v.Model) {
-				one.Variants = append(one.Variants, &policy.Variant{
+				app.Variants = append(app.Variants, &policy.Variant{
 					Model: v.Model, Accuracy: v.Accuracy, Precision: v.Precision, Places: slices.Clone(v.Places), CostPerHour: v.Cost,
 				})
 			}
 		}
-		slices.SortFunc(one.Variants, func(a, b *policy.Variant) int { return cmp.Compare(a.GetModel(), b.GetModel()) })
-		all = append(all, one)
+		slices.SortFunc(app.Variants, func(a, b *policy.Variant) int { return cmp.Compare(a.GetModel(), b.GetModel()) })
+		all = append(all, app)
 	}
 	return all
 }
@@ -50,7 +50,7 @@ type Misfit struct{ App, Model, Reason string }
 type Misfits []Misfit
 
 func (m Misfits) has(app, model string) bool {
-	return slices.ContainsFunc(m, func(one Misfit) bool { return one.App == app && one.Model == model })
+	return slices.ContainsFunc(m, func(misfit Misfit) bool { return misfit.App == app && misfit.Model == model })
 }
 
 // FindMisfits lists the variants whose tensors are not those of their app's first

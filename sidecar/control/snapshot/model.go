@@ -25,7 +25,7 @@ import (
 func Model(m *repo.Model, settings *config.Config, estimated *estimator.Memory) *policy.Model {
 	own := settings.Models[m.Name]
 	batchable, reason := repo.Batchable(m.Config)
-	one := &policy.Model{
+	model := &policy.Model{
 		Name: m.Name, Revision: m.Revision(), Versions: repo.ServedVersions(m.Config, m.Versions),
 		SloUs: SLO(m, settings).Microseconds(), Late: late(m.Name, settings), Priority: own.Priority,
 		MaxBatchSize: uint32(max(0, m.Config.GetMaxBatchSize())), Batchable: batchable, PassThroughReason: reason,
@@ -33,18 +33,18 @@ func Model(m *repo.Model, settings *config.Config, estimated *estimator.Memory) 
 		Backend: cmp.Or(m.Config.GetBackend(), m.Config.GetPlatform()),
 	}
 	if estimated != nil && own.Memory == 0 {
-		one.MemoryBytes = uint64(estimated.Parameters)
-		one.ActivationBytesPerRow = uint64(math.Ceil(estimated.Working() / float64(max(1, m.Config.GetMaxBatchSize()))))
+		model.MemoryBytes = uint64(estimated.Parameters)
+		model.ActivationBytesPerRow = uint64(math.Ceil(estimated.Working() / float64(max(1, m.Config.GetMaxBatchSize()))))
 	}
 	if own.Memory > 0 {
-		one.MemoryBytes = uint64(own.Memory)
+		model.MemoryBytes = uint64(own.Memory)
 	}
 	for _, step := range m.Config.GetEnsembleScheduling().GetStep() {
-		one.DependsOn = append(one.DependsOn, step.GetModelName())
+		model.DependsOn = append(model.DependsOn, step.GetModelName())
 	}
-	slices.Sort(one.DependsOn)
-	one.DependsOn = slices.Compact(one.DependsOn)
-	return one
+	slices.Sort(model.DependsOn)
+	model.DependsOn = slices.Compact(model.DependsOn)
+	return model
 }
 
 // SLO of a model: conch.yaml's own word, else its config.pbtxt's, else the
@@ -53,8 +53,8 @@ func SLO(m *repo.Model, settings *config.Config) time.Duration {
 	if own := settings.Models[m.Name].SLO; own > 0 {
 		return own.Std()
 	}
-	if said, ok, err := repo.SLO(m.Config); ok && err == nil {
-		return said
+	if slo, ok, err := repo.SLO(m.Config); ok && err == nil {
+		return slo
 	}
 	return settings.Defaults.SLO.Std()
 }
@@ -114,16 +114,16 @@ func Constraints(models map[string]config.Model) []*policy.Constraint {
 	var all []*policy.Constraint
 	for _, name := range slices.Sorted(maps.Keys(models)) {
 		m := models[name]
-		one := &policy.Constraint{
+		constraint := &policy.Constraint{
 			Gpus: slices.Sorted(slices.Values(m.GPUs)), MinInstances: m.MinInstances, MaxInstances: m.MaxInstances,
 			Exclusive: m.Exclusive, Pinned: m.Pinned,
 			MinThreadPercentage: m.MinThreadPercentage, MaxThreadPercentage: m.MaxThreadPercentage,
 		}
-		if proto.Size(one) == 0 {
+		if proto.Size(constraint) == 0 {
 			continue
 		}
-		one.Model = name
-		all = append(all, one)
+		constraint.Model = name
+		all = append(all, constraint)
 	}
 	return all
 }

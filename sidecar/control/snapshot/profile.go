@@ -67,14 +67,14 @@ func join(seen, declared *policy.Profile) *policy.Profile {
 	for _, q := range seen.GetPoints() {
 		shares[q.GetThreadPercentage()] = true
 		at = max(at, q.GetThreadPercentage())
-		one := &policy.ProfilePoint{
+		point := &policy.ProfilePoint{
 			Batch: q.GetBatch(), ThreadPercentage: q.GetThreadPercentage(), LatencyUs: q.GetLatencyUs(), LatencyUpperUs: q.GetLatencyUpperUs(),
 			Observations: q.GetObservations(),
 		}
 		b, s := q.GetBatch(), q.GetThreadPercentage()
-		one.Creq, one.Mreq = estimate(declared.Creq(b, s)), estimate(declared.Mreq(b, s))
-		one.BandwidthUtilization, one.L2Utilization = estimate(declared.Bandwidth(b, s)), estimate(declared.L2(b, s))
-		p.Points = append(p.Points, one)
+		point.Creq, point.Mreq = estimate(declared.Creq(b, s)), estimate(declared.Mreq(b, s))
+		point.BandwidthUtilization, point.L2Utilization = estimate(declared.Bandwidth(b, s)), estimate(declared.L2(b, s))
+		p.Points = append(p.Points, point)
 	}
 	for _, q := range declared.GetPoints() {
 		if shares[q.GetThreadPercentage()] {
@@ -102,12 +102,12 @@ func join(seen, declared *policy.Profile) *policy.Profile {
 func fill(p, from *policy.Profile) {
 	for _, q := range p.GetPoints() {
 		b, s := q.GetBatch(), q.GetThreadPercentage()
-		for _, one := range []struct {
+		for _, field := range []struct {
 			into **policy.Estimate
 			from func(batch, share uint32) (float64, bool)
 		}{{&q.Creq, from.Creq}, {&q.Mreq, from.Mreq}, {&q.BandwidthUtilization, from.Bandwidth}, {&q.L2Utilization, from.L2}} {
-			if *one.into == nil {
-				*one.into = estimate(one.from(b, s))
+			if *field.into == nil {
+				*field.into = estimate(field.from(b, s))
 			}
 		}
 	}

@@ -85,13 +85,13 @@ func (c *Curve) gather(now uint32) []evidence {
 		e := evidence{rows: rows, total: s.total, cells: make([]weighed, 0, len(s.ring)+1)}
 		s.ring[s.last].close()
 		for i := range s.ring {
-			one := &s.ring[(s.next+i)%len(s.ring)]
+			observed := &s.ring[(s.next+i)%len(s.ring)]
 			// One execution of a second may be its only slow one.
-			n := float64(one.n)
-			age := float64(now - min(now, one.second))
+			n := float64(observed.n)
+			age := float64(now - min(now, observed.second))
 			w := n / (n + .5) * math.Exp2(-age/halfLife)
 			e.fresh += w
-			e.cells = append(e.cells, weighed{one, max(leastWeight, w), age})
+			e.cells = append(e.cells, weighed{observed, max(leastWeight, w), age})
 		}
 		all = append(all, e)
 	}
@@ -100,17 +100,17 @@ func (c *Curve) gather(now uint32) []evidence {
 	}
 	w := calibratedWeight * max(leastCalibrated, math.Exp2(-float64(now-min(now, c.calibrates))/calibratedLife))
 	for rows, s := range known {
-		one := &cell{second: calibration}
+		calibrated := &cell{second: calibration}
 		for i := len(s.ring) - 1; i >= 0; i-- {
 			from := &s.ring[(s.next+i)%len(s.ring)]
 			for _, us := range from.us[:from.n] {
-				if one.n < perSecond {
-					one.us[one.n] = us
-					one.n++
+				if calibrated.n < perSecond {
+					calibrated.us[calibrated.n] = us
+					calibrated.n++
 				}
 			}
 		}
-		one.close()
+		calibrated.close()
 		i := slices.IndexFunc(all, func(e evidence) bool { return e.rows == rows })
 		if i < 0 {
 			i = len(all)
@@ -118,11 +118,11 @@ func (c *Curve) gather(now uint32) []evidence {
 		}
 		against := 0.
 		for _, c := range all[i].cells {
-			if math.Abs(c.log-one.log) > agreeing {
+			if math.Abs(c.log-calibrated.log) > agreeing {
 				against++
 			}
 		}
-		all[i].cells = append(all[i].cells, weighed{one, w / (1 + against), 0})
+		all[i].cells = append(all[i].cells, weighed{calibrated, w / (1 + against), 0})
 	}
 	slices.SortFunc(all, func(a, b evidence) int { return cmp.Or(-cmp.Compare(a.fresh, b.fresh), cmp.Compare(a.rows, b.rows)) })
 	return all

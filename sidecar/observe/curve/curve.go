@@ -39,9 +39,9 @@ func (c *Curve) Clone() *Curve {
 	for _, in := range []*map[int]*size{&clone.observed, &clone.calibrated, &clone.served} {
 		sizes := make(map[int]*size, len(*in))
 		for rows, s := range *in {
-			one := *s
-			one.ring = slices.Clone(s.ring)
-			sizes[rows] = &one
+			copied := *s
+			copied.ring = slices.Clone(s.ring)
+			sizes[rows] = &copied
 		}
 		*in = sizes
 	}

@@ -34,32 +34,32 @@ func Restore(s Stored) *Curve {
 func pack(in map[int]*size) map[int]StoredSize {
 	out := map[int]StoredSize{}
 	for rows, s := range in {
-		one := StoredSize{Total: s.total}
+		stored := StoredSize{Total: s.total}
 		for i := range s.ring {
 			c := s.ring[(s.next+i)%len(s.ring)]
 			undisturbed := float32(math.Exp(-c.shift))
 			for _, us := range c.us[:c.n] {
-				one.Microseconds, one.Seconds = append(one.Microseconds, us*undisturbed), append(one.Seconds, c.second)
+				stored.Microseconds, stored.Seconds = append(stored.Microseconds, us*undisturbed), append(stored.Seconds, c.second)
 			}
 		}
-		out[rows] = one
+		out[rows] = stored
 	}
 	return out
 }
 
 func unpack(in map[int]StoredSize) map[int]*size {
 	out := map[int]*size{}
-	for rows, one := range in {
-		if rows < 1 || rows > maxRows || len(one.Seconds) != len(one.Microseconds) {
+	for rows, stored := range in {
+		if rows < 1 || rows > maxRows || len(stored.Seconds) != len(stored.Microseconds) {
 			continue
 		}
 		s := &size{}
-		for i, us := range one.Microseconds {
+		for i, us := range stored.Microseconds {
 			if us > 0 && !math.IsInf(float64(us), 0) {
-				s.add(float64(us), one.Seconds[i])
+				s.add(float64(us), stored.Seconds[i])
 			}
 		}
-		s.total = one.Total
+		s.total = stored.Total
 		if len(s.ring) > 0 {
 			out[rows] = s
 		}

@@ -257,7 +257,7 @@ func (d disturbance) factor(at time.Duration, _, rows int) float64 {
 
 func disturbances() []disturbance {
 	all := func(time.Duration, int) float64 { return 4 }
-	one := func(_ time.Duration, rows int) float64 {
+	threeRows := func(_ time.Duration, rows int) float64 {
 		if rows == 3 {
 			return 2.5
 		}
@@ -276,7 +276,7 @@ func disturbances() []disturbance {
 		return 1
 	}
 	return []disturbance{
-		{"all sizes at the start", 0, all}, {"all sizes later", 20, all}, {"one size at the start", 0, one}, {"one size later", 20, one},
+		{"all sizes at the start", 0, all}, {"all sizes later", 20, all}, {"one size at the start", 0, threeRows}, {"one size later", 20, threeRows},
 		{"larger batches at the start", 0, batches}, {"larger batches later", 20, batches}, {"stalls at the start", 0, stalls},
 	}
 }

@@ -66,9 +66,9 @@ func Start(command []string, dir string, s Spec) (h *Handle, err error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	said, _ := io.ReadAll(output)
+	answer, _ := io.ReadAll(output)
 	go func() { _ = cmd.Wait() }() // its end is learnt from the socket; this collects it
-	if string(said) != "ready\n" {
+	if string(answer) != "ready\n" {
 		return nil, fmt.Errorf("it did not start; %s says why: %s", s.Log, tail(s.Log))
 	}
 	return attach(dir)
