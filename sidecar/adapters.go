@@ -138,8 +138,8 @@ func (r routes) Count(model, version string) (aggregate.Count, bool) {
 func (r routes) MetricsRequests() []metrics.Series {
 	all := r.dispatcher.Series()
 	series := make([]metrics.Series, len(all))
-	for i, one := range all {
-		series[i] = metrics.Series(one)
+	for i, s := range all {
+		series[i] = metrics.Series(s)
 	}
 	return series
 }

@@ -33,7 +33,7 @@ type servers struct {
 	files     *attached.Files
 }
 
-// unknownGPU is the type of a GPU behind an endpoint of which nothing is said.
+// unknownGPU is the type of a GPU behind an endpoint whose GPU is not declared.
 const unknownGPU = "unknown"
 
 // attach makes the servers of driver attach. GPUs stand for their devices, one

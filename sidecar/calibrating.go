@@ -103,11 +103,11 @@ func (d doors) Calibrate(ctx context.Context, r api.CalibrateRequest, progress f
 	if r.Model != "" {
 		shares, err := d.s.calibration.Model(ctx, r.Model, o, tell)
 		for _, s := range shares {
-			one := api.CalibratedShare{ThreadPercentage: s.Percentage}
+			share := api.CalibratedShare{ThreadPercentage: s.Percentage}
 			for _, b := range s.Batches {
-				one.Batches = append(one.Batches, api.MeasuredBatch{Rows: b.Rows, Seconds: b.Duration.Seconds(), Repeats: b.Repeats})
+				share.Batches = append(share.Batches, api.MeasuredBatch{Rows: b.Rows, Seconds: b.Duration.Seconds(), Repeats: b.Repeats})
 			}
-			out.Shares = append(out.Shares, one)
+			out.Shares = append(out.Shares, share)
 		}
 		return out, calibrationError(err)
 	}

@@ -124,7 +124,7 @@ within ten seconds (a wrong configuration, say) or is asked to end.`,
 			log := logger(p.stderr, config.Log{Level: "info", Format: "auto"}).With("part", "init")
 			status, err := reaper.Run(reaper.Options{Program: self, Arguments: args, Settled: 10 * time.Second, Pause: time.Second, Log: log})
 			if err == nil && status != 0 {
-				os.Exit(status) // conch has said why
+				os.Exit(status) // conch has reported why
 			}
 			return err
 		},

@@ -72,17 +72,17 @@ func allEmulated(list []config.GPU) bool {
 }
 
 // listed are the GPUs of conch.yaml. Those that are not emulated take what is
-// not said from the devices found, in their order.
+// not set from the devices found, in their order.
 func listed(list []config.GPU, found []*policy.GPU) []*policy.GPU {
 	var all []*policy.GPU
 	device := uint32(0)
-	for _, one := range list {
-		for range one.Count {
+	for _, entry := range list {
+		for range entry.Count {
 			g := &policy.GPU{
-				Id: config.GPUID(len(all)), Type: one.Type, MemoryBytes: uint64(one.Memory), SmCount: one.SMCount,
-				BandwidthBytesPerSecond: float64(one.Bandwidth), CostPerHour: one.Cost, Emulated: one.Emulated,
+				Id: config.GPUID(len(all)), Type: entry.Type, MemoryBytes: uint64(entry.Memory), SmCount: entry.SMCount,
+				BandwidthBytesPerSecond: float64(entry.Bandwidth), CostPerHour: entry.Cost, Emulated: entry.Emulated,
 			}
-			if !one.Emulated {
+			if !entry.Emulated {
 				g.Index = device
 				if int(device) < len(found) {
 					at := found[device]

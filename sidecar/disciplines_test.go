@@ -24,15 +24,15 @@ func TestDisciplinesHaveTheSameNamesEverywhere(t *testing.T) {
 	for _, file := range []string{"../docs/configuration.md", "dispatch/queue/README.md", "../plugins/static/README.md", "../ARCHITECTURE.md"} {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		for _, one := range queue.Kinds() {
-			require.True(t, strings.Contains(string(text), "`"+one.Name+"`"), "%s does not name %s", file, one.Name)
+		for _, kind := range queue.Kinds() {
+			require.True(t, strings.Contains(string(text), "`"+kind.Name+"`"), "%s does not name %s", file, kind.Name)
 			if file == "dispatch/queue/README.md" {
-				for _, p := range one.Parameters {
+				for _, p := range kind.Parameters {
 					value := "none"
 					if p.Default != "" {
 						value = "`" + p.Default + "`"
 					}
-					require.True(t, strings.Contains(string(text), "`"+p.Name+"`, default "+value), "%s: parameter %s of %s with its default, %s", file, p.Name, one.Name, value)
+					require.True(t, strings.Contains(string(text), "`"+p.Name+"`, default "+value), "%s: parameter %s of %s with its default, %s", file, p.Name, kind.Name, value)
 				}
 			}
 		}

@@ -89,11 +89,11 @@ func (s *server) openFronts(ctx context.Context) error {
 	if sameMemory(s.config) {
 		options.Regions = s.regions // else it stays empty
 	}
-	s.one = aggregate.New(options)
-	s.later(func() error { s.one.Close(); return nil })
+	s.aggregator = aggregate.New(options)
+	s.later(func() error { s.aggregator.Close(); return nil })
 	limit := int(min(uint64(limits.MessageBytes), math.MaxInt32))
 	front := ingresshttp.New(ingresshttp.Options{
-		Inferer: lender{s.dispatcher}, Catalog: s.one, Picker: table, Endpoints: s.one, Aggregator: s.one, Refused: s.dispatcher.Refused, Remember: s.one.Remember,
+		Inferer: lender{s.dispatcher}, Catalog: s.aggregator, Picker: table, Endpoints: s.aggregator, Aggregator: s.aggregator, Refused: s.dispatcher.Refused, Remember: s.aggregator.Remember,
 		MaxBodyBytes: int64(limit), Patience: limits.Stall.Std(), Leaving: s.leaving.Load, Logger: s.log.With("part", "http"),
 		Pool: &s.buffers, Spans: s.tracer,
 	})
@@ -106,7 +106,7 @@ func (s *server) openFronts(ctx context.Context) error {
 	s.http.ReadTimeout, s.http.IdleTimeout = limits.Stall.Std(), -1
 	s.http.ConnContext = gate.WithConn
 	s.grpc = ingressgrpc.New(ingressgrpc.Options{
-		Inferer: s.dispatcher, Aggregator: s.one, Refused: s.dispatcher.Refused, Credentials: grpcCredentials(s.tls["grpc"]),
+		Inferer: s.dispatcher, Aggregator: s.aggregator, Refused: s.dispatcher.Refused, Credentials: grpcCredentials(s.tls["grpc"]),
 		ServerOptions: []grpc.ServerOption{grpc.MaxRecvMsgSize(limit), grpc.MaxSendMsgSize(math.MaxInt32)},
 		Pool:          &s.buffers, Logger: s.log.With("part", "grpc"),
 	})

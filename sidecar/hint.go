@@ -60,7 +60,7 @@ func (h *hint) say() {
 	}
 }
 
-// close waits until nothing is being said.
+// close waits until no hint is being written.
 func (h *hint) close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

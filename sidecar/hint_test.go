@@ -22,10 +22,10 @@ type silent struct {
 	arrived int
 }
 
-// said counts the lines that name the command.
-type said struct{ times atomic.Int64 }
+// hintCounter counts the lines that name the command.
+type hintCounter struct{ times atomic.Int64 }
 
-func (s *said) Write(line []byte) (int, error) {
+func (s *hintCounter) Write(line []byte) (int, error) {
 	if strings.Contains(string(line), "tritonctl advise") {
 		s.times.Add(1)
 	}
@@ -48,7 +48,7 @@ func TestAMinuteOfTrafficUnderObserveIsPointedAtOnce(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var out said
+				var out hintCounter
 				next := &silent{}
 				h := pointAtAdvice(next, func() bool { return c.observing }, "unix:///run/conch/admin.sock", slog.New(slog.NewTextHandler(&out, nil)))
 				for range c.traffic {
@@ -69,7 +69,7 @@ func TestAMinuteOfTrafficUnderObserveIsPointedAtOnce(t *testing.T) {
 
 func TestNothingIsPointedAtAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out said
+		var out hintCounter
 		h := pointAtAdvice(&silent{}, func() bool { return true }, "", slog.New(slog.NewTextHandler(&out, nil)))
 		h.Arrived("m", 1, time.Now())
 		require.NoError(t, h.close())

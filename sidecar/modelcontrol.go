@@ -84,8 +84,8 @@ func readLoad(model string, parameters map[string]*tritonpb.ModelRepositoryParam
 // readUnload reads the parameters of an unload. Triton ignores those that it does
 // not know.
 func readUnload(parameters map[string]*tritonpb.ModelRepositoryParameter) (dependents bool, err error) {
-	p, said := parameters["unload_dependents"]
-	if _, flag := p.GetParameterChoice().(*tritonpb.ModelRepositoryParameter_BoolParam); said && !flag {
+	p, set := parameters["unload_dependents"]
+	if _, flag := p.GetParameterChoice().(*tritonpb.ModelRepositoryParameter_BoolParam); set && !flag {
 		return false, status.Error(codes.InvalidArgument, "invalid value type for 'unload_dependents' parameter, expected bool_param.")
 	}
 	return p.GetBoolParam(), nil

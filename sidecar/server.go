@@ -99,8 +99,8 @@ type server struct {
 	served *served
 	// partitions are the credentials of Triton's gRPC; nil is in the clear.
 	partitions credentials.TransportCredentials
-	// one answers for all partitions.
-	one *aggregate.Aggregate
+	// aggregator answers for all partitions.
+	aggregator *aggregate.Aggregate
 	// regions are the shared memory that clients have registered.
 	regions *shm.Regions
 	// buffers are what requests and answers are received into.
@@ -245,7 +245,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 				Recorder: control.Samples(recorder), MPS: daemon, Logger: o.log.With("part", "apply"), OnAction: h.ActionDone,
 				WarmUp: s.warmUp, LoadTimeout: o.config.Driver.LoadTimeout.Std(), Health: health(o.config),
 				// The fronts are open before the first plan is applied.
-				Settings:    func(ctx context.Context, at driver.Endpoint) error { return s.one.Replay(ctx, at.GRPC) },
+				Settings:    func(ctx context.Context, at driver.Endpoint) error { return s.aggregator.Replay(ctx, at.GRPC) },
 				OnPartition: func(e driver.Event) { h.PartitionChanged(e.Partition, e.Up, changed(e)) },
 				Faulted:     clientFaults(daemon), OnFault: h.MPSFault, OnGroupFault: h.GroupFault,
 			})

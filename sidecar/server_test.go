@@ -139,8 +139,8 @@ func startConch(t *testing.T, yaml string) *conch {
 		c.admin.Close()
 		require.NoError(t, c.client.Close())
 		if t.Failed() {
-			said := c.log.String()
-			t.Logf("the end of the log:\n%s", said[max(0, len(said)-8<<10):])
+			text := c.log.String()
+			t.Logf("the end of the log:\n%s", text[max(0, len(text)-8<<10):])
 		}
 	})
 	t.Cleanup(c.stop)

@@ -41,28 +41,28 @@ func GPUs(l control.Look) []api.GPU {
 	all := []api.GPU{}
 	for _, n := range l.Nodes {
 		for _, g := range n.GetGpus() {
-			one := api.GPU{
+			gpu := api.GPU{
 				ID: g.GetId(), Node: n.GetName(), Type: g.GetType(), MemoryBytes: g.GetMemoryBytes(),
 				Emulated: g.GetEmulated(), SharesEnforced: g.GetSharesEnforced(), Partitions: []api.Partition{},
 			}
 			if cordon, cordoned := l.Cordons[g.GetId()]; cordoned {
-				one.Cordon = &cordon
+				gpu.Cordon = &cordon
 			}
 			for _, p := range l.Plan.GetPartitions() {
 				if p.GPU() == g.GetId() && (p.GetNode() == n.GetName() || p.GetNode() == "") {
-					one.Partitions = append(one.Partitions, partition(l, p))
+					gpu.Partitions = append(gpu.Partitions, partition(l, p))
 				}
 			}
-			all = append(all, one)
+			all = append(all, gpu)
 		}
 		if cpu := n.GetCpu(); cpu != nil {
-			one := api.GPU{ID: "cpu", Node: n.GetName(), Type: cpu.GetType(), MemoryBytes: cpu.GetMemoryBytes(), Emulated: cpu.GetEmulated(), Partitions: []api.Partition{}}
+			unit := api.GPU{ID: "cpu", Node: n.GetName(), Type: cpu.GetType(), MemoryBytes: cpu.GetMemoryBytes(), Emulated: cpu.GetEmulated(), Partitions: []api.Partition{}}
 			for _, p := range l.Plan.GetPartitions() {
 				if p.OnCPU() && p.GetNode() == n.GetName() {
-					one.Partitions = append(one.Partitions, partition(l, p))
+					unit.Partitions = append(unit.Partitions, partition(l, p))
 				}
 			}
-			all = append(all, one)
+			all = append(all, unit)
 		}
 	}
 	return all
@@ -73,9 +73,9 @@ func GPUs(l control.Look) []api.GPU {
 func partitions(l control.Look) []api.Partition {
 	all := each(l.Plan.GetPartitions(), func(p *policy.Partition) api.Partition { return partition(l, p) })
 	for _, s := range l.Retiring {
-		one := api.Partition{ID: s.ID, Retiring: true, Models: []string{}, Conditions: []api.Condition{}}
-		observed(&one, s)
-		all = append(all, one)
+		old := api.Partition{ID: s.ID, Retiring: true, Models: []string{}, Conditions: []api.Condition{}}
+		observed(&old, s)
+		all = append(all, old)
 	}
 	return all
 }

@@ -20,7 +20,7 @@ func GPUs(nodes []*policy.Node, p *policy.Plan, measured []*policy.PartitionStat
 			if len(nodes) > 1 {
 				id = n.GetName() + "/" + id
 			}
-			one, has := GPU{ID: id, Rank: ^uint32(0)}, false
+			gpu, has := GPU{ID: id, Rank: ^uint32(0)}, false
 			var shares, idle float64
 			for _, part := range p.GetPartitions() {
 				if part.GPU() != g.GetId() || part.GetNode() != "" && part.GetNode() != n.GetName() {
@@ -34,15 +34,15 @@ func GPUs(nodes []*policy.Node, p *policy.Plan, measured []*policy.PartitionStat
 				share := float64(max(1, part.GetThreadPercentage()))
 				shares += share
 				idle += share * m.GetIdleShare()
-				one.Rank = min(one.Rank, part.GetRank())
+				gpu.Rank = min(gpu.Rank, part.GetRank())
 			}
 			switch {
 			case g.GetUnavailable():
 			case !has:
 				spare = append(spare, id)
 			case shares > 0:
-				one.IdleShare = idle / shares
-				serving = append(serving, one)
+				gpu.IdleShare = idle / shares
+				serving = append(serving, gpu)
 			}
 		}
 	}

@@ -105,11 +105,11 @@ func (c *Calibration) model(ctx context.Context, model string, at place, share i
 
 // quiet waits until no client uses the model.
 func (c *Calibration) quiet(ctx context.Context, model string, share int, progress func(Progress)) error {
-	said := false
+	reported := false
 	for c.o.Used(model) {
-		if !said {
+		if !reported {
 			progress(Progress{Share: share, What: "waiting until nobody uses " + model})
-			said = true
+			reported = true
 		}
 		if err := c.o.Clock.Sleep(ctx, look); err != nil {
 			return fmt.Errorf("%w: %w", ErrInUse, context.Cause(ctx))

@@ -81,11 +81,11 @@ func beside(address string, by int) string {
 
 func (v *validator) attach(c *Config) {
 	d := c.Driver
-	for path, said := range map[string]bool{
+	for path, set := range map[string]bool{
 		"driver.tritonserver": d.TritonServer != "", "driver.backendDirectory": d.BackendDirectory != "",
 		"driver.arguments": len(d.Arguments) > 0, "driver.environment": len(d.Environment) > 0,
 	} {
-		if said {
+		if set {
 			v.problem(path, "has no meaning for the attach driver, which starts no tritonserver")
 		}
 	}

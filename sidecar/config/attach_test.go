@@ -21,7 +21,7 @@ func TestParseEndpoints(t *testing.T) {
 	}{
 		"one":         {values: []string{"localhost:8001"}, want: []config.Endpoint{{GRPC: "localhost:8001"}}},
 		"a list":      {values: []string{"a:1,b:2"}, want: []config.Endpoint{{GRPC: "a:1"}, {GRPC: "b:2"}}},
-		"said twice":  {values: []string{"a:1", "b:2"}, want: []config.Endpoint{{GRPC: "a:1"}, {GRPC: "b:2"}}},
+		"set twice":   {values: []string{"a:1", "b:2"}, want: []config.Endpoint{{GRPC: "a:1"}, {GRPC: "b:2"}}},
 		"spelt out":   {values: []string{"grpc=a:1,http=a:2,metrics=off,grpc=b:3"}, want: []config.Endpoint{{GRPC: "a:1", HTTP: "a:2", Metrics: "off"}, {GRPC: "b:3"}}},
 		"mixed":       {values: []string{"a:1,http=c:2"}, want: []config.Endpoint{{GRPC: "a:1", HTTP: "c:2"}}},
 		"a writable":  {values: []string{"a:1,repository=/m"}, want: []config.Endpoint{{GRPC: "a:1", Repository: "/m"}}},

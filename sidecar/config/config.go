@@ -30,7 +30,7 @@ const (
 	ModeControl Mode = "control"
 )
 
-// Config is conch.yaml. The zero value of a field means "not said".
+// Config is conch.yaml. The zero value of a field means "not set".
 type Config struct {
 	APIVersion string   `yaml:"apiVersion"`
 	Mode       Mode     `yaml:"mode"`
@@ -62,7 +62,7 @@ type Config struct {
 	Log          Log            `yaml:"log"`
 	Tracing      Tracing        `yaml:"tracing"`
 
-	// lines remembers where in the file each path was said.
+	// lines remembers where in the file each path was set.
 	lines map[string]int
 	// profiles are the files that models name, read.
 	profiles map[string][]grid.Profile

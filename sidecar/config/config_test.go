@@ -120,7 +120,7 @@ func TestParseProblems(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	for name, text := range map[string]string{
-		"a key said twice":   "mode: control\nmode: observe\n",
+		"a key set twice":    "mode: control\nmode: observe\n",
 		"bad syntax":         "models: {a: [1\n",
 		"tabs":               "models:\n\ta: {}\n",
 		"an alias of itself": "models: &m {a: *m, <<: *m}\n",
@@ -179,7 +179,7 @@ func TestTLSKeysBelongTogether(t *testing.T) {
 		"listen: {tls: {certificate: /c, key: /k, clientCA: /a, clientCertificates: no}}": `listen.tls.clientCertificates: "no" is not known`,
 		`listen: {tls: {certificate: /c, key: /k, minVersion: "1.1"}}`:                    `listen.tls.minVersion: "1.1" is not known`,
 		"listen: {reusePort: true, grpc: \":0\"}":                                         "listen.grpc: port 0 is a free one",
-		"listen: {admin: \":9000\", adminToken: /t}":                                      "listen.admin: :9000 can be reached by others, and whoever reaches it decides what serves: set listen.adminTLS.certificate and .key",
+		"listen: {admin: \":9000\", adminToken: /t}":                                      "listen.admin: :9000 can be reached by others, and every caller that reaches it decides what serves: set listen.adminTLS.certificate and .key",
 		"listen: {admin: \":9000\", adminTLS: {certificate: /c, key: /k}}":                "name the file of a token with listen.adminToken, or make it unix:///path",
 		"listen: {admin: \":9000\", adminToken: /t, adminTLS: {certificate: /c}}":         "listen.adminTLS.key: is missing",
 		"listen: {adminToken: /t}":                                                        "listen.adminToken: has no meaning for listen.admin unix://",

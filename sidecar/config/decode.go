@@ -30,7 +30,7 @@ const (
 )
 
 // Parse decodes the text of a conch.yaml called name. It is strict: unknown
-// keys, keys said twice and values of the wrong kind are problems of one
+// keys, keys set twice and values of the wrong kind are problems of one
 // *InvalidError, all of them at once. Nothing is filled in.
 func Parse(name string, data []byte) (*Config, error) {
 	if len(data) > maxBytes {
@@ -220,7 +220,7 @@ func (d *decoder) mapping(n ast.Node, path string, depth int, each func(key stri
 		d.problem(path, n, "want a mapping of keys to values")
 		return
 	}
-	said := map[string]int{}
+	firstLine := map[string]int{}
 	for _, value := range values {
 		if _, merge := value.Key.(*ast.MergeKeyNode); merge {
 			if merged := d.resolve(value.Value, path); merged != nil {
@@ -229,11 +229,11 @@ func (d *decoder) mapping(n ast.Node, path string, depth int, each func(key stri
 			continue
 		}
 		key := value.Key.GetToken().Value
-		if line, twice := said[key]; twice {
-			d.problem(join(path, key), value.Key, "said twice; first on line %d", line)
+		if line, twice := firstLine[key]; twice {
+			d.problem(join(path, key), value.Key, "set twice; first on line %d", line)
 			continue
 		}
-		said[key] = lineOf(value.Key.GetToken())
+		firstLine[key] = lineOf(value.Key.GetToken())
 		each(key, value.Key, value.Value, join(path, key))
 	}
 }

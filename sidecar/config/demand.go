@@ -16,7 +16,7 @@ const (
 	// LoadDemand: it is loaded when requests ask for it, and leaves when it is idle
 	// or others need its memory.
 	LoadDemand = "demand"
-	// LoadNever: it is not loaded, whoever asks.
+	// LoadNever: it is never loaded, for any caller.
 	LoadNever = "never"
 )
 
@@ -38,7 +38,7 @@ func (c *Config) LoadOf(model string) (load string, idle time.Duration) {
 	return load, idle
 }
 
-// load checks what is said of when a model is loaded.
+// load checks the settings for when a model is loaded.
 func (v *validator) load(path, load string, idle Duration) {
 	if load != "" {
 		v.oneOf(path+".load", load, LoadKeep, LoadDemand, LoadNever)

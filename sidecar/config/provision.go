@@ -15,7 +15,7 @@ type Environment struct {
 	// Getenv looks up HOME, XDG_STATE_HOME and XDG_RUNTIME_DIR.
 	Getenv func(string) string
 	// CheckDiscipline says why the request path would refuse a discipline, its
-	// parameters or a drop policy, each of them empty where nothing was said. Nil
+	// parameters or a drop policy, each of them empty where nothing was set. Nil
 	// leaves them unchecked.
 	CheckDiscipline func(discipline string, parameters map[string]string, dropPolicy string) error
 }
@@ -29,7 +29,7 @@ var hotSections = map[string]bool{
 // EmulatedGPU is the type of the GPUs of the embedded driver under gpus: auto.
 const EmulatedGPU = "A100-80GB"
 
-// Provision fills in every default that was not said.
+// Provision fills in every default that was not set.
 func (c *Config) Provision(env Environment) {
 	fill(&c.APIVersion, APIVersion)
 	c.provisionAttach()

@@ -24,10 +24,10 @@ func (v *validator) serverTLS(t ServerTLS) {
 	const path = "listen.tls"
 	v.pair(path, t.Certificate, t.Key)
 	if !t.Enabled() {
-		for key, said := range map[string]bool{
+		for key, set := range map[string]bool{
 			".clientCA": t.ClientCA != "", ".minVersion": t.MinVersion != "", ".metrics": t.Metrics,
 		} {
-			if said {
+			if set {
 				v.problem(path+key, "has no meaning without listen.tls.certificate, which turns TLS on")
 			}
 		}
@@ -48,18 +48,18 @@ func (v *validator) admin(l Listen) {
 	v.pair(path, l.AdminTLS.Certificate, l.AdminTLS.Key)
 	v.tlsVersion(path+".minVersion", l.AdminTLS.MinVersion)
 	if strings.HasPrefix(l.Admin, "unix://") || l.Admin == Off {
-		for key, said := range map[string]bool{path: l.AdminTLS != (AdminTLS{}), "listen.adminToken": l.AdminToken != ""} {
-			if said {
+		for key, set := range map[string]bool{path: l.AdminTLS != (AdminTLS{}), "listen.adminToken": l.AdminToken != ""} {
+			if set {
 				v.problem(key, "has no meaning for listen.admin %s: TLS and a token are for host:port", l.Admin)
 			}
 		}
 		return
 	}
 	if l.AdminTLS.Certificate == "" {
-		v.problem("listen.admin", "%s can be reached by others, and whoever reaches it decides what serves: set listen.adminTLS.certificate and .key, or make it unix:///path", l.Admin)
+		v.problem("listen.admin", "%s can be reached by others, and every caller that reaches it decides what serves: set listen.adminTLS.certificate and .key, or make it unix:///path", l.Admin)
 	}
 	if l.AdminToken == "" {
-		v.problem("listen.admin", "%s can be reached by others, and whoever reaches it decides what serves: name the file of a token with listen.adminToken, or make it unix:///path", l.Admin)
+		v.problem("listen.admin", "%s can be reached by others, and every caller that reaches it decides what serves: name the file of a token with listen.adminToken, or make it unix:///path", l.Admin)
 	}
 }
 

@@ -169,11 +169,11 @@ func (v *validator) driver(c *Config) {
 		v.problem("driver.endpoints", "are servers that others run; they belong to driver.kind attach, not %s", d.Kind)
 	}
 	if d.Kind == DriverEmbedded {
-		for path, said := range map[string]bool{
+		for path, set := range map[string]bool{
 			"driver.tritonserver": d.TritonServer != "", "driver.backendDirectory": d.BackendDirectory != "",
 			"driver.arguments": len(d.Arguments) > 0, "driver.environment": len(d.Environment) > 0,
 		} {
-			if said {
+			if set {
 				v.problem(path, "has no meaning for the embedded driver, which starts no tritonserver")
 			}
 		}
@@ -209,7 +209,7 @@ func (v *validator) gpus(g GPUs) {
 			v.problem(path+".count", "%d is outside 1 to 4096", gpu.Count)
 		}
 		if gpu.Emulated && gpu.Memory == 0 {
-			v.problem(path+".memory", "is missing; an emulated GPU has only what is said here")
+			v.problem(path+".memory", "is missing; an emulated GPU has only what is set here")
 		}
 		if gpu.Cost < 0 {
 			v.problem(path+".costPerHour", "is negative")
@@ -227,7 +227,7 @@ func (v *validator) policy(p Policy) {
 			v.problem("policy.checksum", "is not a SHA-256 in hexadecimal (64 characters, as sha256sum prints)")
 		}
 		if p.Executable == "" {
-			v.problem("policy.checksum", "pins policy.executable, which is not said")
+			v.problem("policy.checksum", "pins policy.executable, which is not set")
 		}
 	}
 }
@@ -237,7 +237,7 @@ func (v *validator) dispatch(path, late, discipline string, parameters map[strin
 		v.oneOf(path+".late", late, "serve", "drop")
 	}
 	if discipline == "" && len(parameters) > 0 {
-		v.problem(path+".parameters", "belong to a discipline, and %s.discipline is not said", path)
+		v.problem(path+".parameters", "belong to a discipline, and %s.discipline is not set", path)
 		return
 	}
 	if v.env.CheckDiscipline == nil {

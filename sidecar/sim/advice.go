@@ -36,14 +36,14 @@ func (w *weighing) answered(o outcome) {
 // weigh judges one more window; one in which another plan came into force is left out.
 func (e *engine) weigh() {
 	w := &e.plans.size
-	one := advice.Window{Seconds: seconds(weighEvery), Requests: w.requests, Bad: w.bad}
+	window := advice.Window{Seconds: seconds(weighEvery), Requests: w.requests, Bad: w.bad}
 	w.requests, w.bad = 0, 0
 	var measured []*policy.PartitionStatistics
 	for _, part := range e.plans.current.GetPartitions() {
 		p := e.inUse[part.GetId()]
 		busy := p.busySoFar(e.now)
 		measured = append(measured, &policy.PartitionStatistics{
-			Partition: part.GetId(), Up: p.failures == 0, IdleShare: 1 - seconds(busy-p.counts.weighed)/one.Seconds,
+			Partition: part.GetId(), Up: p.failures == 0, IdleShare: 1 - seconds(busy-p.counts.weighed)/window.Seconds,
 		})
 		p.counts.weighed = busy
 	}
@@ -51,8 +51,8 @@ func (e *engine) weigh() {
 		w.seen = w.swaps
 		return
 	}
-	one.GPUs, one.Spare = advice.GPUs(e.nodes(), e.plans.current, measured)
-	w.state, w.advice = advice.Rule{BadRate: e.w.Replan.BadRate}.Next(w.state, one)
+	window.GPUs, window.Spare = advice.GPUs(e.nodes(), e.plans.current, measured)
+	w.state, w.advice = advice.Rule{BadRate: e.w.Replan.BadRate}.Next(w.state, window)
 }
 
 // busySoFar is the time since it was added for which a partition has executed.

@@ -116,10 +116,10 @@ func TestFollowingTheAdvice(t *testing.T) {
 				var s advice.State
 				settled := 0
 				for step := range 10 {
-					one := test.world(test.rate, n)
-					one.seed = uint64(step + 1)
+					config := test.world(test.rate, n)
+					config.seed = uint64(step + 1)
 					// It stands for a minute: so long it has to last.
-					w := run(t, one.world(t)).Window()
+					w := run(t, config.world(t)).Window()
 					w.Seconds = 60
 					var a *policy.Advice
 					s, a = advice.Rule{}.Next(s, w)

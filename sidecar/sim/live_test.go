@@ -135,7 +135,7 @@ func newLive(t *testing.T, s small, plan *policy.Plan, snapshot *policy.Snapshot
 		})
 	}
 	for _, m := range snapshot.GetModels() {
-		one := &router.Model{
+		model := &router.Model{
 			Name: m.GetName(), Versions: []string{"1"}, SLO: s.slo, Late: s.late, Batchable: true, Discipline: s.discipline,
 			Config: &tritonpb.ModelConfig{
 				Name: m.GetName(), MaxBatchSize: int32(s.batch),
@@ -144,9 +144,9 @@ func newLive(t *testing.T, s small, plan *policy.Plan, snapshot *policy.Snapshot
 			},
 		}
 		for _, p := range table.Partitions {
-			one.Places = append(one.Places, router.Place{Partition: p.ID})
+			model.Places = append(model.Places, router.Place{Partition: p.ID})
 		}
-		table.Models[one.Name] = one
+		table.Models[model.Name] = model
 	}
 	l.dispatcher = dispatch.New(dispatch.Options{Clock: clock.Timers(), DialOptions: []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return doors[address].DialContext(ctx) }),

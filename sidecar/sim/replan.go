@@ -119,18 +119,18 @@ func (e *engine) gpuOf(part *policy.Partition) *gpu {
 
 // rules are a discipline and a drop policy by name; nil for the queue's own choice.
 func (w *World) rules(d *policy.Dispatch) (queue.Discipline, queue.DropPolicy, error) {
-	one, err := discipline.New(d.GetDiscipline(), d.GetParameters())
+	chosen, err := discipline.New(d.GetDiscipline(), d.GetParameters())
 	if err != nil {
 		return nil, nil, err
 	}
 	var drop queue.DropPolicy
-	if w.Adaptive != nil && one.Name() == queue.Names()[0] {
-		one, drop = queue.Adaptive(*w.Adaptive)
+	if w.Adaptive != nil && chosen.Name() == queue.Names()[0] {
+		chosen, drop = queue.Adaptive(*w.Adaptive)
 	}
 	if d.GetDropPolicy() != "" {
 		drop, err = queue.NewDropPolicy(d.GetDropPolicy())
 	}
-	return one, drop, err
+	return chosen, drop, err
 }
 
 // scheduleReplans starts the loop of triggers.
@@ -337,9 +337,9 @@ func (e *engine) snapshot(observed bool) *policy.Snapshot {
 	s.Statistics = &policy.DispatchStatistics{WindowSeconds: window, Advice: e.plans.size.advice}
 	for i, m := range e.models {
 		sum, covered := m.observed.total(e.now)
-		one := s.Models[i]
-		one.Rate, one.RowRate, one.Burstiness = float64(sum.requests)/covered, float64(sum.rows)/covered, m.observed.burstiness()
-		stats := &policy.ModelStatistics{Model: one.GetName(), Goodput: float64(sum.good) / covered, BadRate: sum.badRate()}
+		model := s.Models[i]
+		model.Rate, model.RowRate, model.Burstiness = float64(sum.requests)/covered, float64(sum.rows)/covered, m.observed.burstiness()
+		stats := &policy.ModelStatistics{Model: model.GetName(), Goodput: float64(sum.good) / covered, BadRate: sum.badRate()}
 		if n := sum.good + sum.bad; n > 0 {
 			stats.DropRate = float64(sum.dropped) / float64(n)
 		}
@@ -372,23 +372,23 @@ func (e *engine) nodes() []*policy.Node {
 	var nodes []*policy.Node
 	byName := make(map[string]*policy.Node)
 	for _, n := range e.w.Snapshot.GetNodes() {
-		one := &policy.Node{Name: n.GetName(), Cpu: n.GetCpu()}
-		nodes = append(nodes, one)
-		byName[one.Name] = one
+		node := &policy.Node{Name: n.GetName(), Cpu: n.GetCpu()}
+		nodes = append(nodes, node)
+		byName[node.Name] = node
 	}
 	for _, g := range e.gpus {
 		if g.removed != queue.Never || g.leaving || g.id == "" {
 			continue
 		}
-		one := byName[g.node]
-		if one == nil {
-			one = &policy.Node{Name: g.node}
-			nodes = append(nodes, one)
-			byName[g.node] = one
+		node := byName[g.node]
+		if node == nil {
+			node = &policy.Node{Name: g.node}
+			nodes = append(nodes, node)
+			byName[g.node] = node
 		}
 		spec := proto.CloneOf(g.spec)
 		spec.Unavailable = g.failures > 0
-		one.Gpus = append(one.Gpus, spec)
+		node.Gpus = append(node.Gpus, spec)
 	}
 	slices.SortStableFunc(nodes, func(a, b *policy.Node) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	return nodes

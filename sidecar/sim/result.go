@@ -323,17 +323,17 @@ func (e *engine) history() []Interval {
 			break
 		}
 		length := float64(to - from)
-		one := Interval{
+		interval := Interval{
 			FromSeconds: seconds(from), Arrivals: b.arrivals, Good: b.good, Bad: b.bad,
 			Busy: b.busy / length, Compute: b.compute / length, Memory: b.memory / length,
 		}
 		for _, g := range e.gpus {
 			if d := min(g.removed, to) - max(g.added, from); d > 0 {
-				one.GPUs += float64(d) / length
-				one.CostPerHour += float64(d) / length * g.spec.GetCostPerHour()
+				interval.GPUs += float64(d) / length
+				interval.CostPerHour += float64(d) / length * g.spec.GetCostPerHour()
 			}
 		}
-		all = append(all, one)
+		all = append(all, interval)
 	}
 	return all
 }

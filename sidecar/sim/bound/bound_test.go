@@ -35,7 +35,7 @@ func TestGather(t *testing.T) {
 	cases, err := zoo.Cases()
 	require.NoError(t, err)
 	resnet := published(cases[0].Profile)
-	one := bound.Gather([]bound.Model{resnet}, 8)
+	goodput := bound.Gather([]bound.Model{resnet}, 8)
 	x := 0.0
 	for lo, hi := 1., 1000.; hi-lo > 1e-9; { // the batch at which both equations hold
 		x = (lo + hi) / 2
@@ -46,8 +46,8 @@ func TestGather(t *testing.T) {
 			hi = x
 		}
 	}
-	require.InDelta(t, 8*x/(.001053*x+.005072), one, 1)
-	require.InDelta(t, 5875, one, 30)
+	require.InDelta(t, 8*x/(.001053*x+.005072), goodput, 1)
+	require.InDelta(t, 5875, goodput, 30)
 
 	var eight []bound.Model
 	for range 8 {

@@ -69,7 +69,7 @@ func (e *Evaluator) EvaluateDraw(ctx context.Context, draw uint32, plans ...*pol
 	}
 	outcomes := make([]*policy.Outcome, len(plans))
 	for i, p := range plans {
-		o, err := e.one(ctx, p, t)
+		o, err := e.evaluate(ctx, p, t)
 		if err != nil {
 			return nil, err
 		}
@@ -102,7 +102,7 @@ func (e *Evaluator) World(p *policy.Plan) sim.World {
 	return w
 }
 
-func (e *Evaluator) one(ctx context.Context, p *policy.Plan, t *Traffic) (*policy.Outcome, error) {
+func (e *Evaluator) evaluate(ctx context.Context, p *policy.Plan, t *Traffic) (*policy.Outcome, error) {
 	if p.GetSnapshotRevision() == 0 {
 		p = proto.CloneOf(p)
 		p.SnapshotRevision = e.snapshot.GetRevision()
@@ -197,9 +197,9 @@ func replace(p *policy.Plan, r *policy.Recipe) {
 				continue
 			}
 			for _, member := range r.GetMembers() {
-				one := proto.CloneOf(in)
-				one.Model = member
-				all = append(all, one)
+				instance := proto.CloneOf(in)
+				instance.Model = member
+				all = append(all, instance)
 			}
 		}
 		part.Instances = all
@@ -233,18 +233,18 @@ func (e *Evaluator) outcome(p *policy.Plan, r *sim.Result, served []string, unro
 		if m.Arrivals == 0 {
 			continue
 		}
-		one := &policy.ModelOutcome{
+		model := &policy.ModelOutcome{
 			Model: served[i], Goodput: m.Goodput, BadRate: m.BadRate, DropRate: float64(m.Dropped) / float64(m.Arrivals),
 			LatencyP50Us: m.Latency.P50Us, LatencyP99Us: m.Latency.P99Us, MeanBatch: m.MeanBatch,
 		}
-		o.Models = append(o.Models, one)
+		o.Models = append(o.Models, model)
 	}
 	for _, part := range r.Partitions {
-		one := &policy.PartitionOutcome{Partition: part.ID, BusyShare: part.BusyShare}
+		partition := &policy.PartitionOutcome{Partition: part.ID, BusyShare: part.BusyShare}
 		if part.Batches > 0 {
-			one.MeanBatch = float64(part.Rows) / float64(part.Batches)
+			partition.MeanBatch = float64(part.Rows) / float64(part.Batches)
 		}
-		o.Partitions = append(o.Partitions, one)
+		o.Partitions = append(o.Partitions, partition)
 	}
 	used := make(map[*policy.GPU]bool)
 	for _, part := range p.GetPartitions() {

@@ -80,9 +80,9 @@ func Redraw(s *policy.Snapshot, t *Traffic, draw uint32) (*Traffic, error) {
 		for at := time.Duration(0); at < other.Length; at += length {
 			from := time.Duration(random.Int64N(int64(t.Length)))
 			to := from + min(length, other.Length-at)
-			one := append(within(all, from, min(to, t.Length), at-from), within(all, 0, to-t.Length, at-from+t.Length)...)
-			want := min(MaxRequests, level()*(mean+further*(float64(len(one))-mean)))
-			if other.Arrivals = append(other.Arrivals, resized(one, want, min(other.Length, at+length), random)...); len(other.Arrivals) > 2*MaxRequests {
+			arrivals := append(within(all, from, min(to, t.Length), at-from), within(all, 0, to-t.Length, at-from+t.Length)...)
+			want := min(MaxRequests, level()*(mean+further*(float64(len(arrivals))-mean)))
+			if other.Arrivals = append(other.Arrivals, resized(arrivals, want, min(other.Length, at+length), random)...); len(other.Arrivals) > 2*MaxRequests {
 				ordered()
 			}
 		}
@@ -96,9 +96,9 @@ func Redraw(s *policy.Snapshot, t *Traffic, draw uint32) (*Traffic, error) {
 func within(all []workload.Arrival, from, to, by time.Duration) (some []workload.Arrival) {
 	i, _ := slices.BinarySearchFunc(all, from, func(a workload.Arrival, at time.Duration) int { return cmp.Compare(a.At, at) })
 	for ; i < len(all) && all[i].At < to; i++ {
-		one := all[i]
-		one.At += by
-		some = append(some, one)
+		arrival := all[i]
+		arrival.At += by
+		some = append(some, arrival)
 	}
 	return some
 }
@@ -115,9 +115,9 @@ func resized(all []workload.Arrival, want float64, end time.Duration, random *ra
 			next = all[i+1].At
 		}
 		for k := range n {
-			one := a
-			one.At += (next - a.At) * time.Duration(k) / time.Duration(n)
-			some = append(some, one)
+			arrival := a
+			arrival.At += (next - a.At) * time.Duration(k) / time.Duration(n)
+			some = append(some, arrival)
 		}
 	}
 	return some

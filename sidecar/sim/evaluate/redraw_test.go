@@ -47,9 +47,9 @@ func TestGeneratedTrafficIsDrawnAnew(t *testing.T) {
 	s := &policy.Snapshot{Seed: 3, Models: []*policy.Model{{Name: "a", Rate: 400, RowRate: 400, Burstiness: 1}, {Name: "b", Rate: 100, RowRate: 100, Burstiness: 1}}}
 	of, err := evaluate.Generate(s, 10*time.Second)
 	require.NoError(t, err)
-	one, two := redrawn(t, s, of, 1), redrawn(t, s, of, 2)
-	require.NotEqual(t, one.Arrivals, two.Arrivals)
-	for _, other := range []*evaluate.Traffic{one, two} {
+	first, second := redrawn(t, s, of, 1), redrawn(t, s, of, 2)
+	require.NotEqual(t, first.Arrivals, second.Arrivals)
+	for _, other := range []*evaluate.Traffic{first, second} {
 		require.InDelta(t, 4000, requests(other, 0, 0, other.Length), 300, "four standard deviations and more")
 		require.InDelta(t, 1000, requests(other, 1, 0, other.Length), 150)
 	}
@@ -123,16 +123,16 @@ func TestDrawsHaveRatesLikePastMinutes(t *testing.T) {
 	}
 	generated, err := evaluate.Generate(s, 10*time.Second)
 	require.NoError(t, err)
-	for _, one := range []struct {
+	for _, test := range []struct {
 		of   *evaluate.Traffic
 		span time.Duration
 	}{{recorded(), time.Second}, {generated, 10 * time.Second}} {
-		b := int32(slices.Index(one.of.Names, "b"))
+		b := int32(slices.Index(test.of.Names, "b"))
 		kinds := map[string]int{}
 		for draw := uint32(1); draw <= 60; draw++ {
-			other := redrawn(t, s, one.of, draw)
-			for at := time.Duration(0); at < other.Length; at += one.span {
-				switch rate := float64(requests(other, b, at, at+one.span)) / one.span.Seconds(); {
+			other := redrawn(t, s, test.of, draw)
+			for at := time.Duration(0); at < other.Length; at += test.span {
+				switch rate := float64(requests(other, b, at, at+test.span)) / test.span.Seconds(); {
 				case rate < 55:
 					kinds["fewer"]++
 				case rate < 170:
@@ -144,7 +144,7 @@ func TestDrawsHaveRatesLikePastMinutes(t *testing.T) {
 		}
 		all := kinds["fewer"] + kinds["as mostly"] + kinds["as in the burst"]
 		for _, kind := range []string{"fewer", "as mostly", "as in the burst"} {
-			require.Greater(t, kinds[kind], all/8, "%s of %s: %v", kind, one.of.Source, kinds)
+			require.Greater(t, kinds[kind], all/8, "%s of %s: %v", kind, test.of.Source, kinds)
 		}
 	}
 }

@@ -124,7 +124,7 @@ func generate(s *policy.Snapshot, length time.Duration, purpose string, level fu
 		if burstiness > 0 {
 			shape = min(1/burstiness, 20)
 		}
-		one, err := workload.Renewal{
+		stream, err := workload.Renewal{
 			Model: int32(len(t.Names)), Rows: int32(max(1, min(rows, 1<<20)+.5)), Shape: max(.01, shape),
 			Curve: workload.Constant(rate), Random: workload.Seed(s.GetSeed(), purpose, name),
 		}.Stream()
@@ -132,7 +132,7 @@ func generate(s *policy.Snapshot, length time.Duration, purpose string, level fu
 			return fmt.Errorf("evaluate: arrivals of %s: %w", name, err)
 		}
 		t.Names = append(t.Names, name)
-		streams = append(streams, one)
+		streams = append(streams, stream)
 		return nil
 	}); err != nil {
 		return nil, err

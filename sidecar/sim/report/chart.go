@@ -103,12 +103,12 @@ func history(runs []Run, value func(sim.Interval, float64) float64) (all []serie
 		}
 		s := series{name: run.Name, run: i}
 		h := run.Result.History
-		for k, one := range h {
+		for k, interval := range h {
 			width := 1.0
 			if len(h) > 1 {
 				width = h[min(1, len(h)-1)].FromSeconds - h[0].FromSeconds
 			}
-			s.x, s.y = append(s.x, h[k].FromSeconds+width/2), append(s.y, value(one, width))
+			s.x, s.y = append(s.x, h[k].FromSeconds+width/2), append(s.y, value(interval, width))
 		}
 		all = append(all, s)
 	}

@@ -58,9 +58,9 @@ func (r *Report) HTML(w io.Writer) error {
 		v.Colours = append(v.Colours, i)
 	}
 	alike := true
-	for _, one := range v.Timelines {
-		alike = alike && slices.Equal(one.Models, v.Timelines[0].Models)
-		for _, name := range one.Models {
+	for _, t := range v.Timelines {
+		alike = alike && slices.Equal(t.Models, v.Timelines[0].Models)
+		for _, name := range t.Models {
 			if !slices.Contains(v.Names, name) {
 				v.Names = append(v.Names, name)
 			}

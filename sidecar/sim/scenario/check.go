@@ -72,8 +72,8 @@ func parent(path string) string {
 	return ""
 }
 
-// said reports whether the file has a value at a path: a number that it leaves out and one that it says to be 0 are the same once decoded.
-func said(data []byte, path string) bool {
+// hasValue reports whether the file has a value at a path: decoded, a number that the file leaves out and a number that it sets to 0 are the same.
+func hasValue(data []byte, path string) bool {
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
 		return false
@@ -86,15 +86,15 @@ func said(data []byte, path string) bool {
 	return err == nil && node != nil
 }
 
-// counts refuses numbers of GPUs and models that are said to be 0.
+// counts refuses numbers of GPUs and models that are set to 0.
 func (s *Scenario) counts(data []byte) error {
 	for i, g := range s.GPUs {
-		if path := fmt.Sprintf("gpus[%d].count", i); g.Count == 0 && said(data, path) {
+		if path := fmt.Sprintf("gpus[%d].count", i); g.Count == 0 && hasValue(data, path) {
 			return at(path, "%s is 0; leave the entry out, or give a number from 1 to %d", path, maxCount)
 		}
 	}
 	for i, m := range s.Models {
-		if path := fmt.Sprintf("models[%d].count", i); m.Count == 0 && said(data, path) {
+		if path := fmt.Sprintf("models[%d].count", i); m.Count == 0 && hasValue(data, path) {
 			return at(path, "%s is 0; leave the entry out, or give a number from 1 to %d", path, maxCount)
 		}
 	}
@@ -173,16 +173,16 @@ func (s *Scenario) checkPlan() error {
 		return at("plan.subclusters", "plan: %d subclusters, and %d GPUs: each needs one at least", p.Subclusters, gpus)
 	}
 	shares := map[string]uint32{}
-	for i, one := range p.Partitions {
+	for i, part := range p.Partitions {
 		path := fmt.Sprintf("plan.partitions[%d]", i)
-		share := one.Share
+		share := part.Share
 		if share == 0 {
 			share = 100
 		}
-		if shares[one.GPU] += share; shares[one.GPU] > 100 {
-			return at(path, "plan: partitions[%d]: the shares of GPU %s sum up to %d%%, above 100", i, one.GPU, shares[one.GPU])
+		if shares[part.GPU] += share; shares[part.GPU] > 100 {
+			return at(path, "plan: partitions[%d]: the shares of GPU %s sum up to %d%%, above 100", i, part.GPU, shares[part.GPU])
 		}
-		if len(one.Models) == 0 {
+		if len(part.Models) == 0 {
 			return at(path, "plan: partitions[%d] has no models; leave it out", i)
 		}
 	}
@@ -211,12 +211,12 @@ func (s *Scenario) checkGPUs() error {
 	for _, o := range s.Offers {
 		types[o.Type] = true
 	}
-	for i, one := range s.Interference {
+	for i, fit := range s.Interference {
 		path := fmt.Sprintf("interference[%d]", i)
-		if !types[one.GPUType] {
-			return at(path+".gpuType", "interference[%d]: there is no GPU of type %q", i, one.GPUType)
+		if !types[fit.GPUType] {
+			return at(path+".gpuType", "interference[%d]: there is no GPU of type %q", i, fit.GPUType)
 		}
-		for _, v := range []float64{one.L2Self, one.L2Other, one.BandwidthSelf, one.BandwidthOther, one.Constant} {
+		for _, v := range []float64{fit.L2Self, fit.L2Other, fit.BandwidthSelf, fit.BandwidthOther, fit.Constant} {
 			if math.IsNaN(v) || math.IsInf(v, 0) {
 				return at(path, "interference[%d]: %g is no coefficient", i, v)
 			}

@@ -31,9 +31,9 @@ func resize(snapshot *policy.Snapshot, n int) error {
 		return errors.New("there is no GPU of which another could be a copy")
 	}
 	for i := range left {
-		one := proto.CloneOf(last)
-		one.Id = fmt.Sprintf("added%d", i)
-		of.Gpus = append(of.Gpus, one)
+		added := proto.CloneOf(last)
+		added.Id = fmt.Sprintf("added%d", i)
+		of.Gpus = append(of.Gpus, added)
 	}
 	snapshot.Current = nil
 	return nil

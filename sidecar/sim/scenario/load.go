@@ -95,13 +95,13 @@ func streams(loads []load, until time.Duration, seed uint64) ([]workload.Stream,
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", l.name, err)
 		}
-		one, err := workload.Renewal{
+		stream, err := workload.Renewal{
 			Model: int32(i), Rows: a.Rows, Shape: a.Shape, Curve: curve, Random: workload.Seed(seed, "arrivals", l.name),
 		}.Stream()
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", l.name, err)
 		}
-		all = append(all, one)
+		all = append(all, stream)
 	}
 	return all, nil
 }
@@ -220,11 +220,11 @@ func (t *Trace) azure(w *World, file io.Reader) error {
 		w.Duration = time.Duration(float64(len(functions[0].PerMinute)) / speed * float64(time.Minute))
 	}
 	for i, m := range w.Snapshot.GetModels() {
-		one, err := functions[i].Stream(int32(i), scale, speed, workload.Seed(w.Seed, "arrivals", m.GetName()))
+		stream, err := functions[i].Stream(int32(i), scale, speed, workload.Seed(w.Seed, "arrivals", m.GetName()))
 		if err != nil {
 			return err
 		}
-		w.Streams = append(w.Streams, one)
+		w.Streams = append(w.Streams, stream)
 		// What the first plan is made for: the trace's mean.
 		m.Rate = float64(total(functions[i])) * scale * speed / 60 / float64(len(functions[i].PerMinute))
 	}

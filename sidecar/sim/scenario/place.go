@@ -90,7 +90,7 @@ func (p *Plan) given(snapshot *policy.Snapshot) (*policy.Plan, error) {
 		if at < 0 {
 			return nil, fmt.Errorf("plan: partitions[%d]: there is no GPU %q; the first is called gpu0", i, part.GPU)
 		}
-		one := &policy.Partition{
+		placed := &policy.Partition{
 			Id: fmt.Sprintf("%s.%d", part.GPU, onGPU[part.GPU]), Node: x.GPUs()[at].Node, Gpus: []string{part.GPU},
 			ThreadPercentage: cmp.Or(part.Share, 100), Rank: uint32(i),
 		}
@@ -99,9 +99,9 @@ func (p *Plan) given(snapshot *policy.Snapshot) (*policy.Plan, error) {
 			if x.Model(name) == nil {
 				return nil, fmt.Errorf("plan: partitions[%d]: there is no model %q", i, name)
 			}
-			one.Instances = append(one.Instances, policy.ModelInstance(name, 0))
+			placed.Instances = append(placed.Instances, policy.ModelInstance(name, 0))
 		}
-		made.Partitions = append(made.Partitions, one)
+		made.Partitions = append(made.Partitions, placed)
 	}
 	return made, nil
 }
@@ -122,13 +122,13 @@ func (s *Scenario) dealt(snapshot *policy.Snapshot, groups int) *policy.Plan {
 			cut = shares[g.GetIndex()]
 		}
 		for k, share := range cut {
-			one := &policy.Partition{
+			placed := &policy.Partition{
 				Id: fmt.Sprintf("%s.%d", g.GetId(), k), Node: g.Node, Gpus: []string{g.GetId()}, ThreadPercentage: share, Rank: uint32(len(made.Partitions)),
 			}
 			for m := i % groups; m < len(snapshot.GetModels()); m += groups {
-				one.Instances = append(one.Instances, policy.ModelInstance(snapshot.GetModels()[m].GetName(), 0))
+				placed.Instances = append(placed.Instances, policy.ModelInstance(snapshot.GetModels()[m].GetName(), 0))
 			}
-			made.Partitions = append(made.Partitions, one)
+			made.Partitions = append(made.Partitions, placed)
 		}
 	}
 	return made

@@ -67,15 +67,15 @@ func TestDispatchOfOneModel(t *testing.T) {
 	w, err := s.World(scenario.Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, w.Close()) }()
-	said := map[string]string{}
+	disciplines := map[string]string{}
 	for _, d := range w.Plan.GetDispatch() {
-		require.NotContains(t, said, d.GetModel())
-		said[d.GetModel()] = d.GetDiscipline() + d.GetParameters()["max_queue_delay"]
+		require.NotContains(t, disciplines, d.GetModel())
+		disciplines[d.GetModel()] = d.GetDiscipline() + d.GetParameters()["max_queue_delay"]
 	}
-	require.Len(t, said, max(1, s.Models[0].Count)+2)
-	require.Equal(t, "timeout3ms", said["patient-0"])
-	require.Equal(t, "timeout3ms", said["patient-1"])
-	require.Equal(t, "eager", said[w.Snapshot.GetModels()[0].GetName()])
+	require.Len(t, disciplines, max(1, s.Models[0].Count)+2)
+	require.Equal(t, "timeout3ms", disciplines["patient-0"])
+	require.Equal(t, "timeout3ms", disciplines["patient-1"])
+	require.Equal(t, "eager", disciplines[w.Snapshot.GetModels()[0].GetName()])
 }
 
 // TestExamples runs every example: it has load, and most of it is served. A scenario that was written as JSON gives the same result.

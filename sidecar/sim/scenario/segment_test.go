@@ -56,14 +56,14 @@ func TestSegment(t *testing.T) {
 	}
 	require.Greater(t, sum, overlapped.Total.Arrivals, "the warm-up is in the history too")
 
-	one, err := json.Marshal(overlapped)
+	first, err := json.Marshal(overlapped)
 	require.NoError(t, err)
-	two, err := json.Marshal(simulated(t, abacus+"dispatch: {discipline: segment}\n", 1))
+	second, err := json.Marshal(simulated(t, abacus+"dispatch: {discipline: segment}\n", 1))
 	require.NoError(t, err)
-	require.Equal(t, string(one), string(two))
-	three, err := json.Marshal(simulated(t, abacus+"dispatch: {discipline: segment}\n", 2))
+	require.Equal(t, string(first), string(second))
+	third, err := json.Marshal(simulated(t, abacus+"dispatch: {discipline: segment}\n", 2))
 	require.NoError(t, err)
-	require.NotEqual(t, string(one), string(three))
+	require.NotEqual(t, string(first), string(third))
 }
 
 // Where predictions are off, some that were let in are late; a margin trades them for drops.

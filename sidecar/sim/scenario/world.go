@@ -283,15 +283,15 @@ const defaultMaxBatch = 64
 
 // add puts a model and its profiles into the snapshot.
 func (m Model) add(snapshot *policy.Snapshot, name string, types map[string]bool) error {
-	one := &policy.Model{
+	model := &policy.Model{
 		Name: name, SloUs: m.SLO.std().Microseconds(), Late: late(m.Late), MaxBatchSize: m.MaxBatch, Batchable: true, Burstiness: 1,
 		MemoryBytes: m.MemoryBytes, LoadSeconds: m.Load.std().Seconds(),
 	}
-	if one.MaxBatchSize == 0 {
-		one.MaxBatchSize = defaultMaxBatch
+	if model.MaxBatchSize == 0 {
+		model.MaxBatchSize = defaultMaxBatch
 	}
 	if m.Arrivals != nil && m.Arrivals.Shape > 0 {
-		one.Burstiness = 1 / m.Arrivals.Shape
+		model.Burstiness = 1 / m.Arrivals.Shape
 	}
 	profiles := m.Profiles
 	if m.Profile != nil {
@@ -306,18 +306,18 @@ func (m Model) add(snapshot *policy.Snapshot, name string, types map[string]bool
 				p.GPUType = t
 			}
 		}
-		points, slo, err := p.points(one.MaxBatchSize)
+		points, slo, err := p.points(model.MaxBatchSize)
 		if err != nil {
 			return fmt.Errorf("profile for %s: %w", p.GPUType, err)
 		}
-		if one.SloUs == 0 {
-			one.SloUs = slo.Microseconds()
+		if model.SloUs == 0 {
+			model.SloUs = slo.Microseconds()
 		}
 		snapshot.Profiles = append(snapshot.Profiles, &policy.Profile{
 			Model: name, GpuType: p.GPUType, Points: points, Usable: true, Source: policy.ProfileSource_PROFILE_SOURCE_DECLARED,
 		})
 	}
-	snapshot.Models = append(snapshot.Models, one)
+	snapshot.Models = append(snapshot.Models, model)
 	return nil
 }
 

@@ -73,9 +73,9 @@ func Draw(seed uint64) []Shape {
 	all := make([]Shape, 9)
 	for i := range all {
 		slo := between(20, 220)
-		one := between(.35, .65) * slo / 2
+		single := between(.35, .65) * slo / 2
 		all[i] = Shape{
-			Name: fmt.Sprintf("m%d", i), SLO: slo, One: one, Full: between(1.6, 2.2) * slo / 2,
+			Name: fmt.Sprintf("m%d", i), SLO: slo, One: single, Full: between(1.6, 2.2) * slo / 2,
 			NeedOne: between(10, 60), NeedFull: between(60, 100), L2: between(.1, .4), Bandwidth: between(.1, .5),
 		}
 	}

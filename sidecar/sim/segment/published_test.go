@@ -219,14 +219,14 @@ func TestLoad(t *testing.T) {
 // files are those of testdata/experiment, with a text in one of them replaced.
 func files(t *testing.T, name, old, text string) fstest.MapFS {
 	all := fstest.MapFS{}
-	for _, one := range []string{"experiment_config.json", "mlp_A100_2in7.json"} {
-		content, err := os.ReadFile(filepath.Join(handMade, one))
+	for _, file := range []string{"experiment_config.json", "mlp_A100_2in7.json"} {
+		content, err := os.ReadFile(filepath.Join(handMade, file))
 		require.NoError(t, err)
-		if one == name {
+		if file == name {
 			require.Contains(t, string(content), old)
 			content = []byte(strings.Replace(string(content), old, text, 1))
 		}
-		all[one] = &fstest.MapFile{Data: content}
+		all[file] = &fstest.MapFile{Data: content}
 	}
 	return all
 }

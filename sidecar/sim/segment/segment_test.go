@@ -78,7 +78,7 @@ func TestHandMade(t *testing.T) {
 	whole.Whole = true
 	later := exact(2)
 	later.Deciding = 3 * ms
-	for name, one := range map[string]struct {
+	for name, test := range map[string]struct {
 		s       segment.Scheduler
 		queries []segment.Query
 		ends    []time.Duration // in milliseconds, -1: dropped
@@ -99,9 +99,9 @@ func TestHandMade(t *testing.T) {
 		"whole queries only":                     {whole, []segment.Query{a(0, 20), b(0, 90)}, []time.Duration{20, 20}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, _ := recorded(t, w, one.queries, one.s)
+			r, _ := recorded(t, w, test.queries, test.s)
 			var want []time.Duration
-			for _, e := range one.ends {
+			for _, e := range test.ends {
 				if e >= 0 {
 					e *= ms
 				}
@@ -134,7 +134,7 @@ func TestCut(t *testing.T) {
 		Predictor: segment.Occupancy{{Operator: 10 * ms, Share: 1}, {Operator: ms, Share: 1}},
 	}
 	queries := []segment.Query{{Model: 0, Batch: 1, Deadline: 47 * ms}, {Model: 1, Batch: 1, Deadline: time.Second}}
-	for _, one := range []struct {
+	for _, test := range []struct {
 		ways, cut, asked int
 		enough           time.Duration
 	}{
@@ -144,11 +144,11 @@ func TestCut(t *testing.T) {
 		{4, 20, 1 + 1, 20 * ms}, // so are 17
 		{200, 37, 1 + 1, 0},     // all operators at once
 	} {
-		c := exact(one.ways)
-		c.Enough = one.enough
+		c := exact(test.ways)
+		c.Enough = test.enough
 		_, decisions := recorded(t, w, queries, c)
-		require.Equal(t, one.cut, decisions[0].Group[1].End, "%+v", one)
-		require.Equal(t, one.asked, decisions[0].Asked, "%+v", one)
+		require.Equal(t, test.cut, decisions[0].Group[1].End, "%+v", test)
+		require.Equal(t, test.asked, decisions[0].Asked, "%+v", test)
 	}
 	whole := exact(4)
 	whole.Whole = true
@@ -191,18 +191,18 @@ func TestRefused(t *testing.T) {
 	none, wrong := good, good
 	none.Models = []segment.Model{{Name: "a"}}
 	wrong.Error = .5
-	one := []segment.Query{{Batch: 1, Deadline: ms}}
+	queries := []segment.Query{{Batch: 1, Deadline: ms}}
 	for text, c := range map[string]struct {
 		w segment.World
 		q []segment.Query
 		s segment.Scheduler
 	}{
-		"0 operators":               {none, one, exact(1)},
-		"a deviation of 0.5":        {wrong, one, exact(1)},
-		"in 0 ways":                 {good, one, segment.Controller{}},
-		"not below zero":            {good, one, segment.Controller{Ways: 1, Margin: -1}},
-		`the order "lifo"`:          {good, one, segment.Sequential{Order: "lifo"}},
-		"of fcfs are not":           {good, one, segment.Sequential{Order: segment.FCFS, Deciding: -1}},
+		"0 operators":               {none, queries, exact(1)},
+		"a deviation of 0.5":        {wrong, queries, exact(1)},
+		"in 0 ways":                 {good, queries, segment.Controller{}},
+		"not below zero":            {good, queries, segment.Controller{Ways: 1, Margin: -1}},
+		`the order "lifo"`:          {good, queries, segment.Sequential{Order: "lifo"}},
+		"of fcfs are not":           {good, queries, segment.Sequential{Order: segment.FCFS, Deciding: -1}},
 		"query 0 is for model 1":    {good, []segment.Query{{Model: 1}}, exact(1)},
 		"query 1 arrives at 0s, be": {good, []segment.Query{{Arrival: 1}, {}}, exact(1)},
 	} {
