@@ -86,7 +86,7 @@ func syntaxError(err error, config []byte) *SyntaxError {
 
 // Manage edits a config.pbtxt into the one that Conch serves with:
 // dynamic_batching goes where Conch forms the batches, and max_batch_size is
-// said outright. Everything else stays: comments, order, and fields that we do
+// set outright. Everything else stays: comments, order, and fields that we do
 // not know. A text that needs no edit is returned as it is.
 func Manage(text []byte) ([]byte, error) {
 	before, err := ReadConfig(text)

@@ -55,7 +55,7 @@ func (d *Derivation) MemberNames() []string {
 
 // Derive adds a derived model to the current revision: its parts are the model directories of dir, one for each name in d.Parts. They
 // replace those of an earlier making of the same recipe. The parts stay through imports and rollbacks for as long as every member has the
-// content that it was made of; a revision in which one has not leaves all parts out and names the recipe in Stale, for whoever makes it
+// content that it was made of; a revision in which one has not leaves all parts out and names the recipe in Stale, for the caller that makes it
 // again.
 //
 // The error wraps ErrStale where a member is not the one that d names, ErrNoModel where it is not there, ErrInvalidModel where Triton

@@ -18,7 +18,7 @@ import (
 type Comparison struct {
 	// From and To are the revisions.
 	From, To string
-	// Partial: From is kept no more (Collect). What is said is what To noted down of it
+	// Partial: From is kept no more (Collect). The comparison has what To noted down of it
 	// when it was made: sizes before are UnknownSize, and Fields are left out.
 	Partial bool
 	// Models that differ, sorted by name.

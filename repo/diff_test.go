@@ -110,5 +110,5 @@ func TestCompareWithARevisionThatIsKeptNoMore(t *testing.T) {
 	require.Equal(t, whole.Models[2], c.Models[2], "what is new needs nothing older")
 
 	_, err = s.Compare("r1", "r2")
-	require.ErrorIs(t, err, repo.ErrNoRevision, "whoever names a revision that is kept no more is told so")
+	require.ErrorIs(t, err, repo.ErrNoRevision, "a revision that is kept no more is not found")
 }

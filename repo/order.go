@@ -66,7 +66,7 @@ func (s *Store) Load(ctx context.Context, onto, dir string, o Order, by Origin) 
 		if name := step.GetModelName(); name != o.Model && isModelName(name) {
 			member, err := s.ordered(ctx, dir, before.Model(name), Order{Model: name}, seen)
 			if errors.Is(err, ErrNoModel) {
-				continue // said of the ensemble below
+				continue // reported for the ensemble below
 			}
 			if err != nil {
 				return nil, fmt.Errorf("load %q, called by %q: %w", name, o.Model, err)

@@ -45,7 +45,7 @@ type Revision struct {
 	Directory string `json:"directory"`
 	// RollbackTo is the revision whose models this one repeats.
 	RollbackTo string `json:"rollback_to,omitempty"`
-	// Held is set from a rollback until the next import: whoever starts leaves the
+	// Held is set from a rollback until the next import: a process that starts leaves the
 	// directory unread, which would take the rollback back.
 	Held bool `json:"held,omitempty"`
 	// Models are sorted by name, those with problems included.
@@ -78,7 +78,7 @@ type Model struct {
 	// Versions are the numbers of the version directories, ascending.
 	Versions []int64 `json:"versions"`
 	// Managed is the config.pbtxt that Conch stages in place of the operator's:
-	// max_batch_size said outright, dynamic_batching gone if Conch batches it. Its Digest is empty
+	// max_batch_size set outright, dynamic_batching gone if Conch batches it. Its Digest is empty
 	// where the config cannot be read.
 	Managed File `json:"managed"`
 	// Config is the managed config, with the name that Triton fills in; nil where it

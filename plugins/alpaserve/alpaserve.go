@@ -68,7 +68,7 @@ type placer struct {
 	evaluated int
 }
 
-// state is a selection of replicas and what became of it.
+// state is a selection of replicas, its plan and the plan's outcome.
 type state struct {
 	places  []place
 	floor   *pack.Floor
@@ -104,7 +104,7 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*pol
 	return best.plan, nil
 }
 
-// build makes a plan of replicas; who has none gets a place where there is room, so that no name is lost.
+// build makes a plan of replicas. A model without a replica gets a place where there is room, so that no name is lost.
 func (p *placer) build(places []place) *state {
 	f := pack.New(p.s)
 	parts := make(map[int]*pack.Part)

@@ -176,7 +176,7 @@ type world struct {
 	smaller bool
 }
 
-// candidate is a plan and what became of it; outcome is nil until it was evaluated.
+// candidate is a plan with its outcome, which is nil until the plan is evaluated.
 type candidate struct {
 	plan    *policy.Plan
 	from    string
@@ -203,7 +203,7 @@ func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candi
 		for _, c := range all {
 			if same(c.plan, p) {
 				if built && !c.built {
-					c.plan, c.built = p, true // what is said beside the places is of this snapshot
+					c.plan, c.built = p, true // all but its places is made for this snapshot
 				}
 				return
 			}

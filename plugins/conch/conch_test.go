@@ -265,7 +265,7 @@ func TestCheaperPlansHoldUnderOtherArrivals(t *testing.T) {
 	b.Parameters = map[string]string{"surely_bad": "1"}
 	p, err = made().Plan(t.Context(), b.Snapshot, &fickle{seen: map[uint32]bool{}})
 	require.NoError(t, err)
-	require.Len(t, p.GetPartitions(), 1, "whoever tolerates anything gets the cheapest")
+	require.Len(t, p.GetPartitions(), 1, "an operator who tolerates anything gets the cheapest plan")
 }
 
 // hostFunc is a host whose outcome of a plan is what the function returns.

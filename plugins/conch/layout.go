@@ -89,7 +89,7 @@ func (w *world) read(p *policy.Plan) *layout {
 // disciplines are those that the search tries.
 func disciplines() []string { return []string{"adaptive", "deferred", "eager"} }
 
-// build makes a plan of a layout: what the rules forbid is left out, and who has no place gets one where there is room.
+// build makes a plan of a layout: what the rules forbid is left out, and a model without a place gets one where there is room.
 func (w *world) build(l *layout) *policy.Plan {
 	f := w.floor()
 	memberOf := make(map[string]string)

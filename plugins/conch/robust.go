@@ -85,7 +85,7 @@ func (s *search) further(ctx context.Context, from *candidate) (*candidate, erro
 }
 
 // final is which of the candidates serves most under other arrivals, the same for all of them: those that serve nearly as much as the first by the traffic
-// are asked about draw after draw, and of each the better third stays, with whoever is even with it. The first and the plan in force always stay. After the draws
+// are asked about draw after draw, and of each the better third stays, with the candidates that are even with it. The first and the plan in force always stay. After the draws
 // that are a parameter others decide between plans that are even, as long as there are evaluations; then, how late requests are.
 func (s *search) final(ctx context.Context, all []*candidate) (*candidate, error) {
 	first := all[0]

@@ -33,7 +33,7 @@ type Policy interface {
 
 // Host is what a policy may ask while it plans.
 type Host interface {
-	// Evaluate says what would become of up to [MaxEvaluatePlans] plans under the
+	// Evaluate returns the outcomes of up to [MaxEvaluatePlans] plans under the
 	// traffic that the snapshot names, in their order. Each plan counts one of
 	// Snapshot.evaluations. A plan that cannot be run has violations as its outcome.
 	// It fails with [ErrNoEvaluation] where the host evaluates nothing, with

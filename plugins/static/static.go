@@ -55,7 +55,7 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 			{Name: paramPlacement, Type: policy.TypeString,
 				Documentation: "Where models lie: \"resnet50 = gpu0, gpu1; bert = gpu2.1\". A GPU means all its partitions. A model that is not named lies wherever it fits."},
 			{Name: paramPartitions, Type: policy.TypeString,
-				Documentation: "Thread percentages of the partitions of a GPU: \"gpu0 = 50, 50; * = 100\", * being every GPU not named. One partition of 100 where nothing is said. The partitions of gpu0 = 50, 50 are gpu0.0 and gpu0.1; a single one is called like its GPU."},
+				Documentation: "Thread percentages of the partitions of a GPU: \"gpu0 = 50, 50; * = 100\", * being every GPU not named. One partition of 100 where nothing is set. The partitions of gpu0 = 50, 50 are gpu0.0 and gpu0.1; a single one is called like its GPU."},
 			{Name: paramDiscipline, Type: policy.TypeString, DefaultValue: defaultDiscipline, Values: disciplines(),
 				Documentation: "Dispatch discipline of every model: " + strings.Join(disciplines(), ", ") + "."},
 			{Name: paramDisciplines, Type: policy.TypeString,

@@ -71,8 +71,8 @@ func Find(path string) (*Model, error) {
 		for i, f := range files {
 			names[i] = f.Name()
 		}
-		if one := of(names); slices.Contains(names, one.File) {
-			latest, m.Model, m.File = n, one, filepath.Join(path, v.Name(), one.File)
+		if candidate := of(names); slices.Contains(names, candidate.File) {
+			latest, m.Model, m.File = n, candidate, filepath.Join(path, v.Name(), candidate.File)
 		}
 	}
 	if m.File == "" {
@@ -103,7 +103,7 @@ func All(directory string) (models []*Model, problems map[string]error, err erro
 			m, err := Find(path)
 			if err != nil {
 				problems[path] = err
-				return nil //nolint:nilerr // told beside the others
+				return nil //nolint:nilerr // listed among the problems
 			}
 			models = append(models, m)
 		}

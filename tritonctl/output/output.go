@@ -113,8 +113,8 @@ func selected(w io.Writer, text string, value any) error {
 	if !isList {
 		list = []any{found}
 	}
-	for _, one := range list {
-		if err := line(w, one); err != nil {
+	for _, element := range list {
+		if err := line(w, element); err != nil {
 			return err
 		}
 	}
@@ -154,8 +154,8 @@ func names(w io.Writer, value any) error {
 	if !isList {
 		list = []any{all}
 	}
-	for _, one := range list {
-		name, ok := nameOf(one)
+	for _, element := range list {
+		name, ok := nameOf(element)
 		if !ok {
 			return fmt.Errorf("%w: what this command shows has no names; use -o json", ErrFormat)
 		}
@@ -166,8 +166,8 @@ func names(w io.Writer, value any) error {
 	return nil
 }
 
-func nameOf(one any) (any, bool) {
-	members, isObject := one.(map[string]any)
+func nameOf(element any) (any, bool) {
+	members, isObject := element.(map[string]any)
 	if !isObject {
 		return nil, false
 	}

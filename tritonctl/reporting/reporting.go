@@ -96,8 +96,8 @@ func (o *Options) Variants(s *scenario.Scenario) ([]Variant, error) {
 	}
 	var all []Variant
 	for _, name := range o.Policies {
-		one := *s
-		one.Plan = nil
+		changed := *s
+		changed.Plan = nil
 		name, executable, third := strings.Cut(name, "=")
 		p := scenario.Policy{Name: name}
 		if s.Policy != nil {
@@ -117,29 +117,29 @@ func (o *Options) Variants(s *scenario.Scenario) ([]Variant, error) {
 			return nil, fmt.Errorf("%w: --policy: there is no policy %q in this program; there are: %s. One of others is NAME=PATH of its executable",
 				factory.ErrUsage, name, strings.Join(scenario.Policies(), ", "))
 		}
-		one.Policy = &p
-		all = append(all, Variant{name, one})
+		changed.Policy = &p
+		all = append(all, Variant{name, changed})
 	}
 	for _, name := range o.Disciplines {
-		one := *s
-		if one.Dispatch.Discipline != name {
-			one.Dispatch = scenario.Dispatch{Discipline: name}
+		changed := *s
+		if changed.Dispatch.Discipline != name {
+			changed.Dispatch = scenario.Dispatch{Discipline: name}
 		}
-		if one.Policy != nil && one.Policy.Name == "static" {
-			p := *one.Policy
+		if changed.Policy != nil && changed.Policy.Name == "static" {
+			p := *changed.Policy
 			p.Parameters = map[string]string{}
-			for k, v := range one.Policy.Parameters {
+			for k, v := range changed.Policy.Parameters {
 				p.Parameters[k] = v
 			}
 			p.Parameters["discipline"] = name
-			one.Policy = &p
-		} else if one.Policy != nil {
-			return nil, fmt.Errorf("%w: --discipline: policy %s chooses the disciplines of this scenario", factory.ErrUsage, one.Policy.Name)
+			changed.Policy = &p
+		} else if changed.Policy != nil {
+			return nil, fmt.Errorf("%w: --discipline: policy %s chooses the disciplines of this scenario", factory.ErrUsage, changed.Policy.Name)
 		}
-		if err := one.Check(); err != nil {
+		if err := changed.Check(); err != nil {
 			return nil, fmt.Errorf("%w: --discipline: %w", factory.ErrUsage, err)
 		}
-		all = append(all, Variant{name, one})
+		all = append(all, Variant{name, changed})
 	}
 	if len(all) == 0 {
 		name := s.Dispatch.Discipline

@@ -31,6 +31,6 @@
 // load, and four carry a load if it can be divided into two halves that two GPUs carry. No step is a heuristic. Size is what limits it: ten
 // models, four equal GPUs, 15 units a model.
 //
-// Whoever divides rates in other ways could do better, and a plan may say that it does ([World.Keeps]). [World.Impossible] proves for a load that
-// nobody can, however rates are divided: it counts every part of a unit as a whole one, which carries at least as much as any division.
+// A plan that divides rates in other ways could do better, and a plan may say that it does ([World.Keeps]). [World.Impossible] proves that no plan
+// carries a load, however rates are divided: it counts every part of a unit as a whole one, which carries at least as much as any division.
 package exact

@@ -113,7 +113,7 @@ const (
 //
 // Who runs on a spot disturbs the others, so that spots cannot be looked at one by one. But only two numbers count: the most that any model that
 // runs disturbs the others, and the most that any does on the spots beside its own. The search goes through both: the spot with the first is
-// disturbed by the second, all others by the first, and each has only models that stay within what was said of it.
+// disturbed by the second, all others by the first, and each has only models that disturb no more than that.
 func (w *World) gpu(spots []spot, yield func(placed) bool) bool {
 	if len(spots) > maxParts {
 		return true

@@ -58,7 +58,7 @@ func TestAsPolicySeesIt(t *testing.T) {
 	u, _ := seen.Upper(8, 100)
 	require.InDelta(t, 30500, u, 0)
 	require.InDelta(t, .9, seen.GetPoints()[2].GetCreq().GetValue(), 0)
-	require.Nil(t, seen.GetPoints()[2].GetMreq(), "what is not said is not known")
+	require.Nil(t, seen.GetPoints()[2].GetMreq(), "a figure that is not in the file is not known")
 	_, ok = grid.For(all, "resnet50", "K80")
 	require.False(t, ok)
 }

@@ -63,7 +63,7 @@ func build(f *factory.Factory, r api.CordonRequest, c *cobra.Command) *cobra.Com
 	if r.Drain {
 		c.Flags().BoolVar(&r.DryRun, "dry-run", false, "show what would leave, change nothing")
 	}
-	c.Flags().StringVar(&r.Reason, "reason", "", "why, for the event log and whoever wonders")
+	c.Flags().StringVar(&r.Reason, "reason", "", "the reason, for the event log and other operators")
 	return c
 }
 

@@ -40,7 +40,7 @@ func build(f *factory.Factory, unpin bool, c *cobra.Command) *cobra.Command {
 			return conch.Pin(ctx, api.PinRequest{Unpin: unpin, Author: f.Author, Reason: reason})
 		}, draw)
 	}
-	c.Flags().StringVar(&reason, "reason", "", "why, for the event log and whoever wonders")
+	c.Flags().StringVar(&reason, "reason", "", "the reason, for the event log and other operators")
 	return c
 }
 
