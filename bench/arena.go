@@ -105,8 +105,8 @@ func (a arena) replay(s *policy.Snapshot, load float64, seed uint64, first, judg
 	}
 	sum := func(model string, from, to int) (n float64) {
 		for _, c := range functions[model] {
-			for _, one := range c.PerMinute[pastMinutes+from : pastMinutes+to] {
-				n += float64(one)
+			for _, requests := range c.PerMinute[pastMinutes+from : pastMinutes+to] {
+				n += float64(requests)
 			}
 		}
 		return n
@@ -135,8 +135,8 @@ func (a arena) replay(s *policy.Snapshot, load float64, seed uint64, first, judg
 				if err != nil {
 					return nil, err
 				}
-				for one := (workload.Arrival{}); stream.Next(&one); {
-					t.Arrivals = append(t.Arrivals, one)
+				for arrival := (workload.Arrival{}); stream.Next(&arrival); {
+					t.Arrivals = append(t.Arrivals, arrival)
 				}
 			}
 		}

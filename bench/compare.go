@@ -194,13 +194,13 @@ func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 		again = again[:0]
 		for i, line := range lines {
 			best := highest(line)
-			for k, one := range line {
-				if one.requests == b.simulated(columns[i].requests()) || k > 0 && one.found.Rate < part*best {
+			for k, candidate := range line {
+				if candidate.requests == b.simulated(columns[i].requests()) || k > 0 && candidate.found.Rate < part*best {
 					continue
 				}
-				one.guess, one.requests, one.tolerance = max(one.found.Rate, .01*best), b.simulated(columns[i].requests()), .002
-				one.step = 1.04
-				again = append(again, one)
+				candidate.guess, candidate.requests, candidate.tolerance = max(candidate.found.Rate, .01*best), b.simulated(columns[i].requests()), .002
+				candidate.step = 1.04
+				again = append(again, candidate)
 			}
 		}
 		if len(again) == 0 {
@@ -224,9 +224,9 @@ func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 	for i, c := range columns {
 		best := highest(lines[i])
 		fmt.Fprintf(w, "%s\t%s", c.name(), figure.Number(c.bound))
-		for _, one := range lines[i] {
-			fmt.Fprintf(w, "\t%s %s", shade(held(one), best), figure.Number(held(one)))
-			r.AddMean(one.name, rates(one.found), "req/s", "gather bound "+figure.Number(c.bound))
+		for _, candidate := range lines[i] {
+			fmt.Fprintf(w, "\t%s %s", shade(held(candidate), best), figure.Number(held(candidate)))
+			r.AddMean(candidate.name, rates(candidate.found), "req/s", "gather bound "+figure.Number(c.bound))
 		}
 		fmt.Fprintln(w)
 	}
@@ -238,8 +238,8 @@ func (b *bench) matrix(ctx context.Context, r *figure.Report) error {
 
 // highest is the best goodput of a line.
 func highest(line []*cell) (best float64) {
-	for _, one := range line {
-		best = max(best, held(one))
+	for _, candidate := range line {
+		best = max(best, held(candidate))
 	}
 	return best
 }

@@ -85,11 +85,11 @@ func judgeShares(d *estimator.Device, f estimator.Factors, all []estimator.Sampl
 		if s.Share > .5 || w.share < .8 {
 			continue
 		}
-		one := math.Abs((predicted[i]/w.predicted)/(s.Seconds/w.measured) - 1)
+		difference := math.Abs((predicted[i]/w.predicted)/(s.Seconds/w.measured) - 1)
 		if slowest[key(s)] >= 1.3*w.measured {
-			e.slowing = append(e.slowing, one)
+			e.slowing = append(e.slowing, difference)
 		} else {
-			e.flat = append(e.flat, one)
+			e.flat = append(e.flat, difference)
 		}
 	}
 	return e
@@ -143,14 +143,14 @@ func (b *bench) estimatorUses(_ context.Context, r *figure.Report) error {
 	if err != nil {
 		return err
 	}
-	for _, one := range []struct {
+	for _, use := range []struct {
 		name string
 		all  *regress.Samples
 	}{{"creq", creq}, {"l2", l2}, {"bandwidth", bandwidth}} {
-		b.say("estimator." + one.name + ": each model left out")
+		b.say("estimator." + use.name + ": each model left out")
 		var errs, mean []float64
-		for _, g := range groupsOf(one.all) {
-			rest := one.all.Where(func(i int) bool { return one.all.Groups[i] != g })
+		for _, g := range groupsOf(use.all) {
+			rest := use.all.Where(func(i int) bool { return use.all.Groups[i] != g })
 			stack, err := regress.Fit(rest, samples.UseOptions())
 			if err != nil {
 				return err
@@ -159,15 +159,15 @@ func (b *bench) estimatorUses(_ context.Context, r *figure.Report) error {
 			for _, y := range rest.Y {
 				average += y / float64(len(rest.Y))
 			}
-			for i, row := range one.all.X {
-				if one.all.Groups[i] == g {
-					errs = append(errs, math.Abs(min(max(stack.Predict(row), 0), 1)-one.all.Y[i]))
-					mean = append(mean, math.Abs(average-one.all.Y[i]))
+			for i, row := range use.all.X {
+				if use.all.Groups[i] == g {
+					errs = append(errs, math.Abs(min(max(stack.Predict(row), 0), 1)-use.all.Y[i]))
+					mean = append(mean, math.Abs(average-use.all.Y[i]))
 				}
 			}
 		}
-		r.Add("estimator."+one.name+".median_abs_error", 100*estimator.Median(errs), "points", "of a hundred; gpulet's utilisation on two GPU types, each model left out of the fit")
-		r.Add("estimator."+one.name+".mean_predictor_median_abs_error", 100*estimator.Median(mean), "points", "the same, predicting the mean of the other models")
+		r.Add("estimator."+use.name+".median_abs_error", 100*estimator.Median(errs), "points", "of a hundred; gpulet's utilisation on two GPU types, each model left out of the fit")
+		r.Add("estimator."+use.name+".mean_predictor_median_abs_error", 100*estimator.Median(mean), "points", "the same, predicting the mean of the other models")
 	}
 	return nil
 }
@@ -280,17 +280,17 @@ func (b *bench) estimatorZoo(_ context.Context, r *figure.Report) error {
 			inner[n][f] = zooErrors{}
 		}
 		for i, f := range families {
-			one, err := set.without(f)
+			outside, err := set.without(f)
 			if err != nil {
 				return err
 			}
-			outer[n][f] = one[f]
+			outer[n][f] = outside[f]
 			for _, other := range families[i+1:] {
-				two, err := set.without(f, other)
+				outsideBoth, err := set.without(f, other)
 				if err != nil {
 					return err
 				}
-				inner[n][f][other], inner[n][other][f] = slices.Concat(two[other]...), slices.Concat(two[f]...)
+				inner[n][f][other], inner[n][other][f] = slices.Concat(outsideBoth[other]...), slices.Concat(outsideBoth[f]...)
 			}
 		}
 		seen, err := set.without()

@@ -132,22 +132,22 @@ func newStripes(models, partitions int, seed uint64) (intake, error) {
 	}
 	s := &stripes{crowd: c, wake: make(chan struct{}, 1), stop: make(chan struct{})}
 	for i := range s.all {
-		one := &s.all[i]
-		one.models, one.room.L = make([]int32, 0, stripeRoom), &one.mu
+		stripe := &s.all[i]
+		stripe.models, stripe.room.L = make([]int32, 0, stripeRoom), &stripe.mu
 	}
 	s.ended.Go(s.match)
 	return s, nil
 }
 
 func (s *stripes) arrive(caller, model int) {
-	one := &s.all[caller%stripeCount]
-	one.mu.Lock()
-	for len(one.models) == cap(one.models) {
-		one.room.Wait()
+	stripe := &s.all[caller%stripeCount]
+	stripe.mu.Lock()
+	for len(stripe.models) == cap(stripe.models) {
+		stripe.room.Wait()
 	}
-	one.models = append(one.models, int32(model))
-	first := len(one.models) == 1
-	one.mu.Unlock()
+	stripe.models = append(stripe.models, int32(model))
+	first := len(stripe.models) == 1
+	stripe.mu.Unlock()
 	if first {
 		select {
 		case s.wake <- struct{}{}:
@@ -173,12 +173,12 @@ func (s *stripes) match() {
 // take empties all stripes, and returns the space of the last.
 func (s *stripes) take(spare []int32) []int32 {
 	for i := range s.all {
-		one := &s.all[i]
-		one.mu.Lock()
-		taken := one.models
-		one.models = spare[:0]
-		one.room.Broadcast()
-		one.mu.Unlock()
+		stripe := &s.all[i]
+		stripe.mu.Lock()
+		taken := stripe.models
+		stripe.models = spare[:0]
+		stripe.room.Broadcast()
+		stripe.mu.Unlock()
 		for _, model := range taken {
 			s.crowd.arrive(int(model))
 		}

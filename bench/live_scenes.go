@@ -146,11 +146,11 @@ func (s liveScene) snapshot() *policy.Snapshot {
 		})
 	}
 	if a := s.app; a != nil {
-		one := &policy.App{Name: a.name, MinimumAccuracy: a.accuracy, SloUs: s.times(a.slo).Microseconds(), Rate: s.rates[a.name] / s.stretch}
+		app := &policy.App{Name: a.name, MinimumAccuracy: a.accuracy, SloUs: s.times(a.slo).Microseconds(), Rate: s.rates[a.name] / s.stretch}
 		for _, m := range s.models() {
-			one.Variants = append(one.Variants, &policy.Variant{Model: m.Name, Accuracy: a.variants[m.Name], CostPerHour: variantCost(m.Name)})
+			app.Variants = append(app.Variants, &policy.Variant{Model: m.Name, Accuracy: a.variants[m.Name], CostPerHour: variantCost(m.Name)})
 		}
-		out.Apps = append(out.Apps, one)
+		out.Apps = append(out.Apps, app)
 	}
 	return out
 }

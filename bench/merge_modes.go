@@ -267,7 +267,7 @@ func (b *bench) mergeMode(ctx context.Context, r *figure.Report, python string, 
 		return errors.Join(errs...)
 	}
 	// Weights that a session maps from a file are resident once it has read them: both sides run before they are compared.
-	one, err := b.resident(ctx, python, func(run *ort.Runtime) error {
+	separateBytes, err := b.resident(ctx, python, func(run *ort.Runtime) error {
 		if err := separately(run); err != nil {
 			return err
 		}
@@ -277,7 +277,7 @@ func (b *bench) mergeMode(ctx context.Context, r *figure.Report, python string, 
 	if err != nil {
 		return err
 	}
-	other, err := b.resident(ctx, python, func(run *ort.Runtime) error {
+	mergedBytes, err := b.resident(ctx, python, func(run *ort.Runtime) error {
 		if err := merged(run); err != nil {
 			return err
 		}
@@ -287,9 +287,9 @@ func (b *bench) mergeMode(ctx context.Context, r *figure.Report, python string, 
 	if err != nil {
 		return err
 	}
-	r.Add(name+".memory_ratio", other/one, "ratio", "resident memory of the sessions after one execution, merged over separate")
+	r.Add(name+".memory_ratio", mergedBytes/separateBytes, "ratio", "resident memory of the sessions after one execution, merged over separate")
 	if p.name == "bert.backbone" && m.Mode == merger.Backbone {
-		r.Add("merge.memory_ratio", other/one, "ratio", "the same of two BERT-bases that share their backbone: what a merge group of two takes of memory")
+		r.Add("merge.memory_ratio", mergedBytes/separateBytes, "ratio", "the same of two BERT-bases that share their backbone: what a merge group of two takes of memory")
 	}
 	run, err := ort.Start(ctx, python)
 	if err != nil {

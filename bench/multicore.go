@@ -129,19 +129,19 @@ func (b *bench) intakes(ctx context.Context, r *figure.Report, name string, mode
 	key := func(kind string, cores int) string { return fmt.Sprintf("%s.%s.%dcore", name, kind, cores) }
 	for round := range rounds {
 		b.say(fmt.Sprintf("%s, %d callers: round %d of %d", name, callers, round+1, rounds))
-		one := spinning(1, spinSteps)
-		free = append(free, spinning(2, spinSteps)/one)
+		single := spinning(1, spinSteps)
+		free = append(free, spinning(2, spinSteps)/single)
 		for _, cores := range []int{1, 2} {
 			for _, kind := range intakes() {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				one, err := measure(kind, models, partitions, requests, steps, cores, b.seed)
+				result, err := measure(kind, models, partitions, requests, steps, cores, b.seed)
 				if err != nil {
 					return err
 				}
-				speeds[key(kind.name, cores)] = append(speeds[key(kind.name, cores)], one.perSecond)
-				costs[key(kind.name, cores)] = append(costs[key(kind.name, cores)], one.cpu)
+				speeds[key(kind.name, cores)] = append(speeds[key(kind.name, cores)], result.perSecond)
+				costs[key(kind.name, cores)] = append(costs[key(kind.name, cores)], result.cpu)
 			}
 		}
 	}
@@ -227,16 +227,16 @@ func (b *bench) splitting(ctx context.Context, r *figure.Report) error {
 			name := fmt.Sprintf("core.sharded.goodput.%don%d.%s", load.models, load.gpus, popularity)
 			return &cell{name: name, guess: 400 * float64(load.gpus), scenario: s}
 		}
-		one := pair{dealt(1), dealt(2)}
-		one.halves.name += ".halves"
-		pairs, cells = append(pairs, one), append(cells, one.whole, one.halves)
+		p := pair{dealt(1), dealt(2)}
+		p.halves.name += ".halves"
+		pairs, cells = append(pairs, p), append(cells, p.whole, p.halves)
 	}
 	if err := b.search(ctx, cells, min(3, b.roundsOr(3))); err != nil {
 		return err
 	}
-	for _, one := range pairs {
+	for _, p := range pairs {
 		note := "simulated goodput of two schedulers with half of the models and GPUs each, over that of one with all"
-		r.AddRuns(strings.TrimSuffix(one.halves.name, ".halves")+".halves_over_whole", ratios(rates(one.halves.found), rates(one.whole.found)), "ratio", note)
+		r.AddRuns(strings.TrimSuffix(p.halves.name, ".halves")+".halves_over_whole", ratios(rates(p.halves.found), rates(p.whole.found)), "ratio", note)
 	}
 	return nil
 }

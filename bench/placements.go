@@ -63,9 +63,9 @@ func (a answer) holds() bool { return a.refused == "" && a.simulated.GetBadRate(
 // slowest is the 99th percentile latency over the SLO of the model where that is largest.
 func slowest(s *policy.Snapshot, o *policy.Outcome) (most float64) {
 	for _, m := range s.GetModels() {
-		for _, one := range o.GetModels() {
-			if one.GetModel() == m.GetName() {
-				most = max(most, one.GetLatencyP99Us()/float64(m.GetSloUs()))
+		for _, outcome := range o.GetModels() {
+			if outcome.GetModel() == m.GetName() {
+				most = max(most, outcome.GetLatencyP99Us()/float64(m.GetSloUs()))
 			}
 		}
 	}
@@ -218,8 +218,8 @@ func countedOn(s *policy.Snapshot, p *policy.Plan) (total float64) {
 	}
 	if len(p.GetPredictions()) > 0 {
 		total = 0
-		for _, one := range p.GetPredictions() {
-			total += one.GetGoodput()
+		for _, prediction := range p.GetPredictions() {
+			total += prediction.GetGoodput()
 		}
 	}
 	return total

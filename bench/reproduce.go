@@ -105,9 +105,9 @@ func (b *bench) simulated(seconds float64) float64 {
 // measure fills in every row: searches, then single runs, on all cores, then what follows from them.
 func (b *bench) measure(ctx context.Context, rows []*row, seeds int) error {
 	var cells []*cell
-	for _, one := range rows {
-		if one.cell != nil {
-			cells = append(cells, one.cell)
+	for _, row := range rows {
+		if row.cell != nil {
+			cells = append(cells, row.cell)
 		}
 	}
 	if err := b.search(ctx, cells, seeds); err != nil {
@@ -116,12 +116,12 @@ func (b *bench) measure(ctx context.Context, rows []*row, seeds int) error {
 	if err := b.runAll(ctx, rows, seeds); err != nil {
 		return err
 	}
-	for _, one := range rows {
+	for _, row := range rows {
 		switch {
-		case one.cell != nil:
-			one.runs = one.cell.all()
-		case one.rest != nil:
-			one.runs = one.rest()
+		case row.cell != nil:
+			row.runs = row.cell.all()
+		case row.rest != nil:
+			row.runs = row.rest()
 		}
 	}
 	return nil
@@ -153,14 +153,14 @@ func (b *bench) runAll(ctx context.Context, rows []*row, seeds int) error {
 		})
 	}
 feed:
-	for _, one := range rows {
-		if one.run == nil {
+	for _, row := range rows {
+		if row.run == nil {
 			continue
 		}
-		one.runs = make([]float64, seeds)
+		row.runs = make([]float64, seeds)
 		for k := range seeds {
 			select {
-			case work <- job{one, k}:
+			case work <- job{row, k}:
 			case <-ctx.Done():
 				break feed
 			}
@@ -200,18 +200,18 @@ func (b *bench) print(rows []*row, r *figure.Report) {
 		}
 		return figure.Number(v)
 	}
-	for _, one := range rows {
-		if one.hidden || len(one.runs) == 0 {
+	for _, row := range rows {
+		if row.hidden || len(row.runs) == 0 {
 			continue
 		}
-		note := one.note
-		if one.paper > 0 {
-			note = strings.TrimPrefix(note+"; paper "+figure.Number(one.paper), "; ")
+		note := row.note
+		if row.paper > 0 {
+			note = strings.TrimPrefix(note+"; paper "+figure.Number(row.paper), "; ")
 		}
-		if one.low > 0 {
-			note = strings.TrimPrefix(note+"; Symphony's code "+span(one.low, one.high), "; ")
+		if row.low > 0 {
+			note = strings.TrimPrefix(note+"; Symphony's code "+span(row.low, row.high), "; ")
 		}
-		r.AddRuns(one.figure, one.runs, one.unit, note)
+		r.AddRuns(row.figure, row.runs, row.unit, note)
 		f := &r.Figures[len(r.Figures)-1]
 		ratio := func(to float64) string {
 			if to == 0 {
@@ -220,13 +220,13 @@ func (b *bench) print(rows []*row, r *figure.Report) {
 			return fmt.Sprintf("%.2f", f.Value/to)
 		}
 		code := "-"
-		if one.low > 0 {
-			code = span(one.low, one.high)
+		if row.low > 0 {
+			code = span(row.low, row.high)
 		}
-		if one.paper > 0 || one.low > 0 {
-			f.Note += "; ratio " + strings.Join(available(ratio(one.paper), ratio((one.low+one.high)/2)), " and ")
+		if row.paper > 0 || row.low > 0 {
+			f.Note += "; ratio " + strings.Join(available(ratio(row.paper), ratio((row.low+row.high)/2)), " and ")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", one.figure, number(one.paper), code, figure.Number(f.Value), span(f.Low, f.High), ratio(one.paper), ratio((one.low+one.high)/2))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", row.figure, number(row.paper), code, figure.Number(f.Value), span(f.Low, f.High), ratio(row.paper), ratio((row.low+row.high)/2))
 	}
 	_ = w.Flush()
 }

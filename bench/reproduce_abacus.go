@@ -117,7 +117,7 @@ func (b *bench) reproduceAbacus(ctx context.Context, r *figure.Report) error {
 	if err != nil {
 		return fmt.Errorf("reproduce-abacus: %w", err)
 	}
-	rows = slices.DeleteFunc(rows, func(one *row) bool { return !strings.Contains(one.figure, b.only) })
+	rows = slices.DeleteFunc(rows, func(row *row) bool { return !strings.Contains(row.figure, b.only) })
 	if len(rows) == 0 {
 		return fmt.Errorf("reproduce-abacus: no figure has %s in its name", b.only)
 	}
@@ -148,7 +148,7 @@ func (b *bench) pairsOfAbacus() ([]*row, error) {
 		"qps100.answered_gain":        {"fcfs": 25.7, "sjf": 38.1, "edf": 25.7},
 	}
 	var rows []*row
-	for _, one := range []struct {
+	for _, gain := range []struct {
 		load   abacusLoad
 		figure string
 		by     func(a, other []*segment.Result, l abacusLoad) float64
@@ -161,13 +161,13 @@ func (b *bench) pairsOfAbacus() ([]*row, error) {
 		{peak, "in_time_gain", inTimeGain, "queries answered in time of all pairs"},
 	} {
 		for _, other := range abacusOthers() {
-			name := one.load.name + "." + one.figure
+			name := gain.load.name + "." + gain.figure
 			for _, who := range [][2]string{{"abacus"}, {abacusAsRun, ".as_run"}} {
 				end := who[1]
 				if end != "" && papers[name][other] == 0 {
 					continue
 				}
-				rows = append(rows, a.row("abacus."+name+"."+other+end, "%", one.note, papers[name][other], one.load, func(r abacusRuns) float64 { return 100 * one.by(r[who[0]], r[other], one.load) }))
+				rows = append(rows, a.row("abacus."+name+"."+other+end, "%", gain.note, papers[name][other], gain.load, func(r abacusRuns) float64 { return 100 * gain.by(r[who[0]], r[other], gain.load) }))
 			}
 		}
 	}
@@ -230,8 +230,8 @@ func meanOfTargets(all []*segment.Result, l abacusLoad, pairs [][2]int) (sum flo
 
 func asked(r abacusRuns) float64 {
 	rounds, groups := 0, 0
-	for _, one := range r["abacus"] {
-		rounds, groups = rounds+one.Asked, groups+one.Groups
+	for _, result := range r["abacus"] {
+		rounds, groups = rounds+result.Asked, groups+result.Groups
 	}
 	return float64(rounds) / float64(max(1, groups))
 }

@@ -35,8 +35,8 @@ func TestAbacusRows(t *testing.T) {
 	// The network overlaps nothing but the fixed millisecond: two resnet50 and vgg16 together take 26 ms, one after the other 27.
 	require.InDelta(t, 1, f["abacus.pairs.resnet50_vgg16.p99_of_fcfs"], .5)
 	papers := 0
-	for _, one := range r.Figures {
-		if strings.Contains(one.Note, "paper ") && strings.Contains(one.Note, "ratio") {
+	for _, f := range r.Figures {
+		if strings.Contains(f.Note, "paper ") && strings.Contains(f.Note, "ratio") {
 			papers++
 		}
 	}
@@ -63,11 +63,11 @@ func TestGainsAndReductions(t *testing.T) {
 	b.abacus = handMadeAbacus
 	rows, err := b.pairsOfAbacus()
 	require.NoError(t, err)
-	for _, one := range rows {
-		if one.figure != "abacus.qps50.violations_reduction.fcfs" {
+	for _, row := range rows {
+		if row.figure != "abacus.qps50.violations_reduction.fcfs" {
 			continue
 		}
-		v, err := one.run(t.Context(), 3)
+		v, err := row.run(t.Context(), 3)
 		require.NoError(t, err)
 		share := map[string]float64{}
 		for _, other := range rows {

@@ -121,7 +121,7 @@ func (b *bench) zoos() ([]*row, error) {
 		"a100":      {"deferred": "17230", "eager": "11020", "eager_prefix": "18050"},
 		"gtx1080ti": {"deferred": "7380", "eager": "6620", "eager_prefix": "7440"},
 	}
-	said := map[string]float64{"a100.strong": 5.7, "gtx1080ti.strong": 3.5, "a100.weak": 1.10, "gtx1080ti.weak": 1.23}
+	ratios := map[string]float64{"a100.strong": 5.7, "gtx1080ti.strong": 3.5, "a100.weak": 1.10, "gtx1080ti.weak": 1.23}
 	var rows []*row
 	for _, kind := range []struct{ name, gpuType string }{{"a100", zoo.A100}, {"gtx1080ti", zoo.GTX1080Ti}} {
 		all, err := zoo.Profiles(kind.gpuType)
@@ -170,7 +170,7 @@ func (b *bench) zoos() ([]*row, error) {
 				}
 			}
 			rows = append(rows, &row{
-				figure: n + "deferred.of_best_system", unit: "ratio", published: published{paper: said[kind.name+"."+part.name]}, note: "over the best of earliest_latest, duty_cycle and flex",
+				figure: n + "deferred.of_best_system", unit: "ratio", published: published{paper: ratios[kind.name+"."+part.name]}, note: "over the best of earliest_latest, duty_cycle and flex",
 				rest: func() []float64 {
 					best := cells["flex"]
 					for _, x := range []string{"earliest_latest", "duty_cycle"} {
@@ -220,14 +220,14 @@ func (b *bench) aroundThePeak(c zoo.Case) []*row {
 	for _, discipline := range []string{"deferred", "adaptive", "eager"} {
 		s := world(c.GPUs, b.simulated(10), rule(discipline, "", nil), alone(c))
 		for _, offered := range overloads() {
-			one := &row{
+			goodput := &row{
 				figure: fmt.Sprintf("overload.resnet50.%s.offered%d.goodput", discipline, offered), unit: "req/s", note: "flat top: more load, no fewer answers in time",
 				run: offering(s, float64(offered), answered),
 			}
 			if discipline == "deferred" {
-				one.low, one.high = own[offered], own[offered]
+				goodput.low, goodput.high = own[offered], own[offered]
 			}
-			rows = append(rows, one)
+			rows = append(rows, goodput)
 		}
 		peak := &cell{name: "overload.resnet50." + discipline + ".peak.goodput", guess: c.Goodput["symphony"], scenario: s}
 		rows = append(rows, &row{figure: peak.name, unit: "req/s", note: "its p of section 3.5: at most 1% bad", cell: peak})
@@ -339,14 +339,14 @@ func missing() ([]*row, error) {
 		name  string
 		paper float64
 	}{{"first", 35}, {"second", 37}, {"third", 38}} {
-		one := &row{
+		drops := &row{
 			figure: fig5a + known.name + "_drop", unit: "request", published: published{paper: known.paper},
 			note: "number of the request; deferred, and so staggered, before three are missing, eager with prefix drop from the next, R16, on",
 		}
 		if i < len(deteriorates.dropped) {
-			one.runs = []float64{float64(deteriorates.dropped[i])}
+			drops.runs = []float64{float64(deteriorates.dropped[i])}
 		}
-		rows = append(rows, one)
+		rows = append(rows, drops)
 	}
 	from16 := fmt.Sprintf("of the %d requests from R16 on", exampleRequests-afterGap+1)
 	return append(rows,

@@ -26,7 +26,7 @@ func (b *bench) reproducePlacement(ctx context.Context, r *figure.Report) error 
 	if err != nil {
 		return err
 	}
-	rows = slices.DeleteFunc(rows, func(one *row) bool { return !strings.Contains(one.figure, b.only) })
+	rows = slices.DeleteFunc(rows, func(row *row) bool { return !strings.Contains(row.figure, b.only) })
 	if len(rows) == 0 {
 		return fmt.Errorf("reproduce-placement: no figure has %s in its name", b.only)
 	}
@@ -75,7 +75,7 @@ func planned(ctx context.Context, name string, s *policy.Snapshot, parameters ma
 // variantRows are INFaaS' table 3: the cheapest configuration of the three variants of its table 2, in the table's unit of cost.
 func (b *bench) variantRows() (rows []*row) {
 	prices := map[string]float64{"A": 1, "B": 3, "C": 16}
-	for _, one := range []struct {
+	for _, query := range []struct {
 		name, says string
 		qps        float64
 		slo        int64
@@ -84,14 +84,14 @@ func (b *bench) variantRows() (rows []*row) {
 		{"qps10_slo300", "2 A", 10, 300, 2}, {"qps10_slo50", "1 B", 10, 50, 3}, {"qps1000_slo300", "2 B and 1 C", 1000, 300, 22},
 	} {
 		for _, solver := range []string{"exact", "greedy"} {
-			note := "exact solver without headroom; the paper: " + one.says
+			note := "exact solver without headroom; the paper: " + query.says
 			if solver == "greedy" {
 				note = "the greedy rule, which adds instances of one variant"
 			}
 			rows = append(rows, &row{
-				figure: "placement.infaas.table3." + one.name + "." + solver + ".cost", unit: "cost", note: note, published: published{paper: one.paper},
+				figure: "placement.infaas.table3." + query.name + "." + solver + ".cost", unit: "cost", note: note, published: published{paper: query.paper},
 				run: func(ctx context.Context, _ uint64) (float64, error) {
-					p, err := planned(ctx, "infaas", variantWorld(one.qps, one.slo), map[string]string{"solver": solver, "slack": "0", "inference_part": "1"})
+					p, err := planned(ctx, "infaas", variantWorld(query.qps, query.slo), map[string]string{"solver": solver, "slack": "0", "inference_part": "1"})
 					cost := 0.0
 					for _, part := range p.GetPartitions() {
 						for _, in := range part.GetInstances() {
@@ -147,11 +147,11 @@ func needy(gpus int, all ...need) *policy.Snapshot {
 	for i := range gpus {
 		s.Nodes[0].Gpus = append(s.Nodes[0].Gpus, &policy.GPU{Id: fmt.Sprintf("gpu%d", i), Type: "X", Index: uint32(i), MemoryBytes: 16 << 30, CostPerHour: 1, Emulated: true, SharesEnforced: true}) //nolint:gosec // few
 	}
-	for i, one := range all {
+	for i, n := range all {
 		p := &policy.Profile{Model: fmt.Sprintf("m%d", i+1), GpuType: "X", Usable: true}
 		largest := uint32(0)
 		for _, batch := range []uint32{1, 2, 4, 8, 16, 32} {
-			creq, ok := one.creq[batch]
+			creq, ok := n.creq[batch]
 			if !ok {
 				continue
 			}
@@ -159,12 +159,12 @@ func needy(gpus int, all ...need) *policy.Snapshot {
 			for _, share := range []uint32{10, 20, 40, 50, 100} {
 				p.Points = append(p.Points, &policy.ProfilePoint{
 					Batch: batch, ThreadPercentage: share, LatencyUs: &policy.Estimate{Value: 5000}, LatencyUpperUs: 5000,
-					Creq: &policy.Estimate{Value: creq}, Mreq: &policy.Estimate{Value: one.mreq[batch]},
+					Creq: &policy.Estimate{Value: creq}, Mreq: &policy.Estimate{Value: n.mreq[batch]},
 				})
 			}
 		}
 		s.Profiles = append(s.Profiles, p)
-		s.Models = append(s.Models, &policy.Model{Name: p.Model, SloUs: 100_000, MaxBatchSize: largest, Batchable: true, Rate: one.rate, RowRate: one.rate, Burstiness: 1})
+		s.Models = append(s.Models, &policy.Model{Name: p.Model, SloUs: 100_000, MaxBatchSize: largest, Batchable: true, Rate: n.rate, RowRate: n.rate, Burstiness: 1})
 	}
 	return s
 }
@@ -192,7 +192,7 @@ func filled(s *policy.Snapshot, p *policy.Plan) (gpus, percent float64) {
 // 4 takes two replicas: which batches a model has says whether it is divided.
 func (b *bench) figure3Rows() (rows []*row) {
 	memory := []map[uint32]float64{{4: .40, 8: .70}, {4: .35, 8: .65}, {4: .25, 8: .40}}
-	for _, one := range []struct {
+	for _, division := range []struct {
 		name          string
 		batches       [3]uint32
 		gpus, percent float64
@@ -201,7 +201,7 @@ func (b *bench) figure3Rows() (rows []*row) {
 	} {
 		of := func(ctx context.Context) (gpus, percent float64, err error) {
 			var all []need
-			for i, batch := range one.batches {
+			for i, batch := range division.batches {
 				all = append(all, need{800, map[uint32]float64{batch: .2}, map[uint32]float64{batch: memory[i][batch]}})
 			}
 			s := needy(4, all...)
@@ -210,11 +210,11 @@ func (b *bench) figure3Rows() (rows []*row) {
 			return gpus, percent, err
 		}
 		rows = append(rows,
-			&row{figure: "placement.usher.fig3" + one.name + ".gpus", unit: "GPUs", published: published{paper: one.gpus}, run: func(ctx context.Context, _ uint64) (float64, error) {
+			&row{figure: "placement.usher.fig3" + division.name + ".gpus", unit: "GPUs", published: published{paper: division.gpus}, run: func(ctx context.Context, _ uint64) (float64, error) {
 				gpus, _, err := of(ctx)
 				return gpus, err
 			}},
-			&row{figure: "placement.usher.fig3" + one.name + ".memory", unit: "%", published: published{paper: one.percent}, run: func(ctx context.Context, _ uint64) (float64, error) {
+			&row{figure: "placement.usher.fig3" + division.name + ".memory", unit: "%", published: published{paper: division.percent}, run: func(ctx context.Context, _ uint64) (float64, error) {
 				_, percent, err := of(ctx)
 				return percent, err
 			}})
@@ -224,7 +224,7 @@ func (b *bench) figure3Rows() (rows []*row) {
 
 // figure7Rows are USHER's figure 7: two models that need compute and two that need memory, as they come and in pairs.
 func (b *bench) figure7Rows() (rows []*row) {
-	for _, one := range []struct {
+	for _, order := range []struct {
 		name       string
 		parameters map[string]string
 		paper      float64
@@ -232,14 +232,14 @@ func (b *bench) figure7Rows() (rows []*row) {
 		{"unsorted", map[string]string{"batches": "32", "classify": "false", "sort": "false"}, 3}, {"paired", map[string]string{"batches": "32"}, 2},
 	} {
 		rows = append(rows, &row{
-			figure: "placement.usher.fig7." + one.name + ".gpus", unit: "GPUs", note: "M2 with a Creq of 50%, which the figure's own sums want; its text has 20%", published: published{paper: one.paper},
+			figure: "placement.usher.fig7." + order.name + ".gpus", unit: "GPUs", note: "M2 with a Creq of 50%, which the figure's own sums want; its text has 20%", published: published{paper: order.paper},
 			run: func(ctx context.Context, _ uint64) (float64, error) {
 				var all []need
 				for _, n := range [][2]float64{{.5, .2}, {.5, .2}, {.4, .6}, {.4, .6}} {
 					all = append(all, need{100, map[uint32]float64{32: n[0]}, map[uint32]float64{32: n[1]}})
 				}
 				s := needy(4, all...)
-				p, err := planned(ctx, "usher", s, one.parameters)
+				p, err := planned(ctx, "usher", s, order.parameters)
 				gpus, _ := filled(s, p)
 				return gpus, err
 			},
@@ -306,7 +306,7 @@ func (b *bench) throughputRows(named map[string]arena) (rows []*row) {
 		"gpulet_bestfit": {"gpulet_bestfit", "gpulet", map[string]string{"partitioning": "bestfit"}},
 	}
 	seven := []string{"game", "traffic", "scen1", "scen2", "scen3", "scen4", "scen5"}
-	for _, one := range []struct {
+	for _, comparison := range []struct {
 		over, name string
 		paper      float64
 		note       string
@@ -316,12 +316,12 @@ func (b *bench) throughputRows(named map[string]arena) (rows []*row) {
 		{"nexus", "sbp.game", 1650. / 690, "with latencies of ours", seven[:1]},
 	} {
 		rows = append(rows, &row{
-			figure: "placement.gpulet.over_" + one.name, unit: "ratio", published: published{paper: one.paper}, note: one.note,
+			figure: "placement.gpulet.over_" + comparison.name, unit: "ratio", published: published{paper: comparison.paper}, note: comparison.note,
 			run: func(ctx context.Context, seed uint64) (float64, error) {
 				sum := 0.0
-				for _, name := range one.only {
+				for _, name := range comparison.only {
 					var loads []float64
-					for _, who := range []string{"gpulet", one.over} {
+					for _, who := range []string{"gpulet", comparison.over} {
 						p := schedulers[who]
 						if p.parameters == nil {
 							p.parameters = map[string]string{}
@@ -334,7 +334,7 @@ func (b *bench) throughputRows(named map[string]arena) (rows []*row) {
 					}
 					sum += math.Log(loads[0] / loads[1])
 				}
-				return math.Exp(sum / float64(len(one.only))), nil
+				return math.Exp(sum / float64(len(comparison.only))), nil
 			},
 		})
 	}

@@ -223,9 +223,9 @@ func panels(pairs []pair) []*row {
 	} {
 		rows = append(rows, &row{figure: "table1.deferred_over_eager." + part.name, unit: "ratio", note: "of those drawn", rest: gains(1, drawn(part.of))})
 	}
-	for _, one := range rows {
-		if !one.hidden {
-			one.note += "; one seed for each workload, the spread is over workloads"
+	for _, row := range rows {
+		if !row.hidden {
+			row.note += "; one seed for each workload, the spread is over workloads"
 		}
 	}
 	slices.SortStableFunc(rows, func(x, y *row) int { return strings.Compare(x.figure, y.figure) })

@@ -42,19 +42,19 @@ func TestReproduceHasAllParts(t *testing.T) {
 		rows, err := part.rows()
 		require.NoError(t, err)
 		names := map[string]bool{}
-		for _, one := range rows {
-			if one.hidden {
+		for _, row := range rows {
+			if row.hidden {
 				continue
 			}
-			require.NotContains(t, seen, one.figure)
-			seen[one.figure], names[one.figure] = part.name, true
+			require.NotContains(t, seen, row.figure)
+			seen[row.figure], names[row.figure] = part.name, true
 			ways := 0
-			for _, asks := range []bool{one.cell != nil, len(one.runs) > 0, one.run != nil, one.rest != nil} {
+			for _, asks := range []bool{row.cell != nil, len(row.runs) > 0, row.run != nil, row.rest != nil} {
 				if asks {
 					ways++
 				}
 			}
-			require.Equal(t, 1, ways, "%s is measured in one way", one.figure)
+			require.Equal(t, 1, ways, "%s is measured in one way", row.figure)
 		}
 		for _, name := range promised()[part.name] {
 			require.Contains(t, names, name)
@@ -82,8 +82,8 @@ func TestReproduceMeasuresEveryRow(t *testing.T) {
 			rows, err := section.rows()
 			require.NoError(t, err)
 			require.NotEmpty(t, rows)
-			for _, one := range rows {
-				require.True(t, one.hidden || measured.have(one.figure), one.figure)
+			for _, row := range rows {
+				require.True(t, row.hidden || measured.have(row.figure), row.figure)
 			}
 		}
 	}
@@ -97,8 +97,8 @@ func TestAroundThePeak(t *testing.T) {
 	r := &figure.Report{}
 	require.NoError(t, b.reproduce(t.Context(), r))
 	note := map[string]string{}
-	for _, one := range r.Figures {
-		note[one.Name] = one.Note
+	for _, f := range r.Figures {
+		note[f.Name] = f.Note
 	}
 	f := figuresOf(r)
 	for _, d := range []string{"deferred", "adaptive"} {
@@ -141,16 +141,16 @@ func TestTable1InPanels(t *testing.T) {
 		return pair{load: load{model: model, models: models, gpus: 1, slo: 20, shape: 1}, panel: panel, cells: []*cell{holds(deferred), holds(eager), holds(prefix)}}
 	}
 	value := map[string][]float64{}
-	for _, one := range panels([]pair{
+	for _, row := range panels([]pair{
 		workload("", "BERT", 8, 90, 100, 90), workload("", "VGG16", 64, 96, 100, 120), workload("", "VGG16", 64, 160, 100, 100),
 		workload("", "VGG16", 8, 80, 100, 100), workload("", "VGG16", 8, 80, 0, 100), workload("mixed", "", 35, 150, 100, 200),
 	}) {
-		if one.hidden {
-			require.Equal(t, "table1.x", one.figure)
+		if row.hidden {
+			require.Equal(t, "table1.x", row.figure)
 			continue
 		}
-		require.Regexp(t, `^table1\.deferred_over_eager(_prefix)?\.`, one.figure)
-		value[strings.TrimPrefix(one.figure, "table1.deferred_over_")] = one.rest()
+		require.Regexp(t, `^table1\.deferred_over_eager(_prefix)?\.`, row.figure)
+		value[strings.TrimPrefix(row.figure, "table1.deferred_over_")] = row.rest()
 	}
 	require.Equal(t, []float64{1.5}, value["eager.mixed"])
 	require.Equal(t, []float64{.75}, value["eager_prefix.mixed"])
@@ -172,10 +172,10 @@ func TestTable1SearchesWhatItShows(t *testing.T) {
 	bursts, err := b.bursts()
 	require.NoError(t, err)
 	searched := map[string]int{}
-	for _, one := range append(rows, bursts...) {
-		if one.cell != nil {
-			require.True(t, one.hidden, one.figure)
-			searched[strings.Split(one.figure, ".")[1]]++
+	for _, row := range append(rows, bursts...) {
+		if row.cell != nil {
+			require.True(t, row.hidden, row.figure)
+			searched[strings.Split(row.figure, ".")[1]]++
 		}
 	}
 	require.Equal(t, 3, searched["drawn5"])
@@ -186,8 +186,8 @@ func TestTable1SearchesWhatItShows(t *testing.T) {
 
 // TestEverySeedOfTable1IsNoted: a spread that is not over seeds says so.
 func TestEverySeedOfTable1IsNoted(t *testing.T) {
-	for _, one := range panels(nil) {
-		require.Contains(t, one.note, "one seed", one.figure)
+	for _, row := range panels(nil) {
+		require.Contains(t, row.note, "one seed", row.figure)
 	}
 }
 
@@ -196,9 +196,9 @@ func TestExampleOfSection33(t *testing.T) {
 	rows, err := missing()
 	require.NoError(t, err)
 	value := map[string]float64{}
-	for _, one := range rows {
-		require.Len(t, one.runs, 1, one.figure)
-		value[one.figure] = one.runs[0]
+	for _, row := range rows {
+		require.Len(t, row.runs, 1, row.figure)
+		value[row.figure] = row.runs[0]
 	}
 	require.Equal(t, 4., value["example.fig4.deferred.first_batch"])
 	require.Equal(t, 2.25, value["example.fig4.deferred.first_start"])

@@ -90,27 +90,27 @@ func (b *bench) settle(ctx context.Context, lines [][]*cell) error {
 			if d.ahead() || d.behind() || d.seeds >= mostSeeds {
 				continue
 			}
-			for _, one := range line {
-				if one != line[0] && one != d.other || len(one.found.All) > d.seeds {
+			for _, candidate := range line {
+				if candidate != line[0] && candidate != d.other || len(candidate.found.All) > d.seeds {
 					continue
 				}
-				one.skip, one.seeds, one.guess, one.step = d.seeds, moreSeeds, one.found.Rate, 1.04
-				again = append(again, one)
+				candidate.skip, candidate.seeds, candidate.guess, candidate.step = d.seeds, moreSeeds, candidate.found.Rate, 1.04
+				again = append(again, candidate)
 			}
 		}
 		if len(again) == 0 {
 			return nil
 		}
 		before := make([]*sim.Found, len(again))
-		for i, one := range again {
-			before[i] = one.found
+		for i, candidate := range again {
+			before[i] = candidate.found
 		}
 		if err := b.search(ctx, again, moreSeeds); err != nil {
 			return err
 		}
-		for i, one := range again {
-			one.found.All = append(slices.Clip(before[i].All), one.found.All...)
-			one.found.Rate = held(one)
+		for i, candidate := range again {
+			candidate.found.All = append(slices.Clip(before[i].All), candidate.found.All...)
+			candidate.found.Rate = held(candidate)
 		}
 	}
 }

@@ -45,10 +45,10 @@ func (c *cell) goodput(ctx context.Context, s sim.Search) (*sim.Found, error) {
 
 // run simulates as many requests as a cell wants, at a rate.
 func (c *cell) run(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
-	one := *c.scenario
+	s := *c.scenario
 	seconds := max(shortest, c.requests/rate)
-	one.Duration, one.Warmup = duration(seconds), duration(max(.5, min(seconds/10, 20)))
-	return one.Run(ctx, scenario.Options{Rate: rate, Seed: seed})
+	s.Duration, s.Warmup = duration(seconds), duration(max(.5, min(seconds/10, 20)))
+	return s.Run(ctx, scenario.Options{Rate: rate, Seed: seed})
 }
 
 // gpuType of simulated GPUs; only profiles need it, and they name none.
@@ -92,12 +92,12 @@ func (b *bench) search(ctx context.Context, cells []*cell, seeds int) error {
 func onAllCores[T any](ctx context.Context, all []T, do func(context.Context, T) error) error {
 	group, within := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
-	for _, one := range all {
+	for _, item := range all {
 		group.Go(func() error {
 			if err := within.Err(); err != nil {
 				return err
 			}
-			return do(within, one)
+			return do(within, item)
 		})
 	}
 	return group.Wait()

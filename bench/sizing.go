@@ -211,9 +211,9 @@ func (b *bench) memory(ctx context.Context, protocol, directory string, start fu
 	err = errors.Join(err, syscall.Kill(server, syscall.SIGCONT))
 	all.Wait()
 	close(answered)
-	for one := range answered {
-		if err == nil && one != nil {
-			err = fmt.Errorf("a request that waited: %w", one)
+	for failure := range answered {
+		if err == nil && failure != nil {
+			err = fmt.Errorf("a request that waited: %w", failure)
 		}
 	}
 	idle := (atMany - atFew) / (many - few)

@@ -84,9 +84,9 @@ func (d *draw) search(e entrant, guess, step float64, seed uint64) sim.Search {
 	return sim.Search{
 		Guess: guess, Tolerance: cmp.Or(e.tolerance, unseenTolerance), Step: step, Seeds: []uint64{seed},
 		Run: func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
-			one, seconds := s, d.seconds(rate)
-			one.Duration, one.Warmup = duration(seconds), duration(max(.6, min(seconds/10, 2)))
-			return one.Run(ctx, scenario.Options{Rate: rate, Seed: seed, Adaptive: e.params})
+			run, seconds := s, d.seconds(rate)
+			run.Duration, run.Warmup = duration(seconds), duration(max(.6, min(seconds/10, 2)))
+			return run.Run(ctx, scenario.Options{Rate: rate, Seed: seed, Adaptive: e.params})
 		},
 	}
 }

@@ -109,8 +109,8 @@ func (d *drawing) model(name string, alone, looseness [2]float64) *drawnModel {
 	if d.chance(.2) {
 		largest = 2 << d.IntN(3)
 	}
-	one := d.log(alone[0], alone[1])
-	row := one * (1 - d.between(.1, .97)) // what a further row takes
+	single := d.log(alone[0], alone[1])
+	row := single * (1 - d.between(.1, .97)) // what a further row takes
 	shape, step := d.IntN(5), float64(int(2)<<d.IntN(3))
 	for b := 1.0; b <= float64(largest+1); b++ {
 		rows := b
@@ -120,7 +120,7 @@ func (d *drawing) model(name string, alone, looseness [2]float64) *drawnModel {
 		case 1: // flat up to a knee
 			rows = max(b, step)
 		}
-		m.latency = append(m.latency, one+row*(rows-1))
+		m.latency = append(m.latency, single+row*(rows-1))
 	}
 	if d.chance(.25) {
 		m.rows = min(2+d.IntN(3), largest)
@@ -194,7 +194,7 @@ const longestSLO = 4
 // scenario is the model on every GPU type. Deadlines are planned with one deviation more than the mean.
 func (m *drawnModel) scenario(types []float64, jitter float64) scenario.Model {
 	m.slo = min(m.slo, longestSLO)
-	one := scenario.Model{
+	model := scenario.Model{
 		Name: m.name, SLO: scenario.Duration(m.slo * float64(time.Second)), Late: "drop", MaxBatch: uint32(len(m.latency) - 1), Weight: m.weight, Arrivals: &m.arrivals,
 	}
 	m.arrivals.Rows = int32(m.rows)
@@ -203,9 +203,9 @@ func (m *drawnModel) scenario(types []float64, jitter float64) scenario.Model {
 		for b, l := range m.latency {
 			p.Points = append(p.Points, scenario.Point{Batch: uint32(b + 1), Latency: duration(l * factor), Upper: duration(l * factor * (1 + jitter))})
 		}
-		one.Profiles = append(one.Profiles, p)
+		model.Profiles = append(model.Profiles, p)
 	}
-	return one
+	return model
 }
 
 // perRequest is how long a request takes, in the largest batch that runs within a quarter of the SLO.

@@ -233,9 +233,9 @@ func TestLoadsAreRevisions(t *testing.T) {
 
 // ready keeps the versions that are.
 func ready(all []string) (some []string) {
-	for _, one := range all {
-		if strings.HasSuffix(one, " READY") {
-			some = append(some, one)
+	for _, version := range all {
+		if strings.HasSuffix(version, " READY") {
+			some = append(some, version)
 		}
 	}
 	return some
@@ -308,11 +308,11 @@ func TestSettingsOverPartitions(t *testing.T) {
 	}
 	direct := func() (levels []uint32, regions int) {
 		for _, p := range partitions(t, admin(t, c)) {
-			one := connect(p.GRPC)
-			r, err := one.LogSettings(ctx, &tritonpb.LogSettingsRequest{})
+			partition := connect(p.GRPC)
+			r, err := partition.LogSettings(ctx, &tritonpb.LogSettingsRequest{})
 			require.NoError(t, err)
 			levels = append(levels, r.Settings["log_verbose_level"].GetUint32Param())
-			s, err := one.SystemSharedMemoryStatus(ctx, &tritonpb.SystemSharedMemoryStatusRequest{})
+			s, err := partition.SystemSharedMemoryStatus(ctx, &tritonpb.SystemSharedMemoryStatusRequest{})
 			require.NoError(t, err)
 			regions += len(s.Regions)
 		}

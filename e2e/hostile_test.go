@@ -193,12 +193,12 @@ func TestHostileHTTP(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, z.Close())
 	for name, attack := range map[string]struct{ send, status string }{
-		"a length said twice, differently": {infer + "Content-Length: 5\r\nContent-Length: 6\r\n\r\n12345", "400 "},
-		"a header as large as a body":      {infer + "X: " + strings.Repeat("x", 128<<10) + "\r\n\r\n", "431 "},
-		"too many headers":                 {infer + strings.Repeat("X: y\r\n", 20_000) + "\r\n", "431 "},
-		"no length that is a number":       {infer + "Content-Length: -1\r\n\r\n", "400 "},
-		"chunked, but not only":            {infer + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "501 "},
-		"a body beyond the largest":        {infer + fmt.Sprintf("Content-Length: %d\r\n\r\n", messageBytes+1), "400 "},
+		"a length given twice, differently": {infer + "Content-Length: 5\r\nContent-Length: 6\r\n\r\n12345", "400 "},
+		"a header as large as a body":       {infer + "X: " + strings.Repeat("x", 128<<10) + "\r\n\r\n", "431 "},
+		"too many headers":                  {infer + strings.Repeat("X: y\r\n", 20_000) + "\r\n", "431 "},
+		"no length that is a number":        {infer + "Content-Length: -1\r\n\r\n", "400 "},
+		"chunked, but not only":             {infer + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "501 "},
+		"a body beyond the largest":         {infer + fmt.Sprintf("Content-Length: %d\r\n\r\n", messageBytes+1), "400 "},
 		"a gzip bomb": {infer + "Connection: close\r\nContent-Encoding: gzip\r\nContent-Length: " + strconv.Itoa(bomb.Len()) +
 			"\r\n\r\n" + bomb.String(), "400 "},
 		"a chunk without an end": {infer + "Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n", "400 "},

@@ -94,14 +94,14 @@ func (q *mixed) overHTTP(ctx context.Context, address string) (map[string][]byte
 	inputs := make([]map[string]any, 0, 2)
 	for i, in := range q.request.Inputs {
 		raw := q.request.RawInputContents[i]
-		one := map[string]any{"name": in.Name, "datatype": in.Datatype, "shape": in.Shape}
+		input := map[string]any{"name": in.Name, "datatype": in.Datatype, "shape": in.Shape}
 		if q.protocol == byBinary {
-			one["parameters"] = map[string]any{"binary_data_size": len(raw)}
+			input["parameters"] = map[string]any{"binary_data_size": len(raw)}
 			tail = append(tail, raw...)
 		} else {
-			one["data"] = asJSON(in.Datatype, raw)
+			input["data"] = asJSON(in.Datatype, raw)
 		}
-		inputs = append(inputs, one)
+		inputs = append(inputs, input)
 	}
 	parameters := map[string]any{"binary_data_output": q.protocol == byBinary}
 	for name, p := range q.request.Parameters {

@@ -130,10 +130,10 @@ func (u *newUser) run(command string) string {
 	u.t.Helper()
 	shell := exec.CommandContext(u.t.Context(), "sh", "-ec", u.here(command)) //nolint:gosec // the page's
 	shell.Env = u.environment
-	said, err := shell.CombinedOutput()
-	require.NoError(u.t, err, "%s\n%s", command, said)
-	require.NotEmpty(u.t, said, command)
-	return string(said)
+	output, err := shell.CombinedOutput()
+	require.NoError(u.t, err, "%s\n%s", command, output)
+	require.NotEmpty(u.t, output, command)
+	return string(output)
 }
 
 // repeat runs a command again and again until stop is called: a client.

@@ -73,22 +73,22 @@ func TestAModelMarksTheEndApartFromItsAnswer(t *testing.T) {
 	conch := serve(t, rig.ConchOptions{Repository: dir, GPUs: 1})
 
 	const (
-		one    = `200 {"model_name":"sends","model_version":"1","outputs":[{"name":"OUTPUT0","datatype":"FP32","shape":[1,1],"data":[1.0]}]}`
-		twice  = "expected a single response, got 2"
-		unsaid = "the model answered with an error whose text the server lost: the model should send it together with the final flag, and not the one after the other"
+		answer   = `200 {"model_name":"sends","model_version":"1","outputs":[{"name":"OUTPUT0","datatype":"FP32","shape":[1,1],"data":[1.0]}]}`
+		twice    = "expected a single response, got 2"
+		lostText = "the model answered with an error whose text the server lost: the model should send it together with the final flag, and not the one after the other"
 	)
 	for name, at := range map[string]struct {
 		grpc, http string
 		want       map[string][3]string
 	}{
 		"tritonserver": {server.GRPC, server.HTTP, map[string][3]string{
-			"an answer":   {"sends 1", one, "sends 1 final=false"},
+			"an answer":   {"sends 1", answer, "sends 1 final=false"},
 			"an error":    {"", `500 {"error":"its error"}`, "its error final=false"},
-			"two answers": {twice, "500" + strings.TrimPrefix(one, "200") + `{"error":"` + twice + `"}`, "sends 1 final=false"},
+			"two answers": {twice, "500" + strings.TrimPrefix(answer, "200") + `{"error":"` + twice + `"}`, "sends 1 final=false"},
 		}},
 		"conch": {conch.GRPC, conch.HTTP, map[string][3]string{
-			"an answer":   {"sends 1", one, "sends 1 final=true"},
-			"an error":    {"", `500 {"error":"` + unsaid + `"}`, unsaid + " final=true"},
+			"an answer":   {"sends 1", answer, "sends 1 final=true"},
+			"an error":    {"", `500 {"error":"` + lostText + `"}`, lostText + " final=true"},
 			"two answers": {twice, `500 {"error":"` + twice + `"}`, twice + " final=true"},
 		}},
 	} {
@@ -120,9 +120,9 @@ func TestAnErrorAmongEventsIsAFailure(t *testing.T) {
 		return postHTTP(t, "http://"+conch.HTTP+"/v2/models/sends/generate_stream", fmt.Sprintf(`{"INPUT0":%d}`, way))
 	}
 	const event = `data: {"OUTPUT0":%d.0,"model_name":"sends","model_version":"1"}` + "\n\n"
-	one, two := fmt.Sprintf(event, 1), fmt.Sprintf(event, 2)
-	require.Equal(t, "200 "+one+two, generate(3))
-	require.Equal(t, "200 "+one+`data: {"error":"its error"}`+"\n\n", generate(4))
+	first, second := fmt.Sprintf(event, 1), fmt.Sprintf(event, 2)
+	require.Equal(t, "200 "+first+second, generate(3))
+	require.Equal(t, "200 "+first+`data: {"error":"its error"}`+"\n\n", generate(4))
 	require.Eventually(t, func() bool {
 		m := scrape(t, conch)
 		return m.sum("conch_requests_total", "model=sends", "result=ok") == 1 && m.sum("conch_requests_total", "model=sends", "result=failed") == 1
@@ -164,11 +164,11 @@ func inferStream(t *testing.T, client tritonpb.GRPCInferenceServiceClient, r *tr
 			return strings.Join(all, "; ")
 		}
 		require.NoError(t, err)
-		said := m.ErrorMessage
-		if said == "" {
-			said = inWords(m.InferResponse)
+		message := m.ErrorMessage
+		if message == "" {
+			message = inWords(m.InferResponse)
 		}
-		all = append(all, fmt.Sprintf("%s final=%v", said, m.InferResponse.Parameters["triton_final_response"].GetBoolParam()))
+		all = append(all, fmt.Sprintf("%s final=%v", message, m.InferResponse.Parameters["triton_final_response"].GetBoolParam()))
 	}
 }
 

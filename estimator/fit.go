@@ -40,8 +40,8 @@ func line(batches, seconds []float64) {
 			at++
 		}
 		part := (x - batches[at]) / (batches[at+1] - batches[at])
-		one := seconds[at]*(1-part) + seconds[at+1]*part
-		n, b, bb, y, by = n+1, b+x, bb+x*x, y+one, by+x*one
+		interpolated := seconds[at]*(1-part) + seconds[at+1]*part
+		n, b, bb, y, by = n+1, b+x, bb+x*x, y+interpolated, by+x*interpolated
 	}
 	alpha := (n*by - b*y) / (n*bb - b*b)
 	beta := (y - alpha*b) / n
@@ -68,11 +68,11 @@ func lines(samples []Sample) [][]int {
 	}
 	var all [][]int
 	for _, k := range order {
-		one := by[k]
-		slices.SortFunc(one, func(a, b int) int { return cmp.Compare(samples[a].Batch, samples[b].Batch) })
-		one = slices.CompactFunc(one, func(a, b int) bool { return samples[a].Batch == samples[b].Batch })
-		if len(one) > 1 {
-			all = append(all, one)
+		indices := by[k]
+		slices.SortFunc(indices, func(a, b int) int { return cmp.Compare(samples[a].Batch, samples[b].Batch) })
+		indices = slices.CompactFunc(indices, func(a, b int) bool { return samples[a].Batch == samples[b].Batch })
+		if len(indices) > 1 {
+			all = append(all, indices)
 		}
 	}
 	return all
@@ -189,18 +189,18 @@ func prepare(d *Device, samples []Sample) []prepared {
 		for j := range s.Launches {
 			l := &s.Launches[j]
 			k := key{l.Kernel, s.Share}
-			one, ok := known[k]
+			launch, ok := known[k]
 			if !ok {
 				full := kernel.Roofline(&l.Kernel, &d.Sheet, 1, 1)
 				row = make([]float64, 0, 16)
-				one = preparedLaunch{family: familyOf(&l.Kernel), correction: d.Kernels.Correction(&l.Kernel, &d.Sheet, &full, row)}
+				launch = preparedLaunch{family: familyOf(&l.Kernel), correction: d.Kernels.Correction(&l.Kernel, &d.Sheet, &full, row)}
 				// With a saturation near zero a share draws all of the bandwidth: what is left of Memory is what few blocks can draw.
 				b := kernel.Roofline(&l.Kernel, &d.Sheet, s.Share, 1e-6)
-				one.compute, one.fill, one.memory = b.Compute, b.Memory, l.Bytes()/d.Sheet.Bandwidth
-				known[k] = one
+				launch.compute, launch.fill, launch.memory = b.Compute, b.Memory, l.Bytes()/d.Sheet.Bandwidth
+				known[k] = launch
 			}
-			one.repeat = l.Repeat
-			p.launches[j] = one
+			launch.repeat = l.Repeat
+			p.launches[j] = launch
 		}
 		out[i] = p
 	}

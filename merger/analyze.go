@@ -275,7 +275,7 @@ func (a *Analysis) predict(r *ModeReport, c *cut) {
 // firstDifference names the first node where the members part: one that may not be shared, if a member parts at such a one.
 func (a *Analysis) firstDifference() string {
 	all := shared(a.graphs)
-	said := "no node differs"
+	difference := "no node differs"
 	for i, g := range a.graphs {
 		at := slices.IndexFunc(g.order, func(n *onnx.Node) bool { return len(n.Outputs) > 0 && !all[g.values[n.Outputs[0]]] })
 		if at < 0 {
@@ -288,15 +288,15 @@ func (a *Analysis) firstDifference() string {
 		if i > 0 {
 			continue
 		}
-		said = fmt.Sprintf("%s parts at %s (%s)", g.Name, nameOf(n), n.Op)
+		difference = fmt.Sprintf("%s parts at %s (%s)", g.Name, nameOf(n), n.Op)
 		for _, name := range n.Inputs {
 			if g.model.Graph.Initializer(name) != nil && !all[g.values[name]] {
-				said = fmt.Sprintf("%s, whose weight %s is its own", said, name)
+				difference = fmt.Sprintf("%s, whose weight %s is its own", difference, name)
 				break
 			}
 		}
 	}
-	return said
+	return difference
 }
 
 // Candidates finds among many models those worth a group: models that share at least MinShared of the smaller one's weights from their

@@ -102,11 +102,11 @@ func (a *Analysis) superops(ctx context.Context) error {
 			r.Feasible, r.Reason = false, fmt.Sprintf("no two operators share %.0f%% of their weights", 100*a.options.Similarity)
 		}
 		if k := a.options.Rows; a.options.Cost != nil && r.Feasible {
-			one, errA := a.options.Cost(f.graphs[0].model, k)
-			two, errB := a.options.Cost(f.graphs[1].model, k)
+			first, errA := a.options.Cost(f.graphs[0].model, k)
+			second, errB := a.options.Cost(f.graphs[1].model, k)
 			both, errC := a.options.Cost(built.model, k)
 			if errA == nil && errB == nil && errC == nil {
-				r.RowsPerMember, r.SeparateSeconds, r.MergedSeconds = k, (one + two).Seconds(), both.Seconds()
+				r.RowsPerMember, r.SeparateSeconds, r.MergedSeconds = k, (first + second).Seconds(), both.Seconds()
 			} else {
 				r.CostError = fmt.Sprint(errA, errB, errC)
 			}

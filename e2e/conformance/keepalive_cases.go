@@ -70,8 +70,8 @@ type pinger struct {
 	acks    chan struct{}
 	answers chan struct{} // ends of messages or streams
 
-	mu   sync.Mutex // guards writing, and
-	said string     // what the server's GOAWAY says
+	mu         sync.Mutex // guards writing, and
+	goAwayText string     // what the server's GOAWAY says
 }
 
 func (e *Env) pinger() *pinger {
@@ -124,7 +124,7 @@ func (p *pinger) read() {
 				p.answers <- struct{}{}
 			}
 		case *http2.GoAwayFrame:
-			p.said = v.ErrCode.String() + ": " + string(v.DebugData())
+			p.goAwayText = v.ErrCode.String() + ": " + string(v.DebugData())
 		}
 		p.mu.Unlock()
 	}
@@ -186,5 +186,5 @@ func (p *pinger) write(f func() error) {
 func (p *pinger) goAway() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.said
+	return p.goAwayText
 }

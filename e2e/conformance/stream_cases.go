@@ -57,7 +57,7 @@ func repeat(values, delays []int32, options ...option) *pb.ModelInferRequest {
 
 // streamCases use ModelStreamInfer.
 func streamCases() []Case {
-	const one = "0000803F00002040" // 1, 2.5
+	const values = "0000803F00002040" // 1, 2.5
 	want := func(name string, requests []*pb.ModelInferRequest, lines ...string) Case {
 		return Case{"stream/" + name, func(e *Env) {
 			require.Equal(e, append([]string{}, lines...), summaries(e.stream(requests...)))
@@ -68,10 +68,10 @@ func streamCases() []Case {
 	slow := request("pause", input("INPUT0", "FP32", shape(1, 2), fp32(1, 2.5)), id("slow"))
 	return []Case{
 		want("empty", nil),
-		want("in order", list{identity(id("a")), identity(id("b"))}, "a|identity|1|final|"+one, "b|identity|1|final|"+one),
-		want("in order even when the first is slow", list{slow, identity(id("b"))}, "slow|pause|1|final|"+one, "b|identity|1|final|"+one),
-		want("asking for a final response changes nothing for a model that answers once", list{identity(id("a"), final)}, "a|identity|1|final|"+one),
-		want("an error does not end it", list{request("nope", id("a")), identity(id("b"))}, "a|||error: "+noSuchModel, "b|identity|1|final|"+one),
+		want("in order", list{identity(id("a")), identity(id("b"))}, "a|identity|1|final|"+values, "b|identity|1|final|"+values),
+		want("in order even when the first is slow", list{slow, identity(id("b"))}, "slow|pause|1|final|"+values, "b|identity|1|final|"+values),
+		want("asking for a final response changes nothing for a model that answers once", list{identity(id("a"), final)}, "a|identity|1|final|"+values),
+		want("an error does not end it", list{request("nope", id("a")), identity(id("b"))}, "a|||error: "+noSuchModel, "b|identity|1|final|"+values),
 		want("a refused request", list{request("identity", input("INPUT0", "INT32", shape(1, 1), i32(1)), id("q"))},
 			"q|||error: [request id: q] inference input 'INPUT0' data-type is 'INT32', but model 'identity' expects 'FP32'"),
 		want("a model's error", list{request("error", input("INPUT0", "FP32", shape(1, 1), fp32(-1)), id("e"))}, "e|error||final|error: negative input"),

@@ -24,9 +24,9 @@ func versionCases() []Case {
 			all, err := e.Client.Stub.ModelMetadata(e.ctx(), &pb.ModelMetadataRequest{Name: model})
 			require.NoError(e, err)
 			require.Equal(e, served, all.Versions)
-			one, err := e.Client.Stub.ModelMetadata(e.ctx(), &pb.ModelMetadataRequest{Name: model, Version: "3"})
+			metadata, err := e.Client.Stub.ModelMetadata(e.ctx(), &pb.ModelMetadataRequest{Name: model, Version: "3"})
 			require.NoError(e, err)
-			require.Equal(e, []string{"3"}, one.Versions)
+			require.Equal(e, []string{"3"}, metadata.Versions)
 		}},
 		{"versions/each answers for itself", func(e *Env) {
 			for _, v := range served {
@@ -51,10 +51,10 @@ func versionCases() []Case {
 				have = append(have, s.Version)
 			}
 			require.Equal(e, served, have)
-			one, err := e.Client.Statistics(e.ctx(), model, "3")
+			ofVersion, err := e.Client.Statistics(e.ctx(), model, "3")
 			require.NoError(e, err)
-			require.Len(e, one, 1)
-			require.Equal(e, "3", one[0].Version)
+			require.Len(e, ofVersion, 1)
+			require.Equal(e, "3", ofVersion[0].Version)
 		}},
 		{"versions/index", func(e *Env) {
 			index, err := e.Client.Index(e.ctx(), false)

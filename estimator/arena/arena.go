@@ -57,16 +57,16 @@ func (a *Arena) Alloc(bytes int64) Block {
 		e, c = len(a.extents)-1, 0
 	}
 	x := &a.extents[e]
-	one := &x.chunks[c]
-	if one.size >= 2*size || one.size-size >= mostUnused {
-		rest := chunk{at: one.at + size, size: one.size - size, free: true}
-		one.size = size
+	chosen := &x.chunks[c]
+	if chosen.size >= 2*size || chosen.size-size >= mostUnused {
+		rest := chunk{at: chosen.at + size, size: chosen.size - size, free: true}
+		chosen.size = size
 		x.chunks = slices.Insert(x.chunks, c+1, rest)
-		one = &x.chunks[c]
+		chosen = &x.chunks[c]
 	}
-	one.free = false
-	x.write(one.at, one.at+bytes)
-	return Block{e, one.at}
+	chosen.free = false
+	x.write(chosen.at, chosen.at+bytes)
+	return Block{e, chosen.at}
 }
 
 // find is the smallest free chunk that is large enough, the first of equals; -1 if there is none.
@@ -75,8 +75,8 @@ func (a *Arena) find(size int64) (e, c int) {
 	least := int64(0)
 	for i := range a.extents {
 		for j := range a.extents[i].chunks {
-			if one := &a.extents[i].chunks[j]; one.free && one.size >= size && (e < 0 || one.size < least) {
-				e, c, least = i, j, one.size
+			if candidate := &a.extents[i].chunks[j]; candidate.free && candidate.size >= size && (e < 0 || candidate.size < least) {
+				e, c, least = i, j, candidate.size
 			}
 		}
 	}
@@ -102,7 +102,7 @@ func (a *Arena) extend(size int64) {
 // Free takes a block back, and joins it with its free neighbours.
 func (a *Arena) Free(b Block) {
 	x := &a.extents[b.extent]
-	c, found := slices.BinarySearchFunc(x.chunks, b.at, func(one chunk, at int64) int { return cmp.Compare(one.at, at) })
+	c, found := slices.BinarySearchFunc(x.chunks, b.at, func(c chunk, at int64) int { return cmp.Compare(c.at, at) })
 	if !found || x.chunks[c].free {
 		panic("arena: a block is given back that is not out")
 	}

@@ -16,7 +16,7 @@ const mib = 1 << 20
 
 // What ONNX Runtime 1.23 logs ("Extended allocation by") for these requests in turn.
 func TestExtentsDouble(t *testing.T) {
-	for _, one := range []struct {
+	for _, tt := range []struct {
 		requests []int64
 		held     int64
 	}{
@@ -28,10 +28,10 @@ func TestExtentsDouble(t *testing.T) {
 		{[]int64{5000 * mib}, 5000 * mib},
 	} {
 		var a arena.Arena
-		for _, n := range one.requests {
+		for _, n := range tt.requests {
 			a.Alloc(n)
 		}
-		require.Equal(t, one.held, a.Held(), "%v", one.requests)
+		require.Equal(t, tt.held, a.Held(), "%v", tt.requests)
 	}
 }
 
@@ -39,12 +39,12 @@ func TestExtentsDouble(t *testing.T) {
 // extends its arena by 1, 2, then 4 and 8 MiB.
 func TestAChainAtThreeBatchSizes(t *testing.T) {
 	var a arena.Arena
-	for _, one := range []struct{ rows, held int64 }{{1, 3 * mib}, {2, 3 * mib}, {6, 15 * mib}} {
-		row := one.rows * mib / 2
+	for _, tt := range []struct{ rows, held int64 }{{1, 3 * mib}, {2, 3 * mib}, {6, 15 * mib}} {
+		row := tt.rows * mib / 2
 		a.Run([]arena.Event{
 			{Value: 0, Bytes: row}, {Value: 1, Bytes: row}, {Value: 0}, {Value: 2, Bytes: row}, {Value: 1}, {Value: 3, Bytes: row, Result: true}, {Value: 2},
 		}, 4)
-		require.Equal(t, one.held, a.Held(), "%d rows", one.rows)
+		require.Equal(t, tt.held, a.Held(), "%d rows", tt.rows)
 	}
 }
 

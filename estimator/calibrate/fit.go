@@ -185,7 +185,7 @@ func overheads(samples []estimator.Sample, rt lower.Runtime) (estimator.Factors,
 		}
 		return estimator.Sample{}, false
 	}
-	one, ok1 := find("null_1", 1)
+	single, ok1 := find("null_1", 1)
 	many, ok2 := find("null_33", 1)
 	small, ok3 := find("copy", 1)
 	large, ok4 := find("copy", 8)
@@ -195,8 +195,8 @@ func overheads(samples []estimator.Sample, rt lower.Runtime) (estimator.Factors,
 	f := estimator.Priors(rt)
 	f.Pointwise, f.Window, f.Grouped, f.Direct, f.Move, f.Saturation = 1, 1, 1, 1, 1, 1
 	f.Launch = 1e-7
-	f.Floor = max(many.Seconds-one.Seconds, 0)/32 + 1e-8
-	f.Fixed = max(one.Seconds-f.Floor, 0)
+	f.Floor = max(many.Seconds-single.Seconds, 0)/32 + 1e-8
+	f.Fixed = max(single.Seconds-f.Floor, 0)
 	f.Copy = max(large.Seconds-small.Seconds, 0) / (large.Bytes - small.Bytes)
 	return f, nil
 }

@@ -128,11 +128,11 @@ func (s *State) measure(ctx context.Context, r Runner, m Model, o Options) (err 
 		if s.has(m.Name, batch, o.share()) {
 			continue
 		}
-		one, err := series(ctx, r, m, batch, o)
+		result, err := series(ctx, r, m, batch, o)
 		if err != nil {
 			return err
 		}
-		s.Results = append(s.Results, one)
+		s.Results = append(s.Results, result)
 		if o.State != "" {
 			if err := s.write(o.State); err != nil {
 				return err

@@ -123,15 +123,15 @@ func Train(all []Measurement, seed uint64) (*Model, error) {
 	}
 	seen := map[string]bool{}
 	for i := range all {
-		one := &all[i]
-		b := Roofline(&one.Kernel, one.GPU, 1, 1)
-		into := samples[m.slot(one.Kernel.Family)]
-		into.X = append(into.X, features(&one.Kernel, one.GPU, &b, nil))
-		into.Y = append(into.Y, math.Log(one.Seconds/b.Seconds))
-		into.Groups = append(into.Groups, cmp.Or(one.Group, one.GPU.Name))
-		if !seen[one.GPU.Name] {
-			seen[one.GPU.Name] = true
-			m.Measured = append(m.Measured, one.GPU.Name)
+		measured := &all[i]
+		b := Roofline(&measured.Kernel, measured.GPU, 1, 1)
+		into := samples[m.slot(measured.Kernel.Family)]
+		into.X = append(into.X, features(&measured.Kernel, measured.GPU, &b, nil))
+		into.Y = append(into.Y, math.Log(measured.Seconds/b.Seconds))
+		into.Groups = append(into.Groups, cmp.Or(measured.Group, measured.GPU.Name))
+		if !seen[measured.GPU.Name] {
+			seen[measured.GPU.Name] = true
+			m.Measured = append(m.Measured, measured.GPU.Name)
 		}
 	}
 	for _, p := range m.stacks() {

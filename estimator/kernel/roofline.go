@@ -115,11 +115,11 @@ func productFeatures(k *Kernel, g *gpu.Sheet, b *Bound, row []float64) []float64
 	if k.Shared {
 		size = 4
 	}
-	one := size * (k.M*k.Depth + k.Depth*k.N + k.M*k.N)
+	product := size * (k.M*k.Depth + k.Depth*k.N + k.M*k.N)
 	return append(row[:0],
 		log(b.Ideal/b.Seconds), log(b.Memory/b.Seconds), log(b.Compute/b.Memory), log(g.Watts/(g.FP32/1e12)), flag(!k.Shared),
 		log(positive(k.Batch)), log(positive(k.M)), log(positive(k.N)), log(positive(k.Depth)),
-		log(waves), math.Mod(min(waves, 4), 1), log(k.Bytes()/g.L2), log(one/g.L2), log(k.FLOPs/k.Bytes()),
+		log(waves), math.Mod(min(waves, 4), 1), log(k.Bytes()/g.L2), log(product/g.L2), log(k.FLOPs/k.Bytes()),
 	)
 }
 

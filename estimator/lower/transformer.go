@@ -66,9 +66,9 @@ func (f *fusion) attention(i int) {
 		n := f.next(at)
 		if n < 0 && len(f.of(f.out(at))) == 2 { // Where(IsNaN(p), 0, p)
 			r := f.of(f.out(at))
-			for k, one := range r {
-				if one >= 0 && f.op(one) == "IsNaN" && f.next(one) == r[1-k] && f.op(r[1-k]) == "Where" {
-					members, n = append(members, one), r[1-k]
+			for k, reader := range r {
+				if reader >= 0 && f.op(reader) == "IsNaN" && f.next(reader) == r[1-k] && f.op(r[1-k]) == "Where" {
+					members, n = append(members, reader), r[1-k]
 				}
 			}
 		}

@@ -74,11 +74,11 @@ func TestAFittedStackSurvivesItsFile(t *testing.T) {
 }
 
 func TestFitIsAFunctionOfSamplesAndSeed(t *testing.T) {
-	one, err := regress.Fit(waves(300, 5), regress.Options{Seed: 9})
+	first, err := regress.Fit(waves(300, 5), regress.Options{Seed: 9})
 	require.NoError(t, err)
-	two, err := regress.Fit(waves(300, 5), regress.Options{Seed: 9})
+	second, err := regress.Fit(waves(300, 5), regress.Options{Seed: 9})
 	require.NoError(t, err)
-	require.Equal(t, one, two)
+	require.Equal(t, first, second)
 }
 
 func TestBadSamplesAreRefused(t *testing.T) {

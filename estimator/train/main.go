@@ -95,15 +95,15 @@ func utilisations(fsys fs.FS, kernels *kernel.Model) (*estimator.Uses, error) {
 		return nil, err
 	}
 	u := &estimator.Uses{}
-	for _, one := range []struct {
+	for _, use := range []struct {
 		name    string
 		samples *regress.Samples
 		into    **regress.Stack
 	}{{"creq", creq, &u.Creq}, {"l2", l2, &u.L2}, {"bandwidth", bandwidth, &u.Bandwidth}} {
-		if *one.into, err = regress.Fit(one.samples, published.UseOptions()); err != nil {
+		if *use.into, err = regress.Fit(use.samples, published.UseOptions()); err != nil {
 			return nil, err
 		}
-		say(one.name, *one.into)
+		say(use.name, *use.into)
 	}
 	return u, nil
 }

@@ -81,10 +81,10 @@ func (e *exhausted) ModelInfer(_ context.Context, r *tritonpb.ModelInferRequest)
 }
 
 // fakeContest is between such systems.
-func fakeContest(said *[]string) *Contest {
+func fakeContest(progress *[]string) *Contest {
 	return &Contest{
 		Models:  Copies(zoo.Profile{Model: "m", GPUType: zoo.A100, SLO: time.Minute}, 1, 1, 4),
-		Measure: time.Second / 5, Seed: 3, Progress: func(line string) { *said = append(*said, line) },
+		Measure: time.Second / 5, Seed: 3, Progress: func(line string) { *progress = append(*progress, line) },
 	}
 }
 
@@ -103,8 +103,8 @@ func sent(t *testing.T, c *Contest, rate float64) int {
 
 // The search finds what the best of the setups holds, and asks no more of one that is worse than whether it is better.
 func TestHighestFindsTheBestSetup(t *testing.T) {
-	var said []string
-	c := fakeContest(&said)
+	var progress []string
+	c := fakeContest(&progress)
 	weak, strong, weaker := &exhausted{holds: 40}, &exhausted{holds: 90}, &exhausted{holds: 20}
 	best, err := c.Highest(t.Context(), []Setup{weak, strong, weaker}, 100)
 	require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestHighestFindsTheBestSetup(t *testing.T) {
 	require.Greater(t, sent(t, c, 1.05*best.Rate), 90, "a rate 5%% higher is too much")
 	require.InDelta(t, best.Rate, best.Held(), .01*best.Rate)
 	require.True(t, weak.closed && strong.closed && weaker.closed)
-	trials := strings.Count(strings.Join(said, "\n"), "Fake, exhausted at ")
+	trials := strings.Count(strings.Join(progress, "\n"), "Fake, exhausted at ")
 	require.Less(t, trials, 30)
 
 	at, err := c.At(t.Context(), []Setup{weaker, strong, weak}, 300)
@@ -124,26 +124,26 @@ func TestHighestFindsTheBestSetup(t *testing.T) {
 // What a setup is offered to learn from comes before its trials, is less than the first of them, and does not count: the fake answers all of it
 // and would fail a trial of as many requests.
 func TestASetupLearnsBeforeItIsTried(t *testing.T) {
-	var said []string
-	c := fakeContest(&said)
+	var progress []string
+	c := fakeContest(&progress)
 	plain := &exhausted{holds: 90}
 	before, err := c.Highest(t.Context(), []Setup{plain}, 100)
 	require.NoError(t, err)
-	require.Len(t, plain.loads, strings.Count(strings.Join(said, "\n"), " at "))
+	require.Len(t, plain.loads, strings.Count(strings.Join(progress, "\n"), " at "))
 
-	said, c.Learn = nil, 4*c.Measure
+	progress, c.Learn = nil, 4*c.Measure
 	learning := &exhausted{holds: 90}
 	after, err := c.Highest(t.Context(), []Setup{learning}, 100)
 	require.NoError(t, err)
 	require.InDelta(t, before.Rate, after.Rate, 1e-9)
-	trials := strings.Count(strings.Join(said, "\n"), " at ")
+	trials := strings.Count(strings.Join(progress, "\n"), " at ")
 	require.Len(t, learning.loads, trials+1)
 	require.InDelta(t, 4*learnAt, float64(learning.loads[0])/float64(plain.loads[0]), 1.2)
 }
 
 func TestAContestSaysWhatItCannotJudge(t *testing.T) {
-	var said []string
-	c := fakeContest(&said)
+	var progress []string
+	c := fakeContest(&progress)
 	_, err := c.Highest(t.Context(), []Setup{&exhausted{}}, 1000)
 	require.ErrorContains(t, err, "Fake, exhausted does not hold even 10 req/s")
 	liar := &exhausted{holds: 1000, wrongFrom: 5}

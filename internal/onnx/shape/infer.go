@@ -128,22 +128,22 @@ func (g *Graph) nodes(b *block, order []*onnx.Node, s *scope, depth int, steps *
 		if *steps++; *steps > mostSteps {
 			return fmt.Errorf("more than %d operators, with functions and subgraphs unfolded", mostSteps)
 		}
-		one := node{Node: n}
+		compiled := node{Node: n}
 		for _, name := range n.Inputs {
 			slot := -1
 			if name != "" {
 				slot = s.find(name)
 			}
-			one.in = append(one.in, slot)
+			compiled.in = append(compiled.in, slot)
 		}
 		if f := g.functions[n.Domain+"::"+n.Op]; f != nil {
 			body, err := g.function(f, n, depth+1, steps)
 			if err != nil {
 				return fmt.Errorf("function %s: %w", f.Name, err)
 			}
-			one.bodies, one.inside = []*block{body}, f.Name
+			compiled.bodies, compiled.inside = []*block{body}, f.Name
 		} else {
-			one.rule = rules[n.Op]
+			compiled.rule = rules[n.Op]
 			for _, a := range n.Attributes {
 				if a.Graph == nil {
 					continue
@@ -152,7 +152,7 @@ func (g *Graph) nodes(b *block, order []*onnx.Node, s *scope, depth int, steps *
 				if err != nil {
 					return fmt.Errorf("%s %q, %s: %w", n.Op, n.Name, a.Name, err)
 				}
-				one.bodies = append(one.bodies, body)
+				compiled.bodies = append(compiled.bodies, body)
 			}
 		}
 		for _, name := range n.Outputs {
@@ -160,9 +160,9 @@ func (g *Graph) nodes(b *block, order []*onnx.Node, s *scope, depth int, steps *
 			if name != "" {
 				slot = g.slot(s, name)
 			}
-			one.out = append(one.out, slot)
+			compiled.out = append(compiled.out, slot)
 		}
-		b.nodes = append(b.nodes, one)
+		b.nodes = append(b.nodes, compiled)
 	}
 	return nil
 }
@@ -442,10 +442,10 @@ func (r *run) control(n *node, c *call, repeat float64) error {
 		r.take(n.out, body.outputs, 1)
 		for i := len(c.in) - 2; i >= 0 && i < len(n.out); i++ { // what is collected over the trips
 			if slot := n.out[i]; slot >= 0 && !r.values[slot].Unknown {
-				one := *r.values[slot]
-				one.Dims = append([]int64{int64(trips)}, one.Dims...)
-				one.Ints, one.Floats = nil, nil
-				r.values[slot] = &one
+				collected := *r.values[slot]
+				collected.Dims = append([]int64{int64(trips)}, collected.Dims...)
+				collected.Ints, collected.Floats = nil, nil
+				r.values[slot] = &collected
 			}
 		}
 		return nil
@@ -463,13 +463,13 @@ func (r *run) scan(n *node, c *call, repeat float64) error {
 		if t == nil {
 			return fmt.Errorf("node %q (Scan): input %d is missing", n.Name, i)
 		}
-		one := *t
+		slice := *t
 		if i >= states && len(t.Dims) > 0 {
 			trips = max(trips, t.Dims[0])
-			one.Dims = t.Dims[1:]
+			slice.Dims = t.Dims[1:]
 		}
-		one.Ints, one.Floats = nil, nil
-		r.values[slot] = &one
+		slice.Ints, slice.Floats = nil, nil
+		r.values[slot] = &slice
 	}
 	if err := r.block(body, repeat*float64(trips)); err != nil {
 		return err
@@ -477,9 +477,9 @@ func (r *run) scan(n *node, c *call, repeat float64) error {
 	r.take(n.out, body.outputs, 0)
 	for i := states; i < len(n.out); i++ {
 		if slot := n.out[i]; slot >= 0 && !r.values[slot].Unknown {
-			one := *r.values[slot]
-			one.Dims = append([]int64{trips}, one.Dims...)
-			r.values[slot] = &one
+			collected := *r.values[slot]
+			collected.Dims = append([]int64{trips}, collected.Dims...)
+			r.values[slot] = &collected
 		}
 	}
 	return nil

@@ -121,9 +121,9 @@ func skipped(c *call) ([]*Tensor, error) {
 		return nil, err
 	}
 	statistic := &Tensor{Type: x.Type, Dims: []int64{}}
-	sum, one := *statistic, *statistic
+	sum, deviation := *statistic, *statistic
 	sum.Dims = x.Dims
-	return []*Tensor{{Type: x.Type, Dims: x.Dims}, statistic, &one, &sum}, nil
+	return []*Tensor{{Type: x.Type, Dims: x.Dims}, statistic, &deviation, &sum}, nil
 }
 
 func negate(c *call) ([]*Tensor, error) {
