@@ -60,7 +60,7 @@ func TestAdminOverTCP(t *testing.T) {
 	}
 	p, err := with(secret).Pin(t.Context(), api.PinRequest{Author: "ada"})
 	require.NoError(t, err)
-	require.Equal(t, "ada (by token)", p.Pin.Author, "it is a claim, and said to be one")
+	require.Equal(t, "ada (by token)", p.Pin.Author, "it is a claim, and is marked as a claim")
 
 	// A token is replaced while conch runs; one that others can read lets nobody in.
 	require.NoError(t, os.WriteFile(token, []byte("another secret of many characters"), 0o600))

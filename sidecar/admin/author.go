@@ -52,7 +52,7 @@ const byToken = " (by token)"
 type tokenKey struct{}
 
 // author is who gives an order: on a unix socket the user at its other end, whatever
-// the caller claims; with a token what the caller claims, said to be so.
+// the caller claims; with a token it is what the caller claims, marked as a claim.
 func author(ctx context.Context, claimed string) string {
 	if name, known := ctx.Value(peerKey{}).(string); known {
 		return name

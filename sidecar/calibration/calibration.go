@@ -57,7 +57,7 @@ type Options struct {
 	Used func(model string) bool
 	// Stage puts a model of the repository into a directory, and gives its configuration.
 	Stage func(ctx context.Context, model, dir string) (*tritonpb.ModelConfig, error)
-	// Found is told of a new bundle, Calibrated of what batches of a model took at a share.
+	// Found is called with a new bundle, Calibrated with the times of a model's batches at a share.
 	Found      func(*estimator.Bundle)
 	Calibrated func(model, gpuType string, share uint32, batches []warmup.Timed)
 	Clock      Clock

@@ -24,7 +24,7 @@ const buffered = 1 << 16
 // flushEvery bounds how long an arrival stays in a buffer.
 const flushEvery = 200 * time.Millisecond
 
-// Recorder is told of arrivals by the request path and writes them while somebody wants them. Make one with New; its methods are safe for
+// Recorder gets arrivals from the request path and writes them while a recording is open. Make one with New; its methods are safe for
 // concurrent use.
 type Recorder struct {
 	current atomic.Pointer[recording]

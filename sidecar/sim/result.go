@@ -13,7 +13,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/histogram"
 )
 
-// Result is what a run measured, of the requests that arrived between warm-up and the end of arrivals, unless said otherwise. Its JSON is
+// Result is what a run measured, of the requests that arrived between warm-up and the end of arrivals, unless a field states otherwise. Its JSON is
 // stable: fields are only added, names end in their unit where they have one (_us, _seconds), rates are per second, shares and rates of bad
 // requests are fractions from 0 to 1. Two runs of one world give the same bytes.
 type Result struct {

@@ -30,7 +30,7 @@ type Search struct {
 	Step float64
 	// Most ends a search upwards; 0 means 1e9.
 	Most float64
-	// Trying is told of a rate before it is run; it may be nil.
+	// Trying is called with a rate before it is run; it may be nil.
 	Trying func(rate float64, seed uint64)
 }
 

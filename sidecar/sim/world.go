@@ -56,7 +56,7 @@ type World struct {
 	Bins int
 	// Timeline asks for single batches in the result.
 	Timeline Timeline
-	// Progress is told now and then how far virtual time is; it may be nil. The result does not depend on it.
+	// Progress is called now and then with how far virtual time is; it may be nil. The result does not depend on it.
 	Progress func(now time.Duration)
 }
 

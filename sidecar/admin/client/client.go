@@ -21,7 +21,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
-// DefaultAddress is where conch listens for its operators unless told
+// DefaultAddress is where conch listens for its operators unless set
 // otherwise.
 const DefaultAddress = "unix:///run/conch/admin.sock"
 

@@ -128,7 +128,7 @@ func TestAModelThatIsHardlyCalledIsLeftOut(t *testing.T) {
 	require.Contains(t, strings.Join(a.Text, "\n"), "rare: 100 requests; 200 are the least")
 }
 
-// What a recording that was cut off holds is used, and said to be cut off; one that holds nothing is an error.
+// What a recording that was cut off holds is used, and reported as cut off; one that holds nothing is an error.
 func TestARecordingThatWasCutOff(t *testing.T) {
 	var file bytes.Buffer
 	w, err := workload.NewWriter(&file, workload.Header{})

@@ -216,7 +216,7 @@ func (e *Evaluator) strip(p *policy.Plan, s *policy.Snapshot) {
 		})
 	}
 	p.Dispatch = slices.DeleteFunc(p.Dispatch, func(d *policy.Dispatch) bool { return x.Model(d.GetModel()) == nil })
-	// Apps are served before the simulation (directed). Which dispatcher serves a sub-cluster is said by where its models are.
+	// Apps are served before the simulation (directed). The places of its models say which dispatcher serves a sub-cluster.
 	p.AppRoutes, p.Predictions, p.Reasons, p.Unplaced = nil, nil, nil, nil
 	for _, c := range p.GetSubClusters() {
 		c.Models = slices.DeleteFunc(c.Models, func(name string) bool { return x.Model(name) == nil })

@@ -134,7 +134,7 @@ func ClairvoyantGoodput(m Model, s Search, seconds float64, seed uint64) (float6
 }
 
 // HorizonGoodput is the goodput of Horizon under Poisson arrivals, in requests
-// per second. Horizon is told the rate.
+// per second. Horizon takes the rate as given.
 func HorizonGoodput(m Model, s Search, seconds float64, seed uint64) (float64, error) {
 	return m.goodput(func(rate float64) (Result, error) { return Horizon(m, s, rate, Poisson(rate, seconds, seed)) })
 }

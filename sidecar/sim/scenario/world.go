@@ -34,7 +34,7 @@ type Options struct {
 	Policy sim.Policy
 	// Adaptive is sim.World's.
 	Adaptive *adaptive.Params
-	// Progress is told now and then how far a run is, as a fraction of its arrivals' time; it may be nil.
+	// Progress is called now and then with how far a run is, as a fraction of its arrivals' time; it may be nil.
 	Progress func(done float64)
 }
 
