@@ -178,12 +178,12 @@ func (r *route) tallyOf(version string) *tally {
 	return r.tallies[others]
 }
 
-// count counts a request as Triton would. Place is where it ran last, nil if it
-// never did.
-func (m *model) count(t *tally, place *placeSeries, o *Outcome, v verdict) {
+// count counts a request as Triton would. Partition has the series of the
+// partition that it ran on last; nil: it never ran.
+func (m *model) count(t *tally, partition *partitionSeries, o *Outcome, v verdict) {
 	s := &m.series
-	if place != nil {
-		s = &place.seriesSet
+	if partition != nil {
+		s = &partition.seriesSet
 	}
 	switch v {
 	case uncounted:
@@ -198,10 +198,10 @@ func (m *model) count(t *tally, place *placeSeries, o *Outcome, v verdict) {
 			rows = 0
 		}
 		t.ran[rows].Add(1)
-		one := s.of(t.version)
-		one.success.Add(1)
-		one.successTime.Add(int64(o.Latency))
-		one.queueTime.Add(int64(o.Queued))
+		versioned := s.of(t.version)
+		versioned.success.Add(1)
+		versioned.successTime.Add(int64(o.Latency))
+		versioned.queueTime.Add(int64(o.Queued))
 	default:
 		t.failed.Add(1)
 		t.failTime.Add(int64(o.Latency))
@@ -218,17 +218,17 @@ func (d *Dispatcher) VersionCounts(model string) []VersionCounts {
 	}
 	all := make([]VersionCounts, 0, len(r.tallies)-1)
 	for _, t := range r.tallies[:len(r.tallies)-1] {
-		one := VersionCounts{
+		counts := VersionCounts{
 			Version: t.version, Success: t.success.Load(), Failed: t.failed.Load(),
 			SuccessTime: time.Duration(t.successTime.Load()), FailTime: time.Duration(t.failTime.Load()), QueueTime: time.Duration(t.queueTime.Load()),
 			Ran: map[int]uint64{}, Executions: t.executions.Load(), Rows: t.rows.Load(), Asked: t.asked.Load(),
 		}
 		for rows := range t.ran {
 			if n := t.ran[rows].Load(); n > 0 {
-				one.Ran[rows] = n
+				counts.Ran[rows] = n
 			}
 		}
-		all = append(all, one)
+		all = append(all, counts)
 	}
 	return all
 }
@@ -254,8 +254,8 @@ type series struct {
 	failed                 [verdicts]atomic.Uint64
 }
 
-// placeSeries are those of a model on a partition.
-type placeSeries struct {
+// partitionSeries are those of a model on a partition.
+type partitionSeries struct {
 	partition string
 	// faults are the executions of a merge group that failed there in a row.
 	faults atomic.Int32
@@ -269,29 +269,29 @@ type seriesSet struct {
 }
 
 func (s *seriesSet) of(version string) *series {
-	if one := s.find(version); one != nil {
-		return one
+	if known := s.find(version); known != nil {
+		return known
 	}
 	s.adding.Lock()
 	defer s.adding.Unlock()
-	if one := s.find(version); one != nil {
-		return one
+	if known := s.find(version); known != nil {
+		return known
 	}
-	one := &series{version: version}
+	added := &series{version: version}
 	var all []*series
 	if old := s.list.Load(); old != nil {
 		all = append(all, *old...)
 	}
-	all = append(all, one)
+	all = append(all, added)
 	s.list.Store(&all)
-	return one
+	return added
 }
 
 func (s *seriesSet) find(version string) *series {
 	if all := s.list.Load(); all != nil {
-		for _, one := range *all {
-			if one.version == version {
-				return one
+		for _, known := range *all {
+			if known.version == version {
+				return known
 			}
 		}
 	}
@@ -325,9 +325,9 @@ func (d *Dispatcher) Series() []Series {
 			continue // its requests are its members'
 		}
 		for i, version := range r.spec.Versions {
-			for _, place := range d.router.Attached(name) {
-				place := place.(*placeSeries)
-				all = append(all, place.of(version).read(name, place.partition))
+			for _, attached := range d.router.Attached(name) {
+				partition := attached.(*partitionSeries)
+				all = append(all, partition.of(version).read(name, partition.partition))
 			}
 			own := r.model.series.of(version).read(name, "")
 			if i == len(r.spec.Versions)-1 {

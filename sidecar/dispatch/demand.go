@@ -34,7 +34,7 @@ type loads struct {
 	models  map[string]*load
 }
 
-// load is one that requests wait for.
+// load is a load of a model that requests wait for.
 type load struct {
 	waiting int
 	// begun says that loads.begun was called for it.
@@ -54,7 +54,7 @@ const (
 
 // join counts a request in, or says that too many wait. The channel is closed when
 // it should look again; who looked at the table after join misses nothing.
-func (l *loads) join(model string) (one *load, changed <-chan struct{}, err error) {
+func (l *loads) join(model string) (pending *load, changed <-chan struct{}, err error) {
 	l.mu.Lock()
 	if l.waiting >= l.limit {
 		n := l.waiting
@@ -62,23 +62,23 @@ func (l *loads) join(model string) (one *load, changed <-chan struct{}, err erro
 		return nil, nil, status.Errorf(codes.Unavailable, "Request for model '%s' cannot wait until it is loaded: %d requests wait for models already (demand.requests)", model, n)
 	}
 	l.waiting++
-	one = l.models[model]
-	if one == nil {
-		one = &load{changed: make(chan struct{})}
-		l.models[model] = one
+	pending = l.models[model]
+	if pending == nil {
+		pending = &load{changed: make(chan struct{})}
+		l.models[model] = pending
 	}
-	one.waiting++
-	changed = one.changed
+	pending.waiting++
+	changed = pending.changed
 	l.mu.Unlock()
-	return one, changed, nil
+	return pending, changed, nil
 }
 
 // begin calls begun, unless another request that waits for the same load has done so, or the load was refused since the request joined it.
 // Only a request that found the model unloaded after it joined begins a load: the table by which it came here may have been replaced meanwhile.
-func (l *loads) begin(model string, one *load) {
+func (l *loads) begin(model string, pending *load) {
 	l.mu.Lock()
-	first := !one.begun && one.refusal == nil
-	one.begun = true
+	first := !pending.begun && pending.refusal == nil
+	pending.begun = true
 	l.mu.Unlock()
 	if first && l.begun != nil {
 		l.begun(model)
@@ -86,11 +86,11 @@ func (l *loads) begin(model string, one *load) {
 }
 
 // leave counts a request out.
-func (l *loads) leave(model string, one *load) {
+func (l *loads) leave(model string, pending *load) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting--
-	if one.waiting--; one.waiting == 0 && l.models[model] == one {
+	if pending.waiting--; pending.waiting == 0 && l.models[model] == pending {
 		delete(l.models, model)
 	}
 }
@@ -99,10 +99,10 @@ func (l *loads) leave(model string, one *load) {
 func (l *loads) wake(keep func(model string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for model, one := range l.models {
+	for model, pending := range l.models {
 		if !keep(model) {
-			close(one.changed)
-			one.changed = make(chan struct{})
+			close(pending.changed)
+			pending.changed = make(chan struct{})
 		}
 	}
 }
@@ -112,9 +112,9 @@ func (l *loads) wake(keep func(model string) bool) {
 func (l *loads) refuse(model string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if one := l.models[model]; one != nil {
-		one.refusal = err
-		close(one.changed)
+	if pending := l.models[model]; pending != nil {
+		pending.refusal = err
+		close(pending.changed)
 		delete(l.models, model)
 	}
 }
@@ -123,11 +123,11 @@ func (l *loads) refuse(model string, err error) {
 // is the request's own; 0 means none. The reason is an Outcome's; it is empty
 // where the error is ctx's or ready's.
 func (l *loads) await(ctx, background context.Context, model string, timeout time.Duration, ready func() (bool, error)) (reason string, err error) {
-	one, changed, err := l.join(model)
+	pending, changed, err := l.join(model)
 	if err != nil {
 		return reasonLoadFull, err
 	}
-	defer l.leave(model, one)
+	defer l.leave(model, pending)
 	patience, own := l.patience, false
 	if timeout > 0 && timeout < patience {
 		patience, own = timeout, true
@@ -139,12 +139,12 @@ func (l *loads) await(ctx, background context.Context, model string, timeout tim
 		if ok, err := ready(); ok || err != nil {
 			return "", err
 		}
-		l.begin(model, one)
+		l.begin(model, pending)
 		select {
 		case <-changed:
 			l.mu.Lock()
-			refusal := one.refusal
-			changed = one.changed
+			refusal := pending.refusal
+			changed = pending.changed
 			l.mu.Unlock()
 			if refusal != nil {
 				return reasonLoadRefused, refusal

@@ -48,7 +48,7 @@ func New(o Options) *Dispatcher {
 	d.router = router.New(router.Options{
 		Clock: d.clock, Logger: d.o.Logger, OutageWait: d.o.OutageWait, Connections: d.o.Connections, DialOptions: d.o.DialOptions,
 		SharedMemoryBytes: d.o.SharedMemoryBytes, Busy: d.o.Observer.Busy,
-		Attach:         func(_ string, p *router.Process) any { return &placeSeries{partition: p.ID()} },
+		Attach:         func(_ string, p *router.Process) any { return &partitionSeries{partition: p.ID()} },
 		ProcessChanged: func(p *router.Process) { d.queues.follow(p) },
 		ModelChanged:   func(name string) { d.queues.followModel(name) },
 	})
@@ -105,10 +105,10 @@ type answer struct {
 	err     error
 	result  Result // OK stands for "derive it"
 	reason  string
-	place   *placeSeries // of the last execution; nil: none
-	started time.Time    // when the last execution began; zero: never
-	rows    int          // of that execution
-	passed  bool         // outside the queue
+	series  *partitionSeries // of the last execution; nil: none
+	started time.Time        // when the last execution began; zero: never
+	rows    int              // of that execution
+	passed  bool             // outside the queue
 	retried bool
 	member  *batch.Membership // how it ran as a row of a merge group, outside the queue; nil: it did not
 	// promised is when the queue predicted the batch's end, of its last answer

@@ -150,12 +150,12 @@ func TestWhatFrontsRefuseHasAnOutcome(t *testing.T) {
 		code, _ := postTo(t, http.DefaultClient, "http://"+httpAddress+path, body)
 		return code
 	}
-	const one = `"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}`
-	require.Equal(t, 200, post("/v2/models/a/infer", "{"+one))
-	require.Equal(t, 404, post("/v2/models/made%20up/infer", "{"+one))
+	const inputs = `"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}`
+	require.Equal(t, 200, post("/v2/models/a/infer", "{"+inputs))
+	require.Equal(t, 404, post("/v2/models/made%20up/infer", "{"+inputs))
 	require.Equal(t, 500, post("/v2/models/fast/infer", "{"))
 	require.Equal(t, 500, post("/v2/models/a/infer", "{"))
-	require.Equal(t, 400, post("/v2/models/a/infer", `{"parameters": {"accuracy": 0.99}, `+one))
+	require.Equal(t, 400, post("/v2/models/a/infer", `{"parameters": {"accuracy": 0.99}, `+inputs))
 	require.Equal(t, 400, post("/v2/models/a/infer", strings.Repeat(" ", 65<<20)), "it is too large")
 	require.Equal(t, 501, post("/v2/models/a/generate", "{}"), "an app's name is no model of a server's")
 	require.Equal(t, 404, post("/v2/models/made%20up/generate_stream", "{}"))

@@ -304,7 +304,7 @@ func (d *Dispatcher) separately(b *run, cause error) {
 			continue
 		}
 		c.tally.answered(err, b.model.backend())
-		a := answer{err: renamed(err, c.member), place: d.seriesOf(b, c), started: started, rows: c.rows, retried: c.retried}
+		a := answer{err: renamed(err, c.member), series: d.seriesOf(b, c), started: started, rows: c.rows, retried: c.retried}
 		if err == nil {
 			if a.resp, err = readAnswer(got.Frame.Data, c.member); err != nil {
 				a.err = status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)
@@ -333,16 +333,16 @@ func (d *Dispatcher) rescue(b *run, fault any) {
 
 // ran is an answer that came from an execution.
 func (d *Dispatcher) ran(b *run, c *call, resp *batch.Response, err error) answer {
-	return answer{resp: resp, err: err, place: d.seriesOf(b, c), started: b.started, rows: b.rows, retried: c.retried}
+	return answer{resp: resp, err: err, series: d.seriesOf(b, c), started: b.started, rows: b.rows, retried: c.retried}
 }
 
 // seriesOf is what is counted of the call's model where the batch ran.
-func (d *Dispatcher) seriesOf(b *run, c *call) *placeSeries {
+func (d *Dispatcher) seriesOf(b *run, c *call) *partitionSeries {
 	attached := b.lease.Attached()
 	if c.member != nil {
 		attached = d.router.AttachedOn(b.process, c.model.name)
 	}
-	s, _ := attached.(*placeSeries)
+	s, _ := attached.(*partitionSeries)
 	return s
 }
 

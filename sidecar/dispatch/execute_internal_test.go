@@ -50,13 +50,13 @@ func (f *freed) Put(*[]byte)       { f.n++ }
 // for a test from outside.
 func TestWhoLeftSinceTheDecisionIsLeftOut(t *testing.T) {
 	f := &freed{}
-	one := func(rows int, state int32) *call {
+	callOf := func(rows int, state int32) *call {
 		c := &call{rows: rows, req: &batch.Request{Wire: mem.BufferSlice{mem.NewBuffer(f.Get(4096), f)}}}
 		c.state.Store(state)
 		return c
 	}
-	stays, also := one(1, waiting), one(2, waiting)
-	b := &run{rows: 10, calls: []*call{one(3, abandoned), stays, one(4, abandoned), also}}
+	stays, also := callOf(1, waiting), callOf(2, waiting)
+	b := &run{rows: 10, calls: []*call{callOf(3, abandoned), stays, callOf(4, abandoned), also}}
 	gone := 0
 	b.withoutGone(func(*call) { gone++ })
 	require.Equal(t, 2, gone, "each of them is counted")

@@ -349,11 +349,11 @@ func TestStreams(t *testing.T) {
 
 	// In turn: each answer belongs to its request, an error ends nothing, and a
 	// decoupled model answers as often as it likes.
-	one := func(id string, v float32) *tritonpb.ModelInferRequest {
+	request := func(id string, v float32) *tritonpb.ModelInferRequest {
 		return &tritonpb.ModelInferRequest{ModelName: "identity", Id: id, Inputs: []*input{{Name: "INPUT0", Datatype: "FP32", Shape: []int64{1, 1}}}, RawInputContents: [][]byte{floats(v)}}
 	}
 	for i := range 5 {
-		require.NoError(t, s.Send(one(strconv.Itoa(i), float32(i))))
+		require.NoError(t, s.Send(request(strconv.Itoa(i), float32(i))))
 	}
 	for i := range 5 {
 		m, err := s.Recv()
@@ -362,7 +362,7 @@ func TestStreams(t *testing.T) {
 		require.Equal(t, strconv.Itoa(i), m.InferResponse.Id)
 		require.Equal(t, floats(float32(i)), m.InferResponse.RawOutputContents[0])
 	}
-	absent := one("x", 1)
+	absent := request("x", 1)
 	absent.ModelName = "absent"
 	require.NoError(t, s.Send(absent))
 	m, err := s.Recv()

@@ -36,7 +36,7 @@ const (
 
 // faultsOf counts the executions of a merge group that failed on a process in a row. Of a place that is gone it counts nothing.
 func (d *Dispatcher) faultsOf(p *router.Process, group string) *atomic.Int32 {
-	if s, ok := d.router.AttachedOn(p, group).(*placeSeries); ok {
+	if s, ok := d.router.AttachedOn(p, group).(*partitionSeries); ok {
 		return &s.faults
 	}
 	return new(atomic.Int32)
@@ -47,7 +47,7 @@ func (b *run) worked() {
 	if b.calls[0].member == nil {
 		return
 	}
-	if s, ok := b.lease.Attached().(*placeSeries); ok {
+	if s, ok := b.lease.Attached().(*partitionSeries); ok {
 		s.faults.Store(0)
 	}
 }
@@ -58,7 +58,7 @@ func (d *Dispatcher) faulted(b *run, c *call, err error) bool {
 	if c.member == nil {
 		return false
 	}
-	s, ok := b.lease.Attached().(*placeSeries)
+	s, ok := b.lease.Attached().(*partitionSeries)
 	return ok && d.mayBeTheGroup(c, &s.faults, b.process, c.member, err)
 }
 
@@ -120,7 +120,7 @@ func (d *Dispatcher) clear(c *call, a *answer) {
 		merged = a.member != nil
 	}
 	s := forward.Status(a.err)
-	if merged || a.place == nil || c.blames.dead || s.Code() != c.blames.code || s.Code() == codes.Unavailable || forward.DeadStub(s.Message()) {
+	if merged || a.series == nil || c.blames.dead || s.Code() != c.blames.code || s.Code() == codes.Unavailable || forward.DeadStub(s.Message()) {
 		return
 	}
 	if !sameFault(c.blames.member, c.blames.text, s.Message()) { // backends give most of their faults the same code
@@ -152,7 +152,7 @@ func cause(text string) string {
 
 // again has calls of a merge group's execution that failed run again: at once, each alone, or once the place is gone where it is at fault.
 func (d *Dispatcher) again(b *run, calls []*call, cause error) {
-	s, _ := b.lease.Attached().(*placeSeries)
+	s, _ := b.lease.Attached().(*partitionSeries)
 	if s.faults.Load() < groupPatience || d.router.Retired(b.process) {
 		hopeless, gone := d.queues.repeat(b, calls)
 		for _, c := range gone {

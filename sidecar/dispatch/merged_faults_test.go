@@ -55,12 +55,12 @@ func TestRequestsOfAGroupThatFailsRunElsewhere(t *testing.T) {
 			p, q := newTriton(t), newTriton(t)
 			p.refuse = broken
 			var once sync.Once
-			told := make(chan [2]string, 100)
+			faulted := make(chan [2]string, 100)
 			swapped := make(chan error, 1)
 			var d *dispatch.Dispatcher
 			var seen *recorder
 			o := dispatch.Options{GroupFaulted: func(partition, group string, cause error) {
-				told <- [2]string{partition, group}
+				faulted <- [2]string{partition, group}
 				once.Do(func() {
 					go func() {
 						assert.Eventually(t, func() bool { return seen.arrivals() == 12 }, 30*time.Second, time.Millisecond, "others have come meanwhile")
@@ -73,7 +73,7 @@ func TestRequestsOfAGroupThatFailsRunElsewhere(t *testing.T) {
 				require.NoError(t, err, "request %d", i)
 			}
 			require.NoError(t, <-swapped)
-			require.Equal(t, [2]string{"p" + p.address, "g"}, <-told)
+			require.Equal(t, [2]string{"p" + p.address, "g"}, <-faulted)
 			require.NoError(t, d.Close())
 			require.Equal(t, map[dispatch.Result]int{dispatch.OK: 12}, resultsInTime(seen.count(t)))
 		})
@@ -382,11 +382,11 @@ func TestARequestThatFailsOnItsMemberIsNotHeldAgainstTheGroup(t *testing.T) {
 			now := newMovableClock()
 			var d *dispatch.Dispatcher
 			revision := uint64(1)
-			told, cleared, swapped := make(chan [2]string, 10), make(chan [2]string, 10), make(chan error, 10)
+			faulted, cleared, swapped := make(chan [2]string, 10), make(chan [2]string, 10), make(chan error, 10)
 			o := dispatch.Options{
 				Clock: now,
 				GroupFaulted: func(partition, group string, _ error) {
-					told <- [2]string{partition, group}
+					faulted <- [2]string{partition, group}
 					revision++
 					next := apart(revision, p)
 					go func() { swapped <- d.Swap(t.Context(), next) }()
@@ -406,7 +406,7 @@ func TestARequestThatFailsOnItsMemberIsNotHeldAgainstTheGroup(t *testing.T) {
 			err := bad(666, 1)
 			requireCode(t, codes.Internal, err)
 			require.Contains(t, err.Error(), "no such token")
-			require.Equal(t, group, <-told, "at first nobody knows whose fault it is")
+			require.Equal(t, group, <-faulted, "at first nobody knows whose fault it is")
 			require.NoError(t, <-swapped)
 			require.Equal(t, group, <-cleared)
 
@@ -415,23 +415,23 @@ func TestARequestThatFailsOnItsMemberIsNotHeldAgainstTheGroup(t *testing.T) {
 				require.Contains(t, bad(666, 1).Error(), "no such token")
 				now.move(time.Minute)
 			}
-			require.Empty(t, told, "it is known by now")
+			require.Empty(t, faulted, "it is known by now")
 
 			require.NoError(t, bad(777, 1), "which another failure does not make the request's")
-			require.Equal(t, group, <-told)
+			require.Equal(t, group, <-faulted)
 			require.NoError(t, <-swapped)
 			require.Empty(t, cleared)
 
 			again()
 			require.Error(t, bad(666, 0))
-			require.Equal(t, group, <-told, "of another member")
+			require.Equal(t, group, <-faulted, "of another member")
 			require.NoError(t, <-swapped)
 			require.Equal(t, group, <-cleared)
 
 			again()
 			now.move(20 * time.Minute)
 			require.Error(t, bad(666, 1))
-			require.Equal(t, group, <-told, "after a while it is asked anew")
+			require.Equal(t, group, <-faulted, "after a while it is asked anew")
 			require.NoError(t, <-swapped)
 		})
 	}
@@ -475,10 +475,10 @@ func TestAnotherFaultOfTheMemberDoesNotClearItsGroup(t *testing.T) {
 		return status.Errorf(codes.Internal, "Failed to process the request(s) for model instance '%s_0', message: no such token", r.ModelName)
 	}
 	var d *dispatch.Dispatcher
-	told, swapped := make(chan string, 10), make(chan error, 10)
+	faulted, swapped := make(chan string, 10), make(chan error, 10)
 	o := dispatch.Options{
 		GroupFaulted: func(_, group string, _ error) {
-			told <- group
+			faulted <- group
 			next := apart(d.Routes().Revision+1, p)
 			go func() { swapped <- d.Swap(t.Context(), next) }()
 		},
@@ -486,10 +486,10 @@ func TestAnotherFaultOfTheMemberDoesNotClearItsGroup(t *testing.T) {
 	}
 	d, _ = newDispatcher(t, o, merged(1, p))
 	require.ErrorContains(t, infer(t.Context(), t, d, 1, 1, of(1)), "no such token")
-	require.Equal(t, "g", <-told)
+	require.Equal(t, "g", <-faulted)
 	require.NoError(t, <-swapped)
 	require.NoError(t, d.Swap(t.Context(), merged(3, p)))
 	require.ErrorContains(t, infer(t.Context(), t, d, 1, 1, of(1)), "no such token")
-	require.Equal(t, "g", <-told, "the member's fault does not excuse the group's")
+	require.Equal(t, "g", <-faulted, "the member's fault does not excuse the group's")
 	require.NoError(t, <-swapped)
 }

@@ -19,7 +19,7 @@ func (d *Dispatcher) unwanted(c *call, a answer) {
 	if o.Result == Cancelled && a.result == OK {
 		o.Result = Failed
 	}
-	c.model.count(c.tally, a.place, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
+	c.model.count(c.tally, a.series, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
 	if a.resp != nil {
 		a.resp.Free()
 	}
@@ -38,7 +38,7 @@ func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 	c.model.counts.end()
 	c.model.counts.add(&o, now)
 	if !c.left { // else it is counted when it ends
-		c.model.count(c.tally, a.place, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
+		c.model.count(c.tally, a.series, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
 	}
 	d.o.Observer.Finished(o)
 	if o.Result == Failed && c.blames != nil { // of a caller who left an execution may still write it

@@ -69,8 +69,8 @@ func (a answer) final(of *router.Process) answer {
 // passOn forwards one request on a lease, which it releases.
 func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 	defer lease.Release()
-	series, _ := lease.Attached().(*placeSeries)
-	a := answer{place: series, started: d.clock.Now(), rows: c.rows, passed: true, member: lease.Membership()}
+	series, _ := lease.Attached().(*partitionSeries)
+	a := answer{series: series, started: d.clock.Now(), rows: c.rows, passed: true, member: lease.Membership()}
 	if a.member != nil && c.req.Version != "" && c.req.Version != a.member.Version {
 		a.err = status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", c.req.Model, c.req.Version)
 		return a

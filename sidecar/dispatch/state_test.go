@@ -195,14 +195,14 @@ func asHTTP(m *tritonpb.ModelInferRequest) []byte {
 			return nil
 		}
 		raw := m.RawInputContents[i]
-		one := map[string]any{"name": in.Name, "datatype": in.Datatype, "shape": in.Shape}
+		tensor := map[string]any{"name": in.Name, "datatype": in.Datatype, "shape": in.Shape}
 		switch in.Datatype {
 		case "INT32":
 			values := make([]int32, len(raw)/4)
 			for k := range values {
 				values[k] = int32(binary.LittleEndian.Uint32(raw[4*k:]))
 			}
-			one["data"] = values
+			tensor["data"] = values
 		case "BYTES":
 			words := []string{}
 			for len(raw) > 0 {
@@ -210,11 +210,11 @@ func asHTTP(m *tritonpb.ModelInferRequest) []byte {
 				words = append(words, string(raw[4:4+n]))
 				raw = raw[4+n:]
 			}
-			one["data"] = words
+			tensor["data"] = words
 		default:
 			return nil
 		}
-		inputs = append(inputs, one)
+		inputs = append(inputs, tensor)
 	}
 	message := map[string]any{"id": m.Id, "inputs": inputs}
 	if len(m.Outputs) > 0 {
@@ -252,9 +252,9 @@ func (w *world) swap(t *rapid.T) {
 		m.SLO = time.Duration(rapid.IntRange(1, 30).Draw(t, "slo")) * time.Millisecond
 		m.MaxBatch = rapid.SampledFrom([]int{0, 2, 4}).Draw(t, "max batch")
 		m.Places = nil
-		places := rapid.IntRange(1, 1<<len(next.Partitions)-1).Draw(t, "places")
+		partitions := rapid.IntRange(1, 1<<len(next.Partitions)-1).Draw(t, "partitions")
 		for i, p := range next.Partitions {
-			if places&(1<<i) != 0 {
+			if partitions&(1<<i) != 0 {
 				m.Places = append(m.Places, router.Place{Partition: p.ID})
 			}
 		}

@@ -107,7 +107,7 @@ type inferStream struct {
 	tasks   sync.WaitGroup // relays, and requests that are answered one by one
 	waiting sync.WaitGroup // requests that may yet be forwarded
 	send    sync.Mutex     // downstream takes one message at a time
-	said    bool           // what ends the call was: nothing more is sent; guarded by send
+	ended   bool           // write has returned the error that ends the call, and sends nothing more; guarded by send
 	less    chan struct{}  // says that less is owed; one signal at most
 	// statuses tells that the caller wants the errors of models as the status that
 	// ends the call (Triton's header triton_grpc_error), and not as messages.
@@ -360,13 +360,13 @@ func (s *inferStream) step(c *call) (before, answered func()) {
 	if sequence == nil {
 		return func() {}, func() {}
 	}
-	return s.place(sequenceKey{c.req.Model, sequence.ID})
+	return s.follow(sequenceKey{c.req.Model, sequence.ID})
 }
 
-// place gives a request the place after the last one of the same key. Before waits
+// follow puts a request behind the last one of the same key. Before waits
 // until that is over, or the call is; over says that this one is, and is to be
 // called after before.
-func (s *inferStream) place(key any) (before, over func()) {
+func (s *inferStream) follow(key any) (before, over func()) {
 	done := make(chan struct{})
 	s.mu.Lock()
 	last := s.steps[key]
@@ -409,7 +409,7 @@ func (s *inferStream) streamed(c *call, a *answer, resp *batch.Response, err err
 	m := &tritonpb.ModelStreamInferResponse{ErrorMessage: status.Convert(err).Message(), InferResponse: &tritonpb.ModelInferResponse{Id: c.req.ID}}
 	// What a model says, or its queue after it took the request, is an answer of the
 	// model: Triton names it and marks its end.
-	if a.result == Dropped || a.place != nil && !forward.Refused(err) {
+	if a.result == Dropped || a.series != nil && !forward.Refused(err) {
 		if s.statuses {
 			return ending{err}
 		}

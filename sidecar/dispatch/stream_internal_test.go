@@ -13,20 +13,20 @@ import (
 
 // TestWhoseAnswerItIs: answers name their model, refusals name none.
 func TestWhoseAnswerItIs(t *testing.T) {
-	one, other := &model{name: "one"}, &model{name: "other"}
+	first, other := &model{name: "first"}, &model{name: "other"}
 	up := &upstream{pending: []pendingAnswer{
-		{id: "", model: one},
+		{id: "", model: first},
 		{id: "", model: other},
 		{id: "", model: other},
-		{id: "b", model: one},
+		{id: "b", model: first},
 	}}
 	for name, c := range map[string]struct {
 		answer batch.StreamAnswer
 		want   int
 	}{
-		"of a model":                    {batch.StreamAnswer{Model: "one"}, 0},
+		"of a model":                    {batch.StreamAnswer{Model: "first"}, 0},
 		"the oldest of a model":         {batch.StreamAnswer{Model: "other"}, 1},
-		"with an id":                    {batch.StreamAnswer{Model: "one", ID: "b"}, 3},
+		"with an id":                    {batch.StreamAnswer{Model: "first", ID: "b"}, 3},
 		"a refusal":                     {batch.StreamAnswer{Failed: true}, 0},
 		"a refusal with an id":          {batch.StreamAnswer{Failed: true, ID: "b"}, 3},
 		"of nobody":                     {batch.StreamAnswer{Model: "third"}, -1},

@@ -90,7 +90,7 @@ func (s *inferStream) settle(size int64) {
 	s.bytes -= size
 	select {
 	case s.less <- struct{}{}:
-	default: // it has been said
+	default: // a signal waits to be read
 	}
 }
 
@@ -111,17 +111,17 @@ func (s *inferStream) awaitRoom() error {
 	}
 }
 
-// write sends one message to the caller, or says what ends the call.
+// write sends one message to the caller, or returns the error that ends the call.
 func (s *inferStream) write(m any) error {
 	s.send.Lock()
 	defer s.send.Unlock()
-	if s.said {
+	if s.ended {
 		discard(m)
 		return nil
 	}
 	switch m := m.(type) {
 	case ending:
-		s.said = true
+		s.ended = true
 		return m.error
 	case *batch.Frame:
 		return sendDown(s.down, m)

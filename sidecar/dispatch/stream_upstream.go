@@ -44,10 +44,10 @@ type pendingAnswer struct {
 	loading time.Duration // of its model, on demand
 	loaded  bool
 	// asked is whether the caller wants to see an empty last answer.
-	asked  bool
-	byName asked  // what it asked for, where that is a name that the model serves
-	failed bool   // an answer, though perhaps not the last, was an error
-	said   string // that error
+	asked     bool
+	byName    asked  // what it asked for, where that is a name that the model serves
+	failed    bool   // an answer, though perhaps not the last, was an error
+	errorText string // of the first such answer
 }
 
 // owe counts a request in that has no turn.
@@ -62,7 +62,7 @@ func (s *inferStream) owe(size int64) {
 // partition. Its answers have no place in the order of the others.
 func (s *inferStream) forward(c *call, size int64) error {
 	p := pendingAnswer{size: size, model: c.model, id: c.req.ID, tally: c.tally, arrived: c.arrived, rows: c.rows, loading: c.begins.Sub(c.arrived), loaded: c.loaded, span: c.span, byName: c.asked}
-	wish, said := batch.FindParameter(c.req.Parameters, batch.ParameterEmptyFinalResponse)
+	wish, given := batch.FindParameter(c.req.Parameters, batch.ParameterEmptyFinalResponse)
 	asked, valid := wish.Bool()
 	p.asked = asked
 	up, err := s.hand(c.req, p)
@@ -76,7 +76,7 @@ func (s *inferStream) forward(c *call, size int64) error {
 		return s.refuse(c.req, true, forward.Status(err).Err()) // the call may have other models to ask
 	}
 	f := batch.Frame{Data: c.req.Marshal()}
-	if !asked && (valid || !said) { // what is not valid Triton refuses
+	if !asked && (valid || !given) { // what is not valid Triton refuses
 		f.Data = batch.AskForFinalResponse(f.Data)
 	}
 	if err := up.stream.SendMsg(&f); err != nil {
@@ -236,7 +236,7 @@ func (s *inferStream) answered(up *upstream, f *batch.Frame) {
 	}
 	p := &up.pending[i]
 	if a.Failed && !p.failed {
-		p.failed, p.said = true, a.Error
+		p.failed, p.errorText = true, a.Error
 	}
 	its := *p
 	if a.Last {
@@ -245,7 +245,7 @@ func (s *inferStream) answered(up *upstream, f *batch.Frame) {
 	if len(up.pending) == 0 {
 		select {
 		case up.idle <- struct{}{}:
-		default: // it has been said
+		default: // a signal waits to be read
 		}
 	}
 	s.mu.Unlock()
@@ -361,13 +361,13 @@ func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason stri
 	p.model.counts.end()
 	p.model.counts.add(&o, now)
 	v := judge(&o, nil, "", false)
-	if result == Failed && p.said != "" {
-		if v = uncounted; !forward.RefusalText(p.said) {
-			v = judgeError(status.Error(codes.Internal, p.said), p.model.backend())
+	if result == Failed && p.errorText != "" {
+		if v = uncounted; !forward.RefusalText(p.errorText) {
+			v = judgeError(status.Error(codes.Internal, p.errorText), p.model.backend())
 		}
 	}
-	place, _ := p.lease.Attached().(*placeSeries)
-	p.model.count(p.tally, place, &o, v)
+	partition, _ := p.lease.Attached().(*partitionSeries)
+	p.model.count(p.tally, partition, &o, v)
 	if v == succeeded || v == failedCanceled {
 		p.tally.asked.Add(1)
 	}
@@ -375,7 +375,7 @@ func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason stri
 	if p.span != nil {
 		var err error
 		if result != OK {
-			err = errors.New(cmp.Or(p.said, result.String()))
+			err = errors.New(cmp.Or(p.errorText, result.String()))
 		}
 		p.span.End(now, result.String(), reason, true, false, err)
 	}

@@ -30,7 +30,7 @@ func (s *inferStream) awaitVariant(r *batch.Request, of asked, f found) error {
 		a := refusal(reason, err)
 		return s.refuse(r, false, d.early(s.ctx, &of, &a))
 	}
-	before, over := s.place(lineKey{f.inactive.Model})
+	before, over := s.follow(lineKey{f.inactive.Model})
 	t := s.begin(size) // whether its answers have an order is not known yet
 	s.waiting.Add(1)
 	r.Ref()
@@ -91,7 +91,7 @@ func (s *inferStream) awaitVariant(r *batch.Request, of asked, f found) error {
 
 // forwardLater forwards a request of a decoupled model once that is loaded, and those before it have been forwarded.
 func (s *inferStream) forwardLater(c *call, size int64, cold bool) error {
-	before, over := s.place(lineKey{c.model.name})
+	before, over := s.follow(lineKey{c.model.name})
 	s.owe(size)
 	s.waiting.Add(1)
 	c.req.Ref()

@@ -233,14 +233,14 @@ func (q *queues) configure(next *routes, change *router.Change, retired []*route
 					q.check(q.setQueue(s, now, r.model))
 					continue
 				}
-				for _, place := range r.spec.Places {
-					r.class(named[place.Partition].Spec())
+				for _, placement := range r.spec.Places {
+					r.class(named[placement.Partition].Spec())
 				}
 				q.check(q.setQueue(s, now, r.model))
-				for _, place := range r.spec.Places {
+				for _, placement := range r.spec.Places {
 					if r.maxBatch > 0 {
-						service := queue.Service{Model: r.id, Class: r.class(named[place.Partition].Spec()), MaxBatch: place.MaxBatch}
-						serves[place.Partition] = append(serves[place.Partition], service)
+						service := queue.Service{Model: r.id, Class: r.class(named[placement.Partition].Spec()), MaxBatch: placement.MaxBatch}
+						serves[placement.Partition] = append(serves[placement.Partition], service)
 					}
 				}
 			}

@@ -267,16 +267,16 @@ func requireElements(t *testing.T, tensor batch.Tensor) {
 // FuzzAssemble: of any two messages, those that may share an execution come out
 // of it with their own rows, and only messages that Triton would take may.
 func FuzzAssemble(f *testing.F) {
-	one, _ := proto.Marshal(message(1))
-	two, _ := proto.Marshal(message(2))
+	first, _ := proto.Marshal(message(1))
+	second, _ := proto.Marshal(message(2))
 	typed := message(1)
 	typed.Inputs[0].Contents = &tritonpb.InferTensorContents{Fp32Contents: []float32{1, 2}}
 	typed.Inputs[1].Contents = &tritonpb.InferTensorContents{BytesContents: [][]byte{[]byte("x")}}
 	typed.RawInputContents = nil
 	typed.Outputs = []*tritonpb.ModelInferRequest_InferRequestedOutputTensor{{Name: "T"}}
 	third, _ := proto.Marshal(typed)
-	f.Add(one, two)
-	f.Add(two, third)
+	f.Add(first, second)
+	f.Add(second, third)
 	f.Add(third, third)
 	rules := batch.NewRules(config(), []string{"1"})
 	f.Fuzz(func(t *testing.T, a, b []byte) {

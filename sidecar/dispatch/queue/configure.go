@@ -199,7 +199,7 @@ func (s *Scheduler) reopen(m *model, was Late) {
 		for r := l.late.tail; r != nil; r = l.late.tail { // backwards: each goes ahead of equal deadlines
 			s.take(l, r)
 			l.leave()
-			r.lane, r.place = l, placeWaiting
+			r.lane, r.listed = l, listedWaiting
 			l.waiting.insert(r, true)
 			s.count(l, 1, int(r.Rows))
 		}

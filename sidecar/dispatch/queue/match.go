@@ -273,7 +273,7 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 	b.Model, b.Partition, b.Requests, b.Rows = l.m.id, p.id, b.Requests[:0], 0
 	for r != nil {
 		next := r.next
-		r.prev, r.next, r.lane, r.place = nil, nil, nil, placeNone
+		r.prev, r.next, r.lane, r.listed = nil, nil, nil, listedNowhere
 		b.Requests = append(b.Requests, r)
 		b.Rows += int(r.Rows)
 		r = next

@@ -213,7 +213,7 @@ func (m *model) unserve() {
 	}
 	pl.Kept.Release(&m.share)
 	pl.Need, pl.Crowd = max(0, pl.Need-m.share.Need), max(0, pl.Crowd-m.share.Crowd)
-	pl.Flow, pl.Rush = max(0, pl.Flow-m.share.Flow), max(0, pl.Rush-m.share.Rush)
+	pl.Flow, pl.Urgency = max(0, pl.Flow-m.share.Flow), max(0, pl.Urgency-m.share.Urgency)
 	m.share = adaptive.Share{}
 }
 
@@ -305,7 +305,7 @@ func (m *model) aim() {
 	perSecond, known := m.rate.perSecond()
 	dispersion := m.rate.dispersion()
 	sum := 0.0
-	m.share.Long, m.share.Burst, m.share.Places = 0, 1, 0
+	m.share.Long, m.share.Burst, m.share.Partitions = 0, 1, 0
 	for _, svc := range m.services {
 		svc.most = svc.MaxBatch
 		svc.Known, svc.Rate, svc.Dispersion = known, perSecond, dispersion
@@ -321,7 +321,7 @@ func (m *model) aim() {
 			svc.Saved = max(0, 1-row/float64(svc.Table.At(1)))
 		}
 		if svc.Slack > 0 && svc.Slack < Never {
-			m.share.Places += float64(svc.group.usable) * max(0, float64(m.spec.SLO-svc.Alone)/float64(svc.Slack))
+			m.share.Partitions += float64(svc.group.usable) * max(0, float64(m.spec.SLO-svc.Alone)/float64(svc.Slack))
 		}
 		m.share.Long = max(m.share.Long, svc.Table.At(svc.Reach))
 		m.share.Burst = max(m.share.Burst, adaptive.Burst(svc.Table, svc.MaxBatch, dispersion))
@@ -340,10 +340,10 @@ func (m *model) aim() {
 	m.pool.Crowd = max(0, m.pool.Crowd+crowd-m.share.Crowd)
 	m.share.Crowd = crowd
 	if slo := m.spec.SLO; slo > 0 {
-		rush := perSecond / float64(slo)
+		urgency := perSecond / float64(slo)
 		m.pool.Flow = max(0, m.pool.Flow+perSecond-m.share.Flow)
-		m.pool.Rush = max(0, m.pool.Rush+rush-m.share.Rush)
-		m.share.Flow, m.share.Rush = perSecond, rush
+		m.pool.Urgency = max(0, m.pool.Urgency+urgency-m.share.Urgency)
+		m.share.Flow, m.share.Urgency = perSecond, urgency
 	}
 	m.weigh()
 }

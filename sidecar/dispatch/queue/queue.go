@@ -47,8 +47,8 @@ type Request struct {
 	Rows int32
 	// Avoid is a partition that must not run the request unless no other one
 	// that is up serves its model: where a first attempt failed.
-	Avoid PartitionID
-	place place // here, where Enqueue looks first: a request that is reused is half in the cache
+	Avoid  PartitionID
+	listed listed // here, where Enqueue looks first: a request that is reused is half in the cache
 	// Key tells which requests may share a batch: only those with equal keys.
 	Key uint64
 	// Owner is the caller's; the queue does not look at it.
@@ -58,13 +58,13 @@ type Request struct {
 	lane       *lane
 }
 
-// place says on which list of its lane a request is.
-type place uint8
+// listed says on which list of its lane a request is.
+type listed uint8
 
 const (
-	placeNone place = iota
-	placeWaiting
-	placeLate
+	listedNowhere listed = iota
+	listedWaiting
+	listedLate
 )
 
 // Late says what happens to a request that a drop policy gives up.

@@ -105,7 +105,7 @@ func (s *Scheduler) renew(m *model, now Time) {
 // prepare resolves the model and the request's defaults; it returns nil if the
 // request was dropped.
 func (s *Scheduler) prepare(id ModelID, r *Request) *model {
-	if r.place != placeNone {
+	if r.listed != listedNowhere {
 		panic("queue: request is queued already")
 	}
 	r.Rows = max(r.Rows, 1)
@@ -151,7 +151,7 @@ func (s *Scheduler) insert(l *lane, r *Request, first bool) {
 	if l.on == &l.m.idle {
 		l.leave()
 	}
-	r.lane, r.place = l, placeWaiting
+	r.lane, r.listed = l, listedWaiting
 	l.waiting.insert(r, first)
 	s.count(l, 1, int(r.Rows))
 }
@@ -187,7 +187,7 @@ func (s *Scheduler) extend(l *lane, r *Request, now Time) {
 // not queued: it was dispatched, dropped or cancelled before.
 func (s *Scheduler) Cancel(now Time, r *Request) bool {
 	now = s.begin(now)
-	if r.place == placeNone {
+	if r.listed == listedNowhere {
 		return false
 	}
 	l := r.lane
@@ -314,14 +314,14 @@ func sign(n int) int {
 
 // take removes a queued request from its lane.
 func (s *Scheduler) take(l *lane, r *Request) {
-	if r.place == placeLate {
+	if r.listed == listedLate {
 		l.late.cut(r, r)
 		s.countLate(l, -1, -int(r.Rows))
 	} else {
 		l.waiting.cut(r, r)
 		s.count(l, -1, -int(r.Rows))
 	}
-	r.lane, r.place = nil, placeNone
+	r.lane, r.listed = nil, listedNowhere
 }
 
 // giveUp is what drop policies do to a waiting request.
@@ -331,7 +331,7 @@ func (s *Scheduler) giveUp(l *lane, r *Request, why DropReason) {
 		s.drop(r, why)
 		return
 	}
-	r.lane, r.place = l, placeLate
+	r.lane, r.listed = l, listedLate
 	l.late.insertAfter(r, l.late.tail)
 	s.countLate(l, 1, int(r.Rows))
 	s.stats.GivenUp[why]++

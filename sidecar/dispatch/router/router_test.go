@@ -125,8 +125,8 @@ func TestAReplacedProcessDrains(t *testing.T) {
 // nothing to him.
 func TestWhoWaitsForAModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		told := make(chan string, 10)
-		r := router.New(router.Options{Clock: clock.Timers(), OutageWait: time.Minute, ModelChanged: func(m string) { told <- m }})
+		changed := make(chan string, 10)
+		r := router.New(router.Options{Clock: clock.Timers(), OutageWait: time.Minute, ModelChanged: func(m string) { changed <- m }})
 		defer func() { require.NoError(t, r.Close()) }()
 		r.Set("p0", false, "not started yet")
 		r.Set("p1", false, "not started yet")
@@ -163,15 +163,15 @@ func TestWhoWaitsForAModel(t *testing.T) {
 		require.Equal(t, codes.Unavailable, status.Code(<-waits))
 		require.Error(t, r.Out("a"))
 		require.Equal(t, codes.Unavailable, status.Code(<-wait(t.Context(), "a")), "nobody waits again for the same outage")
-		require.ElementsMatch(t, []string{"a", "b"}, []string{<-told, <-told})
+		require.ElementsMatch(t, []string{"a", "b"}, []string{<-changed, <-changed})
 	})
 }
 
 // TestTheDriverHasTheLastWord about a process: what it says is down is not probed back, and is remembered for the table to come.
 func TestTheDriverHasTheLastWord(t *testing.T) {
-	var told []bool
+	var changes []bool
 	var r *router.Router
-	r = newRouter(t, router.Options{ProcessChanged: func(p *router.Process) { told = append(told, r.Up(p)) }})
+	r = newRouter(t, router.Options{ProcessChanged: func(p *router.Process) { changes = append(changes, r.Up(p)) }})
 	r.Set("p0", false, "starting")
 	commit(t, r, table(1, map[string][]string{"p0": {"a"}}))
 	_, err := r.TryAcquire("a", router.Hints{})
@@ -186,7 +186,7 @@ func TestTheDriverHasTheLastWord(t *testing.T) {
 	require.Equal(t, "dead", r.Partitions()[0].Reason)
 	r.Set("p0", true, "")
 	require.True(t, r.Up(l.Process()))
-	require.Equal(t, []bool{true, false, true}, told)
+	require.Equal(t, []bool{true, false, true}, changes)
 	l.Release()
 }
 
@@ -241,16 +241,16 @@ func TestNobodyIsLeasedWhatWasTakenAway(t *testing.T) {
 					}
 				}
 			},
-			"say": func(t *rapid.T) {
+			"set": func(t *rapid.T) {
 				id, is := rapid.SampledFrom([]string{"p0", "p1", "p2"}).Draw(t, "partition"), rapid.Bool().Draw(t, "up")
-				r.Set(id, is, "said")
+				r.Set(id, is, "set")
 				up[id] = is
 			},
 			"lease": func(t *rapid.T) {
 				model := rapid.SampledFrom(names).Draw(t, "model")
 				var at []string
 				for p, models := range placed {
-					if is, said := up[p[:2]]; slices.Contains(models, model) && (is || !said) {
+					if is, set := up[p[:2]]; slices.Contains(models, model) && (is || !set) {
 						at = append(at, p[:2])
 					}
 				}

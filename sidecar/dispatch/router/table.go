@@ -112,15 +112,15 @@ func (t *Table) Check() error {
 		if m.Name != name {
 			return fmt.Errorf("%w %d: model %q is listed as %q", ErrTable, t.Revision, m.Name, name)
 		}
-		for i, place := range m.Places {
-			if !known[place.Partition] {
-				return fmt.Errorf("%w %d: model %q is placed on partition %q, which is not in the table", ErrTable, t.Revision, name, place.Partition)
+		for i, placement := range m.Places {
+			if !known[placement.Partition] {
+				return fmt.Errorf("%w %d: model %q is placed on partition %q, which is not in the table", ErrTable, t.Revision, name, placement.Partition)
 			}
-			if slices.ContainsFunc(m.Places[:i], func(o Place) bool { return o.Partition == place.Partition }) {
-				return fmt.Errorf("%w %d: model %q is placed twice on partition %q", ErrTable, t.Revision, name, place.Partition)
+			if slices.ContainsFunc(m.Places[:i], func(o Place) bool { return o.Partition == placement.Partition }) {
+				return fmt.Errorf("%w %d: model %q is placed twice on partition %q", ErrTable, t.Revision, name, placement.Partition)
 			}
-			if m.Membership != nil && !t.Models[m.Membership.Group].on(place.Partition) {
-				return fmt.Errorf("%w %d: model %q is placed on partition %q, where its merge group %q is not", ErrTable, t.Revision, name, place.Partition, m.Membership.Group)
+			if m.Membership != nil && !t.Models[m.Membership.Group].on(placement.Partition) {
+				return fmt.Errorf("%w %d: model %q is placed on partition %q, where its merge group %q is not", ErrTable, t.Revision, name, placement.Partition, m.Membership.Group)
 			}
 		}
 		if m.Membership != nil && (t.Models[m.Membership.Group] == nil || t.Models[m.Membership.Group].Membership != nil) {

@@ -25,8 +25,8 @@ type (
 	cudaRegion = tritonpb.CudaSharedMemoryStatusResponse_RegionStatus
 )
 
-// told is what one partition has been told: its settings and regions.
-type told struct {
+// partitionState is what a partition has been told: its settings and regions.
+type partitionState struct {
 	log     map[string]*logValue
 	trace   map[string]*traceValue // of all models
 	ofModel map[string]*traceValue // of the model that the order is about
@@ -39,9 +39,9 @@ type told struct {
 // what could not be.
 func (a *Aggregate) Checkpoint(ctx context.Context, model string) (restore func(context.Context) error, err error) {
 	partitions := a.up()
-	before := make([]told, len(partitions))
+	before := make([]partitionState, len(partitions))
 	for i, p := range partitions {
-		if before[i], err = a.told(ctx, p, model); status.Code(err) == codes.Unimplemented {
+		if before[i], err = a.readState(ctx, p, model); status.Code(err) == codes.Unimplemented {
 			// A server that cannot be asked has nothing that could be set back.
 			return func(context.Context) error { return nil }, nil
 		} else if err != nil {
@@ -51,7 +51,7 @@ func (a *Aggregate) Checkpoint(ctx context.Context, model string) (restore func(
 	return func(ctx context.Context) error {
 		var errs []error
 		for i, p := range partitions {
-			if err := a.tellAgain(ctx, p, model, before[i]); err != nil {
+			if err := a.setBack(ctx, p, model, before[i]); err != nil {
 				errs = append(errs, fmt.Errorf("partition %s: %w", p.ID, err))
 			}
 		}
@@ -59,37 +59,38 @@ func (a *Aggregate) Checkpoint(ctx context.Context, model string) (restore func(
 	}, nil
 }
 
-func (a *Aggregate) told(ctx context.Context, p Partition, model string) (told, error) {
-	var t told
+// readState asks a partition for its state.
+func (a *Aggregate) readState(ctx context.Context, p Partition, model string) (partitionState, error) {
+	var s partitionState
 	log, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.LogSettings, &tritonpb.LogSettingsRequest{})
 	if err != nil {
-		return t, err
+		return s, err
 	}
 	trace, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.TraceSetting, &tritonpb.TraceSettingRequest{})
 	if err != nil {
-		return t, err
+		return s, err
 	}
 	if model != "" && slices.Contains(p.Models, model) {
 		own, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.TraceSetting, &tritonpb.TraceSettingRequest{ModelName: model})
 		if err != nil {
-			return t, err
+			return s, err
 		}
-		t.ofModel = own.GetSettings()
+		s.ofModel = own.GetSettings()
 	}
 	system, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryStatus, &tritonpb.SystemSharedMemoryStatusRequest{})
 	if err != nil {
-		return t, err
+		return s, err
 	}
 	// What Conch shares with a server comes and goes by itself.
 	maps.DeleteFunc(system.GetRegions(), func(name string, _ *region) bool { return batch.LentRegion(name) })
 	cuda, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.CudaSharedMemoryStatus, &tritonpb.CudaSharedMemoryStatusRequest{})
-	t.log, t.trace, t.system, t.cuda = log.GetSettings(), trace.GetSettings(), system.GetRegions(), cuda.GetRegions()
-	return t, err
+	s.log, s.trace, s.system, s.cuda = log.GetSettings(), trace.GetSettings(), system.GetRegions(), cuda.GetRegions()
+	return s, err
 }
 
-// tellAgain makes a partition what it was told before.
-func (a *Aggregate) tellAgain(ctx context.Context, p Partition, model string, before told) error {
-	now, err := a.told(ctx, p, model)
+// setBack sets a partition back to the state that it had before.
+func (a *Aggregate) setBack(ctx context.Context, p Partition, model string, before partitionState) error {
+	now, err := a.readState(ctx, p, model)
 	if err != nil {
 		return err
 	}
@@ -102,8 +103,8 @@ func (a *Aggregate) tellAgain(ctx context.Context, p Partition, model string, be
 		_, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.LogSettings, back)
 		errs = append(errs, err)
 	}
-	errs = append(errs, a.traceAgain(ctx, p, "", differing(now.trace, before.trace), before.trace, nil))
-	errs = append(errs, a.traceAgain(ctx, p, model, differing(now.ofModel, before.ofModel), before.ofModel, before.trace))
+	errs = append(errs, a.setTraceBack(ctx, p, "", differing(now.trace, before.trace), before.trace, nil))
+	errs = append(errs, a.setTraceBack(ctx, p, model, differing(now.ofModel, before.ofModel), before.ofModel, before.trace))
 	for name := range now.system {
 		if before.system[name] == nil {
 			_, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryUnregister, &tritonpb.SystemSharedMemoryUnregisterRequest{Name: name})
@@ -132,9 +133,9 @@ func (a *Aggregate) tellAgain(ctx context.Context, p Partition, model string, be
 	return errors.Join(errs...)
 }
 
-// traceAgain sets trace settings back. A model's setting that was the same as that of all models is cleared, so that it
+// setTraceBack sets trace settings back. A model's setting that was the same as that of all models is cleared, so that it
 // follows them again.
-func (a *Aggregate) traceAgain(ctx context.Context, p Partition, model string, keys []string, before, all map[string]*traceValue) error {
+func (a *Aggregate) setTraceBack(ctx context.Context, p Partition, model string, keys []string, before, all map[string]*traceValue) error {
 	if len(keys) == 0 {
 		return nil
 	}

@@ -21,8 +21,8 @@ type exchange struct {
 	// status of the server's answer; err is why there is none.
 	status int
 	err    error
-	// told is the error that the answer has though its status is good; nil: it was not read along.
-	told *told
+	// watch finds the error that the answer has though its status is good; nil: the answer is not watched.
+	watch *errorWatch
 	// whole: the answer reached its end.
 	whole bool
 
@@ -67,8 +67,8 @@ func (x *exchange) failure() error {
 		return x.err
 	case x.status >= nethttp.StatusBadRequest:
 		return fmt.Errorf("HTTP status %d", x.status)
-	case x.told != nil && x.told.failure != nil:
-		return x.told.failure
+	case x.watch != nil && x.watch.failure != nil:
+		return x.watch.failure
 	case !x.whole:
 		return errBrokeOff
 	}

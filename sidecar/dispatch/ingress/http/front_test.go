@@ -408,21 +408,21 @@ func TestSettingsReachEveryPartition(t *testing.T) {
 		t.Cleanup(p.server.Close)
 		return p
 	}
-	one, two := start(), start()
-	p := &partitions{endpoints: []string{strings.TrimPrefix(one.server.URL, "http://"), strings.TrimPrefix(two.server.URL, "http://")}}
+	first, second := start(), start()
+	p := &partitions{endpoints: []string{strings.TrimPrefix(first.server.URL, "http://"), strings.TrimPrefix(second.server.URL, "http://")}}
 	address := serve(t, front.Options{Picker: p, Endpoints: p})
 
 	a := send(t, address, request{Method: "POST", Path: "/v2/logging", Body: `{"log_info":true}`})
 	require.Equal(t, answer{Code: 200, ContentType: "application/json", Body: `{"log_info":true}`}, a)
 	a = send(t, address, request{Method: "GET", Path: "/v2/logging"})
 	require.Equal(t, 200, a.Code)
-	require.Equal(t, []string{`POST /v2/logging {"log_info":true}`, `GET /v2/logging `}, one.bodies)
-	require.Equal(t, []string{`POST /v2/logging {"log_info":true}`}, two.bodies)
+	require.Equal(t, []string{`POST /v2/logging {"log_info":true}`, `GET /v2/logging `}, first.bodies)
+	require.Equal(t, []string{`POST /v2/logging {"log_info":true}`}, second.bodies)
 
-	two.refuse = `{"error":"no"}`
+	second.refuse = `{"error":"no"}`
 	a = send(t, address, request{Method: "POST", Path: "/v2/systemsharedmemory/region/r/register", Body: `{}`})
 	require.Equal(t, answer{Code: 400, ContentType: "application/json", Body: `{"error":"no"}`}, a)
-	one.refuse, two.refuse = `{"error":"unknown model"}`, ""
+	first.refuse, second.refuse = `{"error":"unknown model"}`, ""
 	a = send(t, address, request{Method: "GET", Path: "/v2/models/m/trace/setting"})
 	require.Equal(t, 200, a.Code, "one partition has the model")
 }

@@ -52,7 +52,7 @@ func newProxy(log *slog.Logger) *proxy {
 		ModifyResponse: func(answer *nethttp.Response) error {
 			x := exchangeOf(answer.Request)
 			x.status = answer.StatusCode
-			x.listen(answer)
+			x.watchErrors(answer)
 			return nil
 		},
 		ErrorHandler: func(w nethttp.ResponseWriter, r *nethttp.Request, err error) {

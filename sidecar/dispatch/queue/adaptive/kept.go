@@ -35,8 +35,8 @@ type claim struct {
 	share *Share
 	// times and chance are Params.Keep and Params.Chance.
 	times, chance float64
-	// flow and rush are the sums up to this one, as of the last renewal.
-	flow, rush float64
+	// flow and urgency are the sums up to this one, as of the last renewal.
+	flow, urgency float64
 	// looser are those after this one.
 	looser others
 }
@@ -90,7 +90,7 @@ func (k *Kept) Renew(need float64, usable int) {
 	sum, rest := 0.0, need
 	lowest, few := usable, usable
 	k.longest, k.keeps = 0, false
-	flow, rush := 0.0, 0.0
+	flow, urgency := 0.0, 0.0
 	var looser others
 	for i := len(k.models) - 1; i >= 0; i-- {
 		k.models[i].looser = looser
@@ -99,8 +99,8 @@ func (k *Kept) Renew(need float64, usable int) {
 	for i := range k.models {
 		c := &k.models[i]
 		flow += c.share.Flow
-		rush += c.share.Rush
-		c.flow, c.rush = flow, rush
+		urgency += c.share.Urgency
+		c.flow, c.urgency = flow, urgency
 		if c.share.Need == 0 {
 			continue
 		}
@@ -172,8 +172,8 @@ func (o *others) delay(c *claim, partitions, load float64) float64 {
 	if o.flow <= 0 || o.long <= 0 {
 		return 1 // nothing is known of them
 	}
-	places := min(partitions, max(1, c.share.Places))
-	return longWait(places, load*places/partitions, float64(c.slack)*o.need/o.long*o.flow/o.burst)
+	inTime := min(partitions, max(1, c.share.Partitions))
+	return longWait(inTime, load*inTime/partitions, float64(c.slack)*o.need/o.long*o.flow/o.burst)
 }
 
 // longWait is about the part of arrivals that wait longer than some patience, in executions, where n partitions execute a load, which is in partitions:
@@ -186,12 +186,12 @@ func longWait(n, load, patience float64) float64 {
 	return math.Pow(busy, math.Sqrt(2*(n+1))-1) * math.Exp(-2*n*(1-busy)*patience)
 }
 
-// below is the flow and the rush of the models that have less slack than that.
-func (k *Kept) below(slack Time) (flow, rush float64) {
+// below is the flow and the urgency of the models that have less slack than that.
+func (k *Kept) below(slack Time) (flow, urgency float64) {
 	i := sort.Search(len(k.models), func(i int) bool { return k.models[i].slack >= slack })
 	if i == 0 {
 		return 0, 0
 	}
 	last := &k.models[i-1]
-	return last.flow, last.rush
+	return last.flow, last.urgency
 }

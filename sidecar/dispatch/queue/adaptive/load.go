@@ -79,7 +79,7 @@ type Model struct {
 // Share is what a model adds to its pool: the means of what Model says on the profile
 // classes that serve it.
 type Share struct {
-	Need, Crowd, Flow, Rush float64
+	Need, Crowd, Flow, Urgency float64
 	// Alone is l of the rows that requests usually have, Long that of a batch of Reach,
 	// on the slowest class.
 	Alone, Long Time
@@ -87,9 +87,9 @@ type Share struct {
 	// the time of a single row: 1 for Poisson arrivals, and where a row that joins a batch
 	// costs nothing; Dispersion for a model that cannot batch.
 	Burst float64
-	// Places is how many partitions can serve a request that has just come in time; one on
+	// Partitions is how many partitions can serve a request that has just come in time; one on
 	// which the slack is shorter counts as that part of one.
-	Places float64
+	Partitions float64
 }
 
 // Burst is Share.Burst of a model with that latency, which takes so many rows a batch, on one class.
@@ -106,9 +106,9 @@ type Pool struct {
 	// Need is the sum of the models' Need, and Crowd the part of it of models that
 	// need less than one partition each.
 	Need, Crowd float64
-	// Flow is the sum of the models' rates in rows per second, and Rush the sum of
+	// Flow is the sum of the models' rates in rows per second, and Urgency the sum of
 	// their rates over their SLOs.
-	Flow, Rush float64
+	Flow, Urgency float64
 	// Running is what the partitions do.
 	Running Running
 	// Kept is how many partitions batches must leave to models that could not wait
@@ -122,11 +122,11 @@ func (p *Pool) Load() float64 { return p.Need / float64(max(1, p.Usable)) }
 // Around is the mean SLO of the requests that share the partitions, the harmonic
 // one, without the models of less slack than that; zero while no rate is known.
 func (p *Pool) Around(slack Time) Time {
-	flow, rush := p.Kept.below(slack)
-	if p.Rush-rush <= 0 || p.Flow-flow <= 0 {
+	flow, urgency := p.Kept.below(slack)
+	if p.Urgency-urgency <= 0 || p.Flow-flow <= 0 {
 		return 0
 	}
-	return Time((p.Flow - flow) / (p.Rush - rush))
+	return Time((p.Flow - flow) / (p.Urgency - urgency))
 }
 
 // Left returns how much work is left at now, in batches, and by how much that

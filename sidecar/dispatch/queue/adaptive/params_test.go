@@ -51,10 +51,10 @@ func scenes() []scene {
 	resnet := func() *adaptive.Model { return model(1053, 5072, 25000, 12, 5000, 7) }
 	with := func(m *adaptive.Model, change func(*adaptive.Model)) *adaptive.Model { change(m); return m }
 	busy := func(need, crowd float64) *adaptive.Pool {
-		return &adaptive.Pool{Free: 1, Usable: 8, Need: need, Crowd: crowd, Flow: 5000, Rush: 5000 / 25e6}
+		return &adaptive.Pool{Free: 1, Usable: 8, Need: need, Crowd: crowd, Flow: 5000, Urgency: 5000 / 25e6}
 	}
 	free := func(n, usable int, need float64) *adaptive.Pool {
-		return &adaptive.Pool{Free: n, Usable: usable, Need: need, Flow: 5000, Rush: 5000 / 25e6}
+		return &adaptive.Pool{Free: n, Usable: usable, Need: need, Flow: 5000, Urgency: 5000 / 25e6}
 	}
 	staggered, bursty := resnet(), with(resnet(), func(m *adaptive.Model) { m.Dispersion = 5 })
 	burst := with(model(100, 20000, 60000, 12, 500, 1), func(m *adaptive.Model) { m.Dispersion = 3 })
@@ -80,8 +80,8 @@ func scenes() []scene {
 		{name: "rows nearly free", load: adaptive.Load{Batch: batch(flat, 2, 49000, 50000), Model: flat, Pool: busy(7.5, 0)}},
 		{name: "rows gain little", load: adaptive.Load{Batch: batch(weak, 2, 49000, 50000), Model: weak, Pool: busy(7, 0)}},
 		{name: "and come in bursts", load: adaptive.Load{Batch: batch(weakBurst, 2, 49000, 50000), Model: weakBurst, Pool: busy(3.9, 0)}},
-		{name: "in many bursts", load: adaptive.Load{Batch: batch(bursts, 6, 49500, 49500), Model: bursts, Pool: &adaptive.Pool{Free: 1, Usable: 8, Need: 4, Flow: 1000, Rush: 1000 / 60e6}}},
-		{name: "longer than others wait", load: adaptive.Load{Batch: batch(loose, 2, 49000, 50000), Model: loose, Pool: &adaptive.Pool{Free: 1, Usable: 8, Need: 6, Flow: 1000, Rush: 1000 / 60e6}}},
+		{name: "in many bursts", load: adaptive.Load{Batch: batch(bursts, 6, 49500, 49500), Model: bursts, Pool: &adaptive.Pool{Free: 1, Usable: 8, Need: 4, Flow: 1000, Urgency: 1000 / 60e6}}},
+		{name: "longer than others wait", load: adaptive.Load{Batch: batch(loose, 2, 49000, 50000), Model: loose, Pool: &adaptive.Pool{Free: 1, Usable: 8, Need: 6, Flow: 1000, Urgency: 1000 / 60e6}}},
 		{name: "blocking", load: adaptive.Load{Batch: batch(heavy, 10, 30000, 50000), Model: heavy, Pool: busy(7, 0)}, tighter: [][2]float64{{10, 4}}, ends: []latency.Time{90000, 80000, 75000, 70000, 65000}},
 		{name: "blocking a little", load: adaptive.Load{Batch: batch(heavy, 10, 30000, 50000), Model: heavy, Pool: busy(4, 0)}, tighter: [][2]float64{{25, 1.5}}, ends: []latency.Time{95000, 90000, 85000, 80000, 78000}},
 		{name: "likewise under load", load: adaptive.Load{Batch: batch(heavy, 10, 30000, 50000), Model: heavy, Pool: busy(7, 0)}, tighter: [][2]float64{{25, 4}}, ends: []latency.Time{90000, 85000, 80000, 78000, 77000}},
@@ -93,7 +93,7 @@ func scenes() []scene {
 		{name: "overload", load: adaptive.Load{Batch: batch(alone, 6, 45000, 49000), Model: with(model(1053, 5072, 60000, 4, 900, 6), func(*adaptive.Model) {}), Pool: busy(14, 0)}},
 		{name: "far overload", load: adaptive.Load{Batch: batch(alone, 6, 45000, 49000), Model: model(1053, 5072, 60000, 4, 900, 6), Pool: busy(30, 0)}},
 		{name: "time to gather", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: model(1053, 5072, 25000, 11, 1500, 2.3), Pool: busy(8.9, 0)}},
-		{name: "on many", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: model(1053, 5072, 25000, 11, 1500, 24), Pool: &adaptive.Pool{Free: 1, Usable: 16, Need: 17.7, Flow: 5000, Rush: 5000 / 25e6}}},
+		{name: "on many", load: adaptive.Load{Batch: batch(staggered, 6, 45000, 49000), Model: model(1053, 5072, 25000, 11, 1500, 24), Pool: &adaptive.Pool{Free: 1, Usable: 16, Need: 17.7, Flow: 5000, Urgency: 5000 / 25e6}}},
 	}
 }
 
@@ -108,7 +108,7 @@ func decisions(p adaptive.Params) string {
 		}
 		for i := range s.tighter {
 			slack := latency.Time(s.tighter[i][0]) * 1000 * us
-			l.Pool.Kept.Claim(slack, &adaptive.Share{Need: s.tighter[i][1], Flow: 2000, Rush: 2000 / 15e6, Alone: slack / 2, Long: slack, Burst: 1, Places: 8}, p.Keep, p.Chance)
+			l.Pool.Kept.Claim(slack, &adaptive.Share{Need: s.tighter[i][1], Flow: 2000, Urgency: 2000 / 15e6, Alone: slack / 2, Long: slack, Burst: 1, Partitions: 8}, p.Keep, p.Chance)
 		}
 		l.Pool.Kept.Renew(l.Pool.Need, l.Pool.Usable)
 		l.Model.Worth = p.Worth(&l)

@@ -26,7 +26,7 @@ type demand struct {
 func (d demand) load() *adaptive.Load {
 	return &adaptive.Load{
 		Model: &adaptive.Model{Table: d.Table, MaxBatch: 64, SLO: d.SLO, Known: d.Rate > 0, Rate: d.Rate, Dispersion: d.Dispersion, Partitions: d.Partitions},
-		Pool:  &adaptive.Pool{Usable: d.Partitions, Need: d.Load * float64(d.Partitions), Flow: float64(d.Around), Rush: 1},
+		Pool:  &adaptive.Pool{Usable: d.Partitions, Need: d.Load * float64(d.Partitions), Flow: float64(d.Around), Urgency: 1},
 	}
 }
 
