@@ -253,7 +253,7 @@ func (s *server) newHTTP(base context.Context, h http.Handler) *http.Server {
 	}
 }
 
-// serveFronts serves every door; what ends before it is told to is sent to
+// serveFronts serves every door; a door that ends before its time is sent to
 // failed. Shared doors open once conch is ready, so that no client comes before.
 func (s *server) serveFronts(ctx context.Context, failed chan<- error, running *sync.WaitGroup) {
 	if s.config.Listen.ReusePort {

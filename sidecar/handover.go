@@ -26,7 +26,7 @@ const (
 	// away, before it is tried the other way.
 	elsewhere = 100 * time.Millisecond
 	// idle is how long HTTP connections without a request are kept open, so that
-	// their next request is still answered and told to go elsewhere.
+	// their next request is still answered, and sends them elsewhere.
 	idle = 10 * time.Second
 	// poll is how often conditions are looked at that nobody reports.
 	poll = 20 * time.Millisecond
@@ -115,7 +115,7 @@ func await(ctx context.Context, holds func() bool) bool {
 
 // handOver leaves the shared addresses to the conch that has them, too, within
 // ctx: new connections go there, those that came here are accepted to the last
-// one, then the listeners close. Every connection is told to end (GOAWAY,
+// one, then the listeners close. Every connection is asked to end (GOAWAY,
 // Connection: close), and what is asked on it meanwhile is answered.
 func (s *server) handOver(ctx context.Context) {
 	s.leaving.Store(true)

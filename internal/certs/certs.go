@@ -126,7 +126,7 @@ func (s *source) get() *tls.Config {
 	}
 	l, err := s.o.load()
 	if err != nil {
-		// Not remembered as seen: it is tried again, and said again, with the next
+		// Not remembered as seen: it is tried again, and reported again, with the next
 		// handshake a second later.
 		s.o.Logger.Error("replaced TLS files cannot be used; the previous ones stay in force", "error", err)
 		return s.current.Load()

@@ -31,7 +31,7 @@ var rules = []rule{
 	{"sidecar", []string{"..."}, "main wires everything"},
 	{"sidecar/config", []string{"plugins/policy", "plugins/policy/grid", "repo", "internal/..."}, "configuration knows nothing that it configures"},
 	{"sidecar/admin", []string{"sidecar/admin/...", "sidecar/control", "sidecar/control/conditions", "sidecar/control/estimates", "sidecar/record", "sidecar/apply/...", "sidecar/plan", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
-	{"sidecar/admin/api", nil, "it is types: whoever encodes, fills in, decodes or prints them imports it"},
+	{"sidecar/admin/api", nil, "it is types: packages that encode, fill in, decode or print them import it"},
 	{"sidecar/admin/client", []string{"sidecar/admin/api", "plugins/policy"}, "tritonctl and other people's programs import it"},
 	{"sidecar/advice", []string{"plugins/policy"}, "it is pure; conch and the simulator feed it"},
 	{"sidecar/control", []string{
@@ -40,7 +40,7 @@ var rules = []rule{
 	}, "it ties observe, policyhost, plan and apply together"},
 	{"sidecar/control/events", []string{"sidecar/admin/api"}, "it keeps what happened and knows nothing of why"},
 	{"sidecar/control/history", []string{"sidecar/admin/api"}, "it keeps plans and reads none"},
-	{"sidecar/control/merging", []string{"merger", "plugins/policy", "repo"}, "it makes merge groups for whoever keeps them"},
+	{"sidecar/control/merging", []string{"merger", "plugins/policy", "repo"}, "it makes merge groups for the packages that keep them"},
 	{"sidecar/control/conditions", []string{"sidecar/admin/api", "sidecar/apply", "sidecar/apply/decide"}, "it says what the reconciler observed"},
 	{"sidecar/control/orders", []string{"sidecar/admin/api", "plugins/policy"}, "it keeps what was declared; the loop acts on it"},
 	{"sidecar/control/planner", []string{"sidecar/config", "sidecar/plan", "sidecar/policyhost", "plugins/policy"}, "it proposes and applies nothing"},

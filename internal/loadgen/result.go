@@ -25,7 +25,7 @@ type Result struct {
 	Log   []Entry
 }
 
-// Entry is what became of one request.
+// Entry is the outcome of one request.
 type Entry struct {
 	// Arrival is when it was to be sent, Sent when it really was, since the start. What lies between is the generator's own lateness.
 	Arrival

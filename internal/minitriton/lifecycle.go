@@ -125,7 +125,7 @@ func sameButInstances(a, b *pb.ModelConfig) bool {
 func (r *repository) retireLocked(e *entry, v int64, m *model) {
 	state := &versionState{state: StateUnloading}
 	e.versions[v] = state
-	m.drain() // before the lock is released: whoever found the model must not submit to it any more
+	m.drain() // before the lock is released: a caller that found the model must not submit to it any more
 	r.background.Go(func() {
 		r.drained(e, v, m)
 		r.mu.Lock()

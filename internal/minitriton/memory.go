@@ -103,7 +103,7 @@ func (r *regions) unregister(name string) *Error {
 	}
 }
 
-// drop unmaps everything, whoever uses it.
+// drop unmaps everything, also what is in use.
 func (r *regions) drop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// pinnedPool is the size of the pinned memory pool that Triton makes unless told otherwise (--pinned-memory-pool-byte-size). minitriton
+// pinnedPool is the size of the pinned memory pool that Triton makes by default (--pinned-memory-pool-byte-size). minitriton
 // takes nothing from it.
 const pinnedPool = 256 << 20
 

@@ -279,7 +279,7 @@ func (m *model) run(p *payload, start time.Time) {
 			responses[i] = response{err: refusal}
 		}
 	}
-	// Counted first, so that whoever has an answer finds it counted.
+	// Counted first, so that a caller with an answer finds it counted.
 	m.stats.executed(p, timing{start: start, input: began.Sub(start), infer: computed.Sub(began), end: computed}, err == nil)
 	if m.decoupled && err == nil {
 		for _, r := range p.requests {

@@ -1,8 +1,8 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package modelcases is model directories on the edge of what a Triton loads: those that it refuses, each with what is to be said of
-// it, and those that look odd and load all the same. Whoever judges models without a Triton is held to them, and so is a real one.
+// Package modelcases is model directories on the edge of what a Triton loads: those that it refuses, each with what has to be reported of
+// it, and those that look odd and load all the same. Code that judges models without a Triton is held to them, and so is a real one.
 //
 // A server with the python backend alone decides them, without a GPU and without auto-completion. So nothing here is about files of
 // other backends, about GPUs, about Python that fails when it runs, or about memory; nobody knows these without running them.
@@ -25,7 +25,7 @@ type Case struct {
 	// Files are those beside it; nil is a version 1 that works. A path that ends in a slash is an empty directory, and a content that begins with
 	// "-> " is that of a symbolic link.
 	Files map[string]string
-	// Want is what has to be said first of a model that a Triton refuses: behind the name "/PATH:LINE: text", or how that begins. It is empty
+	// Want is what has to be reported first of a model that a Triton refuses: behind the name "/PATH:LINE: text", or how that begins. It is empty
 	// where a Triton loads the model.
 	Want string
 	// Hangs is set where a Triton neither loads nor refuses the model, but hangs on it for ever.

@@ -15,7 +15,7 @@
 // memory against Limits, and external data that lies outside of the model's directory is refused, links included.
 //
 // Write is the way back: a model whose tensors are streamed from wherever they lie into one file of external data, each aligned to
-// 4096 bytes, so that models past protobuf's limit of 2 GB can be written and their weights can be mapped by whoever loads them.
+// 4096 bytes, so that models past protobuf's limit of 2 GB can be written and their weights can be mapped by a loader.
 //
 // Field numbers are those of the ONNX IR specification (https://onnx.ai/onnx/repo-docs/IR.html) with protobuf messages declared in
 // proto/onnx.proto.

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// Alignment is that of tensors in a file of external data, so that whoever loads them can map them.
+	// Alignment is that of tensors in a file of external data, so that a loader can map them.
 	Alignment = 4096
 	// inline is the size from which on initializers become external data; smaller ones stay in the model file.
 	inline = 1 << 10
@@ -107,7 +107,7 @@ func Marshal(m *Model, source Source) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(message)
 }
 
-// Skeleton is the model as one message without its weights: initializers from 1 KiB on are said to be external data, which is nowhere. It is enough for
+// Skeleton is the model as one message without its weights: initializers from 1 KiB on are declared external data, which is nowhere. It is enough for
 // what needs a graph's shapes alone.
 func Skeleton(m *Model, source Source) ([]byte, error) {
 	w := writer{source: source, name: "weights" + DataSuffix, skeleton: true}

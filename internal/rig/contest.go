@@ -97,7 +97,7 @@ func (c *Contest) TrialOf(ctx context.Context, setup Setup, s System, rate float
 	return Standing{Setup: setup, Trial: trial}, err
 }
 
-// Bad offers one rate to a setup, once it has learnt, as often as said and with other arrivals each time, and returns the part of the requests
+// Bad offers one rate to a setup, once it has learnt, the given number of times with other arrivals each time, and returns the part of the requests
 // that was bad each time.
 func (c *Contest) Bad(ctx context.Context, setup Setup, rate float64, trials int) (bad []float64, err error) {
 	err = c.with(ctx, setup, func(s System) error {

@@ -15,7 +15,7 @@ import (
 const faultsEvery = time.Second
 
 // watchFaults asks MPS whether one of its clients has made a GPU fault, until the
-// reconciler ends. Each fault is told to the loop once.
+// reconciler ends. Each fault is sent to the loop once.
 func (r *Reconciler) watchFaults(ctx context.Context) {
 	was, mute := false, false
 	for {

@@ -31,7 +31,7 @@ func (r *Reconciler) GroupFaulted(route, group string, cause error) {
 }
 
 func (l *loop) groupFaulted(route, group string, cause error) {
-	l.nothingNew = true // as often as it is said of a place that is out of the table already
+	l.nothingNew = true // however often it is reported of a partition that is out of the table already
 	for _, p := range l.last.Routes.Partitions {
 		v := l.server(p.Server)
 		if p.ID != route || v == nil {

@@ -53,7 +53,7 @@ type loop struct {
 	closing bool
 	// swept counts the directories that were removed.
 	swept int
-	// nothingNew: what the loop was told last changes nothing.
+	// nothingNew: the loop's latest message changes nothing.
 	nothingNew bool
 }
 
@@ -107,7 +107,7 @@ func newLoop(r *Reconciler) *loop {
 	}
 }
 
-// run decides until Close. A decision is made whenever something was told or a
+// run decides until Close. A decision is made whenever a message came or a
 // time has come, and not twice for what came together.
 func (l *loop) run() {
 	defer close(l.r.ended)
@@ -358,7 +358,7 @@ func (l *loop) close() []*server {
 func (l *loop) route() {
 	t := l.tableOf(l.last.Routes)
 	for _, p := range l.last.Routes.Partitions {
-		if p.Server == 0 { // said before the table names it, so that no request goes there
+		if p.Server == 0 { // reported before the table names it, so that no request goes there
 			l.r.o.Router.SetPartitionState(p.ID, false, "its server is to come")
 		}
 	}

@@ -5,7 +5,7 @@ package apply
 
 import "sync"
 
-// mailbox holds what the loop is told. Whoever tells it does not wait.
+// mailbox holds messages for the loop. A sender does not wait.
 type mailbox struct {
 	mu     sync.Mutex
 	mail   []func(*loop)

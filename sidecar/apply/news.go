@@ -21,7 +21,7 @@ func (l *loop) died(v *server) {
 	l.servers = slices.DeleteFunc(l.servers, func(o *server) bool { return o == v })
 	for slot, t := range l.under {
 		if slot.Server == v.ID && t.Kind != decide.LoadIt {
-			t.cancel() // a load finds out by itself what became of its server
+			t.cancel() // a load finds out by itself whether its server lives
 		}
 	}
 	if l.desired == nil {
@@ -48,7 +48,7 @@ func (l *loop) died(v *server) {
 		f.Next = f.Next.Add(l.r.o.Backoff.delay(f.Attempts - 1))
 	}
 	if l.r.o.Driver.Lasting() {
-		f.Next = time.Now() // whoever runs it starts it
+		f.Next = time.Now() // its operator starts it
 	}
 	l.starts[v.Key] = f
 	l.r.o.Logger.Warn("the partition's server died", "partition", v.Partition, "reason", reason)

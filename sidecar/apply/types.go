@@ -156,18 +156,18 @@ type Options struct {
 	WarmUp WarmUp
 	// MPS is the daemon of this machine, for PartitionState.
 	MPS mps.Daemon
-	// OnAction is told of every action that ended, OnPartition of every death and
+	// OnAction is called with every action that ended, OnPartition of every death and
 	// return of a wanted partition's server, and OnChange that Observed is another.
 	// They are called by the loop: they must neither wait nor call the Reconciler.
 	OnAction    func(Action)
 	OnPartition func(driver.Event)
 	OnChange    func()
 	// Faulted asks MPS whether a client of its has made a GPU fault (mps.Daemon's);
-	// nil where there is no MPS. OnFault is told of each fault, and of the partitions
+	// nil where there is no MPS. OnFault is called with each fault, and of the partitions
 	// whose servers are started again for it.
 	Faulted func(context.Context) (bool, error)
 	OnFault func(partitions []string)
-	// OnGroupFault is told of each merge group that is taken out of the table because its executions fail, as OnAction is.
+	// OnGroupFault is called with each merge group that is taken out of the table because its executions fail, as OnAction is.
 	OnGroupFault func(GroupFault)
 	// Settings tells the server at an endpoint what clients have set before, when it
 	// has started and when it has loaded a model.

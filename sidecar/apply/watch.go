@@ -23,7 +23,7 @@ type watch struct {
 	mu sync.Mutex
 	// looks counts them: it is the number of the one that began last.
 	looks uint64
-	// revisions of models, as the server said; they change by a load only.
+	// revisions of models, as the server reported them; they change by a load only.
 	revisions map[string]string
 }
 

@@ -138,24 +138,24 @@ type Control struct {
 	checks     []plan.DispatchCheck
 	estimates  *estimates.Book
 	groups     *merging.Book // nil: nothing is merged
-	// estimateOff remembers which estimates were said to be off; it belongs to the loop.
+	// estimateOff remembers which estimates were reported as off; it belongs to the loop.
 	estimateOff estimates.Watch
 
-	// hurry tells whoever waits for servers that somebody else wants to plan.
+	// hurry tells the caller that waits for servers that another caller wants to plan.
 	hurry chan struct{}
 	// waiting counts those who wait for their turn to plan.
 	waiting atomic.Int64
-	// planning is held by whoever plans, imports or swaps the policy: one at a
+	// planning is held by the caller that plans, imports or swaps the policy: one at a
 	// time, waiting with a context.
 	planning chan struct{}
 	// wake tells the loop that something happened; its reasons are in alarms.
 	wake chan struct{}
-	// generation of the desired state; it belongs to whoever plans.
+	// generation of the desired state; it belongs to the holder of planning.
 	generation uint64
 	// tails are orders that were answered before they ended.
 	tails sync.WaitGroup
 	// rejected is the plan that Check refused last, for the operator to look at;
-	// it belongs to whoever plans.
+	// it belongs to the holder of planning.
 	rejected *policy.Plan
 
 	mu       sync.Mutex

@@ -76,7 +76,7 @@ func (c *Control) demanded() []string {
 	return all
 }
 
-// refuse ends the wait for a model, and that of whoever asks in the next moment:
+// refuse ends the wait for a model, and that of callers who ask in the next moment:
 // a flood of requests for what has no place must not become one of plans.
 func (c *Control) refuse(model, why string) {
 	c.mu.Lock()

@@ -116,7 +116,7 @@ func (c *Control) cycle(ctx context.Context, o order) (*Proposal, *Applied, erro
 			return proposal, result, nil
 		}
 		if o.model == "" {
-			// It is desired already; whoever ordered it wants it there. What fails is a condition, which the answer's plan shows.
+			// It is desired already, as the order wants it. What fails is a condition, which the answer's plan shows.
 			_ = c.settle(ctx, c.generation, o, proposal)
 			return proposal, result, nil
 		}
@@ -352,11 +352,11 @@ var errHurry = errors.New("its servers are still coming to it")
 // settle waits for the servers. The error says what does not serve yet.
 func (c *Control) settle(ctx context.Context, generation uint64, o order, p *Proposal) error {
 	select {
-	case <-c.hurry: // of whoever waited before
+	case <-c.hurry: // of a caller that waited before
 	default:
 	}
 	if c.waiting.Load() > 0 || c.demandLater() {
-		c.press() // whoever came while the plan was made waits still
+		c.press() // callers that came while the plan was made wait still
 	}
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -141,7 +141,7 @@ func (c *Control) merge(ctx context.Context) {
 			say(events.MergeFailed, group, err.Error()+"; its members serve by themselves "+until)
 		},
 		Looked: func(refusals []merger.Refusal, err error, next time.Time) { c.lookedForGroups(refusals, err, next) },
-		// Whoever names groups wants them used: what they change is not weighed.
+		// Groups that an operator names are wanted: what they change is not weighed.
 		Changed: func() { c.ordered("other merge groups are on offer") },
 		Made: func(ctx context.Context, m merging.Made) error {
 			if err := c.acquire(ctx); err != nil {

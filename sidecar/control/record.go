@@ -29,7 +29,7 @@ func (c *Control) event(e api.Event) {
 // longest message of an event: a server's whole traceback is in its own log.
 const longest = 600
 
-// oneLine makes a line of a table out of whatever a server said.
+// oneLine makes a line of a table out of any text of a server.
 func oneLine(s string) string {
 	words := strings.Join(strings.Fields(strings.ReplaceAll(s, `\n`, " ")), " ")
 	if runes := []rune(words); len(runes) > longest {

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// tick is how often rates are looked at and profiles are told to the request
+	// tick is how often rates are looked at and profiles are given to the request
 	// path.
 	tick = 500 * time.Millisecond
 	// saveEvery is how often what was learnt is written to disk.

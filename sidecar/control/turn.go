@@ -5,7 +5,7 @@ package control
 
 import "context"
 
-// acquire waits for its turn to plan. Whoever has it and only waits for servers
+// acquire waits for its turn to plan. A caller that has it and only waits for servers
 // gives it up.
 func (c *Control) acquire(ctx context.Context) error {
 	select {
@@ -26,7 +26,7 @@ func (c *Control) acquire(ctx context.Context) error {
 
 func (c *Control) release() { <-c.planning }
 
-// press tells whoever waits for servers to wait no longer.
+// press tells a caller that waits for servers to wait no longer.
 func (c *Control) press() {
 	select {
 	case c.hurry <- struct{}{}:

@@ -38,7 +38,7 @@ type Host struct {
 	listed listed
 }
 
-// inUse is the policy in use and what became of it. What comes before process
+// inUse is the policy in use and its state. What comes before process
 // never changes.
 type inUse struct {
 	name        string

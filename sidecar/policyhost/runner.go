@@ -38,7 +38,7 @@ type runner struct {
 var _ goplugin.Runner = (*runner)(nil)
 
 func newRunner(path string, args, env []string) (*runner, error) {
-	// The process outlives the context of whoever starts it.
+	// The process outlives the context of the call that starts it.
 	cmd := exec.CommandContext(context.Background(), path, args...)
 	cmd.Env = env
 	cmd.SysProcAttr = processAttributes()

@@ -57,7 +57,7 @@ type Options struct {
 	Now func() time.Time
 	// Logger gets the host's own lines and those of the policy; default: none.
 	Logger *slog.Logger
-	// OnEvent is told what happens. It is called synchronously and must not call
+	// OnEvent is called with what happens. It is called synchronously and must not call
 	// back into the host.
 	OnEvent func(Event)
 	// StartTimeout bounds the start of a process up to its handshake; default 10s.

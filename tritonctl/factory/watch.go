@@ -89,7 +89,7 @@ func Watch[T any](ctx context.Context, f *Factory, ask Ask[T], draw func(*output
 	}
 }
 
-// Events shows on stderr what happens from now on, until it is told to stop or ctx
+// Events shows on stderr what happens from now on, until stop is called or ctx
 // ends.
 func (f *Factory) Events(ctx context.Context) (stop func()) {
 	following, cancel := context.WithCancel(ctx)

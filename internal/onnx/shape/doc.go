@@ -3,7 +3,7 @@
 
 // Package shape infers the shapes of a model's values from those of its inputs, and works out what each operator computes and moves.
 //
-// Shapes are concrete: whoever asks gives every input its dimensions. Values that shapes are made of (the outputs of Shape, and what
+// Shapes are concrete: the caller gives every input its dimensions. Values that shapes are made of (the outputs of Shape, and what
 // Gather, Concat, Mul and the like make of them) are evaluated, so that the Reshape of an exported transformer has its real shape.
 // Only small integers and floats are evaluated; weights are never read.
 //

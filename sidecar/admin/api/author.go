@@ -6,7 +6,7 @@ package api
 // Order is a request that an author is kept of.
 type Order interface {
 	// By is where the author is. What a caller writes there is a claim: the server puts
-	// whoever it knows to be at the other end in its place.
+	// the user that it knows to be at the other end in its place.
 	By() *string
 }
 

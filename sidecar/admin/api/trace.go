@@ -9,7 +9,7 @@ const (
 	TraceLostTrailer     = "Conch-Trace-Lost"
 )
 
-// Recorded is what became of a recording.
+// Recorded is the outcome of a recording.
 type Recorded struct {
 	// Requests are in the trace; Lost arrived too, faster than they could be
 	// written.

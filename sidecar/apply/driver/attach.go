@@ -86,7 +86,7 @@ func NewAttached(o AttachOptions) (*Attached, error) {
 	return d, nil
 }
 
-// Watch begins to look at the servers. Changed is told, from goroutines of the
+// Watch begins to look at the servers. Changed is called, from goroutines of the
 // driver, when what a server serves is another than before.
 func (d *Attached) Watch(changed func(reason string)) {
 	var ctx context.Context
@@ -295,7 +295,7 @@ func (s *attachedServer) Leave() error               { return nil }
 
 // Kill leaves the server alone.
 func (s *attachedServer) Kill(context.Context) error {
-	return fmt.Errorf("%s: %w; whoever runs it has to restart it", s.to.at.GRPC, ErrForeign)
+	return fmt.Errorf("%s: %w; its operator has to restart it", s.to.at.GRPC, ErrForeign)
 }
 
 // sameServed reports whether two servers serve the same.

@@ -22,7 +22,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 )
 
-// DefaultPipeDirectory is where CUDA looks for the daemon unless told otherwise.
+// DefaultPipeDirectory is where CUDA looks for the daemon by default.
 const DefaultPipeDirectory = "/tmp/nvidia-mps"
 
 // ControlProgram is the daemon's own client, which comes with the GPU driver.

@@ -25,7 +25,7 @@ type Pace struct {
 	Sleep func(ctx context.Context, d time.Duration)
 }
 
-// Timed is a batch size with what it takes on a server that is otherwise idle, as far as that can be told.
+// Timed is a batch size with what it takes on a server that is otherwise idle, as far as that is known.
 type Timed struct {
 	Rows     int
 	Duration time.Duration

@@ -207,11 +207,11 @@ func Request(c *tritonpb.ModelConfig, rows int) (request *tritonpb.ModelInferReq
 		case width == 0:
 			return nil, fmt.Sprintf("input %q is %s: zeros may not be a value of it", in.GetName(), in.GetDataType())
 		case in.GetOptional():
-			return nil, fmt.Sprintf("input %q is optional: which inputs go together is not said", in.GetName())
+			return nil, fmt.Sprintf("input %q is optional: which inputs go together is not declared", in.GetName())
 		case in.GetIsShapeTensor():
 			return nil, fmt.Sprintf("input %q is a shape tensor: its values are not free", in.GetName())
 		case in.GetAllowRaggedBatch():
-			return nil, fmt.Sprintf("input %q is ragged: its size is not said", in.GetName())
+			return nil, fmt.Sprintf("input %q is ragged: its size is not declared", in.GetName())
 		}
 		shape, bytes := []int64{}, width
 		if c.GetMaxBatchSize() > 0 {

@@ -165,7 +165,7 @@ func ofModel(o apply.Observed, model string, places []string) []api.Condition {
 	around := slices.DeleteFunc(slices.Clone(o.Conditions), func(c apply.Condition) bool {
 		return c.Model != model && (c.Model != "" || !slices.Contains(places, c.Partition))
 	})
-	// What fails of its server is said there.
+	// A failure of its server is a condition of the server.
 	p, d := progressing(around, false), degraded(own, false)
 	if !ready.Holds {
 		ready.Reason, ready.Message = "down", "no partition serves it"

@@ -67,7 +67,7 @@ type Store struct {
 	now Declared
 }
 
-// Open reads what an earlier conch was told.
+// Open reads the orders that an earlier conch was given.
 func Open(db *bbolt.DB) (*Store, error) {
 	s := &Store{db: db}
 	err := db.Update(func(tx *bbolt.Tx) error {

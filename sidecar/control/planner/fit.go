@@ -13,7 +13,7 @@ import (
 )
 
 // Staying proposes a plan of before for the world as it is now: without what is gone,
-// and with nothing added. Why is said of the models that have no place in it.
+// and with nothing added. Models that have no place in it come with the reason.
 type Staying struct {
 	Before *policy.Plan
 	Why    string

@@ -34,7 +34,7 @@ func Default() Limits { return Limits{Data: 2 << 30, Processes: 256, Files: 256}
 // programFile is the descriptor of the program in the launcher.
 const programFile = 3
 
-// spec is what the launcher is told.
+// spec is the launcher's order.
 type spec struct {
 	Limits Limits
 	// Path is the program's, and its argument 0. Script: it is run by this path, for an

@@ -48,7 +48,7 @@ func Main(args []string) error {
 func (l Limits) apply(program string) error {
 	processes := l.Processes
 	if processes > 0 {
-		processes += tasksOf(l.user()) // the system counts those of the user, whoever started them
+		processes += tasksOf(l.user()) // the system counts all processes of the user
 	}
 	for resource, most := range map[int]uint64{unix.RLIMIT_DATA: l.Data, unix.RLIMIT_NPROC: processes, unix.RLIMIT_NOFILE: l.Files} {
 		if most == 0 {

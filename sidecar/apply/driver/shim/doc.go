@@ -14,7 +14,7 @@
 //	sock       where conch talks to it, one JSON message per line
 //	exit.json  how the server ended
 //
-// While a conch is connected to the socket, the shim does what it is told: end
+// While a conch is connected to the socket, the shim obeys its orders: end
 // the server, or kill it. Without one for OrphanGrace it ends the server by
 // itself. A shim that is killed takes its server along (parent-death signal).
 //

@@ -80,7 +80,7 @@ func run(dir string) error {
 	}
 	go func() {
 		for range signals {
-			go k.end() // whoever stops the machine stops the server
+			go k.end() // a stop of the machine stops the server
 		}
 	}()
 	k.count(nil)
@@ -297,7 +297,7 @@ func (k *keeper) tell(r report) {
 	defer k.mu.Unlock()
 	for conn := range k.clients {
 		_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = conn.Write(append(text, '\n')) // whoever is gone reads exit.json
+		_, _ = conn.Write(append(text, '\n')) // a conch that is gone reads exit.json later
 	}
 }
 

@@ -13,7 +13,7 @@ type Spec struct {
 	// Name is unique among all servers of a machine, over restarts. The
 	// environment of the server holds it as NameVariable.
 	Name string `json:"name"`
-	// Label is what whoever finds the shim wants to know of it. The shim only keeps it.
+	// Label is what a conch that finds the shim wants to know of it. The shim only keeps it.
 	Label map[string]string `json:"label"`
 	// Command is the server's executable, Args its arguments without the name.
 	Command string   `json:"command"`
