@@ -102,10 +102,13 @@ func inodes(fd int, sockets map[string]bool) error {
 		}
 		for _, m := range messages {
 			switch {
-			case m.Header.Type == unix.NLMSG_DONE:
+			case m.Header.Type == unix.NLMSG_DONE || m.Header.Type == unix.NLMSG_ERROR:
+				if len(m.Data) >= 4 { // a dump that fails, as without tcp_diag, is done, too
+					if errno := int32(binary.NativeEndian.Uint32(m.Data)); errno < 0 {
+						return unix.Errno(-errno)
+					}
+				}
 				return nil
-			case m.Header.Type == unix.NLMSG_ERROR && len(m.Data) >= 4:
-				return unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
 			case m.Header.Type == unix.SOCK_DIAG_BY_FAMILY && len(m.Data) >= diagInode+4:
 				sockets["socket:["+strconv.FormatUint(uint64(binary.NativeEndian.Uint32(m.Data[diagInode:])), 10)+"]"] = true
 			}

@@ -4,11 +4,14 @@
 package driver
 
 import (
+	"encoding/binary"
+	"errors"
 	"net"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // The kernel's answer is what its tables say, of whichever family.
@@ -43,4 +46,23 @@ func BenchmarkListeners(b *testing.B) {
 			tabled(1)
 		}
 	})
+}
+
+// A dump that fails ends with a message of its end that has the error: a kernel that has inet_diag, and not tcp_diag, answers so.
+func TestADumpThatFails(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		errno int32
+		want  error
+	}{"complete": {0, nil}, "without tcp_diag": {-int32(unix.ENOENT), unix.ENOENT}} {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		require.NoError(t, err)
+		end := make([]byte, unix.NLMSG_HDRLEN+4)
+		binary.NativeEndian.PutUint32(end, uint32(len(end)))
+		binary.NativeEndian.PutUint16(end[4:], unix.NLMSG_DONE)
+		binary.NativeEndian.PutUint32(end[unix.NLMSG_HDRLEN:], uint32(c.errno))
+		require.NoError(t, unix.Sendto(pair[0], end, 0, nil))
+		require.Equal(t, c.want, inodes(pair[1], map[string]bool{}), name)
+		require.NoError(t, errors.Join(unix.Close(pair[0]), unix.Close(pair[1])))
+	}
 }
