@@ -171,8 +171,7 @@ server as calls of ModelInfer, on streams and over HTTP too, so that they can sh
 
 - the answer on a stream has triton_final_response true, not false;
 - for an error, a stream and HTTP (status 500) give an error that says that the server lost the model's text: to ModelInfer, Triton
-  answers with an empty message and status OK. ModelInfer gives that through Conch, too, with the name of
-  the model in it where the request named an alias or an app. The request counts as failed;
+  answers with an empty message and status OK. ModelInfer gives that through Conch, too. The request counts as failed;
 - for a second answer, a stream and HTTP (status 500) give the error that ModelInfer gives, "expected a single response, got 2": Triton
   gives the first answer, over HTTP with status 500 and the error behind it.
 

@@ -16,6 +16,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
 
 // TestAnErrorThatTheServerLost is a failure on a stream and over HTTP, where Triton gives the error; to ModelInfer Triton answers with an
@@ -24,6 +25,7 @@ func TestAnErrorThatTheServerLost(t *testing.T) {
 	p := newTriton(t)
 	p.loses = func(*tritonpb.ModelInferRequest) bool { return true }
 	routes := table(1, nil, p)
+	routes.Names = map[string]*names.Name{"alias": {Name: "alias", Alias: &names.Alias{Model: "m"}}}
 	d, seen := newDispatcher(t, dispatch.Options{}, routes)
 	grpcAddress, httpAddress := fronts(t, d, routes)
 	client := tritonpb.NewGRPCInferenceServiceClient(dialTo(t, grpcAddress))
@@ -38,8 +40,18 @@ func TestAnErrorThatTheServerLost(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, proto.Size(answer))
 
-	require.Equal(t, []int{1, 1, 1, 1}, p.executions())
-	require.Equal(t, map[dispatch.Result]int{dispatch.Failed: 4}, seen.count(t))
+	byAlias := message("by its alias", 1, 1)
+	byAlias.ModelName = "alias"
+	answer, err = client.ModelInfer(t.Context(), byAlias)
+	require.NoError(t, err)
+	require.Zero(t, proto.Size(answer), "nothing is added to an empty message: %v", answer)
+
+	require.Equal(t, []int{1, 1, 1, 1, 1}, p.executions())
+	require.Equal(t, map[dispatch.Result]int{dispatch.Failed: 5}, seen.count(t))
+	require.NotEmpty(t, seen.executions)
+	for _, e := range seen.executions {
+		require.Error(t, e.Err, "no profile is learnt from how long it takes to fail")
+	}
 }
 
 // TestAnErrorThatTheServerLostIsOfOneRequest: of a batch that is answered so, each request runs on its own, as after an error that came.
@@ -55,4 +67,7 @@ func TestAnErrorThatTheServerLostIsOfOneRequest(t *testing.T) {
 	require.Equal(t, []string{"first|m|true|", "good|m|true|", "bad|m|true|" + status.Convert(batch.ErrCleared).Message()}, lines(t, s))
 	require.Equal(t, []int{1, 2, 1, 1}, p.executions())
 	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 2, dispatch.Failed: 1}, resultsInTime(seen.count(t)))
+	require.Len(t, seen.executions, 2)
+	require.NoError(t, seen.executions[0].Err)
+	require.ErrorIs(t, seen.executions[1].Err, batch.ErrCleared)
 }

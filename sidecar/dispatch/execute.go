@@ -83,8 +83,12 @@ func (d *Dispatcher) execute(b *run) {
 	}
 	joined.Free()
 	end := d.clock.Now()
-	span.End(end, err)
-	d.observe(b, end, err)
+	outcome := err
+	if err == nil && got.Frame.Data.Len() == 0 {
+		outcome = batch.ErrCleared
+	}
+	span.End(end, outcome)
+	d.observe(b, end, outcome)
 	switch {
 	case forward.Lost(err):
 		d.lost(b, b.calls, err)

@@ -44,7 +44,7 @@ func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 	if o.Result == Failed && c.blames != nil { // of a caller who left an execution may still write it
 		d.clear(c, &a)
 	}
-	if a.resp != nil && c.asked.target.Answer != nil {
+	if a.resp != nil && !a.resp.Cleared && c.asked.target.Answer != nil {
 		c.asked.target.Answer(a.resp)
 	}
 	c.endSpan(&a, &o, now)

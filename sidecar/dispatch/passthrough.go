@@ -93,7 +93,7 @@ func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 	if a.member != nil {
 		d.faultsOf(lease.Process(), a.member.Group).Store(0)
 	}
-	if c.batch && begun > 0 && begun == lease.Alone() {
+	if got.Frame.Data.Len() > 0 && c.batch && begun > 0 && begun == lease.Alone() {
 		d.observeAlone(c, lease, a.started)
 	}
 	passBack(c.ctx, got)

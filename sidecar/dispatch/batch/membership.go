@@ -97,6 +97,9 @@ const maxMemberRows = 1 << 20
 
 // Answer makes of a group's answer to one request what the member would have answered.
 func (a *Membership) Answer(resp *Response) {
+	if resp.Cleared {
+		return // Triton's own names nothing
+	}
 	resp.Detach()
 	resp.Model, resp.Version = a.Member, a.Version
 	for i := range resp.Outputs {
