@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -50,7 +51,7 @@ http {
 	},
 	{
 		name:      "haproxy",
-		arguments: func(config, _ string) []string { return []string{"-db", "-q", "-f", config} },
+		arguments: func(config, _ string) []string { return []string{"-db", "-f", config} },
 		config: func(server api.Partition, grpc, http, _ string) string {
 			return fmt.Sprintf(`global
   maxconn 4096
@@ -73,9 +74,17 @@ frontend http_in
 backend http_out
   http-reuse always
   server triton %s
-`, grpc, server.GRPC, http, server.HTTP)
+`, grpc, socketOf(server.GRPC), http, socketOf(server.HTTP))
 		},
 	},
+}
+
+// socketOf is an address as HAProxy writes it: a Unix socket is unix@/path there, and unix:/path for gRPC and nginx.
+func socketOf(address string) string {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		return "unix@" + path
+	}
+	return address
 }
 
 // process is a reverse proxy that runs.
@@ -103,8 +112,9 @@ func startReverse(ctx context.Context, r reverse, programs, directory string, se
 	}
 	p.cmd = exec.Command(filepath.Join(programs, r.name), r.arguments(config, directory)...) // ended by Close
 	p.cmd.Stderr = os.Stderr
-	// nginx's workers end with its master; the group makes sure of both.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	// nginx's workers end with its master; the group makes sure of both. No signal at the parent's death: it is the death of the thread that
+	// started the process, and Go ends threads.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%s: %w", r.name, err)
 	}
