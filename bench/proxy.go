@@ -19,9 +19,8 @@ import (
 	"github.com/conch-serving/conch/internal/minitriton"
 	"github.com/conch-serving/conch/internal/pymodels"
 	"github.com/conch-serving/conch/internal/rig"
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/zoo"
-	"github.com/conch-serving/conch/sidecar/admin/api"
-	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
 // payload is a size of request that is measured: one row of FP32.
@@ -50,8 +49,8 @@ const (
 	straight  = "straight"
 	forwarded = "forwarder"
 	libraries = "libraries"
-	attached  = "attached" // a conch that observes the server of the other
-	through   = "conch"
+	attached  = "attached" // a conch that observes the same server as the ways above lead to
+	through   = "conch"    // a conch that has started a server of the same kind, which it reaches on a Unix socket
 )
 
 // proxy measures a call straight to a server that takes no time, through a plain TCP forwarder, through a proxy of nothing but the libraries
@@ -83,10 +82,11 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, conch.Close()) }()
-	server, err := partition(ctx, conch)
+	server, err := foreignServer(starting, repository)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, server.Close()) }()
 	forwarder, err := startPeer(ctx, "forward", server.GRPC, server.HTTP)
 	if err != nil {
 		return err
@@ -98,7 +98,8 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 	}
 	defer func() { err = errors.Join(err, library.Close()) }()
 	own := os.Getpid()
-	served, err := serverPID(directory)
+	served := server.Pid()
+	owned, err := serverPID(directory)
 	if err != nil {
 		return err
 	}
@@ -121,14 +122,14 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 		ways = append(ways, way{other.name, p.grpc, p.http, pids{own, 0, served}, true})
 	}
 	observer, err := rig.StartConch(starting, rig.ConchOptions{
-		Bin: b.bin, GPUs: 1, Mode: "observe", Attach: []*rig.Server{{GRPC: server.GRPC, HTTP: server.HTTP, Metrics: server.Metrics}},
+		Bin: b.bin, GPUs: 1, Mode: "observe", Attach: []*rig.Server{server},
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, observer.Close()) }()
 	ways = append(ways, way{attached, observer.GRPC, observer.HTTP, pids{own, observer.Pid(), served}, false})
-	ways = append(ways, way{through, conch.GRPC, conch.HTTP, pids{own, conch.Pid(), served}, false})
+	ways = append(ways, way{through, conch.GRPC, conch.HTTP, pids{own, conch.Pid(), owned}, false})
 	for _, protocol := range []string{"grpc", "http"} {
 		for _, p := range payloads {
 			for _, callers := range []int{1, 64} {
@@ -141,21 +142,32 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 	return nil
 }
 
-// partition is where conch's only partition is reached.
-func partition(ctx context.Context, conch *rig.Conch) (api.Partition, error) {
-	admin, err := client.New(conch.Admin)
+// foreignServer is a server that no conch started, on TCP ports, with the models of the payloads: what clients call who have no proxy.
+func foreignServer(ctx context.Context, repository string) (s *rig.Server, err error) {
+	program, err := os.Executable()
 	if err != nil {
-		return api.Partition{}, err
+		return nil, err
 	}
-	defer admin.Close()
-	gpus, err := admin.GPUs(ctx)
+	if s, err = rig.StartServer(ctx, rig.ServerOptions{
+		Server: program, Command: []string{"minitriton"}, Repository: repository, Environment: []string{"CONCH_PARTITION=foreign", "CONCH_GPU=gpu0", "CONCH_SHARE=100"},
+	}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	to, err := triton.Dial(s.GRPC)
 	if err != nil {
-		return api.Partition{}, err
+		return nil, err
 	}
-	if len(gpus) != 1 || len(gpus[0].Partitions) != 1 {
-		return api.Partition{}, fmt.Errorf("conch has %d GPUs; one with one partition was asked for", len(gpus))
+	for _, p := range payloads {
+		if err = to.Load(ctx, p.name); err != nil {
+			break
+		}
 	}
-	return gpus[0].Partitions[0], nil
+	return s, errors.Join(err, to.Close())
 }
 
 // compare measures one kind of call on all ways, in turns.

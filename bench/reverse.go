@@ -10,11 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/internal/rig"
 )
 
 // reverse is a proxy that people put in front of a Triton today.
@@ -24,7 +23,7 @@ type reverse struct {
 	arguments func(config, directory string) []string
 	// config is its configuration. Timeouts are long and limits high: it is to be compared where it works well. HAProxy 2.6 loses calls of
 	// 600 KB where many share a connection to the server, so that it does not reuse those for gRPC.
-	config func(server api.Partition, grpc, http, directory string) string
+	config func(server *rig.Server, grpc, http, directory string) string
 }
 
 // reverses are nginx and HAProxy, as gRPC (HTTP/2 without TLS) and HTTP/1.1 proxies with kept connections.
@@ -34,7 +33,7 @@ var reverses = [...]reverse{
 		arguments: func(config, directory string) []string {
 			return []string{"-p", directory, "-c", config, "-e", "stderr"}
 		},
-		config: func(server api.Partition, grpc, http, directory string) string {
+		config: func(server *rig.Server, grpc, http, directory string) string {
 			return fmt.Sprintf(`daemon off; worker_processes auto; pid %[4]s/nginx.pid; error_log stderr error;
 events { worker_connections 4096; }
 http {
@@ -52,7 +51,7 @@ http {
 	{
 		name:      "haproxy",
 		arguments: func(config, _ string) []string { return []string{"-db", "-f", config} },
-		config: func(server api.Partition, grpc, http, _ string) string {
+		config: func(server *rig.Server, grpc, http, _ string) string {
 			return fmt.Sprintf(`global
   maxconn 4096
 defaults
@@ -63,28 +62,18 @@ defaults
 frontend grpc_in
   bind %s proto h2
   default_backend grpc_out
-  http-reuse never
 backend grpc_out
   http-reuse never
   server triton %s proto h2
 frontend http_in
   bind %s
   default_backend http_out
-  http-reuse always
 backend http_out
   http-reuse always
   server triton %s
-`, grpc, socketOf(server.GRPC), http, socketOf(server.HTTP))
+`, grpc, server.GRPC, http, server.HTTP)
 		},
 	},
-}
-
-// socketOf is an address as HAProxy writes it: a Unix socket is unix@/path there, and unix:/path for gRPC and nginx.
-func socketOf(address string) string {
-	if path, ok := strings.CutPrefix(address, "unix:"); ok {
-		return "unix@" + path
-	}
-	return address
 }
 
 // process is a reverse proxy that runs.
@@ -94,7 +83,7 @@ type process struct {
 }
 
 // startReverse starts one of the reverses in front of a server. Programs is the directory that scripts/setup/proxies.sh makes.
-func startReverse(ctx context.Context, r reverse, programs, directory string, server api.Partition) (*process, error) {
+func startReverse(ctx context.Context, r reverse, programs, directory string, server *rig.Server) (*process, error) {
 	directory = filepath.Join(directory, r.name)
 	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return nil, err
