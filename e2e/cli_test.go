@@ -8,7 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
@@ -41,6 +44,20 @@ func (t inOrder) Run(name string, script func(testscript.T)) {
 	t.T.Run(name, func(t *testing.T) { script(inOrder{t}) })
 }
 
+// await is the script's command `await PATTERN COMMAND...`: the command runs until its output matches, as somebody would look again while a
+// server starts.
+func await(ts *testscript.TestScript, _ bool, args []string) {
+	pattern := regexp.MustCompile("(?m)" + args[0])
+	for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		err := ts.Exec(args[1], args[2:]...)
+		if out := ts.ReadFile("stdout"); pattern.MatchString(out) {
+			return
+		} else if time.Now().After(deadline) {
+			ts.Fatalf("%s: no match for %s after 90 s: %v\n%s", strings.Join(args[1:], " "), pattern, err, out)
+		}
+	}
+}
+
 // The scripts of testdata/script drive tritonctl against one conch, one after the other. Each leaves it as it found it, but for the
 // history.
 func TestScripts(t *testing.T) {
@@ -54,6 +71,7 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"await": await},
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("PATH", bin+string(filepath.ListSeparator)+e.Getenv("PATH"))
 			e.Setenv("CONCH_ADMIN", c.Admin)

@@ -132,8 +132,10 @@ func TestFineTunesAreMergedUnderLoad(t *testing.T) {
 
 	// By order conch verifies a merge beside what serves, and keeps nothing of it.
 	before := servedNow(t, a)
-	out, code = tritonctl(t, c, "merge", "verify", "first", "second")
-	require.Zero(t, code, out)
+	require.EventuallyWithT(t, func(collect *assert.CollectT) { // the stub of a python model crashes at its start now and then
+		out, code = tritonctl(t, c, "merge", "verify", "first", "second")
+		assert.Zero(collect, code, out)
+	}, 2*time.Minute, 50*time.Millisecond)
 	require.Contains(t, out, "verified: ")
 	require.Contains(t, out, "a scratch server of conch")
 	out, code = tritonctl(t, c, "merge", "verify", "first", "nobody")
