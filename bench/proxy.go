@@ -82,7 +82,11 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, conch.Close()) }()
-	server, err := foreignServer(starting, repository)
+	owned, err := serverPID(directory) // before the launcher starts the other server
+	if err != nil {
+		return err
+	}
+	server, err := foreignServer(starting, launcher, repository)
 	if err != nil {
 		return err
 	}
@@ -99,10 +103,6 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 	defer func() { err = errors.Join(err, library.Close()) }()
 	own := os.Getpid()
 	served := server.Pid()
-	owned, err := serverPID(directory)
-	if err != nil {
-		return err
-	}
 	ways := []way{
 		{straight, server.GRPC, server.HTTP, pids{own, 0, served}, false},
 		{forwarded, forwarder.Addresses[0], forwarder.Addresses[1], pids{own, forwarder.Pid(), served}, false},
@@ -142,32 +142,33 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 	return nil
 }
 
-// foreignServer is a server that no conch started, on TCP ports, with the models of the payloads: what clients call who have no proxy.
-func foreignServer(ctx context.Context, repository string) (s *rig.Server, err error) {
-	program, err := os.Executable()
+// foreignServer is a server that no conch started, on TCP ports, with the models of the payloads: what clients call that have no proxy.
+func foreignServer(ctx context.Context, launcher, repository string) (*rig.Server, error) {
+	s, err := rig.StartServer(ctx, rig.ServerOptions{
+		Server: launcher, Repository: repository, Environment: []string{"CONCH_PARTITION=foreign", "CONCH_GPU=gpu0", "CONCH_SHARE=100"},
+	})
 	if err != nil {
 		return nil, err
 	}
-	if s, err = rig.StartServer(ctx, rig.ServerOptions{
-		Server: program, Command: []string{"minitriton"}, Repository: repository, Environment: []string{"CONCH_PARTITION=foreign", "CONCH_GPU=gpu0", "CONCH_SHARE=100"},
-	}); err != nil {
-		return nil, err
+	if err := loadPayloads(ctx, s.GRPC); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}()
-	to, err := triton.Dial(s.GRPC)
+	return s, nil
+}
+
+// loadPayloads loads the models of the payloads into a server.
+func loadPayloads(ctx context.Context, address string) error {
+	to, err := triton.Dial(address)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	defer to.Close() //nolint:errcheck // it has done its work
 	for _, p := range payloads {
-		if err = to.Load(ctx, p.name); err != nil {
-			break
+		if err := to.Load(ctx, p.name); err != nil {
+			return err
 		}
 	}
-	return s, errors.Join(err, to.Close())
+	return nil
 }
 
 // compare measures one kind of call on all ways, in turns.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -23,8 +22,6 @@ type ServerOptions struct {
 	Server string
 	// Repository is the model repository. Nothing of it is loaded: the server is in explicit control mode.
 	Repository string
-	// Command are arguments before the flags, where Server is a program that serves by a command of its own.
-	Command []string
 	// Flags are further flags of tritonserver, and Environment further variables, as NAME=value.
 	Flags, Environment []string
 }
@@ -82,12 +79,12 @@ func (s *Server) startReal(ctx context.Context, o ServerOptions) error {
 	}
 	s.ports = free
 	ports := free.numbers
-	arguments := slices.Concat(o.Command, []string{
+	arguments := append([]string{
 		"--model-repository=" + o.Repository, "--model-control-mode=explicit", "--disable-auto-complete-config", "--strict-readiness=false",
 		"--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1",
 		fmt.Sprintf("--http-port=%d", ports[0]), fmt.Sprintf("--grpc-port=%d", ports[1]), fmt.Sprintf("--metrics-port=%d", ports[2]),
 		"--exit-timeout-secs=2", "--backend-config=python,shm-region-prefix-name=" + filepath.Base(s.dir),
-	}, o.Flags)
+	}, o.Flags...)
 	if s.child, err = start("tritonserver", filepath.Join(s.dir, "tritonserver.log"), o.Server, arguments, o.Environment); err != nil {
 		return err
 	}
