@@ -13,7 +13,7 @@ import (
 
 // modelProcesses are the children of a server that run a model and live: the
 // python backend gives every instance one, whose command line has the path of its
-// file. They are of the server's group.
+// file. They are in the process group of the server.
 func modelProcesses(server int, directory, model string) map[int]bool {
 	living := map[int]bool{}
 	mark := []byte(filepath.Join(directory, model) + "/")

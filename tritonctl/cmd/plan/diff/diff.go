@@ -111,7 +111,7 @@ func (o *Options) run(ctx context.Context) error {
 // Draw shows a diff to a person.
 func Draw(t *output.Table, d api.Diff) {
 	if d.Empty {
-		t.Line("no difference: the plan that serves is what the policy wants")
+		t.Line("no difference: the plan in force is what the policy wants")
 	} else {
 		t.Line(strings.TrimRight(d.Text, "\n"))
 	}
