@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -63,21 +65,41 @@ func (q *queuedRun) send(requests ...*pb.ModelInferRequest) {
 	}
 }
 
-// inLine waits until all that was sent, and some more that came another way, is in line or refused.
-func (q *queuedRun) inLine(more int) {
+// inLine waits until all that was sent is in line or answered, and so are more requests that came another way, of which others have their
+// answers.
+func (q *queuedRun) inLine(more int, others ...func() int) {
 	q.e.Helper()
 	q.gate.holds(q.sent+more, func() int {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		return len(q.order)
+		n := len(q.order)
+		for _, answered := range others {
+			n += answered()
+		}
+		return n
 	})
 }
 
-// outlasted waits until all that was sent, and some more, is in line or refused and timeouts of a millisecond are over.
-func (q *queuedRun) outlasted(more int) {
+// outlasted is inLine, and timeouts of a millisecond are over. A server that was slow to look at its queue has refused what timed out, and
+// counts it no longer.
+func (q *queuedRun) outlasted(more int, others ...func() int) {
 	q.e.Helper()
-	q.inLine(more)
+	q.inLine(more, others...)
 	time.Sleep(5 * time.Millisecond)
+}
+
+// countedStream counts the messages that were received.
+type countedStream struct {
+	grpc.BidiStreamingClient[pb.ModelInferRequest, pb.ModelStreamInferResponse]
+	received atomic.Int64
+}
+
+func (s *countedStream) Recv() (*pb.ModelStreamInferResponse, error) {
+	m, err := s.BidiStreamingClient.Recv()
+	if err == nil {
+		s.received.Add(1)
+	}
+	return m, err
 }
 
 // end lets what is in line execute and waits for all answers.
@@ -172,7 +194,7 @@ func queueCases() []Case {
 			answer := later(func() reply {
 				return e.call("POST", inferPath("queued"), `{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,1],"data":[0]}],"parameters":{"timeout":1000}}`)
 			})
-			q.outlasted(1)
+			q.outlasted(1, func() int { return len(answer) })
 			q.gate.open()
 			e.wantHTTP(<-answer, 503, textPlain, errorJSON("Request timeout expired"))
 			q.all.Wait()
@@ -235,10 +257,15 @@ func queueCases() []Case {
 	}})
 	return append(cases, Case{"priority/on a stream", func(e *Env) {
 		q := e.busy()
+		s, err := e.Client.Stub.ModelStreamInfer(e.ctx())
+		require.NoError(e, err)
+		stream := &countedStream{BidiStreamingClient: s}
 		lines := later(func() []string {
-			return summaries(e.stream(taking("queued", "t", 0, parameter("timeout", 1000)), taking("queued", "u", 0)))
+			messages, err := drive(stream, []*pb.ModelInferRequest{taking("queued", "t", 0, parameter("timeout", 1000)), taking("queued", "u", 0)})
+			require.NoError(e, err)
+			return summaries(messages)
 		})
-		q.outlasted(2)
+		q.outlasted(2, func() int { return int(stream.received.Load()) })
 		q.gate.open()
 		require.Equal(e, []string{"t|queued||final|error: Request timeout expired", "u|queued|1|final|" + hex(fp32(0))}, <-lines)
 		q.all.Wait()

@@ -13,13 +13,13 @@ import (
 // adaptiveDiscipline is ours, the default: deferred batching that starts earlier by
 // as much as that is worth. Package adaptive has its rules.
 type adaptiveDiscipline struct {
-	adaptive.Params
+	*adaptive.Params
 }
 
 // Adaptive returns the discipline adaptive with other constants than its own, and
 // the drop policy reserve with the same: to measure what each rule brings.
 func Adaptive(params adaptive.Params) (Discipline, DropPolicy) {
-	return adaptiveDiscipline{Params: params}, reserve{params}
+	return adaptiveDiscipline{Params: &params}, reserve{&params}
 }
 
 func adaptiveKind() Kind {
@@ -36,7 +36,7 @@ func adaptiveKind() Kind {
 			}},
 		},
 		New: func(params map[string]string) (Discipline, error) {
-			a := adaptiveDiscipline{Params: usual}
+			a := adaptive.Defaults()
 			if text, ok := params[idle]; ok {
 				var err error
 				a.Idle, err = strconv.ParseFloat(text, 64)
@@ -44,7 +44,7 @@ func adaptiveKind() Kind {
 					return nil, fmt.Errorf("parameter %s=%q is not a number from 0 to 1", idle, text)
 				}
 			}
-			return a, nil
+			return adaptiveDiscipline{Params: &a}, nil
 		},
 	}
 }

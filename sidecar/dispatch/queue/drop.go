@@ -34,7 +34,8 @@ type surger interface {
 }
 
 func dropPolicies() []DropPolicy {
-	return []DropPolicy{reserve{adaptive.Defaults()}, thrift{}, window{}, prefix{}, none{}}
+	_, ours := Adaptive(adaptive.Defaults())
+	return []DropPolicy{ours, thrift{}, window{}, prefix{}, none{}}
 }
 
 // DropPolicyNames lists the drop policies.

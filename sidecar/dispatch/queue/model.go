@@ -56,13 +56,13 @@ type model struct {
 // setSpec normalises and stores a specification.
 func (m *model) setSpec(spec ModelSpec) {
 	if spec.Discipline == nil {
-		spec.Discipline = adaptiveDiscipline{Params: adaptive.Defaults()}
+		spec.Discipline, _ = Adaptive(adaptive.Defaults())
 	}
 	if spec.Drop == nil {
 		spec.Drop, _ = NewDropPolicy(spec.Discipline.DefaultDrop())
 	}
 	if spec.Drop == nil {
-		spec.Drop = reserve{adaptive.Defaults()}
+		_, spec.Drop = Adaptive(adaptive.Defaults())
 	}
 	spec.MaxBatch = max(spec.MaxBatch, 1)
 	m.spec = spec

@@ -28,7 +28,7 @@ import "math"
 // would start only just in time, so that an execution that takes longer than
 // predicted does not make a whole batch late: up to a quarter of l(b*), and half
 // of what the SLO leaves for it.
-func (p Params) Hold(l *Load, load float64) (rows int, edge Time) {
+func (p *Params) Hold(l *Load, load float64) (rows int, edge Time) {
 	m := l.Model
 	if m.Rate == 0 {
 		return m.Reach, 0
@@ -51,7 +51,7 @@ func (p Params) Hold(l *Load, load float64) (rows int, edge Time) {
 // the partitions can carry the load, what the last rows of a batch save is not worth the
 // requests that would be given up for them. They can carry somewhat more than 1: see
 // Params.Overload.
-func (p Params) spared(load float64) float64 {
+func (p *Params) spared(load float64) float64 {
 	if load >= 1+p.Thrift {
 		return 0
 	}
@@ -59,7 +59,7 @@ func (p Params) spared(load float64) float64 {
 }
 
 // spareGathers is for how many gathering times there is room beside the first.
-func (p Params) spareGathers(l *Load, need float64) float64 {
+func (p *Params) spareGathers(l *Load, need float64) float64 {
 	return min(p.Gathers, l.Model.Saved*l.Model.Saved) * min(1, p.Plenty/need)
 }
 
@@ -67,7 +67,7 @@ func (p Params) spareGathers(l *Load, need float64) float64 {
 // request of a batch is older than it would be had the batch been gathered at the rate,
 // more comes than the rate says. What waits, less what may be chance, over the age of the
 // oldest, is how much.
-func (p Params) SurgeLoad(now Time, l *Load, waiting int) float64 {
+func (p *Params) SurgeLoad(now Time, l *Load, waiting int) float64 {
 	load := l.Pool.Load()
 	m := l.Model
 	age := now - l.Arrival

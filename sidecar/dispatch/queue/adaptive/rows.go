@@ -22,7 +22,7 @@ import "math"
 //
 // Where such a b takes longer than T, the size is that of brief, unless the model is
 // flooded.
-func (p Params) MaxRows(l *Load) int {
+func (p *Params) MaxRows(l *Load) int {
 	m := l.Model
 	around := float64(l.Pool.Around(p.shielded(m)))
 	if p.InTheWay == 0 || p.MostInTheWay == 0 || m.Rate == 0 || around == 0 {
@@ -52,14 +52,14 @@ func (p Params) MaxRows(l *Load) int {
 
 // flooded tells that the model's bursts take longer than its SLO, executed row by row:
 // what smaller batches cost there is paid in requests of the model that are late.
-func (p Params) flooded(m *Model) bool {
+func (p *Params) flooded(m *Model) bool {
 	return m.Dispersion > p.Bursty && m.Dispersion*float64(m.Table.At(1)) > float64(m.SLO)
 }
 
 // brief is the largest batch that others can wait for, zero if there is none. Where the
 // best b takes longer than T, an urgent request is late behind any of its batches. Then
 // the size is that of brief, if it costs at most min(Dearer, k + 1/load - 1) more.
-func (p Params) brief(l *Load, around float64) int {
+func (p *Params) brief(l *Load, around float64) int {
 	bearable := p.Bearable * around
 	b := l.Model.MaxBatch
 	for b > 0 && float64(l.Model.Table.At(b)) > bearable {
@@ -70,6 +70,6 @@ func (p Params) brief(l *Load, around float64) int {
 
 // shielded is the slack below which a model is blocked severely by another one: a
 // single request of that takes much longer than it can wait.
-func (p Params) shielded(m *Model) Time {
+func (p *Params) shielded(m *Model) Time {
 	return min(Time(p.Shielded*float64(m.Alone)), m.Slack)
 }

@@ -37,6 +37,7 @@ func TestMaxRows(t *testing.T) {
 	strong := latency.Linear(1*ms, 15*ms, 64) // 15 of 16 ms saved by company
 	weak := latency.Linear(7.353*ms, .222*ms, 64)
 	heavy := latency.Linear(23*ms, 15*ms, 64)
+	params := adaptive.Defaults()
 	for _, c := range []struct {
 		name string
 		d    demand
@@ -60,9 +61,9 @@ func TestMaxRows(t *testing.T) {
 		if c.d.Around == 0 {
 			c.d.Around = 40 * ms
 		}
-		require.Equal(t, c.want, adaptive.Defaults().MaxRows(c.d.load()), c.name)
+		require.Equal(t, c.want, params.MaxRows(c.d.load()), c.name)
 		c.d.Rate = 0
-		require.Equal(t, 64, adaptive.Defaults().MaxRows(c.d.load()), "%s, while no rate is known", c.name)
+		require.Equal(t, 64, params.MaxRows(c.d.load()), "%s, while no rate is known", c.name)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // StartAt returns the moment from which the batch may start although a further row
 // could still join it, as things stand; now or earlier means at once.
-func (p Params) StartAt(now Time, l *Load) Time {
+func (p *Params) StartAt(now Time, l *Load) Time {
 	at := p.hurry(now, l)
 	if p.comesInBursts(l) {
 		at = max(at, l.Newest+p.silence(l))
@@ -22,19 +22,19 @@ func (p Params) StartAt(now Time, l *Load) Time {
 // Exec returns the moment from which the batch may start at the latest: when a further
 // row could not join it any more (Symphony, Algorithm 1), or a little before it would be
 // late.
-func (p Params) Exec(now Time, l *Load) Time {
+func (p *Params) Exec(now Time, l *Load) Time {
 	if l.Full || l.Deadline == latency.Never {
 		return now
 	}
 	return max(now, p.patience(l))
 }
 
-func (p Params) patience(l *Load) Time {
+func (p *Params) patience(l *Load) Time {
 	return min(l.Frontrun, l.Latest-Time(p.Margin*float64(l.Model.Table.At(l.Rows))))
 }
 
 // hurry is StartAt without regard to bursts.
-func (p Params) hurry(now Time, l *Load) Time {
+func (p *Params) hurry(now Time, l *Load) Time {
 	if p.lowLoad(l) {
 		return p.openPartition(now, l)
 	}
@@ -60,7 +60,7 @@ func (p Params) hurry(now Time, l *Load) Time {
 // partitions is free, or, unless requests come in bursts, the models need so few that
 // by chance they do not take them all: with Idle at 1/2, s + 2 sqrt(s) + 1 < N, s
 // being what all models keep busy.
-func (p Params) lowLoad(l *Load) bool {
+func (p *Params) lowLoad(l *Load) bool {
 	usable, need := float64(l.Pool.Usable), l.Pool.Need
 	calm := !p.comesInBursts(l) && need > 0
 	return float64(l.Pool.Free) > p.Idle*usable || calm && need+2*math.Sqrt(need)+1 < 2*(1-p.Idle)*usable
@@ -70,7 +70,7 @@ func (p Params) lowLoad(l *Load) bool {
 // the load needs, and one at least; else it waits as under deferred. So a lone
 // request does not wait for company, and the load still takes about as few
 // partitions as it can (Symphony, section 3.5).
-func (p Params) openPartition(now Time, l *Load) Time {
+func (p *Params) openPartition(now Time, l *Load) Time {
 	if float64(l.Pool.Usable-l.Pool.Free) < max(1, l.Pool.Need) || p.prompt(l) {
 		return now
 	}
@@ -80,19 +80,19 @@ func (p Params) openPartition(now Time, l *Load) Time {
 // prompt tells that a single request of some other model takes longer than this model can
 // wait: a batch that waits then for company, or so that a partition may stay idle, may
 // find all partitions taken.
-func (p Params) prompt(l *Load) bool {
+func (p *Params) prompt(l *Load) bool {
 	return p.Keep > 0 && l.Model.Slack < l.Pool.Kept.longest
 }
 
 // worthIt tells that the batch runs nearly as efficiently as the largest within reach.
-func (p Params) worthIt(l *Load) bool {
+func (p *Params) worthIt(l *Load) bool {
 	return p.WorthSlack > 0 && p.WorthMost > 0 && l.Rows >= l.Model.Worth
 }
 
 // Worth is the smallest batch that runs nearly as efficiently as the largest within
 // reach, the more partitions there are to spare the less nearly. While the reach is
 // a guess there is no reason to stop waiting.
-func (p Params) Worth(l *Load) int {
+func (p *Params) Worth(l *Load) int {
 	m := l.Model
 	if !m.Known {
 		return m.MaxBatch
@@ -105,7 +105,7 @@ func (p Params) Worth(l *Load) int {
 // others for every partition that becomes free; its batches grow while it waits for
 // its turn, and if it waited on purpose, its turn would come too late. Where the
 // models ask for more partitions than there are, each counts with its share.
-func (p Params) light(l *Load) bool {
+func (p *Params) light(l *Load) bool {
 	need := l.Model.Need * min(1, float64(l.Pool.Usable)/l.Pool.Need)
 	return need > 0 && need < p.Light
 }
@@ -113,7 +113,7 @@ func (p Params) light(l *Load) bool {
 // crowd is the share of the load that is of models which keep less than one partition
 // busy. They do not wait, so that partitions are taken whenever they are free, and
 // a batch that waits until the last moment finds none.
-func (p Params) crowd(l *Load) float64 {
+func (p *Params) crowd(l *Load) float64 {
 	if l.Pool.Need == 0 {
 		return 0
 	}
@@ -122,15 +122,15 @@ func (p Params) crowd(l *Load) float64 {
 
 // haste is for long bursts. After one there is silence: little comes that could join
 // the batch, and what a small one wastes is not missed.
-func (p Params) haste(l *Load) float64 { return p.Haste * max(0, l.Model.Dispersion-p.Torrent) }
+func (p *Params) haste(l *Load) float64 { return p.Haste * max(0, l.Model.Dispersion-p.Torrent) }
 
-func (p Params) comesInBursts(l *Load) bool { return l.Model.Dispersion > p.Bursty }
+func (p *Params) comesInBursts(l *Load) bool { return l.Model.Dispersion > p.Bursty }
 
 // silence is how long nothing must have come before a batch of a burst starts early:
 // where there is one request there are more, and the first must not take a partition
 // from all the others. The fewer than Scarce partitions there are, the longer it takes
 // until another is free.
-func (p Params) silence(l *Load) Time {
+func (p *Params) silence(l *Load) Time {
 	m, scarce := l.Model, 1.0
 	if p.Scarce > 0 {
 		scarce = min(1, float64(l.Pool.Usable)/p.Scarce)
@@ -153,7 +153,7 @@ func (p Params) silence(l *Load) Time {
 //
 // A model that can be blocked itself (see prompt) is only held back where it blocks
 // severely, and not in bursts.
-func (p Params) Unblocked(now Time, l *Load) Time {
+func (p *Params) Unblocked(now Time, l *Load) Time {
 	k := &l.Pool.Kept
 	if !p.Blocks(l) || p.lifted(l) {
 		return now
@@ -176,7 +176,7 @@ func (p Params) Unblocked(now Time, l *Load) Time {
 // inTurns is when a batch must start so that all that wait can be served by the deadline,
 // on as many partitions as the batch may hold, even if it finds these taken for as long
 // as such batches take in turns.
-func (p Params) inTurns(l *Load, slacks []Time, bound Time) Time {
+func (p *Params) inTurns(l *Load, slacks []Time, bound Time) Time {
 	held := 1
 	for held+1 < len(slacks) && slacks[held] >= bound {
 		held++
@@ -185,14 +185,14 @@ func (p Params) inTurns(l *Load, slacks []Time, bound Time) Time {
 }
 
 // Blocks tells that some model could not wait until the batch ends.
-func (p Params) Blocks(l *Load) bool {
+func (p *Params) Blocks(l *Load) bool {
 	return p.Keep > 0 && min(l.Model.Table.At(l.Rows), l.Model.Slack) > l.Pool.Kept.tightest()
 }
 
 // lifted tells that the model's bursts are more than the other partitions could execute
 // within its SLO, were one kept from it: then it takes what there is, or most of a burst
 // would be lost for the sake of few requests of others.
-func (p Params) lifted(l *Load) bool {
+func (p *Params) lifted(l *Load) bool {
 	m := l.Model
 	return m.Capacity > 0 && float64((l.Pool.Usable-1)*m.Capacity) < p.Lift*(m.Dispersion-1)
 }
