@@ -226,7 +226,7 @@ func queueCases() []Case {
 				})
 			}
 			first := send("first")
-			gate.holds(1, none)
+			e.until(func() bool { return len(gate.begun()) == 1 }, 2*time.Millisecond, "the first executes")
 			gate.pass()
 			second := send("second")
 			e.executed(before, 1)
