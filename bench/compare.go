@@ -290,7 +290,7 @@ func matrixRemarks(r *figure.Report) []figure.Remark {
 		{
 			About: "What is left out",
 			Text: "Popularity where there is one model; loads of which the bound says that not even one request per second and model can be held; and the worst model's rows (`each`) but for twenty models and more under Poisson " +
-				"arrivals and tight SLOs on 8 GPUs and more. Every discipline is searched on a tenth of the requests first; those that then reach nine tenths of the best, and `adaptive` in any case, at length with three seeds, and whoever " +
+				"arrivals and tight SLOs on 8 GPUs and more. Every discipline is searched on a tenth of the requests first; those that then reach nine tenths of the best, and `adaptive` in any case, at length with three seeds, and a discipline that " +
 				"would otherwise be the best by its short run.",
 		},
 		{

@@ -88,7 +88,7 @@ func passOn(to *grpc.ClientConn) *grpc.ServiceDesc {
 }
 
 // fetch answers a request with what the other side answers. httputil's ReverseProxy would stream the body, and breaks off where the server
-// answers before it has been told that all was sent.
+// answers before the end of the request has reached it.
 func fetch(origin string) http.HandlerFunc {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}}
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -80,7 +80,7 @@ type door struct {
 	*crowd
 	*offers
 	multiple float64
-	// bounded doors refuse whoever finds doorRoom requests waiting; at others all wait.
+	// bounded doors refuse a request that finds doorRoom others waiting; at unbounded doors all wait.
 	bounded bool
 	clock   queue.Time
 	offered int

@@ -25,7 +25,7 @@ func peers() []*cobra.Command {
 	return []*cobra.Command{forwarderPeer(), libraryPeer()}
 }
 
-// slack is what keeps Go's collector from running after every few requests, as conch has it: whoever is measured beside conch has it too,
+// slack is what keeps Go's collector from running after every few requests, as conch has it: a program that is measured beside conch has it too,
 // or a call straight to the server would cost more than one through conch. It is to be kept alive.
 func slack() []byte { return make([]byte, 32<<20) }
 

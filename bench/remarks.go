@@ -70,7 +70,7 @@ func fixed(v float64) string { return fmt.Sprintf("%.3f", v) }
 func mixes(r *figure.Report) string {
 	f := figuresOf(r)
 	var b strings.Builder
-	byDrop := true // the one with prefix drop is ahead, whoever it is
+	byDrop := true // of each pair of disciplines, that with prefix drop is ahead
 	for _, kind := range []struct{ name, is string }{{"a100", "A100"}, {"gtx1080ti", "1080 Ti"}} {
 		n := func(rule string) string { return "fig9." + kind.name + ".mixed." + rule + ".goodput" }
 		adaptive, prefix, bound := n("adaptive"), n("eager_prefix"), "fig9."+kind.name+".mixed.gather.bound"

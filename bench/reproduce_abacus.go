@@ -56,7 +56,7 @@ type abacusLoad struct {
 	targets map[[2]int]time.Duration
 }
 
-// abacus measures pairs, each seed and load once, whoever asks for it.
+// abacus measures pairs, each seed and load once, however many figures ask for it.
 type abacus struct {
 	x       *segment.Experiment
 	queries int
@@ -280,7 +280,7 @@ func abacusRemarks(r *figure.Report) []figure.Remark {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Simulated: groups take as long as the published predictor says, off by 5.7%% on average at random (section 5.5), so what cannot come out is that the predictor is wrong about a kind of group. "+
 		"The baselines of the paper are its authors' code: the oldest query of each model, one after the other, dropped once its deadline has passed. With one target for a pair EDF is FCFS. "+
-		"At 50 queries per second the 99th percentile falls by %.1f%%, %.1f%% and %.1f%% against FCFS, SJF and EDF (paper 23.1, 34.1, 23.8). Its SJF is further behind than ours, which waits 88 us for each prediction; what else theirs waits for is not said. ",
+		"At 50 queries per second the 99th percentile falls by %.1f%%, %.1f%% and %.1f%% against FCFS, SJF and EDF (paper 23.1, 34.1, 23.8). Its SJF is further behind than ours, which waits 88 us for each prediction; the paper does not say what else theirs waits for. ",
 		n("qps50.p99_reduction.fcfs"), n("qps50.p99_reduction.sjf"), n("qps50.p99_reduction.edf"))
 	fmt.Fprintf(&b, "Violations fall by %.0f%%, %.0f%% and %.0f%% there (38.8, 71.0, 44.0). Ours are of sums over pairs. The paper also says that almost no query violates with Abacus, so its means are likely over pairs, of which many have no violation under a baseline either and count as no reduction; per pair it prints nothing. "+
 		"That FCFS violates everywhere here is in part the data: the profile that the predictor was trained with has VGG16's batch of 32 alone at 22 to 24 ms, where the authors' logs of FCFS have 14, so that with VGGs our GPU is slower than theirs was. ",

@@ -115,7 +115,7 @@ func (d *demo) report(ctx context.Context, r *rows) error {
 		return err
 	}
 	if d.results == "" {
-		return nil // whoever tries it changes no file that pages cite
+		return nil // a trial changes no file that pages cite
 	}
 	return report.Write(d.results)
 }

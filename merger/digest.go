@@ -79,7 +79,7 @@ func (g *graph) tensor(t *onnx.Tensor, buffer []byte) (Digest, error) {
 	return h.sum(), err
 }
 
-// hashWeights reads every initializer once. Progress is told after each.
+// hashWeights reads every initializer once. progress is called after each.
 func (g *graph) hashWeights(ctx context.Context, progress func(bytes int64)) error {
 	g.weights = map[string]Digest{}
 	buffer := make([]byte, 1<<20)

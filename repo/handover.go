@@ -71,7 +71,7 @@ func (s *Store) Disown(dir string, models ...string) error {
 }
 
 // Unmanage makes a config that serves well without Conch out of the operator's
-// own: where that forms no batches and could, Triton is told to, and to wait for
+// own: where that forms no batches and could, it has Triton form them, and wait for
 // them no longer than delay microseconds. It reports whether it added that.
 func Unmanage(text []byte, delay int64) ([]byte, bool, error) {
 	c, err := ReadConfig(text)

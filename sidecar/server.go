@@ -361,7 +361,7 @@ func (s *server) newHost(o serverOptions, h control.Hooks) *policyhost.Host {
 }
 
 // sumOf is the SHA-256 of a file as it is now, in hex; empty where it cannot be read,
-// which whoever runs it will say. Built-in policies are those that came with this
+// which the attempt to run it will report. Built-in policies are those that came with this
 // conch: others need a restart.
 func sumOf(path string) string {
 	file, err := os.Open(path)

@@ -19,7 +19,7 @@ import (
 // attempt is one run of a case. It is a testing.TB that takes note of failures and passes none on, because a failure may be a listed
 // difference, and a test that has failed cannot be mended.
 type attempt struct {
-	testing.TB // the target's test, for what is not said below
+	testing.TB // the target's test, for the methods that are not below
 	ctx        context.Context
 	took       time.Duration
 

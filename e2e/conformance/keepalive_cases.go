@@ -136,7 +136,7 @@ func (p *pinger) ping() bool {
 	err := p.frames.WritePing(false, [8]byte{1})
 	p.mu.Unlock()
 	if err != nil {
-		for range p.acks { // what was said last is read
+		for range p.acks { // the last messages are read
 		}
 		return false
 	}
@@ -182,7 +182,7 @@ func (p *pinger) write(f func() error) {
 	require.NoError(p, f())
 }
 
-// goAway is what the server said when it ended the connection; empty if it has not.
+// goAway is the text with which the server ended the connection; empty if it has not.
 func (p *pinger) goAway() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

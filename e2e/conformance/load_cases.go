@@ -150,7 +150,7 @@ func loadFileCases() []Case {
 	}
 	return []Case{
 		{"repository/load with a config and files of another version", func(e *Env) {
-			// Its own name may be said, numbers may be text, fields may be named as in JSON, and a response cache that the server has not is well.
+			// The config may name its model, numbers may be text, fields may be named as in JSON, and a response cache that the server lacks is ignored.
 			config := strings.Replace(overrideOf(`,"name":"half","response_cache":{"enable":true}`), `"max_batch_size":4`, `"maxBatchSize":"3"`, 1)
 			require.NoError(e, e.load("half", "config", config, "file:3/model.py", code, "file:3/more.txt", []byte("x")))
 			c, err := e.Client.ModelConfig(e.ctx(), "half", "")

@@ -21,7 +21,7 @@ import (
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// taking is a request of a model that takes as many milliseconds as it is told.
+// taking is a request of a model that takes ms milliseconds for it.
 func taking(model, name string, ms float32, options ...option) *pb.ModelInferRequest {
 	return request(model, append([]option{input("INPUT0", "FP32", shape(1, 1), fp32(ms)), id(name)}, options...)...)
 }

@@ -44,7 +44,7 @@ func Run(t *testing.T, target Target) map[string]Verdict {
 	if !target.Loaded {
 		loadAll(t, target)
 	}
-	// A connection per call: a real server sends a body after HEAD, which spoils the connection for whoever comes next.
+	// A connection per call: a real server sends a body after HEAD, which spoils the connection for the next call.
 	caller := &http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}, Timeout: callTimeout}
 	run := func(c Case) *attempt {
 		a := newAttempt(t)

@@ -40,7 +40,7 @@ type Target struct {
 	Loaded bool
 	// Load and Unload change what is loaded; by the repository API unless given.
 	Load, Unload func(ctx context.Context, model string) error
-	// Differences are the cases in which the target may or must answer otherwise. Empty for whoever is to be Triton itself.
+	// Differences are the cases in which the target may or must answer otherwise. Empty for a target that must answer as Triton in every case.
 	Differences []Difference
 }
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// parts of the best of a row that are told apart.
+// parts of the best of a row that have marks of their own.
 var parts = [...]float64{0.995, 0.95, 0.8, 0}
 
 // matrix says of figures named FILE.ROW.COLUMN.WHAT in how many rows the first column is how near to the best of the others.

@@ -52,8 +52,8 @@ type Report struct {
 	// Matrix renders figures named FILE.ROW.COLUMN.WHAT as a table of rows and columns.
 	Matrix  bool     `json:"matrix,omitempty"`
 	Figures []Figure `json:"figures"`
-	// Remarks explain figures, and where they differ from what others say. They are not measured, so they are not kept in the file: whoever
-	// renders the page fills them in.
+	// Remarks explain figures, and where they differ from what others say. They are not measured, so they are not kept in the file: the
+	// renderer of the page fills them in.
 	Remarks []Remark `json:"-"`
 }
 

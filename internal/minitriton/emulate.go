@@ -154,7 +154,7 @@ func affine(out, data []byte) []byte {
 	return out
 }
 
-// newExecutor chooses how a model runs: emulated, built in, or not at all, which is said in Triton's words for a missing backend.
+// newExecutor chooses how a model runs: emulated, built in, or not at all, with Triton's error for a missing backend.
 func newExecutor(c *pb.ModelConfig, version int64, p *place) (executor, error) {
 	e, ok, err := parseEmulation(c)
 	if err != nil {

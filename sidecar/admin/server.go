@@ -237,7 +237,7 @@ func parseSince(r *http.Request) (uint64, error) {
 }
 
 // write answers with JSON. What cannot be encoded, such as a number that is none,
-// is an error of Conch's that the operator is told, and not an empty answer.
+// is an error of Conch's: the operator gets it, and not an empty answer.
 func (s *server) write(w http.ResponseWriter, status int, body any) {
 	text, err := json.Marshal(body)
 	if err != nil {

@@ -67,7 +67,7 @@ func (l *loop) takeOut(v *server, key decide.Load, cause error) {
 	}
 }
 
-// GroupCleared takes in that what was said by GroupFaulted of a merge group on a partition was the fault of a request, which fails on its
+// GroupCleared takes back a GroupFaulted of a merge group on a partition: the fault was that of a request, which fails on its
 // member as well. It does not wait. The group is loaded again at once, and what failed is not counted.
 func (r *Reconciler) GroupCleared(route, group string) {
 	r.box.put(func(l *loop) { l.groupCleared(route, group) })

@@ -32,8 +32,8 @@ const (
 	// time, up to retryMost.
 	retryFirst = 2 * time.Second
 	retryMost  = 30 * time.Second
-	// profileStep is the change of an upper latency that the request path is
-	// told: below it, l(b) is noise.
+	// profileStep is the least change of an upper latency that reaches the
+	// request path: below it, l(b) is noise.
 	profileStep = 0.02
 )
 

@@ -114,7 +114,7 @@ type entry struct {
 	made bool
 	// making is when the next try is, after one that something else than the group may have failed.
 	making retry
-	// failure is what that one said; busy: a step of it is under way.
+	// failure is the message of the try that failed; busy: a step of the group is under way.
 	failure string
 	busy    bool
 }

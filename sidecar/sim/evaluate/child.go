@@ -27,7 +27,7 @@ import (
 // maxMessage bounds one message of either side.
 const maxMessage = 512 << 20
 
-// Serve is the child's end: it evaluates until r ends. Whoever calls it has lowered the priority of the process.
+// Serve is the child's end: it evaluates until r ends. The caller has lowered the priority of the process.
 func Serve(ctx context.Context, r io.Reader, w io.Writer, checks ...plan.DispatchCheck) error {
 	in, read := bufio.NewReader(r), protodelim.UnmarshalOptions{MaxSize: maxMessage}
 	var snapshot policy.Snapshot
@@ -80,7 +80,7 @@ type Child struct {
 	// recorded traffic of a snapshot; nil generates.
 	recorded func(*policy.Snapshot) (*Traffic, error)
 
-	running *running // of whoever has the turn
+	running *running // of the caller that has the turn
 }
 
 type running struct {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package try runs a policy on snapshots as conch does, without a conch: it resolves parameters, checks needs, asks the policy, judges its
-// answer with the host's own rules, explains it, and simulates what would become of it. `tritonctl policy try` shows the outcome to whoever
-// writes a policy.
+// answer with the host's own rules, explains it, and simulates what would become of it. `tritonctl policy try` shows the outcome to the
+// author of a policy.
 package try
 
 import (
