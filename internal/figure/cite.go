@@ -16,8 +16,8 @@ import (
 var number = regexp.MustCompile(`^(below 0|-?[0-9][0-9,]*(?:\.([0-9]+))?)( million)?( \([^)]* to [^)]*\))?`)
 
 // Cite renews a page: where a row of a table names a figure in a cell of its own, as in `sim.24x64.requests_per_second`, the cell
-// after it begins with the figure's value, and its spread where it has one, with as many decimals as were there. A cell
-// that is "below 0" keeps these words. It fails on names that no report has, and on cells that do not begin with a number.
+// after it begins with the figure's value, and its spread where it has one, with as many decimals as were there. A figure
+// below zero is written as "below 0". It fails on names that no report has, and on cells that do not begin with a number.
 func Cite(page string, reports []*Report) (string, error) {
 	known := map[string]Figure{}
 	for _, r := range reports {

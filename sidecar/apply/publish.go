@@ -5,7 +5,6 @@ package apply
 
 import (
 	"maps"
-	"reflect"
 	"slices"
 	"time"
 
@@ -33,11 +32,7 @@ func (l *loop) publish(now time.Time) {
 			p.warmed[route.ID] = maps.Clone(v.warmed)
 		}
 	}
-	last := l.r.published.Load()
 	l.r.published.Store(p)
-	if l.r.o.OnChange != nil && !reflect.DeepEqual(last.observed, p.observed) {
-		l.r.o.OnChange()
-	}
 }
 
 // conditions are those of the last decision, with since when they hold.

@@ -140,7 +140,7 @@ type StartError struct{ Partition, Reason string }
 // Error names the partition and the reason.
 func (e *StartError) Error() string { return "partition " + e.Partition + ": " + e.Reason }
 
-// Options of New. Recorder, OnAction, OnPartition, OnChange, Settings, WarmUp and
+// Options of New. Recorder, OnAction, OnPartition, Settings, WarmUp and
 // Logger may be nil; zero times take the defaults.
 type Options struct {
 	// Dir is where partitions have their repository directories. It is the
@@ -156,12 +156,11 @@ type Options struct {
 	WarmUp WarmUp
 	// MPS is the daemon of this machine, for PartitionState.
 	MPS mps.Daemon
-	// OnAction is called with every action that ended, OnPartition of every death and
-	// return of a wanted partition's server, and OnChange that Observed is another.
-	// They are called by the loop: they must neither wait nor call the Reconciler.
+	// OnAction is called with every action that ended, and OnPartition with every death and
+	// return of a wanted partition's server.
+	// The loop calls them: they must neither wait nor call the Reconciler.
 	OnAction    func(Action)
 	OnPartition func(driver.Event)
-	OnChange    func()
 	// Faulted asks MPS whether a client of its has made a GPU fault (mps.Daemon's);
 	// nil where there is no MPS. OnFault is called with each fault, and of the partitions
 	// whose servers are started again for it.

@@ -51,9 +51,6 @@ type ProcessOptions struct {
 	// Dir holds the servers' sockets and logs, and the state that emulated GPUs
 	// share. One driver at a time works in it.
 	Dir string
-	// AllowClientSharedMemory passes --allow-client-shm=true, which servers since
-	// 2.69 want for shared-memory requests and older ones do not know.
-	AllowClientSharedMemory bool
 	// Stretch multiplies emulated times; 0 means 1.
 	Stretch float64
 	// MPS is the daemon of this machine, see mps.Detect.
@@ -416,9 +413,6 @@ func (d *Processes) arguments(spec Spec, at Endpoint, sharedMemory string) []str
 	}
 	if d.o.BackendDir != "" {
 		args = append(args, "--backend-directory="+d.o.BackendDir)
-	}
-	if d.o.AllowClientSharedMemory {
-		args = append(args, "--allow-client-shm=true")
 	}
 	return append(args, d.o.Arguments...)
 }

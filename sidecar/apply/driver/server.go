@@ -44,13 +44,16 @@ func (s *processServer) ready(ctx context.Context, metricsPort int) error {
 		if err == nil && r.GetReady() {
 			break
 		}
+		if err == nil {
+			err = errors.New("it says that it is not ready")
+		}
 		if !sleep(within, 5*time.Millisecond) {
-			return s.notReady(within)
+			return s.notReady(within, err)
 		}
 	}
 	for !s.opened() || !listensIn(s.ServerPID(), metricsPort) {
 		if !sleep(within, 5*time.Millisecond) {
-			return s.notReady(within)
+			return s.notReady(within, errors.New("its port of HTTP or of metrics is not open"))
 		}
 	}
 	return nil
@@ -65,12 +68,13 @@ func (s *processServer) opened() bool {
 	return err == nil
 }
 
-func (s *processServer) notReady(ctx context.Context) error {
+// notReady says why the wait for a server ended, and what the server lacked when it was last looked at.
+func (s *processServer) notReady(ctx context.Context, last error) error {
 	select {
 	case <-s.Done():
 		return errors.New(s.Death())
 	default:
-		return fmt.Errorf("tritonserver did not get ready in time: %w", context.Cause(ctx))
+		return fmt.Errorf("tritonserver did not get ready in time: %w; at the last look: %v", context.Cause(ctx), last)
 	}
 }
 
