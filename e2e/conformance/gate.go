@@ -46,6 +46,12 @@ func (g *gate) begun() []string {
 	return files
 }
 
+// executes waits until n executions wait in the gate.
+func (g *gate) executes(n int) {
+	g.e.Helper()
+	g.e.until(func() bool { return len(g.begun()) == n }, 2*time.Millisecond, "%d executions of %s wait in the gate", n, g.model)
+}
+
 // holds waits until the target has n requests: those that wait in the gate, alone in their executions, those in its queue, and those that
 // answered says.
 func (g *gate) holds(n int, answered func() int) {

@@ -48,7 +48,7 @@ func (e *Env) busy() *queuedRun {
 	for i := range e.partitions() {
 		q.send(taking("queued", fmt.Sprintf("busy %d", i), 0, parameter("priority", 1)))
 	}
-	e.until(func() bool { return len(q.gate.begun()) == e.partitions() }, 2*time.Millisecond, "every partition executes")
+	q.gate.executes(e.partitions())
 	return q
 }
 
@@ -226,7 +226,7 @@ func queueCases() []Case {
 				})
 			}
 			first := send("first")
-			e.until(func() bool { return len(gate.begun()) == 1 }, 2*time.Millisecond, "the first executes")
+			gate.executes(1)
 			gate.pass()
 			second := send("second")
 			e.executed(before, 1)

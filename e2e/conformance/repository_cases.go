@@ -121,7 +121,7 @@ func repositoryCases() []Case {
 				_, err := e.Client.Stub.ModelInfer(ctx, request("slow", input("INPUT0", "FP32", shape(1, 1), fp32(1))))
 				return err
 			})
-			e.until(func() bool { return len(gate.begun()) == 1 }, 2*time.Millisecond, "it executes")
+			gate.executes(1)
 			gate.open() // and takes some time yet
 			require.NoError(e, e.Target.Unload(e.ctx(), "slow"))
 			require.NoError(e, <-answer)
