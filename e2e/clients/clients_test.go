@@ -6,6 +6,7 @@ package clients_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -81,7 +82,7 @@ func conch(t *testing.T) *rig.Conch {
 // Every script prints the same in front of Conch as in front of a real server.
 func TestScripts(t *testing.T) {
 	python := setting(t, "CONCH_CLIENT_PYTHON")
-	server, conch := straight(t), conch(t)
+	server, conch := &reference{t: t, server: straight(t)}, conch(t)
 	scripts, err := filepath.Glob("*.py")
 	require.NoError(t, err)
 	require.Greater(t, len(scripts), 7)
@@ -90,15 +91,39 @@ func TestScripts(t *testing.T) {
 			continue
 		}
 		t.Run(script, func(t *testing.T) {
-			want := run(t, python, script, "--grpc", server.GRPC, "--http", server.HTTP)
+			want := server.run(t, python, script)
 			require.NotEmpty(t, want)
-			require.Equal(t, want, run(t, python, script, "--grpc", conch.GRPC, "--http", conch.HTTP))
+			got, err := run(t, python, script, "--grpc", conch.GRPC, "--http", conch.HTTP)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
 		})
 	}
 }
 
-// run runs a program and returns what it printed; one that fails fails the test with all that it said.
-func run(t *testing.T, program string, arguments ...string) string {
+// reference is the real server whose answers are the ones to give.
+type reference struct {
+	t      *testing.T // whose end is the server's; the scripts are its subtests
+	server *rig.Server
+}
+
+// run returns what a script prints in front of the real server. Triton 2.51 crashes now and then, on a busy machine, of a stream on which
+// requests of decoupled models follow others or that is cancelled: twice in 400 runs of streaming.py beside four busy processes. A run that
+// the server did not survive is repeated on a new one.
+func (r *reference) run(t *testing.T, python, script string) string {
+	t.Helper()
+	for crashes := 0; ; crashes++ {
+		out, err := run(t, python, script, "--grpc", r.server.GRPC, "--http", r.server.HTTP)
+		if err == nil {
+			return out
+		}
+		require.True(t, crashes < 3 && r.server.Ended(), err)
+		t.Logf("the real server crashed, the script runs again on another: %v\n%s", err, r.server.LogTail())
+		r.server = straight(r.t)
+	}
+}
+
+// run runs a program and returns what it printed. The error of a program that fails has all its output.
+func run(t *testing.T, program string, arguments ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -109,8 +134,10 @@ func run(t *testing.T, program string, arguments ...string) string {
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
 		stderr = failed.Stderr
 	}
-	require.NoError(t, err, "%v\n%s\n%s", arguments, out, stderr)
-	return string(out)
+	if err != nil {
+		return "", fmt.Errorf("%v: %w\n%s\n%s", arguments, err, out, stderr)
+	}
+	return string(out), nil
 }
 
 var (
@@ -143,8 +170,9 @@ func TestPerfAnalyzer(t *testing.T) {
 			}
 			// At least a number of requests in each window, not a time: it must end on a busy machine too. And not --request-count: with it
 			// perf_analyzer waits for ever, now and then, for answers that it had before it began to count. Any three windows are stable enough.
-			out := run(t, program, append(way.arguments, "-u", address,
+			out, err := run(t, program, append(way.arguments, "-u", address,
 				"--measurement-mode", "count_windows", "--measurement-request-count", "60", "--stability-percentage", "1000")...)
+			require.NoError(t, err)
 			match := throughput.FindStringSubmatch(out)
 			require.NotNil(t, match, out)
 			rate, err := strconv.ParseFloat(match[1], 64)

@@ -110,6 +110,16 @@ func (s *Server) startReal(ctx context.Context, o ServerOptions) error {
 // Pid is the process id of a tritonserver.
 func (s *Server) Pid() int { return s.child.cmd.Process.Pid }
 
+// Ended says whether a tritonserver's process has ended. It waits a second for it: a caller sees the connection close a moment before.
+func (s *Server) Ended() bool {
+	select {
+	case <-s.child.done:
+		return true
+	case <-time.After(time.Second):
+		return false
+	}
+}
+
 // LogTail is the end of a tritonserver's output.
 func (s *Server) LogTail() string {
 	if s.child == nil {
