@@ -129,8 +129,8 @@ func (b *bench) evaluatingBeside(ctx context.Context, r *figure.Report, ask func
 		name, of string
 		first    bool
 	}{
-		{"evaluate.p99", "callers that run first (SCHED_RR), as if they were on another machine", true},
-		{"evaluate.shared_p99", "callers that share the processors with everything else and wait for them, too", false},
+		{"evaluate.p99", "callers run first (SCHED_RR), as if on another machine", true},
+		{"evaluate.shared_p99", "callers share the processors and wait for them, too", false},
 	} {
 		var alone, beside, ratio []float64
 		for i := range b.roundsOr(10) {
@@ -153,9 +153,9 @@ func (b *bench) evaluatingBeside(ctx context.Context, r *figure.Report, ask func
 		if evaluations == 0 {
 			return errors.New("no evaluation ended while requests were served: there is nothing to compare")
 		}
-		r.AddRuns(callers.name+"_ratio", ratio, "ratio", fmt.Sprintf("99th percentile of the latency through conch at %d req/s while plans are evaluated, over that while none is, in turns with the same arrivals; %s", rate, callers.of))
-		r.AddRuns(callers.name+"_alone_ms", alone, "ms", "99th percentile while nothing is evaluated; "+callers.of)
-		r.AddRuns(callers.name+"_beside_ms", beside, "ms", "99th percentile while plans are evaluated; "+callers.of)
+		r.AddRuns(callers.name+"_ratio", ratio, "ratio", fmt.Sprintf("p99 through conch at %d req/s while plans are evaluated, over that while none is, in turns with the same arrivals; %s", rate, callers.of))
+		r.AddRuns(callers.name+"_alone_ms", alone, "ms", "while nothing is evaluated")
+		r.AddRuns(callers.name+"_beside_ms", beside, "ms", "while plans are evaluated")
 	}
 	return nil
 }
