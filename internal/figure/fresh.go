@@ -4,10 +4,14 @@
 package figure
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"go/scanner"
+	"go/token"
+	"os/exec"
 	"slices"
 	"strings"
 )
@@ -41,25 +45,89 @@ var measured = map[string][]string{
 }
 
 // Code is a digest of what the figures of a report are about, as a commit of the repository in a directory has it: two commits with the same
-// digest give the same figures, whatever else they differ in. It is an error if nothing says what the report measures.
+// digest give the same figures, whatever else they differ in. Comments and line breaks of Go files do not count. It is an error if nothing says
+// what the report measures.
 func Code(ctx context.Context, directory, commit, report string) (string, error) {
 	paths, ok := measured[report]
 	if !ok {
 		return "", fmt.Errorf("nothing says what %s.json measures: add it to internal/figure/fresh.go", report)
 	}
-	files, err := git(ctx, directory, append([]string{"ls-tree", "-r", commit, "--"}, paths...)...)
+	files, err := git(ctx, directory, append([]string{"ls-tree", "-r", "--format=%(objectname) %(objectmode) %(path)", commit, "--"}, paths...)...)
 	if err != nil {
 		return "", fmt.Errorf("files of commit %s: %w", commit, err)
 	}
-	sum := sha256.New()
-	for file := range strings.Lines(files) {
-		_, path, _ := strings.Cut(strings.TrimSpace(file), "\t")
+	type file struct{ mode, path string }
+	var all []file
+	var objects strings.Builder
+	for line := range strings.Lines(files) {
+		object, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		mode, path, _ := strings.Cut(rest, " ")
 		if strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, ".md") || strings.Contains(path, "/testdata/") {
 			continue
 		}
-		fmt.Fprintln(sum, strings.TrimSpace(file))
+		all = append(all, file{mode, path})
+		fmt.Fprintln(&objects, object)
+	}
+	contents, err := blobs(ctx, directory, objects.String())
+	if err != nil {
+		return "", fmt.Errorf("contents of commit %s: %w", commit, err)
+	}
+	if len(contents) != len(all) {
+		return "", fmt.Errorf("contents of commit %s: git gave %d of %d files", commit, len(contents), len(all))
+	}
+	sum := sha256.New()
+	for i, f := range all {
+		content := contents[i]
+		if strings.HasSuffix(f.path, ".go") {
+			content = withoutComments(content)
+		}
+		fmt.Fprintln(sum, f.mode, f.path, len(content))
+		sum.Write(content)
 	}
 	return hex.EncodeToString(sum.Sum(nil))[:16], nil
+}
+
+// blobs are the contents of git objects, which are named one a line.
+func blobs(ctx context.Context, directory, objects string) (all [][]byte, err error) {
+	command := exec.CommandContext(ctx, "git", "-C", directory, "cat-file", "--batch")
+	command.Stdin = strings.NewReader(objects)
+	out, err := command.Output()
+	if err != nil {
+		return nil, err
+	}
+	for in := bytes.NewBuffer(out); in.Len() > 0; {
+		header, err := in.ReadString('\n')
+		if err != nil {
+			return nil, fmt.Errorf("git cat-file: %w", err)
+		}
+		var object, kind string
+		var size int
+		if _, err := fmt.Sscan(header, &object, &kind, &size); err != nil || size >= in.Len() {
+			return nil, fmt.Errorf("git cat-file says %q", header)
+		}
+		all = append(all, bytes.Clone(in.Next(size)))
+		in.Next(1) // the line break after it
+	}
+	return all, nil
+}
+
+// withoutComments are the tokens of a Go file. Comments that the compiler reads (//go:embed) count, others do not.
+func withoutComments(source []byte) []byte {
+	var tokens bytes.Buffer
+	var s scanner.Scanner
+	s.Init(token.NewFileSet().AddFile("", -1, len(source)), source, nil, scanner.ScanComments)
+	for {
+		_, t, literal := s.Scan()
+		switch {
+		case t == token.EOF:
+			return tokens.Bytes()
+		case t == token.COMMENT && !strings.HasPrefix(literal, "//go:"):
+			continue
+		case t == token.SEMICOLON: // written, or the end of a line
+			literal = ";"
+		}
+		fmt.Fprintln(&tokens, t, literal)
+	}
 }
 
 // Stamp notes the commit at which a report is measured, and the digest of what it measures, which is empty where git does not say.
@@ -82,6 +150,9 @@ func Stale(ctx context.Context, directory string, r *Report) (string, error) {
 		return "it was measured with changes that no commit has, after " + commit, nil
 	}
 	if r.Code == now {
+		return "", nil
+	}
+	if then, err := Code(ctx, directory, commit, r.File); err == nil && then == now { // the digest was made in another way
 		return "", nil
 	}
 	paths := measured[r.File]

@@ -4,9 +4,11 @@
 package figure_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -77,6 +79,14 @@ func TestStale(t *testing.T) {
 	r.commit("sidecar/dispatch/README.md", "a page")
 	r.commit("sidecar/plan/b.go", "elsewhere")
 	require.Empty(t, why(), "none of these is measured")
+	const before, after = "package d\n\n//go:embed a\nvar a string\n\nvar b = []int{1} // %s\n", "// %s\npackage d\n\n//go:embed b\nvar a string; var b = []int{1}\n"
+	r.commit("sidecar/dispatch/d.go", fmt.Sprintf(before, "a comment"))
+	measure()
+	r.commit("sidecar/dispatch/d.go", fmt.Sprintf(before, "another"))
+	require.Empty(t, why(), "a comment is not measured")
+	r.commit("sidecar/dispatch/d.go", fmt.Sprintf(after, "a comment"))
+	require.Contains(t, why(), "sidecar/dispatch/d.go is", "the compiler reads this comment")
+	measure()
 	r.commit("sidecar/dispatch/deep/c.go", "two")
 	require.Contains(t, why(), "1 commits changed sidecar/dispatch after it was measured")
 	require.Contains(t, why(), "sidecar/dispatch/deep/c.go is two")
@@ -90,7 +100,11 @@ func TestStale(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(r.path, "sidecar/plan/b.go"), []byte("changed"), 0o644))
 	report.Commit = figure.Commit(t.Context(), r.path)
 	require.Contains(t, why(), "changes that no commit has")
-	report.Commit = "0123456789ab"
+	known := report.Code
+	report.Code = "made otherwise"
+	report.Commit = strings.TrimSuffix(report.Commit, "-dirty")
+	require.Empty(t, why(), "the commit is there, and has the same code")
+	report.Code, report.Commit = known, "0123456789ab"
 	require.Empty(t, why(), "after a rebase the commit is gone, and the code is the same")
 	r.commit("sidecar/dispatch/deep/c.go", "three")
 	require.Contains(t, why(), "is not in the history of HEAD")
