@@ -360,6 +360,17 @@ func TestAnOrderVerifiesAndKeepsNothing(t *testing.T) {
 	_, err = w.book.Verify(t.Context(), []string{"a", "b"}, merger.VerifyOptions{}, func(int, int, string) {})
 	require.ErrorAs(t, err, &refused)
 	require.ErrorContains(t, err, "differs by")
+	w.spoils, steps = "", nil
+	tries := 0
+	w.fails = func() error {
+		if tries++; tries == 1 {
+			return errors.New("no room")
+		}
+		return nil
+	}
+	_, err = w.book.Verify(t.Context(), []string{"a", "b"}, merger.VerifyOptions{}, func(_, _ int, what string) { steps = append(steps, what) })
+	require.NoError(t, err, "the second server does it")
+	require.Contains(t, steps, "another server is tried: starting a server to verify it on: no room")
 	w.fails = func() error { return errors.New("no room") }
 	_, err = w.book.Verify(t.Context(), []string{"a", "b"}, merger.VerifyOptions{}, func(int, int, string) {})
 	require.ErrorContains(t, err, "no room")

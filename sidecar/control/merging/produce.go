@@ -115,8 +115,8 @@ type RefusedError struct{ error }
 // Unwrap gives the reason.
 func (e *RefusedError) Unwrap() error { return e.error }
 
-// Verify makes a group of models of the repository and verifies it on a scratch server, without keeping it. The error is a *RefusedError
-// unless another try may go better.
+// Verify makes a group of models of the repository and verifies it on a scratch server, without keeping it. Where the server fails, and not
+// the group, a second server is tried. The error is a *RefusedError unless a later try may go better.
 func (b *Book) Verify(ctx context.Context, members []string, o merger.VerifyOptions, tell func(done, all int, what string)) (m *merger.Manifest, err error) {
 	b.mu.Lock()
 	files := b.files
@@ -144,11 +144,22 @@ func (b *Book) Verify(ctx context.Context, members []string, o merger.VerifyOpti
 	if err := mergeable(files, members); err != nil {
 		return nil, &RefusedError{err}
 	}
-	p, err := b.create(ctx, files, members, Name(Group{Members: members}), merger.Backbone, o, tell)
-	defer func() { err = errors.Join(err, p.close()) }()
-	var again *passingError
-	if err != nil && ctx.Err() == nil && !errors.As(err, &again) {
-		err = &RefusedError{err}
+	for second := false; ; second = true {
+		m, err := b.verifyOnce(ctx, files, members, o, tell)
+		var passes *passingError
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return m, err
+		case !errors.As(err, &passes):
+			return m, &RefusedError{err}
+		case second:
+			return m, err
+		}
+		tell(0, 0, fmt.Sprintf("another server is tried: %v", err)) // Triton's python stubs crash now and then as they start
 	}
-	return p.Manifest, err
+}
+
+func (b *Book) verifyOnce(ctx context.Context, files *repo.Revision, members []string, o merger.VerifyOptions, tell telling) (m *merger.Manifest, err error) {
+	p, err := b.create(ctx, files, members, Name(Group{Members: members}), merger.Backbone, o, tell)
+	return p.Manifest, errors.Join(err, p.close())
 }
