@@ -104,7 +104,7 @@ func TestCoresReport(t *testing.T) {
 	require.Contains(t, value, "spinning.two_cores_over_one")
 }
 
-// TestDoor: what is refused at the door never reaches the scheduler, what is not does, and nobody is refused where all may wait.
+// TestDoor: a request that is refused at the door never reaches the scheduler, every other does, and none is refused where all may wait.
 func TestDoor(t *testing.T) {
 	for _, bounded := range []bool{true, false} {
 		d, err := newDoor(1000, bounded, 6, 20, 20_000, 1)

@@ -136,7 +136,7 @@ func (b *bench) evaluatingBeside(ctx context.Context, r *figure.Report, ask func
 		for i := range b.roundsOr(10) {
 			var p99 [2]float64
 			for turn := range 2 {
-				with := (i+turn)%2 == 1 // who is first changes, too
+				with := (i+turn)%2 == 1 // the order alternates, too
 				got, err := prioritised(callers.first, func() (float64, error) { return measure(with, b.seed+uint64(i)) })
 				if err != nil {
 					return err

@@ -42,7 +42,7 @@ type stage struct {
 	partitions string
 	// rate of all models in req/s; burst is by how much more arrives in the middle of what counts, for a tenth of it; 0: no burst.
 	rate, burst float64
-	// lost tells that the server of one partition is killed when a quarter of what counts is over.
+	// lost is true if the server of one partition is killed when a quarter of what counts is over.
 	lost bool
 	// stretch multiplies times.
 	stretch float64

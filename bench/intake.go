@@ -112,7 +112,7 @@ const (
 type stripes struct {
 	crowd *crowd
 	all   [stripeCount]stripe
-	// wake tells the goroutine that a stripe was empty and is not any more.
+	// wake is sent to when a stripe that was empty has a request.
 	wake  chan struct{}
 	stop  chan struct{}
 	ended sync.WaitGroup

@@ -56,7 +56,7 @@ func libraryPeer() *cobra.Command {
 			done := make(chan error, 2)
 			go func() { done <- s.Serve(gl) }()
 			go func() { done <- h.Serve(hl) }()
-			_, _ = io.Copy(io.Discard, os.Stdin) // its end is the end of the one who measures
+			_, _ = io.Copy(io.Discard, os.Stdin) // it ends with the process that measures
 			end()
 			err = errors.Join(<-done, <-done)
 			if errors.Is(err, http.ErrServerClosed) {

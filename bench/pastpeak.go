@@ -34,8 +34,8 @@ func cpuTime() (time.Duration, error) {
 // multiples of what the core can schedule that are offered.
 func multiples() []float64 { return []float64{.7, .85, 1, 1.2, 1.5, 3} }
 
-// offers are requests to come, drawn beforehand and repeated: what is measured is the scheduler, not who sends. How many have come by a moment is
-// looked up and not counted out, because a sender, or the kernel, tells that live; what is done about each of them is the scheduler's side.
+// offers are requests to come, drawn beforehand and repeated: the scheduler is measured, and not the sender. How many have come by a moment is
+// looked up and not counted out, because a live sender, or the kernel, has that number; what is done about each of them is the scheduler's side.
 type offers struct {
 	at    []queue.Time // since began, rising; the last ends the lap
 	model []uint8
@@ -127,7 +127,7 @@ func (d *door) open(speed float64, length time.Duration) error {
 	}
 }
 
-// admit takes in those who have come, as far as there is room for them.
+// admit admits the requests that have come, as far as there is room for them.
 func (d *door) admit(come int) {
 	d.offered += min(come, doorRoom)
 	for range min(come, doorRoom) {

@@ -39,7 +39,7 @@ func forwarderPeer() *cobra.Command {
 			defer end()
 			go func() {
 				defer end()
-				_, _ = io.Copy(io.Discard, os.Stdin) // its end is the end of the one who measures
+				_, _ = io.Copy(io.Discard, os.Stdin) // it ends with the process that measures
 			}()
 			var addresses []any
 			done := make(chan error, len(args))

@@ -198,7 +198,7 @@ func judged(ctx context.Context, p placement, q question) (a answer, ms float64,
 	return a, ms, err
 }
 
-// withApps makes every model the one variant of an app that nobody asks for by name: infaas plans for apps, and there is nothing to choose here.
+// withApps makes every model the one variant of an app that is not asked for by name: infaas plans for apps, and there is nothing to choose here.
 func withApps(s *policy.Snapshot) {
 	for _, m := range s.GetModels() {
 		s.Apps = append(s.Apps, &policy.App{Name: "app-" + m.GetName(), SloUs: m.GetSloUs(), Variants: []*policy.Variant{{Model: m.GetName(), Accuracy: 1}}})
@@ -310,7 +310,7 @@ func (c *contest) common(ctx context.Context, best float64) (err error) {
 	if c.elastic, err = c.rent(ctx, elasticPart*best); err != nil || c.arena.mixed {
 		return err
 	}
-	// The fewest GPUs, as somebody who tries out finds them.
+	// The fewest GPUs, found by bisection.
 	low, high := 0, 2*c.total()+1
 	for high-low > 1 {
 		middle := (low + high) / 2

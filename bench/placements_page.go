@@ -17,7 +17,7 @@ import (
 func (f byName) lineup() (scenarios, policies []string) {
 	all, err := arenas()
 	if err != nil {
-		return nil, nil // there are no figures of scenarios that nobody can make
+		return nil, nil // there are no figures of scenarios that cannot be made
 	}
 	for _, a := range all {
 		if _, ok := f["placements."+a.name+"."+ours+".held"]; ok {

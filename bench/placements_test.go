@@ -12,7 +12,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 )
 
-// One scenario in full, in small: every policy answers, and what is said of ours is its ratio to the best of the others.
+// One scenario in full, in small: every policy answers, and the remark on Conch's policy is its ratio to the best of the others.
 func TestPlacementsOfOneScenario(t *testing.T) {
 	if testing.Short() {
 		t.Skip("some seconds of simulations")

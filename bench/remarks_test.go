@@ -75,7 +75,7 @@ func text(remarks []figure.Remark) string {
 	return b.String()
 }
 
-// TestRemarksOnMixes: who is ahead is what the figures say, and the reason is given only where they show it.
+// TestRemarksOnMixes: the remarks name the system that is ahead by the figures, and the reason only where the figures show it.
 func TestRemarksOnMixes(t *testing.T) {
 	values := map[string]float64{}
 	for _, kind := range []string{"a100", "gtx1080ti"} {

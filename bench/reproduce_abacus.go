@@ -22,7 +22,7 @@ import (
 const abacusQueries = 4000
 
 // abacusContestants are what the paper compares: Abacus, and its three baselines as its authors' code has them. Those that end in `in_time` are what
-// somebody would run who does not run Abacus: they drop what cannot be finished in time, as Abacus does, and look at all that waits. Two are Abacus
+// a user without Abacus would run: they drop what cannot be finished in time, as Abacus does, and look at all that waits. Two are Abacus
 // without one thing, and one is Abacus as the authors' code runs it: without a margin, with two ways, and with features in another order than in training.
 func abacusContestants() map[string]segment.Scheduler {
 	paper := segment.Paper()

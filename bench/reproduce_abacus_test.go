@@ -47,7 +47,7 @@ func TestAbacusRows(t *testing.T) {
 	require.Empty(t, abacusRemarks(&figure.Report{}))
 }
 
-// TestAbacusWithoutItsPredictor: who asks for the rows is told what is missing.
+// TestAbacusWithoutItsPredictor: the error of a run without the predictor's directory names what is missing.
 func TestAbacusWithoutItsPredictor(t *testing.T) {
 	b, _ := tiny("")
 	require.ErrorContains(t, b.reproduceAbacus(t.Context(), &figure.Report{}), "--abacus names no directory")

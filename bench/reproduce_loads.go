@@ -310,7 +310,7 @@ func idle(r *sim.Result) float64 {
 }
 
 // missing is the example of Symphony's section 3.3: l(b) = b + 5, an SLO of 12, 3 GPUs, a request each .75, without the 13th to the 15th. The text
-// says that deferred starts four requests at 2.25 first (figure 4); that who is eager from the 16th on drops the 35th, 37th, 38th and so on (5a);
+// says that deferred starts four requests at 2.25 first (figure 4); that eager from the 16th on drops the 35th, 37th, 38th and so on (5a);
 // and that deferred idles for a short while after the gap and staggers again (5b).
 func missing() ([]*row, error) {
 	deferred, err := exampleRule("deferred", "window")

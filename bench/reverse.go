@@ -16,7 +16,7 @@ import (
 	"github.com/conch-serving/conch/internal/rig"
 )
 
-// reverse is a proxy that people put in front of a Triton today.
+// reverse is a common reverse proxy in front of a Triton.
 type reverse struct {
 	name string
 	// arguments start it in the foreground with the configuration at a path.

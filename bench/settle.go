@@ -58,7 +58,7 @@ func against(first, other *cell) duel {
 	return d
 }
 
-// behind tells that the first is surely below near, ahead that it surely is not.
+// behind reports whether the first is surely below near, ahead whether it surely is not.
 func (d duel) behind() bool { return d.ratio*math.Exp(d.margin) < near }
 func (d duel) ahead() bool  { return d.ratio*math.Exp(-d.margin) >= near }
 

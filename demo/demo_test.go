@@ -30,8 +30,8 @@ func programs(t *testing.T) string {
 	return bin
 }
 
-// The whole demo with trials so short that they say nothing: it searches, shows a table, keeps its figures and leaves a conch to try, which
-// ends with it. Who wins is not for a test on a busy machine.
+// The whole demo with trials too short for meaningful figures: it searches, shows a table, keeps its figures and leaves a conch to try, which
+// ends with it. The test does not compare the systems, because the machine may be busy.
 func TestDemo(t *testing.T) {
 	s, err := scenarioOf("embedded", "")
 	require.NoError(t, err)

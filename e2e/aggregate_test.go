@@ -294,7 +294,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 }
 
-// Settings and regions are told to all three servers, or to none.
+// Settings and regions are set on all three servers, or on none.
 func TestSettingsOverPartitions(t *testing.T) {
 	t.Parallel()
 	c, _ := three(t, "")

@@ -64,8 +64,8 @@ func accuracy(least float64) map[string]*tritonpb.InferParameter {
 	return map[string]*tritonpb.InferParameter{"accuracy": {ParameterChoice: &tritonpb.InferParameter_DoubleParam{DoubleParam: least}}}
 }
 
-// Clients ask for an app: the cheapest variant, on the machine's CPUs, serves who wishes for little; who wishes for more gets a variant that is
-// loaded for that; who wishes for what there is not is told what there is.
+// Clients ask for an app: the cheapest variant, on the machine's CPUs, serves requests with low wishes; a request with higher wishes gets a
+// variant that is loaded for it; a request that no variant meets gets an error that names the variants.
 func TestAnAppByAccuracyAndLatency(t *testing.T) {
 	t.Parallel()
 	c := serve(t, rig.ConchOptions{
@@ -144,7 +144,7 @@ func TestAnAppByAccuracyAndLatency(t *testing.T) {
 	require.InDelta(t, 3, page.sum("conch_named_requests_total", "name=classify", "model=small"), 0)
 	require.InDelta(t, 1, page.sum("conch_named_requests_total", "name=classify", "model=large"), 0)
 
-	// What nobody asks for goes, after the ticks that the paper's code waits for.
+	// A variant without requests is unloaded, after the ticks that the paper's code waits for.
 	require.EventuallyWithT(t, func(collect *assert.CollectT) { assert.Len(collect, partitions(t, a), 1) }, 90*time.Second, time.Second)
 	_, variant = served(nil)
 	require.Equal(t, "small", variant)

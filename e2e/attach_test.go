@@ -22,7 +22,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/admin/client"
 )
 
-// team is what somebody runs before they hear of conch: two tritonservers with a
+// team is a setup without conch: two tritonservers with a
 // model that Triton batches.
 type team struct {
 	t       *testing.T
@@ -149,7 +149,7 @@ func TestAttachObserves(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, m.Profiles)
 	require.NotEmpty(t, m.Profiles[0].Points)
-	// What Conch would gain cannot be said of few requests, and is not.
+	// A few requests are too few to estimate what Conch would gain, and it is not estimated.
 	out, code := tritonctl(t, c, "advise", "--for", "0")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "There is too little to say what Conch would gain:\nemulated: ")

@@ -93,7 +93,7 @@ func slowHTTP() string {
 }
 
 // Requests go away by deadline, cancel and disconnect, over both protocols, while they wait and while they run. What had not begun never
-// runs, by the server's own count of rows; what shares an execution with those that went is answered; and the metrics say who went how.
+// runs, by the server's own count of rows; requests that share an execution with cancelled ones are answered; and the metrics count each kind.
 func TestWhoIsGoneIsNotServed(t *testing.T) {
 	t.Parallel()
 	c, held := held(t)

@@ -44,8 +44,8 @@ func (t inOrder) Run(name string, script func(testscript.T)) {
 	t.T.Run(name, func(t *testing.T) { script(inOrder{t}) })
 }
 
-// await is the script's command `await PATTERN COMMAND...`: the command runs until its output matches, as somebody would look again while a
-// server starts. It looks every 50 ms: what it waits for is a real process, which no virtual clock moves.
+// await is the script's command `await PATTERN COMMAND...`: the command runs until its output matches, as a user would repeat it while a server
+// starts. It runs every 50 ms: it waits for a real process, which no virtual clock moves.
 func await(ts *testscript.TestScript, _ bool, args []string) {
 	pattern := regexp.MustCompile("(?m)" + args[0])
 	for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(50 * time.Millisecond) {

@@ -37,8 +37,8 @@ func firstOutput(r *tritonpb.ModelInferResponse) float32 {
 	return floats(r.RawOutputContents[0])[0]
 }
 
-// One value of one caller makes the model raise for the whole batch, and some callers send what Triton refuses before it runs. Each of
-// them alone is told so.
+// One value of one caller makes the model raise for the whole batch, and some callers send what Triton refuses before it runs. Only these
+// callers get an error.
 func TestBadTensorFailsItsCallerAlone(t *testing.T) {
 	t.Parallel()
 	c := start(t, 1, nil, "fragile")

@@ -109,7 +109,7 @@ func start(t *testing.T, gpus int, settings map[string]any, models ...string) *r
 	return serve(t, rig.ConchOptions{Repository: repository(t, models...), GPUs: gpus, Settings: settings})
 }
 
-// serve runs conch, on the real server unless told otherwise, ends it with the test, and requires that nothing of it is left then.
+// serve runs conch, on the real server unless the options name another, ends it with the test, and requires that nothing of it is left then.
 func serve(t *testing.T, o rig.ConchOptions) *rig.Conch {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -47,7 +47,7 @@ func exchange(t *testing.T, address string, wire []byte) (status int, body strin
 	require.NoError(t, err)
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
-	go func() { _, _ = conn.Write(wire) }() // whoever refuses a body need not read it
+	go func() { _, _ = conn.Write(wire) }() // a server that refuses a body need not read it
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
 	defer response.Body.Close()
@@ -67,8 +67,8 @@ func pids(t *testing.T, c *rig.Conch) map[int]string {
 	return all
 }
 
-// Every request that is known to kill a server is sent at a real one, through conch, while others go about their business: each is
-// refused, nobody else notices, and the server and the stubs of its models are still the same processes.
+// Every request that is known to kill a server is sent to a real one, through conch, under other clients' load: each is refused, the
+// other clients' requests succeed, and the server and the stubs of its models are still the same processes.
 func TestHostileContentsHurtNobody(t *testing.T) {
 	t.Parallel()
 	c := serve(t, rig.ConchOptions{Repository: conformanceModels(t, "identity", "string", "unbatched", "sequence"), GPUs: 1})

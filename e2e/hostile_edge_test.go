@@ -138,7 +138,7 @@ func besiege(t *testing.T) *besieged {
 	return b
 }
 
-// besiegedStall is short, so that who waits for it need not wait long.
+// besiegedStall is short, so that a test that waits for it ends soon.
 const besiegedStall = time.Second
 
 // besiegedPatience is how long a test waits for what comes a stall after something else: on a machine that others keep busy, conch may wait
@@ -172,7 +172,7 @@ func (b *besieged) while(done <-chan struct{}) (p99 time.Duration, err error) {
 }
 
 // An attack may make others' slowest calls this many times slower, in the best of some rounds. The attackers run on the same processors
-// as conch, whose share of them halves, and who has been measured alone had them for himself.
+// as conch, whose share of them halves. The client that was measured alone had them for itself.
 const (
 	besideFactor = 20
 	besideRounds = 5

@@ -77,7 +77,7 @@ func desert(ctx context.Context, address string, random *rand.Rand) error {
 	return conn.Close()
 }
 
-// Callers of generate and generate_stream disconnect at any moment under load: neither the server nor Conch minds, and who stays gets all
+// Callers of generate and generate_stream disconnect at any moment under load: neither the server nor Conch fails, and other callers get all
 // answers, over HTTP and on gRPC streams.
 func TestWhoLeavesGeneration(t *testing.T) {
 	t.Parallel()

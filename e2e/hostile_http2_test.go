@@ -22,7 +22,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// dial speaks HTTP/2 to conch's gRPC door; what it says is read and thrown away unless told otherwise.
+// dial opens an HTTP/2 connection to conch's gRPC port. It does not read conch's frames.
 func (b *besieged) dial() (*rawHTTP2, net.Conn) {
 	c := dialTCP(b.T, b.conch.GRPC)
 	return newRawHTTP2(b.T, c), c
@@ -72,7 +72,7 @@ func discard(c net.Conn) <-chan struct{} {
 	return ended
 }
 
-// What clients do to HTTP/2 below gRPC reaches no server and disturbs nobody.
+// Misuse of HTTP/2 below gRPC reaches no server and disturbs no other client.
 func TestHostileHTTP2(t *testing.T) {
 	t.Parallel()
 	b := besiege(t)

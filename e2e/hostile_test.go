@@ -397,7 +397,7 @@ func TestFloodsOverHTTP2(t *testing.T) {
 	require.Less(t, most, bound(base, 2, 5000))
 }
 
-// Answers that nobody takes: the client asks for much and opens no window.
+// Answers that the client does not read: it asks for much and opens no window.
 func TestAnswersThatNobodyTakes(t *testing.T) {
 	t.Parallel()
 	c := fortress(t)

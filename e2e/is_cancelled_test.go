@@ -43,8 +43,8 @@ class TritonPythonModel:
         return None if DECOUPLED else answers
 `
 
-// A caller who goes while his request executes alone, or while a decoupled model works for his stream, is seen by the model of a real server: it
-// can stop.
+// A model of a real server sees that its caller has disconnected, while the request executes alone or while a decoupled model answers the stream:
+// it can stop.
 func TestAModelSeesThatItsCallerHasGone(t *testing.T) {
 	t.Parallel()
 	dir, marks := conformanceModels(t, "slow"), t.TempDir()

@@ -43,7 +43,7 @@ func small(n int) rig.Models {
 }
 
 // steady asks models over and over, and notes every request that is not answered while conch is there. Callers whose connection a dying conch
-// cut off are not lost: nobody had accepted their request for good.
+// cut off are not lost: no conch had accepted their request for good.
 type steady struct {
 	// life counts ends and beginnings of conch; it is odd while there is none.
 	life     atomic.Int64

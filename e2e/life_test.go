@@ -24,7 +24,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
-// Everything that conch has accepted when it is told to end is answered, and its servers end with it.
+// Every request that conch has accepted before SIGTERM is answered, and its servers end with it.
 func TestDrainOnSIGTERM(t *testing.T) {
 	t.Parallel()
 	c := start(t, 2, nil, "emulated")

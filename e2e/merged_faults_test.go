@@ -30,8 +30,8 @@ func moodyGroup(t *testing.T, flag string) []byte {
 	return []byte(strings.Replace(source, at, at+fmt.Sprintf("        import os\n        if '/merge.' in os.path.abspath(__file__) and os.path.exists(%q):\n            raise RuntimeError('the group is in a bad mood')\n", flag), 1))
 }
 
-// A merge group that serves begins to fail, and later is unloaded behind conch's back. Nobody's request is lost: its members serve until it
-// works again, and it comes back by itself.
+// A merge group that serves begins to fail, and later is unloaded, not by conch. No request is lost: its members serve until it works again, and
+// it is put back by itself.
 func TestAGroupThatFailsWhileItServes(t *testing.T) {
 	t.Parallel()
 	models, flag := t.TempDir(), filepath.Join(t.TempDir(), "bad-mood")

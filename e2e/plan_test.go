@@ -42,8 +42,8 @@ func advise(t *testing.T, c *rig.Conch) {
 	}, 30*time.Second, 20*time.Millisecond)
 }
 
-// An operator cuts the GPU in other partitions while requests flow: every server is replaced, the new ones serve before the old ones end,
-// and nobody notices.
+// An operator divides the GPU into other partitions under load: every server is replaced, the new ones serve before the old ones end, and no
+// request fails.
 func TestPlanApplyUnderLoadLosesNothing(t *testing.T) {
 	t.Parallel()
 	c := start(t, 1, nil, "emulated")

@@ -60,7 +60,7 @@ func TestValidateSaysWhatTritonDoes(t *testing.T) {
 		}
 	}
 
-	// Who hangs keeps one of a server's four threads, and who kills takes the others along.
+	// A load that hangs keeps one of a server's four threads, and one that kills the server ends it for the other models.
 	servers := errgroup.Group{}
 	servers.SetLimit(4)
 	for _, c := range alone {
@@ -71,7 +71,7 @@ func TestValidateSaysWhatTritonDoes(t *testing.T) {
 	t.Logf("a real server was given %d models in %v", len(together)+len(alone), time.Since(began).Round(time.Second))
 }
 
-// bare is a real server on a repository, with nobody in front of it.
+// bare is a real server on a repository, without Conch in front of it.
 func bare(t *testing.T, repository string) (*rig.Server, *tritonclient.Client) {
 	t.Helper()
 	s, err := rig.StartServer(t.Context(), rig.ServerOptions{Server: setting(t, "CONCH_TRITONSERVER"), Repository: repository})

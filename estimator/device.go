@@ -36,7 +36,7 @@ type Factors struct {
 	Source string `json:"source"`
 }
 
-// Priors are factors for a GPU type and a runtime that nobody measured whole models on. Depthwise convolutions take what they take in whole models on A100
+// Priors are factors for a GPU type and a runtime without measurements of whole models. Depthwise convolutions take what they take in whole models on A100
 // (9.1) and 1080 Ti (11.8).
 func Priors(r lower.Runtime) Factors {
 	return Factors{

@@ -14,7 +14,7 @@ import (
 	"github.com/conch-serving/conch/estimator/regress"
 )
 
-// Sample is a whole model that somebody timed: its kernels at a batch, the share that it had, and the seconds of a batch.
+// Sample is a timed execution of a whole model: its kernels at a batch, the share that it had, and the seconds of a batch.
 type Sample struct {
 	Model    string
 	Batch    int
@@ -24,8 +24,8 @@ type Sample struct {
 	// Share is the part of the GPU, 0 to 1.
 	Share   float64
 	Seconds float64
-	// Line says that Seconds are those of a straight line that somebody drew through all batch sizes: what is predicted at the model's batch sizes is
-	// compared as such a line too. A curve that the host bounds at small batches and the device at large ones is none.
+	// Line is true if Seconds are those of a straight line that was fitted through all batch sizes: the predictions at the model's batch sizes are
+	// then compared as such a line too. A curve that the host bounds at small batches and the device at large ones is no line.
 	Line bool
 }
 

@@ -16,7 +16,7 @@ import (
 // are padded to whole blocks.
 const block = 16
 
-// overwriting are the operators whose processor kernels write over their input if nobody else reads it.
+// overwriting are the operators whose processor kernels write over their input if no other node reads it.
 var overwriting = map[string]bool{
 	"Relu": true, "Sigmoid": true, "Tanh": true, "LeakyRelu": true, "Elu": true, "HardSigmoid": true, "Softplus": true, "Softsign": true, "ThresholdedRelu": true,
 	"Clip": true, "Softmax": true, "LogSoftmax": true,
@@ -285,7 +285,7 @@ func (p *planner) events() (events []arena.Event, buffers int) {
 	}
 	for v := range values {
 		if uses[values+v] > 0 {
-			uses[v]++ // who rearranges it reads it
+			uses[v]++ // the node that rearranges it reads it
 		}
 	}
 	var all []buffer

@@ -105,7 +105,7 @@ func TestModulesOfPyTorchAreOneKernel(t *testing.T) {
 	require.Greater(t, spelled(t, graphs.Spelling{Gelu: "tanh"}, 2, d, grid).Kernels, want.Kernels)
 }
 
-// An operator that nobody knows is counted as one that reads its inputs once, with a warning and a wider bound; what follows need not agree with the shape
+// An unknown operator is counted as one that reads its inputs once, with a warning and a wider bound; what follows need not agree with the shape
 // that was guessed.
 func TestAnUnknownOperatorIsBoundedAndSaid(t *testing.T) {
 	m := graphs.Transformer(graphs.Weights{}, graphs.EncoderSize{Vocabulary: 1000, Layers: 2, Width: 768, Heads: 12, Inner: 3072}, 128, 2, graphs.Spelling{Attention: "op", Gelu: "bias"})

@@ -129,7 +129,7 @@ func (s *Subject) Estimate(declared Declared, g Grid, d Device) (*Estimate, erro
 	return e, nil
 }
 
-// opaque is what can be said of a file that only its runtime reads: its memory is at least the file and a context. Of a python model not even that.
+// opaque estimates a model whose file only its runtime can read: its memory is at least the file and a context. A python model has not even that bound.
 func (s *Subject) opaque(g Grid, d Device) (*Estimate, error) {
 	e := &Estimate{
 		Profile: grid.Profile{Model: s.Name, GPUType: d.Sheet.Name, Source: grid.Estimated, Points: []grid.Point{}}, Basis: "size of the file", Bound: 1,

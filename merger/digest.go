@@ -19,8 +19,8 @@ import (
 	"github.com/conch-serving/conch/internal/onnx"
 )
 
-// Digest identifies contents: BLAKE3, which hashes weights about as fast as they can be read, and for which nobody can make two
-// tensors that collide, as models of strangers might try.
+// Digest identifies contents: BLAKE3, which hashes weights about as fast as they can be read. Tensors of hostile models cannot be made
+// to collide.
 type Digest [32]byte
 
 // String is the first eight bytes in hex.

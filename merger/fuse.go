@@ -122,7 +122,7 @@ func (b *fusing) nodes() error {
 			}
 		}
 	}
-	return nil // nodes that run per member are made when somebody needs them
+	return nil // nodes that run per member are made when they are needed
 }
 
 // pair makes a matched pair of operators, joined or as a super-operator, if that is worth it.

@@ -209,7 +209,7 @@ func TestSuperOperatorsComputeWhatTheirMembersDo(t *testing.T) {
 	}
 }
 
-// Whoever changes a merge after it was made is found out: by Load from the files, and by Verify from what they compute.
+// A change of a merge after it was made is detected: by Load from the files, and by Verify from what they compute.
 func TestACorruptedMergeIsCaught(t *testing.T) {
 	run := runtime(t)
 	region := map[string]graphs.Region{"a weight": {To: .7}, "a slice bound": {From: .25, To: 1, Inputs: .75}, "an order of channels": {From: .2, To: .9}}

@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 )
 
-// Report is what an analysis found, for people and for programs.
+// Report is the result of an analysis, as text and as JSON.
 type Report struct {
 	Members []MemberReport `json:"members"`
 	// Families are the names of members whose graphs have the same structure, weights left out.
@@ -97,7 +97,7 @@ func (r *Report) unproved(g *graph) {
 	}
 }
 
-// Text writes the report for people.
+// Text writes the report as text.
 func (r *Report) Text(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 2, 4, 2, ' ', 0)
 	fmt.Fprintln(t, "MEMBER\tNODES\tWEIGHTS\tOPSET\tSTRUCTURE")

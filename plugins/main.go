@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command conch-policies serves one of Conch's built-in policies as a plugin
-// process. Conch starts it; a person who does gets the list.
+// process. Conch starts it; started by hand, it lists the policies.
 //
 //	conch-policies NAME    serve the policy NAME (only under Conch)
 //	conch-policies -list   print the names, one per line

@@ -122,7 +122,7 @@ func (s files) walk(ctx context.Context, visit func(path string, info fs.FileInf
 }
 
 // check reads a file and says what is wrong with it; empty where nothing is. A file
-// that is there and cannot be opened is an error: nobody knows what is in it.
+// that is there and cannot be opened is an error: its content is not known.
 func (s files) check(ctx context.Context, f File) (string, error) {
 	in, err := os.Open(s.path(f))
 	switch {
@@ -150,7 +150,7 @@ func (s files) check(ctx context.Context, f File) (string, error) {
 // place makes to a copy of f's content. It is never a hard link: a server runs as
 // the same user, and one that wrote to its model would change that model in every
 // partition and every revision. Where the file system can, the copy shares its
-// blocks with the original until somebody writes.
+// blocks with the original until one of them is written.
 func (s files) place(ctx context.Context, f File, to string) (err error) {
 	in, err := os.Open(s.path(f))
 	if err != nil {

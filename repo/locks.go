@@ -18,7 +18,7 @@ type sharedLock struct {
 	users int
 }
 
-// lock waits until nobody else works in dir. unlock lets the next caller in.
+// lock waits until no other caller works in dir. unlock admits the next caller.
 func (l *locks) lock(dir string) (unlock func()) {
 	l.mu.Lock()
 	shared := l.all[dir]

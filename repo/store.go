@@ -119,7 +119,7 @@ func (s *Store) Rollback(_ context.Context, id string, by Origin) (*Revision, er
 	return s.commit(&Revision{Origin: by, Directory: to.Directory, RollbackTo: to.ID, Held: true, Models: to.Models}, false)
 }
 
-// Withdraw forgets the newest revision, which nobody is to serve, so that the one
+// Withdraw forgets the newest revision, which must not be served, so that the one
 // before it is current again. It fails with ErrNoRevision where id is not the newest.
 func (s *Store) Withdraw(_ context.Context, id string) error {
 	s.writing.Lock()

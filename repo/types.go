@@ -26,7 +26,7 @@ var (
 	ErrOverride = errors.New("override cannot be used")
 )
 
-// Origin says who changed the repository, why and when.
+// Origin is the author, the reason and the time of a change of the repository.
 type Origin struct {
 	Author string    `json:"author"`
 	Reason string    `json:"reason"`
@@ -91,7 +91,7 @@ type Model struct {
 	// Problems are what is wrong with the model, errors first.
 	Problems []Problem `json:"problems,omitempty"`
 
-	// Unloaded is set from a client's unload until somebody loads the model again.
+	// Unloaded is set from a client's unload until a client loads the model again.
 	Unloaded bool `json:"unloaded,omitempty"`
 	// Dependent is set on a model that was loaded because an ensemble calls it, and
 	// not by an order of its own: an unload of the ensemble may take it along.

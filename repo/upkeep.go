@@ -21,8 +21,8 @@ import (
 type Retention struct {
 	// Newest revisions are kept, at least one.
 	Newest int
-	// InUse are revisions that somebody needs, and for what. Whatever a revision has
-	// is kept with it, the parts of derived models too.
+	// InUse are revisions that are in use, and for what. All files of such a revision
+	// are kept, those of derived models too.
 	InUse map[string]string
 	// DryRun removes nothing.
 	DryRun bool

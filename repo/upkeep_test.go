@@ -133,7 +133,7 @@ func TestAVerificationHoldsUpNobodyWhileItReads(t *testing.T) {
 			go func() {
 				second, err := s.Import(t.Context(), dir, by("second"))
 				if err == nil {
-					// What nobody keeps goes while it is verified.
+					// A revision that is not kept is removed while it is verified.
 					_, err = s.Collect(t.Context(), repo.Retention{Newest: 1})
 				}
 				if err == nil && second.ID == first.ID {

@@ -31,7 +31,7 @@ type Strictness struct {
 // first. It judges as a Triton would that does not complete configurations by
 // itself (--disable-auto-complete-config), which is how Conch starts it.
 //
-// What nobody knows without running it is not judged: whether a backend is
+// What cannot be known without running a model is not judged: whether a backend is
 // installed, what a model.py does, whether a graph can be executed, GPUs, memory,
 // and files outside the repository.
 func Validate(fsys fs.FS, name string, s Strictness) []Problem {

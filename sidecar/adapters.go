@@ -24,7 +24,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
 
-// routes shows the dispatcher's route table to those who answer about all
+// routes gives the dispatcher's route table to the parts that answer for all
 // partitions as one server.
 type routes struct {
 	dispatcher *dispatch.Dispatcher
@@ -214,8 +214,7 @@ func (l loader) Unload(ctx context.Context, model string, parameters map[string]
 	return nil
 }
 
-// code of a failure that is nobody's fault but the moment's, or the caller's
-// patience.
+// code of a temporary failure, or of a caller whose context has ended.
 func code(ctx context.Context) codes.Code {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Code()

@@ -33,7 +33,7 @@ func TestAnOrderHasTheAuthorThatTheKernelKnows(t *testing.T) {
 	require.Equal(t, me.Username, p.Pin.Author)
 }
 
-// TestAdminOverTCP is for who has the token, over TLS.
+// TestAdminOverTCP: the admin API over TCP needs TLS and the token.
 func TestAdminOverTCP(t *testing.T) {
 	dir := t.TempDir()
 	authority := certstest.New(t, "operators")
@@ -62,7 +62,7 @@ func TestAdminOverTCP(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "ada (by token)", p.Pin.Author, "it is a claim, and is marked as a claim")
 
-	// A token is replaced while conch runs; one that others can read lets nobody in.
+	// A token is replaced while conch runs; one that other users can read admits no caller.
 	require.NoError(t, os.WriteFile(token, []byte("another secret of many characters"), 0o600))
 	_, err = with(secret).Plan(t.Context())
 	require.Equal(t, api.CodeUnauthenticated, api.CodeOf(err))

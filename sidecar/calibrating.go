@@ -81,7 +81,7 @@ func (s *server) scratchDriver(o driver.ProcessOptions) (driver.Driver, error) {
 	if s.config.Driver.Kind != config.DriverProcess {
 		return nil, nil
 	}
-	// Nobody takes over a scratch server.
+	// No later conch takes over a scratch server.
 	o.Dir, o.OrphanGrace, o.Logger = filepath.Join(s.config.State, "calibration", "servers"), time.Second, s.log.With("part", "calibration")
 	d, err := driver.NewProcesses(o)
 	if err != nil {

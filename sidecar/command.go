@@ -242,7 +242,7 @@ func serve(ctx context.Context, p process, f flags) error {
 	}()
 	err = s.run(ctx)
 	if ctx.Err() == nil {
-		// The server ended by itself; nobody will end ctx for the other goroutine.
+		// The server ended by itself; ctx will not end for the other goroutine.
 		return err
 	}
 	<-reloads

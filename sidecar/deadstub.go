@@ -13,9 +13,9 @@ import (
 
 // deadStubs restarts a partition whose python backend has lost the process of a
 // model. Triton goes on answering INTERNAL for it, calls it READY and never
-// starts another, so somebody who reads the answers has to notice. The callers
-// of the batch that found out keep their error: it may be their input that
-// killed the process, and it must not travel on.
+// starts another, so that only the answers show it. The callers of the batch that
+// gets such an answer keep their error: it may be their input that killed the
+// process, and it must not be sent to another.
 type deadStubs struct {
 	dispatch.Observer
 	restart func(partition, reason string) error

@@ -39,7 +39,7 @@ func TestDisciplinesHaveTheSameNamesEverywhere(t *testing.T) {
 	}
 }
 
-// What is simulated only is refused in conch.yaml with that reason, and not as a name that nobody knows.
+// A discipline that is only simulated is refused in conch.yaml with that reason, and not as an unknown name.
 func TestSimulatedDisciplinesAreRefusedWithTheReason(t *testing.T) {
 	for name, why := range map[string]string{"segment": "a model's graph as a whole", "flex": "cannot abort", "earliest-latest": "nothing disturbs"} {
 		err := checkDiscipline(name, nil, "")

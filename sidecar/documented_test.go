@@ -63,8 +63,8 @@ func described(t *testing.T, c *conch) map[string]string {
 	return known
 }
 
-// TestConfigurationsInDocsAreValid: whoever copies a conch.yaml from a page has
-// one that conch takes.
+// TestConfigurationsInDocsAreValid: conch accepts every conch.yaml that a page
+// shows.
 func TestConfigurationsInDocsAreValid(t *testing.T) {
 	pages, err := filepath.Glob("../docs/*.md")
 	require.NoError(t, err)

@@ -28,7 +28,7 @@ const (
 	// idle is how long HTTP connections without a request are kept open, so that
 	// their next request is still answered, and sends them elsewhere.
 	idle = 10 * time.Second
-	// poll is how often conditions are looked at that nobody reports.
+	// poll is how often conditions are checked for which there is no notification.
 	poll = 20 * time.Millisecond
 )
 

@@ -11,7 +11,7 @@ const collectorSlack = 32 << 20
 
 // slack returns what gives the collector its slack, to be kept alive: it counts as
 // used and is never touched, so that it takes addresses and no memory. A heap that
-// somebody has tuned (GOGC, GOMEMLIMIT) gets none.
+// the operator has tuned (GOGC, GOMEMLIMIT) gets none.
 func slack(getenv func(string) string) []byte {
 	if getenv("GOGC") != "" || getenv("GOMEMLIMIT") != "" {
 		return nil

@@ -15,9 +15,8 @@ import (
 // enoughTraffic is how long conch observes before it points at what it could say.
 const enoughTraffic = time.Minute
 
-// hint says once, after a while of traffic in mode observe, where to read what
-// conch would gain: who tries conch for the first time does not know yet that the
-// question can be asked.
+// hint logs once, after a while of traffic in mode observe, where to read what
+// conch would gain: a new user does not know yet that conch estimates it.
 type hint struct {
 	dispatch.Observer
 	observing func() bool

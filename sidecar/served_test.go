@@ -36,7 +36,7 @@ func (c *counting) ModelStatistics(context.Context, *tritonpb.ModelStatisticsReq
 }
 
 // Servers are asked while they batch and left alone once Conch does; one that does
-// not answer keeps nobody from asking the others.
+// not answer does not delay the others.
 func TestServersThatBatchAreAskedWhatTheyDid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		recorder, err := observe.New(nil)

@@ -89,7 +89,7 @@ type server struct {
 	calibration *calibration.Calibration
 	groups      *merging.Book
 	scratch     driver.Driver
-	// traces are recorded from the request path while somebody asks for one.
+	// traces are recorded from the request path while a client asks for one.
 	traces *record.Recorder
 	// tracer makes the spans of requests; nil while tracing is off.
 	tracer *spans.Tracer

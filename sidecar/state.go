@@ -15,9 +15,9 @@ import (
 // stateFile is what a state directory of conch has in it.
 const stateFile = "conch.db"
 
-// privateState makes the state directory, mode 0700: who may write into it decides
-// what conch starts, and its sockets lie there. A directory that others may enter is
-// closed to them if it is conch's own, and refused if it is not.
+// privateState makes the state directory, mode 0700: a user that may write into it
+// decides what conch starts, and its sockets lie there. A directory that other users
+// may enter is closed to them if it is conch's own, and refused if it is not.
 func privateState(dir string, log *slog.Logger) error {
 	const help = "name another with state in conch.yaml or --state"
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -39,7 +39,7 @@ func privateState(dir string, log *slog.Logger) error {
 	}
 	err = os.Chmod(dir, 0o700)
 	if errors.Is(err, fs.ErrPermission) {
-		// A volume that belongs to somebody else; what conch puts into it is closed.
+		// A volume of another user; the files that conch puts into it are closed to others.
 		log.Warn("others may enter the state directory, and conch may not close it", "directory", dir, "mode", info.Mode().Perm().String(), "error", err)
 		return nil
 	}

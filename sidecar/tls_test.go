@@ -107,7 +107,7 @@ func TestClientsOverTLS(t *testing.T) {
 }
 
 // TestRotationLosesNothing: certificates are replaced under load, by those of
-// another authority even; who is connected stays, and who comes sees the new
+// another authority even. Open connections stay, and new connections see the new
 // ones.
 func TestRotationLosesNothing(t *testing.T) {
 	t.Parallel()

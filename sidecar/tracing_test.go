@@ -30,7 +30,8 @@ func TestACollectorSeesRequestsEndToEnd(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, o.Close()) })
 	c := startConch(t, text(writeZoo(t, "a"), t.TempDir(), "tracing: {endpoint: \""+o.GRPC+"\", sample: 0}"))
 	defer c.stop()
-	// Clients record their traces, so Conch does. One who does not is not recorded, whoever shares its execution.
+	// Conch records the requests of clients that record their traces. A request of another client is not recorded, even if it shares an
+	// execution with one that is.
 	parent := func(n int, flags string) string {
 		return fmt.Sprintf("00-%032x-%016x-%s", n+1, n+1, flags)
 	}

@@ -145,8 +145,8 @@ func (a *attempt) Skipped() bool {
 	return a.skipped
 }
 
-// until waits for a condition, as long as for a call, and asks in the goroutine of the case itself: what
-// asks may fail the case, and nobody asks any more once that has ended.
+// until waits for a condition, as long as for a call. It calls holds in the goroutine of the case itself:
+// holds may fail the case, and is not called once that has ended.
 func (e *Env) until(holds func() bool, every time.Duration, what ...any) {
 	e.Helper()
 	for end := time.Now().Add(callTimeout); !holds(); time.Sleep(every) {

@@ -109,7 +109,7 @@ func attach(mode string) start {
 	}
 }
 
-// loadAll loads the suite's models, as whoever runs a server without Conch does.
+// loadAll loads the suite's models through the server's own repository API.
 func loadAll(t *testing.T, address string) {
 	t.Helper()
 	client, err := triton.Dial(address)

@@ -201,7 +201,7 @@ func ensembleRepositoryCases() []Case {
 			require.NoError(e, e.Target.Load(e.ctx(), "pipeline_error"))
 			unload()
 			becomes(e, "error", "UNAVAILABLE")
-			// Whether the other member goes too depends on who loaded it first, the ensemble or somebody for its own sake.
+			// Whether the other member is unloaded too depends on what loaded it first, the ensemble or a request for the member.
 			require.NoError(e, e.Target.Load(e.ctx(), "identity"))
 			require.NoError(e, e.Target.Load(e.ctx(), "error"))
 			require.NoError(e, e.Target.Load(e.ctx(), "pipeline_error"))

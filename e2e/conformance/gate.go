@@ -67,7 +67,7 @@ func (g *gate) pass() { _ = os.Remove(g.closed()) } // it may be open
 func (g *gate) open() {
 	g.pass()
 	for _, file := range g.begun() {
-		_ = os.Remove(file) // nobody else does, but the case may have ended
+		_ = os.Remove(file) // only this removes it, but the case may have ended
 	}
 }
 

@@ -33,7 +33,7 @@ func (e *Env) setTrace(model string, settings ...traceSetting) (string, error) {
 	return strings.Join(line, " "), err
 }
 
-// untouched is what is in force when nobody has set anything.
+// untouched are the settings in force before any client has set one.
 const untouched = "OFF 1000 -1 0  triton"
 
 // clearTrace takes back what a case has set.

@@ -51,7 +51,7 @@ func TestRulesDoWhatTheySay(t *testing.T) {
 	run(t, promtool, "test", "rules", "../../deploy/prometheus/conch.test.yml")
 }
 
-// Whoever an alert sends to a command of tritonctl finds it.
+// Every command of tritonctl that an alert or a panel names exists.
 func TestAnnotationsNameCommandsThatThereAre(t *testing.T) {
 	for _, file := range []string{"prometheus/conch.rules.yml", "grafana/conch.json"} {
 		page, err := os.ReadFile(filepath.Join("../../deploy", file))
@@ -146,7 +146,7 @@ func healthy(t *testing.T) *rig.Conch {
 	return serve(t, rig.ConchOptions{Models: models, GPUs: 2}, models, 4)
 }
 
-// inTrouble has a model that does not load, one that cannot be in time, and clients who open more connections than they may.
+// inTrouble has a model that does not load, one that cannot be in time, and clients that open more connections than they may.
 func inTrouble(t *testing.T) *rig.Conch {
 	dir := t.TempDir()
 	slow := zoo.Profile{Model: "late", GPUType: zoo.A100, Alpha: 10 * time.Millisecond, Beta: 20 * time.Millisecond, SLO: 25 * time.Millisecond}

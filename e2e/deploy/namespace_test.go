@@ -161,7 +161,7 @@ func (c *contained) requireSurvivesACrash(t *testing.T, uid int, between ...func
 	require.NoError(t, c.command.Wait(), "SIGTERM to the first process ends it in order")
 }
 
-// models writes a repository of an emulated model that everybody may read.
+// models writes a repository of an emulated model that every user may read.
 func models(t *testing.T, dir string) {
 	t.Helper()
 	require.NoError(t, zoo.Write(dir, zoo.Model{
@@ -181,7 +181,7 @@ func TestImage(t *testing.T) {
 	contain(t, "", root, "65532:65532", "/usr/bin/conch", embedded).requireSurvivesACrash(t, 65532)
 }
 
-// So it does in a Pod: on a root file system that nobody may write, with volumes that are root's and open to everybody, as an emptyDir is.
+// So it does in a Pod: on a read-only root file system, with volumes that are root's and writable by every user, as an emptyDir is.
 func TestImageInAPod(t *testing.T) {
 	needRoot(t)
 	root := t.TempDir()

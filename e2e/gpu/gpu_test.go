@@ -48,8 +48,7 @@ func missing(ctx context.Context) (m machine, lacks string) {
 	return m, ""
 }
 
-// here is the machine. `make e2e-gpu` was asked for by somebody who has a GPU, so that what is missing is a failure there; `go test ./...` was
-// not.
+// here is the machine. `make e2e-gpu` is for a machine with a GPU, so that what is missing is a failure there; under `go test ./...` it is not.
 func here(t *testing.T) machine {
 	t.Helper()
 	m, lacks := missing(t.Context())

@@ -21,7 +21,7 @@ import (
 	"github.com/conch-serving/conch/estimator/lower"
 )
 
-// still is a clock that moves only when somebody sleeps or the server computes.
+// still is a clock that moves only when a caller sleeps or the server computes.
 type still struct{ now time.Time }
 
 func (c *still) Now() time.Time { return c.now }

@@ -24,7 +24,7 @@ const (
 	Norm
 	// Direct is a convolution with so few channels in a group that no product pays: depthwise, above all.
 	Direct
-	// Move reads and writes what it is told, in no order: gather, transpose, pooling, reductions.
+	// Move reads and writes elements in no fixed order: gather, transpose, pooling, reductions.
 	Move
 	families
 )

@@ -104,7 +104,7 @@ func (m *Model) Correction(k *Kernel, g *gpu.Sheet, b *Bound, row []float64) flo
 	return math.Exp(min(max(stack.Predict(features(k, g, b, row)), -.5), 4))
 }
 
-// Measurement is a kernel that somebody timed on a GPU with nothing else on it.
+// Measurement is a kernel that was timed on a GPU with nothing else on it.
 type Measurement struct {
 	Kernel  Kernel
 	GPU     *gpu.Sheet
@@ -114,7 +114,7 @@ type Measurement struct {
 }
 
 // Train fits the correction to measurements. Groups, which are whole GPU types unless a measurement says otherwise, are left out in turn; that weighs the
-// regressors and gives the error of what nobody measured.
+// regressors and gives the error for types without measurements.
 func Train(all []Measurement, seed uint64) (*Model, error) {
 	m := &Model{}
 	samples := map[**regress.Stack]*regress.Samples{}

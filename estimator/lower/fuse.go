@@ -144,7 +144,7 @@ func fuse(r *shape.Result, rt Runtime) *fusion {
 	return f
 }
 
-// index notes who reads what.
+// index notes which nodes read which values.
 func (f *fusion) index(r *shape.Result) {
 	f.first = make([]int, r.Values+1)
 	each := func(yield func(v, reader int)) {

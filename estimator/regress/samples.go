@@ -94,7 +94,7 @@ func scale(x [][]float64) scaling {
 	return s
 }
 
-// at is feature j of a row, scaled. Values far outside what was fitted are held at five deviations: nobody extrapolates further than that.
+// at is feature j of a row, scaled. Values far outside the fitted range are held at five deviations, to limit the extrapolation.
 func (s *scaling) at(row []float64, j int) float64 {
 	return min(max((row[j]-s.Mean[j])/s.Scale[j], -5), 5)
 }

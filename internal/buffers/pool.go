@@ -3,7 +3,7 @@
 
 // Package buffers pools byte slices for gRPC's mem package without clearing
 // them: gRPC's own pool clears a whole size class, 1 MiB for a body of 600 KB,
-// each time one is taken. Who takes a buffer fills what it passes on.
+// each time one is taken. A caller that takes a buffer fills what it passes on.
 package buffers
 
 import (

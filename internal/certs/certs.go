@@ -38,7 +38,7 @@ type Options struct {
 	// Protocols are offered by ALPN.
 	Protocols []string
 
-	// Now tells the time; nil means time.Now.
+	// Now returns the time; nil means time.Now.
 	Now func() time.Time
 	// Logger hears of replacements and of those that failed; nil discards.
 	Logger *slog.Logger
@@ -58,7 +58,7 @@ type source struct {
 	stamp [3]stamp
 }
 
-// stamp tells whether a file was replaced.
+// stamp identifies a state of a file, to detect that it was replaced.
 type stamp struct {
 	modified time.Time
 	size     int64

@@ -142,7 +142,7 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // request is ExportTraceServiceRequest as OTLP writes it in JSON, with ids in
-// hexadecimal (which is not protojson): what of it says who is whose child.
+// hexadecimal (which is not protojson): the fields that relate spans to their parents.
 type request struct {
 	ResourceSpans []struct {
 		Resource struct {

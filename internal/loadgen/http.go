@@ -41,7 +41,7 @@ func NewHTTP(endpoint, model string, t Tensor, connections int) (*HTTP, error) {
 		template: header,
 		client: &http.Client{Transport: &http.Transport{
 			MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections,
-			DisableCompression: true, // or every answer would be compressed and inflated for a caller who never asked
+			DisableCompression: true, // or every answer would be compressed and inflated without a need
 		}},
 	}, nil
 }

@@ -134,7 +134,7 @@ func (r *repository) revive(ctx context.Context, member string) {
 	}
 }
 
-// orphans lists the models that an ensemble calls, nobody else does, and nobody has asked for by name.
+// orphans lists the models that an ensemble calls, no other ensemble does, and no caller has loaded by name.
 func (r *repository) orphans(ensemble string) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

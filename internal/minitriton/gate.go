@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// pass goes through the gate in a directory. If the gate is closed, it leaves a file there and returns once somebody has removed that, or the
-// server closes. Without a directory there is no gate.
+// pass goes through the gate in a directory. If the gate is closed, it leaves a file there and returns once the file is removed, or the server
+// closes. Without a directory there is no gate.
 func (p *place) pass(dir string) error {
 	if dir == "" || !exists(filepath.Join(dir, "closed")) {
 		return nil

@@ -62,7 +62,7 @@ func (h *httpFront) infer(w http.ResponseWriter, r *http.Request, name, version 
 		resp.err = m.finish(req, resp)
 	}
 	switch {
-	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // nobody is there to read an answer
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // the caller no longer reads the answer
 	case err != nil:
 		jsonError(w, err)
 	case resp.err != nil:

@@ -156,7 +156,7 @@ func (r *repository) drained(e *entry, v int64, m *model) {
 }
 
 // unload takes all versions of a model out of service and returns at once, and with it the ensembles that call it. With dependents go the
-// models that it calls and that nobody else needs. A model that is not loaded is none to unload, which is well.
+// models that it calls and that no other needs. To unload a model that is not loaded is no error.
 func (r *repository) unload(ctx context.Context, name string, dependents bool) *Error {
 	if !r.explicit {
 		return refuse(codes.Unavailable, "explicit model load / unload is not allowed if polling is enabled")

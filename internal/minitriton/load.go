@@ -82,7 +82,7 @@ func (r *repository) loadFrom(ctx context.Context, dir, name string, e *entry, l
 		return r.notPolled(name, err)
 	}
 	if l.config == nil && seen == e.seen {
-		return nil // Triton too loads nothing when no file has changed, and takes no note of who asked
+		return nil // Triton too loads nothing when no file has changed, and does not note the request
 	}
 	config := e.override
 	switch {
@@ -119,7 +119,7 @@ func (r *repository) loadFrom(ctx context.Context, dir, name string, e *entry, l
 	return nil
 }
 
-// asked notes that somebody loaded a model for its own sake.
+// asked notes that a model was loaded by its own name.
 func (r *repository) asked(e *entry, l loadRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,6 +203,6 @@ func (r *repository) build(dir string, config *pb.ModelConfig, version int64) (*
 		return nil, err
 	}
 	m := newModel(config, version, exec, r.place.clock)
-	m.labels = labels // before anybody finds the model
+	m.labels = labels // before the model can be found
 	return m, nil
 }

@@ -120,7 +120,7 @@ func (r *region) unmap() {
 	r.unmapUnpinned()
 }
 
-// unmapUnpinned gives the memory back once nobody needs it. Guarded by mu.
+// unmapUnpinned unmaps the memory of a dropped region that has no pins. Guarded by mu.
 func (r *region) unmapUnpinned() {
 	if r.dropped && r.pins == 0 && r.mapped != nil {
 		_ = syscall.Munmap(r.mapped) // fails only for what was never mapped

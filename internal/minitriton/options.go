@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Control is who decides which models are loaded, Triton's --model-control-mode.
+// Control says what decides which models are loaded, Triton's --model-control-mode.
 type Control int
 
 const (

@@ -110,7 +110,7 @@ func (p *policies) expire(waiting []*request, now time.Time) (left, rejected []*
 // checkPolicies refuses what Triton refuses of priorities before it loads anything.
 func checkPolicies(d *pb.ModelDynamicBatching) error {
 	if d.PriorityLevels == 0 {
-		return nil // nobody looks at the rest
+		return nil // the rest is not used
 	}
 	if d.DefaultPriorityLevel == 0 || d.DefaultPriorityLevel > d.PriorityLevels {
 		return fmt.Errorf("default priority level %d must be in 1..%d", d.DefaultPriorityLevel, d.PriorityLevels)

@@ -13,7 +13,7 @@ import (
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// line drives a batcher with policies by hand: one row per request, one request per batch, instances that wait when told to.
+// line drives a batcher with policies by hand: one row per request, one request per batch, instances that wait when the test lets them.
 type line struct {
 	*batcher
 	t       *testing.T

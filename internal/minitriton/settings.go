@@ -42,7 +42,7 @@ func (s *settings) init() {
 }
 
 // setTrace sets the trace settings of a model, or of all with an empty name, and returns what is in force. A setting without a value goes
-// back to what it was before anybody set it. Nothing is set of an order that is refused.
+// back to its value before it was first set. Nothing is set of an order that is refused.
 func (s *settings) setTrace(model string, set map[string][]string, dialect traceDialect) (trace, *Error) {
 	checked := trace{}
 	if _, ok := set["trace_file"]; ok {

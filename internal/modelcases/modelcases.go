@@ -5,7 +5,7 @@
 // it, and those that look odd and load all the same. Code that judges models without a Triton is held to them, and so is a real one.
 //
 // A server with the python backend alone decides them, without a GPU and without auto-completion. So nothing here is about files of
-// other backends, about GPUs, about Python that fails when it runs, or about memory; nobody knows these without running them.
+// other backends, about GPUs, about Python that fails when it runs, or about memory; these cannot be known without running them.
 package modelcases
 
 import (

@@ -3,7 +3,7 @@
 
 package onnx
 
-// Array is a tensor that somebody computes with: the input or output of a run.
+// Array is a tensor with its elements in memory: the input or output of a run.
 type Array struct {
 	Name string
 	Type DataType

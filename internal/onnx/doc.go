@@ -5,7 +5,7 @@
 //
 // Open decodes the protobuf messages of a model at wire level and keeps the graph: nodes, attributes, value types, and for each
 // tensor its type, its dimensions and the byte range where its elements lie, in the model file or in a file of external data beside
-// it. Elements are read when somebody asks for them (Model.Data, Model.Reader). An index of a model of hundreds of megabytes takes
+// it. Elements are read on demand (Model.Data, Model.Reader). An index of a model of hundreds of megabytes takes
 // milliseconds, because a tensor's elements are skipped by their length; a full protobuf parser would copy them, several times over.
 //
 // The file is read with positioned reads, not through a memory map: a model that its owner truncates while it is being read is an

@@ -26,7 +26,7 @@ func Listen(ctx context.Context, address string) (*net.TCPListener, error) {
 	}
 	tcp := l.(*net.TCPListener)
 	err = onSocket(tcp, func(fd int) error {
-		// ENOENT: nobody left one behind.
+		// ENOENT: no program is attached.
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_REUSEPORT_BPF, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("share %s: %w", address, err)
 		}

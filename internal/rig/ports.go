@@ -16,13 +16,13 @@ import (
 const firstPort, endOfPorts = 12_000, 32_000
 
 // ports are TCP ports of the loopback interface for a child that binds them later. Until they are released no other rig, of this process
-// or another, gets them: a UDP socket of the same number, which nobody sends to, is their mark, and goes with the process that holds it.
+// or another, gets them: an unused UDP socket of the same number is their mark, and ends with the process that holds it.
 type ports struct {
 	numbers []int
 	marks   []net.PacketConn
 }
 
-// freePorts finds ports that nobody uses at the moment. Release them when the child has ended.
+// freePorts finds ports that are not in use at the moment. Release them when the child has ended.
 func freePorts(n int) (*ports, error) {
 	p := &ports{}
 	for from, i := rand.IntN(endOfPorts-firstPort), 0; i < endOfPorts-firstPort && len(p.numbers) < n; i++ {
@@ -56,7 +56,7 @@ func (p *ports) take(port int) error {
 // release lets others have the ports.
 func (p *ports) release() {
 	for _, m := range p.marks {
-		_ = m.Close() // nobody uses it
+		_ = m.Close() // it is only a mark
 	}
 	p.marks = nil
 }

@@ -23,8 +23,8 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 
-// Two models of 10 ms a request on two GPUs at 40 req/s in all: where nobody waits the GPUs are busy for 40*10 ms in two seconds of GPU time.
-// A busy machine makes batches of what comes late, and the trial longer.
+// Two models of 10 ms a request on two GPUs at 40 req/s in all: if no request waits, the GPUs are busy for 40*10 ms in two seconds of GPU time.
+// On a busy machine requests come late and are batched, and the trial takes longer.
 func TestMeasureTritons(t *testing.T) {
 	models := rig.Copies(zoo.Profile{Model: "ten", GPUType: zoo.A100, Beta: 9 * time.Millisecond, Alpha: time.Millisecond, SLO: 30 * time.Second}, 2, 1, 4)
 	require.Equal(t, []string{"ten-0", "ten-1"}, models.Names())
@@ -69,7 +69,7 @@ func TestUsageSince(t *testing.T) {
 	require.Zero(t, rig.Usage{}.MeanBatch())
 }
 
-// Whoever starts a program that ends at once is shown what it said.
+// The error of starting a program that ends at once has the program's output.
 func TestStartConchShowsWhyItEnded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

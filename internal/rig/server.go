@@ -26,7 +26,7 @@ type ServerOptions struct {
 	Flags, Environment []string
 }
 
-// Server is one Triton that nobody stands in front of.
+// Server is one Triton without Conch in front of it.
 type Server struct {
 	// GRPC, HTTP and Metrics are its addresses, host:port.
 	GRPC, HTTP, Metrics string

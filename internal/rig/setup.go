@@ -23,7 +23,7 @@ import (
 type Setup interface {
 	// String says what is special about it, to be shown.
 	String() string
-	// System is who serves: Triton or Conch.
+	// System is the system that serves: Triton or Conch.
 	System() string
 	start(ctx context.Context, c *Contest) (running, error)
 }

@@ -44,7 +44,7 @@ func TestPlansAreValid(t *testing.T) {
 	}
 }
 
-// Numbers that nobody can plan with are refused by every policy, and not planned for.
+// Numbers that no plan can be made with are refused by every policy.
 func TestNumbersThatAreNone(t *testing.T) {
 	for _, name := range builtin.Names() {
 		for what, change := range map[string]func(*policy.Snapshot, float64){

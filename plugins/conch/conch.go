@@ -181,7 +181,7 @@ type candidate struct {
 	plan    *policy.Plan
 	from    string
 	outcome *policy.Outcome
-	// built: by the rules of build, and not as somebody else had it.
+	// built: by the rules of build, and not taken over from another plan.
 	built bool
 	// tried: it was evaluated under arrivals that it was not chosen by; sure: it holds the load under these.
 	tried, sure bool

@@ -167,7 +167,7 @@ func evenly(a, b *candidate, n int) bool {
 	return math.Abs(a.mean(n)-b.mean(n)) <= even*math.Max(a.mean(n), b.mean(n))
 }
 
-// lateness is the 99th percentile latency over the SLO, the mean of models by their rates and of n draws: who has less has more room for what comes.
+// lateness is the 99th percentile latency over the SLO, the mean of models by their rates and of n draws: a candidate with less has more reserve.
 func (s *search) lateness(c *candidate, n int) (mean float64) {
 	for _, o := range c.drawn[:n] {
 		sum, rates := 0.0, 0.0

@@ -264,7 +264,7 @@ func (s *search) count(l *layout, model string) int {
 func (s *search) draw(o *policy.Outcome, random *rand.Rand) string {
 	models := s.w.s.GetModels()
 	if random.IntN(2) == 0 {
-		// Of a derived model, whose outcome bears its own name, the rate is nobody's: its members are drawn as the others are.
+		// A derived model has an outcome of its own name and no rate: its members are drawn as the others are.
 		bad := func(m *policy.ModelOutcome) float64 { return m.GetBadRate() * s.w.x.Model(m.GetModel()).GetRate() }
 		total := 0.0
 		for _, m := range o.GetModels() {

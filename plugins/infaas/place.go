@@ -111,7 +111,7 @@ func action(change, running int) string {
 	return "keep"
 }
 
-// inactive are variants of apps that do not run. They have no place, and the reason is that nobody needs them now.
+// inactive are variants of apps that do not run. They have no place, and the reason is that they are not needed now.
 func (r *run) inactive() (names []string) {
 	for _, a := range r.s.GetApps() {
 		some := slices.ContainsFunc(a.GetVariants(), func(v *policy.Variant) bool { return r.f.Count(v.GetModel()) > 0 })
@@ -158,7 +158,7 @@ func (r *run) routes(plan *policy.Plan) {
 	}
 }
 
-// steadyWithin is how far the load of a variant may move before its weight does: a plan a second that changes nothing else is nobody's gain.
+// steadyWithin is how far the load of a variant may move before its weight does, to avoid a plan a second that changes nothing else.
 const steadyWithin = 1.25
 
 // steady is a weight as it is in force, where that is about the same.

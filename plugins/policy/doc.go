@@ -7,8 +7,8 @@
 // policy otherwise writes again: l(b, p) by interpolation, look-ups by name,
 // memory of a partition, the operator's rules, counted refusals.
 //
-// It imports nothing of Conch, so that a policy of somebody else needs this
-// package alone. README.md tells how to write one, in Go or in any language.
+// It imports nothing of Conch, so that a third-party policy needs this package
+// alone. README.md explains how to write one, in Go or in any language.
 //
 // The messages are generated from policy.proto; the methods in the other files
 // are pure and never change a message.

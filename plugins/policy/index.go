@@ -142,8 +142,8 @@ func (x *Index) Meets(model, gpuType string, share uint32) bool {
 
 // Hopeless reports that no available GPU of the snapshot that the operator
 // allows would let the model meet its SLO, not even at the largest share
-// allowed. Moving such a model helps nobody, so that where it is cannot be wrong
-// for its latency: it is served as well as can be.
+// allowed. Moving such a model does not help, so that its place cannot be wrong for
+// its latency: it is served as well as can be.
 func (x *Index) Hopeless(model string) bool {
 	rule := x.Rule(model)
 	share := uint32(100)

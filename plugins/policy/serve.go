@@ -35,7 +35,7 @@ const (
 )
 
 // Serve serves p as this process's plugin and returns when the host is done
-// with it. A process that was not started by Conch is told so on standard error
+// with it. A process that was not started by Conch prints an error on standard error
 // and exits with status 1; see [Hosted].
 func Serve(p Policy) {
 	plugin.Serve(&plugin.ServeConfig{

@@ -70,8 +70,8 @@ func stale(m *policy.Model) bool {
 	return m.GetMaxIdleSeconds() > 0 && m.GetIdleSeconds() > m.GetMaxIdleSeconds() && m.GetRequestsUnderWay() == 0
 }
 
-// disuse is for how long a model has not been used: what nobody was seen to use is
-// the least recently used, what has requests under way is in use.
+// disuse is for how long a model has not been used. A model without a known use is
+// the least recently used; a model with requests under way is in use.
 func disuse(m *policy.Model) float64 {
 	switch {
 	case m.GetRequestsUnderWay() > 0:

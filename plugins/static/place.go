@@ -12,8 +12,8 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 )
 
-// place puts every model where it belongs. First come the models that somebody
-// gave a place: pinned ones, then those of the parameter placement. Then every
+// place puts every model where it belongs. First come the models with a given
+// place: pinned ones, then those of the parameter placement. Then every
 // other model gets the places it must have (one, or its min_instances), the
 // largest first, each on the GPU with the most memory left, so that as many
 // models as possible have one at all. Only then do models spread to every

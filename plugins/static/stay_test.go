@@ -22,7 +22,7 @@ type coldStarts struct {
 	stay       float64 // seconds for which a model that was loaded may not leave
 }
 
-// run passes so many seconds, asking the policy ten times a second where somebody waits, and returns the part of the requests that found their
+// run passes so many seconds, asking the policy ten times a second while requests wait, and returns the part of the requests that found their
 // model loaded, the mean and the 99th percentile of the others' waits in seconds, and how many models were thrown out within a second of their load.
 func (c coldStarts) run(t *testing.T, seconds float64) (hits, mean, p99 float64, soon int) {
 	t.Helper()
@@ -104,7 +104,7 @@ func (c coldStarts) run(t *testing.T, seconds float64) (hits, mean, p99 float64,
 }
 
 // TestModelsOnDemandNeedNoMinimumStay: a model that was just loaded is the last that was used, so it leaves only where all others are loading,
-// in use or newer. To keep it all the same takes its memory from those who wait: they wait longer. (Not tested: with loads of 8 s and 5 requests a
+// in use or newer. To keep it nevertheless takes its memory from models that requests wait for. (Not tested: with loads of 8 s and 5 requests a
 // second, where hardly any request finds its model loaded, a stay of one second helps, and still nine in ten wait for ten seconds.)
 func TestModelsOnDemandNeedNoMinimumStay(t *testing.T) {
 	for _, c := range []struct {

@@ -316,7 +316,7 @@ func (r *run) put(a assignment, clusters int) {
 func (r *run) divide(a assignment, clusters int) [][]*pack.Host {
 	busy, count := make([]float64, clusters), make([]int, clusters)
 	for i, u := range r.units {
-		// Models of which nobody knows what they take count by their rate, a little.
+		// Models whose latency is not known count by their rate, a little.
 		busy[a[i]] += u.gpus + 1e-9*(1+u.rate)
 	}
 	for n := range r.hosts {

@@ -51,8 +51,8 @@ const byToken = " (by token)"
 // tokenKey marks requests that showed the token.
 type tokenKey struct{}
 
-// author is who gives an order: on a unix socket the user at its other end, whatever
-// the caller claims; with a token it is what the caller claims, marked as a claim.
+// author is the author of an order: on a unix socket the user at its other end, whatever
+// the caller claims; with a token the name that the caller claims, marked as a claim.
 func author(ctx context.Context, claimed string) string {
 	if name, known := ctx.Value(peerKey{}).(string); known {
 		return name
@@ -80,7 +80,7 @@ func NewToken(path string) (Token, error) {
 	return t, err
 }
 
-// shortestToken is what nobody guesses.
+// shortestToken is the least length of a token, so that it cannot be guessed.
 const shortestToken = 16
 
 func (t Token) read() (string, error) {

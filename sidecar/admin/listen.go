@@ -18,8 +18,8 @@ import (
 var ErrInUse = errors.New("admin socket is in use by another conch")
 
 // Listen opens the admin address: unix:///path/to/socket (mode 0600: the
-// socket is the permission) or a host:port. A socket file that nobody answers
-// on, left by a killed process, is replaced.
+// socket is the permission) or a host:port. A socket file without a listener, left by
+// a killed process, is replaced.
 func Listen(address string) (net.Listener, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "unix" {

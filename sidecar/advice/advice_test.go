@@ -148,8 +148,8 @@ func TestAShortageIsRemembered(t *testing.T) {
 	require.Equal(t, 1.0, a.GetReleaseGpus())
 }
 
-// TestFollowed: on a cluster that behaves as the paper says, whoever follows the advice ends, from any number of GPUs, within one of what the load
-// needs, and is at rest there.
+// TestFollowed: a cluster that behaves as the paper says and follows the advice ends, from any number of GPUs, within one of what the load needs,
+// and stays there.
 func TestFollowed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		each := rapid.Float64Range(20, 5000).Draw(t, "a GPU's goodput")

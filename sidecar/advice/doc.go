@@ -8,9 +8,8 @@
 // few by N*r/(1-r). Below it, with a share f of the GPUs' time idle, N*f of them
 // could go. Both rest on a discipline that defers: past its peak goodput p such a
 // cluster has, of an offered load o, about (o-p)/o bad requests, and below it about
-// (p-o)/p idle time. Idle is a share of time, not a number of GPUs that nobody
-// touched: adaptive uses every partition now and then, to start a lone request at
-// once.
+// (p-o)/p idle time. Idle is a share of time, not a number of unused GPUs: adaptive
+// uses every partition now and then, to start a lone request at once.
 //
 // A cluster that grew and shrank with every window would never be at rest, so
 // [Rule.Next] adds what the paper leaves to the autoscaler: a number must hold for

@@ -7,8 +7,8 @@ import "github.com/conch-serving/conch/plugins/policy"
 
 // GPUs says of the GPUs of nodes which serve under a plan, and which have no
 // partition in it. A GPU whose partitions are all down, or that is unavailable, is
-// neither: it is no capacity, and giving it back is no saving that anybody can
-// plan with.
+// neither: it is no capacity, and giving it back is no saving that can be planned
+// with.
 func GPUs(nodes []*policy.Node, p *policy.Plan, measured []*policy.PartitionStatistics) (serving []GPU, spare []string) {
 	statistics := make(map[string]*policy.PartitionStatistics, len(measured))
 	for _, m := range measured {

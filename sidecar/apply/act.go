@@ -33,7 +33,7 @@ type task struct {
 	begin time.Time
 }
 
-// outcome is what an action tells the loop when it has ended.
+// outcome is the result that an action passes to the loop when it has ended.
 type outcome struct {
 	err  error
 	text string
@@ -458,8 +458,8 @@ func (l *loop) ending(v *server, kind decide.Kind) func(context.Context, *task) 
 	}
 }
 
-// leaving are the models of a server of others that conch put there and nobody
-// wants there any more.
+// leaving are the models of an attached server that conch put there and that are no
+// longer desired there.
 func (l *loop) leaving(v *server) []string {
 	var all []string
 	for model, loaded := range v.Loaded {

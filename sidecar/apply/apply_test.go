@@ -117,7 +117,7 @@ func TestAPartitionIsResized(t *testing.T) {
 	})
 }
 
-// Nobody waits for a load of five minutes that is not wanted any more.
+// A load of five minutes that is no longer desired is not waited for.
 func TestANewPlanSupersedesAnOldOne(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world, r *apply.Reconciler) {
 		files := w.revision("r1", map[string]int{"slow": 8, "a": 8})

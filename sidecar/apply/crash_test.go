@@ -60,8 +60,8 @@ func TestAnotherConchGoesOn(t *testing.T) {
 		require.Equal(t, []string{"p [a b]"}, w.loaded())
 		require.Equal(t, int32(4), w.table.Models["a"].Config.GetMaxBatchSize())
 
-		// What is desired is of files that are gone: servers stay as they are until
-		// somebody desires something else.
+		// The desired state has files that are gone: servers stay as they are until
+		// another state is desired.
 		delete(w.revisions, "r2")
 		require.NoError(t, r.Close(context.Background(), true))
 		next, err := apply.New(apply.Options{Dir: dir, Store: w, Driver: w, Repository: w, Router: w, WarmUp: w.warmUp})
@@ -79,9 +79,9 @@ func TestAnotherConchGoesOn(t *testing.T) {
 }
 
 // TestCrashes is a soak in virtual time: conch dies at random times while random
-// plans come and servers, loads and disks fail, and somebody asks for every model
-// all the while. No request is refused that a plan has a place for. In the end
-// there is what was desired last, and nothing else; what need not have been
+// plans come and servers, loads and disks fail, while requests come for every model.
+// No request is refused that a plan has a place for. In the end the servers have
+// what was desired last, and nothing else; what need not have been
 // restarted was not. A seed is run again with -run TestCrashes/SEED$.
 func TestCrashes(t *testing.T) {
 	seeds := 200

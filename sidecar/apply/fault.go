@@ -43,9 +43,9 @@ func (r *Reconciler) watchFaults(ctx context.Context) {
 // faultReason is why a server is started again that need not have done anything.
 const faultReason = "a client of MPS has made the GPU fault, which takes all clients on it along"
 
-// faulted has every server that is a client of MPS started again: the daemon does
-// not say which GPU it was, answers of the survivors are errors, and MPS lets
-// nobody in before they have ended.
+// faulted restarts every server that is a client of MPS: the daemon does not report
+// the GPU of the fault, the surviving clients answer with errors, and MPS accepts no
+// new client before they have ended.
 func (l *loop) faulted() {
 	var taken []string
 	for _, v := range l.servers {

@@ -37,7 +37,7 @@ func TestAGroupWhoseExecutionsFail(t *testing.T) {
 		pauses := []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second}
 		for _, pause := range pauses {
 			r.GroupFaulted("p", "g", failed)
-			r.GroupFaulted("p", "g", failed) // as often as it is said
+			r.GroupFaulted("p", "g", failed) // a repeated report changes nothing
 			r.GroupFaulted("p", "nobody", failed)
 			require.True(t, isOut("p [a b]"), "its members serve: %v", w.loaded())
 			require.Equal(t, decide.IsFailing, condition(r, "p", "g"))

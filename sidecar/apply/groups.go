@@ -109,7 +109,7 @@ func (l *loop) groupsOf(t *router.Table, routes decide.Routes) {
 				g.SLO = m.SLO
 			}
 			if m.Late != policy.LatePolicy_LATE_POLICY_DROP {
-				g.Late = m.Late // nobody's request is dropped who did not say so
+				g.Late = m.Late // requests are dropped only if all members drop theirs
 			}
 			if !m.Batchable {
 				g.Batchable, g.PassThroughReason = false, m.PassThroughReason

@@ -23,9 +23,9 @@ type keeping struct {
 // once.
 const repairs = 3
 
-// lost takes in that a model is not ready any more, though nobody here unloaded
-// it. It is loaded again at once. One that does not stay ready, however often it is
-// loaded, has failed.
+// lost handles a model that is no longer ready although conch did not unload it. The
+// model is loaded again at once. A model that is lost more than repairs times in a row
+// has failed.
 func (l *loop) lost(v *server, model string) {
 	key := decide.Load{Key: v.Key, Model: model, Revision: v.Loaded[model].Revision}
 	delete(v.Loaded, model)

@@ -16,7 +16,7 @@ import (
 )
 
 // loop is the state of the one goroutine that decides. Nothing of it is touched
-// by another; actions and watches tell it what they found by mail.
+// by another; actions and watches pass it what they found by mail.
 type loop struct {
 	r *Reconciler
 
@@ -217,7 +217,7 @@ func (l *loop) set(d *Desired) {
 	}
 	for _, v := range l.servers {
 		if d.Given && v.watch != nil {
-			// What is desired is what somebody saw there a moment ago.
+			// The desired state is what was observed there a moment ago.
 			v.stale = v.watch.anew()
 		}
 		for model, loaded := range v.Loaded {

@@ -193,8 +193,8 @@ func (l *loop) hasServer(k decide.Key) bool {
 	return slices.ContainsFunc(l.servers, func(v *server) bool { return v.Key == k && v.Phase == decide.Up && v.process != nil })
 }
 
-// held reports that an instance waits for what may take for ever: the canary of
-// its model has failed, or others who run the server have it unloaded.
+// held reports whether an instance may wait for ever: the canary of its model has
+// failed, or the server's own operator has unloaded it.
 func (l *loop) held(k decide.Key, model string) bool {
 	if l.want.Given && l.hasServer(k) {
 		return true

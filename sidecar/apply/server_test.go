@@ -102,8 +102,8 @@ func TestAServerThatHangs(t *testing.T) {
 	})
 }
 
-// Somebody unloads a model on conch's own server: seen and repaired within a
-// second.
+// A model is unloaded on conch's own server, not by conch: this is noticed and
+// repaired within a second.
 func TestAModelUnloadedBehindConchsBack(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world, r *apply.Reconciler) {
 		files := w.revision("r1", map[string]int{"a": 8})
@@ -114,7 +114,7 @@ func TestAModelUnloadedBehindConchsBack(t *testing.T) {
 		w.mu.Unlock()
 		after(time.Second)
 		require.True(t, w.serves("a"))
-		// And one that nobody wants there goes.
+		// And a server that is not desired there ends.
 		w.mu.Lock()
 		s.models["stranger"] = "x"
 		w.mu.Unlock()
@@ -269,7 +269,8 @@ func TestAFirstRequestThatKillsTheProcessOfTheModel(t *testing.T) {
 	})
 }
 
-// A client of MPS makes the GPU fault: every server that is one is started again, once, and that is told. Those beside MPS are left alone.
+// A client of MPS makes the GPU fault: every server that is a client of MPS is started again, once, and OnFault is called. The others are left
+// alone.
 func TestAFaultOfAnMPSClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

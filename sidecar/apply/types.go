@@ -28,7 +28,7 @@ type Desired struct {
 	Snapshot *policy.Snapshot
 	Plan     *policy.Plan
 	Revision *repo.Revision
-	// Given: the servers serve this already by somebody else's hand. Models are
+	// Given: the servers serve this already, loaded by their own operator. Models are
 	// followed as they are; nothing is staged, loaded, warmed up or unloaded.
 	Given bool
 	// PassThrough says why every request is forwarded alone and at once, whatever
@@ -168,8 +168,8 @@ type Options struct {
 	OnFault func(partitions []string)
 	// OnGroupFault is called with each merge group that is taken out of the table because its executions fail, as OnAction is.
 	OnGroupFault func(GroupFault)
-	// Settings tells the server at an endpoint what clients have set before, when it
-	// has started and when it has loaded a model.
+	// Settings passes the settings that clients have made before to the server at an
+	// endpoint. It is called when the server has started and when it has loaded a model.
 	Settings func(ctx context.Context, at driver.Endpoint) error
 	Logger   *slog.Logger
 	// LoadTimeout bounds one load (0 means 5m), DrainTimeout the wait for requests in

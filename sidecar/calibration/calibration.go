@@ -102,8 +102,8 @@ func New(ctx context.Context, o Options) (*Calibration, []*estimator.Bundle, err
 	return c, bundles, nil
 }
 
-// end kills scratch servers that were found. Nobody waits for that but the first
-// order: a conch that starts has requests to serve.
+// end kills scratch servers that were found. Only the first order waits for that: a
+// conch that starts has requests to serve.
 func (c *Calibration) end(ctx context.Context, left []driver.Server) {
 	if len(left) == 0 {
 		return

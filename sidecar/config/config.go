@@ -345,7 +345,7 @@ type Tracing struct {
 	// Sample is the part, from 0 to 1, of the requests without a trace of their
 	// client's that get one. It is never nil after Load where there is an endpoint.
 	Sample *float64 `yaml:"sample"`
-	// Clients says whether a client who brings a trace decides if it is recorded.
+	// Clients says whether a client that sends a trace decides if it is recorded.
 	Clients string    `yaml:"clients"`
 	TLS     ClientTLS `yaml:"tls"`
 }
@@ -353,7 +353,7 @@ type Tracing struct {
 // Enabled reports whether requests are traced.
 func (t Tracing) Enabled() bool { return t.Endpoint != "" }
 
-// Whether a client who brings a trace decides if it is recorded.
+// Whether a client that sends a trace decides if it is recorded.
 const (
 	TracingClientsFollow = "follow"
 	TracingClientsIgnore = "ignore"

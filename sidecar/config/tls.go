@@ -41,8 +41,8 @@ func (v *validator) serverTLS(t ServerTLS) {
 	v.tlsVersion(path+".minVersion", t.MinVersion)
 }
 
-// admin checks who may come in where operators do: a unix socket is its own
-// permission, what is on TCP needs TLS and a token.
+// admin checks the admin address: a unix socket is its own permission, an address
+// on TCP needs TLS and a token.
 func (v *validator) admin(l Listen) {
 	const path = "listen.adminTLS"
 	v.pair(path, l.AdminTLS.Certificate, l.AdminTLS.Key)

@@ -69,8 +69,8 @@ func TestGPUAdvice(t *testing.T) {
 	}
 }
 
-// TestGPUAdviceLeavesOutWhatNoGPUHelps: a model that is slower than its SLO, as most are in front of servers for which nobody said an SLO, is no
-// reason for more GPUs.
+// TestGPUAdviceLeavesOutWhatNoGPUHelps: a model that is slower than its SLO is no reason for more GPUs. Most models of attached servers are
+// slower than it where no SLO was configured.
 func TestGPUAdviceLeavesOutWhatNoGPUHelps(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "defaults: {slo: 5ms}")

@@ -31,8 +31,8 @@ type Attached interface {
 	Read(ctx context.Context, by repo.Origin) (*repo.Revision, error)
 	// Partitions are those of the last Read, with the models that each server has.
 	Partitions() []*policy.Partition
-	// Batching is a model's dynamic_batching as those who run the servers want it; nil
-	// where they have none.
+	// Batching is a model's dynamic_batching as the servers' operator configured it; nil
+	// where there is none.
 	Batching(model string) *tritonpb.ModelDynamicBatching
 	// Remarks are what the operator should know of the last Read.
 	Remarks() []string
@@ -45,7 +45,7 @@ type Attached interface {
 	HandBack(ctx context.Context, dry bool, delay func(model string) time.Duration) ([]driver.Handover, error)
 }
 
-// ServersChanged tells that attached servers serve something else than before.
+// ServersChanged is called when attached servers serve something else than before.
 func (c *Control) ServersChanged(reason string) {
 	c.mu.Lock()
 	c.moved = reason
@@ -56,7 +56,7 @@ func (c *Control) ServersChanged(reason string) {
 	}
 }
 
-// Given reports whether which model is where is up to other people's servers.
+// Given reports whether attached servers, and not plans, decide where models are.
 func (c *Control) Given() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,7 +225,7 @@ func (c *Control) follows(ctx context.Context, reason string) error {
 	in.passThrough = passThrough(in.config.Mode, from)
 	snapshot := c.observe(in)
 	mirror := planner.Mirror{Placement: c.attached.Partitions}
-	if from.passThrough == "" { // else those were nobody's choice
+	if from.passThrough == "" { // else the plan's disciplines were not chosen
 		mirror.Disciplines = planner.Ready(from.Plan.Plan)
 	}
 	next, err := c.operator(in).Obeying(mirror).Plan(ctx, snapshot)
@@ -242,9 +242,9 @@ func (c *Control) follows(ctx context.Context, reason string) error {
 	return c.apply(ctx, order{author: "conch", reason: reason}, in, &Proposal{FromRevision: from.Revision, Snapshot: snapshot, Plan: next, Diff: diff})
 }
 
-// passThrough says why requests are not batched in front of servers that others
-// run: nobody's request waits for a scheduler on probation, and the servers batch
-// themselves.
+// passThrough returns why requests are passed through to attached servers, which then
+// batch themselves while no request waits for conch's scheduler. It is empty if conch
+// batches.
 func passThrough(mode config.Mode, from serving) string {
 	switch {
 	case mode == config.ModeObserve:

@@ -244,7 +244,7 @@ func TestAdviseBatchesOnOrder(t *testing.T) {
 	})
 }
 
-// TestServersAreFollowed when somebody else loads or unloads a model, in whatever mode.
+// TestServersAreFollowed: the servers' own loads and unloads of models are followed, in every mode.
 func TestServersAreFollowed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFront(t, "")
@@ -354,7 +354,7 @@ func TestControlTakesBatchingOver(t *testing.T) {
 	})
 }
 
-// TestAServerThatCannotBeTaken is left as it is, which is said once.
+// TestAServerThatCannotBeTaken: such a server is left as it is, and one event reports it.
 func TestAServerThatCannotBeTaken(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFront(t, "mode: control\n")
@@ -414,10 +414,8 @@ func TestAStrayModelStays(t *testing.T) {
 	})
 }
 
-// TestRelease gives the servers back, for good: a restart does not take them again, an order does.
-// TestReleaseEndsWithTheConfiguration: whoever reads conch.yaml again wants its mode.
-// TestAnotherMode of conch.yaml: what passed as it came is batched by a discipline that is meant for it, from the first plan on; and a placement that
-// was conch's own is the servers' again, even where it is the same.
+// TestAnotherMode: after a change of the mode in conch.yaml, requests that were passed through are batched by a discipline for batching, from the
+// first plan on. A placement that was conch's own is the servers' again, even where it is the same.
 func TestAnotherMode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFront(t, "")

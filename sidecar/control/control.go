@@ -141,14 +141,14 @@ type Control struct {
 	// estimateOff remembers which estimates were reported as off; it belongs to the loop.
 	estimateOff estimates.Watch
 
-	// hurry tells the caller that waits for servers that another caller wants to plan.
+	// hurry ends the wait of a caller for servers: another caller wants to plan.
 	hurry chan struct{}
-	// waiting counts those who wait for their turn to plan.
+	// waiting counts the callers that wait for their turn to plan.
 	waiting atomic.Int64
 	// planning is held by the caller that plans, imports or swaps the policy: one at a
 	// time, waiting with a context.
 	planning chan struct{}
-	// wake tells the loop that something happened; its reasons are in alarms.
+	// wake makes the loop look at what happened; the reasons are in alarms.
 	wake chan struct{}
 	// generation of the desired state; it belongs to the holder of planning.
 	generation uint64

@@ -17,8 +17,8 @@ import (
 
 // Load on demand: requests for a model that no plan has placed wait in the request
 // path, which lists such models (Wanted). A plan is made while one of them has no
-// place. Nothing here remembers who asked: the list is read again whenever the
-// loop looks, so that no wait is forgotten.
+// place. The callers are not stored here: the list is read again in every turn of
+// the loop, so that no waiting request is missed.
 
 const (
 	// demandPace is the shortest time between two plans for models that are waited
@@ -43,7 +43,7 @@ type refused struct {
 	until time.Time
 }
 
-// LoadWanted tells that requests begin to wait for a model that loads on demand.
+// LoadWanted is called when requests begin to wait for a model that loads on demand.
 // It does not block.
 func (c *Control) LoadWanted(string) {
 	select {
@@ -76,8 +76,9 @@ func (c *Control) demanded() []string {
 	return all
 }
 
-// refuse ends the wait for a model, and that of callers who ask in the next moment:
-// a flood of requests for what has no place must not become one of plans.
+// refuse fails the requests that wait for a model, and those that come within
+// demandRetry: a flood of requests for a model without a place must not cause a flood
+// of plans.
 func (c *Control) refuse(model, why string) {
 	c.mu.Lock()
 	c.demand.refused[model] = refused{why, c.clock.Now().Add(demandRetry)}
@@ -177,7 +178,7 @@ func refusal(p *policy.Plan, model string) *policy.Unplaced {
 }
 
 // uses completes the models of a snapshot with when they are loaded, and how they
-// are used. Asked is a model that somebody orders to be loaded.
+// are used. Asked is a model that an order loads.
 func (c *Control) uses(models []*policy.Model, settings *config.Config, asked string, now time.Time) {
 	c.mu.Lock()
 	loaded, current := maps.Clone(c.loadedAt), c.serving

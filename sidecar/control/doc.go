@@ -7,10 +7,10 @@
 // file; triggers.go says when it is walked; turn.go lets one walk it at a time.
 //
 //	snapshot  the world as a policy sees it
-//	planner   who proposes: the policy, or the mirror of servers that others run
+//	planner   proposes plans: the policy, or the mirror of attached servers
 //	orders    what operators declared and a restart does not undo
-//	events    who, when, why
+//	events    author, time and reason of what happened
 //
-// look.go is what there is to see, in control's own words; sidecar/admin makes of it
-// what operators are shown.
+// look.go returns the state of this package; sidecar/admin makes of it the answers to
+// operators.
 package control

@@ -27,7 +27,7 @@ var (
 	ErrUnavailable = errors.New("no plan could be had")
 )
 
-// Plan is a plan with who made it serve.
+// Plan is a plan with its author, time and reason.
 type Plan struct {
 	// Revision counts the plans that served; it guards against two writers.
 	Revision  uint64

@@ -21,7 +21,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/policyhost"
 )
 
-// Hooks are what the parts tell the loop. They are ready before the parts are
+// Hooks are the calls of the parts to the loop. They are ready before the parts are
 // made, and none of them waits for the loop.
 type Hooks interface {
 	// Check judges a plan (policyhost.Options.Check).

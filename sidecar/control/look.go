@@ -257,7 +257,7 @@ func (v sight) wanted() conditions.Wanted {
 	}
 	for _, m := range v.files.Models {
 		if m.Derived != nil {
-			continue // its members are what somebody wants
+			continue // its members are listed instead
 		}
 		state, reason := v.out(m)
 		if state == "" {

@@ -27,15 +27,15 @@ import (
 //	1 observe   what is, as a snapshot
 //	2 ask       the policy, in its own process
 //	3 validate  its answer, which is not trusted
-//	4 diff      against the plan that serves; where nobody ordered it, weigh it
+//	4 diff      against the plan that serves; weigh it unless an operator ordered it
 //	5 desire    one durable write; the reconciler does the rest
-//	6 reconcile what is there comes to what is desired, model by model
-//	7 record    who, when, why, what changed, how long it took
+//	6 reconcile the servers come to the desired state, model by model
+//	7 record    author, time, reason, what changed, how long it took
 //
 // Everything else in this package decides when a cycle runs (triggers.go), what
 // the snapshot holds (world.go) or says what there is to see (look.go).
 
-// order says who wants a cycle and how far it may go.
+// order is a request for a cycle: its author, its reason and how far it may go.
 type order struct {
 	author, reason string
 	// apply lets step 5 happen.
@@ -45,7 +45,7 @@ type order struct {
 	// dry keeps a question of an operator out of the event log.
 	dry bool
 	// weigh lets a plan be held back that loses names or goodput, or gains too
-	// little: nobody ordered it.
+	// little: no operator ordered it.
 	weigh bool
 	// wait holds the answer until the servers have come to the plan, though it was
 	// desired before.
@@ -173,8 +173,8 @@ func (c *Control) judge(s *policy.Snapshot, p *policy.Plan, in intent) plan.Viol
 	return append(plan.Validate(s, p, c.checks...), in.cordoned(p, c.current().Plan.Plan)...)
 }
 
-// planner is who proposes. Where the servers say what is where, the policy says how
-// requests get there; a plan that is pinned stays.
+// planner returns the planner of a cycle. If attached servers give the placement, the
+// policy only says how requests are dispatched. A pinned plan stays.
 func (c *Control) planner(in intent, o order) planner.Planner {
 	var who planner.Planner = planner.Func(c.ask)
 	from, pin := c.current(), c.orders.Declared().Pin
@@ -271,9 +271,9 @@ func (c *Control) servingName() string {
 }
 
 // apply makes a proposal the desired state, and waits until the servers have come
-// to it, have failed at it, or somebody else wants to plan. Where a model fails
-// that the order is about, that is the error; all else that fails is a condition,
-// which is tried again while the rest serves.
+// to it, have failed at it, or another caller wants to plan. If a model of the order
+// fails, that is the error. Every other failure is a condition, which is tried again
+// while the rest serves.
 func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) error {
 	began := c.clock.Now()
 	// The request path learns l(b) before it sees the placements that need it.
@@ -346,7 +346,7 @@ func about(model string, failed error) error {
 	return nil
 }
 
-// errHurry ends a wait for servers because somebody else wants to plan.
+// errHurry ends a wait for servers because another caller wants to plan.
 var errHurry = errors.New("its servers are still coming to it")
 
 // settle waits for the servers. The error says what does not serve yet.
@@ -371,7 +371,7 @@ func (c *Control) settle(ctx context.Context, generation uint64, o order, p *Pro
 		return c.reconciler.Settle(waiting, generation)
 	}
 	// What else the plan brings is waited for, such as an ensemble that calls the
-	// model; what was there and fails is nobody's affair here.
+	// model; a failure of what served before is not reported here.
 	if err := c.reconciler.Settle(waiting, generation, append(brings(p), o.model)...); err == nil || errors.Is(err, errHurry) {
 		return err
 	}

@@ -157,8 +157,8 @@ func TestProposeIsApplyWithoutApply(t *testing.T) {
 	})
 }
 
-// TestAnEndlessPlanIsNotShown: nobody compares and prints what is too long to be
-// judged.
+// TestAnEndlessPlanIsNotShown: a plan that is too long to be judged is neither
+// compared nor printed.
 func TestAnEndlessPlanIsNotShown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")

@@ -58,7 +58,7 @@ func TestPoliciesSeeEachInstance(t *testing.T) {
 	})
 }
 
-// TestALookIsOfOneMoment: what changes while somebody looks is in all of the look or in nothing of it.
+// TestALookIsOfOneMoment: a change during a look is in all of the look or in nothing of it.
 func TestALookIsOfOneMoment(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")

@@ -305,7 +305,7 @@ func TestAnOperatorsPolicySurvivesRestarts(t *testing.T) {
 	})
 }
 
-// TestAReloadTakesItsTurnFirst: a plan that is being made is the old policy's, and the new one is put in use only when nobody plans.
+// TestAReloadTakesItsTurnFirst: a plan that is being made is the old policy's, and the new one is put in use only when no caller plans.
 func TestAReloadTakesItsTurnFirst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "mode: advise\n")

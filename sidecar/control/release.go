@@ -21,8 +21,8 @@ import (
 // a batch once conch is gone: the rest is for the batch before and its own.
 const releaseDelay = 10
 
-// Release gives attached servers back to those who run them: their configurations
-// are restored, what conch loaded stays loaded, and conch only observes from then
+// Release gives attached servers back to their operator: their configurations are
+// restored, models that conch loaded stay loaded, and conch only observes from then
 // on, over restarts too. It does nothing that is done already.
 func (c *Control) Release(ctx context.Context, r api.ReleaseRequest) (api.ReleaseResult, error) {
 	if c.attached == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/control/events"
 )
 
+// TestRelease: a release gives the servers back for good. A restart does not take them again, an order does.
 func TestRelease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state.db")
@@ -75,6 +76,7 @@ func TestRelease(t *testing.T) {
 	})
 }
 
+// TestReleaseEndsWithTheConfiguration: reading conch.yaml again restores its mode.
 func TestReleaseEndsWithTheConfiguration(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFront(t, "mode: control\n")

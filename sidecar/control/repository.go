@@ -166,8 +166,8 @@ func (c *Control) CompareRevisions(_ context.Context, from, to string) (*repo.Co
 // the next import reads every file again.
 const revisionsKept = 50
 
-// retention is what a collection keeps: the newest, and what anybody may still have
-// loaded, or may still be asked to load.
+// retention is what a collection keeps: the newest revisions, and those that a server
+// may still have loaded, or may still be asked to load.
 func (c *Control) retention(newest int, served string) repo.Retention {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -45,7 +45,7 @@ func TestImport(t *testing.T) {
 		require.Equal(t, "r2", list[0].ID)
 		require.False(t, list[1].Current)
 
-		// A mistake in a model that serves must not take it away; in one that is new it holds up nobody.
+		// A mistake in a model that serves must not remove it; in one that is new it holds up no other model.
 		spoilt := func(name string) *repo.Model {
 			m := model(name, "spoilt", 8)
 			m.Problems = []repo.Problem{{File: name + "/config.pbtxt", Line: 2, Severity: repo.SeverityError, Text: "no such type"}}

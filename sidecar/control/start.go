@@ -121,8 +121,9 @@ func (c *Control) usePolicy(ctx context.Context, settings *config.Config) error 
 	return err
 }
 
-// mistaken tells a mistake in conch.yaml, which will not mend itself, from a
-// policy that fails. Where nothing served before, conch does not start with one.
+// mistaken reports whether an error is a mistake in conch.yaml, which does not go
+// away by itself, and not a failure of the policy. Where nothing served before,
+// conch does not start with such a mistake.
 func mistaken(err error) bool {
 	return errors.Is(err, policyhost.ErrUnknownPolicy) || errors.Is(err, policyhost.ErrParameter)
 }
@@ -181,8 +182,8 @@ func (c *Control) importFirst(ctx context.Context, dir string) (*repo.Revision, 
 	return before, nil
 }
 
-// adopt makes a repository revision the one to plan for, and tells the recorder
-// what its models are.
+// adopt makes a repository revision the one to plan for, and sets its models in the
+// recorder.
 func (c *Control) adopt(files *repo.Revision, settings *config.Config) {
 	grids, misfit := c.declared(files, settings), c.misfits(files, settings)
 	c.mu.Lock()

@@ -186,7 +186,7 @@ func TestMistakenPolicyAtStart(t *testing.T) {
 	})
 }
 
-// TestReadinessSaysWhatTheFirstPlanWaitsFor: whoever looks at a conch that is not ready after minutes wants to know which model it is.
+// TestReadinessSaysWhatTheFirstPlanWaitsFor: the readiness of a conch that is not ready names the model that it waits for.
 func TestReadinessSaysWhatTheFirstPlanWaitsFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")

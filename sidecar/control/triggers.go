@@ -210,7 +210,7 @@ func (c *Control) planned(s *policy.Snapshot) {
 	c.rates, c.failure = rates, ""
 }
 
-// follow tells the request path what moved in the profiles, and notices models
+// follow passes the profiles that moved to the request path, and notices models
 // that have become slower than their profile.
 func (c *Control) follow(t *triggers) {
 	seen := map[string]bool{}

@@ -26,7 +26,7 @@ func (c *Control) acquire(ctx context.Context) error {
 
 func (c *Control) release() { <-c.planning }
 
-// press tells a caller that waits for servers to wait no longer.
+// press ends the wait of a caller that waits for servers.
 func (c *Control) press() {
 	select {
 	case c.hurry <- struct{}{}:
@@ -34,8 +34,8 @@ func (c *Control) press() {
 	}
 }
 
-// ordered asks the loop for a plan because of an operator's order: what the next
-// plan changes is his will, and is not weighed against what was.
+// ordered asks the loop for a plan because of an operator's order: the changes of
+// the next plan are ordered, and are not weighed against the plan in force.
 func (c *Control) ordered(reason string) {
 	c.mu.Lock()
 	c.byOrder = true

@@ -20,8 +20,8 @@ type Evaluator interface {
 	Evaluate(ctx context.Context, s *policy.Snapshot, plans []*policy.Plan) ([]*policy.Outcome, error)
 }
 
-// weighTime bounds an evaluation: a plan that nobody can evaluate in time is
-// judged by what is known without.
+// weighTime bounds an evaluation: a plan that cannot be evaluated in time is
+// judged without one.
 const weighTime = 5 * time.Second
 
 // weighUp judges a valid plan against the one in force, by the host's own

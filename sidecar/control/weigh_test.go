@@ -38,8 +38,8 @@ func (g goodput) Evaluate(_ context.Context, _ *policy.Snapshot, plans []*policy
 	return all, nil
 }
 
-// TestPlansThatNobodyWantsAreHeldBack: a valid plan that takes a name from clients, or halves what is served, waits for an operator's word;
-// his word is enough.
+// TestPlansThatNobodyWantsAreHeldBack: a valid plan that takes a name from clients, or halves what is served, waits for an operator's consent;
+// that is enough.
 func TestPlansThatNobodyWantsAreHeldBack(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer  func(context.Context, *policy.Snapshot) (*policy.Plan, error)
@@ -78,7 +78,8 @@ func TestPlansThatNobodyWantsAreHeldBack(t *testing.T) {
 	}
 }
 
-// TestALittleBetterEverySecondIsAppliedOnce: a policy that answers another plan each time, each a little better than the last, disturbs nobody.
+// TestALittleBetterEverySecondIsAppliedOnce: a policy answers another plan each time, each a little better than the last. Only the first change is
+// applied; the others are held.
 func TestALittleBetterEverySecondIsAppliedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRigEvaluated(t, goodput{2: 100, 1: 100.0001})
@@ -106,7 +107,8 @@ func (down) Evaluate(context.Context, *policy.Snapshot, []*policy.Plan) ([]*poli
 	return nil, errBoom
 }
 
-// TestAFicklePlanIsNotFollowedBlindly: what nobody could evaluate waits until the plan in force had its horizon; what has to be is done at once.
+// TestAFicklePlanIsNotFollowedBlindly: a plan that could not be evaluated waits until the plan in force had its horizon; a necessary change is made
+// at once.
 func TestAFicklePlanIsNotFollowedBlindly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRigEvaluated(t, down{})

@@ -19,11 +19,11 @@ type Wish struct {
 	Latency  time.Duration
 }
 
-// mostWishes bounds the wishes of one app that are told apart: what clients write
-// is not bounded.
+// mostWishes bounds the wishes of one app that are counted separately: clients may
+// write any number of them.
 const mostWishes = 16
 
-// app is what is asked of one app.
+// app counts the requests for one app.
 type app struct {
 	mu     sync.Mutex
 	all    arrivals
@@ -59,8 +59,8 @@ func (r *Recorder) Asked(name, model string, w Wish, rows int, at time.Time) {
 	wishArrivals.add(at, rows)
 }
 
-// Routed takes one request for an app that was given a model, and that Asked was
-// told of before.
+// Routed counts one request for an app that was given a model. Asked has counted
+// the request before.
 func (r *Recorder) Routed(model string, rows int, at time.Time) {
 	m := r.model(model)
 	m.mu.Lock()

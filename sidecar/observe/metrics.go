@@ -264,8 +264,8 @@ func (m *PlanMetrics) Step(kind string, took time.Duration, err error) {
 // GroupFault counts a merge group whose executions fail.
 func (m *PlanMetrics) GroupFault(group string) { m.faults.WithLabelValues(group).Inc() }
 
-// Breaker tells the state of the circuit breaker of the policy in use, out of
-// all the states that there are.
+// Breaker sets the state of the circuit breaker of the policy in use; states are
+// all the states that a breaker has.
 func (m *PlanMetrics) Breaker(policy, state string, states ...string) {
 	m.breaker.Reset()
 	for _, s := range states {
@@ -273,13 +273,13 @@ func (m *PlanMetrics) Breaker(policy, state string, states ...string) {
 	}
 }
 
-// Serving tells which plan serves and since when.
+// Serving sets which plan serves and since when.
 func (m *PlanMetrics) Serving(revision uint64, since time.Time) {
 	m.revision.Set(float64(revision))
 	m.applied.Set(float64(since.UnixMilli()) / 1e3)
 }
 
-// Partitions tells which partitions there are and whether they are up.
+// Partitions sets which partitions there are and whether they are up.
 func (m *PlanMetrics) Partitions(up map[string]bool) {
 	m.up.Reset()
 	for id, is := range up {
@@ -287,7 +287,7 @@ func (m *PlanMetrics) Partitions(up map[string]bool) {
 	}
 }
 
-// Advice tells what is advised about the number of GPUs; nil: nothing.
+// Advice sets the advice about the number of GPUs; nil: none.
 func (m *PlanMetrics) Advice(a *policy.Advice) {
 	m.advice.Reset()
 	m.idle.Reset()

@@ -13,7 +13,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/observe"
 )
 
-// An estimate is the profile of a model that nobody has run, and yields once it runs.
+// An estimate is the profile of a model that has not run yet, and yields to measurements once it runs.
 func TestPriors(t *testing.T) {
 	estimate := func(rows, share uint32, us float64) *policy.ProfilePoint {
 		return &policy.ProfilePoint{Batch: rows, ThreadPercentage: share, LatencyUs: &policy.Estimate{Value: us, ErrorBound: .4 * us}}

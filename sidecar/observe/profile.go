@@ -52,8 +52,8 @@ type learnt struct {
 	from       basis
 }
 
-// basis tells whether there is anything new to learn from: measurements, a second that has
-// passed, what is declared or estimated.
+// basis changes when there is something new to learn from: a measurement, a second that has
+// passed, a declared or estimated value.
 type basis struct {
 	changes, priors uint64
 	second          int64
@@ -192,11 +192,11 @@ func grid(l *curve.Learnt, share uint32, maxBatch int) []*policy.ProfilePoint {
 	return points
 }
 
-// boundStep is the change of an error bound, as a part of the latency, that the request path is told.
+// boundStep is the change of an error bound, as a part of the latency, that is passed to the request path.
 const boundStep = .1
 
-// Moved reports whether a profile differs enough from another for the request
-// path to be told: usable or not, another grid, an upper latency that moved by more than
+// Moved reports whether a profile differs enough from another to be passed to the
+// request path: usable or not, another grid, an upper latency that moved by more than
 // the fraction, or an error bound that moved by a tenth of the latency.
 func Moved(from, to *policy.Profile, fraction float64) bool {
 	if from == nil || from.GetUsable() != to.GetUsable() || from.GetInterfered() != to.GetInterfered() || len(from.GetPoints()) != len(to.GetPoints()) {

@@ -31,7 +31,7 @@ const (
 	Cancelled Result = "cancelled"
 	Failed    Result = "failed"
 	// Cold waited for its model to be loaded on demand, and was answered. It is
-	// neither good nor bad: nobody promised an SLO to it.
+	// neither good nor bad: it has no SLO.
 	Cold Result = "cold"
 )
 
@@ -130,7 +130,7 @@ type class struct {
 	share   uint32
 }
 
-// maxRows bounds the batch sizes that are told apart.
+// maxRows is the largest batch size that is counted on its own.
 const maxRows = 4096
 
 // requestCounts is one slot of a model's statistics.
@@ -249,8 +249,8 @@ func (p *partition) busy(start, end time.Time) {
 	}
 }
 
-// Finished takes what became of a request. One that came to no model is counted
-// under the name that it asked for, or, where nobody serves that, under none.
+// Finished counts the outcome of a request. A request that reached no model is
+// counted under the name that it asked for, or under none if that is not served.
 func (r *Recorder) Finished(o Outcome) {
 	if o.Early {
 		r.metrics.early(o)
@@ -300,9 +300,9 @@ type Sample struct {
 	Duration time.Duration
 }
 
-// SetModel tells what a model is: its content revision, its largest batch (0:
-// no batch dimension) and the profile that the operator declared, if any. What
-// was learnt about another revision is forgotten.
+// SetModel sets a model's content revision, its largest batch (0: no batch
+// dimension) and the profile that the operator declared, if any. Measurements of
+// another revision are dropped.
 func (r *Recorder) SetModel(name, revision string, maxBatch int, declared *Line) {
 	m := r.model(name)
 	m.mu.Lock()

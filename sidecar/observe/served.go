@@ -36,9 +36,9 @@ func (r *Recorder) Served(name, gpuType string, threadPercentage uint32, all []E
 	}
 }
 
-// Unserved tells that Conch batches from here on: what servers said of themselves
-// stays as what is known before the first own execution, and round trips that were
-// seen meanwhile are forgotten.
+// Unserved is called when Conch begins to batch: the servers' own statistics stay as
+// the knowledge before the first own execution, and the round trips that were
+// measured meanwhile are dropped.
 func (r *Recorder) Unserved() {
 	for _, m := range r.sorted() {
 		m.mu.Lock()
@@ -49,9 +49,9 @@ func (r *Recorder) Unserved() {
 	}
 }
 
-// ServerStatistics finds out what a server did between two looks at its
-// statistics. The zero value has not looked yet: the first look gives all that the
-// server did since it loaded its models. It is not safe for concurrent use.
+// ServerStatistics computes what a server executed between two reads of its
+// statistics. The zero value has not read any: the first read gives everything that
+// the server executed since it loaded its models. It is not safe for concurrent use.
 type ServerStatistics struct{ before map[counter]counted }
 
 type counter struct {

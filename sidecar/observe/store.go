@@ -100,7 +100,7 @@ func (r *Recorder) Restore(db *bbolt.DB) error {
 
 func decimal(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
 
-// sourceName is a profile's source as metrics and people read it.
+// sourceName is a profile's source as metrics and output name it.
 func sourceName(s policy.ProfileSource) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "PROFILE_SOURCE_"))
 }

@@ -47,8 +47,8 @@ func (v *validator) perRow(part *policy.Partition, in *policy.Instance) (us floa
 	if slo := m.GetSloUs(); slo > 0 {
 		limit = max(1, profile.MaxBatch(share, limit, float64(slo)))
 	}
-	// Between two batches of the grid l is linear in b, so that l/b is least at one of them: a model may allow millions of rows, nobody counts
-	// through them.
+	// Between two batches of the grid l is linear in b, so that l/b is least at one of them. A model may allow millions of rows: not all sizes
+	// are tried.
 	best := 0.0
 	consider := func(b uint32) {
 		if l, known := profile.Latency(b, share); known && b <= limit {

@@ -36,7 +36,7 @@ type Judgement struct {
 	Text string `json:"text"`
 	// Lost are the names that would no longer be served.
 	Lost []string `json:"lost,omitempty"`
-	// GainPerSecond is the goodput that is expected to be gained, Disturbed the requests that wait or move for it; 0 where nobody evaluated.
+	// GainPerSecond is the goodput that is expected to be gained, Disturbed the requests that wait or move for it; 0 without an evaluation.
 	GainPerSecond float64 `json:"gain_per_second"`
 	Disturbed     float64 `json:"disturbed_requests"`
 }
@@ -56,7 +56,7 @@ type Margins struct {
 func DefaultMargins() Margins { return Margins{Loss: .1, Horizon: 300, Payoff: 1.2} }
 
 // Judge says whether a valid plan for the snapshot should take the place of the one in force. Now and then are what the host itself expects of
-// both ([Living] of the plan in force), never what the policy predicts; nil where nobody evaluated: then only consent counts. A change that has
+// both ([Living] of the plan in force), never what the policy predicts; nil without an evaluation: then only consent counts. A change that has
 // to be made (files changed, the plan in force is no longer valid) needs no gain.
 func Judge(s *policy.Snapshot, d *Diff, current, next *policy.Plan, now, then *policy.Outcome, m Margins) Judgement {
 	j := Judgement{Verdict: VerdictApply, Disturbed: Disturbed(s, d)}
@@ -98,8 +98,8 @@ func Judge(s *policy.Snapshot, d *Diff, current, next *policy.Plan, now, then *p
 }
 
 // Lost are the names that clients use now, that the plan in force serves, and that the next one would not: models that are asked for by their own
-// names, served by themselves or in a derived model, and apps. Models that load on demand may come and go, and so may variants of apps that nobody
-// asks for by name.
+// names, served by themselves or in a derived model, and apps. Models that load on demand may come and go, and so may variants of apps that no
+// client asks for by name.
 func Lost(s *policy.Snapshot, current, next *policy.Plan) []string {
 	var lost []string
 	for _, m := range s.GetModels() {

@@ -145,7 +145,7 @@ func (v *validator) recipes() {
 	}
 }
 
-// partitions checks every partition by itself, and notes who is where.
+// partitions checks every partition by itself, and notes the places of the models.
 func (v *validator) partitions() {
 	ids := make(map[string]bool)
 	for _, part := range v.p.GetPartitions() {

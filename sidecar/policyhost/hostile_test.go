@@ -183,7 +183,7 @@ func launch(name string, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// TestAPolicyEndsWithConch: whoever launched a policy is killed, sooner or later.
+// TestAPolicyEndsWithConch: a policy ends when the process that launched it is killed.
 func TestAPolicyEndsWithConch(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("policies are launched on Linux only")
@@ -200,7 +200,7 @@ func TestAPolicyEndsWithConch(t *testing.T) {
 			var pid int
 			_, err = fmt.Fscan(out, &pid)
 			require.NoError(t, err)
-			runs := func() bool { // the program, not the launcher; a process that nobody has waited for has no command line either
+			runs := func() bool { // the program, not the launcher; a process that is not reaped yet has no command line either
 				text, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 				return bytes.HasSuffix(text, []byte("sleep\x00600\x00")) && !bytes.Contains(text, []byte(launchWord))
 			}
@@ -221,7 +221,7 @@ func TestAPolicyEndsWithConch(t *testing.T) {
 	})
 }
 
-// TestPoliciesAreConfinedWhereConchIsNotRoot: the same limits where nobody can become another user, who alone owns nothing.
+// TestPoliciesAreConfinedWhereConchIsNotRoot: the same limits for a conch that cannot run policies as another user.
 func TestPoliciesAreConfinedWhereConchIsNotRoot(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Getuid() != 0 {
 		t.Skip("only root can become another user on Linux; for who is none the other tests are these")
@@ -237,7 +237,7 @@ func TestPoliciesAreConfinedWhereConchIsNotRoot(t *testing.T) {
 	require.NoError(t, err)
 	program, err := os.ReadFile(self)
 	require.NoError(t, err)
-	test := filepath.Join(dir, "test") // where go test leaves it nobody else can read it
+	test := filepath.Join(dir, "test") // where go test leaves it no other user can read it
 	require.NoError(t, os.WriteFile(test, program, 0o755))
 	cmd := exec.CommandContext(t.Context(), test, "-test.run=^(TestPoliciesAreConfined|TestAReplacedProgramIsNotRun)$", "-test.v", "-test.timeout=5m")
 	cmd.Dir = dir

@@ -17,9 +17,8 @@ import (
 // policy writes comes under a name below it.
 const internalName = "go-plugin"
 
-// pluginLogger is the logger that go-plugin wants, writing to l. What go-plugin
-// says of itself is of interest to nobody but its debugger, for the host has
-// events of its own.
+// pluginLogger is the logger that go-plugin requires, writing to l. go-plugin's own
+// messages are for debugging only, because the host has events of its own.
 func pluginLogger(l *slog.Logger) hclog.Logger {
 	h := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: internalName, Level: hclog.Trace, Output: io.Discard})
 	h.RegisterSink(&sink{l: l})

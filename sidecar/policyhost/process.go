@@ -253,8 +253,8 @@ func (p *process) plan(ctx context.Context, s *policy.Snapshot, limit time.Durat
 // answer in time or whose connection broke is dead afterwards.
 func (p *process) call(ctx context.Context, limit time.Duration, f func(context.Context, *clock) error) error {
 	// The call's context ends with ctx and after the limit, but has no deadline:
-	// gRPC would tell it to the policy, whose end may then be the first to end
-	// the call, and nobody could say whose fault that is.
+	// gRPC would pass the deadline to the policy, whose side may then be the first
+	// to end the call, and the cause could not be determined.
 	limited, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()

@@ -24,7 +24,7 @@ const drainTime = time.Second
 // runner starts and kills a policy's process for go-plugin. In contrast to
 // go-plugin's own it puts the process into a group of its own, which is killed
 // as a whole, gives it none of the host's environment and no standard input,
-// and does not wait for ever for pipes that somebody else holds.
+// and does not wait for ever for pipes that another process holds.
 type runner struct {
 	cmd            *exec.Cmd
 	stdout, stderr io.ReadCloser

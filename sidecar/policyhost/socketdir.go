@@ -27,10 +27,10 @@ type socketDir struct {
 	lock *os.File
 }
 
-// newSocketDir makes one, and removes those of processes that were killed: nobody else
-// does. Whether their process is there is asked of the lock, since numbers of processes
-// mean little where containers share a directory. On a file system without locks there
-// is nobody to ask: nothing is removed there, and a killed conch's stays. Lock is flock.
+// newSocketDir makes a directory, and removes those of processes that were killed. A lock
+// shows whether the process of a directory still runs, since process ids mean little where
+// containers share a directory. On a file system without locks nothing is removed, and the
+// directory of a killed conch stays. Lock is flock.
 func newSocketDir(now time.Time, lock func(fd int) error) (*socketDir, error) {
 	all, _ := filepath.Glob(filepath.Join(os.TempDir(), socketDirs+"*"))
 	for _, path := range all {
@@ -61,7 +61,7 @@ func newSocketDir(now time.Time, lock func(fd int) error) (*socketDir, error) {
 // errNoLocks: the file system has no locks.
 var errNoLocks = errors.New("the file system has no locks")
 
-// locked opens a directory that nobody has locked, and locks it.
+// locked opens a directory and locks it. It fails if the directory is locked.
 func locked(path string, lock func(fd int) error) (*os.File, error) {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -77,7 +77,7 @@ func locked(path string, lock func(fd int) error) (*os.File, error) {
 	return dir, nil
 }
 
-// flock locks a file that nobody has locked.
+// flock locks a file. It fails if the file is locked.
 func flock(fd int) error { return syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) }
 
 func (d *socketDir) remove() {

@@ -41,8 +41,8 @@ func TestSocketDirectoriesOfTheKilledAreRemoved(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// TestSocketDirectoriesWithoutLocks: on a file system that has none a policy starts all the same. What is left there nobody may remove,
-// since nobody knows whose it is.
+// TestSocketDirectoriesWithoutLocks: on a file system without locks a policy starts nevertheless. A directory that is left there is not
+// removed, since its process is not known.
 func TestSocketDirectoriesWithoutLocks(t *testing.T) {
 	for _, none := range []error{syscall.ENOLCK, syscall.ENOTSUP, syscall.ENOSYS} {
 		temp := t.TempDir()

@@ -6,5 +6,5 @@
 // tritonserver) therefore survive a crash of conch inside a container, as they do under an init system.
 //
 // A conch that ends by itself within Options.Settled, say because its configuration is wrong, is not started again: the container ends with
-// its status, and who runs the container sees it. So does one that was asked to end.
+// its status, which the container's operator sees. So does one that was asked to end.
 package reaper

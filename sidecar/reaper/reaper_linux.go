@@ -95,7 +95,7 @@ func attend(pid int, signals <-chan os.Signal, ended <-chan child) (status sysca
 				stopping = true
 			}
 			if number, ok := s.(syscall.Signal); ok {
-				// Between the end of the process and its report there is nobody to get it.
+				// Between the end of the process and its report no process receives it.
 				_ = syscall.Kill(pid, number)
 			}
 		case c := <-ended:

@@ -15,7 +15,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
 
-// ErrBusy means that somebody records already: the request path pays for one recording at a time.
+// ErrBusy means that a recording runs already: the request path pays for one recording at a time.
 var ErrBusy = errors.New("somebody records already; wait until they are done")
 
 // buffered is how many arrivals wait for the writer: a tenth of a second at 600,000 requests per second.

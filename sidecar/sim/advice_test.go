@@ -87,8 +87,8 @@ func needed(t *testing.T, rate float64, from int, world func(float64, int) small
 	return 0
 }
 
-// TestFollowingTheAdvice: from too few GPUs or too many, whoever does as advised ends within one of the number that the search finds, and
-// stays there.
+// TestFollowingTheAdvice: from too few GPUs or too many, a cluster that follows the advice ends within one of the number that the search
+// finds, and stays there.
 func TestFollowingTheAdvice(t *testing.T) {
 	under := func(discipline string, models int) func(float64, int) small {
 		return func(rate float64, gpus int) small {

@@ -90,7 +90,7 @@ type request struct {
 	model *model
 	// sent is when the caller sent it, due when the caller wants the answer.
 	sent, due queue.Time
-	// retried tells that a partition was lost under it once already.
+	// retried is true if a partition was lost under it once already.
 	retried bool
 }
 

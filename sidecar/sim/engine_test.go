@@ -78,7 +78,7 @@ func moments(values []float64) (mean, deviation float64) {
 	return mean, math.Sqrt(deviation)
 }
 
-// TestLoss compares with a system without a queue: whoever finds all partitions busy cannot make it any more, so that the bad rate is
+// TestLoss compares with a system without a queue: a request that finds all partitions busy cannot be in time, so that the bad rate is
 // Erlang's B formula, which holds for fixed service times too.
 func TestLoss(t *testing.T) {
 	s := small{

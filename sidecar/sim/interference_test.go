@@ -36,8 +36,8 @@ func neighbours(t *testing.T, n int, by float64, arrivals ...workload.Arrival) s
 	return w
 }
 
-// TestTheSlowdownIsThatOfTheStart: two executions of 100 ms overlap, and twice as slow is who starts beside the other. What starts or ends
-// later changes nothing.
+// TestTheSlowdownIsThatOfTheStart: two executions of 100 ms overlap, and the one that starts beside the other is twice as slow. Executions that
+// start or end later change nothing.
 //
 //	0        40        100               240
 //	|------- m00 -------|

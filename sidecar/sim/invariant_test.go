@@ -160,7 +160,7 @@ func TestSearch(t *testing.T) {
 		require.Equal(t, strings.Split(want, ":")[0], fmt.Sprint(found.Rate), want)
 	}
 
-	// A rate at which nobody comes within the time is no rate that holds.
+	// A rate at which no request arrives within the time is no rate that holds.
 	found, err = sim.Goodput(t.Context(), sim.Search{Seeds: []uint64{0}, Run: func(_ context.Context, rate float64, _ uint64) (*sim.Result, error) {
 		return &sim.Result{Models: []sim.ModelResult{{Totals: sim.Totals{BadRate: min(1, math.Floor(rate))}}}, Total: sim.Totals{Arrivals: uint64(rate)}}, nil
 	}})

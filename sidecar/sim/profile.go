@@ -22,7 +22,7 @@ type kernel struct {
 	load        []policy.Load // what a batch takes of what the partitions of a GPU share
 }
 
-// kernelOf reads a profile. It fails where the profile says nothing, for then nobody knows how long an execution takes.
+// kernelOf reads a profile. It fails for a profile without points, because the time of an execution is then not known.
 func kernelOf(x *policy.Index, m *policy.Model, gpuType string, share uint32) (*kernel, error) {
 	p := x.UsableProfile(m.GetName(), gpuType)
 	if p == nil {

@@ -22,11 +22,11 @@ import (
 
 // planning is the state of the plan path.
 type planning struct {
-	// watch tells that loads are observed, because the policy may be asked again.
+	// watch is true if loads are observed, because the policy may be asked again.
 	watch    bool
 	current  *policy.Plan
 	revision uint64
-	// applying tells that a plan waits for its partitions; wanted is why the policy is to be asked once that is over.
+	// applying is true while a plan waits for its partitions; wanted is why the policy is to be asked afterwards.
 	applying bool
 	wanted   string
 	last     queue.Time

@@ -73,7 +73,7 @@ func (e *engine) addPartition(spec *policy.Partition) *partition {
 	return p
 }
 
-// serve tells the queue which partition serves which model, with what profile, under what rules.
+// serve sets in the queue which partition serves which model, with which profile, under which rules.
 func (e *engine) serve(next *policy.Plan) {
 	x := policy.NewIndex(e.w.Snapshot)
 	byName := make(map[string]*model, len(e.models))

@@ -33,7 +33,7 @@ type Options struct {
 	// Sample is the part of the traces, from 0 to 1, that are recorded: of those
 	// that begin here, and with IgnoreClients of all.
 	Sample float64
-	// IgnoreClients leaves the decision of callers who bring a trace out of account.
+	// IgnoreClients ignores the decision of callers that send a trace.
 	// Otherwise a trace is recorded if, and only if, its caller records it.
 	IgnoreClients bool
 	// Version of conch, as the spans' resource has it.

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// begin begins and ends traces: those of clients who record, of clients who do not, and its own.
+// begin begins and ends traces: those of clients that record, of clients that do not, and its own.
 func begin(p tracing.Provider, n int) {
 	tracer := p.Tracer("test")
 	for i := range n {
@@ -67,7 +67,7 @@ func TestSampling(t *testing.T) {
 	}
 }
 
-// A collector that is not there is said once, and holds up nothing for long.
+// A collector that cannot be reached is logged once, and delays nothing for long.
 func TestACollectorThatIsNotThere(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "50") // milliseconds
 	l, err := net.Listen("tcp", "127.0.0.1:0")

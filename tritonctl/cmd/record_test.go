@@ -50,7 +50,7 @@ func (busy) Record(context.Context, io.Writer) (api.Recorded, error) {
 	return api.Recorded{}, &api.Error{Code: api.CodeConflict, Message: "somebody is recording"}
 }
 
-// A recording that cannot begin leaves the file of an earlier one alone, and is told of once.
+// A recording that cannot begin leaves the file of an earlier one alone, and its error is printed once.
 func TestARecordingThatIsRefusedKeepsTheTrace(t *testing.T) {
 	server := httptest.NewServer(admin.NewHandler(&busy{}, slog.New(slog.DiscardHandler)))
 	defer server.Close()

@@ -45,7 +45,7 @@ optimization { execution_accelerators { gpu_execution_accelerator [ { name: "ten
 func TestHostileExternalDataIsRefused(t *testing.T) {
 	directory := t.TempDir()
 	require.NoError(t, os.Symlink("/etc/hostname", filepath.Join(directory, "link")))
-	// A tensor whose data is said to lie outside of the model's directory.
+	// A tensor whose external data is declared outside of the model's directory.
 	path := filepath.Join(directory, "model.onnx")
 	require.NoError(t, os.WriteFile(path, hostile("../../etc/passwd"), 0o644))
 	m, err := estimating.Find(path)

@@ -56,7 +56,7 @@ type Factory struct {
 	Open func(path string) error
 	// Now is the time.
 	Now func() time.Time
-	// Author is who orders changes, for the event log.
+	// Author is the author of the changes that are ordered, for the event log.
 	Author string
 
 	// Address is --admin.

@@ -32,7 +32,7 @@ type Options struct {
 	Python bool
 	// CPU puts instances on the CPU.
 	CPU bool
-	// Prefix of the names of models, so that they meet nobody else's; empty is "conch-calibrate-".
+	// Prefix of the names of models, so that they differ from all others; empty is "conch-calibrate-".
 	Prefix string
 }
 

@@ -1,8 +1,8 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance is the suite that every policy has to pass, whoever wrote
-// it and in whatever language: it describes itself the same way every time,
+// Package conformance is the suite that every policy has to pass, of any author
+// and in any language: it describes itself the same way every time,
 // answers the snapshot that it was asked, gives equal snapshots equal plans, in
 // time, names only what exists, obeys memory and the operator, and says why a
 // model has no place.

@@ -38,7 +38,7 @@ func schedulable(t require.TestingT, w *exact.World, rates map[string]float64) b
 	return ok
 }
 
-// small is a world with one GPU of little memory use, so that memory binds nobody.
+// small is a world with one GPU of little memory use, so that memory does not bind.
 func small(gpus int) packtest.Builder {
 	b := packtest.World(gpus)
 	for _, g := range b.Nodes[0].GetGpus() {
@@ -176,7 +176,7 @@ func TestHostSaysWhatIsCarried(t *testing.T) {
 	require.Equal(t, []string{"no"}, all[0].GetViolations())
 }
 
-// TestSteps: nine light models that are alike have more maximal loads than anybody can add up in a minute. The search ends where its budget does, and
+// TestSteps: nine light models that are alike have more maximal loads than can be added up in a minute. The search ends where its budget does, and
 // then has found nothing, and proven nothing. In a small world the same budget suffices.
 func TestSteps(t *testing.T) {
 	const budget = 1 << 20
@@ -355,7 +355,7 @@ func batches(w *exact.World, b packtest.Builder, parts []exact.Part, rates map[s
 				for _, t := range turns {
 					parts[at].Round += took(b, parts, at, t)
 				}
-				// The other partitions are not fixed yet: only this one is checked, beside who runs on them.
+				// The other partitions are not fixed yet: only this one is checked, beside the models that run on them.
 				return w.CheckPart(parts, at) == nil
 			}
 			for batch := uint32(1); batch <= 4; batch++ {

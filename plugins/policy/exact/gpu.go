@@ -34,7 +34,7 @@ func (w *World) part(size int, disturbance float64) []Load {
 	if all, ok := w.parts[key]; ok {
 		return all
 	}
-	// What can be carried is closed downwards: who has no room for one unit more of a model has none for two.
+	// The loads that can be carried are closed downwards: a spot without room for one unit more of a model has none for two.
 	found := make(map[Load]bool)
 	var extend func(at Load, from int)
 	extend = func(at Load, from int) {
@@ -111,8 +111,8 @@ const (
 // gpu yields what a GPU with the spots carries, until yield wants no more: among it everything maximal, not everything that lies within, and
 // some twice. It reports whether yield wanted all.
 //
-// Who runs on a spot disturbs the others, so that spots cannot be looked at one by one. But only two numbers count: the most that any model that
-// runs disturbs the others, and the most that any does on the spots beside its own. The search goes through both: the spot with the first is
+// The models on a spot disturb the other spots, so that spots cannot be searched one by one. But only two numbers count: the most that any model
+// disturbs the others, and the most that any does on the spots beside its own. The search goes through both: the spot with the first is
 // disturbed by the second, all others by the first, and each has only models that disturb no more than that.
 func (w *World) gpu(spots []spot, yield func(placed) bool) bool {
 	if len(spots) > maxParts {
@@ -180,7 +180,7 @@ func (w *World) together(spots []spot, at []int, yield func(placed) bool) bool {
 	return true
 }
 
-// combine yields all sums of one load of each list; equal spots beside the first take theirs in order, for who has which is all the same.
+// combine yields all sums of one load of each list; equal spots beside the first take theirs in order, because they are interchangeable.
 func (w *World) combine(spots []spot, at []int, lists [][]Load, yield func(placed) bool) bool {
 	var from [maxParts]int
 	var next func(k int, partial placed) bool

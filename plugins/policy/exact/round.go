@@ -108,7 +108,7 @@ func (w *World) round(size int, load Load, disturbance float64) (length float64,
 }
 
 // rate of so many units, in rows per second. Where bounds are asked for, it is the least of which there are so many units when parts of units
-// count as whole ones; only who gets all of a model has to carry all of it.
+// count as whole ones; only a part that gets all of a model has to carry all of it.
 func (w *World) rate(model, units int) float64 {
 	if w.bound && units > 0 && units < w.most.Of(model) {
 		return float64(units-1)*w.models[model].unit + slack

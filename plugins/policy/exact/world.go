@@ -122,7 +122,7 @@ func New(s *policy.Snapshot, o Options) (*World, error) {
 	return w, nil
 }
 
-// readGPUs sees that they are alike and that memory binds nobody.
+// readGPUs checks that they are alike and that memory does not bind.
 func (w *World) readGPUs() error {
 	most := 0
 	for _, cut := range w.cuts {
@@ -224,7 +224,7 @@ func (w *World) use(name string, size uint32) policy.Load {
 
 func (w *World) slo(name string) float64 { return float64(w.x.Model(name).GetSloUs()) }
 
-// alone is the disturbance by nobody.
+// alone is the disturbance on a spot without neighbours.
 const alone = -1
 
 // slowdown of a model beside others of which the worst disturbs it so much: policy.Interference.Slowdown, with what the other adds given as one number.

@@ -5,7 +5,7 @@ package pack
 
 import "math"
 
-// Job is one model's load on one kind of place: what a duty cycle is made of (Nexus' squishy bin packing, as gpulet's section 2.2 tells it).
+// Job is one model's load on one kind of place: what a duty cycle is made of (Nexus' squishy bin packing, as gpulet's section 2.2 describes it).
 type Job struct {
 	Model string
 	// Rate is rows per second, SLO microseconds, Limit the largest batch.

@@ -186,7 +186,7 @@ func (f *Floor) routes(plan *policy.Plan) {
 }
 
 // CheapestFirst puts the variants of a route in the order in which requests try them: by what an instance costs per hour, by its own word or else
-// as its part of the host where it costs least; of equal cost the less accurate first, which leaves the other to those who wish for it.
+// as its part of the host where it costs least; of equal cost the less accurate first, which leaves the other to requests that wish for it.
 func (f *Floor) CheapestFirst(app *policy.App, route *policy.AppRoute) {
 	cost := make(map[string]float64)
 	for _, v := range app.GetVariants() {

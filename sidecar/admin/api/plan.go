@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Plan is a plan with who made it serve. Plan itself is the JSON form of
+// Plan is a plan with its author, time and reason. Plan itself is the JSON form of
 // policy.Plan, with the names of the policy contract.
 type Plan struct {
 	Revision  uint64    `json:"revision"`
@@ -21,7 +21,7 @@ type Plan struct {
 	Plan json.RawMessage `json:"plan"`
 }
 
-// Pin says who has the plan in force stay, since when and why.
+// Pin is the author, the time and the reason of a pin, which keeps the plan in force.
 type Pin struct {
 	Author string    `json:"author"`
 	Reason string    `json:"reason,omitempty"`
@@ -80,7 +80,7 @@ type DiffRequest struct {
 // Diff is what applying the proposed plan would change.
 type Diff struct {
 	// FromRevision is the plan that serves; ApplyRequest repeats it so that
-	// nobody applies a change to something they did not see.
+	// a change is applied only to the plan that the operator has seen.
 	FromRevision uint64      `json:"from_revision"`
 	Empty        bool        `json:"empty"`
 	Text         string      `json:"text"`

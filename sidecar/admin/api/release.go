@@ -3,7 +3,7 @@
 
 package api
 
-// ReleaseRequest gives attached servers back to those who run them.
+// ReleaseRequest gives attached servers back to their operator.
 type ReleaseRequest struct {
 	// DryRun says what would change.
 	DryRun bool `json:"dry_run,omitempty"`

@@ -139,8 +139,8 @@ type Partition struct {
 	// then. It has no conditions.
 	Retiring   bool        `json:"retiring,omitempty"`
 	Conditions []Condition `json:"conditions"`
-	// Restarts counts those of its server that nobody ordered; Started is when this
-	// one did.
+	// Restarts counts the restarts of its server that were not ordered; Started is when
+	// the present server was started.
 	Restarts int       `json:"restarts"`
 	Started  time.Time `json:"started,omitzero"`
 	// Log is the file of its output on conch's machine; empty where there is none.

@@ -116,9 +116,9 @@ func (c *Catalogue) Remarks() []string {
 	return slices.Clone(c.remarks)
 }
 
-// Batching is a model's dynamic_batching as those who run its first server want it,
-// at the last Read; nil where they have none. What conch took out of the server is
-// still theirs.
+// Batching is a model's dynamic_batching as its first server's operator configured
+// it, at the last Read; nil where there is none. It includes what conch took out of
+// the server.
 func (c *Catalogue) Batching(model string) *tritonpb.ModelDynamicBatching {
 	c.mu.Lock()
 	defer c.mu.Unlock()

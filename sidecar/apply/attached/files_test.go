@@ -61,7 +61,7 @@ func TestFilesPutAsideAndBack(t *testing.T) {
 	require.NotContains(t, config(t, dir, "tuned"), "max_queue_delay")
 	require.FileExists(t, filepath.Join(dir+".before", "theirs", "config.pbtxt"))
 
-	// Taken back one by one, nobody else's model goes.
+	// The models are taken back one by one, and no other model is removed.
 	require.NoError(t, files.Unstage(t.Context(), dir, "theirs", "bystander"))
 	require.Contains(t, config(t, dir, "theirs"), "as it was")
 	require.FileExists(t, filepath.Join(dir, "bystander", "config.pbtxt"))

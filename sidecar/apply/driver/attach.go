@@ -60,7 +60,7 @@ type Attached struct {
 	stop     context.CancelFunc
 }
 
-// NewAttached makes the driver. It calls nobody before Watch.
+// NewAttached makes the driver. It makes no call before Watch.
 func NewAttached(o AttachOptions) (*Attached, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -170,7 +170,7 @@ type Served struct {
 	Original *tritonpb.ModelConfig
 }
 
-// Batching is the model's dynamic_batching as those who run the server want it.
+// Batching is the model's dynamic_batching as the server's operator configured it.
 func (s Served) Batching() *tritonpb.ModelDynamicBatching {
 	if s.Config.GetDynamicBatching() == nil && s.Original != nil {
 		return s.Original.GetDynamicBatching()

@@ -144,8 +144,8 @@ func TestAttachFollowsWhatTheIndexLeavesOut(t *testing.T) {
 	require.Equal(t, []string{"a"}, serves())
 }
 
-// An address besides gRPC's at which nothing answers is told of, once: a client
-// would be the first to find out.
+// An address besides gRPC's at which nothing answers is reported, once: otherwise a
+// client would be the first to notice.
 func TestAttachTellsOfAWrongAddress(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a")

@@ -278,7 +278,7 @@ func (e *endpoint) down(reason string) {
 	e.tell()
 }
 
-// tell wakes those who await. Guarded by mu.
+// tell wakes the waiting calls. Guarded by mu.
 func (e *endpoint) tell() {
 	close(e.changed)
 	e.changed = make(chan struct{})

@@ -37,12 +37,12 @@ func (h Health) again() time.Duration { return min(h.Deadline, max(h.Period, tim
 func (h Health) Ask(ctx context.Context, s interface{ Live(context.Context) error }) error {
 	err := h.once(ctx, s, h.Deadline)
 	if err == nil || ctx.Err() != nil {
-		return nil //nolint:nilerr // who asked has given up: that says nothing about the server
+		return nil //nolint:nilerr // the caller has given up: that says nothing about the server
 	}
 	if err = h.once(ctx, s, h.again()); err == nil || ctx.Err() != nil {
 		return nil //nolint:nilerr // as above
 	}
-	if status.Code(err) == codes.Unavailable { // it answers, or its door is shut: somebody has it end, for one
+	if status.Code(err) == codes.Unavailable { // it answers, or its port is closed: it may have been asked to end
 		return fmt.Errorf("the server refuses a health probe: %w", err)
 	}
 	return fmt.Errorf("the server hangs: it did not answer a health probe within %s: %w", h.Deadline, err)

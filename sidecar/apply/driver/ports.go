@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// freePort finds a port that nobody listens on at the moment.
+// freePort finds a port without a listener at the moment.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -19,7 +19,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// portTaken reports that somebody listens on a port.
+// portTaken reports whether a port has a listener.
 func portTaken(port int) bool {
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {

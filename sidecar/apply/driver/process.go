@@ -130,9 +130,9 @@ func NewProcesses(o ProcessOptions) (*Processes, error) {
 // byte that ends it.
 const longestSocket = 107
 
-// socketRoot is a directory for sockets that nobody else may enter. The state
-// directory's path may be too long for a socket; then it is one of the directory
-// for temporary files that bears our name, if it is ours.
+// socketRoot is a directory for sockets that no other user may enter. The state
+// directory's path may be too long for a socket; then it is a directory of the
+// owner's name among the temporary files, if that belongs to this user.
 func (d *Processes) socketRoot() (string, error) {
 	root := filepath.Join(d.o.Dir, "run")
 	if len(root)+len("/")+serverNameLength+len("/g:1") > longestSocket {
@@ -291,7 +291,7 @@ func (d *Processes) behind(h *shim.Handle, spec Spec, at Endpoint) (*processServ
 	}
 	go func() {
 		<-h.Done()
-		_ = c.client.Close() // nobody is there any more
+		_ = c.client.Close() // the server has ended
 	}()
 	return &processServer{calls: c, Handle: h, driver: d, spec: spec, at: at}, nil
 }
@@ -326,12 +326,12 @@ func (d *Processes) prune(running []Server) error {
 	return errors.Join(errs...)
 }
 
-// portAttempts is how often a start is tried when somebody else takes the port
-// of the metrics between our choice and the server's.
+// portAttempts is how often a start is tried when another process takes the port
+// of the metrics between conch's choice and the server's start.
 const portAttempts = 3
 
-// Start implements Driver: the server's doors are Unix sockets that nobody else
-// on the machine can reach, but for its metrics.
+// Start implements Driver: the server listens on Unix sockets that no other user of
+// the machine can reach, except for its metrics.
 func (d *Processes) Start(ctx context.Context, spec Spec) (Server, error) {
 	spec.Partition = proto.CloneOf(spec.Partition)
 	spec.Partition.Instances = nil

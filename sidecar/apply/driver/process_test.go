@@ -251,7 +251,7 @@ func TestALoadThatHangs(t *testing.T) {
 	})
 }
 
-// Triton never ends the load of a model whose process dies before it has said a word either (one that dies in its initialisation is noticed):
+// Triton does not end the load of a model whose process dies before its first message either (it notices one that dies in its initialisation):
 // conch notices, if it has seen the process alive.
 func TestALoadInWhichTheProcessOfTheModelDies(t *testing.T) {
 	server := os.Getenv("CONCH_TRITONSERVER")

@@ -14,8 +14,8 @@ import (
 	"github.com/conch-serving/conch/internal/modelcases"
 )
 
-// A load that a real Triton refuses is told from one on which it hangs. What it
-// refuses is the end-to-end tests' to try.
+// A load that a real Triton refuses is distinguished from one on which it hangs.
+// The end-to-end tests try which loads it refuses.
 func TestARealServerRefusesOrHangs(t *testing.T) {
 	t.Parallel()
 	server := os.Getenv("CONCH_TRITONSERVER")

@@ -72,7 +72,7 @@ type Book struct {
 	epoch   uint64
 	wanted  []*repo.Model
 	places  []Place
-	// wake tells Run that something is wanted.
+	// wake makes Run look at wanted.
 	wake chan struct{}
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // Plans for models that load on demand have a bucket of their own: there may be
-// dozens a second, which must not take from an operator what she wants to go back to.
+// dozens a second, which must not displace the plans that an operator may go back to.
 const (
 	bucket       = "control.plans"
 	demandBucket = "control.plans.demand"

@@ -67,15 +67,15 @@ type Made struct {
 	MaxDifference float64
 }
 
-// Hooks tell what becomes of groups. They are called by Run, one at a time.
+// Hooks are called with the results for groups, by Run, one at a time.
 type Hooks struct {
 	// Progress is a step of making a group.
 	Progress func(group, text string)
 	// Failed says why a group will not be made before a member changes, or, where it may be something else's fault than the group's, before
 	// next; that is zero otherwise.
 	Failed func(group string, err error, next time.Time)
-	// Looked tells of a search for groups among all models: which models cannot be merged with any other and why, or why the search itself
-	// failed, and when it begins anew.
+	// Looked is called after a search for groups among all models, with the models that cannot be merged with any other and why, or with the
+	// error of the search and when it begins anew.
 	Looked func(refusals []merger.Refusal, err error, next time.Time)
 	// Made hands over a group; an error means that it could not be kept, and is to be made again.
 	Made func(ctx context.Context, m Made) error
@@ -97,7 +97,7 @@ type Book struct {
 	known   map[string]*entry
 	make    map[string]bool // by the name of the recipe
 	wake    chan struct{}
-	// turn is had by who uses a scratch server: there is one at a time.
+	// turn is held while a scratch server is in use: there is one at a time.
 	turn chan struct{}
 }
 

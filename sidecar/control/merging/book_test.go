@@ -252,8 +252,8 @@ func TestWhatCannotBeMergedSaysWhy(t *testing.T) {
 	require.Contains(t, w.run("failed"), "no servers here")
 }
 
-// TestAStopIsNoFailure: who stops in the middle has nothing to say against a group, and
-// what a killed process left is removed.
+// TestAStopIsNoFailure: a stop while a group is made does not count as its failure, and
+// the files that a killed process left are removed.
 func TestAStopIsNoFailure(t *testing.T) {
 	w := &world{t: t, dir: t.TempDir()}
 	w.write("a", 0)

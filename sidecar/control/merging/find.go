@@ -15,7 +15,7 @@ import (
 	"github.com/conch-serving/conch/repo"
 )
 
-// look looks for groups among the models that no group names, and tells what came of it.
+// look searches for groups among the models that no group names, and passes the result to Hooks.Looked.
 func (b *Book) look(ctx context.Context, files *repo.Revision, named []Group, content string, h Hooks) {
 	found, refusals, err := b.find(ctx, files, named)
 	if ctx.Err() != nil {

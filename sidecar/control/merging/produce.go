@@ -29,7 +29,7 @@ func (p product) close() error {
 	return os.RemoveAll(p.dir)
 }
 
-// telling is how making a group tells of itself: a step, or done of all batches.
+// telling receives the progress of making a group: a step, or done of all batches.
 type telling func(done, all int, what string)
 
 // create makes a group and verifies it on a scratch server. Close what comes out, with an error too.

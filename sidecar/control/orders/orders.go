@@ -24,8 +24,8 @@ type Declared struct {
 	Pin *api.Pin `json:"pin,omitempty"`
 	// Cordons are GPUs that take nothing new, by id.
 	Cordons map[string]api.Cordon `json:"cordons,omitempty"`
-	// Policy is the one that an operator put in the place of conch.yaml's; nil where
-	// nobody did.
+	// Policy is the one that an operator put in the place of conch.yaml's; nil: that
+	// of conch.yaml.
 	Policy *Policy `json:"policy,omitempty"`
 }
 

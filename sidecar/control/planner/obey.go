@@ -12,7 +12,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/config"
 )
 
-// usual is the discipline of a model of which nobody says anything.
+// usual is the discipline of a model for which none is set.
 const usual = "adaptive"
 
 // Operator is what conch.yaml says of disciplines and drop policies.
@@ -63,7 +63,7 @@ func (o Operator) Obey(answer *policy.Plan) *policy.Plan {
 func (o Operator) dispatch(d *policy.Dispatch) bool {
 	own, def := o.Config.Models[d.GetModel()], o.Config.Defaults
 	if o.Config.Mode == config.ModeObserve && !o.Attached {
-		// Nobody's request waits or is dropped for a scheduler on probation.
+		// In mode observe the scheduler makes no request wait and drops none.
 		d.Discipline, d.DropPolicy, d.Parameters = "eager", "none", nil
 		return true
 	}

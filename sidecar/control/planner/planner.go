@@ -1,9 +1,9 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package planner is who proposes a plan for a snapshot: the policy, in a process
-// of its own, or the mirror of servers that others run. What conch.yaml says of
-// disciplines holds over either.
+// Package planner proposes a plan for a snapshot: by the policy, in a process of its
+// own, or by the mirror of attached servers. The disciplines of conch.yaml override
+// either.
 package planner
 
 import (

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// ResponseBudget is kept back from every deadline for the way from the answer
-// to the caller, unless the dispatcher is told otherwise.
+// ResponseBudget is the default of the time that the dispatcher keeps back from
+// every deadline, to pass the answer to the caller.
 const ResponseBudget = 300 * time.Microsecond
 
 // Budget is what Conch adds to an execution between the decision and the call,
@@ -17,7 +17,7 @@ const ResponseBudget = 300 * time.Microsecond
 // [ResponseBudget]; what the connection adds is part of the measured latencies.
 type Budget struct {
 	mean, deviation atomic.Int64 // nanoseconds
-	used            atomic.Int64 // what the tables were made with
+	used            atomic.Int64 // the budget that the tables were made with
 }
 
 // quantum is the change of the budget that is worth new tables.
@@ -35,7 +35,7 @@ func (b *Budget) Current() time.Duration {
 // Updates that race lose a measurement, which does not matter.
 func (b *Budget) Add(d time.Duration) bool {
 	const weight = 32
-	// One stall of the machine is not what the next batch will see.
+	// One stall of the machine says little about the next batch.
 	d = min(d, 5*time.Millisecond)
 	mean := b.mean.Load()
 	off := int64(d) - mean

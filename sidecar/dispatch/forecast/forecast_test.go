@@ -55,8 +55,8 @@ func TestTableFromProfile(t *testing.T) {
 	}
 }
 
-// TestTableIsAlwaysUsable: whatever a profile says, the queue gets a table that
-// never decreases and is positive.
+// TestTableIsAlwaysUsable: for any profile, the table that the queue gets never
+// decreases and is positive.
 func TestTableIsAlwaysUsable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &policy.Profile{Points: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) *policy.ProfilePoint {

@@ -11,12 +11,12 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
-// Margin is how much later than predicted a model's answers come: what is kept
-// back from the deadlines of its requests, so that the answer is in time even
-// so. The profile's upper quantile is about one deviation above the mean; a
-// queue that is never empty starts every batch at the very edge of its first
-// deadline, so that all that is above it would be late, and the work on it lost.
-// Then the margin costs nothing: an older request is given up for a younger one.
+// Margin is the time that is kept back from the deadlines of a model's requests,
+// because its answers come later than predicted. The profile's upper quantile is
+// about one deviation above the mean. A queue that is never empty starts every batch
+// at the latest moment that its first deadline allows, so that every execution above
+// the quantile would be late, and the work on it lost. There the margin costs
+// nothing: an older request is given up for a younger one.
 //
 // The lateness of a batch is when its last answer was given, less what the
 // queue predicted. The margin is its upper quantile over the recent past.
@@ -27,7 +27,7 @@ type Margin struct {
 	mu     sync.Mutex
 	counts [marginBuckets]float32 // of batches, by lateness; decaying
 	total  float32
-	// started tells that since is set.
+	// started is true once since is set.
 	started bool
 	since   queue.Time // when counts were last halved
 }
@@ -44,13 +44,13 @@ const (
 	// marginShare bounds the margin to this part of the time that a request has.
 	marginShare = 5
 
-	// Latenesses are told apart by a quarter, from marginUnit to about 3 s.
+	// The bounds of the buckets grow by a quarter, from marginUnit to about 3 s.
 	marginBuckets = 48
 	marginUnit    = 100 * time.Microsecond
 	marginFactor  = 1.25
 )
 
-// Held is the margin of requests that have time enough.
+// Held is the margin of a request whose time left does not limit it: see Of.
 func (m *Margin) Held() time.Duration { return time.Duration(m.held.Load()) }
 
 // Add counts the lateness of one batch.
@@ -93,14 +93,14 @@ func (m *Margin) quantile() time.Duration {
 	return bound
 }
 
-// Of is the margin of a request that has this much time: no more than a fifth of
-// it, and no more than half of what is left when it runs alone, so that nobody
-// is given up who could be served.
+// Of is the margin of a request that has this much time left: at most a fifth of
+// it, and at most half of what remains when the request runs alone. No request that
+// can be served alone is therefore given up for the margin.
 func (m *Margin) Of(left time.Duration) time.Duration {
 	return max(0, min(time.Duration(m.held.Load()), left/marginShare, (left-time.Duration(m.alone.Load()))/2))
 }
 
-// Sets tells what a row takes alone, by the queue's tables.
+// Sets takes the latency of a single row from the queue's tables: the least of them.
 func (m *Margin) Sets(tables []queue.Table) {
 	alone := queue.Time(0)
 	for _, t := range tables {

@@ -42,7 +42,7 @@ func TestMarginFollowsTheTail(t *testing.T) {
 	require.Zero(t, m.Of(plenty), "what is long ago says nothing")
 }
 
-// TestMarginGivesNobodyUp: it is a fifth of the time that a request has at most, and who can be served alone still can.
+// TestMarginGivesNobodyUp: the margin is at most a fifth of the time that a request has, and a request that can be served alone still can.
 func TestMarginGivesNobodyUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		duration := func(name string) time.Duration {

@@ -13,8 +13,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
-// Table is what the queue plans with for 1..n+1 rows: the upper latency at the
-// share, and what is added to every batch. A profile that says nothing has none.
+// Table is the latency table of the queue for 1..n+1 rows: the upper latency at the
+// share, plus extra for every batch. It is nil for a profile without a usable point.
 func Table(p *policy.Profile, share uint32, n int, extra queue.Time) queue.Table {
 	upper := Upper(p, share, n+1)
 	if upper == nil {
@@ -27,9 +27,9 @@ func Table(p *policy.Profile, share uint32, n int, extra queue.Time) queue.Table
 	return t
 }
 
-// Optimistic is a table as by [Table] of what batches take at least, by the error bounds
-// of the profile: the queue may probe sizes that only this one allows. It is nil where it
-// differs little from the other, as it does once a profile is known well.
+// Optimistic is a table like that of [Table] with the least latencies that the error
+// bounds of the profile allow. The queue may probe batch sizes that only this table
+// allows. It is nil if it differs little from the other table, as for a well-known profile.
 func Optimistic(p *policy.Profile, share uint32, n int, extra queue.Time) queue.Table {
 	upper := Upper(p, share, n+1)
 	bound := row(boundsOf(p), share, n+1)
@@ -49,8 +49,8 @@ func Optimistic(p *policy.Profile, share uint32, n int, extra queue.Time) queue.
 	return t
 }
 
-// worthProbing is the part of the believed latency below which a size must possibly be for
-// a table of its own; the queue's own limit is below that.
+// worthProbing is the part of the predicted latency that the least latency of some size
+// must be below, or there is no optimistic table. The queue's own limit is lower.
 const worthProbing = .9
 
 // Upper is the upper latency of 1..rows rows at the share in nanoseconds, by the
@@ -66,8 +66,8 @@ func Upper(p *policy.Profile, share uint32, rows int) []float64 {
 	return upper
 }
 
-// row is the upper latency of a grid for 1..rows rows at one share, in nanoseconds; nil of
-// an empty one.
+// row is the upper latency of a grid for 1..rows rows at one share, in nanoseconds; nil for
+// an empty grid.
 func row(grid *policy.Profile, share uint32, rows int) []float64 {
 	if len(grid.GetPoints()) == 0 {
 		return nil
@@ -103,9 +103,9 @@ func sortGrid(grid *policy.Profile) {
 	})
 }
 
-// usable is the part of a profile's grid that says something, in the order that
-// the contract wants: profiles of other people's policies may say anything.
-// Where there is no quantile, value and error bound stand for it.
+// usable is the part of a profile's grid with valid values, in the order that the
+// contract requires: a policy's profile may have any values. Where a point has no
+// quantile, value plus error bound stand for it.
 func usable(p *policy.Profile) *policy.Profile {
 	grid := &policy.Profile{}
 	for _, q := range p.GetPoints() {

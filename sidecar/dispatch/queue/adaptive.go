@@ -10,14 +10,14 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 )
 
-// adaptiveDiscipline is ours, the default: deferred batching that starts earlier by
-// as much as that is worth. Package adaptive has its rules.
+// adaptiveDiscipline is Conch's own, the default: deferred batching that starts
+// earlier where that is worth it. Package adaptive has its rules.
 type adaptiveDiscipline struct {
 	*adaptive.Params
 }
 
-// Adaptive returns the discipline adaptive with other constants than its own, and
-// the drop policy reserve with the same: to measure what each rule brings.
+// Adaptive returns the discipline adaptive and the drop policy reserve with the given
+// constants, to measure what each rule gains.
 func Adaptive(params adaptive.Params) (Discipline, DropPolicy) {
 	return adaptiveDiscipline{Params: &params}, reserve{&params}
 }

@@ -293,8 +293,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// TestLateOnesAreServedInTheEnd: under low load lanes wait on purpose, so that
-// there is always one that waits. Who is late gets a partition all the same.
+// TestLateOnesAreServedInTheEnd: under low load lanes wait on purpose, so that some
+// lane always waits. Late requests get a partition nevertheless.
 func TestLateOnesAreServedInTheEnd(t *testing.T) {
 	for _, share := range []float64{.2, .4, .6, .8} {
 		l := newLoad(t, traffic{discipline: "adaptive", models: 24, partitions: 20, share: share, late: queue.LateServe, hopeless: 20})
@@ -305,8 +305,8 @@ func TestLateOnesAreServedInTheEnd(t *testing.T) {
 	}
 }
 
-// TestBurstsAreRememberedThroughSilence: a model that is asked in bursts, with more silence between them than the rate
-// is counted over, gathers the next one instead of giving its first request a partition.
+// TestBurstsAreRememberedThroughSilence: a model whose requests come in bursts, with a silence between them that is longer than the rate
+// window, gathers the next burst instead of giving its first request a partition.
 func TestBurstsAreRememberedThroughSilence(t *testing.T) {
 	f := newFixture(t)
 	f.Scheduler = queue.New(f, queue.Options{})

@@ -68,8 +68,8 @@ func (s *Scheduler) replace(m *model, now Time) {
 	}
 }
 
-// respec is rewire for a model that has another specification and is served where
-// it was: a new profile of one model is nothing to the others.
+// respec is rewire for a single model that has another specification and the same
+// groups, so that a new profile of one model costs the others nothing.
 func (s *Scheduler) respec(m *model) {
 	m.shed(len(m.lanes))
 	for _, l := range m.lanes {
@@ -175,7 +175,7 @@ func (s *Scheduler) SetModel(now Time, id ModelID, spec ModelSpec) error {
 	} else {
 		s.reopen(m, was)
 	}
-	// What groups and pools take from disciplines is worked out for all of them.
+	// The values that groups and pools take from disciplines are computed for all of them.
 	s.dirty = s.dirty || m.cycles != cycles || (m.preempter != nil) != preempts
 	if s.held > 1 || s.dirty {
 		s.respecified = append(s.respecified, m)
@@ -190,7 +190,8 @@ func (s *Scheduler) SetModel(now Time, id ModelID, spec ModelSpec) error {
 }
 
 // reopen puts requests that were given up back among those that wait, if the
-// new specification may decide otherwise about them. What waits for a trial waits on.
+// new specification may decide otherwise about them. A request that waits for a
+// trial stays late.
 func (s *Scheduler) reopen(m *model, was Late) {
 	if (m.spec.Late == LateServe || was == LateDrop) && m.spec.Drop.bounded() && len(m.spec.Classes) > 0 {
 		return
@@ -292,9 +293,9 @@ func (s *Scheduler) DrainPartition(now Time, id PartitionID) error {
 	return nil
 }
 
-// SetUp tells whether a partition can take batches. Going down does not touch
+// SetUp sets whether a partition can take batches. Going down does not touch
 // the batch that it runs: the caller decides about its requests (Requeue or
-// fail) and calls Complete, before or after the partition is up again; until
+// fail) and calls Complete, before or after the partition is up again. Until
 // then the partition gets no other batch.
 func (s *Scheduler) SetUp(now Time, id PartitionID, up bool) error {
 	p := s.partition(id)

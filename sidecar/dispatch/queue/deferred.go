@@ -5,9 +5,9 @@ package queue
 
 // deferred is Symphony's deferred batch scheduling (sections 3.1 and 3.2,
 // Algorithm 1). A batch waits until a further request could not join it any
-// more: exec = d - l(|B|+1). Until then waiting costs nobody the deadline and
-// can only enlarge the batch; it also spreads the starts of batches over time,
-// which is what makes the partitions run staggered.
+// more: exec = d - l(|B|+1). Until then waiting makes no request late and can only
+// enlarge the batch. It also spreads the starts of batches over time, so that the
+// partitions run staggered.
 //
 // A batch that can not grow, because it has reached its row limit, starts at
 // once: the paper's profiles have no such limit, and there is nothing to wait

@@ -14,8 +14,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 )
 
-// Load is what a discipline and a drop policy see of a batch that could start, of its
-// model and of the pool that it competes in: see package adaptive.
+// Load is the input of a discipline and a drop policy: a batch that could start, its
+// model and the pool that it competes in. See package adaptive.
 type Load = adaptive.Load
 
 // Discipline chooses when a candidate may start. It holds no state, so one
@@ -45,15 +45,16 @@ type Hurrier interface {
 	Worth(l *Load) int
 }
 
-// Blocker is a Discipline that holds batches back which are in the way of others.
+// Blocker is a Discipline that holds batches back which would block other models.
 type Blocker interface {
 	Discipline
-	// Keeps is how many partitions are to be kept for each that a model under it
-	// needs, from batches for which that model could not wait, and the part of its
-	// requests that it must lose without them so that any are.
+	// Keeps returns how many partitions are kept, for each that a model of this
+	// discipline needs, free of batches that the model could not wait for. Partitions
+	// are kept only if the model would lose more than the part chance of its requests
+	// without them.
 	Keeps() (times, chance float64)
-	// Blocks tells that the candidate would be in the way of others, so that it
-	// takes a slow partition rather than a fast one.
+	// Blocks reports whether the candidate would block other models. It then takes a
+	// slow partition rather than a fast one.
 	Blocks(l *Load) bool
 	// Unblocked returns the moment from which a candidate that could start may do
 	// so, if nothing ends before; now or earlier means at once.

@@ -171,7 +171,7 @@ func TestFlexTakesTheSmallestThatIsSmallEnough(t *testing.T) {
 	m := f.model("flex", "prefix", queue.LateDrop, queue.Linear(0, 6, 8))
 	other := f.model("eager", "prefix", queue.LateDrop, queue.Linear(0, 6, 8))
 	a, b := f.partition(0, 0, m, other), f.partition(1, 0, m, other)
-	f.enqueue(0, other, 1) // on a; no batch of flex, so nobody takes its place
+	f.enqueue(0, other, 1) // on a; no batch of flex, so it is not preempted
 	lost := f.enqueue(0, m, 1)
 	require.Equal(t, b, f.last().Partition)
 	f.enqueue(1, m, 2)

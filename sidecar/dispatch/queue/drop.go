@@ -11,13 +11,13 @@ import (
 )
 
 // DropPolicy chooses which requests of a lane are given up so that the rest can
-// still make it. The policies are part of this package; NewDropPolicy makes
+// still be in time. The policies are part of this package; NewDropPolicy makes
 // them.
 type DropPolicy interface {
 	// Name is the name that NewDropPolicy knows it by.
 	Name() string
-	// bounded tells that batches are kept within the deadline of their first
-	// request, and that requests that cannot make it alone are given up.
+	// bounded reports whether batches are kept within the deadline of their first
+	// request, and requests that would be late even alone are given up.
 	bounded() bool
 	// hold returns the batch size, in rows, that is worth giving up requests for
 	// under a load per partition, and how much later than planned such a batch
@@ -25,11 +25,11 @@ type DropPolicy interface {
 	hold(l *Load, load float64) (rows int, edge Time)
 }
 
-// surger is a DropPolicy that holds on to less during a surge that the rates do not
-// show yet.
+// surger is a DropPolicy that holds on to smaller batches during a surge that the
+// rates do not show yet.
 type surger interface {
 	DropPolicy
-	// surgeLoad is the load per partition, as the requests that wait say.
+	// surgeLoad is the load per partition, estimated from the waiting rows.
 	surgeLoad(now Time, l *Load, waiting int) float64
 }
 

@@ -3,7 +3,7 @@
 
 package queue
 
-// prefix gives up a request only when it could not make it even if it were
+// prefix gives up a request only when it would be late even if it were
 // started alone now, on the fastest profile class that serves its model:
 // now + l(its own rows) > its deadline. The batch is then the longest run from
 // the head that still meets the head's deadline (GETBATCH without premature

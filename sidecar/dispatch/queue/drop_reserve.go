@@ -5,9 +5,8 @@ package queue
 
 import "github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 
-// reserve is our own: the window drop (see window) with something in reserve. No
-// request is given up for a batch that is larger than the load asks for: see
-// adaptive.Params.Hold.
+// reserve is Conch's own: the window drop (see window) with a reserve. No request is
+// given up for a batch that is larger than the load needs: see adaptive.Params.Hold.
 type reserve struct{ params *adaptive.Params }
 
 func (reserve) Name() string  { return "reserve" }

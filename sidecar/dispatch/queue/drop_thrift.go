@@ -7,8 +7,8 @@ package queue
 // may run before it is worth giving up requests: a tenth.
 const thriftLoss = .1
 
-// thrift is our own: the window drop (see window) with an eye on what a larger
-// batch is worth. The last rows of a large batch save little time per row, but
+// thrift is Conch's own: the window drop (see window) with regard to what a larger
+// batch saves. The last rows of a large batch save little time per row, but
 // they cost the requests that must be given up to make room for them. So it
 // holds on only to the smallest b that runs nearly as efficiently as the largest
 // b* within reach: l(b)/b <= 1.1 l(b*)/b*.

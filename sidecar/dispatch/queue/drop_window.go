@@ -6,7 +6,7 @@ package queue
 // window is Symphony's window drop, which it shares with Nexus (Symphony,
 // section 3.2, GETBATCH "prematurely drop the head of the queue in order to
 // maintain a larger target batch size"). A few heads whose deadlines are near
-// would force a small batch, and small batches make everybody after them late
+// would force a small batch, and small batches make the requests behind them late
 // as well. So the batch is held at the largest size that the rate allows, and
 // heads that cannot finish in a batch of that size are given up, even if a
 // smaller batch could save them.

@@ -14,9 +14,9 @@ import "math"
 // With a cycle given, b = rate x cycle. Without one, b is what squishy bin packing
 // gives the model. Where it keeps whole partitions busy, that is the batch of a
 // saturated partition: the largest with 2 l(b) <= SLO, so that a request that just
-// missed a batch makes it with the next. A model that has not as much to do as one
-// partition can is a residue, and shares: the largest b with l(b) + b/rate <= SLO,
-// where rate is the model's part on one partition, for Nexus deals requests out to
+// missed a batch is in time with the next. A model with less load than one partition
+// can serve is a residue, and shares: the largest b with l(b) + b/rate <= SLO, where
+// rate is the model's part on one partition, because Nexus assigns requests to
 // partitions in advance.
 //
 // That the sum of l(b) over a partition's models fits into the cycle is the

@@ -3,8 +3,8 @@
 
 package queue
 
-// What a Discipline may do beside choosing exec. Each is found by a type
-// assertion when a model is specified, so that the others pay nothing.
+// Optional interfaces of a Discipline, beside choosing exec. Each is found by a type
+// assertion when a model is specified, so that it costs nothing per request.
 
 // Sizer is a Discipline with a limit of its own for batches. A request that alone
 // has more rows than that runs alone.
@@ -19,8 +19,8 @@ type Sizer interface {
 // limit holds at once for what has gathered already.
 type Stepper interface {
 	Sizer
-	// Size returns how many rows a batch has, at most, for which so many are
-	// there. It is called whenever a candidate is gathered.
+	// Size returns the most rows of a batch for which so many rows are gathered. It
+	// is called whenever a candidate is gathered.
 	Size(rows int) int
 }
 

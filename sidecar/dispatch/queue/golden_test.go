@@ -121,8 +121,8 @@ func (r *recorder) Drop(q *queue.Request, why queue.DropReason) {
 
 func seconds(t queue.Time) float64 { return float64(t) / float64(unit) }
 
-// TestSymphonyExample replays figures 4 and 5 of Symphony. What its text says of
-// them is in begins and drops.
+// TestSymphonyExample replays figures 4 and 5 of Symphony. begins and drops are from
+// the paper's text.
 func TestSymphonyExample(t *testing.T) {
 	missing := map[int]bool{13: true, 14: true, 15: true}
 	deferred, eager := rule{"deferred", "window", nil}, rule{"eager", "prefix", nil}

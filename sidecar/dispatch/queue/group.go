@@ -20,16 +20,16 @@ type partition struct {
 	up       bool
 	draining bool
 	busy     bool // from Dispatch to Complete
-	// experiment is what its batch is to find out.
+	// experiment says whether its batch is a trial or a probe.
 	experiment experiment
 	free       bool          // in the group's set of free partitions
 	late       bool          // it runs requests that were given up
-	work       adaptive.Work // what its batch adds to its pool's
+	work       adaptive.Work // of its batch, in its pool's sum
 	batch      Batch
-	turn       int // in group.cycle: whose turn it was last
+	turn       int // index in group.cycle of the model that had its turn last
 }
 
-// usable tells whether the partition may be given batches when it is idle.
+// usable reports whether the partition may be given batches when it is idle.
 func (p *partition) usable() bool { return p.up && !p.draining }
 
 func before(p, q *partition) int {
@@ -47,11 +47,11 @@ type group struct {
 	nfree   int
 	usable  int // members that are up and not draining
 	pool    *pool
-	cycle   []*model // who take turns; empty where not all do
+	cycle   []*model // models that take turns; empty unless all do
 
-	// Candidates that want a partition of this group, by latest: those whose
-	// exec has come, those whose discipline may let them start before it, and
-	// those that may not start for what runs.
+	// Candidates for a partition of this group, by latest or rank: those whose exec
+	// has come, those whose discipline may let them start before it, and those
+	// that are blocked because of the running batches.
 	ready, pending, blocked heap
 }
 
@@ -61,11 +61,11 @@ type pool struct {
 	groups []*group
 	adaptive.Pool
 	serving int      // partitions that run requests that were given up
-	waiting int      // lanes with requests that can still make it
+	waiting int      // lanes with requests that can still be in time
 	preempt bool     // a discipline may preempt, and the sink can
 	late    laneList // lanes with requests that were given up
 	owed    int      // models that are owed a trial
-	forced  Time     // from when on a trial may take a partition that others wait for
+	forced  Time     // from when on a trial may take a partition that other lanes wait for
 	timer   slot     // when the most urgent candidate may start before its exec
 }
 
@@ -145,7 +145,7 @@ func (g *group) count(p *partition, d int) {
 	}
 }
 
-// runs counts what a busy partition does in or out.
+// runs adds the batch of a busy partition to its pool's sums, or subtracts it.
 func (pl *pool) runs(p *partition, d int) {
 	if !p.busy {
 		return

@@ -14,7 +14,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
-// world mirrors what a Scheduler was told and checks every decision against it.
+// world mirrors the calls that a Scheduler received and checks every decision.
 // Its checks are written from the definitions, not from the implementation.
 type world struct {
 	t   *rapid.T
@@ -213,8 +213,8 @@ func (w *world) Preempt(b *queue.Batch) {
 // It returns the first request behind the batch.
 func (w *world) checkOrder(before []*mirrorRequest, b *queue.Batch, m *mirrorModel, table queue.Table, limit int, bounded bool) *mirrorRequest {
 	if m.spec.Late == queue.LateServe {
-		// The queue does not tell which requests it has given up; whatever is
-		// queued behind the last one is still a bound.
+		// The queue does not report which requests it has given up; a request
+		// that is queued behind the last one is still a bound.
 		last := w.of(b.Requests[len(b.Requests)-1])
 		i := slices.Index(before, last)
 		for _, r := range before[i+1:] {
@@ -319,8 +319,8 @@ func (w *world) check() {
 	w.checkWorkConserving(stats)
 }
 
-// checkWorkConserving: under eager, and without a profile, nobody waits beside
-// an idle partition that could serve them. A request that its class cannot
+// checkWorkConserving: under eager, and without a profile, no request waits beside
+// an idle partition that could serve it. A request that its class cannot
 // serve in time any more may wait for a faster one.
 func (w *world) checkWorkConserving(stats queue.Stats) {
 	if stats.LateRequests > 0 {

@@ -5,27 +5,26 @@ package queue
 
 import "github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 
-// idleLanes is how many empty lanes a model keeps for the keys they had, before
-// the oldest is given to a new key. What there is beyond maxIdleLanes is given up,
-// shedAtOnce with every request: a caller with ever new parameters leaves nothing
-// behind.
+// idleLanes is how many empty lanes a model keeps for their keys, before the oldest
+// is reused for a new key. Idle lanes beyond maxIdleLanes are removed, shedAtOnce with
+// every request, so that a caller with ever new parameters does not use up memory.
 const (
 	idleLanes    = 8
 	maxIdleLanes = 8 * idleLanes
 	shedAtOnce   = 4
 )
 
-// laneKey tells lanes of a model apart. Requests that avoid a partition have a
-// lane of their own per partition: those that were in one failed batch may
-// share the next one.
+// laneKey identifies a lane of a model. Requests that avoid a partition have a lane
+// of their own per partition: those that were in one failed batch may share the
+// next one.
 type laneKey struct {
 	key   uint64
 	avoid PartitionID
 }
 
-// lane holds the requests of one model that may share a batch: those that can
-// still make it by deadline, and those that were given up, in the order in
-// which that happened.
+// lane holds the requests of one model that may share a batch: those that can still
+// be in time, ordered by deadline, and those that were given up, in the order in
+// which they were given up.
 type lane struct {
 	laneKey
 	m  *model
@@ -133,7 +132,7 @@ type candidate struct {
 	svc         *service
 	lane        *lane
 	in          *heap // of its group: ready, pending, blocked or none
-	unblocked   Time  // from when it may start, as of the last look at what runs
+	unblocked   Time  // from when it may start, as of the last call of blocked
 	order       slot
 }
 
@@ -192,7 +191,7 @@ func (c *candidate) take(now Time, r *Request) {
 	c.last = r
 }
 
-// mark derives what depends on |B|.
+// mark sets the fields that depend on |B|.
 func (c *candidate) mark() {
 	t := c.svc.Table
 	c.Full = c.Full || c.Rows >= c.svc.most

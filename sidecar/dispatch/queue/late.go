@@ -7,9 +7,9 @@ import (
 	"math"
 )
 
-// settle does what depends on a whole pool, after every event: first the
-// candidates that may start before their exec, the most urgent first, then, on
-// partitions that nobody waits for, requests that were given up.
+// settle makes the decisions that depend on a whole pool, after every event. First
+// it starts candidates that may start before their exec, the most urgent first.
+// Then it serves requests that were given up, on the partitions that are left over.
 func (s *Scheduler) settle(pl *pool, now Time) {
 	if pl == nil {
 		return
@@ -26,7 +26,7 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 		}
 		c, p, at, blocked := hurried(urgent.lane, now)
 		if blocked {
-			s.park(urgent.lane, now) // out of the way of less urgent ones
+			s.park(urgent.lane, now) // so that less urgent candidates come next
 			continue
 		}
 		if p == nil {
@@ -51,8 +51,8 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 	}
 }
 
-// unblock lets candidates go that were held back, the most urgent first, as far as
-// what runs allows it now.
+// unblock places the lanes of candidates that were held back, the most urgent first,
+// up to the first that the running batches still hold back.
 func (s *Scheduler) unblock(pl *pool, now Time) {
 	for _, g := range pl.groups {
 		for g.nfree > 0 && len(g.blocked) > 0 {
@@ -65,10 +65,11 @@ func (s *Scheduler) unblock(pl *pool, now Time) {
 	}
 }
 
-// leftOver is how many partitions those who were given up may have even while
-// others wait: half of what the load leaves over. Lanes may wait on purpose, and
-// where they do not, their small batches fill all partitions; either way there is
-// nearly always one that waits, and whoever is late would never be served.
+// leftOver is how many partitions may run requests that were given up even while
+// other requests wait: half of the partitions that the load does not need. Some
+// disciplines let lanes wait on purpose, and under others small batches fill all
+// partitions. Either way some lane waits nearly always, and late requests would never
+// be served.
 func (pl *pool) leftOver() int {
 	if pl.Need == 0 {
 		return 0
@@ -76,12 +77,12 @@ func (pl *pool) leftOver() int {
 	return (pl.Usable - int(math.Ceil(pl.Need))) / 2
 }
 
-// hurried finds what choose does, among the candidates of a lane that may start
-// before their exec; nil and the moment from which one may if none may now. A
-// lane is urgent by its slowest profile class, which has to start first; that is
-// no reason to take a slow partition while a free one of a smaller rank does.
+// hurried is choose for the candidates of a lane that may start before their exec.
+// If none may now, it returns nil and the moment from which one may. The slowest
+// profile class has the earliest latest and so makes a lane urgent. The candidate
+// nevertheless goes to the free partition of the smallest rank that it can use.
 //
-// It reports besides whether none may because one is blocked that could have started.
+// It also reports whether none may start only because the discipline blocks it.
 func hurried(l *lane, now Time) (best *candidate, on *partition, at Time, blocked bool) {
 	at = Never
 	for i := range l.cands {
@@ -119,9 +120,9 @@ func (pl *pool) mostUrgent() *candidate {
 	return best
 }
 
-// serveLate dispatches one batch of requests that were given up, lane by lane.
-// How large a batch may be says lateLimit. If forced, others wait for the
-// partition, and only a model that is owed a trial is served.
+// serveLate dispatches one batch of requests that were given up, from the lanes in
+// turn. lateLimit limits its rows. If forced, other lanes wait for the partition, and
+// only a model that is owed a trial is served.
 func (s *Scheduler) serveLate(pl *pool, now Time, forced bool) bool {
 	for l := pl.late.head; l != nil; l = l.next {
 		if forced && !l.m.trial.owed {

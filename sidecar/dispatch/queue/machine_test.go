@@ -17,7 +17,7 @@ import (
 	simulated "github.com/conch-serving/conch/sidecar/sim/discipline"
 )
 
-// twins are two worlds that are told the same, to see that they decide the same.
+// twins are two worlds that receive the same calls, to check that they decide the same.
 type twins [2]*world
 
 func (tw twins) both(f func(w *world)) {

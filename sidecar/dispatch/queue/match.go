@@ -7,9 +7,9 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 )
 
-// place brings a lane up to date after anything about it may have changed: it
-// gives up what is lost, makes the candidates, starts what may start while
-// there are partitions for it, and arranges to be called again.
+// place updates a lane after a possible change: it gives up requests that cannot be
+// in time, gathers the candidates, starts those that may start while partitions are
+// free for them, and sets the lane's timer for the next call.
 func (s *Scheduler) place(l *lane, now Time) {
 	for {
 		s.refresh(l, now)
@@ -62,7 +62,7 @@ func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *partition) {
 	if best == nil || l.m.hurrier == nil {
 		return best, on
 	}
-	for i := range l.cands { // what has to start now starts where it takes the least time
+	for i := range l.cands { // a batch that starts now starts where it takes the least time
 		c := &l.cands[i]
 		if c.Requests == 0 || c.exec <= now || c.svc.Table == nil || best.svc.Table == nil || c.svc.Table.At(1) >= best.svc.Table.At(1) {
 			continue
@@ -74,8 +74,8 @@ func (s *Scheduler) choose(l *lane, now Time) (best *candidate, on *partition) {
 	return best, on
 }
 
-// execOf asks the discipline, except where there is nothing to decide: without
-// a profile, and for second attempts, which have waited once already.
+// execOf returns the discipline's exec. Without a profile, and for second attempts,
+// which have waited once already, it is now.
 func execOf(c *candidate, now Time) Time {
 	if c.svc.Table == nil || c.lane.avoid != NoPartition {
 		return now
@@ -83,7 +83,8 @@ func execOf(c *candidate, now Time) Time {
 	return c.lane.m.spec.Discipline.Exec(now, &c.Load)
 }
 
-// hurryOf asks the discipline from when a candidate may start before its exec.
+// hurryOf returns the moment from which the discipline lets a candidate start before
+// its exec.
 func hurryOf(c *candidate, now Time) Time {
 	m := c.lane.m
 	m.aimed(now)
@@ -91,7 +92,7 @@ func hurryOf(c *candidate, now Time) Time {
 }
 
 // blocked reports whether the discipline holds the candidate back although it could
-// start, so that it is not in the way of others. Second attempts have waited already.
+// start, because it would block other models. Second attempts are not held back.
 func (c *candidate) blocked(now Time) bool {
 	c.unblocked = now
 	if m := c.lane.m; m.blocker != nil && c.svc.Table != nil && c.lane.avoid == NoPartition {
@@ -106,8 +107,9 @@ func (svc *service) unblocked(now Time, l *Load, b Blocker) Time {
 	return b.Unblocked(now, l)
 }
 
-// prefers tells that a candidate goes to p rather than its sibling o of another class to
-// on: to the smaller rank, but where it would block others on either, to the slower class.
+// prefers reports whether candidate c on partition p is better than o, the candidate of
+// another class of the lane, on partition on. The smaller rank is better, but if both would
+// block other models, the slower class is.
 func (c *candidate) prefers(p *partition, o *candidate, on *partition) bool {
 	if b := c.lane.m.blocker; b != nil && c.svc.Table != nil && o.svc.Table != nil && c.first == o.first && b.Blocks(&c.Load) && b.Blocks(&o.Load) {
 		if mine, its := c.svc.Table.At(1), o.svc.Table.At(1); mine != its {
@@ -132,7 +134,7 @@ func freeFor(l *lane, svc *service) *partition {
 	return g.members[i]
 }
 
-// hasOther tells whether any usable partition but the one to avoid serves m.
+// hasOther reports whether any usable partition but the one to avoid serves m.
 func (m *model) hasOther(avoid PartitionID) bool {
 	for _, svc := range m.services {
 		for _, p := range svc.group.members {
@@ -144,8 +146,9 @@ func (m *model) hasOther(avoid PartitionID) bool {
 	return false
 }
 
-// park puts candidates where partitions find them and sets the lane's timer:
-// to the first exec to come, or to the moment at which the head is lost.
+// park puts the candidates into the heaps of their groups and sets the lane's timer
+// to the first of: an exec to come, the end of a block, and the moment from which the
+// head cannot be in time.
 func (s *Scheduler) park(l *lane, now Time) {
 	if l.n == 0 {
 		s.rest(l)
@@ -184,7 +187,7 @@ func (s *Scheduler) park(l *lane, now Time) {
 	}
 }
 
-// rest takes a lane without waiting requests out of everything.
+// rest takes a lane without waiting requests out of the heaps and the timers.
 func (s *Scheduler) rest(l *lane) {
 	for i := range l.cands {
 		c := &l.cands[i]
@@ -197,9 +200,9 @@ func (s *Scheduler) rest(l *lane) {
 	}
 }
 
-// grant starts a candidate on a partition, after the drop policy has had its
-// say. It may end without a dispatch, if so many requests were given up that
-// the discipline wants the rest to wait. The lane must be placed again.
+// grant starts a candidate on a partition, after the drop policy has given requests
+// up. It may end without a dispatch, if the discipline makes the remaining requests
+// wait. The lane must be placed again.
 func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 	l, svc := c.lane, c.svc
 	if svc.bounded {
@@ -210,7 +213,7 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 				return
 			}
 		}
-		// Whoever would start only just in time is given up where there is a choice.
+		// Requests that could start only just in time are given up if younger ones can take their place.
 		hold, edge := svc.hold, svc.edge
 		if u := l.m.surger; u != nil {
 			if load := u.surgeLoad(now, &c.Load, l.m.rows); load > svc.group.pool.Load() {
@@ -224,7 +227,7 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 			if gaveUp {
 				return
 			}
-			c.gather(now, l.waiting.head) // nobody was given up, so make no room
+			c.gather(now, l.waiting.head) // no request was given up: start from the head after all
 		}
 	}
 	if svc.bounded && c.widen(now) {
@@ -292,8 +295,8 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 }
 
 // freed offers an idle partition to the candidates whose exec has come, the
-// nearest latest first; one that is more urgent still and may start before its
-// exec comes before them.
+// nearest latest first. A candidate with a nearer latest that may start before its
+// exec goes first.
 func (s *Scheduler) freed(p *partition, now Time) {
 	if pl := p.group.pool; pl.late.n > 0 {
 		if pl.serving < pl.leftOver() {

@@ -25,10 +25,10 @@ type model struct {
 	surger    surger    // the drop policy, if it is one
 	services  []*service
 	pool      *pool
-	maxRows   int // the largest request that some service can run
-	// fastest is the pointwise minimum over the profile classes in use: whoever
-	// cannot make it on that cannot make it at all. Nil while some class has no
-	// usable profile, or where nothing is dropped.
+	maxRows   int // of the largest request that some service can run
+	// fastest is the pointwise minimum over the profile classes in use: a request
+	// that would be late by it cannot be in time on any partition. Nil while some
+	// class has no usable profile, or where nothing is dropped.
 	fastest Table
 
 	lanes    []*lane // all of them, idle ones too
@@ -48,7 +48,7 @@ type model struct {
 	epoch      uint32         // of the rate that the services were last aimed with
 	share      adaptive.Share // its part of its pool's
 
-	// What its pool needed and had when the services were last weighed.
+	// The pool's Need and Usable at the last weigh.
 	weighedNeed   float64
 	weighedUsable int
 }
@@ -123,7 +123,7 @@ func (m *model) laneFor(k laneKey) *lane {
 	return l
 }
 
-// shed gives up idle lanes that the model has too many of, at most so many.
+// shed removes idle lanes beyond maxIdleLanes, the oldest first, at most so many.
 func (m *model) shed(most int) {
 	for ; most > 0 && m.idle.n > maxIdleLanes; most-- {
 		l := m.idle.head
@@ -151,7 +151,8 @@ func (l *lane) wire() {
 	}
 }
 
-// serve derives what the model's lanes need from the groups that serve it.
+// serve makes the model's services from the groups that serve it, and the values
+// that depend on them.
 func (m *model) serve(groups []*group) {
 	m.services, m.pool, m.maxRows = nil, nil, 0
 	profiled := m.spec.Drop.bounded() && len(m.spec.Classes) > 0
@@ -205,7 +206,7 @@ func (m *model) serve(groups []*group) {
 	}
 }
 
-// unserve takes what the model adds to its pool out of it.
+// unserve subtracts the model's share from the sums of its pool.
 func (m *model) unserve() {
 	pl := m.pool
 	if pl == nil {
@@ -291,11 +292,11 @@ func (m *model) aimed(now Time) bool {
 	return true
 }
 
-// heavier is the change of a pool's load that is worth weighing it again.
+// heavier is the relative change of a pool's load from which on weigh is called again.
 const heavier = .01
 
-// aim renews what depends on the rate: the batch sizes, and how many partitions
-// the model keeps busy.
+// aim renews the values that depend on the rate: the batch sizes, and the number of
+// partitions that the model keeps busy.
 func (m *model) aim() {
 	m.epoch = m.rate.epoch
 	if m.pool != nil && m.claimed != m.usual() {
@@ -348,9 +349,9 @@ func (m *model) aim() {
 	m.weigh()
 }
 
-// weigh renews what depends on the load of the whole pool: how many rows a batch has
-// at most, the batch that need not wait for more, and the one that the drop policy
-// holds on to.
+// weigh renews the values that depend on the load of the whole pool: the largest
+// batch, the batch that need not wait for more requests, and the batch that the drop
+// policy holds on to.
 func (m *model) weigh() {
 	pl := m.pool
 	pl.Kept.Renew(pl.Need, pl.Usable)

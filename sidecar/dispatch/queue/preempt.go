@@ -3,9 +3,9 @@
 
 package queue
 
-// preempt lets batches that wait take the place of running ones, where the
-// discipline says so and the sink can end a batch. It ends: with every turn more
-// rows run than before.
+// preempt lets waiting batches take the place of running ones, where the
+// discipline preempts and the sink can end a batch. The loop ends, because every
+// turn runs more rows than the one before.
 func (s *Scheduler) preempt(pl *pool, now Time) {
 	for _, g := range pl.groups {
 		for g.nfree == 0 && len(g.ready) > 0 {

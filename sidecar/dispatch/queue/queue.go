@@ -48,10 +48,10 @@ type Request struct {
 	// Avoid is a partition that must not run the request unless no other one
 	// that is up serves its model: where a first attempt failed.
 	Avoid  PartitionID
-	listed listed // here, where Enqueue looks first: a request that is reused is half in the cache
-	// Key tells which requests may share a batch: only those with equal keys.
+	listed listed // beside the fields that Enqueue reads first, for the cache
+	// Key is equal for requests that may share a batch.
 	Key uint64
-	// Owner is the caller's; the queue does not look at it.
+	// Owner is the caller's; the queue does not read it.
 	Owner any
 
 	prev, next *Request
@@ -71,8 +71,8 @@ const (
 type Late uint8
 
 const (
-	// LateServe keeps it and serves it behind everything that can still make
-	// its deadline, on partitions that nobody else waits for. The default.
+	// LateServe keeps it and serves it behind the requests that can still meet
+	// their deadlines, on partitions that these leave over. The default.
 	LateServe Late = iota
 	// LateDrop hands it to Sink.Drop at once, but for a few that are tried (see
 	// Options.Trial).
@@ -101,8 +101,8 @@ type ModelSpec struct {
 	Optimistic []Table
 	// MaxBatch is the largest number of rows in a batch; below 1 counts as 1.
 	MaxBatch int
-	// Closed says that nothing of this model is to be queued any more: what waits
-	// and what comes is dropped with DropClosed.
+	// Closed makes the queue drop all requests of the model, those that wait and
+	// those to come, with DropClosed.
 	Closed bool
 	// SLO is the target latency: the default deadline, and the length that the
 	// window drop's target batch is derived from.
@@ -146,11 +146,11 @@ type Batch struct {
 	// Start is when the batch was dispatched, Finish when the profile predicts
 	// its end; they are equal where there is no usable profile.
 	Start, Finish Time
-	// Late tells that these are requests that were given up and are served
-	// because the partition had nothing better to do.
+	// Late is true for requests that were given up and are served on a partition
+	// that was left over.
 	Late bool
-	// Hurried tells that the batch started before its exec, because its
-	// discipline had better use for a free partition than waiting.
+	// Hurried is true if the batch started before its exec, because its
+	// discipline preferred a free partition to waiting.
 	Hurried bool
 }
 
@@ -158,17 +158,17 @@ type Batch struct {
 type DropReason uint8
 
 const (
-	// DropLate says that it could not have finished in time even alone.
+	// DropLate: it could not have finished in time even alone.
 	DropLate DropReason = iota
-	// DropWindow says that it stood in the way of a batch of the target size.
+	// DropWindow: its deadline would have limited a batch below the target size.
 	DropWindow
-	// DropTooLarge says that it has more rows than any batch of the model may have.
+	// DropTooLarge: it has more rows than any batch of the model may have.
 	DropTooLarge
-	// DropModelRemoved says that its model was removed.
+	// DropModelRemoved: its model was removed or never existed.
 	DropModelRemoved
-	// DropClosed says that its model's queue was closed.
+	// DropClosed: its model's queue was closed.
 	DropClosed
-	// DropOutage says that its model's queue was emptied because nothing serves it.
+	// DropOutage: its model's queue was emptied because no partition serves it.
 	DropOutage
 
 	dropReasons = iota

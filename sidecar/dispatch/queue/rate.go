@@ -18,10 +18,10 @@ type rate struct {
 	i       int
 	epoch   uint32 // changes whenever perSecond does
 
-	// The same in bins of the length of the SLO, for dispersion: how many bins
-	// there were, rows in them, and squares of these. They are halved once there
-	// are many, so that what is long ago counts little; but not by time, or
-	// whoever is silent for long would forget that its requests come in bursts.
+	// The same in bins of the length of the SLO, for dispersion: the number of bins,
+	// the rows in them, and the squares of these. They are halved once there are
+	// many, so that old arrivals count little. They do not decay with time: a model
+	// whose requests come in bursts would lose its dispersion in a long silence.
 	bin                 Time
 	binEnd              Time
 	inBin               int64
@@ -84,11 +84,11 @@ func (r *rate) dispersion() float64 {
 	return max(1, r.squares/r.rows-r.rows/r.bins)
 }
 
-// manyRows and manyBins are how many arrivals, and over how long, are enough to
-// know their dispersion by.
+// manyRows and manyBins are the rows and bins from which the dispersion is known well
+// enough: beyond both, the counts are halved.
 const manyRows, manyBins = 400, 40
 
-// closeBin ends the bin in which rows are counted, and those without any since.
+// closeBin ends the current bin, and the empty bins between it and now.
 func (r *rate) closeBin(now Time) {
 	passed := 1 + (now-r.binEnd)/r.bin
 	n := float64(r.inBin)

@@ -88,7 +88,7 @@ func crowded(models, partitions int, d queue.Discipline) (*queue.Scheduler, []qu
 	return s, ids, spec
 }
 
-// TestAProfileIsNothingToOtherModels: a new profile of one model asks nobody about the requests of another.
+// TestAProfileIsNothingToOtherModels: a new profile of one model does not call the disciplines of other models.
 func TestAProfileIsNothingToOtherModels(t *testing.T) {
 	eager, err := queue.NewDiscipline("deferred", nil)
 	require.NoError(t, err)

@@ -7,9 +7,9 @@ package queue
 type Options struct {
 	// RateWindow is the time over which arrival rates are averaged; zero means 5 s.
 	RateWindow Time
-	// Trial is the shortest time between two executions of a model for the sake of
-	// finding out whether requests that its profile condemns can be served after all
-	// (see trial.go). Zero means that profiles are true and nothing is tried.
+	// Trial is the shortest time between two trials of a model: executions that test
+	// whether requests that its profile rules out can be served in time (see
+	// trial.go). Zero means that profiles are true and that there are no trials.
 	Trial Time
 }
 
@@ -89,8 +89,9 @@ func (s *Scheduler) Requeue(now Time, id ModelID, r *Request) {
 	s.end(m.pool, now)
 }
 
-// renew brings up to date what depends on a model's rate, and that of another
-// model in turn, whose requests may have stopped coming.
+// renew updates the values that depend on a model's rate. If they were out of date,
+// it does so for one other model too, in turn, because a model without new requests
+// has no call of its own.
 func (s *Scheduler) renew(m *model, now Time) {
 	if !m.aimed(now) {
 		return
@@ -200,7 +201,7 @@ func (s *Scheduler) Cancel(now Time, r *Request) bool {
 	return true
 }
 
-// Complete tells that the partition's batch has ended, well or not. Every
+// Complete ends the partition's batch, whether it succeeded or failed. Every
 // Dispatch needs exactly one Complete; it does nothing if the partition runs no
 // batch. The batch must not be used afterwards.
 func (s *Scheduler) Complete(now Time, id PartitionID) {
@@ -324,7 +325,7 @@ func (s *Scheduler) take(l *lane, r *Request) {
 	r.lane, r.listed = nil, listedNowhere
 }
 
-// giveUp is what drop policies do to a waiting request.
+// giveUp drops a waiting request, or moves it to the late requests of its lane.
 func (s *Scheduler) giveUp(l *lane, r *Request, why DropReason) {
 	s.take(l, r)
 	if tried := why == DropLate && s.tries(l.m, r); l.m.spec.Late == LateDrop && !tried {

@@ -23,7 +23,7 @@ type Stats struct {
 	// served late, both by DropReason.
 	Dropped, GivenUp [dropReasons]uint64
 
-	// WaitingLanes have QueuedRequests that can still make it; LateRequests
+	// WaitingLanes have QueuedRequests that can still be in time; LateRequests
 	// were given up and wait for an idle partition.
 	WaitingLanes, QueuedRequests, LateRequests int
 	// FreePartitions are up, not draining and idle.
@@ -58,11 +58,10 @@ type ModelStats struct {
 	// Hold is the batch in rows that the drop policy holds on to, one per group
 	// of equal partitions that serve the model.
 	Hold []int
-	// Requests and Rows wait and can still make it; Late requests were given up
+	// Requests and Rows wait and can still be in time; Late requests were given up
 	// and wait for an idle partition.
 	Requests, Rows, Late int
-	// Lanes are the sets of parameters that requests are kept apart by: those that
-	// wait, and some of the past.
+	// Lanes counts the lanes: those with requests, and some idle ones.
 	Lanes int
 }
 

@@ -3,15 +3,15 @@
 
 package queue
 
-// target is deferred batching with a goal instead of patience: Symphony's
-// scheduler has it as another way to choose exec. A batch starts as soon as it
-// has the size b within reach, the largest with l(b)(1+1/n) <= SLO, where n is the
-// number of partitions that the model keeps busy at its present rate (Symphony,
-// equation 1; see reach in rate.go). One that does not get there starts as under
-// deferred, when no further row could join it.
+// target is deferred batching with a target size: Symphony's scheduler has it as
+// another way to choose exec. A batch starts as soon as it has the size b within
+// reach, the largest with l(b)(1+1/n) <= SLO, where n is the number of partitions
+// that the model keeps busy at its present rate (Symphony, equation 1; see reach in
+// rate.go). A batch that does not reach that size starts as under deferred, when no
+// further row could join it.
 //
-// It follows the rate of the last seconds and knows nothing of other models: when
-// requests come faster than before, it starts batches smaller than they could be.
+// It uses the rate of the last seconds and ignores other models: when requests come
+// faster than before, it starts batches smaller than they could be.
 type target struct{ deferred }
 
 func targetKind() Kind {

@@ -5,8 +5,8 @@ package queue
 
 // timeout is Triton's own rule: a batch starts when it is full or when its
 // oldest request has waited for max_queue_delay (Triton's dynamic_batching;
-// Symphony, section 3.4: exec = a + k). It knows no deadlines, so it drops
-// nothing unless told to.
+// Symphony, section 3.4: exec = a + k). It does not use deadlines, so it drops
+// nothing unless the model has another drop policy.
 type timeout struct{ delay Time }
 
 func timeoutKind() Kind {

@@ -3,33 +3,32 @@
 
 package queue
 
-// What is believed of l(b) decides what is executed, and what is executed is all
-// that can correct the belief. Two exceptions break that circle, each at a bounded
-// rate.
+// The latency table decides which batches are executed, and only executed batches
+// can correct the table. Two kinds of execution go against the table, each at a
+// bounded rate.
 //
-// A trial executes a request that the belief alone condemns: one that could not
-// have made its deadline even if it had been started when it arrived. Without
-// trials, a model whose l(1) is believed to be above its SLO would never run again
-// under LateDrop. A model has one trial at a time, the first when nothing as large
-// was executed for Options.Trial, then at most one per Options.Trial, and half as
-// often after each trial that took as long as believed, down to one in 16
-// Options.Trial. Trials take partitions that nobody waits for; where somebody
-// always waits they take at most a thirty-second of the pool's time.
+// A trial executes a request that the table alone rules out: one that would have
+// missed its deadline even if it had started when it arrived. Without trials, a model
+// whose l(1) is above its SLO by the table would never run again under LateDrop. A
+// model has one trial at a time. The first comes when nothing as large was executed
+// for Options.Trial, and then there is at most one per Options.Trial. Each trial that
+// took as long as the table says halves the rate, down to one in 16 Options.Trial.
+// Trials take partitions that are left over. If lanes always wait, trials take at
+// most a thirty-second of the pool's time.
 //
-// A probe is a batch that is larger than the deadline of its first request allows
-// by the belief, but not by ModelSpec.Optimistic. At most one batch in 16 of a
-// model is a probe, and half as many after each probe that took longer than hoped,
-// down to one in 1024.
+// A probe is a batch that misses the deadline of its first request by the table, but
+// not by ModelSpec.Optimistic. At most one batch in 16 of a model is a probe. Each
+// probe that took longer than hoped halves the rate, down to one in 1024.
 const (
 	trialSlowest = 16 // times Options.Trial
-	trialShare   = 32 // one part in so many of a pool's time, while others wait
-	// A trial that takes less than this part of what was believed shows that the belief is wrong.
+	trialShare   = 32 // one part in so many of a pool's time, while other lanes wait
+	// A trial that takes less than this part of the predicted time shows that the table is wrong.
 	trialSurprise = .9
 
 	probeOften, probeSeldom = 16, 1024
-	// A size is probed where it may take less than this part of what is believed.
+	// A size is probed if its optimistic latency is at most this part of that of the table.
 	probeHope = .75
-	// A probe has at most so many times the rows that the belief allows.
+	// A probe has at most so many times the rows that the table allows.
 	probeGrowth = 2
 )
 
@@ -37,14 +36,14 @@ const (
 type trial struct {
 	next, every Time
 	rows        int32 // of the request that was condemned last
-	// owed tells that the model has a late request which must be tried.
+	// owed is true while the model has a late request which must be tried.
 	owed bool
 }
 
 // probe counts the batches of a model between probes.
 type probe struct{ since, gap int }
 
-// experiment is what a running batch is to find out.
+// experiment says whether a running batch is a trial, a probe or neither.
 type experiment uint8
 
 const (
@@ -53,8 +52,8 @@ const (
 	experimentProbe
 )
 
-// condemned tells whether belief alone gives a request up: it would be late even if it had
-// been started when it arrived.
+// condemned reports whether the table alone rules a request out: it would be late even if
+// it had been started when it arrived.
 func (m *model) condemned(r *Request) bool {
 	return m.fastest != nil && int(r.Rows) < len(m.fastest) && r.Arrival+m.fastest[r.Rows] > r.Deadline
 }
@@ -79,15 +78,15 @@ func (s *Scheduler) tries(m *model, r *Request) bool {
 	return true
 }
 
-// executes notes a batch that nobody had given up: while such batches show what l(b) is,
-// nothing smaller is tried.
+// executes notes a batch of requests that were not given up: while such batches show what
+// l(b) is, nothing smaller is tried.
 func (t *trial) executes(rows int, now, pause Time) {
 	if t.every > 0 && rows >= int(t.rows) {
 		t.next = max(t.next, now+pause)
 	}
 }
 
-// settled ends what is owed to a model: a late request was dispatched, or none is left.
+// settled clears a model's owed trial: a late request was dispatched, or none is left.
 func (m *model) settled() {
 	if !m.trial.owed {
 		return
@@ -98,17 +97,17 @@ func (m *model) settled() {
 	}
 }
 
-// mayForce tells whether a trial may take a partition now that others wait for.
+// mayForce reports whether a trial may take a partition now that other lanes wait for.
 func (pl *pool) mayForce(now Time) bool { return pl.owed > 0 && now >= pl.forced }
 
-// force notes that a trial took a partition that others waited for.
+// force notes that a trial took a partition that other lanes waited for.
 func (pl *pool) force(now, took Time) {
 	pl.forced = now + trialShare*max(1, took)/Time(max(1, pl.Usable))
 }
 
 // vary makes every sixteenth batch of a model without a usable profile half as large as it
 // could be: a model that is never without a backlog would otherwise be executed with one
-// batch size only, which says nothing of the others.
+// batch size only, and the latencies of the others would stay unknown.
 func (c *candidate) vary() {
 	m := c.lane.m
 	if c.svc.Table != nil || m.stepper != nil || m.probe.since < probeOften || c.Requests < 2 {
@@ -118,7 +117,7 @@ func (c *candidate) vary() {
 	m.probe.since = 0
 }
 
-// widen makes a probe of a candidate that is about to start, if one is due: it adds waiting
+// widen makes a candidate that is about to start into a probe, if one is due: it adds waiting
 // requests as long as the deadline holds by the optimistic table. It reports whether it did.
 func (c *candidate) widen(now Time) bool {
 	l, svc := c.lane, c.svc
@@ -139,7 +138,7 @@ func (c *candidate) widen(now Time) bool {
 	return true
 }
 
-// found takes the result of an experiment.
+// found adapts the rate of trials or probes to the result of one that has ended.
 func (s *Scheduler) found(p *partition, now Time) {
 	m := s.model(p.batch.Model)
 	what := p.experiment

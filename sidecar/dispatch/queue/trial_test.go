@@ -28,7 +28,7 @@ func TestWhatBeliefCondemnsIsTried(t *testing.T) {
 			p := f.partition(0, 0, m)
 			f.enqueue(0, m, 1)
 			if late == queue.LateServe {
-				f.Complete(6, p) // nobody else waits
+				f.Complete(6, p) // no other request waits
 			} else {
 				require.Empty(t, f.batches, "not at once")
 			}
@@ -41,8 +41,8 @@ func TestWhatBeliefCondemnsIsTried(t *testing.T) {
 	}
 }
 
-// The bound: while trials take what was believed there are ever fewer of them, down to one in
-// 16 times the shortest pause; one that was faster brings the next after the shortest pause.
+// The bound: trials that take the predicted time become rarer, down to one in 16 times the
+// shortest pause. After a faster one the next comes after the shortest pause.
 func TestTrialsAreBounded(t *testing.T) {
 	f := trials(t)
 	m := f.model("adaptive", "prefix", queue.LateDrop, queue.Linear(1, 39, 8))
@@ -69,7 +69,7 @@ func TestTrialsAreBounded(t *testing.T) {
 	require.Less(t, len(started), 101)
 }
 
-// Who was late only because the queue was long is no evidence against the profile: nothing is tried.
+// A request that was late only because the queue was long is no evidence against the profile: nothing is tried.
 func TestOverloadIsNoReasonForTrials(t *testing.T) {
 	f := trials(t)
 	m := f.model("adaptive", "prefix", queue.LateDrop, linear)

@@ -26,7 +26,7 @@ func (g *group) inTurn(p *partition) *candidate {
 	return nil
 }
 
-// took notes that it was a model's turn on p.
+// took notes that a model has had its turn on p.
 func (g *group) took(p *partition, m *model) {
 	for i, o := range g.cycle {
 		if o == m {
@@ -36,7 +36,7 @@ func (g *group) took(p *partition, m *model) {
 	}
 }
 
-// order finds out whether all models of a group take turns.
+// order sets the cycle of a group, which is empty unless all its models take turns.
 func (s *Scheduler) order(g *group) {
 	g.cycle = g.cycle[:0]
 	for _, sv := range g.serves {

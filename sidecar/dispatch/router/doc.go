@@ -1,14 +1,15 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package router owns the partitions: which there are, what each serves, whether
-// it is up, and who uses it. It is the only way to a partition, for batches of
-// the queue, requests that pass through, streams and the HTTP proxy alike.
+// Package router owns the partitions: which partitions exist, which models each
+// serves, whether it is up, and which leases it has. Batches of the queue,
+// requests that pass through, streams and the HTTP proxy all reach a partition
+// through a lease of this package.
 //
-// A partition is used by a Lease. Every lease is taken on the table that is in
-// force at that moment, under the lock that also guards the table and the state
-// of every process, so that none is ever given on a place that was taken away:
-// what Drained says is idle stays idle.
+// Every lease is taken on the route table that is in force at that moment. One
+// lock guards the table, the state of every process and the leases. No lease is
+// therefore granted on a place that the table in force does not have: such a place
+// stays idle once Drained reports it as idle.
 //
 // # The states of a process
 //
@@ -19,15 +20,17 @@
 //	    ^                               |
 //	    +---------- Set(up) ------------+
 //
-//	up, lost, down --- Swap names it no more ---> retired --- last lease ---> closed
+//	up, lost, down --- not in a new table ---> retired --- last lease ---> closed
 //
-// Only a process that is up gets leases. One that the request path saw fail is
-// lost: it is asked until it has all its models ready again. One whose driver
-// says that it is down stays down until its driver says otherwise.
+// Only a process that is up gets leases. A process whose connection failed under a
+// lease is lost: the router probes it until all its models are ready again. A
+// process that its driver has set down stays down until the driver sets it up.
 //
 // # Waiting
 //
-// Acquire waits while no process of a model is up, for Options.OutageWait at
-// most. Who waits is woken by what concerns his model alone: a process of it
-// comes up, the table in force changes where it is served, or the wait is over.
+// Acquire waits while no process of a model is up. When a model has been without
+// one for Options.OutageWait, its outage is declared and the waiting calls fail. A
+// waiting call is woken when a process of its model comes up, when a new table
+// comes into force, when the outage is declared and when the router is closed. A
+// change of another model's processes does not wake it.
 package router

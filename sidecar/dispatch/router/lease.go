@@ -40,24 +40,25 @@ func (l Lease) Attached() any {
 	return l.l.attached
 }
 
-// Membership says how the model runs as rows of a merge group where the lease is; nil: it runs in itself.
+// Membership describes how the model runs as rows of a merge group on the leased process; nil: it runs in itself.
 func (l Lease) Membership() *batch.Membership { return l.member }
 
-// Hints say which process a lease should be on.
+// Hints restrict or order the processes that a lease may be on.
 type Hints struct {
-	// Avoid is taken only if it is the last that is up.
+	// Avoid is leased only if no other process of the model is up.
 	Avoid *Process
-	// Sequence keeps the requests of a sequence together; nil: there is none.
+	// Sequence keeps the requests of a sequence on one process; nil: no sequence.
 	Sequence *Sequence
-	// Partition is the only one that will do; empty: any.
+	// Partition names the only partition that may be leased; empty: any.
 	Partition string
 }
 
-// Acquire leases a process that serves the model, or any process if the model is
-// empty, for something that runs outside the queue: the one that its sequence is
-// on, or else the one with the fewest leases. It waits while none is up. Errors
-// are gRPC status errors in Triton's words: the model is unknown to the table in
-// force, nothing serves it for too long, or ctx has ended.
+// Acquire leases a process for a call that runs outside the queue: a process that
+// serves the model, or any process if the model is empty. It picks the process of
+// the hinted sequence, or else the one with the fewest leases. It waits while no
+// process of the model is up. Errors are gRPC status errors in Triton's words: the
+// table in force does not have the model, its outage was declared, or ctx has
+// ended.
 func (r *Router) Acquire(ctx context.Context, model string, h Hints) (Lease, error) {
 	for {
 		l, wait, err := r.try(model, h)
@@ -81,7 +82,7 @@ func (r *Router) TryAcquire(model string, h Hints) (Lease, error) {
 	return l, err
 }
 
-// outage says why nothing serves the model now.
+// outage returns the error of a model that no process serves now.
 func (r *Router) outage(name string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +92,8 @@ func (r *Router) outage(name string) error {
 	return status.Errorf(codes.Unavailable, "no partition that serves model '%s' is up", name)
 }
 
-// try leases a process, or returns what is closed when to try again.
+// try leases a process. If it returns a channel instead, the caller has to try
+// again when the channel is closed.
 func (r *Router) try(name string, h Hints) (l Lease, wait <-chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +137,8 @@ func (r *Router) try(name string, h Hints) (l Lease, wait <-chan struct{}, err e
 	return r.lease(best.process, best, false, now), nil, nil
 }
 
-// any finds a process for something that no model counts for. Guarded by mu.
+// any returns a process that is up, whatever it serves: that of h.Partition, or
+// else the one with the fewest leases. Guarded by mu.
 func (r *Router) any(h Hints) (best *Process, err error) {
 	if h.Partition != "" {
 		p := r.processes[h.Partition]
@@ -158,8 +161,8 @@ func (r *Router) any(h Hints) (best *Process, err error) {
 	return best, nil
 }
 
-// leastBusy picks among the processes that are up; the one to avoid only if it is
-// the last. Guarded by Router.mu.
+// leastBusy returns the place with the fewest leases among those whose process is
+// up. The process to avoid is taken only if no other is up. Guarded by Router.mu.
 func (m *model) leastBusy(avoid *Process) (best *place) {
 	for _, l := range m.places {
 		p := l.process
@@ -170,8 +173,8 @@ func (m *model) leastBusy(avoid *Process) (best *place) {
 	return best
 }
 
-// Take leases a process for a batch of the queue, which chose it. It fails if the
-// process is not up or does not serve the model any more.
+// Take leases the process that the queue chose for a batch. It fails if the
+// process is not up or no longer serves the model.
 func (r *Router) Take(p *Process, model string) (Lease, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,8 +246,8 @@ func (l *place) left() {
 	}
 }
 
-// Alone is not 0 while this is the only lease on its process, and another number
-// after any other has begun.
+// Alone returns 0 if the process has other leases. Otherwise it returns a number
+// that is another one once a further lease has been granted on the process.
 func (l Lease) Alone() uint64 {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
@@ -254,20 +257,21 @@ func (l Lease) Alone() uint64 {
 	return l.p.begun
 }
 
-// Outside reports how many leases on the process the queue does not know.
+// Outside returns how many leases on the process were not taken for the queue.
 func (l Lease) Outside() int {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
 	return l.p.outside
 }
 
-// drain is somebody who waits until several processes or one place are idle.
+// drain is one call of Drained: it waits until its processes or places are idle.
 type drain struct {
-	busy int // of those
-	idle chan struct{}
+	busy int           // processes or places that still have leases
+	idle chan struct{} // closed when busy is 0
 }
 
-// idle tells those who wait that one of what they wait for is idle.
+// idle takes one process or place off each drain and closes the drains that have
+// none left. It returns nil, for the caller to empty its list with.
 func idle(all []*drain) []*drain {
 	for _, d := range all {
 		if d.busy--; d.busy == 0 {
@@ -277,11 +281,12 @@ func idle(all []*drain) []*drain {
 	return nil
 }
 
-// Drained is closed once the last lease is back. With a model, of those on the
-// model's place in the partition, whether the table in force names the partition
-// or not: call it after the Commit that took the place away. Without, of those
-// on processes that had this partition's name and that no table names any more:
-// wait for it before stopping one. What is unknown is idle.
+// Drained returns a channel that is closed when the last lease is released. With a
+// model, the leases are those on the model's place in the partition, whether or not
+// the table in force has the partition: call it after the Commit that removed the
+// place. Without a model, the leases are those on retired processes of that
+// partition: wait for it before stopping one. An unknown partition or place counts
+// as idle.
 func (r *Router) Drained(partition, model string) <-chan struct{} {
 	d := &drain{idle: make(chan struct{})}
 	r.mu.Lock()

@@ -20,8 +20,9 @@ const (
 	leastPatience = 100 * time.Millisecond
 )
 
-// probe asks a lost process until it has all its models ready, its driver says
-// what it is, or no table names it.
+// probe asks a lost process for its readiness, until all its models are ready, its
+// driver has set it down, the table in force no longer has it, or the router is
+// closed.
 func (r *Router) probe(p *Process) {
 	for wait := firstProbe; ; wait = min(2*wait, lastProbe) {
 		rung := make(chan struct{})
@@ -47,15 +48,16 @@ func (r *Router) probed(p *Process) (models []string, isLost bool) {
 		return nil, false
 	}
 	for name, l := range p.places {
-		if l.current && l.member == nil { // of what runs merged, the server has the group
+		if l.current && l.member == nil { // for a member of a merge group, the server has the group
 			models = append(models, name)
 		}
 	}
 	return models, true
 }
 
-// ready asks a process. Patience is that with each answer: a busy server with many
-// models takes longer for all of them.
+// ready reports whether a process is live and has all the models ready. Patience
+// limits each answer and not their sum: a busy server with many models takes longer
+// for all of them.
 func (r *Router) ready(p *Process, models []string, patience time.Duration) bool {
 	p.conn.Reconnect()
 	client := tritonpb.NewGRPCInferenceServiceClient(p.conn)
@@ -82,8 +84,8 @@ func (r *Router) ready(p *Process, models []string, patience time.Duration) bool
 	return true
 }
 
-// found puts a process that answers again back into use. It reports whether the
-// probe is over.
+// found sets a lost process that answers again up. It reports whether the probe is
+// over.
 func (r *Router) found(p *Process) bool {
 	var n notices
 	r.mu.Lock()

@@ -27,8 +27,8 @@ const (
 	closed
 )
 
-// Process is a partition as it runs: one Triton server. A partition that comes
-// back under another endpoint, GPU type or share is another process.
+// Process is one Triton server that runs as a partition. A partition whose
+// endpoint, GPU type or share has changed is another process.
 type Process struct {
 	spec   atomic.Pointer[Partition] // under the latest table that named it; its rank may change
 	conn   *forward.Conn
@@ -40,11 +40,11 @@ type Process struct {
 	probing bool
 	places  map[string]*place
 	leases  int
-	outside int       // leases that the queue does not know
-	begun   uint64    // leases that ever began
+	outside int       // leases that were not taken for the queue
+	begun   uint64    // leases that were ever granted
 	serving int       // leases for a model
-	since   time.Time // busy with those, and reported, up to then
-	drains  []*drain  // who waits until nothing is leased
+	since   time.Time // from when on such leases are not reported to Options.Busy yet
+	drains  []*drain  // calls that wait until there are no leases
 }
 
 // place is a model on a process.
@@ -54,8 +54,8 @@ type place struct {
 	current  bool // the table in force has it
 	leases   int
 	attached any
-	drains   []*drain // who waits until nothing is leased
-	// member and group say that the model runs as rows of a merge group, whose place here that is; nil: in itself.
+	drains   []*drain // calls that wait until there are no leases
+	// member and group are set if the model runs as rows of a merge group: group is that group's place on the process. Nil: it runs in itself.
 	member *batch.Membership
 	group  *place
 }
@@ -69,7 +69,7 @@ func (p *Process) ID() string { return p.spec.Load().ID }
 // Conn is the connection to the server. Calls need a lease.
 func (p *Process) Conn() *forward.Conn { return p.conn }
 
-// Memory is what the server shares with Conch, nil for none.
+// Memory is the memory that the server shares with Conch, nil for none.
 func (p *Process) Memory() *shm.Pool { return p.memory }
 
 // dial makes a process.
@@ -86,7 +86,7 @@ func (r *Router) dial(spec *Partition) (*Process, error) {
 	return p, nil
 }
 
-// close ends what Conch has with the process.
+// close closes the connection and the shared memory of the process.
 func (p *Process) close() error {
 	if p.memory != nil {
 		p.memory.Close()
@@ -94,7 +94,7 @@ func (p *Process) close() error {
 	return p.conn.Close()
 }
 
-// same reports whether the process goes on under another table.
+// same reports whether the process keeps running under another table.
 func (p *Process) same(spec *Partition) bool {
 	s := p.Spec()
 	return s.Endpoint == spec.Endpoint && s.GPUType == spec.GPUType && s.ThreadPercentage == spec.ThreadPercentage
@@ -110,8 +110,8 @@ func (r *Router) placeOf(p *Process, model string) *place {
 	return l
 }
 
-// Attached lists what Options.Attach made for the places that a model has in the
-// table in force.
+// Attached lists the values that Options.Attach made for the places of a model in
+// the table in force.
 func (r *Router) Attached(model string) []any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +126,7 @@ func (r *Router) Attached(model string) []any {
 	return all
 }
 
-// AttachedOn is what Options.Attach made for a model on a process; nil if the model is not placed there.
+// AttachedOn is the value that Options.Attach made for a model on a process; nil if the model is not placed there.
 func (r *Router) AttachedOn(p *Process, model string) any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +136,8 @@ func (r *Router) AttachedOn(p *Process, model string) any {
 	return nil
 }
 
-// forget drops the places that no table has and nobody uses. Guarded by Router.mu.
+// forget drops the places that the table in force does not have and that have no
+// leases. Guarded by Router.mu.
 func (p *Process) forget() {
 	for name, l := range p.places {
 		if !l.current && l.leases == 0 {
@@ -145,8 +146,8 @@ func (p *Process) forget() {
 	}
 }
 
-// set moves a process of the table in force to another state: the only way to do
-// so but for retire. Guarded by mu.
+// set moves a process of the table in force to another state. Besides it, only
+// retire and reap change a state. Guarded by mu.
 func (r *Router) set(p *Process, to state, reason string, n *notices) {
 	from := p.state
 	p.state, p.reason = to, reason
@@ -177,8 +178,8 @@ func (r *Router) set(p *Process, to state, reason string, n *notices) {
 	}
 }
 
-// retire takes a process out of use, which is not in the table in force any more.
-// It is closed with its last lease. Guarded by mu.
+// retire takes a process out of use that the new table does not have. It is closed
+// when its last lease is released. Guarded by mu.
 func (r *Router) retire(p *Process) {
 	p.state = retired
 	for _, l := range p.places {
@@ -188,7 +189,7 @@ func (r *Router) retire(p *Process) {
 	r.reap(p)
 }
 
-// reap closes a retired process that nobody uses. Guarded by mu.
+// reap closes a retired process without leases. Guarded by mu.
 func (r *Router) reap(p *Process) {
 	if p.state != retired || p.leases > 0 {
 		return
@@ -202,12 +203,13 @@ func (r *Router) reap(p *Process) {
 	})
 }
 
-// Set tells that a partition's process is up with its models loaded, or is not,
-// and why. A process that was said to be down stays down until it is said to be
-// up. That it is up puts no process back that was lost: the driver may not have
-// seen yet what the request path has, and what is retried would be lost again; the
-// probe finds it if it answers, a second after it does at the latest. What is said
-// of a partition before a table names it is remembered.
+// Set is the driver's report that a partition's process is up with its models
+// loaded, or is down, and why. A process that is down stays down until Set reports
+// it up. Set does not put a lost process back to up: the driver may not have
+// noticed the failure yet that the request path has seen, and retried requests would
+// fail again. The probe puts it back, a second after it answers at the latest. A
+// partition that is set down while no table has it starts down if the next table
+// has it.
 func (r *Router) Set(partition string, isUp bool, reason string) {
 	var n notices
 	r.mu.Lock()
@@ -229,8 +231,8 @@ func (r *Router) Set(partition string, isUp bool, reason string) {
 		return
 	}
 	r.set(p, down, reason, &n)
-	// A server that hangs keeps its connections open: what waits for its answers
-	// goes elsewhere now.
+	// A server that hangs keeps its connections open. Dropping them fails the calls
+	// that wait for its answers, so that they are retried elsewhere.
 	r.tasks.Go(func() {
 		if err := p.conn.Drop(); err != nil {
 			r.o.Logger.Debug("dropping the connections to a partition that is down", "partition", p.ID(), "error", err)
@@ -238,8 +240,8 @@ func (r *Router) Set(partition string, isUp bool, reason string) {
 	})
 }
 
-// Lost tells that the connection to a process failed under a lease: the process
-// gets no further lease until it answers for all its models again.
+// Lost is the request path's report that the connection to a process failed under
+// a lease. The process gets no further lease until all its models are ready again.
 func (r *Router) Lost(p *Process, cause error) {
 	var n notices
 	r.mu.Lock()
@@ -261,7 +263,7 @@ func (r *Router) Up(p *Process) bool {
 	return p.state == up
 }
 
-// Retired reports whether no table names a process any more.
+// Retired reports whether the table in force no longer has a process.
 func (r *Router) Retired(p *Process) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -272,11 +274,11 @@ func (r *Router) Retired(p *Process) bool {
 type PartitionState struct {
 	Partition *Partition
 	Up        bool
-	// Draining tells that the table in force does not name it any more.
+	// Draining is true if the table in force no longer has it.
 	Draining bool
-	// Reason says why it is down.
+	// Reason is why it is down.
 	Reason string
-	// Leases are those that are out.
+	// Leases counts those that are not released.
 	Leases int
 	// Conn speaks Triton's gRPC to the partition with generated message types:
 	// for tritonpb.NewGRPCInferenceServiceClient.

@@ -35,15 +35,16 @@ type Options struct {
 	// share with Conch. Zero means none.
 	SharedMemoryBytes int64
 
-	// ProcessChanged is told that a process has come up or is not up any more;
-	// ModelChanged that a model's outage was declared or is over. Ask Up and Out what
-	// is the case by then: calls may overtake each other. No lock is held.
+	// ProcessChanged is called when a process has come up or is no longer up.
+	// ModelChanged is called when a model's outage was declared or is over. Calls may
+	// overtake each other: ask Up and Out for the present state. No lock is held.
 	ProcessChanged func(*Process)
 	ModelChanged   func(model string)
-	// Busy is told that a partition worked on requests for models from one moment to
-	// another. What is said of a partition does not overlap. No lock is held.
+	// Busy is called with a span of time in which a partition had leases for models.
+	// The spans of a partition do not overlap. No lock is held.
 	Busy func(partition string, from, to time.Time)
-	// Attach makes what the owner keeps for a model on a process: Lease.Attached.
+	// Attach makes the caller's value for a model on a process, which Lease.Attached
+	// returns.
 	Attach func(model string, p *Process) any
 }
 
@@ -84,8 +85,8 @@ type Router struct {
 	models    map[string]*model   // of the table in force
 	processes map[string]*Process // of the table in force, by partition
 	order     []*Process          // those, in the table's order
-	retired   []*Process          // in no table, and leased
-	downs     map[string]string   // partitions that their driver says are down, and why
+	retired   []*Process          // not in the table in force, and leased
+	downs     map[string]string   // partitions that their driver has set down, and why
 	closed    bool
 }
 
@@ -103,16 +104,16 @@ type model struct {
 	name   string
 	places []*place // of the table in force
 	up     int      // places whose process is up
-	// changed is closed and replaced when those who wait for a place should look
-	// again; nil: nobody waits.
+	// changed is closed when calls that wait for a place should try again; nil: no
+	// call waits.
 	changed chan struct{}
-	outage  clock.Timer // runs while no place is up
-	out     bool        // that was for too long
-	why     string      // what the last process that failed died of
+	outage  clock.Timer // runs while no place is up and out is false
+	out     bool        // no place was up for Options.OutageWait
+	why     string      // the process that stopped being up last, and why
 	homes   homes
 }
 
-// wake makes those who wait for the model look again. Guarded by Router.mu.
+// wake makes the calls that wait for the model try again. Guarded by Router.mu.
 func (m *model) wake() {
 	if m.changed != nil {
 		close(m.changed)
@@ -120,7 +121,7 @@ func (m *model) wake() {
 	}
 }
 
-// wait returns what wake closes. Guarded by Router.mu.
+// wait returns the channel that wake closes. Guarded by Router.mu.
 func (m *model) wait() <-chan struct{} {
 	if m.changed == nil {
 		m.changed = make(chan struct{})
@@ -138,13 +139,14 @@ func (m *model) outageError() error {
 
 var errClosed = status.Error(codes.Unavailable, "Server is exiting: the request was not served")
 
-// notices are what is to be told once the lock is released.
+// notices are the processes and models whose callbacks are to be called once the
+// lock is released.
 type notices struct {
 	processes []*Process
 	models    []string
 }
 
-// unlock releases the lock and tells what has changed.
+// unlock releases the lock and calls the callbacks for what has changed.
 func (r *Router) unlock(n *notices) {
 	r.mu.Unlock()
 	for _, p := range n.processes {
@@ -195,8 +197,8 @@ func (r *Router) Prepare(t *Table) (*Change, error) {
 	return c, nil
 }
 
-// Process returns the process that a partition of the new table is: one that goes
-// on, or a new one.
+// Process returns the process of a partition of the new table: one that keeps
+// running, or a new one.
 func (c *Change) Process(partition string) *Process {
 	if p := c.fresh[partition]; p != nil {
 		return p
@@ -213,13 +215,13 @@ func (c *Change) Discard() {
 	}
 }
 
-// Commit brings the table into force: from now on no lease is given on a place
-// that it does not have. It does not wait for leases on such places. The
-// processes that it retired are returned. ProcessChanged and ModelChanged are not
-// called: ask Up and Out.
+// Commit brings the table into force: from then on no lease is granted on a place
+// that the table does not have. It does not wait for the leases on such places. It
+// returns the processes that it retired. It does not call ProcessChanged and
+// ModelChanged: ask Up and Out.
 func (c *Change) Commit() (retired []*Process) {
 	r, t := c.r, c.table
-	var n notices // nobody is told: who commits knows
+	var n notices // not delivered: the caller knows of the change
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -257,7 +259,7 @@ func (c *Change) Commit() (retired []*Process) {
 	return retired
 }
 
-// place gives the models their places under a table. Guarded by mu.
+// place sets the places of all models by a table. Guarded by mu.
 func (r *Router) place(t *Table, n *notices) {
 	for name, m := range r.models {
 		if t.Models[name] == nil {
@@ -298,11 +300,13 @@ func (r *Router) place(t *Table, n *notices) {
 	}
 }
 
-// retiredAndNamed are all processes that there are. Guarded by mu.
+// retiredAndNamed lists the processes of the table in force and the retired ones.
+// Guarded by mu.
 func (r *Router) retiredAndNamed() []*Process { return slices.Concat(r.order, r.retired) }
 
-// judge starts or ends the wait for a model of which nothing, or something, is
-// up. Guarded by mu.
+// judge ends a model's outage and stops its timer if one of its processes is up. If
+// none is, it starts the timer, unless that runs or the outage is declared. Guarded
+// by mu.
 func (r *Router) judge(m *model, n *notices) {
 	switch {
 	case m.up > 0:
@@ -318,7 +322,7 @@ func (r *Router) judge(m *model, n *notices) {
 	}
 }
 
-// rescue ends the wait for a model. Guarded by Router.mu.
+// rescue stops the outage timer of a model. Guarded by Router.mu.
 func (m *model) rescue() {
 	if m.outage != nil {
 		m.outage.Stop()
@@ -326,7 +330,7 @@ func (m *model) rescue() {
 	}
 }
 
-// declareOut ends the hope for a model, unless its timer was taken back meanwhile.
+// declareOut declares the outage of a model, unless its timer was stopped meanwhile.
 func (r *Router) declareOut(m *model, timer *clock.Timer) {
 	var n notices
 	r.mu.Lock()
@@ -339,8 +343,8 @@ func (r *Router) declareOut(m *model, timer *clock.Timer) {
 	n.models = append(n.models, m.name)
 }
 
-// Out reports whether a model has had no process for longer than OutageWait, and
-// the error that requests for it get.
+// Out returns the error that requests for a model get while its outage is declared,
+// and for every model once the router is closed; nil otherwise.
 func (r *Router) Out(model string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -354,7 +358,7 @@ func (r *Router) Out(model string) error {
 	}
 }
 
-// Close ends all connections. Who waits for a process fails with UNAVAILABLE.
+// Close closes all connections. Calls that wait for a process fail with UNAVAILABLE.
 func (r *Router) Close() error {
 	r.mu.Lock()
 	if r.closed {

@@ -76,8 +76,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// TestLeasesAreOnTheTableInForce: whoever asks after a Commit gets a place of the new table, however he came to ask, and what the table
-// took away is drained with its last lease.
+// TestLeasesAreOnTheTableInForce: a lease that is taken after a Commit is on a place of the new table, and Take fails for a place that the
+// table removed. Such a place is drained when its last lease is released.
 func TestLeasesAreOnTheTableInForce(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	commit(t, r, table(1, map[string][]string{"p0": {"a", "b"}, "p1": {"b"}}))
@@ -102,8 +102,8 @@ func TestLeasesAreOnTheTableInForce(t *testing.T) {
 	require.True(t, isClosed(r.Drained("p0", "a")))
 }
 
-// TestAReplacedProcessDrains: a partition that comes back elsewhere is another process. The first one is idle when its leases are
-// back, whatever the second one does.
+// TestAReplacedProcessDrains: a partition with a new endpoint is another process. The first process is idle when its leases are released,
+// whatever leases the second one has.
 func TestAReplacedProcessDrains(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	commit(t, r, table(1, map[string][]string{"p0": {"a"}}))
@@ -121,8 +121,8 @@ func TestAReplacedProcessDrains(t *testing.T) {
 	fresh.Release()
 }
 
-// TestWhoWaitsForAModel is woken when a process of it comes up, and answered when that takes too long; what happens to other models is
-// nothing to him.
+// TestWhoWaitsForAModel: a waiting Acquire ends with its context, and fails when the model's outage is declared. From then on Acquire fails
+// at once.
 func TestWhoWaitsForAModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changed := make(chan string, 10)
@@ -131,7 +131,7 @@ func TestWhoWaitsForAModel(t *testing.T) {
 		r.Set("p0", false, "not started yet")
 		r.Set("p1", false, "not started yet")
 		commit(t, r, &router.Table{Models: map[string]*router.Model{}, Partitions: nil})
-		// Said before a table named them, and then forgotten by a table that does not.
+		// The partitions were set down before a table had them. A table without them removes that note.
 		commit(t, r, table(1, map[string][]string{}))
 		wait := func(ctx context.Context, model string) <-chan error {
 			result := make(chan error, 1)
@@ -167,7 +167,8 @@ func TestWhoWaitsForAModel(t *testing.T) {
 	})
 }
 
-// TestTheDriverHasTheLastWord about a process: what it says is down is not probed back, and is remembered for the table to come.
+// TestTheDriverHasTheLastWord: a partition that is set down before a table has it starts down, and a lost process that its driver sets down
+// and then up is up.
 func TestTheDriverHasTheLastWord(t *testing.T) {
 	var changes []bool
 	var r *router.Router
@@ -190,7 +191,7 @@ func TestTheDriverHasTheLastWord(t *testing.T) {
 	l.Release()
 }
 
-// TestNewsOfTheDriverDoNotUndoALoss: the driver repeats that a process is up until it has seen it die. The request path has seen it before.
+// TestNewsOfTheDriverDoNotUndoALoss: the driver reports a process as up until it has noticed its end. The request path notices that earlier.
 func TestNewsOfTheDriverDoNotUndoALoss(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	commit(t, r, table(1, map[string][]string{"p0": {"a"}}))
@@ -207,7 +208,7 @@ func TestNewsOfTheDriverDoNotUndoALoss(t *testing.T) {
 	require.True(t, r.Up(l.Process()), "another was started")
 }
 
-// TestNobodyIsLeasedWhatWasTakenAway is a random life of tables, processes and leases against a simple model of them.
+// TestNobodyIsLeasedWhatWasTakenAway checks random tables, processes and leases against a simple model of them.
 func TestNobodyIsLeasedWhatWasTakenAway(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := router.New(router.Options{Clock: clock.Timers()})
@@ -277,7 +278,7 @@ func TestNobodyIsLeasedWhatWasTakenAway(t *testing.T) {
 			},
 			"drain": func(t *rapid.T) {
 				d := &drain{partition: rapid.SampledFrom([]string{"p0", "p1", "p2"}).Draw(t, "partition"), model: rapid.SampledFrom(append(names, "")).Draw(t, "model")}
-				// Only what the table does not have is drained: nothing joins it later.
+				// Drained is called only for places that the table does not have: they get no further lease.
 				for p, models := range placed {
 					if p[:2] == d.partition && slices.Contains(models, d.model) {
 						t.Skip("in the table")
@@ -344,7 +345,7 @@ func BenchmarkLease(b *testing.B) {
 	}
 }
 
-// slowToSay is a server that takes its time to say of each model that it is ready.
+// slowToSay is a server that delays its answer to each ModelReady call.
 type slowToSay struct {
 	tritonpb.UnimplementedGRPCInferenceServiceServer
 	takes time.Duration
@@ -362,7 +363,7 @@ func (s slowToSay) ModelReady(ctx context.Context, _ *tritonpb.ModelReadyRequest
 	return &tritonpb.ModelReadyResponse{Ready: true}, nil
 }
 
-// TestALostServerWithManyModelsIsFoundAgain, however long all of its answers take together.
+// TestALostServerWithManyModelsIsFoundAgain: the probe succeeds however long all the answers of a server take together.
 func TestALostServerWithManyModelsIsFoundAgain(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -65,15 +65,16 @@ func idleTime(m *Model) time.Duration {
 	return 2 * idle
 }
 
-// homes remembers where every sequence of a model is, because its state lives
-// there. A sequence starts on the least busy process and stays; one that has been
-// idle for longer than its model allows starts anew, wherever that is best. When
-// its process goes, so does its state: the next request reaches another one, and
-// Triton says that the sequence must start again. Guarded by Router.mu.
+// homes holds the place of every sequence of a model, because the state of a
+// sequence is in one server. A sequence starts on the process with the fewest
+// leases and stays there. A start request of one that was idle for longer than its
+// model allows is placed anew. When the process is no longer up, the state is lost:
+// the next request reaches another process, and Triton answers that the sequence
+// must start again. Guarded by Router.mu.
 type homes struct {
 	of   map[SequenceID]*home
 	idle time.Duration
-	// A ring in the order of use: oldest.next is the one that was idle for longest.
+	// A ring in the order of use: ring.next is the one that was idle for longest.
 	ring home
 }
 
@@ -84,8 +85,9 @@ type home struct {
 	prev, next *home
 }
 
-// find returns where a sequence is, nil if that is no place for it any more, or if
-// the request starts another one by the same name.
+// find returns the place of a sequence. It returns nil if there is none, if the
+// place is no longer in the table or its process is not up, or if the request starts
+// a sequence whose name was idle for longer than homes.idle.
 func (s *homes) find(q *Sequence, now time.Time) *place {
 	h := s.of[q.ID]
 	if h == nil {
@@ -98,7 +100,8 @@ func (s *homes) find(q *Sequence, now time.Time) *place {
 	return h.place
 }
 
-// put remembers where a request of a sequence went.
+// put notes the place of a sequence's request. A request that ends the sequence
+// removes the note.
 func (s *homes) put(q *Sequence, at *place, now time.Time) {
 	h := s.of[q.ID]
 	if q.End {
@@ -120,7 +123,7 @@ func (s *homes) put(q *Sequence, at *place, now time.Time) {
 	h.place, h.used = at, now
 	h.prev, h.next = s.ring.prev, &s.ring
 	h.prev.next, h.next.prev = h, h
-	// Those that nobody asked for are forgotten a few at a time.
+	// Idle sequences are dropped at most two at a time.
 	for range 2 {
 		if oldest := s.ring.next; now.Sub(oldest.used) > s.idle || len(s.of) > maxHomes {
 			s.drop(oldest)

@@ -18,16 +18,17 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
 
-// Table says where every model is served. It is immutable once handed to
-// Swap.
+// Table lists the partitions, and the places of every model on them. It is
+// immutable once handed to Prepare.
 type Table struct {
 	// Revision is the plan's, for logs and metrics.
 	Revision   uint64
 	Models     map[string]*Model
 	Partitions []*Partition
-	// Absent are models that the repository has and that are not served, unloaded or
-	// refused by their servers, with the versions that would be. They are answered
-	// otherwise than models that nobody ever loaded.
+	// Absent are models that the repository has and that are not served, because they
+	// are unloaded or their servers refused them, with the versions that would be
+	// served. Requests for them get other errors than those for unknown models: see
+	// Unknown.
 	Absent map[string][]string
 	// Names are what clients may ask for beside the models: apps, and members of
 	// derived models. None has the name of a model.
@@ -61,8 +62,8 @@ type Model struct {
 	Parameters map[string]string
 	DropPolicy string
 	Places     []Place
-	// Membership says that requests run as rows of a merge group, whose places are the model's; nil: in the model itself. Queue, discipline
-	// and batches are then the group's.
+	// Membership is set if requests run as rows of a merge group, whose places are the model's. Queue, discipline and batches are then the
+	// group's. Nil: requests run in the model itself.
 	Membership *Membership
 	// Internal: clients cannot name it. Merge groups are.
 	Internal bool
@@ -71,7 +72,7 @@ type Model struct {
 	OnDemand, Cold bool
 }
 
-// Membership says how a member of a merge group runs as rows of it.
+// Membership describes how a member of a merge group runs as rows of the group.
 type Membership = batch.Membership
 
 // Place is a model's instance in a partition.
@@ -96,10 +97,10 @@ type Endpoint struct {
 	GRPC, HTTP, Metrics string
 }
 
-// ErrTable is wrapped by errors about tables that make no sense.
+// ErrTable is wrapped by errors about tables that contradict themselves.
 var ErrTable = errors.New("route table")
 
-// Check reports what contradicts itself in a table: an error that wraps ErrTable.
+// Check returns an error that wraps ErrTable for a table that contradicts itself.
 func (t *Table) Check() error {
 	known := make(map[string]bool, len(t.Partitions))
 	for _, p := range t.Partitions {
@@ -143,8 +144,8 @@ func (m *Model) on(partition string) bool {
 	return m != nil && slices.ContainsFunc(m.Places, func(p Place) bool { return p.Partition == partition })
 }
 
-// Unknown is Triton's answer, a gRPC status error, about a model that the table
-// does not serve: to a request for a version of it, or for any if that is empty.
+// Unknown returns Triton's answer, a gRPC status error, to a request for a model
+// that the table does not serve. An empty version stands for any version.
 func (t *Table) Unknown(model, version string) error {
 	versions, absent := t.Absent[model]
 	switch {

@@ -198,7 +198,7 @@ func weigh(all []evidence) ([]value, map[uint32]*votes) {
 type votes struct {
 	n   int
 	log [3]float64
-	// sure tells that the first to vote is known well.
+	// sure is true if the size that voted first is known well.
 	sure bool
 }
 
@@ -210,7 +210,7 @@ func (v *votes) add(log float64) {
 }
 
 // shift is the middle one of three, or the first of one or two; 0 for a difference that
-// disturbs nobody.
+// does not count as a disturbance.
 func (v *votes) shift() float64 {
 	shift := v.log[0]
 	if v.n == len(v.log) {

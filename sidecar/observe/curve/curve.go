@@ -14,8 +14,8 @@ const (
 	// many seconds.
 	perSecond = 8
 	memory    = 24
-	// exactRows is the largest batch size that is told apart from all others; above it
-	// sixteenths of an octave are.
+	// exactRows is the largest batch size that has a cell of its own; above it
+	// sixteenths of an octave have one.
 	exactRows, octave = 64, 16
 	// maxRows is the largest batch size at all.
 	maxRows = 4096
@@ -25,8 +25,8 @@ const (
 // value has measured nothing. It is not safe for concurrent use.
 type Curve struct {
 	observed, calibrated, served map[int]*size
-	// serving tells that a server batches by itself: what it counts is the curve, and
-	// round trips are not.
+	// serving is true while a server batches by itself: its own statistics are then
+	// the curve, and round trips are not.
 	serving    bool
 	calibrates uint32 // when the calibration was, Unix seconds
 	drift      drift
@@ -48,7 +48,7 @@ func (c *Curve) Clone() *Curve {
 	return &clone
 }
 
-// Changes counts what was measured, so that nobody learns twice from the same.
+// Changes counts what was measured, so that a caller does not learn twice from the same.
 func (c *Curve) Changes() uint64 { return c.changes }
 
 // size holds the recent executions of one batch size.
@@ -175,8 +175,8 @@ func (c *Curve) Serve(rows int, count uint64, mean time.Duration, at time.Time) 
 	s.total += count - min(count, perSecond)
 }
 
-// Unserve tells that the server batches no more: what it counted is as good as a
-// calibration, and the round trips seen meanwhile are forgotten.
+// Unserve is called when the server no longer batches by itself: its statistics then
+// count like a calibration, and the round trips measured meanwhile are dropped.
 func (c *Curve) Unserve() {
 	if !c.serving {
 		return
@@ -200,7 +200,7 @@ func (c *Curve) Follow(l *Learnt) {
 	c.drift.follow(l)
 }
 
-// Interfered tells whether executions have taken half as long again as was known, for a while.
+// Interfered reports whether executions have taken half as long again as was known, for a while.
 func (c *Curve) Interfered() bool { return c.drift.interfered }
 
 // newest is the last second in which anything was measured.

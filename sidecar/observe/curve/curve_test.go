@@ -208,7 +208,7 @@ func TestWhereOnlyThePastIsSlowThereIsHope(t *testing.T) {
 }
 
 // TestWhatIsKnownGetsOld: after traffic has ended there is a time at which what is known of
-// a size is many old seconds and no fresh one. Everything that is said is a number then, too.
+// a size is many old seconds and no fresh one. All the values are still numbers then.
 func TestWhatIsKnownGetsOld(t *testing.T) {
 	l := truth(straight)
 	var c curve.Curve

@@ -99,5 +99,5 @@ func (p *Pace) Judge(c *Curve, rows int, took time.Duration, ended time.Time) {
 	}
 }
 
-// Interfered tells whether this instance has taken half as long again as was known, for a while.
+// Interfered reports whether this instance has taken half as long again as was known, for a while.
 func (p *Pace) Interfered() bool { return p.drift.interfered }

@@ -31,7 +31,7 @@ type Learnt struct {
 	second uint32 // when
 	// Source is where most of it comes from.
 	Source Source
-	// Usable tells that deadlines may be planned with it; Why says why not.
+	// Usable is true if deadlines may be planned with it; Why says why not.
 	Usable bool
 	Why    string
 }
@@ -262,7 +262,7 @@ func (l *Learnt) slope(b base) {
 func (l *Learnt) judge(c *Curve, all []evidence, shape Source, maxBatch int) {
 	calibrated := len(c.calibrated) > 0
 	if !calibrated && !c.serving {
-		// Nobody chose what a server served: one row alone says nothing of batches.
+		// A server's own batches are not chosen for measuring: one row alone says nothing of batches.
 		for rows, s := range c.served {
 			calibrated = calibrated || rows > 1 && s.total >= enough
 		}
@@ -293,7 +293,7 @@ func (l *Learnt) judge(c *Curve, all []evidence, shape Source, maxBatch int) {
 	}
 }
 
-// Empty tells that nothing at all is known.
+// Empty reports whether nothing is known.
 func (l *Learnt) Empty() bool { return len(l.points) == 0 }
 
 // At is l(b) for any batch size: along straight lines between the points.

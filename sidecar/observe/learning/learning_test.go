@@ -187,7 +187,7 @@ func (p *plant) count(r *queue.Request, ok bool) {
 	}
 }
 
-// push tells the queue what moved in the profiles, as control does twice a second.
+// push passes the profiles that moved to the queue, as control does twice a second.
 func (p *plant) push() {
 	for _, profile := range p.recorder.Profiles() {
 		before := p.pushed[profile.GetModel()]

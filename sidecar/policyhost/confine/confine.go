@@ -20,7 +20,7 @@ type Limits struct {
 	Hidden []string
 	// Writable is the one directory that it may write.
 	Writable string
-	// User, if it is not 0, is who the process becomes, where the launcher is root.
+	// User, if it is not 0, is the user of the process, where the launcher is root.
 	User int
 }
 

@@ -92,7 +92,7 @@ func endWith(parent int) error {
 	return nil
 }
 
-// user is who the process will be.
+// user is the user of the process to be.
 func (l Limits) user() int {
 	if uid := os.Getuid(); uid != 0 || l.User == 0 {
 		return uid

@@ -64,7 +64,7 @@ func (s source) record(total float64, length time.Duration, seed uint64) *advise
 	}
 }
 
-// conch is what the process holds under Conch, over minutes that nobody recorded.
+// conch is the rate that the process holds under Conch, over minutes that were not recorded.
 func (s source) conch(t *testing.T) float64 {
 	return s.holds(t, func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
 		w := sim.World{Snapshot: s.snapshot, Plan: &policy.Plan{Partitions: s.snapshot.GetCurrent().GetPartitions()}, Duration: time.Minute, Warmup: time.Second, Seed: seed, Jitter: .02, Knowledge: sim.LearnDelays, Streams: s.streams(rate, seed)}

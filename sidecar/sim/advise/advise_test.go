@@ -113,7 +113,7 @@ func TestAdviceThatTheLiveTrafficRefutesIsNotGiven(t *testing.T) {
 	}
 }
 
-// A model that is called once a minute keeps nobody from an answer about the others; one that makes up much of the traffic does.
+// A model that is called once a minute does not prevent an answer about the others; one that makes up much of the traffic does.
 func TestAModelThatIsHardlyCalledIsLeftOut(t *testing.T) {
 	s := world(1, 60, "a", "rare")
 	s.Models[1].Rate = 1

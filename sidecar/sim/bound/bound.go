@@ -47,7 +47,7 @@ func full(m Model, n int, factor float64) (batch int, rate float64) {
 // Gather is the total rate up to which the models fit on n partitions that all of them share: at rate r_i a batch x gathers for (x-1)/r_i
 // before its last row is there, so that the largest useful batch x_i has (x-1)/r_i + l_i(x) <= SLO_i, and the partitions are full when the
 // sum of r_i l_i(x_i)/x_i reaches n. Batches are taken as real numbers by linear interpolation between rows: rounding down would put the
-// bound below what alternating batch sizes reach. Nobody can hold much more; bursts, and partitions that are few, make everybody hold less.
+// bound below what alternating batch sizes reach. No scheduler can serve much more; with bursts, or few partitions, every scheduler serves less.
 func Gather(models []Model, n int) float64 {
 	total := 0.0
 	for _, m := range models {

@@ -95,8 +95,8 @@ func (e *Evaluator) trafficOf(draw uint32) (*Traffic, error) {
 	return e.drawn, nil
 }
 
-// World is the world that Evaluate runs to say what would become of a plan, for who wants to add to it, such as delays and a warm-up, and run it
-// ([sim.Run]) once. Requests for an app that no variant of the plan may serve are not among its arrivals. The plan is not validated.
+// World is the world that Evaluate runs for a plan. A caller may add to it, such as delays and a warm-up, and run it ([sim.Run]) once. Requests
+// for an app that no variant of the plan may serve are not among its arrivals. The plan is not validated.
 func (e *Evaluator) World(p *policy.Plan) sim.World {
 	w, _, _ := e.world(p, e.traffic)
 	return w
@@ -206,7 +206,7 @@ func replace(p *policy.Plan, r *policy.Recipe) {
 	}
 }
 
-// strip takes out of a plan what cannot be simulated: instances whose latency there nobody knows, and what is about models that are left out.
+// strip takes out of a plan what cannot be simulated: instances whose latency there is not known, and entries about models that are left out.
 func (e *Evaluator) strip(p *policy.Plan, s *policy.Snapshot) {
 	x := policy.NewIndex(s)
 	for _, part := range p.GetPartitions() {

@@ -357,7 +357,7 @@ func TestChildsDeathIsOneError(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// A process that reads nothing, such as a stopped one, holds nobody longer than the caller's context.
+// A process that reads nothing, such as a stopped one, holds no caller for longer than its context.
 func TestChildThatReadsNothing(t *testing.T) {
 	s := world(1, 1, 100)
 	s.PolicyState = make([]byte, 1<<20) // more than a pipe holds

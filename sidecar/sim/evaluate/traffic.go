@@ -24,7 +24,7 @@ const (
 	SourceGenerated = "generated"
 )
 
-// DefaultLength is how much traffic is generated where nobody says.
+// DefaultLength is how much traffic is generated unless a length is given.
 const DefaultLength = 10 * time.Second
 
 // MaxRequests bounds the arrivals of one traffic: about 40 MiB.

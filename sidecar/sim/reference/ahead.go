@@ -25,9 +25,9 @@ func Clockwork() Ahead { return Ahead{By: 10e6, Margin: 5e6} }
 // Serve runs requests with the given arrivals, in order, as Clockwork's published
 // controller does. Whenever less than By is planned on a GPU and requests wait,
 // it is given the next batch, which can not be taken back. There is a queue per
-// batch size b, from which those are gone who can not be done in a batch of b;
-// the batch is of the size before the first whose queue has fewer than b. Those
-// who are in its way are given up.
+// batch size b, without the requests that would be late in a batch of b. The
+// batch is of the size before the first whose queue has fewer than b. The requests
+// that would be late in it are given up.
 //
 // The batch is planned to start when the GPU is free, and everything takes as
 // long as planned. Batches in the result is how many ran, and median the size
@@ -59,7 +59,7 @@ func (a Ahead) Serve(m Model, arrivals []queue.Time) (result Result, median int,
 				break
 			}
 			start := max(now, free[g])
-			// Who is too late even alone blocks nobody.
+			// A request that is too late even alone blocks no other.
 			late := 0
 			for late < len(waiting) && waiting[late]+slo < start+m.Table.At(1) {
 				late++

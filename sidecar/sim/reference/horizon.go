@@ -27,7 +27,7 @@ func Horizon(m Model, s Search, rate float64, arrivals []queue.Time) (Result, er
 			next++
 		}
 		if now == queue.Never {
-			// Every GPU is free and nobody else comes: a request that waits for an
+			// Every GPU is free and no request follows: a request that waits for an
 			// expected arrival waits in vain.
 			now = h.now
 			h.ahead = 0

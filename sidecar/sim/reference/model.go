@@ -56,14 +56,14 @@ type Search struct {
 }
 
 // Thorough is a Search that finds nearly all there is to find, for Clairvoyant: a
-// beam of 12 that tells schedules apart by the time of two rows, a drop for the
+// beam of 12 that separates schedules by the time of two rows, a drop for the
 // time of two further rows.
 func (m Model) Thorough() Search {
 	row := m.Table.At(2) - m.Table.At(1)
 	return Search{Beam: 12, Price: 2 * row, Spread: 2 * row, Ahead: 128}
 }
 
-// Foresight is a Search for Horizon: a beam of 6 that tells schedules apart by
+// Foresight is a Search for Horizon: a beam of 6 that separates schedules by
 // the time of a row, a drop for the time of three further rows, and 128 expected
 // arrivals. Fewer let the end of the plan show in its beginning.
 func (m Model) Foresight() Search {

@@ -81,9 +81,9 @@ func TestClairvoyantFindsTheOptimum(t *testing.T) {
 	require.Less(t, dropped, 1500)
 }
 
-// TestRegularArrivals: where arrivals come as expected, nobody is dropped below
-// the rate that GPUs in perfect turns hold, and somebody is above it. Just below
-// it Horizon drops a few: it takes the arrivals for memoryless.
+// TestRegularArrivals: where arrivals come as expected, no request is dropped below
+// the rate that GPUs in perfect turns hold, and some are above it. Just below it
+// Horizon drops a few: it takes the arrivals for memoryless.
 func TestRegularArrivals(t *testing.T) {
 	m := reference.Model{Table: queue.Linear(1000, 5000, 32), MaxBatch: 32, SLO: 12000, GPUs: 3}
 	exact := reference.Search{Beam: 6, Price: 3000, Ahead: 64} // batches are so small that every difference counts
@@ -180,8 +180,8 @@ func TestHorizonEnds(t *testing.T) {
 	require.Equal(t, reference.Result{Requests: 1, Batches: 1, Rows: 1}, r)
 }
 
-// TestAheadAccountsForEverybody: who is not served is bad, and planning ahead
-// without need costs nothing where GPUs are free.
+// TestAheadAccountsForEverybody: every request that is not served is bad, and
+// planning ahead without need costs nothing where GPUs are free.
 func TestAheadAccountsForEverybody(t *testing.T) {
 	m := resnet50()
 	for _, rate := range []float64{100, 3000, 20000} {

@@ -26,7 +26,7 @@ type series struct {
 	x, y []float64
 }
 
-// lines draws series over each other. Runs differ in colour and in dashes, so that nobody needs to tell colours apart. The title names the unit of
+// lines draws series over each other. Runs differ in colour and in dashes, for readers who do not see the colours. The title names the unit of
 // y. Whole says that x counts things.
 func lines(title, xUnit string, whole bool, all []series) chart {
 	var maxX, maxY float64

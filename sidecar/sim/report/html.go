@@ -18,7 +18,7 @@ import (
 //go:embed page.html
 var page string
 
-// maxTableBatches bounds the timeline's table, which is there for those who cannot see the drawing.
+// maxTableBatches bounds the timeline's table, which is for readers who cannot see the drawing.
 const maxTableBatches = 200
 
 // colours of runs and models; beyond them they repeat.

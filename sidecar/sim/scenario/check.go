@@ -101,7 +101,7 @@ func (s *Scenario) counts(data []byte) error {
 	return nil
 }
 
-// Check finds what no run of the scenario could make sense of. Parse has done it; who changes a scenario does it again.
+// Check finds contradictions with which the scenario cannot run. Parse calls it; a caller that changes a scenario calls it again.
 func (s *Scenario) Check() error {
 	if err := s.check(); err != nil {
 		return fmt.Errorf("%w: %w", ErrScenario, err)

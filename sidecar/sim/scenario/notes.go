@@ -12,8 +12,8 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 )
 
-// Notes say what a reader should know of a scenario that can be run and that nobody can want: models whose SLO no request can meet, and models
-// that the file's plan leaves out.
+// Notes are warnings about a scenario that can be run but is probably not intended: models whose SLO no request can meet, and models that the
+// file's plan leaves out.
 func (s *Scenario) Notes() []string {
 	snapshot, err := s.snapshot()
 	if err != nil {

@@ -50,7 +50,7 @@ func TestAProcessGivesTheSameResult(t *testing.T) {
 	require.NoError(t, host.Close())
 	require.Equal(t, encode(t, want), encode(t, got))
 
-	// The same by a scenario's own words: a process of Conch's, and an executable of somebody else's beside the scenario.
+	// The same by the scenario file: a process of Conch's, and a third-party executable beside the scenario.
 	dir, program := t.TempDir(), policies(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "theirs"), []byte("#!/bin/sh\nexec '"+program+"' static\n"), 0o700)) //nolint:gosec // it has to run
 	for name, change := range map[string]func(*scenario.Policy){

@@ -183,7 +183,7 @@ type Trace struct {
 	Truncated bool `yaml:"truncated,omitempty" json:"truncated,omitempty"`
 }
 
-// Policy is who makes plans, and when.
+// Policy is the policy that makes plans, and when it is asked.
 type Policy struct {
 	Name       string            `yaml:"name" json:"name"`
 	Parameters map[string]string `yaml:"parameters,omitempty" json:"parameters,omitempty"`
@@ -280,7 +280,7 @@ func (d *Duration) UnmarshalYAML(node ast.Node) error {
 	return nil
 }
 
-// UnmarshalText reads "25ms"; a bare number is refused but for 0, for nobody could know its unit.
+// UnmarshalText reads "25ms"; a bare number other than 0 is refused, because it has no unit.
 func (d *Duration) UnmarshalText(text []byte) error {
 	s := strings.TrimSpace(string(text))
 	v, err := time.ParseDuration(s)

@@ -17,7 +17,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 )
 
-// examples are what docs/simulate.md tells people to run.
+// examples are the files that docs/simulate.md runs.
 const (
 	examples    = "../../../../docs/examples"
 	eightOnFour = examples + "/eight-on-four.yaml"

@@ -34,8 +34,8 @@ func simulated(t *testing.T, text string, seed uint64) *sim.Result {
 	return r
 }
 
-// Overlapped queries of two models serve more than the same queries one after the other, which is what eager does without batches; who drops does so in time. Requests add up, and equal seeds give equal
-// bytes.
+// Overlapped queries of two models serve more than the same queries one after the other, which is what eager does without batches. No query is
+// late: those that would be are dropped. Requests add up, and equal seeds give equal bytes.
 func TestSegment(t *testing.T) {
 	overlapped := simulated(t, abacus+"dispatch: {discipline: segment}\n", 1)
 	alone := simulated(t, abacus+"dispatch: {discipline: eager}\n", 1)
@@ -85,7 +85,7 @@ func TestSegmentOnSeveralGPUs(t *testing.T) {
 	require.Positive(t, r.Models[0].Good)
 }
 
-// Where Abacus's model does not apply, that is said with the reason, and with its place in the file where the file is enough to see it.
+// Where Abacus's model does not apply, the error gives the reason, and the place in the file if the file alone shows it.
 func TestSegmentSaysWhereItCannot(t *testing.T) {
 	with := abacus + "dispatch: {discipline: segment}\n"
 	for text, want := range map[string]string{

@@ -159,7 +159,7 @@ func (s *Scenario) world(o Options) (*World, error) {
 	if s.Trace != nil {
 		return w, s.trace(w, o.Dir)
 	}
-	// A snapshot may be of a quiet moment: who simulates it brings arrivals of their own.
+	// A snapshot may be of a moment without requests: its caller brings arrivals of its own.
 	if s.Snapshot == nil && !slices.ContainsFunc(loads, func(l load) bool { return l.rate > 0 }) {
 		return nil, errors.New("nothing arrives: give rate, or the rate of a model, or a trace")
 	}

@@ -5,6 +5,6 @@
 // requests per second, except the empty one, which can four GPUs serve? A plan is judged by the predicate of plugins/policy/exact, which is the same for all, and
 // the number of mixes that any plan could serve is counted beside them by exact search.
 //
-// gpulet's latencies are not published. Those here are ours ([Table]); [Draw] makes others, for whoever works on a policy: a policy that is tuned
-// on the table that judges it proves nothing.
+// gpulet's latencies are not published. Those here are Conch's own ([Table]); [Draw] makes others, to tune a policy on: a policy that is tuned on
+// the table that judges it proves nothing.
 package schedulability

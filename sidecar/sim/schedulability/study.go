@@ -31,13 +31,13 @@ type Contender struct {
 	Name, Policy string
 	Parameters   map[string]string
 	// Every is 0, or for one that searches how many mixes there are for one that it is asked about: it has no factor of 3, so that a sample has every
-	// level of every model. Such a policy is not asked about mixes that nobody can serve.
+	// level of every model. Such a policy is not asked about mixes that no plan can serve.
 	Every int
 }
 
 // Contenders in the order that gpulet published: no partition, even split, gpulet; then those that came later, and ours.
 func Contenders() []Contender {
-	// The study asks whether given rates fit: nobody plans for more than these, nobody leaves some out, and everybody has the same memory.
+	// The study asks whether given rates fit: no policy plans for more than these, none leaves some out, and all have the same memory.
 	gpulet := func(name string, more ...string) Contender {
 		c := Contender{Name: name, Policy: "gpulet", Parameters: map[string]string{
 			"poisson_inflation": "false", "latency_margin": "1", "dropped_residue": "0", "memory": "1", "partition_bytes": "0",
@@ -93,7 +93,7 @@ func (s *Study) Rates(mix int) map[string]float64 {
 	return rates
 }
 
-// Exact reports whether any plan can serve the mix. Who serves a mix serves those in which a model has less.
+// Exact reports whether any plan can serve the mix. A plan that serves a mix serves every mix in which some model has less.
 func (s *Study) Exact(mix int) (bool, error) {
 	if answer, ok := s.known[mix]; ok {
 		return answer, nil

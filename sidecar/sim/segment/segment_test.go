@@ -156,7 +156,7 @@ func TestCut(t *testing.T) {
 	require.Len(t, decisions[0].Group, 1)
 }
 
-// TestTruth: groups take what they take, whatever the scheduler is told; what was planned for the predicted end starts when the group is over.
+// TestTruth: a group takes its true time, not the predicted one; a group that was planned for the predicted end starts when the one before is over.
 func TestTruth(t *testing.T) {
 	w := segment.World{
 		Models:    []segment.Model{{Name: "a", Operators: 1}, {Name: "b", Operators: 1}},
@@ -211,7 +211,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestRunEndsWithItsContext: a run that nobody waits for any more ends at once.
+// TestRunEndsWithItsContext: a run whose context has ended ends at once.
 func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := segment.World{

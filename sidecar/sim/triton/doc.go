@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package triton simulates Triton servers as they are without Conch: a queue per server and per model, Triton's dynamic batcher, and callers
-// who send each request to the server with the fewest outstanding ones. It is what Conch is compared with.
+// that send each request to the server with the fewest outstanding ones. It is what Conch is compared with.
 //
 // A model has one instance on each server that serves it. Batches of one server execute on its GPU one after the other, in the order in
 // which their instances took them. Queue policies, priorities, ragged and variable shapes and the rate limiter are not simulated.

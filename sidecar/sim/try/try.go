@@ -35,7 +35,7 @@ type Options struct {
 	// Parameters win over those of a snapshot, which win over the policy's defaults. Of a snapshot's those count that the policy knows: it may
 	// have been recorded under another one.
 	Parameters map[string]string
-	// Executable of somebody's own policy, run as a process; empty: a built-in one in this process.
+	// Executable of a third-party policy, run as a process; empty: a built-in one in this process.
 	Executable string
 	// Log gets what an executable writes; it may be nil.
 	Log io.Writer

@@ -21,7 +21,7 @@ func recorded(parameters map[string]string) *policy.Snapshot {
 	}
 }
 
-// A snapshot is planned with the parameters that it was recorded with, where the policy knows them; what is said on the command line wins.
+// A snapshot is planned with the parameters that it was recorded with, where the policy has them; those of the command line override them.
 func TestParametersOfTheSnapshotCount(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -63,7 +63,7 @@ func TestEachSnapshotHasItsOwn(t *testing.T) {
 	}
 }
 
-// What a plan costs is said where another is in force: nothing where all stays, and the loads of what moves.
+// The cost of a plan is reported if another is in force: none if all models stay, and the loads of those that move.
 func TestChangesAreCounted(t *testing.T) {
 	session, err := try.Open(t.Context(), try.Options{Policy: "static"})
 	require.NoError(t, err)

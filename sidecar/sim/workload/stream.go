@@ -26,7 +26,7 @@ type Arrival struct {
 
 // Stream gives arrivals in order of time.
 type Stream interface {
-	// Next fills in the next arrival. It returns false where there is none any more; [Err] then tells why.
+	// Next fills in the next arrival. It returns false if there is none; [Err] then returns why.
 	Next(*Arrival) bool
 }
 

@@ -46,7 +46,7 @@ type Header struct {
 	Version int    `json:"version"`
 	// Start is when the trace's time 0 was.
 	Start time.Time `json:"start"`
-	// Source says who recorded it, for people.
+	// Source is what recorded it, as text for readers.
 	Source string `json:"source,omitempty"`
 }
 

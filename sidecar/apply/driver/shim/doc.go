@@ -10,8 +10,8 @@
 // A shim has a directory of its own:
 //
 //	spec.json  what to start; read and removed by the shim, for it holds the environment
-//	shim.json  who the shim and its server are: process ids with start times
-//	sock       where conch talks to it, one JSON message per line
+//	shim.json  the identities of the shim and its server: process ids with start times
+//	sock       the socket for conch's orders, one JSON message per line
 //	exit.json  how the server ended
 //
 // While a conch is connected to the socket, the shim obeys its orders: end

@@ -19,7 +19,7 @@ var errSystem = errors.New("servers of conch's own run on Linux only; use driver
 // Main refuses.
 func Main(string) int { return 1 }
 
-// Handle is nobody's: Start refuses and Find finds none.
+// Handle has no instance here: Start refuses and Find finds none.
 type Handle struct{}
 
 // Start refuses.

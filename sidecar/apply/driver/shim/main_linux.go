@@ -47,7 +47,7 @@ type keeper struct {
 	orphaned *time.Timer
 	known    bool // met is closed
 	ending   bool // the server was asked to end
-	dead     bool // the server has ended: its number is nobody's
+	dead     bool // the server has ended: its process id may be reused
 }
 
 func run(dir string) error {
@@ -86,7 +86,7 @@ func run(dir string) error {
 	k.count(nil)
 	go k.accept(listener)
 	// The starter reads this; a shim that was started for a conch that died meanwhile
-	// has nobody to tell.
+	// has no reader.
 	fmt.Println("ready")
 	_ = os.Stdout.Close()
 
@@ -150,7 +150,7 @@ func (k *keeper) start() (<-chan struct{}, error) {
 	return logged, nil
 }
 
-// introduce writes down who we are.
+// introduce writes the identities of the shim and its server to a file.
 func (k *keeper) introduce() error {
 	self, err := identify(os.Getpid())
 	if err != nil {
@@ -171,8 +171,8 @@ func (k *keeper) introduce() error {
 func (k *keeper) reap(logged <-chan struct{}) syscall.WaitStatus {
 	for {
 		var info unix.Siginfo
-		// The ended stay zombies for the moment: as long as the server is one, its number
-		// is the group's and nobody else's.
+		// Ended processes stay zombies for the moment: as long as the server is one, no
+		// other process group can have its number.
 		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOWAIT, nil)
 		if errors.Is(err, unix.EINTR) {
 			continue
@@ -184,7 +184,7 @@ func (k *keeper) reap(logged <-chan struct{}) syscall.WaitStatus {
 		if pid == k.server {
 			k.mu.Lock()
 			k.dead = true
-			_ = unix.Kill(-k.server, unix.SIGKILL) // nobody may be left in it
+			_ = unix.Kill(-k.server, unix.SIGKILL) // no process may be left in the group
 			k.mu.Unlock()
 			select {
 			case <-logged: // the last lines say why

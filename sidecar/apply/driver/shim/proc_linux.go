@@ -82,7 +82,7 @@ func pids() []int {
 }
 
 // killMarked kills every process whose environment has one of the names, and
-// waits until they are gone. Processes that nobody has reaped yet are gone.
+// waits until they are gone. A process that has ended and is not reaped counts as gone.
 func killMarked(names ...string) error {
 	if len(names) == 0 {
 		return nil

@@ -221,7 +221,7 @@ func TestReattach(t *testing.T) {
 	require.NoError(t, again.Kill(context.Background()))
 }
 
-// Conch is killed: its servers go on, and end after the grace that nobody comes.
+// Conch is killed: its servers keep running, and end after the grace without a new conch.
 func TestConchIsKilled(t *testing.T) {
 	root := t.TempDir()
 	conch := exec.Command(os.Args[0])

@@ -5,10 +5,10 @@
 // earlier by as much as that is worth, never takes the partitions that tighter models
 // need, and gives up requests only for batches that the load asks for.
 //
-// It is four pure functions of a Load: StartAt says when a batch may start before a
-// further row could no longer join it, Unblocked whether it would be in the way of
-// others, MaxRows how many rows it has at most, and Hold what requests are given up
-// for. Each is a few rules, each rule a helper, and all their constants are Params; a
-// constant that is zero takes its rule away. README.md of the queue says what each
-// rule brings.
+// It is four pure functions of a Load: StartAt is when a batch may start although a
+// further row could still join it, Unblocked from when on it blocks no other model,
+// MaxRows how many rows it has at most, and Hold for which batch requests are given
+// up. Each consists of a few rules, each rule is a helper, and all their constants
+// are Params; a constant of zero turns its rule off. README.md of the queue has the
+// gain of each rule.
 package adaptive

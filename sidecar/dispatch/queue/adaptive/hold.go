@@ -24,10 +24,10 @@ import "math"
 // not buy much. From Plenty partitions on it is less, as one of many is soon free:
 // Plenty/n of what exceeds one.
 //
-// Far past the peak, requests are given up in any case. Then reserve gives up who
-// would start only just in time, so that an execution that takes longer than
-// predicted does not make a whole batch late: up to a quarter of l(b*), and half
-// of what the SLO leaves for it.
+// Far past the peak, requests are given up in any case. Then reserve gives up the
+// requests that would start only just in time, so that an execution that takes
+// longer than predicted does not make a whole batch late: up to a quarter of l(b*),
+// and half of what the SLO leaves for it.
 func (p *Params) Hold(l *Load, load float64) (rows int, edge Time) {
 	m := l.Model
 	if m.Rate == 0 {
@@ -37,7 +37,7 @@ func (p *Params) Hold(l *Load, load float64) (rows int, edge Time) {
 	if l.Pool.Usable > 1 {
 		b = m.Table.Nearly(m.Reach, p.spared(load))
 	}
-	need := max(1, m.Need/max(1, load)) // its share of the partitions, where more is asked for than there is
+	need := max(1, m.Need/max(1, load)) // its share of the partitions, if the load is above 1
 	gap := min(1+p.spareGathers(l, need), need) / m.Rate * 1e9
 	for b > 1 && float64(m.Table.At(b))+float64(b)*gap > float64(m.SLO) {
 		b--
@@ -63,10 +63,10 @@ func (p *Params) spareGathers(l *Load, need float64) float64 {
 	return min(p.Gathers, l.Model.Saved*l.Model.Saved) * min(1, p.Plenty/need)
 }
 
-// SurgeLoad is the load of a surge that the rates do not show yet: where the oldest
-// request of a batch is older than it would be had the batch been gathered at the rate,
-// more comes than the rate says. What waits, less what may be chance, over the age of the
-// oldest, is how much.
+// SurgeLoad is the load of a surge that the rates do not show yet. It is estimated from
+// the rows that wait, less those that may be chance, over the age of the batch's oldest
+// request. It is the pool's load unless that request is older than one of a batch that
+// was gathered at the rate.
 func (p *Params) SurgeLoad(now Time, l *Load, waiting int) float64 {
 	load := l.Pool.Load()
 	m := l.Model

@@ -11,16 +11,16 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/latency"
 )
 
-// Kept says how many partitions a batch must leave to the models that cannot wait
+// Kept is how many partitions a batch must leave to the models that cannot wait
 // until it ends (trunk reservation). It is renewed when the needs of the models
-// have changed, so that a decision is a comparison for each batch that runs.
+// have changed, so that a decision takes one comparison per running batch.
 type Kept struct {
 	models []claim // those of the least slack first
 	// hard[k] is the least slack of a model that k running batches and one more would
 	// leave fewer partitions than it needs with those that are as tight; soft[k] that
 	// of one whose blockers need no more than k partitions.
 	hard, soft []Time
-	// keeps tells that partitions are kept for some model; tight is the least slack of one.
+	// keeps is true if partitions are kept for some model; tight is the least slack of one.
 	keeps bool
 	tight Time
 	// longest is the longest time that a request of some model may take, and not more
@@ -29,7 +29,7 @@ type Kept struct {
 	moved   float64 // how much the needs have changed since
 }
 
-// claim is what a model asks for, and how long it can wait.
+// claim is a model's share of the pool, and how long its requests can wait.
 type claim struct {
 	slack Time
 	share *Share
@@ -61,7 +61,7 @@ func (k *Kept) Claim(slack Time, share *Share, times, chance float64) {
 	k.moved = math.Inf(1)
 }
 
-// Release takes out the model whose share stays there.
+// Release removes the model with that share.
 func (k *Kept) Release(share *Share) {
 	k.models = slices.DeleteFunc(k.models, func(c claim) bool { return c.share == share })
 	k.moved = math.Inf(1)
@@ -170,7 +170,7 @@ func (o *others) late(partitions int, load float64) float64 {
 // delay is the part of the claim's requests that is late where these models may use all partitions.
 func (o *others) delay(c *claim, partitions, load float64) float64 {
 	if o.flow <= 0 || o.long <= 0 {
-		return 1 // nothing is known of them
+		return 1 // their load is not known
 	}
 	inTime := min(partitions, max(1, c.share.Partitions))
 	return longWait(inTime, load*inTime/partitions, float64(c.slack)*o.need/o.long*o.flow/o.burst)

@@ -12,8 +12,8 @@ type (
 	Table = latency.Table
 )
 
-// Load is what a decision sees: a batch that could start, what its model asks for,
-// and what goes on in the pool of partitions that the batch competes for.
+// Load is the input of a decision: a batch that could start, the load of its model,
+// and the state of the pool of partitions that the batch competes for.
 type Load struct {
 	Batch
 	Model *Model
@@ -26,7 +26,7 @@ type Batch struct {
 	Rows, Requests int
 	// Waiting is how many rows wait that may share batches with B, B's included.
 	Waiting int
-	// Full tells that nothing can join any more: the row limit is reached, or
+	// Full is true if no request can join any more: the row limit is reached, or
 	// the next queued request does not fit into the batch or its deadline.
 	Full bool
 	// Arrival is the earliest arrival in B, Newest that of its last request.
@@ -39,8 +39,8 @@ type Batch struct {
 	Latest Time
 }
 
-// Model is what a model asks for on the partitions of one profile class, as of the
-// last look at the rates.
+// Model is the load of a model on the partitions of one profile class, as of the
+// last renewal of the rates.
 type Model struct {
 	// Table is l(b), nil without a usable profile; MaxBatch the limit of rows.
 	Table    Table
@@ -55,7 +55,7 @@ type Model struct {
 	// Capacity is how many rows a partition executes within one SLO at most; zero
 	// without an SLO.
 	Capacity int
-	// Known tells that the rate is known. Rate is in rows per second.
+	// Known is true once the rate is known. Rate is in rows per second.
 	Known bool
 	Rate  float64
 	// Dispersion is the variance of the model's rows that arrive within one SLO
@@ -72,12 +72,12 @@ type Model struct {
 	// Saved is the part of l(1) that a row saves which joins a batch: 1 less what a
 	// further row takes over l(1), the mean up to Reach.
 	Saved float64
-	// Worth is Params.Worth, as of the last look at the load.
+	// Worth is Params.Worth, as of the last renewal of the load.
 	Worth int
 }
 
-// Share is what a model adds to its pool: the means of what Model says on the profile
-// classes that serve it.
+// Share is a model's part of the sums of its pool: the means over the profile classes
+// that serve it.
 type Share struct {
 	Need, Crowd, Flow, Urgency float64
 	// Alone is l of the rows that requests usually have, Long that of a batch of Reach,
@@ -99,7 +99,8 @@ func Burst(table latency.Table, maxBatch int, dispersion float64) float64 {
 	return rows / float64(b) * float64(table.At(b)) / float64(table.At(1))
 }
 
-// Pool is what all models ask for that share partitions, and what runs on these.
+// Pool is the load of all models that share partitions, and the batches that run on
+// these.
 type Pool struct {
 	// Free counts the idle partitions, Usable those that are idle or busy.
 	Free, Usable int
@@ -109,7 +110,7 @@ type Pool struct {
 	// Flow is the sum of the models' rates in rows per second, and Urgency the sum of
 	// their rates over their SLOs.
 	Flow, Urgency float64
-	// Running is what the partitions do.
+	// Running is the work of the batches that run on the partitions.
 	Running Running
 	// Kept is how many partitions batches must leave to models that could not wait
 	// for them.

@@ -3,7 +3,7 @@
 
 package adaptive
 
-// Params are all constants of the rules. A field that is zero takes its rule away.
+// Params are all constants of the rules. A field of zero turns its rule off.
 type Params struct {
 	// Idle: the load is low while more than this share of the partitions is free.
 	Idle float64

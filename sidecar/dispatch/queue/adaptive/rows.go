@@ -26,7 +26,7 @@ func (p *Params) MaxRows(l *Load) int {
 	m := l.Model
 	around := float64(l.Pool.Around(p.shielded(m)))
 	if p.InTheWay == 0 || p.MostInTheWay == 0 || m.Rate == 0 || around == 0 {
-		return m.MaxBatch // in the latter cases nothing is known of who shares the partitions
+		return m.MaxBatch // in the latter cases the models that share the partitions are not known
 	}
 	load := l.Pool.Load()
 	weight := min(p.MostInTheWay, p.InTheWay*math.Pow(m.Dispersion, .75)/max(load*load, .01))
@@ -50,8 +50,8 @@ func (p *Params) MaxRows(l *Load) int {
 	return best
 }
 
-// flooded tells that the model's bursts take longer than its SLO, executed row by row:
-// what smaller batches cost there is paid in requests of the model that are late.
+// flooded reports whether the model's bursts take longer than its SLO, executed row by
+// row: smaller batches would make requests of the model itself late.
 func (p *Params) flooded(m *Model) bool {
 	return m.Dispersion > p.Bursty && m.Dispersion*float64(m.Table.At(1)) > float64(m.SLO)
 }

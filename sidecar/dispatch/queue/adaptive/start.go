@@ -56,7 +56,7 @@ func (p *Params) hurry(now Time, l *Load) Time {
 	return now + 1 + Time(wait/(1+reach*ebb/usable))
 }
 
-// lowLoad tells that there is no queue to shorten: more than the share Idle of the
+// lowLoad reports that there is no queue to shorten: more than the share Idle of the
 // partitions is free, or, unless requests come in bursts, the models need so few that
 // by chance they do not take them all: with Idle at 1/2, s + 2 sqrt(s) + 1 < N, s
 // being what all models keep busy.
@@ -68,7 +68,7 @@ func (p *Params) lowLoad(l *Load) bool {
 
 // openPartition starts a batch under low load while fewer partitions are busy than
 // the load needs, and one at least; else it waits as under deferred. So a lone
-// request does not wait for company, and the load still takes about as few
+// request does not wait for others to join, and the load still takes about as few
 // partitions as it can (Symphony, section 3.5).
 func (p *Params) openPartition(now Time, l *Load) Time {
 	if float64(l.Pool.Usable-l.Pool.Free) < max(1, l.Pool.Need) || p.prompt(l) {
@@ -77,14 +77,14 @@ func (p *Params) openPartition(now Time, l *Load) Time {
 	return latency.Never
 }
 
-// prompt tells that a single request of some other model takes longer than this model can
-// wait: a batch that waits then for company, or so that a partition may stay idle, may
-// find all partitions taken.
+// prompt reports whether a single request of some other model takes longer than this model
+// can wait. A batch that waits then for others to join, or so that a partition may stay
+// idle, may find all partitions taken.
 func (p *Params) prompt(l *Load) bool {
 	return p.Keep > 0 && l.Model.Slack < l.Pool.Kept.longest
 }
 
-// worthIt tells that the batch runs nearly as efficiently as the largest within reach.
+// worthIt reports whether the batch runs nearly as efficiently as the largest within reach.
 func (p *Params) worthIt(l *Load) bool {
 	return p.WorthSlack > 0 && p.WorthMost > 0 && l.Rows >= l.Model.Worth
 }
@@ -100,7 +100,7 @@ func (p *Params) Worth(l *Load) int {
 	return m.Table.Nearly(m.Reach, max(0, min(p.WorthMost, p.WorthSlack*(1/l.Pool.Load()-1))))
 }
 
-// light tells that the model has little to stagger: staggering is between its own
+// light reports that the model has little to stagger: staggering is between its own
 // batches. A model with less than about one partition to itself competes with the
 // others for every partition that becomes free; its batches grow while it waits for
 // its turn, and if it waited on purpose, its turn would come too late. Where the
@@ -120,16 +120,15 @@ func (p *Params) crowd(l *Load) float64 {
 	return p.Crowd * l.Pool.Crowd / l.Pool.Need
 }
 
-// haste is for long bursts. After one there is silence: little comes that could join
-// the batch, and what a small one wastes is not missed.
+// haste is for long bursts. After a burst there is silence: few requests come that could
+// join the batch, and the time that a small batch wastes is not needed.
 func (p *Params) haste(l *Load) float64 { return p.Haste * max(0, l.Model.Dispersion-p.Torrent) }
 
 func (p *Params) comesInBursts(l *Load) bool { return l.Model.Dispersion > p.Bursty }
 
-// silence is how long nothing must have come before a batch of a burst starts early:
-// where there is one request there are more, and the first must not take a partition
-// from all the others. The fewer than Scarce partitions there are, the longer it takes
-// until another is free.
+// silence is how long no request must have come before a batch of a burst starts early:
+// more requests follow the first of a burst, which must not take a partition from them.
+// The fewer than Scarce partitions there are, the longer it takes until another is free.
 func (p *Params) silence(l *Load) Time {
 	m, scarce := l.Model, 1.0
 	if p.Scarce > 0 {
@@ -138,8 +137,8 @@ func (p *Params) silence(l *Load) Time {
 	return Time(p.Quiet * (1 - p.Bursty/m.Dispersion*scarce) * m.Saved * m.Saved * float64(m.Table.At(1)))
 }
 
-// Unblocked returns the moment from which the batch may start without being in the
-// way of models that could not wait until it ends; now or earlier means at once.
+// Unblocked returns the moment from which the batch may start without blocking models
+// that could not wait until it ends; now or earlier means at once.
 //
 // A batch blocks a model whose slack is less than the time that the batch has left.
 // As many batches as leave the partitions that the model needs may do so at a time,
@@ -184,22 +183,22 @@ func (p *Params) inTurns(l *Load, slacks []Time, bound Time) Time {
 	return p.patience(l) - Time(l.Waiting)*l.Model.Table.At(l.Rows)/Time(l.Rows*held)
 }
 
-// Blocks tells that some model could not wait until the batch ends.
+// Blocks reports whether some model could not wait until the batch ends.
 func (p *Params) Blocks(l *Load) bool {
 	return p.Keep > 0 && min(l.Model.Table.At(l.Rows), l.Model.Slack) > l.Pool.Kept.tightest()
 }
 
-// lifted tells that the model's bursts are more than the other partitions could execute
-// within its SLO, were one kept from it: then it takes what there is, or most of a burst
-// would be lost for the sake of few requests of others.
+// lifted reports whether the model's bursts are more than all partitions but one could
+// execute within its SLO. Then no partition is kept from it: most of a burst would be
+// lost for the sake of few requests of other models.
 func (p *Params) lifted(l *Load) bool {
 	m := l.Model
 	return m.Capacity > 0 && float64((l.Pool.Usable-1)*m.Capacity) < p.Lift*(m.Dispersion-1)
 }
 
-// lapse is when a batch may join those that run, the ends of which are given, the latest
-// first: when for each number of them, the models with less slack than a bound that can
-// bear no more are no longer blocked by as many.
+// lapse is when a batch may join the running batches, whose ends are given, the latest
+// first. slacks are those of Kept.hard or Kept.soft. For each k with slacks[k] below the
+// bound, the batch waits until fewer than k running batches have more than slacks[k] left.
 func lapse(now Time, ends, slacks []Time, bound Time) Time {
 	at := now
 	for i, end := range ends {

@@ -5,7 +5,7 @@
 // or bursty arrivals, partitions that take l(b) for a batch, or nearly. Tests and
 // benchmarks of the queue use it.
 //
-// sidecar/sim is the simulator for people, and can do all of this too. It is not
+// sidecar/sim is the simulator for users, and can do all of this too. It is not
 // used here because it stands above the queue: it brings the snapshot, plans, the
 // forecast and the policies along, whose faults would then fail the queue's tests,
 // and the queue may not import any of them (internal/depcheck). Two independent

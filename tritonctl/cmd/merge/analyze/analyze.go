@@ -83,7 +83,7 @@ func (o *Options) run(ctx context.Context, args []string) error {
 	return o.Print(a.Report, func(t *output.Table) { t.Line(Text(&a.Report)) })
 }
 
-// Text is the report for people.
+// Text is the report as text.
 func Text(r *merger.Report) string {
 	var b strings.Builder
 	_ = r.Text(&b) // a builder never fails
