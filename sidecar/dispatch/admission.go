@@ -24,7 +24,7 @@ type admission struct {
 	bytes    atomic.Int64 // of those requests
 
 	mu   sync.Mutex
-	idle chan struct{} // closed when nothing is under way; nil: nobody waits
+	idle chan struct{} // closed when nothing is under way; nil: no drain waits
 }
 
 // Errors of admit, with the reason that an Outcome gives.
@@ -36,9 +36,9 @@ const (
 
 var errDraining = status.Error(codes.Unavailable, "Server is exiting: no new requests are accepted")
 
-// admit counts a request in, or refuses it and says why. Own is what its caller
-// has under way by it: the request, and if it came on a stream, that too, which
-// was let in before.
+// admit counts a request in, or refuses it with a reason and an error. Own is how
+// many of the counted ones are the caller's: this request, and its stream or an
+// earlier count of the request, which was admitted before.
 func (a *admission) admit(r *batch.Request, own int64) (size int64, reason string, err error) {
 	size = int64(r.Wire.Len())
 	if size == 0 {
@@ -61,7 +61,7 @@ func (a *admission) admit(r *batch.Request, own int64) (size int64, reason strin
 	return 0, reason, err
 }
 
-// admitStream counts a stream in, or refuses it and says why.
+// admitStream counts a stream in, or refuses it with a reason and an error.
 func (a *admission) admitStream() (reason string, err error) {
 	n := a.requests.Add(1)
 	switch {

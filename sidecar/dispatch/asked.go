@@ -15,32 +15,33 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
 
-// asked is what a request asked for before it became one for a model: of a request
-// for a model by its own name it is zero.
+// asked is the name that a request asked for, if Conch resolves it to a model of
+// another name. The name is empty for a request that names its model.
 type asked struct {
 	name       string
 	version    string
 	parameters []batch.Parameter
 	target     names.Target
-	// came is when the request began to wait for a model that did not run; zero: it
-	// did not wait. The Observer knows then that the name was asked for.
+	// came is when the request began to wait for a model that did not run; zero:
+	// it did not wait. If it is set, Observer.Asked has been called for the
+	// request.
 	came time.Time
 }
 
-// resolve finds the model that serves what a request asks for, as look does, and waits for it.
+// resolve finds the model that serves a request, as look does. It waits for a model that does not run.
 //
-// A name whose wish nothing that runs can meet, and something that does not run
-// could, is told to Options.Wanted; unless that refuses, the request waits for a
-// table that has it, as long as requests wait for a model none of whose partitions
-// is up, and no longer than its own timeout. Own is as of admission.admit; 0 where
-// the request was let in before. Unless it is ok, the answer says why; it has been
-// given to nobody.
+// If no running variant meets the request's wish, but an inactive one could,
+// resolve calls Options.Wanted. Unless Wanted returns an error, the request waits
+// for a table in which one runs, for at most Options.OutageWait and no longer than
+// its own timeout. Own is as in admission.admit; 0: the request was admitted
+// before. If ok is false, the answer says why; it has not been returned to the
+// caller or counted.
 func (d *Dispatcher) resolve(ctx context.Context, r *batch.Request, own int64) (route *route, of asked, a answer, ok bool) {
 	f := d.look(r, &of)
 	return d.awaitFound(ctx, r, own, of, f)
 }
 
-// awaitFound is what is left of resolve after the first look.
+// awaitFound is the part of resolve after the first look.
 func (d *Dispatcher) awaitFound(ctx context.Context, r *batch.Request, own int64, of asked, f found) (*route, asked, answer, bool) {
 	for f.inactive != nil {
 		if a, ok := d.awaitVariant(ctx, r, own, &f, of.came); !ok {
@@ -51,18 +52,19 @@ func (d *Dispatcher) awaitFound(ctx context.Context, r *batch.Request, own int64
 	return f.route, of, f.refusal, f.route != nil
 }
 
-// found is what a table has for a name: a route, or a variant that does not run, or
-// neither, and why.
+// found is the result of look: a route, or an inactive variant, or the refusal if
+// there is neither.
 type found struct {
 	route    *route
 	inactive *names.InactiveError
 	refusal  answer
-	in       *routes // nil: there is none yet
+	in       *routes // the table that was read; nil: there is none yet
 }
 
-// look follows the name that a request asks for in the table in force: to the
-// model's route, or that of the model that serves the name there, and notes what
-// is to be told of both.
+// look looks up the name that a request asks for in the table in force. It finds
+// the route of the model of that name, or of the model that serves the name, and
+// sets of to what was asked for. The first time that it finds an inactive variant
+// for a request, it calls Observer.Asked.
 func (d *Dispatcher) look(r *batch.Request, of *asked) (f found) {
 	t, err := d.table()
 	if err != nil {
@@ -97,7 +99,7 @@ func (d *Dispatcher) look(r *batch.Request, of *asked) (f found) {
 	return f
 }
 
-// inactive is the variant that an error is about, nil if it is none.
+// inactive returns the InactiveError in an error, nil if there is none.
 func inactive(err error) *names.InactiveError {
 	var of *names.InactiveError
 	if errors.As(err, &of) {
@@ -106,7 +108,7 @@ func inactive(err error) *names.InactiveError {
 	return nil
 }
 
-// reasonOf is why a resolver refuses a request: that of an Outcome.
+// reasonOf returns the reason of the Outcome for a resolver's error.
 func reasonOf(err error) string {
 	switch {
 	case names.Unmet(err):
@@ -117,8 +119,8 @@ func reasonOf(err error) string {
 	return reasonRefused
 }
 
-// awaitVariant has a variant asked for that does not run, and waits for the next
-// table, as a request that was let in and waits since it came.
+// awaitVariant calls Options.Wanted for an inactive variant and waits for the next
+// table. The request counts as admitted meanwhile. Its wait is counted from came.
 func (d *Dispatcher) awaitVariant(ctx context.Context, r *batch.Request, own int64, f *found, came time.Time) (a answer, ok bool) {
 	if err := d.o.Wanted(*f.inactive); err != nil {
 		return refusal(reasonNoVariant, err), false
@@ -149,9 +151,10 @@ func (d *Dispatcher) awaitVariant(ctx context.Context, r *batch.Request, own int
 	}
 }
 
-// elsewhere makes of a call whose model has left the table since it was resolved
-// one for another model, where it asked for a name that others serve too. It leaves
-// a call alone whose caller has gone: that is being counted out.
+// elsewhere resolves a call again whose model has left the table since the call
+// was resolved. It changes the call to one for another model if the call asked for
+// a name that other models serve too, and returns that model's route, else nil. It
+// does not change an abandoned call, because finish counts that one meanwhile.
 func (d *Dispatcher) elsewhere(c *call) *route {
 	if c.asked.name == "" {
 		return nil
@@ -180,7 +183,8 @@ func (d *Dispatcher) elsewhere(c *call) *route {
 	return route
 }
 
-// within shortens what a model promises to what the request asked for.
+// within returns the shorter of a model's SLO and the latency that the request
+// asked for.
 func (a *asked) within(promised time.Duration) time.Duration {
 	if limit := a.target.Wish.Latency; limit > 0 && (promised <= 0 || limit < promised) {
 		return limit
@@ -188,7 +192,7 @@ func (a *asked) within(promised time.Duration) time.Duration {
 	return promised
 }
 
-// nameOf is what a call asked for: the name that its caller knows.
+// nameOf returns the name that the caller asked for.
 func (c *call) nameOf() string {
 	if c.asked.name != "" {
 		return c.asked.name
@@ -198,7 +202,7 @@ func (c *call) nameOf() string {
 
 func (d *Dispatcher) now() time.Time { return d.clock.Now() }
 
-// table is what is in force.
+// table returns the routes in force.
 func (d *Dispatcher) table() (*routes, error) {
 	t := d.routes.Load()
 	if t == nil {
@@ -207,10 +211,11 @@ func (d *Dispatcher) table() (*routes, error) {
 	return t, nil
 }
 
-// errNotReady is the answer to what comes before the first route table.
+// errNotReady is the answer to requests before the first route table.
 var errNotReady = status.Error(codes.Unavailable, "Server not ready: no route table yet")
 
-// Ready is the answer to requests as long as there is no route table; nil: there is one.
+// Ready returns the error that requests get while there is no route table; nil:
+// there is one.
 func (d *Dispatcher) Ready() error {
 	_, err := d.table()
 	return err

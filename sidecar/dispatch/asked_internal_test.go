@@ -30,8 +30,8 @@ func variants(revision uint64, running ...string) *router.Table {
 	return t
 }
 
-// TestElsewhere: a call whose variant left the table goes to another one that is as good as what was asked for, and one whose caller
-// has gone stays where it is counted. The moment between resolving and queueing is too short for a test from outside.
+// TestElsewhere: a call whose variant has left the table goes to another variant that meets its wish. An abandoned call stays with the model that
+// counts it. The moment between resolving and queueing is too short for a test from outside.
 func TestElsewhere(t *testing.T) {
 	for name, gone := range map[string]bool{"its caller waits": false, "its caller has gone": true} {
 		t.Run(name, func(t *testing.T) {

@@ -81,7 +81,8 @@ func TestAnAppIsServedByAVariant(t *testing.T) {
 	require.Len(t, seen.asked, 2)
 }
 
-// TestAnInactiveVariantIsWaitedFor: its request is told of, waits for a table that has it, and is answered.
+// TestAnInactiveVariantIsWaitedFor: Options.Wanted is called for its request, which waits for a table that has it, and
+// is answered.
 func TestAnInactiveVariantIsWaitedFor(t *testing.T) {
 	p := newTriton(t)
 	wanted := make(chan names.InactiveError, 1)
@@ -127,7 +128,7 @@ func TestTablesWithoutTheVariant(t *testing.T) {
 	require.Equal(t, []bool{false, true}, []bool{seen.asked[0].Again, seen.asked[1].Again})
 }
 
-// TestNobodyStartsAVariant: who asks for it hears so at once.
+// TestNobodyStartsAVariant: a request for it gets the error of Options.Wanted at once.
 func TestNobodyStartsAVariant(t *testing.T) {
 	p := newTriton(t)
 	no := status.Error(codes.Unavailable, "nobody starts it")
@@ -161,7 +162,7 @@ func TestAnInactiveVariantIsNotWaitedForForEver(t *testing.T) {
 	require.ErrorContains(t, err, "none was started in time")
 }
 
-// TestAVariantThatLeavesLosesNothing: requests for the app go to whichever is there, while one after the other comes and goes.
+// TestAVariantThatLeavesLosesNothing: requests for the app go to the variants in the table, while one after the other is added and removed.
 func TestAVariantThatLeavesLosesNothing(t *testing.T) {
 	p := newTriton(t)
 	p.takes = time.Millisecond

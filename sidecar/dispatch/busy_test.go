@@ -15,8 +15,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// What is passed through is judged by the SLO and keeps its partition busy, as what
-// is queued does: an operator who only watches sees the load that there is.
+// A request that is passed through is judged by the SLO and keeps its partition
+// busy, as a queued one does: an operator who only watches sees the whole load.
 func TestWhatIsPassedThroughCountsAsWhatIsQueued(t *testing.T) {
 	const takes = 30 * time.Millisecond
 	for name, batchable := range map[string]bool{"queued": true, "passed through": false} {
@@ -45,8 +45,8 @@ func TestWhatIsPassedThroughCountsAsWhatIsQueued(t *testing.T) {
 	}
 }
 
-// A request that is passed through on a stream is judged too; of a decoupled model,
-// whose answers may go on for as long as they like, no time is asked.
+// A request that is passed through on a stream is judged too. A request of a
+// decoupled model, whose answers may go on for any time, is never late.
 func TestStreamedRequestsAreJudged(t *testing.T) {
 	for want, decoupled := range map[dispatch.Result]bool{dispatch.Late: false, dispatch.OK: true} {
 		p := newTriton(t)

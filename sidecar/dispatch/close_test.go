@@ -17,7 +17,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 )
 
-// watchedClock counts what is put off once it is closed.
+// watchedClock counts the timers that are set once it is closed.
 type watchedClock struct {
 	clock.Clock
 	closed atomic.Bool
@@ -31,14 +31,15 @@ func (c *watchedClock) After(wait time.Duration, ring func()) clock.Timer {
 	return c.Clock.After(wait, ring)
 }
 
-// TestNothingBeginsAfterClose: what fails in a merge group just when the dispatcher has closed waits for no other table, and is answered.
+// TestNothingBeginsAfterClose: a request that fails in a merge group just when the dispatcher has closed waits for no other table, and is
+// answered.
 func TestNothingBeginsAfterClose(t *testing.T) {
 	p, now := newTriton(t), &watchedClock{Clock: clock.Timers()}
 	p.refuse = func(*tritonpb.ModelInferRequest) error {
 		return status.Error(codes.Internal, "Stub process 'g_0' is not healthy.")
 	}
 	var d *dispatch.Dispatcher
-	closes := func(string, string, error) { // on the goroutine of the caller, who executes his request himself
+	closes := func(string, string, error) { // called on the caller's goroutine, which executes the run
 		require.NoError(t, d.Close())
 		now.closed.Store(true)
 	}

@@ -14,9 +14,10 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// ModelCounts are what clients asked of a model, where Triton's own statistics
-// count batches. Durations are sums over requests. A request that its caller saw
-// fail has failed, whichever way its model said so.
+// ModelCounts count the requests of clients for a model, where Triton's own
+// statistics count batches. Durations are sums over requests. A request whose
+// answer is an error to its caller has failed, in whichever form the model reports
+// the error.
 type ModelCounts struct {
 	// Requests that were answered with success, and that failed or were given up.
 	Success, Failed uint64
@@ -30,7 +31,7 @@ type ModelCounts struct {
 	// Waiting counts requests that wait for a partition now, UnderWay those that
 	// are accepted and not answered.
 	Waiting, UnderWay int
-	// LastArrival is when a request came last; zero: never.
+	// LastArrival is when the last request came; zero: never.
 	LastArrival time.Time
 	// Margin is by how much answers come later than predicted, and what is kept
 	// back from deadlines for it, where they are far enough.
@@ -110,14 +111,15 @@ type VersionCounts struct {
 	// Ran counts successful requests by the rows that ran together with them,
 	// their own included; 0 stands for more rows than a batch may have.
 	Ran map[int]uint64
-	// Executions are those that servers have answered; their own statistics show
-	// them a moment later. What was passed
-	// through on streams is not in it.
+	// Executions are those that servers have answered; the servers' own statistics
+	// show them a moment later. Requests that were passed through on streams are
+	// not counted.
 	Executions uint64
 	// Rows of successful requests.
 	Rows uint64
-	// Asked are the requests that Conch sent to servers, and that those count as
-	// successes. What they count beyond, other models asked for.
+	// Asked are the requests that Conch sent to servers, and that the servers
+	// count as successes. Further successes in the servers' statistics are
+	// requests of other models.
 	Asked uint64
 }
 
@@ -130,8 +132,8 @@ type tally struct {
 	ran                              []atomic.Uint64 // by rows
 }
 
-// answered counts what a server said to one request of Conch's. A server whose
-// caller has gone goes on, and counts a success in the end.
+// answered counts a server's answer to one request of Conch's. A server whose
+// caller has cancelled completes the request, and counts a success.
 func (t *tally) answered(err error, backend string) {
 	if err == nil {
 		t.executions.Add(1)
@@ -145,8 +147,8 @@ func newTally(version string, maxBatch int) *tally {
 	return &tally{version: version, ran: make([]atomic.Uint64, max(1, maxBatch)+1)}
 }
 
-// tallies are one for each served version of a route, and the last one for
-// requests of any other.
+// setTallies returns one tally for each served version of a route, and a last one
+// for requests of any other.
 func (m *model) setTallies(spec *router.Model) []*tally {
 	if m.tallies == nil || m.revision != spec.Revision {
 		m.tallies, m.revision = map[string]*tally{}, spec.Revision
@@ -233,9 +235,9 @@ func (d *Dispatcher) VersionCounts(model string) []VersionCounts {
 	return all
 }
 
-// Series is what a partition did for clients with one version of a model since
-// it began to serve, in the units of Triton's metrics: it only grows. What never
-// came to a partition has no Partition.
+// Series is what a partition did for clients with one version of a model since it
+// began to serve, in the units of Triton's metrics: it only grows. Requests that
+// never reached a partition are in a Series without a Partition.
 type Series struct {
 	Model, Version, Partition string
 	Success                   uint64
@@ -257,7 +259,7 @@ type series struct {
 // partitionSeries are those of a model on a partition.
 type partitionSeries struct {
 	partition string
-	// faults are the executions of a merge group that failed there in a row.
+	// faults counts the executions of a merge group that failed there in a row.
 	faults atomic.Int32
 	seriesSet
 }
@@ -311,9 +313,8 @@ func (s *series) read(model, partition string) Series {
 	return out
 }
 
-// Series lists the series of the table in force: one for every version of every
-// model on every partition that has it, and one without a partition for every
-// version that has anything to say there.
+// Series lists the series of the table in force: for every version of every model,
+// one for each partition that has it, and one without a partition.
 func (d *Dispatcher) Series() []Series {
 	t := d.routes.Load()
 	if t == nil {

@@ -21,15 +21,15 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// TestADeferredRequestMeetsItsCallersDeadline: a discipline that waits until the latest moment is given the deadline that the front
-// answers by, and not the client's own, a little after it.
+// TestADeferredRequestMeetsItsCallersDeadline: a discipline that waits until the latest moment gets the deadline that the front answers by, and
+// not the client's own, a little after it.
 func TestADeferredRequestMeetsItsCallersDeadline(t *testing.T) {
 	for _, patience := range []time.Duration{100 * time.Millisecond, 900 * time.Millisecond} {
 		t.Run(patience.String(), func(t *testing.T) {
 			p := newTriton(t)
 			d, _, client := streamed(t, dispatch.Options{}, table(1, func(m *router.Model) { m.SLO, m.Discipline = time.Hour, "deferred" }, p))
-			// The profile's upper quantile is above what the server takes, as profiles
-			// are: what the front keeps back comes off the rest.
+			// The profile's upper quantile is above the server's time, as in real
+			// profiles: the part that the front reserves is taken from the rest.
 			d.SetProfile(linear(0, 5*time.Millisecond))
 			inTime := 0
 			for range 5 { // a busy machine may be late once, and not every time
@@ -44,7 +44,7 @@ func TestADeferredRequestMeetsItsCallersDeadline(t *testing.T) {
 	}
 }
 
-// deaf is a context whose timer has not rung although its deadline has come.
+// deaf is a context whose timer has not fired although its deadline has passed.
 type deaf struct {
 	context.Context
 	deadline time.Time
@@ -52,8 +52,8 @@ type deaf struct {
 
 func (c deaf) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// TestADeadlineComesThoughItsTimerIsLate: what is answered after its caller's deadline is DEADLINE_EXCEEDED, and counted so, whatever
-// the server says.
+// TestADeadlineComesThoughItsTimerIsLate: an answer after its caller's deadline is DEADLINE_EXCEEDED, and counted so, whatever the server
+// answers.
 func TestADeadlineComesThoughItsTimerIsLate(t *testing.T) {
 	p := newTriton(t)
 	for name, change := range map[string]func(*tritonpb.ModelInferRequest){
@@ -72,7 +72,7 @@ func TestADeadlineComesThoughItsTimerIsLate(t *testing.T) {
 	}
 }
 
-// lateStream is a stream of one request, whose caller's deadline has come and whose timer has not rung.
+// lateStream is a stream of one request, whose caller's deadline has passed and whose timer has not fired.
 type lateStream struct {
 	grpc.ServerStream
 	ctx  context.Context
@@ -101,7 +101,7 @@ func TestAStreamPastItsDeadlineNeverEndsOK(t *testing.T) {
 	require.Equal(t, map[dispatch.Result]int{dispatch.Cancelled: 1}, seen.count(t))
 }
 
-// TestServersAreNotToldDeadlines: a server gets the cancellation, and no deadline to be of another opinion about.
+// TestServersAreNotToldDeadlines: a server receives the cancellation, and no deadline that it could enforce itself.
 func TestServersAreNotToldDeadlines(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.cancelled = make(chan struct{}), make(chan string, 1)
@@ -115,7 +115,7 @@ func TestServersAreNotToldDeadlines(t *testing.T) {
 	result := make(chan error, 1)
 	go func() { result <- infer(ctx, t, d, 1, 1, nil) }()
 	require.False(t, <-deadlines)
-	cancel() // and it is alone: nobody else wants the answer
+	cancel() // and it is alone: no other call shares the execution
 	require.Equal(t, "id1", <-p.cancelled)
 	requireCode(t, codes.Canceled, <-result)
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// loads is where requests wait for models that load on demand (router.Model.Cold).
-// All requests for one model wait for the same load; it ends when a table comes
-// into force in which the model is not cold, or is not, or when Refuse says that
-// nothing will load it.
+// loads holds the requests that wait for models that load on demand
+// (router.Model.Cold). All requests for one model wait for the same load. It ends
+// when a table comes into force in which the model is not cold or does not exist,
+// or when Refuse is called for the model.
 type loads struct {
 	clock    clock.Clock
 	limit    int           // requests that may wait, over all models
@@ -37,9 +37,10 @@ type loads struct {
 // load is a load of a model that requests wait for.
 type load struct {
 	waiting int
-	// begun says that loads.begun was called for it.
+	// begun is set once loads.begun was called for it.
 	begun bool
-	// changed is closed and replaced when those who wait should look again.
+	// changed is closed and replaced when the requests that wait should check the
+	// table again.
 	changed chan struct{}
 	// refusal is why nothing will load the model, as of when changed was closed.
 	refusal error
@@ -52,8 +53,9 @@ const (
 	reasonLoadRefused = "load_refused"
 )
 
-// join counts a request in, or says that too many wait. The channel is closed when
-// it should look again; who looked at the table after join misses nothing.
+// join counts a request in, or returns an error if too many wait. The channel is
+// closed when the request should check the table again. A request that checks the
+// table after join misses no change.
 func (l *loads) join(model string) (pending *load, changed <-chan struct{}, err error) {
 	l.mu.Lock()
 	if l.waiting >= l.limit {
@@ -95,7 +97,8 @@ func (l *loads) leave(model string, pending *load) {
 	}
 }
 
-// wake makes those look again who wait for models that keep does not name.
+// wake makes the requests for models for which keep is false check the table
+// again.
 func (l *loads) wake(keep func(model string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,8 +110,8 @@ func (l *loads) wake(keep func(model string) bool) {
 	}
 }
 
-// refuse ends the wait for a model with an error. Requests that come later wait
-// anew, and begun is told again.
+// refuse ends the wait for a model with an error. Later requests wait for a new
+// load, and begun is called again.
 func (l *loads) refuse(model string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,9 +122,9 @@ func (l *loads) refuse(model string, err error) {
 	}
 }
 
-// await waits until ready says so, which looks at the table in force. The timeout
-// is the request's own; 0 means none. The reason is an Outcome's; it is empty
-// where the error is ctx's or ready's.
+// await waits until ready, which checks the table in force, returns true or an
+// error. The timeout is the request's own; 0 means none. The reason is an
+// Outcome's; it is empty where the error is ctx's or ready's.
 func (l *loads) await(ctx, background context.Context, model string, timeout time.Duration, ready func() (bool, error)) (reason string, err error) {
 	pending, changed, err := l.join(model)
 	if err != nil {
@@ -162,9 +165,9 @@ func (l *loads) await(ctx, background context.Context, model string, timeout tim
 	}
 }
 
-// awaitLoad waits until the model of a call is loaded, and gives the route that it
-// has by then. Its SLO counts from that moment; deadlines that the caller sets
-// count from its arrival, the wait included.
+// awaitLoad waits until the model of a call is loaded, and returns the model's new
+// route. The SLO counts from that moment; deadlines that the caller sets count
+// from its arrival, the wait included.
 func (d *Dispatcher) awaitLoad(c *call) (*route, answer, bool) {
 	var found *route
 	timeout, _ := c.req.Timeout()
@@ -190,7 +193,8 @@ func (d *Dispatcher) awaitLoad(c *call) (*route, answer, bool) {
 	return nil, answer{err: d.unserved(c.req, err), result: Rejected, reason: "unloaded"}, false
 }
 
-// moves makes a call one for another model, or for one that was gone and is back.
+// moves changes a call to one for another model, or for a model that was removed
+// and added again.
 func (c *call) moves(to *model) {
 	if c.model != to {
 		c.model.counts.end()
@@ -215,8 +219,8 @@ func (d *Dispatcher) Wanted() []string {
 	return all
 }
 
-// Refuse answers the requests that wait for a model to be loaded: it will not be,
-// and why. The text follows the model's name.
+// Refuse ends the wait of requests for a model to be loaded with an error. Why
+// follows the model's name in the error's text.
 func (d *Dispatcher) Refuse(model, why string) {
 	d.loads.refuse(model, status.Errorf(codes.Unavailable, "Request for model '%s', which cannot be loaded now: %s", model, why))
 }
@@ -247,8 +251,8 @@ func (d *Dispatcher) lease(ctx context.Context, model string) (lease router.Leas
 	return lease, loaded, func() { lease.Release(); r.counts.end() }, nil
 }
 
-// acquire leases a process for a request that reaches its server as it is. None has
-// what Conch alone knows under the name.
+// acquire leases a process for a request that reaches its server unchanged. It
+// refuses names that no server has a model of.
 func (d *Dispatcher) acquire(ctx context.Context, model string) (router.Lease, error) {
 	if t := d.routes.Load(); t != nil {
 		switch r := t.models[model]; {

@@ -40,7 +40,7 @@ func await(t *testing.T, d *dispatch.Dispatcher, n int) {
 	require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.UnderWay == n }, 30*time.Second, time.Millisecond)
 }
 
-// TestAHerdWaitsForOneLoad: many requests for a model that is not loaded ask for it once, wait, and are answered when it is there.
+// TestAHerdWaitsForOneLoad: many requests for a model that is not loaded begin one load, wait, and are answered once the model is loaded.
 func TestAHerdWaitsForOneLoad(t *testing.T) {
 	p, wanted := newTriton(t), make(asked, 100)
 	d, seen := newDispatcher(t, dispatch.Options{LoadWanted: wanted.begun}, cold(1, p))
@@ -88,7 +88,8 @@ func TestTheSLOBeginsWithTheLoad(t *testing.T) {
 	require.Equal(t, map[dispatch.Result]int{dispatch.Cold: 1}, seen.count(t))
 }
 
-// TestLoadsAreWaitedForWithinBounds: who cannot wait, or not any longer, hears why.
+// TestLoadsAreWaitedForWithinBounds: a request that cannot wait, or not any
+// longer, gets an error with the reason.
 func TestLoadsAreWaitedForWithinBounds(t *testing.T) {
 	timeout := func(us int64) func(*tritonpb.ModelInferRequest) {
 		return func(m *tritonpb.ModelInferRequest) {
@@ -158,7 +159,8 @@ func TestLoadsAreWaitedForWithinBounds(t *testing.T) {
 	}
 }
 
-// TestSoManyMayWaitForLoads and no more; who comes when there is room again may.
+// TestSoManyMayWaitForLoads and no more; a later request may wait when there is
+// room again.
 func TestSoManyMayWaitForLoads(t *testing.T) {
 	p := newTriton(t)
 	wanted := make(asked, 10)
@@ -179,7 +181,7 @@ func TestSoManyMayWaitForLoads(t *testing.T) {
 	require.Equal(t, map[dispatch.Result]int{dispatch.Cold: 1, dispatch.Rejected: 2}, seen.count(t))
 }
 
-// TestWhatWasQueuedWhenItsModelLeftIsWanted: a model that is taken out while requests for it are accepted is asked for again.
+// TestWhatWasQueuedWhenItsModelLeftIsWanted: a model that is unloaded while accepted requests for it wait is wanted again.
 func TestWhatWasQueuedWhenItsModelLeftIsWanted(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)

@@ -69,24 +69,26 @@ type call struct {
 	due     time.Time // zero: no deadline
 	loaded  bool      // it waited for a load
 	rows    int
-	done    chan answer // buffered: nobody waits for a caller that has gone
+	done    chan answer // buffered: a send never blocks
 	state   atomic.Int32
-	batch   bool // it could be batched, and says how many rows it has
+	batch   bool // its rules have a key and rows for it
 	span    *spans.Request
-	own     *run // that its caller executes; from enqueue to settle
+	own     *run // run on its caller's goroutine; from enqueue to settle
 
 	// Guarded by queues.mu; retried, lane and member until it runs again.
 	running bool // dispatched, and not queued
-	// lane is the model in whose queue it is, or was: its own, or the merge group that it runs in as member says.
+	// lane is the model in whose queue the call is, or was last: the call's own model, or the merge group that member
+	// names.
 	lane   *model
 	member *batch.Membership
 	// inGroup: it waits in its merge group's queue.
 	inGroup bool
-	left    bool // its caller went away while it was running
+	left    bool // its caller's context ended while it was running
 	retried bool // a first attempt was lost
-	// faults are its executions in a merge group that failed, since it last waited for another table.
+	// faults counts its failed executions in a merge group. awaitGone resets it.
 	faults int32
-	// blames is what was held against its merge group for it; nil: nothing.
+	// blames is its last failure for which Options.GroupFaulted was called; nil:
+	// none.
 	blames *blame
 	// absences are its executions in a merge group that its server did not have.
 	absences int32
@@ -99,7 +101,7 @@ const (
 	abandoned              // by its caller
 )
 
-// answer is what a call comes back with.
+// answer is the result of a call.
 type answer struct {
 	resp    *batch.Response
 	err     error
@@ -111,8 +113,8 @@ type answer struct {
 	passed  bool             // outside the queue
 	retried bool
 	member  *batch.Membership // how it ran as a row of a merge group, outside the queue; nil: it did not
-	// promised is when the queue predicted the batch's end, of its last answer
-	// where there was a prediction.
+	// promised is the predicted end of the batch. Only the batch's last answer has
+	// it, and only where there was a prediction.
 	promised queue.Time
 }
 
@@ -131,8 +133,8 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 	}
 	c, queueable := d.arrive(ctx, r, route, asked)
 
-	// 2. May it come in? Nothing that would kill a server, nothing beyond the
-	// limits, nothing new while draining.
+	// 2. Is it admitted? Requests that would crash a server, requests beyond the
+	// limits, and new requests during a drain are refused.
 	if err := d.refuse(r, route.rules); err != nil {
 		return d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
 	}
@@ -151,23 +153,23 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 		route, queueable = loaded, c.queueable(loaded)
 	}
 
-	// 4. What must not share an execution is forwarded now; so is everything if
-	// there is no queue to rely on.
+	// 4. A request that cannot share an execution is forwarded now.
 	if !queueable {
 		return d.finish(c, d.passThrough(c))
 	}
 
-	// 5. The rest is queued, and comes back answered: the scheduler hands it to
-	// execute together with others, or gives it up.
+	// 5. Every other request is queued. The scheduler passes it to execute, alone
+	// or in a batch, or drops it. It is forwarded if the scheduler has failed.
 	return d.finish(c, d.settle(c, d.enqueue(c, route)))
 }
 
-// arrive makes the call of a request and tells who wants to know of it. Queueable
-// is whether it may wait for others and share an execution with them.
+// arrive makes the call of a request, counts it, and reports it to the Observer
+// and the Recorder. Queueable is whether the call may be queued and share an
+// execution.
 func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route, asked asked) (c *call, queueable bool) {
 	c = &call{ctx: ctx, req: r, asked: asked, model: route.model, tally: route.tallyOf(r.Version), arrived: d.clock.Now(), done: make(chan answer, 1)}
 	c.begins = c.arrived
-	if !asked.came.IsZero() { // its model was started for it
+	if !asked.came.IsZero() { // it waited for a model that did not run
 		c.arrived, c.loaded = asked.came, true
 	}
 	route.counts.begin(c.begins)
@@ -184,8 +186,8 @@ func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route,
 	return c, queueable
 }
 
-// queueable reports whether a call may wait for others and share an execution with
-// them, by the rules of a route, and notes with which.
+// queueable reports whether a call may be queued and share an execution, by the
+// rules of a route. It sets the call's key and rows.
 func (c *call) queueable(route *route) bool {
 	key, rows, ok, _ := route.rules.Key(c.req)
 	c.rows, c.batch = max(1, rows), ok
@@ -193,10 +195,10 @@ func (c *call) queueable(route *route) bool {
 	return ok && rows <= route.maxBatch && !route.lane.unsplittable.Load()
 }
 
-// setDue takes the soonest of the model's SLO, the latency that was asked of an
-// app, the `timeout` parameter and the gRPC deadline: an answer after it is late, whether the request was queued or
-// passed through. The latter two only shorten: clients set them generously, and a
-// batch must not wait for the end of a generous one.
+// setDue sets when the answer is due: the soonest of the model's SLO, the latency that was asked of an app, the
+// `timeout` parameter and the gRPC deadline. An answer after it is late, whether the request was queued or passed
+// through. The latter two only shorten an SLO: clients set them generously, and a batch must not be delayed until the
+// end of a generous one.
 func (c *call) setDue(route *route) {
 	slo := c.asked.within(route.spec.SLO)
 	if slo <= 0 {
@@ -211,8 +213,8 @@ func (c *call) setDue(route *route) {
 	}
 }
 
-// setDeadline makes of when the answer is due what the queue plans with: earlier,
-// by the way back to the caller and by what predictions are known to be off.
+// setDeadline sets the deadline that the queue plans with. It is earlier than
+// c.due by the response budget and by the lane's margin for prediction errors.
 func (c *call) setDeadline(d *Dispatcher, route *route) {
 	c.queued.Arrival = d.queues.time(c.begins)
 	c.queued.Deadline = queue.Never
@@ -223,8 +225,8 @@ func (c *call) setDeadline(d *Dispatcher, route *route) {
 	c.queued.Deadline = max(1, d.queues.time(c.due.Add(-back)))
 }
 
-// record tells the recorder of a request, under the name that it asked for, with
-// the deadline that setDue would give it.
+// record reports a request to the Recorder, under the name that the request asked
+// for, with the SLO and the sooner deadline that setDue uses.
 func (d *Dispatcher) record(c *call, route *route) {
 	r := c.req
 	a := Arrival{Model: c.nameOf(), At: c.begins, Rows: c.rows, SLO: max(0, c.asked.within(route.spec.SLO))}
@@ -258,8 +260,8 @@ func (d *Dispatcher) route(name string) (*route, error) {
 	return r, nil
 }
 
-// unserved is the answer to a request whose model has no route: err, or more
-// exactly what Triton says of the version that was asked for.
+// unserved returns the error for a request whose model has no route: err, or
+// Triton's error for the version that the request asked for.
 func (d *Dispatcher) unserved(r *batch.Request, err error) error {
 	if t := d.routes.Load(); t != nil && r.Version != "" && t.models[r.Model] == nil {
 		return t.table.Unknown(r.Model, r.Version)
@@ -279,10 +281,11 @@ func (d *Dispatcher) enqueue(c *call, route *route) enqueued {
 	return d.queues.enqueue(c)
 }
 
-// settle waits for the answer of a call that was queued, or was not. What was
-// decided to run alone as soon as it was queued is executed here, on the goroutine
-// that waits for it anyway: handing it to another one and back is most of what the
-// queue adds to a request that meets nobody.
+// settle returns the answer of a call, by the result of enqueue. A run of this
+// call alone that the scheduler decided on while the call was queued is executed
+// here, on the caller's goroutine, which would wait otherwise. Switching to
+// another goroutine and back is most of what the queue costs a request that runs
+// alone.
 func (d *Dispatcher) settle(c *call, how enqueued) answer {
 	switch how {
 	case isUnknown: // it was unloaded since its route was read
@@ -309,8 +312,8 @@ func (d *Dispatcher) settle(c *call, how enqueued) answer {
 	return d.await(c)
 }
 
-// outage is the answer to a call whose model nothing has served for too long, as far as the queue knows. The router may know better by now: a
-// process is up again, which then serves the call.
+// outage answers a call whose model the queue has marked as out. If the router has a process for the model again, the call is passed through to
+// it.
 func (d *Dispatcher) outage(c *call) answer {
 	if a, out := d.out(c); out {
 		return a
@@ -318,16 +321,18 @@ func (d *Dispatcher) outage(c *call) answer {
 	return d.passThrough(c)
 }
 
-// out is the answer to a call while nothing serves its model, and whether that is so.
+// out reports whether no partition serves a call's model, and returns the answer
+// for that case.
 func (d *Dispatcher) out(c *call) (a answer, out bool) {
 	err := d.router.Out(c.req.Model)
-	if err == nil && c.member != nil { // its merge group's is declared a moment before its own
+	if err == nil && c.member != nil { // the group's outage is declared a moment before the member's
 		err = renamed(d.router.Out(c.member.Group), c.member)
 	}
 	return answer{err: err, result: Failed, reason: "outage"}, err != nil
 }
 
-// await waits for the answer, or the caller's patience.
+// await waits for the answer, or until the caller's context ends. If the scheduler
+// fails, await forwards a call that is still queued.
 func (d *Dispatcher) await(c *call) answer {
 	select {
 	case a := <-c.done:
@@ -337,7 +342,7 @@ func (d *Dispatcher) await(c *call) answer {
 		if d.queues.takeBack(c) {
 			return d.passThrough(c)
 		}
-		// It runs, and is waited for.
+		// It runs or has its answer.
 		select {
 		case a := <-c.done:
 			return a
@@ -350,7 +355,7 @@ func (d *Dispatcher) await(c *call) answer {
 	return answer{err: status.FromContextError(c.ctx.Err()).Err(), result: Cancelled}
 }
 
-// dropped deals with a call that the scheduler gave up. Guarded by queues.mu.
+// dropped handles a call that the scheduler has dropped. Guarded by queues.mu.
 func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 	d.queues.waitInGroup(c, false)
 	switch why {
@@ -364,16 +369,18 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 		d.answer(c, answer{err: errExpired, result: Dropped, reason: why.String()})
 		return
 	}
-	// It was accepted: it is served. Queues are closed before tasks, so that one begins.
+	// The call was admitted, so it is served. Close closes the queues before
+	// tasks, so tasks.begin starts the function.
 	c.running = true
 	c.req.Ref()
 	if why != queue.DropTooLarge && d.queues.moved(c) {
-		d.tasks.begin(func() { d.move(c) }) // it runs nowhere until it is put back
+		d.tasks.begin(func() { d.move(c) }) // move queues it again
 		return
 	}
 	serve := func() answer { return d.passThrough(c) }
 	if why == queue.DropModelRemoved {
-		// Where the model is until it is removed, a moment from now.
+		// The lease is taken now, because the router removes the model a moment
+		// later.
 		lease, err := d.router.TryAcquire(c.req.Model, router.Hints{})
 		serve = func() answer {
 			if err != nil {
@@ -388,10 +395,10 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 	})
 }
 
-// move queues a call where it belongs under a table that comes into force.
+// move queues a call again, under a table that comes into force.
 func (d *Dispatcher) move(c *call) {
 	defer c.req.Free()
-	d.queues.settled() // until then the old table is
+	d.queues.settled() // the new table is in force after this
 	how := isUnqueued
 	if route, err := d.route(c.req.Model); err == nil {
 		if key, rows, ok, _ := route.rules.Key(c.req); ok && rows <= route.maxBatch {
@@ -412,8 +419,8 @@ func (d *Dispatcher) move(c *call) {
 // errExpired is Triton's answer to a request that waited for too long.
 var errExpired = status.Error(codes.Unavailable, "Request timeout expired")
 
-// answer gives a call its answer. If the caller has gone the answer is freed,
-// and counted as Triton counts it, which runs such a request to its end.
+// answer gives a call its answer. The answer of an abandoned call is counted and
+// freed. Triton, too, completes and counts a request whose caller has gone.
 func (d *Dispatcher) answer(c *call, a answer) {
 	if c.state.CompareAndSwap(waiting, answered) {
 		c.done <- a
@@ -422,10 +429,9 @@ func (d *Dispatcher) answer(c *call, a answer) {
 	d.unwanted(c, a)
 }
 
-// SetPartitionState tells that a partition's process is up with its models
-// loaded, or is not, and why. A partition that was ordered down stays down until
-// it is ordered up. What is said about a partition before a table names it is
-// remembered.
+// SetPartitionState sets whether a partition's process is up with its models
+// loaded, and the reason. A partition that was ordered down stays down until it is
+// ordered up. The state of a partition that no table has named yet is kept.
 func (d *Dispatcher) SetPartitionState(id string, up bool, reason string) {
 	d.router.Set(id, up, reason)
 }
@@ -434,14 +440,14 @@ func (d *Dispatcher) SetPartitionState(id string, up bool, reason string) {
 // those that drain.
 func (d *Dispatcher) Partitions() []router.PartitionState { return d.router.Partitions() }
 
-// Drained is closed when the last use of what a Swap took away has ended: see
-// router.Router.
+// Drained is closed when the last use of a place that a Swap removed has ended:
+// see router.Router.
 func (d *Dispatcher) Drained(partition, model string) <-chan struct{} {
 	return d.router.Drained(partition, model)
 }
 
-// Fault is why requests are not queued any more but forwarded at once, nil while
-// all is well.
+// Fault returns the scheduler's fault, after which requests are not queued but
+// forwarded at once; nil: there is none.
 func (d *Dispatcher) Fault() error { return d.queues.failure() }
 
 // Drain refuses new requests and waits until every accepted one has been

@@ -46,7 +46,8 @@ func TestWithoutProfileNothingWaits(t *testing.T) {
 	require.NoError(t, infer(ctx, t, d, 1, 2, nil))
 }
 
-// TestOneBadRequestFailsAlone: whoever shares a batch with it gets an answer.
+// TestOneBadRequestFailsAlone: the requests that share a batch with it get their
+// answers.
 func TestOneBadRequestFailsAlone(t *testing.T) {
 	p := newTriton(t)
 	p.refuse = func(r *tritonpb.ModelInferRequest) error {
@@ -264,8 +265,8 @@ func TestUnknownModel(t *testing.T) {
 	require.Equal(t, "Request for unknown model: 'x' is not found", status.Convert(err).Message())
 }
 
-// TestWhatDoesNotValidateIsTritonsToRefuse: the request reaches the server as it
-// is, alone.
+// TestWhatDoesNotValidateIsTritonsToRefuse: the request reaches the server
+// unchanged, and alone.
 func TestWhatDoesNotValidateIsTritonsToRefuse(t *testing.T) {
 	p := newTriton(t)
 	p.refuse = func(r *tritonpb.ModelInferRequest) error {
@@ -281,8 +282,9 @@ func TestWhatDoesNotValidateIsTritonsToRefuse(t *testing.T) {
 	require.True(t, seen.outcomes[0].PassedThrough)
 }
 
-// A model that others have unloaded from one of two servers, which the table does
-// not know yet, is asked for at the other; where no server has it, Triton says so.
+// A model that another client has unloaded from one of two servers, before the
+// table shows it, is requested from the other server. If no server has it, the
+// error is Triton's.
 func TestWhatAServerDoesNotHaveIsAskedForElsewhere(t *testing.T) {
 	unloaded := func(*tritonpb.ModelInferRequest) error {
 		return status.Error(codes.NotFound, "Request for unknown model: 'm' has no available versions")
@@ -341,8 +343,8 @@ func TestSequencesStayTogether(t *testing.T) {
 	}
 }
 
-// TestSwapUnderLoad: tables replace each other while requests stream in, and no
-// request notices.
+// TestSwapUnderLoad: tables replace each other while requests arrive, and no
+// request fails.
 func TestSwapUnderLoad(t *testing.T) {
 	a, b := newTriton(t), newTriton(t)
 	a.takes, b.takes = time.Millisecond, time.Millisecond
@@ -392,9 +394,9 @@ func oneRunsOneWaits(t *testing.T) (p *triton, d *dispatch.Dispatcher, results c
 	return p, d, results
 }
 
-// TestUnbatchedModelServesWhatItAccepted: requests that were queued when the
-// model stopped being batched are passed on, and so are those that found it
-// batched in a table that was replaced before they were queued.
+// TestUnbatchedModelServesWhatItAccepted: requests that were queued when the model
+// stopped being batched are passed through, and so are those that were routed by
+// an earlier table in which it was batched.
 func TestUnbatchedModelServesWhatItAccepted(t *testing.T) {
 	p, d, results := oneRunsOneWaits(t)
 	require.NoError(t, d.Swap(t.Context(), table(2, func(m *router.Model) { m.Batchable = false }, p)))

@@ -18,19 +18,18 @@
 //
 // # Streams
 //
-// A request on a ModelStreamInfer call goes the same way as one that came by
-// itself: stream.go takes them one by one, stream_order.go gives their answers
-// back in the order that Triton gives, and stream_upstream.go passes those
-// through that cannot be queued.
+// A request on a ModelStreamInfer call takes the same path as a unary one:
+// stream.go takes them one by one, stream_order.go returns their answers in
+// Triton's order, and stream_upstream.go passes through those that cannot be
+// queued.
 //
 // # What runs outside the queue
 //
-// A partition runs one batch at a time, as far as the queue decides. Requests
-// that must not be batched (sequences, decoupled models, shared memory, models
-// without a batch dimension, ...) do not wait for that: they go at once
-// to the partition with the fewest calls under way. Triton, or the emulated GPU,
-// then makes the two take turns, and the batch that was slowed shows as a longer
-// execution, from which the profile learns. A partition that must keep its
-// profile should not also serve a model that passes through; a policy can see
-// which ones do (Model.Batchable).
+// A partition runs one batch at a time, as far as the queue decides. Requests that
+// must not be batched (sequences, decoupled models, shared memory, models without
+// a batch dimension, ...) do not wait for that: they go at once to the partition
+// with the fewest calls under way. Triton, or the emulated GPU, then runs the two
+// in turns. The batch that was slowed has a longer execution time, from which the
+// profile learns. A partition that must keep its profile should not also serve a
+// model that passes through; a policy can see which ones do (Model.Batchable).
 package dispatch

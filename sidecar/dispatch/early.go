@@ -13,19 +13,20 @@ import (
 
 // Reasons of an Outcome whose request was refused before a model was found for it.
 const (
-	// reasonUnknown: nothing has the name that it asked for, or not in that version.
+	// reasonUnknown: no model or name in the table has the name that it asked for,
+	// or not in that version.
 	reasonUnknown = "unknown_model"
 	// reasonNoVariant: no variant of the app meets its wish, or none that does runs, and none was started in time.
 	reasonNoVariant = "no_variant"
 	// reasonRefused: it cannot be served as it is written.
 	reasonRefused = "refused"
-	// reasonUnavailable: nothing could serve it in time, of what is proxied.
+	// reasonUnavailable: no partition could serve a proxied request in time.
 	reasonUnavailable = "unavailable"
 	// reasonNotReady: there is no route table yet.
 	reasonNotReady = "not_ready"
 )
 
-// early reports the outcome of a request that came to no model, and returns the error that answers it.
+// early reports the outcome of a request for which no model was found, and returns the error that answers it.
 func (d *Dispatcher) early(ctx context.Context, of *asked, a *answer) error {
 	now := d.clock.Now()
 	arrived := now
@@ -40,7 +41,8 @@ func (d *Dispatcher) early(ctx context.Context, of *asked, a *answer) error {
 	return a.err
 }
 
-// served is a name if the table in force has it besides its models, else empty.
+// served returns a name if the table in force has it besides its models, else the
+// empty string.
 func (d *Dispatcher) served(name string) string {
 	if t := d.routes.Load(); t != nil && t.names[name] != nil {
 		return name
@@ -48,12 +50,12 @@ func (d *Dispatcher) served(name string) string {
 	return ""
 }
 
-// Refused counts a request that its front answered before it could become one of
-// Infer's: for what nobody serves, by a protocol that its model does not have,
-// because there is no room for it, or because it could not be read; or whose caller
-// went before it was whole. The model is what it asked for, empty where that is
-// not known; the error is its answer. An error that has a method Limit() string
-// says with it which limit was met.
+// Refused reports the outcome of a request that its front answered before it could
+// be passed to Infer: its name is not served, its model does not have the
+// protocol, there is no room for it, or it could not be read. The caller's context
+// may also have ended before the request was whole. The model is what the request
+// asked for, empty where that is not known; the error is its answer. An error that
+// has a method Limit() string says with it which limit was met.
 func (d *Dispatcher) Refused(ctx context.Context, model string, cause error) {
 	o := Outcome{Early: true, Result: Rejected, Reason: reasonRefused, Name: d.served(model)}
 	if o.Name == "" {
@@ -78,7 +80,8 @@ func (d *Dispatcher) Refused(ctx context.Context, model string, cause error) {
 	d.o.Observer.Finished(o)
 }
 
-// gone is the answer to a request whose caller has gone before it came to a model.
+// gone is the answer to a request whose caller's context ended before a model was
+// found.
 func gone(ctx context.Context) answer {
 	return answer{err: status.FromContextError(ctx.Err()).Err(), result: Cancelled}
 }

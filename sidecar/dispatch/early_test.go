@@ -55,7 +55,7 @@ func version(v string) func(*tritonpb.ModelInferRequest) {
 	return func(m *tritonpb.ModelInferRequest) { m.ModelVersion = v }
 }
 
-// early is what is told of a request that came to no model.
+// early is the outcome of a request for which no model was found.
 type early struct {
 	Name, Model string
 	Result      dispatch.Result
@@ -75,7 +75,7 @@ func (r *recorder) early(t *testing.T) (all []early) {
 	return all
 }
 
-// TestWhatComesToNoModelHasAnOutcome: one, whichever way it came, with the app's name, and never with a name that a client made up.
+// TestWhatComesToNoModelHasAnOutcome: one, by each way to the dispatcher, with the app's name, and never with a name that a client made up.
 func TestWhatComesToNoModelHasAnOutcome(t *testing.T) {
 	rejected := func(name, reason string) early { return early{name, "", dispatch.Rejected, reason} }
 	nobody := func(names.InactiveError) error { return status.Error(codes.Unavailable, "nobody starts it") }
@@ -116,7 +116,8 @@ func TestWhatComesToNoModelHasAnOutcome(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsForAVariantAndGoesHasAnOutcome, and why it is gone.
+// TestWhoWaitsForAVariantAndGoesHasAnOutcome, with the reason why the caller has
+// gone.
 func TestWhoWaitsForAVariantAndGoesHasAnOutcome(t *testing.T) {
 	p := newTriton(t)
 	wanted := make(chan names.InactiveError, 2)
@@ -139,7 +140,8 @@ func TestWhoWaitsForAVariantAndGoesHasAnOutcome(t *testing.T) {
 	require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 30*time.Second, time.Millisecond)
 }
 
-// TestWhatFrontsRefuseHasAnOutcome: they answer before the request is one.
+// TestWhatFrontsRefuseHasAnOutcome: fronts answer before the dispatcher receives
+// the request.
 func TestWhatFrontsRefuseHasAnOutcome(t *testing.T) {
 	p := newTriton(t)
 	routes := apps(1, p, "fast")
@@ -173,7 +175,8 @@ func TestWhatFrontsRefuseHasAnOutcome(t *testing.T) {
 	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 1, dispatch.Failed: 1, dispatch.Rejected: 10}, resultsInTime(seen.count(t)))
 }
 
-// TestWhatComesBeforeTheFirstTable is not ready, whichever way it comes: what is served then is not known yet.
+// TestWhatComesBeforeTheFirstTable gets the error "not ready", by each way to the dispatcher: it is not known yet which
+// models are served.
 func TestWhatComesBeforeTheFirstTable(t *testing.T) {
 	d, seen := newDispatcher(t, dispatch.Options{}, nil)
 	grpcAddress, httpAddress := fronts(t, d, nil)
@@ -235,7 +238,8 @@ func TestWhatTheGateRefusesHasAnOutcome(t *testing.T) {
 	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 1, dispatch.Rejected: 7}, resultsInTime(seen.count(t)))
 }
 
-// TestAStreamThatIsNotLetInHasAnOutcome, for the requests on it that nobody reads.
+// TestAStreamThatIsNotLetInHasAnOutcome: one, for the requests on it, which are
+// not read.
 func TestAStreamThatIsNotLetInHasAnOutcome(t *testing.T) {
 	d, seen, client := streamed(t, dispatch.Options{}, table(1, nil, newTriton(t)))
 	require.NoError(t, d.Drain(t.Context()))
@@ -246,7 +250,7 @@ func TestAStreamThatIsNotLetInHasAnOutcome(t *testing.T) {
 	require.Equal(t, []early{{"", "", dispatch.Rejected, "draining"}}, seen.early(t))
 }
 
-// TestABodyThatNeverComesWholeHasAnOutcome: its sender has gone.
+// TestABodyThatNeverComesWholeHasAnOutcome: its client has closed the connection.
 func TestABodyThatNeverComesWholeHasAnOutcome(t *testing.T) {
 	routes := table(1, nil, newTriton(t))
 	d, seen := newDispatcher(t, dispatch.Options{}, routes)
@@ -262,7 +266,7 @@ func TestABodyThatNeverComesWholeHasAnOutcome(t *testing.T) {
 	require.Equal(t, slices.Repeat([]early{{"", "m", dispatch.Cancelled, dispatch.GoneDisconnect}}, 2), seen.early(t))
 }
 
-// postTo sends a body and returns what came of it.
+// postTo sends a body and returns the status and the answer.
 func postTo(t *testing.T, client *http.Client, url, body string) (code int, answer string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))

@@ -54,7 +54,7 @@ func TestAnErrorThatTheServerLost(t *testing.T) {
 	}
 }
 
-// TestAnErrorThatTheServerLostIsOfOneRequest: of a batch that is answered so, each request runs on its own, as after an error that came.
+// TestAnErrorThatTheServerLostIsOfOneRequest: after such an answer to a batch, each request runs on its own, as after an error.
 func TestAnErrorThatTheServerLostIsOfOneRequest(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)

@@ -100,7 +100,7 @@ func (d *Dispatcher) execute(b *run) {
 	b.answered(err)
 	switch {
 	case err != nil && len(b.calls) > 1:
-		// Somebody's request is bad, and Triton refused all: each on its own.
+		// One request is bad, and Triton refused all of them: run each alone.
 		d.separately(b, err)
 		return
 	case d.faulted(b, b.calls[0], err):
@@ -131,8 +131,8 @@ func (d *Dispatcher) execute(b *run) {
 	}
 }
 
-// completeLater gives the partition of a cancelled execution time until its
-// predicted end: most models do not look whether they are cancelled.
+// completeLater frees the partition of a cancelled execution at its predicted end:
+// most models do not check whether they are cancelled.
 func (d *Dispatcher) completeLater(b *run, now time.Time) {
 	left := (b.finish - d.queues.time(now)).Duration()
 	if b.finish <= b.decided || left <= 0 || d.background.Err() != nil {
@@ -142,9 +142,9 @@ func (d *Dispatcher) completeLater(b *run, now time.Time) {
 	d.clock.After(left, func() { d.queues.complete(b) })
 }
 
-// withoutGone leaves out the calls whose callers have gone since the batch was
-// decided and tells of them: what nobody waits for is not executed while that can
-// be avoided.
+// withoutGone takes out the calls that were abandoned since the batch was decided,
+// and calls left for each. A request whose caller has gone is not executed if that
+// can be avoided.
 func (b *run) withoutGone(left func(*call)) {
 	kept := b.calls[:0]
 	for _, c := range b.calls {
@@ -160,7 +160,8 @@ func (b *run) withoutGone(left func(*call)) {
 	b.calls = kept
 }
 
-// join makes one request of the batch's. A request that is alone goes as it came.
+// join makes one request of the batch's. A request that is alone is sent
+// unchanged, or as a row of its merge group.
 func (b *run) join() (*batch.Request, error) {
 	switch member := b.calls[0].member; {
 	case member != nil && len(b.calls) == 1:
@@ -210,10 +211,10 @@ func (b *run) requests() []*batch.Request {
 	return reqs
 }
 
-// context is what an execution ends with, and carries what callers sent along. A
-// call that is alone is cancelled with its caller, and carries all his metadata.
-// A batch goes on without a caller who leaves, for the others, and carries the
-// trace context of one of them.
+// context returns the context of an execution. A call that is alone is cancelled
+// with its caller, and carries all its caller's metadata. A batch of several calls
+// does not end with one caller's context, and carries the trace context of one of
+// the callers.
 func (b *run) context(ctx context.Context) context.Context {
 	if len(b.calls) == 1 {
 		return onward(b.calls[0].ctx)
@@ -263,7 +264,7 @@ func (d *Dispatcher) observe(b *run, end time.Time, err error) {
 	}
 }
 
-// unsplittable deals with an answer that cannot be divided.
+// unsplittable handles an answer that cannot be divided.
 func (d *Dispatcher) unsplittable(b *run, err error) {
 	if len(b.calls) == 1 {
 		d.queues.complete(b)
@@ -335,12 +336,13 @@ func (d *Dispatcher) rescue(b *run, fault any) {
 	d.queues.complete(b)
 }
 
-// ran is an answer that came from an execution.
+// ran returns the answer of an execution.
 func (d *Dispatcher) ran(b *run, c *call, resp *batch.Response, err error) answer {
 	return answer{resp: resp, err: err, series: d.seriesOf(b, c), started: b.started, rows: b.rows, retried: c.retried}
 }
 
-// seriesOf is what is counted of the call's model where the batch ran.
+// seriesOf returns the counters of the call's model on the partition where the
+// batch ran.
 func (d *Dispatcher) seriesOf(b *run, c *call) *partitionSeries {
 	attached := b.lease.Attached()
 	if c.member != nil {
@@ -350,8 +352,8 @@ func (d *Dispatcher) seriesOf(b *run, c *call) *partitionSeries {
 	return s
 }
 
-// answered counts what the server said to the batch: for its model, or for every member of the merge group that has rows in it. Equal
-// keys are of one version.
+// answered counts the server's answer to the batch: for its model, or for every member of the merge group that has rows in it. Requests with
+// equal keys are for the same version.
 func (b *run) answered(err error) {
 	for i, c := range b.calls {
 		if i == 0 || c.member != nil && !slices.ContainsFunc(b.calls[:i], func(o *call) bool { return o.tally == c.tally }) {
@@ -360,7 +362,8 @@ func (b *run) answered(err error) {
 	}
 }
 
-// members say whose the rows of a merge group's batch are.
+// members returns the memberships of the calls of a merge group's batch, in their
+// order.
 func (b *run) members() []*batch.Membership {
 	all := make([]*batch.Membership, len(b.calls))
 	for i, c := range b.calls {
@@ -369,8 +372,9 @@ func (b *run) members() []*batch.Membership {
 	return all
 }
 
-// lost deals with a process that went away under a batch: it gets no more, and
-// calls that have no answer go back to the queue, once, each to run alone.
+// lost handles a process that was lost during a batch. The process gets no more
+// batches. The calls without an answer go back to the queue, once, each to run
+// alone.
 func (d *Dispatcher) lost(b *run, calls []*call, cause error) {
 	if b.refused == nil {
 		d.router.Lost(b.process, cause)
@@ -385,9 +389,9 @@ func (d *Dispatcher) lost(b *run, calls []*call, cause error) {
 	}
 }
 
-// unloaded deals with a server that does not have the model any more, because it
-// is ending or somebody else unloaded it, before the route table knows: its calls
-// go back to the queue, once, for another place.
+// unloaded handles a server that no longer has the model, because it is ending or
+// another client unloaded the model, before the route table shows it. The calls go
+// back to the queue, once, for another place.
 func (d *Dispatcher) unloaded(b *run, calls []*call, cause error) {
 	for _, c := range d.giveBack(b, calls) {
 		if c.retried && d.mayComeBack(b, c) {
@@ -402,8 +406,8 @@ func (d *Dispatcher) unloaded(b *run, calls []*call, cause error) {
 	}
 }
 
-// giveBack puts calls back into the queue and returns those that cannot wait
-// there. Those whose callers have left are counted.
+// giveBack puts calls back into the queue and returns those that cannot be queued.
+// Abandoned calls are counted.
 func (d *Dispatcher) giveBack(b *run, calls []*call) (hopeless []*call) {
 	hopeless, gone := d.queues.giveBack(b, calls)
 	for _, c := range gone {

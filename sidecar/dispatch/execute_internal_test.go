@@ -16,7 +16,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// A batch carries the trace of the first of its calls that has one, and nothing else of what they sent along.
+// A batch carries the trace context of the first of its calls that has one, and no other metadata of its callers.
 func TestABatchCarriesATrace(t *testing.T) {
 	came := func(pairs ...string) *call {
 		return &call{ctx: metadata.NewIncomingContext(t.Context(), metadata.Pairs(pairs...))}
@@ -65,8 +65,8 @@ func TestWhoLeftSinceTheDecisionIsLeftOut(t *testing.T) {
 	require.Equal(t, 2, f.n, "the run's references to what has gone are given back")
 }
 
-// TestWhatWasNotSentIsNoAttempt: a call that was lost once is dispatched to a process that goes down in that moment, before anything is sent to
-// it. The call waits for the next one: nothing says that servers die of it.
+// TestWhatWasNotSentIsNoAttempt: a call that was lost once is dispatched to a process that goes down at that moment, before anything is sent to
+// it. The call waits for the next process, because it has not crashed this one.
 func TestWhatWasNotSentIsNoAttempt(t *testing.T) {
 	d := New(Options{})
 	t.Cleanup(func() { require.NoError(t, d.Close()) })

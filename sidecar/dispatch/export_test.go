@@ -5,7 +5,7 @@ package dispatch
 
 import "github.com/conch-serving/conch/sidecar/dispatch/queue"
 
-// BreakScheduler makes the scheduler's next use panic, as a fault of ours
+// BreakScheduler makes the scheduler's next use panic, as a fault of Conch's
 // would.
 func BreakScheduler(d *Dispatcher) {
 	d.queues.mu.Lock()
@@ -13,8 +13,8 @@ func BreakScheduler(d *Dispatcher) {
 	d.queues.sched = nil
 }
 
-// GiveUp makes the queue believe that nothing serves a model, and give up what waits for it, while the router knows better: what the queue
-// does in the moment before it hears that a process is up again.
+// GiveUp marks a model as out in the queue, and drops its queued requests, while a process of it is up in the router. This is the queue's state
+// in the moment before it learns that a process is up again.
 func GiveUp(d *Dispatcher, model string) {
 	d.queues.mu.Lock()
 	defer d.queues.unlock()
@@ -23,7 +23,7 @@ func GiveUp(d *Dispatcher, model string) {
 	d.queues.do(func(s *queue.Scheduler) error { return s.Empty(d.queues.now(), m.id, queue.DropOutage) })
 }
 
-// BreakRequeue makes the scheduler panic once a request that has failed in an execution of a model is given back to it.
+// BreakRequeue makes the scheduler panic once a request that has failed in an execution of a model is queued again.
 func BreakRequeue(d *Dispatcher, model string) {
 	d.queues.mu.Lock()
 	defer d.queues.mu.Unlock()

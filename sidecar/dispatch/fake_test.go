@@ -46,13 +46,13 @@ type triton struct {
 	hold    chan struct{} // executions wait for it to close
 	passes  string        // but not that of the request with this id
 	started chan string   // ids of requests that have begun, if set
-	// cancelled are those whose caller went while they were held, if set.
+	// cancelled gets the ids of requests whose callers cancelled while they were held, if set.
 	cancelled chan string
 	refuse    func(*tritonpb.ModelInferRequest) error
-	// asked sees every call, if set.
+	// asked is called for every request, if set.
 	asked func(context.Context, *tritonpb.ModelInferRequest)
 	short bool // answers lack a row
-	// loses is of which requests it loses the error: it answers with an empty message.
+	// loses reports for which requests it loses the error: it answers with an empty message.
 	loses   func(*tritonpb.ModelInferRequest) bool
 	batches []int
 	seen    []string // ids
@@ -82,7 +82,7 @@ func (p *triton) start(address string) {
 	go func() { _ = server.Serve(l) }()
 }
 
-// kill closes every connection without a word, as SIGKILL does.
+// kill closes every connection at once, as SIGKILL does.
 func (p *triton) kill() { p.server.Stop() }
 
 func (p *triton) restart() { p.start(p.address) }
@@ -225,7 +225,7 @@ func linear(alpha, beta time.Duration) *policy.Profile {
 	return p
 }
 
-// recorder observes.
+// recorder is an Observer that keeps what it receives.
 type recorder struct {
 	mu         sync.Mutex
 	arrived    int
@@ -265,7 +265,7 @@ func (r *recorder) count(t *testing.T) map[dispatch.Result]int {
 	return n
 }
 
-// shared counts the executions, and those of them that several requests share. One is told of a little after its answers are.
+// shared counts the executions, and those of them that several requests share. An execution is observed a little after its answers.
 func (r *recorder) shared() (all, shared int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -371,7 +371,7 @@ func requireCode(t *testing.T, want codes.Code, err error) {
 	require.Equal(t, want, status.Code(err), "%v", err)
 }
 
-// movableClock is real time that a test moves on.
+// movableClock is the system's time, which a test can move forward.
 type movableClock struct {
 	clock.Clock
 	ahead atomic.Int64

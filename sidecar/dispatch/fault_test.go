@@ -40,7 +40,8 @@ func TestSchedulerFaultFallsBackToForwarding(t *testing.T) {
 	require.Equal(t, 4, resultsInTime(seen.count(t))[dispatch.OK])
 }
 
-// TestWithoutASchedulerTheRestGoesOn: after its fault tables are swapped, partitions go down and up, callers may leave, and it is said.
+// TestWithoutASchedulerTheRestGoesOn: after its fault tables are swapped, partitions go down and up, and callers may cancel. Fault returns the
+// error.
 func TestWithoutASchedulerTheRestGoesOn(t *testing.T) {
 	p, other := newTriton(t), newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)
@@ -76,7 +77,7 @@ func TestWithoutASchedulerTheRestGoesOn(t *testing.T) {
 	require.NoError(t, d.Drain(t.Context()))
 }
 
-// TestASchedulerFaultLeavesNobodyWaitingInAMergeGroup: whoever waited is forwarded, and does not count as waiting any more.
+// TestASchedulerFaultLeavesNobodyWaitingInAMergeGroup: requests that waited are forwarded, and do not count as waiting any more.
 func TestASchedulerFaultLeavesNobodyWaitingInAMergeGroup(t *testing.T) {
 	waiting := func(d *dispatch.Dispatcher) (n int) {
 		for _, member := range members {
@@ -127,7 +128,7 @@ func TestASchedulerFaultLeavesNobodyWaitingInAMergeGroup(t *testing.T) {
 	}
 }
 
-// TestAPanicAnswersItsRequest, and ends nothing else.
+// TestAPanicAnswersItsRequest with an error, and the process goes on.
 func TestAPanicAnswersItsRequest(t *testing.T) {
 	p := newTriton(t)
 	d, _, client := streamed(t, dispatch.Options{Recorder: faulty{}}, table(1, nil, p))
@@ -143,13 +144,13 @@ func TestAPanicAnswersItsRequest(t *testing.T) {
 	require.Zero(t, bytes)
 }
 
-// faulty panics where it is told of a request.
+// faulty is a Recorder that panics for each request.
 type faulty struct{}
 
 func (faulty) Recording() bool         { return true }
 func (faulty) Record(dispatch.Arrival) { panic("a fault") }
 
-// TestAnObserverThatPanicsCostsNobodyAnything: requests are answered, and what they held is given back, whichever way they came.
+// TestAnObserverThatPanicsCostsNobodyAnything: requests are answered, and what they held is released, by each way through the dispatcher.
 func TestAnObserverThatPanicsCostsNobodyAnything(t *testing.T) {
 	for name, c := range map[string]struct {
 		table  func(uint64, *triton, ...string) *router.Table
@@ -201,7 +202,7 @@ func TestAnObserverThatPanicsCostsNobodyAnything(t *testing.T) {
 	}
 }
 
-// blind is an observer that panics whatever it is told.
+// blind is an Observer whose methods all panic.
 type blind struct{}
 
 func (blind) Arrived(string, int, time.Time)    { panic("a fault") }

@@ -22,17 +22,18 @@ const (
 	GoneDisconnect = "disconnect"
 )
 
-// deadlineSlack is how much sooner than its deadline a caller may seem to
-// cancel: a gRPC client's clock started earlier, and its cancel may win against
-// ours. Clients of gRPC's C core say their deadline in three digits, rounded up:
-// theirs is up to a part of roundedUp of the whole time before ours.
+// deadlineSlack is how much sooner than its deadline a caller may seem to cancel:
+// a gRPC client's clock started earlier, and its cancel may arrive before ours.
+// Clients with gRPC's C core send their deadline in three digits, rounded up:
+// their own deadline may be earlier than ours, by up to 1/roundedUp of the whole
+// time.
 const (
 	deadlineSlack = 10 * time.Millisecond
 	roundedUp     = 100
 )
 
-// goneReason says why a caller who came at a time, and whose context has ended,
-// is gone.
+// goneReason returns the Gone reason of a caller whose context has ended. Arrived
+// is when its request arrived.
 func goneReason(ctx context.Context, arrived, now time.Time) string {
 	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(now) < deadlineSlack+deadline.Sub(arrived)/roundedUp {
 		return GoneDeadline
@@ -41,7 +42,7 @@ func goneReason(ctx context.Context, arrived, now time.Time) string {
 		return GoneDisconnect
 	}
 	if p, ok := peer.FromContext(ctx); ok {
-		// The gRPC front's connections know (ingress/grpc, Listen).
+		// The connections of the gRPC front implement this (ingress/grpc, Listen).
 		if c, ok := p.Addr.(interface{ Disconnected() bool }); ok && c.Disconnected() {
 			return GoneDisconnect
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// TestDeadlinesThatClientsRoundUp: a client of gRPC's C core with 12.34 s says 12.4 s, and cancels 60 ms before that.
+// TestDeadlinesThatClientsRoundUp: a client of gRPC's C core with 12.34 s sends 12.4 s, and cancels 60 ms before that.
 func TestDeadlinesThatClientsRoundUp(t *testing.T) {
 	came := time.Now()
 	for name, c := range map[string]struct {
@@ -33,8 +33,8 @@ func TestDeadlinesThatClientsRoundUp(t *testing.T) {
 	}
 }
 
-// TestWhoLeavesWithTheAnswerAtHandIsCounted: a call is answered between its caller's leaving and what Conch makes of that. It is counted once,
-// as it is when nobody leaves. The moment is too short for a test from outside.
+// TestWhoLeavesWithTheAnswerAtHandIsCounted: a call is answered after its caller's context has ended and before finish. It is counted once, as
+// any other call is. The moment is too short for a test from outside.
 func TestWhoLeavesWithTheAnswerAtHandIsCounted(t *testing.T) {
 	d := New(Options{})
 	t.Cleanup(func() { require.NoError(t, d.Close()) })

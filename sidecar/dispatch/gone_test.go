@@ -37,8 +37,8 @@ func fronts(t *testing.T, d *dispatch.Dispatcher, table *router.Table) (grpcAddr
 	return l.Addr().String(), serveHTTP(t, d, agg)
 }
 
-// TestWhyCallersAreGone: a deadline, a cancel and a lost connection are told
-// apart, over both protocols, and none of the requests runs.
+// TestWhyCallersAreGone: a deadline, a cancel and a lost connection have different
+// reasons, over both protocols, and none of the requests runs.
 func TestWhyCallersAreGone(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)
@@ -96,7 +96,7 @@ func TestWhyCallersAreGone(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return maps.Equal(reasons(), map[string]int{dispatch.GoneCancel: 1, dispatch.GoneDisconnect: 2})
 	}, 30*time.Second, time.Millisecond)
-	// On a busy machine a short deadline passes before the request has come to Conch, or seems to be a cancel.
+	// On a busy machine a short deadline passes before the request has reached Conch, or looks like a cancel.
 	for patience := 20 * time.Millisecond; reasons()[dispatch.GoneDeadline] == 0; patience *= 2 {
 		require.Less(t, patience, time.Minute, "no deadline is seen")
 		short, end := context.WithTimeout(t.Context(), patience)

@@ -31,7 +31,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// victim is a server that writes down whatever reaches it and answers nothing.
+// victim is a server that records all requests that reach it and answers none.
 type victim struct {
 	mu   sync.Mutex
 	seen []string
@@ -52,7 +52,7 @@ func (v *victim) take() []string {
 	return seen
 }
 
-// ServeHTTP notes how a body came: of a length, or in chunks.
+// ServeHTTP records how a body came: with a length, or in chunks.
 func (v *victim) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	body, _ := io.ReadAll(r.Body)
 	v.note("HTTP " + r.RequestURI + " " + strings.Join(r.TransferEncoding, ","))
@@ -141,8 +141,8 @@ func sequenceConfigs() map[string]*tritonpb.ModelConfig {
 	}
 }
 
-// TestLongTextsAsSequenceIDs: what is longer than the tensor that Triton writes it into is refused, for ensembles too; what fits, and
-// what Triton refuses by itself, is not.
+// TestLongTextsAsSequenceIDs: an id that is longer than the tensor that Triton writes it into is refused, for ensembles too. An id that fits, or
+// that Triton refuses by itself, is not refused.
 func TestLongTextsAsSequenceIDs(t *testing.T) {
 	a := newAttacked(t)
 	client := tritonpb.NewGRPCInferenceServiceClient(a.grpc)
@@ -185,12 +185,12 @@ func (p picker) Pick(ctx context.Context, model string) (httpfront.Server, func(
 	return httpfront.Server{Partition: on.ID, Endpoint: on.Endpoint.HTTP}, done, err
 }
 
-// sendHTTP writes a request as it is.
+// sendHTTP writes a request byte for byte.
 func sendHTTP(t *testing.T, address string, wire []byte) (status int, body string) {
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, conn.Close()) }()
-	go func() { _, _ = conn.Write(wire) }() // whoever refuses a body need not read it
+	go func() { _, _ = conn.Write(wire) }() // a server that refuses a body need not read it
 	response, err := nethttp.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, response.Body.Close()) }()
@@ -199,8 +199,8 @@ func sendHTTP(t *testing.T, address string, wire []byte) (status int, body strin
 	return response.StatusCode, string(text)
 }
 
-// TestHostileRequestsStayOutside: what kills a server is refused, over either
-// protocol, unary and in a stream, and the server behind sees nothing of it.
+// TestHostileRequestsStayOutside: a request that crashes a server is refused, over
+// either protocol, unary and in a stream, and does not reach the server.
 func TestHostileRequestsStayOutside(t *testing.T) {
 	a := newAttacked(t)
 	for _, c := range hostile.Calls() {
@@ -239,7 +239,7 @@ func TestHostileRequestsStayOutside(t *testing.T) {
 			require.Empty(t, a.take(), "it reached the server")
 		})
 	}
-	// The victim would have noticed.
+	// The victim would have recorded it.
 	code, _ := sendHTTP(t, a.http, hostile.Post("/v2/logging", "", `{"log_info":true}`))
 	require.Equal(t, 200, code)
 	require.Equal(t, []string{"HTTP /v2/logging "}, a.take())
@@ -250,7 +250,8 @@ func TestHostileRequestsStayOutside(t *testing.T) {
 	require.NotEmpty(t, a.take())
 }
 
-// TestChunksDoNotReachTheServer: however a body came, it goes on in one piece.
+// TestChunksDoNotReachTheServer: however a body came, it is passed on in one
+// piece.
 func TestChunksDoNotReachTheServer(t *testing.T) {
 	a := newAttacked(t)
 	body := `{"log_info":true` + strings.Repeat(" ", 10_000) + `}`

@@ -16,15 +16,16 @@ import (
 // (docs/performance.md).
 const lendFrom = 64 << 10
 
-// loan is what a batch has of the memory that it shares with its partition's
-// server. A nil loan is none: the tensors go through the socket.
+// loan is the memory that a batch shares with its partition's server. A nil loan
+// is none: the tensors go through the socket.
 type loan struct {
 	in     *shm.Block
 	out    *shm.Block // nil: the outputs come through the socket
 	places []batch.Place
 }
 
-// lend takes shared memory for a batch that is worth it.
+// lend takes shared memory for a batch whose inputs are large enough. It returns
+// nil if there is none.
 func (d *Dispatcher) lend(b *run, joined *batch.Request) *loan {
 	pool := b.process.Memory()
 	if pool == nil || b.rules == nil || b.model.unlendable.Load() {
@@ -69,8 +70,8 @@ func (l *loan) size() int {
 	return len(l.in.Data) + len(l.out.Data)
 }
 
-// refused reports that the server did not take the loan, which has ended then:
-// the batch is to be sent again, through the socket.
+// refused reports whether the server refused the loan. If so, it ends the loan,
+// and the batch is to be sent again, through the socket.
 func (l *loan) refused(d *Dispatcher, b *run, err error) bool {
 	if l == nil {
 		return false
@@ -80,8 +81,8 @@ func (l *loan) refused(d *Dispatcher, b *run, err error) bool {
 		return false
 	}
 	if unknown {
-		// It does not know the region: a client had everything unregistered, or the
-		// server was started again.
+		// The server does not know the region: a client had all regions
+		// unregistered, or the server was started again.
 		b.process.Memory().Discard()
 	} else if !b.model.unlendable.Swap(true) {
 		d.o.Logger.Warn("the model's tensors go through the socket until its next route table", "model", b.model.name, "error", err)
@@ -102,7 +103,7 @@ func (l *loan) claim(resp *batch.Response) error {
 	return resp.Claim(memory, l.places)
 }
 
-// end gives back what nobody refers to any more.
+// end frees the memory that the loan still has.
 func (l *loan) end() {
 	if l == nil {
 		return

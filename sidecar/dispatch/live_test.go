@@ -132,7 +132,7 @@ func (r *rig) newPartition(t testing.TB, id string, rank int) *router.Partition 
 	}
 }
 
-// Partitions, Lookup and Names are what the aggregate needs.
+// Partitions, Lookup and Names implement the aggregate's interfaces.
 func (r *rig) Partitions() []aggregate.Partition {
 	parts := r.d.Partitions()
 	all := make([]aggregate.Partition, 0, len(parts))
@@ -347,8 +347,8 @@ func TestStreams(t *testing.T) {
 	s, err := r.client.ModelStreamInfer(ctx)
 	require.NoError(t, err)
 
-	// In turn: each answer belongs to its request, an error ends nothing, and a
-	// decoupled model answers as often as it likes.
+	// In turn: each answer belongs to its request, an error does not end the
+	// stream, and a decoupled model may answer any number of times.
 	request := func(id string, v float32) *tritonpb.ModelInferRequest {
 		return &tritonpb.ModelInferRequest{ModelName: "identity", Id: id, Inputs: []*input{{Name: "INPUT0", Datatype: "FP32", Shape: []int64{1, 1}}}, RawInputContents: [][]byte{floats(v)}}
 	}
@@ -384,7 +384,7 @@ func TestStreams(t *testing.T) {
 	_, err = s.Recv()
 	require.ErrorContains(t, err, "EOF")
 
-	// A sequence of unary requests finds its state.
+	// The unary requests of a sequence reach the partition that has its state.
 	sum := int32(0)
 	for i := int32(1); i <= 5; i++ {
 		sum += i
@@ -414,7 +414,7 @@ func TestControlPlaneAndTheUnknown(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "identity", config.Config.Name)
 
-	// A method that nobody knows reaches a partition, which says so.
+	// An unknown method reaches a partition, which returns the error.
 	err = r.conn.Invoke(t.Context(), "/inference.GRPCInferenceService/Invented", &tritonpb.ServerLiveRequest{}, &tritonpb.ServerLiveResponse{})
 	requireCode(t, codes.Unimplemented, err)
 }
@@ -430,8 +430,8 @@ func TestCompressedRequests(t *testing.T) {
 	}
 }
 
-// TestStreamOutlivesItsPartition: an open stream that owes nothing does not keep
-// a partition from draining, and goes on elsewhere.
+// TestStreamOutlivesItsPartition: an open stream that owes no answers does not
+// keep a partition from draining, and continues on another one.
 func TestStreamOutlivesItsPartition(t *testing.T) {
 	r := newRig(t, 2, "identity")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

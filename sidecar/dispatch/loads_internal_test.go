@@ -34,7 +34,7 @@ func TestALoadThatIsRefusedIsNotAskedFor(t *testing.T) {
 	require.Equal(t, []string{"m"}, begun, "who comes later asks anew")
 }
 
-// wakeOnce wakes who waits, the first time.
+// wakeOnce wakes the requests that wait, the first time.
 func wakeOnce(l *loads, n int) error {
 	if n == 1 {
 		l.wake(func(string) bool { return false })

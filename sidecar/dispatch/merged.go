@@ -15,7 +15,7 @@ import (
 // of other members, and run as rows of the group, which package batch makes of them. All that a client sees is the member's: names of
 // model, version and outputs, errors, statistics, its SLO. This file is what a single request needs for that.
 
-// marshal is the message of a request that goes alone; its group's, where there is an member.
+// marshal returns the message of a request that is sent alone: that of its merge group if there is a member.
 func marshal(r *batch.Request, member *batch.Membership) mem.BufferSlice {
 	if member == nil {
 		return r.Marshal()
@@ -25,7 +25,7 @@ func marshal(r *batch.Request, member *batch.Membership) mem.BufferSlice {
 	return row.Marshal()
 }
 
-// readAnswer reads the answer to one request, and makes it the member's where there is an member.
+// readAnswer reads the answer to one request, and turns it into the member's answer if there is a member.
 func readAnswer(data mem.BufferSlice, member *batch.Membership) (*batch.Response, error) {
 	resp, err := batch.ReadResponse(data)
 	if err == nil && member != nil {
@@ -34,7 +34,7 @@ func readAnswer(data mem.BufferSlice, member *batch.Membership) (*batch.Response
 	return resp, err
 }
 
-// renamed is a server's error about a group's request as it would be about the member's.
+// renamed returns a server's error about a group's request with the names of the member.
 func renamed(err error, member *batch.Membership) error {
 	if err == nil || member == nil {
 		return err

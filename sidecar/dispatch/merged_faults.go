@@ -16,25 +16,27 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// A merge group is Conch's own doing: a request whose execution fails in one is not answered with the failure as long as it may be the
-// group's. It runs again, alone. Where executions of the group fail on a partition three times in a row, without one that succeeds between,
-// Options.GroupFaulted is told, who takes that place out of the route table; the requests that have failed there wait for that, and run
-// where the group still serves, or on their members. What fails there too is the request's own failure, and so is what fails three times
-// while others succeed. A request whose failures took a group out, and that fails on its member in the same way, was at fault, and not the
-// group: Options.GroupCleared is told, and such failures of that member's requests are not held against the group any more.
+// Conch makes the merge groups itself. A request whose execution fails in a group is therefore not answered with the failure while the group may
+// be at fault. It runs again, alone. When executions of a group fail on a partition three times in a row, Options.GroupFaulted is called, which
+// takes that place out of the route table. The requests that failed there wait for the new table. They run where the group still serves, or on
+// their members. A failure there is the request's own failure. So is the third failure of a request while others succeed. If a request that a
+// group was blamed for fails on its member in the same way, the request was at fault, and not the group. Options.GroupCleared is called then, and
+// such failures of that member's requests no longer count against the group.
 
-// A group that a server does not have any more is loaded again, or its members are, as soon as that is seen: its requests wait a little.
+// A group that a server has unloaded is loaded again, or its members are, as soon as that is noticed. Its requests wait for a short time.
 
-// groupPatience is how many executions in a row make it the group's fault, and how often one request may fail while others succeed.
+// groupPatience is how many failed executions in a row are the group's fault. It is also how many failures of one request, while others succeed,
+// are the request's fault.
 const groupPatience = 3
 
-// A request waits so often so long for a group that its server has unloaded.
+// A request waits at most absencePatience times, for absencePause each, for a group that its server has unloaded.
 const (
 	absencePatience = 40
 	absencePause    = 250 * time.Millisecond
 )
 
-// faultsOf counts the executions of a merge group that failed on a process in a row. Of a place that is gone it counts nothing.
+// faultsOf returns the counter of a merge group's executions that failed on a process in a row. For a place that is gone it returns a new
+// counter.
 func (d *Dispatcher) faultsOf(p *router.Process, group string) *atomic.Int32 {
 	if s, ok := d.router.AttachedOn(p, group).(*partitionSeries); ok {
 		return &s.faults
@@ -42,7 +44,7 @@ func (d *Dispatcher) faultsOf(p *router.Process, group string) *atomic.Int32 {
 	return new(atomic.Int32)
 }
 
-// worked notes that an execution of a merge group succeeded.
+// worked resets the count of failures in a row after an execution of a merge group that succeeded.
 func (b *run) worked() {
 	if b.calls[0].member == nil {
 		return
@@ -52,8 +54,7 @@ func (b *run) worked() {
 	}
 }
 
-// faulted takes in how an execution of one call ended, and reports whether the call is to run again because its merge group may be at
-// fault.
+// faulted counts a failed execution of one call, and reports whether the call is to run again because its merge group may be at fault.
 func (d *Dispatcher) faulted(b *run, c *call, err error) bool {
 	if c.member == nil {
 		return false
@@ -67,7 +68,7 @@ func (d *Dispatcher) mayBeTheGroup(c *call, faults *atomic.Int32, on *router.Pro
 		return false
 	}
 	if d.router.Retired(on) {
-		return true // it fails there no more; another may have the partition's name
+		return true // the place is gone already; another process may have the partition's name
 	}
 	c.faults++
 	text := forward.Status(err).Message()
@@ -76,7 +77,7 @@ func (d *Dispatcher) mayBeTheGroup(c *call, faults *atomic.Int32, on *router.Pro
 		return c.faults < groupPatience && faults.Load() < groupPatience
 	}
 	n := faults.Add(1)
-	if n < groupPatience && dead { // it answers nobody any more
+	if n < groupPatience && dead { // the model's process has died
 		n = groupPatience
 		faults.Store(n)
 	}
@@ -88,32 +89,32 @@ func (d *Dispatcher) mayBeTheGroup(c *call, faults *atomic.Int32, on *router.Pro
 	return true
 }
 
-// blame is the last failure of a call in a merge group that was held against the group.
+// blame is a call's last failure for which Options.GroupFaulted was called.
 type blame struct {
 	partition, group, text string
 	member                 *batch.Membership
 	code                   codes.Code
-	dead                   bool // nobody was answered any more
+	dead                   bool // the model's process had died
 }
 
-// ownFault is how requests to a member of a merge group fail in the group by their own fault: one of them failed on the member as well.
+// ownFault is a failure in a merge group that is the fault of a member's requests: one of them failed on the member as well.
 type ownFault struct {
 	text string
-	last time.Time // that one failed on the member
+	last time.Time // when a request last failed on the member
 }
 
-// ownMemory is how long it is known of requests to a member that they fail by their own fault, after the last one that failed on the member. It is
-// not made longer by failures in the group: a group that is at fault may fail with the same text.
+// ownMemory is how long an ownFault is valid after the last request that failed on the member. Failures in the group do not prolong it: a group
+// that is at fault may fail with the same text.
 const ownMemory = 10 * time.Minute
 
-// failsBySelf reports whether a failure in a merge group is one of those that are known to be the requests' own fault.
+// failsBySelf reports whether a failure in a merge group is known to be the fault of the model's requests.
 func (m *model) failsBySelf(text string, now time.Time) bool {
 	own := m.ownFault.Load()
 	return own != nil && own.text == text && now.Sub(own.last) <= ownMemory
 }
 
-// clear takes back what was held against a merge group for a call that has its answer, if that is a failure of its member: the request is at
-// fault.
+// clear calls Options.GroupCleared for a call that has its answer and that a merge group was blamed for, if the call has failed on its member in
+// the same way: the request is at fault.
 func (d *Dispatcher) clear(c *call, a *answer) {
 	merged := c.member != nil
 	if a.passed {
@@ -132,13 +133,13 @@ func (d *Dispatcher) clear(c *call, a *answer) {
 	}
 }
 
-// sameFault reports whether a failure in a merge group and one of its member are the same fault, by what servers say of them.
+// sameFault reports whether a failure in a merge group and one of its member are the same fault, by the texts of the servers' errors.
 func sameFault(member *batch.Membership, inGroup, inMember string) bool {
 	return member.Text(cause(inGroup)) == cause(inMember)
 }
 
-// cause is what a backend says went wrong, without what it says of where: instances and nodes have other names in a group, and a member's
-// nodes may be in a branch there.
+// cause returns the part of a backend's error that says what went wrong, without the part that says where: instances and nodes have other names
+// in a group, and a member's nodes may be in a branch there.
 func cause(text string) string {
 	const ofNode, ofInstance = " Status Message: ", ", message: "
 	if i := strings.LastIndex(text, ofNode); i >= 0 {
@@ -150,7 +151,8 @@ func cause(text string) string {
 	return text
 }
 
-// again has calls of a merge group's execution that failed run again: at once, each alone, or once the place is gone where it is at fault.
+// again runs the calls of a merge group's failed execution again. If the group is at fault, the calls wait until its place is out of the table.
+// Otherwise they are queued at once, each to run alone.
 func (d *Dispatcher) again(b *run, calls []*call, cause error) {
 	s, _ := b.lease.Attached().(*partitionSeries)
 	if s.faults.Load() < groupPatience || d.router.Retired(b.process) {
@@ -185,7 +187,8 @@ func (d *Dispatcher) again(b *run, calls []*call, cause error) {
 	d.queues.complete(b)
 }
 
-// againOutside is again for a request that was passed through.
+// againOutside reports whether a request that was passed through is to be passed through again because its merge group may be at fault or
+// unloaded. It waits first, as again does.
 func (d *Dispatcher) againOutside(c *call, lease router.Lease, a *answer) bool {
 	if a.member == nil || a.err == nil {
 		return false
@@ -202,7 +205,8 @@ func (d *Dispatcher) againOutside(c *call, lease router.Lease, a *answer) bool {
 	return faults.Load() < groupPatience || d.router.Retired(lease.Process()) || d.awaitGone(c, partition, group, d.o.OutageWait)
 }
 
-// mayComeBack takes over a call whose merge group its server has unloaded: it is queued again when the table has changed, or after a while.
+// mayComeBack takes over a call whose merge group its server has unloaded, and reports whether it did. The call is queued again when the table
+// has changed, or after absencePause.
 func (d *Dispatcher) mayComeBack(b *run, c *call) bool {
 	if c.absences++; c.member == nil || c.absences > absencePatience || c.ctx.Err() != nil {
 		return false
@@ -219,8 +223,8 @@ func (d *Dispatcher) mayComeBack(b *run, c *call) bool {
 	return begun
 }
 
-// awaitGone waits until the table does not have a merge group's place any more, or the call's model does not run in the group. It is false
-// where that does not come to pass within the patience, or the caller has gone.
+// awaitGone waits until the table no longer has a merge group's place, or no longer runs the call's model in the group. It returns false if the
+// limit passes, the caller's context ends, or the Dispatcher is closed before that.
 func (d *Dispatcher) awaitGone(c *call, partition, group string, limit time.Duration) bool {
 	patience := make(chan struct{})
 	timer := d.clock.After(limit, func() { close(patience) })

@@ -11,7 +11,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// TestWhetherAMemberFailsAsItsGroupDid: what went wrong counts, and not who ran it.
+// TestWhetherAMemberFailsAsItsGroupDid: the causes are compared, without the names
+// of instances and nodes.
 func TestWhetherAMemberFailsAsItsGroupDid(t *testing.T) {
 	const status = "onnx runtime error 2: Non-zero status code returned while running "
 	member := &batch.Membership{Member: "n", Group: "g", Input: "whose"}

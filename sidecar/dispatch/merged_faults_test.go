@@ -22,7 +22,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// broken answers requests for the merge group with an error of the backend, and those for its members.
+// broken fails requests for the merge group with an error of the backend, and serves those for its members.
 func broken(r *tritonpb.ModelInferRequest) error {
 	if r.ModelName == "g" {
 		return status.Error(codes.Internal, "Failed to process the request(s) for model instance 'g_0', message: RuntimeError")
@@ -30,13 +30,12 @@ func broken(r *tritonpb.ModelInferRequest) error {
 	return nil
 }
 
-// outside keeps a request out of batches: Triton does not know the parameter.
+// outside makes a request that is not batched: Triton does not accept the parameter without a sequence.
 func outside(r *tritonpb.ModelInferRequest) {
 	r.Parameters = map[string]*tritonpb.InferParameter{"sequence_id": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 0}}}
 }
 
-// A group whose executions fail is reported, and whoever's requests failed in it gets the answer of his model, unmerged or where the group
-// works.
+// A group whose executions fail is reported. Requests that failed in it are answered by their own model, unmerged or where the group works.
 func TestRequestsOfAGroupThatFailsRunElsewhere(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*tritonpb.ModelInferRequest)
@@ -88,7 +87,7 @@ func both(all ...func(*tritonpb.ModelInferRequest)) func(*tritonpb.ModelInferReq
 	}
 }
 
-// A request that fails while others succeed is at fault itself, and its caller hears what the server says.
+// A request that fails while others succeed is at fault itself, and its caller gets the server's error.
 func TestARequestThatFailsWhileOthersSucceedIsAnswered(t *testing.T) {
 	for name, change := range map[string]func(*tritonpb.ModelInferRequest){"queued": func(*tritonpb.ModelInferRequest) {}, "passed through": outside} {
 		t.Run(name, func(t *testing.T) {
@@ -114,7 +113,7 @@ func TestARequestThatFailsWhileOthersSucceedIsAnswered(t *testing.T) {
 	}
 }
 
-// What is refused, or cannot be anybody's fault but the caller's, says nothing of the group.
+// A refusal, or an error that can only be the request's own fault, does not count against the group.
 func TestRefusalsSayNothingOfAGroup(t *testing.T) {
 	for _, refusal := range []error{
 		status.Error(codes.InvalidArgument, "unexpected shape for input 'IN' for model 'g'. Expected [-1,4], got [1,5]"),
@@ -132,7 +131,7 @@ func TestRefusalsSayNothingOfAGroup(t *testing.T) {
 	}
 }
 
-// Where nobody takes the group out of the table, its error is the answer in the end; without somebody to tell, at once.
+// If the group is not taken out of the table, its error is the answer in the end; without Options.GroupFaulted, at once.
 func TestAGroupThatStaysAnswersItsError(t *testing.T) {
 	for _, patience := range []time.Duration{0, 20 * time.Millisecond} {
 		p := newTriton(t)
@@ -147,7 +146,7 @@ func TestAGroupThatStaysAnswersItsError(t *testing.T) {
 	}
 }
 
-// Members that fail as well say so themselves.
+// If the member fails as well, the answer is the member's error.
 func TestAMembersOwnFailureIsItsAnswer(t *testing.T) {
 	p := newTriton(t)
 	var mu sync.Mutex
@@ -172,7 +171,7 @@ func TestAMembersOwnFailureIsItsAnswer(t *testing.T) {
 	require.Equal(t, []string{"g", "g", "g", "n"}, slices.Clone(ran))
 }
 
-// A group that its server does not have for a while is waited for, and its name is nobody's business.
+// Requests wait for a group that its server does not have for a while, and callers do not see its name.
 func TestAGroupThatWasUnloadedIsWaitedFor(t *testing.T) {
 	for name, change := range map[string]func(*tritonpb.ModelInferRequest){"queued": func(*tritonpb.ModelInferRequest) {}, "passed through": outside} {
 		t.Run(name, func(t *testing.T) {
@@ -192,7 +191,7 @@ func TestAGroupThatWasUnloadedIsWaitedFor(t *testing.T) {
 	}
 }
 
-// That a request has waited for its group says nothing of why it fails then.
+// The wait of a request for its group does not count as a failure in it.
 func TestARequestThatWaitedForItsGroupMayFailThere(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*tritonpb.ModelInferRequest){"queued": func(*tritonpb.ModelInferRequest) {}, "passed through": outside} {
@@ -216,7 +215,7 @@ func TestARequestThatWaitedForItsGroupMayFailThere(t *testing.T) {
 	}
 }
 
-// What fails on a server that another one has taken the place of, under the partition's name, is not that one's fault.
+// A failure on a server that another one has replaced, under the partition's name, does not count against the new one.
 func TestAFaultOfTheServerBeforeIsNotHeldAgainstTheNext(t *testing.T) {
 	type maker func(revision uint64, parts ...*triton) *router.Table
 	for name, c := range map[string]struct {
@@ -254,7 +253,7 @@ func TestAFaultOfTheServerBeforeIsNotHeldAgainstTheNext(t *testing.T) {
 	}
 }
 
-// canceledOf is how many requests to a member, whose callers left while they ran, are in its statistics.
+// canceledOf is how many requests to a member, whose callers cancelled while they ran, are in its statistics.
 func canceledOf(d *dispatch.Dispatcher, member string) (n uint64) {
 	for _, s := range d.Series() {
 		if s.Model == member {
@@ -264,10 +263,10 @@ func canceledOf(d *dispatch.Dispatcher, member string) (n uint64) {
 	return n
 }
 
-// Whoever leaves while his request runs is in the statistics once, however the execution ends that he had a part in.
+// A request whose caller cancels while it runs is in the statistics once, however the execution ends.
 func TestWhoLeavesAFailedExecutionIsCounted(t *testing.T) {
 	for name, c := range map[string]struct {
-		// refuse is how p answers once it is not held any more, kill whether it dies instead.
+		// refuse is how p answers once it is not held any more; kill is set if it is killed instead.
 		refuse func(*tritonpb.ModelInferRequest) error
 		kill   bool
 		o      dispatch.Options
@@ -319,7 +318,7 @@ func TestWhoLeavesAFailedExecutionIsCounted(t *testing.T) {
 	}
 }
 
-// brokenTogether fails what is more than one row.
+// brokenTogether fails requests of more than one row.
 func brokenTogether(r *tritonpb.ModelInferRequest) error {
 	if r.Inputs[0].Shape[0] > 1 {
 		return status.Error(codes.Internal, "Failed to process the request(s) for model instance 'g_0', message: RuntimeError")
@@ -327,7 +326,7 @@ func brokenTogether(r *tritonpb.ModelInferRequest) error {
 	return nil
 }
 
-// Whoever leaves after his request has failed alone, before it runs again, is in the statistics too.
+// A request whose caller cancels after it has failed alone, before it runs again, is in the statistics too.
 func TestWhoLeavesBeforeTheGroupRunsHisRequestAgainIsCounted(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)
@@ -364,7 +363,7 @@ func TestWhoLeavesBeforeTheGroupRunsHisRequestAgainIsCounted(t *testing.T) {
 	require.EqualValues(t, 1, canceledOf(d, "n"))
 }
 
-// A request that fails on its member as well is at fault itself: the group is cleared, and a client who sends nothing else cannot take it
+// A request that fails on its member as well is at fault itself: the group is cleared, and a client that sends only such requests cannot take it
 // out again. Failures of another kind, or of another member's requests, still can.
 func TestARequestThatFailsOnItsMemberIsNotHeldAgainstTheGroup(t *testing.T) {
 	for name, change := range map[string]func(*tritonpb.ModelInferRequest){"queued": func(*tritonpb.ModelInferRequest) {}, "passed through": outside} {
@@ -437,7 +436,7 @@ func TestARequestThatFailsOnItsMemberIsNotHeldAgainstTheGroup(t *testing.T) {
 	}
 }
 
-// A group that comes to fail as a request once failed by its own fault is not excused for ever.
+// If a group later fails with the text of a request's own fault, its failures count against it again after ownMemory.
 func TestAGroupIsNotExcusedForEver(t *testing.T) {
 	p := newTriton(t)
 	p.refuse = func(r *tritonpb.ModelInferRequest) error {

@@ -56,7 +56,7 @@ func apart(revision uint64, parts ...*triton) *router.Table {
 	return t
 }
 
-// whose are the members of a group's request, row by row.
+// whose returns the members of a group's request, row by row.
 func whose(r *tritonpb.ModelInferRequest) (all []uint32) {
 	for i, in := range r.Inputs {
 		for at := 0; in.Name == "whose" && at < len(r.RawInputContents[i]); at += 4 {
@@ -194,7 +194,7 @@ func TestErrorsAreTheMembers(t *testing.T) {
 	require.Equal(t, "Request for unknown model: 'g' is not found", status.Convert(err).Message())
 }
 
-// What waits when members are merged, or are not any more, goes with its model.
+// Requests that wait when members are merged, or are not any more, move with their model.
 func TestMergingMovesWhatWaits(t *testing.T) {
 	tables := map[string]func(uint64, ...*triton) *router.Table{"apart": apart, "merged": merged}
 	for _, test := range [][2]string{{"apart", "merged"}, {"merged", "apart"}} {
@@ -241,7 +241,7 @@ func TestMergingMovesWhatWaits(t *testing.T) {
 	}
 }
 
-// Whichever table a request was routed by, it is answered.
+// A request is answered whichever table it was routed by.
 func TestMergingBackAndForthUnderLoad(t *testing.T) {
 	p, q := newTriton(t), newTriton(t)
 	d, seen := newDispatcher(t, dispatch.Options{}, apart(1, p, q))
@@ -277,7 +277,7 @@ func TestMergingBackAndForthUnderLoad(t *testing.T) {
 	}
 }
 
-// TestWhatIsProxiedNeedsAServerThatHasTheModel: a merged model's name, an app's and a merge group's are no server's, or no client's.
+// TestWhatIsProxiedNeedsAServerThatHasTheModel: no server has a merged model or an app under its name, and a merge group is not for clients.
 func TestWhatIsProxiedNeedsAServerThatHasTheModel(t *testing.T) {
 	p := newTriton(t)
 	routes := merged(1, p)

@@ -9,33 +9,35 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 )
 
-// Observer is told what the request path does. Calls come from the request
-// path itself, concurrently and possibly under a lock: they must be fast, must
-// not block and must not call the Dispatcher.
+// Observer receives the events of the request path. Its methods are called on the
+// request path itself, concurrently and possibly under a lock: they must be fast,
+// must not block and must not call the Dispatcher.
 type Observer interface {
-	// Arrived reports one accepted request.
+	// Arrived reports one request that has arrived at a served model.
 	Arrived(model string, rows int, at time.Time)
-	// Asked reports one request for a name that other models serve. The model that it
-	// was given has Arrived, too; where none could be given yet there is no more than
-	// this.
+	// Asked reports one request for a name that other models serve. Arrived is
+	// called too, for the model that serves the request. If no such model runs
+	// yet, only Asked is called.
 	Asked(Asked)
-	// Executed reports one execution that the queue dispatched, or a request
-	// outside it that had its partition to itself. Others are not reported: they
-	// say nothing about l(b).
+	// Executed reports one execution that the queue dispatched, or one of a
+	// request outside it that had its partition to itself. Other executions are
+	// not reported, because their times do not show l(b).
 	Executed(Execution)
 	// Busy reports that a partition worked on requests from one moment to another,
-	// in or outside the queue, on one or on several at once. What is reported of a
-	// partition does not overlap.
+	// in or outside the queue, on one or on several at once. The reported times of
+	// a partition do not overlap.
 	Busy(partition string, from, to time.Time)
-	// Finished reports what became of a request; every Arrived has one, and so has every request that was refused before it arrived at a
-	// model (Outcome.Early).
+	// Finished reports the outcome of a request. It is called for every request that Arrived was called for, and for every request that was
+	// refused before it arrived at a model (Outcome.Early).
 	Finished(Outcome)
 }
 
-// Recorder is told of every request that arrives for a model that is served, refused ones
-// included, while it records. Its methods are called as those of Observer are.
+// Recorder receives every request that arrives for a served model, refused
+// requests included, while Recording returns true. Its methods are called as those
+// of Observer are.
 type Recorder interface {
-	// Recording is asked for every request: it must be no more than a load.
+	// Recording is called for every request: it must cost no more than an atomic
+	// load.
 	Recording() bool
 	Record(Arrival)
 }
@@ -60,12 +62,12 @@ type Execution struct {
 	// Start is when the batch was handed to the connection, End when its answer
 	// was complete: what l(b) predicts, without Conch's own part.
 	Start, End time.Time
-	// Err is nil when Triton answered the batch. An execution with an error is
-	// not to be learnt from.
+	// Err is nil when Triton answered the batch. Profiles must not be learnt from
+	// an execution with an error.
 	Err error
 	// Lent is how many bytes of tensors went through shared memory, both ways.
 	Lent int
-	// Shared tells that requests outside the queue ran on the partition meanwhile.
+	// Shared: requests outside the queue ran on the partition meanwhile.
 	Shared bool
 }
 
@@ -76,7 +78,7 @@ type Asked struct {
 	Wish        names.Wish
 	Rows        int
 	At          time.Time
-	// Again: the request was told of before, without a Model.
+	// Again: the request was reported before, without a Model.
 	Again bool
 }
 
@@ -84,9 +86,11 @@ type Asked struct {
 type Outcome struct {
 	// Model that served the request. Of Early ones it is the model that was asked for, if it is served; else empty.
 	Model string
-	// Early: the request was refused, or its caller went, before it arrived at a model: no Arrived was told of it.
+	// Early: the request was refused, or its caller's context ended, before it arrived at a model. Arrived was not
+	// called for it.
 	Early bool
-	// Name that the caller asked for, where that is another than Model. A name that nobody serves is not told: clients may write anything.
+	// Name that the caller asked for, if it is not that of Model. A name that is not in the route table is left out, because clients may send any
+	// text.
 	Name   string
 	Result Result
 	// Latency is the time from Arrived to the answer, Queued the part of it
@@ -95,14 +99,14 @@ type Outcome struct {
 	Rows            int
 	// Batch is the number of rows that ran together; zero if it never ran.
 	Batch int
-	// PassedThrough tells that the request ran outside the queue.
+	// PassedThrough: the request ran outside the queue.
 	PassedThrough bool
-	// Retried tells that a first attempt was lost with its partition.
+	// Retried: a first attempt was lost with its partition.
 	Retried bool
 	// Loading is the part of Queued in which its model was loaded.
 	Loading time.Duration
-	// Reason says why, for Dropped, Rejected and Cancelled: a short metric label.
-	// Of Cancelled it is one of the Gone reasons.
+	// Reason is why a request was Dropped, Rejected or Cancelled: a short metric
+	// label. Of Cancelled it is one of the Gone reasons.
 	Reason string
 }
 
@@ -114,10 +118,11 @@ const (
 	OK Result = iota
 	// Late is answered, but after its deadline.
 	Late
-	// Dropped is given up because it could not be in time (late: drop).
+	// Dropped is dropped from the queue because it could not be in time (late:
+	// drop).
 	Dropped
 	// Rejected is refused before it was queued: a limit, a drain, a request that
-	// would kill a server, a name or a wish that nothing serves.
+	// would crash a server, a name or a wish that nothing serves.
 	Rejected
 	// Cancelled means that the caller went away or its own deadline passed.
 	Cancelled

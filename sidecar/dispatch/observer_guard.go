@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// guarded is an Observer whose panics end where they began. The request path tells it of a request between taking and giving back what the
-// request holds, and under locks: a fault of the Observer's must cost neither an answer, nor a slot of admission, nor a lease.
+// guarded is an Observer whose methods recover their panics. The request path calls the Observer while a request holds resources, and under
+// locks: a panic of the Observer must not cost an answer, a slot of admission or a lease.
 type guarded struct {
 	observer Observer
 	log      *slog.Logger

@@ -19,7 +19,8 @@ import (
 type Options struct {
 	// Clock is clock.System() unless given.
 	Clock clock.Clock
-	// Observer may be nil. What it panics with is logged, and the request goes on.
+	// Observer may be nil. A panic of its methods is logged, and the request goes
+	// on.
 	Observer Observer
 	// Recorder may be nil.
 	Recorder Recorder
@@ -42,8 +43,9 @@ type Options struct {
 	// 1,000 requests.
 	LoadWait       time.Duration
 	MaxLoadWaiters int
-	// LoadWanted may be nil. It is told of a model that loads on demand each time
-	// that requests begin to wait for it; Wanted lists all. It must not block.
+	// LoadWanted may be nil. It is called with a model that loads on demand each
+	// time that requests begin to wait for it; Dispatcher.Wanted lists all such
+	// models. It must not block.
 	LoadWanted func(model string)
 	// Connections per partition. Zero means one, which measured best.
 	Connections int
@@ -54,16 +56,17 @@ type Options struct {
 	Spans *spans.Tracer
 	// Regions may be nil: then nothing is known of clients' shared memory.
 	Regions Regions
-	// Wanted is told of every request that waits for a model that does not run, and
-	// may refuse it with a gRPC status error, where nobody will start the model. It
-	// must not block and must not call the Dispatcher. Nil: nobody is told.
+	// Wanted is called for a request before it waits for a model that does not
+	// run, and again for each route table that still lacks the model. A gRPC
+	// status error refuses the request: the model will not be started. It must not
+	// block and must not call the Dispatcher. Nil: no request is refused.
 	Wanted func(names.InactiveError) error
-	// GroupFaulted is told that executions of a merge group fail on a partition, as often as they do from the third in a row on. Whoever it is
-	// takes the group's place out of the table, so that requests run elsewhere or on the members: those that have failed wait for that. It
-	// must not block and must not call the Dispatcher. Nil: there is nobody, and what fails is answered.
+	// GroupFaulted is called when an execution of a merge group has failed on a partition, from the third failure in a row on, or at once if the
+	// model's process has died. It is to have the group's place taken out of the table, so that requests run elsewhere or on the members: the
+	// requests that have failed wait for that. It must not block and must not call the Dispatcher. Nil: the failures are answered.
 	GroupFaulted func(partition, group string, cause error)
-	// GroupCleared is told that a request for which GroupFaulted was told of a partition and a group has failed on its member in the same way: the
-	// request is at fault, and the group may serve again. It must not block and must not call the Dispatcher. Nil: nobody is told.
+	// GroupCleared is called with a partition and a group when a request for which GroupFaulted was called with them has failed on its member in
+	// the same way: the request is at fault, and the group may serve again. It must not block and must not call the Dispatcher. It may be nil.
 	GroupCleared func(partition, group string)
 	// DialOptions are added to every connection to a partition.
 	DialOptions []grpc.DialOption

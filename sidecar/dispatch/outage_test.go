@@ -38,8 +38,8 @@ func (c outageClock) declare() {
 	}
 }
 
-// TestACallGivenBackMeetsTheNextOutage: a call runs while an outage is declared and ends, is given back to the queue by the loss of its
-// partition, and the next outage answers it.
+// TestACallGivenBackMeetsTheNextOutage: a call runs while an outage is declared and ends. The loss of its partition puts it back into the queue,
+// and the next outage answers it.
 func TestACallGivenBackMeetsTheNextOutage(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)
@@ -49,7 +49,7 @@ func TestACallGivenBackMeetsTheNextOutage(t *testing.T) {
 	go func() { result <- infer(t.Context(), t, d, 1, 1, nil) }()
 	require.Equal(t, "id1", <-p.started)
 	id := "p" + p.address
-	p.kill() // what runs is lost, and given back
+	p.kill() // the call that runs is lost, and queued again
 	d.SetPartitionState(id, false, "restarting")
 	clock.declare()
 	requireCode(t, codes.Unavailable, <-result)
@@ -70,8 +70,8 @@ func TestACallGivenBackMeetsTheNextOutage(t *testing.T) {
 	requireCode(t, codes.Unavailable, <-result)
 }
 
-// TestAnOutageThatIsOverRefusesNothing: a partition comes up between the queue's judgement that nothing serves a model and the answer to a
-// request for it. What waited in the queue is served, and so is what comes.
+// TestAnOutageThatIsOverRefusesNothing: a partition comes up after the queue has marked a model as out, and before a request for it is answered.
+// Requests that waited in the queue are served, and so are new ones.
 func TestAnOutageThatIsOverRefusesNothing(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)
@@ -92,8 +92,8 @@ func TestAnOutageThatIsOverRefusesNothing(t *testing.T) {
 	}
 }
 
-// TestAProxiedRequestWaitsForItsPartition: what passes through while its model's only partition is down waits for it, as a request in the
-// queue does, and gives up with its caller, or with the outage, whose reason it is given.
+// TestAProxiedRequestWaitsForItsPartition: a proxied request waits while its model's only partition is down, as a request in the queue does. It
+// fails when its caller's context ends, or when the outage is declared, with the outage's error.
 func TestAProxiedRequestWaitsForItsPartition(t *testing.T) {
 	p := newTriton(t)
 	clock := outageClock{newHandClock()}

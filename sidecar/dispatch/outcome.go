@@ -12,7 +12,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// unwanted counts what came of a call whose caller left while it ran.
+// unwanted counts the answer of an abandoned call, and frees it.
 func (d *Dispatcher) unwanted(c *call, a answer) {
 	o, now := d.outcome(c, &a)
 	d.overdue(c, &a, now)
@@ -25,7 +25,7 @@ func (d *Dispatcher) unwanted(c *call, a answer) {
 	}
 }
 
-// left counts a call whose caller left before it ran.
+// left counts an abandoned call that does not run, or not again.
 func (d *Dispatcher) left(c *call) {
 	d.unwanted(c, answer{err: status.FromContextError(c.ctx.Err()).Err(), result: Cancelled})
 }
@@ -41,7 +41,7 @@ func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 		c.model.count(c.tally, a.series, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
 	}
 	d.o.Observer.Finished(o)
-	if o.Result == Failed && c.blames != nil { // of a caller who left an execution may still write it
+	if o.Result == Failed && c.blames != nil { // the execution of an abandoned call may still write blames; such a call is Cancelled
 		d.clear(c, &a)
 	}
 	if a.resp != nil && !a.resp.Cleared && c.asked.target.Answer != nil {
@@ -62,7 +62,8 @@ func (c *call) endSpan(a *answer, o *Outcome, now time.Time) {
 	c.span.End(now, o.Result.String(), o.Reason, o.PassedThrough, o.Retried, a.failure())
 }
 
-// failure is the error of an answer, though the server lost it.
+// failure returns the error of an answer, also one that the response itself
+// reports.
 func (a *answer) failure() error {
 	if a.err != nil {
 		return a.err
@@ -70,8 +71,8 @@ func (a *answer) failure() error {
 	return a.resp.Err()
 }
 
-// expire makes an answer DEADLINE_EXCEEDED once the caller's deadline has come: a
-// timer may not have rung yet.
+// expire makes an answer DEADLINE_EXCEEDED once the caller's deadline has passed:
+// the context's timer may not have fired yet.
 func (a *answer) expire(ctx context.Context, now time.Time) {
 	if a.result != OK || !expired(ctx, now) {
 		return
@@ -83,7 +84,7 @@ func (a *answer) expire(ctx context.Context, now time.Time) {
 	a.err, a.result = status.FromContextError(context.DeadlineExceeded).Err(), Cancelled
 }
 
-// outcome is what became of a call that has its answer.
+// outcome returns the outcome of a call that has its answer.
 func (d *Dispatcher) outcome(c *call, a *answer) (o Outcome, now time.Time) {
 	now = d.clock.Now()
 	o = Outcome{
@@ -113,7 +114,7 @@ func (d *Dispatcher) outcome(c *call, a *answer) (o Outcome, now time.Time) {
 	return o, now
 }
 
-// expired reports whether a caller's deadline has come.
+// expired reports whether a caller's deadline has passed.
 func expired(ctx context.Context, now time.Time) bool {
 	deadline, ok := ctx.Deadline()
 	return ok && !now.Before(deadline)

@@ -31,7 +31,7 @@ type spasmodic struct {
 	random *rand.Rand
 }
 
-// A model of 8 rows in 100 ms, 116 ms with what it takes in a spasm: 69 a second are the most.
+// A model of 8 rows in 100 ms, 116 ms with the mean of its spasms: 69 a second are the most.
 const (
 	spasmodicAlpha = 10 * time.Millisecond
 	spasmodicBeta  = 20 * time.Millisecond
@@ -56,8 +56,8 @@ func (p *spasmodic) ModelInfer(_ context.Context, r *tritonpb.ModelInferRequest)
 	}, nil
 }
 
-// spasmodically serves a spasmodic model by a dispatcher that knows l(b) as a profile has it: mean plus one deviation, 16 ms and 32 ms of
-// which are the spasms'.
+// spasmodically serves a spasmodic model by a dispatcher with a usual profile of l(b): mean plus one deviation, of which 16 ms and 32 ms are the
+// spasms'.
 func spasmodically(t *testing.T) *dispatch.Dispatcher {
 	l := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
@@ -97,8 +97,8 @@ func offer(t *testing.T, d *dispatch.Dispatcher, rate float64) (goodput, bad flo
 	return float64(good.Load()) / length.Seconds(), 1 - float64(good.Load())/float64(sent.Load())
 }
 
-// TestOverload: at multiples of what a partition can do it does what it can, although one execution in five takes longer than predicted; and
-// nothing is lost at the loads that it can do.
+// TestOverload: at multiples of a partition's capacity the goodput stays at the capacity, although one execution in five takes longer than
+// predicted. No request is lost at loads below the capacity.
 func TestOverload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := spasmodically(t)

@@ -17,16 +17,16 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// passThrough forwards one request alone and at once, outside the queue. A
-// request whose partition was lost is tried once more elsewhere, and so is one
-// whose model others have unloaded there before the route table knows; one of a
-// sequence is not, because its state was lost too.
+// passThrough forwards one request alone and at once, outside the queue. A request
+// whose partition was lost is tried once more on another one. So is one whose
+// model another client has unloaded there before the route table shows it. A
+// request of a sequence is not, because its state was lost too.
 func (d *Dispatcher) passThrough(c *call) answer {
 	h := router.Hints{Sequence: router.SequenceOf(c.req)}
-	moved := false // to another model that serves the name that was asked for
+	moved := false // the call was changed to one for another model
 	for {
 		retried := h.Avoid != nil
-		if err := c.ctx.Err(); err != nil { // before its sequence counts as going on, or as ended
+		if err := c.ctx.Err(); err != nil { // checked before the router notes a step of its sequence
 			return answer{err: status.FromContextError(err).Err(), passed: true, retried: retried}
 		}
 		lease, err := d.router.Acquire(c.ctx, c.req.Model, h)
@@ -53,8 +53,8 @@ func (d *Dispatcher) passThrough(c *call) answer {
 	}
 }
 
-// final is a process's answer that nothing more is tried about: its error is a plain status. A connection that Conch itself gave up ends
-// calls as CANCELLED, which their callers did not do.
+// final makes the error of an answer that is not retried a plain status. Calls on a connection that Conch itself closed end as CANCELLED, which
+// their callers did not do.
 func (a answer) final(of *router.Process) answer {
 	if a.err == nil {
 		return a
@@ -81,7 +81,7 @@ func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 	got, err := lease.Process().Conn().Call(span.Onward(onward(c.ctx)), methodInfer, &frame)
 	span.End(d.clock.Now(), err)
 	if err != nil {
-		a.err = err // as it is: whoever tries again looks at it
+		a.err = err // unchanged: passThrough decides by it whether to retry
 		if forward.Lost(err) && c.ctx.Err() == nil {
 			d.router.Lost(lease.Process(), err)
 		} else {
@@ -104,8 +104,7 @@ func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 }
 
 // observeAlone reports a request that was passed through and had the partition to
-// itself as the execution that it was: so profiles are learnt where nothing is
-// batched yet.
+// itself as an execution. So profiles are learnt where nothing is batched yet.
 func (d *Dispatcher) observeAlone(c *call, on router.Lease, started time.Time) {
 	p, ran := on.Process().Spec(), c.req.Model
 	if member := on.Membership(); member != nil {
@@ -121,14 +120,14 @@ func (d *Dispatcher) observeAlone(c *call, on router.Lease, started time.Time) {
 // model with the fewest calls under way, or any partition when model is empty.
 // While no partition that serves the model is up, it waits as a request in the
 // queue would, and for a model that loads on demand until it is loaded. Errors are
-// gRPC status errors in Triton's words; UNIMPLEMENTED for a name that no server has
-// a model of: an app's, or that of a model that runs merged with others.
+// gRPC status errors with Triton's text; UNIMPLEMENTED for a name that no server
+// has a model of: an app's, or that of a model that runs merged with others.
 //
-// A request that is picked for has arrived at its model, as one row: Conch does not
-// read it. Done must be called when the exchange is over, with what it failed of,
-// nil where the server's answer says that it succeeded: that is its outcome. It is
-// never late, for how long it takes is up to what it asks for. A request that names
-// no model is none for inference, and has no outcome.
+// The request has arrived at its model then, as one row: Conch does not read it.
+// Done must be called when the exchange is over, with its failure, or nil if the
+// server's answer says that it succeeded. Done reports the outcome. The outcome is
+// never late, because how long a request takes depends on what it asks for. A
+// request that names no model is not an inference request, and has no outcome.
 func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition, done func(failure error), err error) {
 	came := d.clock.Now()
 	lease, loaded, release, err := d.lease(ctx, model)
@@ -181,9 +180,10 @@ func (d *Dispatcher) Call(ctx context.Context, partition, model, method string, 
 	return &got.Frame, nil
 }
 
-// onward is a caller's context on its way to Triton: with his metadata, and
-// cancelled when he is gone, but without his deadline. Conch decides when that
-// has come, and a server that decided too would be of another opinion.
+// onward makes of a caller's context one for a call to Triton: with the caller's
+// metadata, and cancelled with the caller's context, but without its deadline.
+// Conch alone enforces the deadline; a server that enforced it too might decide
+// otherwise.
 func onward(caller context.Context) context.Context {
 	if _, ok := caller.Deadline(); ok {
 		return outgoing(withoutDeadline{caller}, caller)

@@ -16,8 +16,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch"
 )
 
-// TestOneRequestKillsItsOwnRetryAlone: of a batch whose server dies, each request is tried once more, by itself: what kills a second
-// server takes nobody along.
+// TestOneRequestKillsItsOwnRetryAlone: each request of a batch whose server has crashed is tried once more, alone. A request that crashes a
+// second server fails no other.
 func TestOneRequestKillsItsOwnRetryAlone(t *testing.T) {
 	const poison = 5
 	parts := []*triton{newTriton(t), newTriton(t), newTriton(t)}

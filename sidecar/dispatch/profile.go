@@ -14,9 +14,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// trialPause is the shortest time between two executions of a model only to see whether its
-// profile, by which its requests cannot be served in time, is true; it grows to 8 s while
-// the profile is.
+// trialPause is the shortest time between two trial executions of a model. A trial checks a profile by which the model's
+// requests cannot be served in time. The time grows to 8 s while the trials confirm the profile.
 const trialPause = queue.Time(500 * time.Millisecond)
 
 // profiles is what is known about l(b). Guarded by queues.mu, but for budget.
@@ -76,10 +75,10 @@ func (q *queues) learn(delay time.Duration) {
 		return
 	}
 	q.mu.Lock()
-	q.profiles.budget.Current() // nobody else does this for the same change
+	q.profiles.budget.Current() // no other goroutine handles the same change
 	all := slices.Collect(maps.Values(q.models))
 	q.unlock()
-	for _, m := range all { // one by one: requests go in between
+	for _, m := range all { // one by one, so that requests can be queued in between
 		q.renew(m)
 	}
 }
@@ -97,8 +96,8 @@ func (q *queues) modelSpec(m *model) queue.ModelSpec {
 	believed, optimistic := q.tables(m)
 	return queue.ModelSpec{
 		Name: m.name, Classes: believed, Optimistic: optimistic, MaxBatch: max(1, m.spec.RowLimit()),
-		// A request that was queued under the table before must not wait for a batch
-		// that nobody makes any more.
+		// A request that was queued under the table before must not wait for a
+		// batch that is no longer made.
 		Closed: m.spec.RowLimit() == 0 || m.spec.Membership != nil,
 		SLO:    queue.Time(m.spec.SLO), Late: late(m.spec.Late),
 	}

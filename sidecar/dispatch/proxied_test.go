@@ -17,7 +17,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch"
 )
 
-// TestWhatIsProxiedHasAnOutcome: what generate and generate_stream pass on to a server counts once, by what its answer says.
+// TestWhatIsProxiedHasAnOutcome: a request that generate or generate_stream passes to a server counts once, by the server's answer.
 func TestWhatIsProxiedHasAnOutcome(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc

@@ -16,20 +16,20 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// queues puts the scheduler, which is pure, on the machine's clock: whoever
-// releases its lock starts the batches that were decided meanwhile and sets the
-// alarm to the scheduler's next moment.
+// queues runs the scheduler, which is pure, on the machine's clock. unlock sets
+// the alarm to the scheduler's next event, and starts the batches that the
+// scheduler decided on while mu was held.
 //
-// A panic of the scheduler ends in do. From then on failed is closed and nothing
-// is queued: requests are forwarded at once, and partitions, tables and leases,
-// which are the router's, are not concerned.
+// do recovers a panic of the scheduler. From then on failed is closed and no
+// request is queued: requests are forwarded at once. Partitions, tables and leases
+// belong to the router and are not affected.
 type queues struct {
 	clock  clock.Clock
 	origin time.Time // zero of queue.Time
 	log    *slog.Logger
 	router *router.Router
-	// begin starts a batch, without the lock. Dropped is told of requests that the
-	// scheduler gave up, with it.
+	// begin starts a batch. It is called without the lock. dropped is called with
+	// the lock, for each request that the scheduler drops.
 	begin   func(*run)
 	dropped func(*call, queue.DropReason)
 	failed  chan struct{}
@@ -40,7 +40,7 @@ type queues struct {
 	alarm     clock.Alarm
 	armed     queue.Time // what the alarm is set to
 	outbox    []*run     // decided while mu is held, begun when it is released
-	entering  *call      // is being queued
+	entering  *call      // the call that enqueue hands to the scheduler
 	models    map[string]*model
 	byID      map[queue.ModelID]*model
 	ids       map[*router.Process]queue.PartitionID
@@ -64,12 +64,12 @@ func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, begin func(*ru
 	return q
 }
 
-// time is a moment as the scheduler counts.
+// time converts a time of the clock to one of the scheduler.
 func (q *queues) time(t time.Time) queue.Time { return queue.Time(t.Sub(q.origin)) }
 
 func (q *queues) now() queue.Time { return q.time(q.clock.Now()) }
 
-// do uses the scheduler, if there is one to rely on. Guarded by mu.
+// do calls use with the scheduler, unless the scheduler has failed. Guarded by mu.
 func (q *queues) do(use func(s *queue.Scheduler) error) {
 	if q.fault != nil {
 		return
@@ -86,7 +86,7 @@ func (q *queues) do(use func(s *queue.Scheduler) error) {
 	}
 }
 
-// unlock releases mu, begins what was decided, and keeps the alarm right.
+// unlock sets the alarm, releases mu, and begins the batches in the outbox.
 func (q *queues) unlock() {
 	if !q.closed {
 		q.do(func(s *queue.Scheduler) error {
@@ -120,7 +120,7 @@ func (q *queues) ring() {
 	}
 }
 
-// failure is why there is no queue, nil while there is one.
+// failure returns the scheduler's fault; nil: it has not failed.
 func (q *queues) failure() error {
 	select {
 	case <-q.failed:
@@ -132,19 +132,19 @@ func (q *queues) failure() error {
 	}
 }
 
-// What became of a call that was to be queued.
+// enqueued is the result of queueing a call.
 type enqueued uint8
 
 const (
-	// isQueued calls have their answer in call.done some day.
+	// isQueued: the answer comes through call.done.
 	isQueued enqueued = iota
 	// isUnknown: the table in force does not have the model.
 	isUnknown
 	// isOut: nothing has served the model for too long, or Conch stops.
 	isOut
-	// isUnqueued: there is no queue to rely on.
+	// isUnqueued: the scheduler has failed.
 	isUnqueued
-	// isGone: the caller has left.
+	// isGone: the caller has abandoned the call.
 	isGone
 )
 
@@ -182,8 +182,8 @@ func (q *queues) put(c *call, m *model) enqueued {
 	return isQueued
 }
 
-// putBack queues a call again that a changed table took out of its queue, under the key that it has by the new table. It is isGone if its
-// caller has left meanwhile.
+// putBack queues a call again that a changed table took out of its queue, under the key that the call has by the new table. The result is isGone
+// if the caller has abandoned the call meanwhile.
 func (q *queues) putBack(c *call, key uint64) enqueued {
 	q.mu.Lock()
 	defer q.unlock()
@@ -204,8 +204,8 @@ func (q *queues) putBack(c *call, key uint64) enqueued {
 	return q.put(c, m)
 }
 
-// moved reports whether a call belongs into another queue under the table that comes into force: that of its model's merge group, or out
-// of it. Guarded by mu.
+// moved reports whether the table that comes into force may put a call into another queue: that of its model's merge group, or its model's own
+// after that of a group. Guarded by mu.
 func (q *queues) moved(c *call) bool {
 	if q.table == nil || q.closed || q.fault != nil {
 		return false
@@ -225,10 +225,11 @@ func (q *queues) waitInGroup(c *call, waits bool) {
 	c.inGroup = waits
 }
 
-// leave takes a call out whose caller has gone. It returns false if the call has
-// its answer. A call that is running goes on, for others may share the
-// execution: this caller's part of the answer is thrown away. One that is alone
-// ends with its caller's context.
+// leave abandons a call whose caller's context has ended. It returns false if the
+// call has its answer. A call that waits is cancelled in the scheduler. A batch
+// that is running goes on, because it may have other calls; this call's part of
+// the answer is discarded. A batch of one call is cancelled with its caller's
+// context.
 func (q *queues) leave(c *call) bool {
 	q.mu.Lock()
 	defer q.unlock()
@@ -261,14 +262,14 @@ func (q *queues) settled() {
 	defer q.mu.Unlock()
 }
 
-// complete tells the scheduler that a batch's process is free.
+// complete reports to the scheduler that a batch's process is free.
 func (q *queues) complete(b *run) {
 	q.mu.Lock()
 	defer q.unlock()
 	q.completed(b.process)
 }
 
-// completed is complete for those who hold mu.
+// completed is complete. Guarded by mu.
 func (q *queues) completed(p *router.Process) {
 	id := q.ids[p]
 	q.do(func(s *queue.Scheduler) error { s.Complete(q.now(), id); return nil })
@@ -284,7 +285,7 @@ func (q *queues) remove(p *router.Process) {
 	q.do(func(s *queue.Scheduler) error {
 		q.retired[p] = true
 		if s.RemovePartition(q.now(), id) != nil {
-			return nil //nolint:nilerr // busy: completed comes back to it
+			return nil //nolint:nilerr // busy: completed removes it
 		}
 		delete(q.retired, p)
 		delete(q.ids, p)
@@ -293,10 +294,10 @@ func (q *queues) remove(p *router.Process) {
 	})
 }
 
-// giveBack puts the calls of a batch whose process was lost back into the queue,
-// each to run alone if it was sent: one of them may be what the server died of. Those that
-// cannot wait there are returned: they were sent twice, or nothing serves their
-// model, or there is no queue; and so are those whose callers have left.
+// giveBack puts the calls of a batch whose process was lost back into the queue. Calls that were sent run alone, because
+// one of them may have crashed the server. Hopeless are the calls that cannot be queued: they were sent twice, or no
+// partition serves their model, or the scheduler has failed or is closed. Gone are the calls that their callers have
+// abandoned.
 func (q *queues) giveBack(b *run, calls []*call) (hopeless, gone []*call) {
 	q.mu.Lock()
 	defer q.unlock()
@@ -332,15 +333,16 @@ func (q *queues) giveBack(b *run, calls []*call) (hopeless, gone []*call) {
 	return hopeless, gone
 }
 
-// alone makes a call that is to be queued again share no execution, and run where
-// it did not fail if that can be. Guarded by mu.
+// alone gives a call that is to be queued again a key of its own, so that it
+// shares no execution. The scheduler avoids the given partition where it can.
+// Guarded by mu.
 func (q *queues) alone(c *call, avoid queue.PartitionID) {
 	q.retries++
 	c.queued.Key, c.queued.Avoid = math.MaxUint64-q.retries, avoid
 }
 
-// requeue puts calls that were running back into a model's queue, and returns
-// those that a scheduler that has failed did not take. Guarded by mu.
+// requeue puts calls that were running back into a model's queue, and returns the
+// calls that the scheduler did not take because it has failed. Guarded by mu.
 func (q *queues) requeue(m *model, calls []*call) (unqueued []*call) {
 	for _, c := range calls {
 		c.running = false
@@ -369,8 +371,8 @@ func (q *queues) requeue(m *model, calls []*call) (unqueued []*call) {
 	return unqueued
 }
 
-// withoutLeft takes the calls out that are running and whose callers have left.
-// Guarded by mu: nobody leaves meanwhile.
+// withoutLeft divides running calls into those that are kept and those that their
+// callers have abandoned. Guarded by mu: no call is abandoned meanwhile.
 func withoutLeft(calls []*call) (kept, gone []*call) {
 	for _, c := range calls {
 		if c.state.Load() == abandoned {
@@ -382,8 +384,8 @@ func withoutLeft(calls []*call) (kept, gone []*call) {
 	return kept, gone
 }
 
-// repeat puts calls whose execution failed back into the queue, each to run alone, and where another partition can, there. Those that
-// cannot wait there are returned, and those whose callers have left.
+// repeat puts calls whose execution failed back into the queue. Each runs alone, and on another partition where one can run it. Hopeless are the
+// calls that cannot be queued; gone are those that their callers have abandoned.
 func (q *queues) repeat(b *run, calls []*call) (hopeless, gone []*call) {
 	q.mu.Lock()
 	defer q.unlock()
@@ -399,7 +401,7 @@ func (q *queues) repeat(b *run, calls []*call) (hopeless, gone []*call) {
 	return q.requeue(b.model, calls), gone
 }
 
-// follow makes the scheduler know whether a process is up.
+// follow sets in the scheduler whether a process is up.
 func (q *queues) follow(p *router.Process) {
 	q.mu.Lock()
 	defer q.unlock()
@@ -408,8 +410,9 @@ func (q *queues) follow(p *router.Process) {
 	}
 }
 
-// followModel gives up what is queued for a model that nothing has served for too
-// long, and refuses more, or accepts it again.
+// followModel updates whether a model is out. The queued requests of a model that
+// is out are dropped, and further ones are not queued until the model is served
+// again.
 func (q *queues) followModel(name string) {
 	q.mu.Lock()
 	defer q.unlock()
@@ -435,7 +438,7 @@ func (q *queues) waiting(m *model) (n int) {
 	return n
 }
 
-// close gives up what is queued and stops the alarm.
+// close drops the queued requests and stops the alarm.
 func (q *queues) close() {
 	q.mu.Lock()
 	q.closed = true
@@ -459,7 +462,7 @@ func (s sink) Dispatch(b *queue.Batch) {
 		c := request.Owner.(*call)
 		c.running = true
 		q.waitInGroup(c, false)
-		c.req.Ref() // the run's own: the caller may leave before it ends
+		c.req.Ref() // the run's own reference: the caller may return before the run ends
 		r.calls[i] = c
 	}
 	if len(r.calls) == 1 && r.calls[0] == q.entering {

@@ -44,7 +44,7 @@ func TestARecorderHearsWhatATraceNeeds(t *testing.T) {
 		require.NoError(t, err)
 		answer.Free()
 	}
-	send(t.Context(), 1, 0) // nobody records
+	send(t.Context(), 1, 0) // the recorder is off
 	r.on.Store(true)
 	before := time.Now()
 	send(t.Context(), 2, 0)

@@ -10,14 +10,14 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// Regions knows the shared memory that clients have registered: shm.Regions.
+// Regions has the shared memory that clients have registered: shm.Regions.
 type Regions interface {
 	// Missing reports whether a part of a region has no memory behind it any more.
 	Missing(region string, offset, size uint64) bool
 }
 
-// refuse returns an error for what must not reach a server, because it is known to
-// kill one.
+// refuse returns an error for a request that must not reach a server, because it
+// is known to crash one.
 func (d *Dispatcher) refuse(r *batch.Request, rules *batch.Rules) error {
 	if err := rules.Refuse(r); err != nil || d.o.Regions == nil {
 		return err
@@ -35,8 +35,8 @@ func (d *Dispatcher) refuse(r *batch.Request, rules *batch.Rules) error {
 	return nil
 }
 
-// refuseRegion refuses a tensor in memory that is gone: a server dies of touching
-// it.
+// refuseRegion refuses a tensor in memory that no longer exists: a server that
+// reads it crashes.
 func (d *Dispatcher) refuseRegion(parameters []batch.Parameter) error {
 	if len(parameters) == 0 {
 		return nil

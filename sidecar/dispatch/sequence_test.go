@@ -26,8 +26,8 @@ func inSequence(id string, start bool) func(*tritonpb.ModelInferRequest) {
 	}
 }
 
-// TestASequenceOnAPartitionThatIsReplaced: two steps of one sequence on a stream, their partition replaced while the first one runs,
-// and the first one ends. The second reaches the new partition, and nobody else waits for it.
+// TestASequenceOnAPartitionThatIsReplaced: two steps of one sequence on a stream, their partition replaced while the first one runs, and the
+// first one ends. The second reaches the new partition, and no other request waits for it.
 func TestASequenceOnAPartitionThatIsReplaced(t *testing.T) {
 	old, fresh := newTriton(t), newTriton(t)
 	old.hold, old.started = make(chan struct{}), make(chan string, 10)
@@ -63,7 +63,7 @@ func TestASequenceIDUsedAgain(t *testing.T) {
 		before := counted(parts)
 		require.NoError(t, infer(t.Context(), t, d, 1, 1, inSequence("again", true)))
 		home := moved(before, counted(parts))
-		// Somebody else keeps that partition busy: another one would be chosen now.
+		// Another request keeps that partition busy: another partition would be chosen now.
 		busy, ended := parts[home], make(chan error, 1)
 		busy.set(func() { busy.hold, busy.passes, busy.started = make(chan struct{}), "id2", make(chan string, 10) })
 		go func() { ended <- infer(t.Context(), t, d, 9, 1, inSequence("busy", true)) }()
@@ -87,7 +87,7 @@ func counted(parts []*triton) (n []int) {
 	return n
 }
 
-// moved is the partition that has executed one more.
+// moved returns the partition that has executed one more.
 func moved(before, after []int) int {
 	for i := range before {
 		if after[i] > before[i] {
@@ -97,8 +97,8 @@ func moved(before, after []int) int {
 	return -1
 }
 
-// TestASequenceWhosePartitionIsOrderedDown: its step is not tried elsewhere, where its state is not, and the caller is told that the
-// partition was lost, not that the caller cancelled.
+// TestASequenceWhosePartitionIsOrderedDown: its step is not tried on another partition, which does not have its state. The caller's error is that
+// the partition was lost, not that the caller cancelled.
 func TestASequenceWhosePartitionIsOrderedDown(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 1)

@@ -13,7 +13,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// What the request path does for spans, where there are none: no allocation, for the request and for the execution.
+// The request path's calls for spans, where there are none, allocate nothing, for the request and for the execution.
 func TestCallsWithoutSpansAllocateNothing(t *testing.T) {
 	c := &call{req: &batch.Request{Model: "m"}, rows: 1}
 	b := &run{model: &model{name: "m"}, process: &router.Process{}, calls: []*call{c, c, c}}

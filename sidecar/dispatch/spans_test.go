@@ -48,8 +48,8 @@ func named(ended *tracetest.SpanRecorder, name string) (found []sdktrace.ReadOnl
 	return found
 }
 
-// Three requests wait for the partition and share its next execution: two of callers who record their traces, one of a caller who does not. Triton is
-// told that the execution is the parent of whatever it traces.
+// Three requests wait for the partition and share its next execution: two of callers that record their traces, one of a caller that does not.
+// Triton receives the execution as the parent of what it traces.
 func TestAnExecutionLinksToItsRequests(t *testing.T) {
 	tracer, ended := newSpans()
 	p := newTriton(t)
@@ -95,7 +95,7 @@ func TestAnExecutionLinksToItsRequests(t *testing.T) {
 	require.Len(t, named(ended, spans.NameQueue), 3)
 }
 
-// What does not wait in the queue is traced too, and the rest of its metadata goes along.
+// A request that does not wait in the queue is traced too, and the rest of its metadata is passed on.
 func TestARequestThatPassesThroughIsTraced(t *testing.T) {
 	tracer, ended := newSpans()
 	p := newTriton(t)
@@ -111,8 +111,8 @@ func TestARequestThatPassesThroughIsTraced(t *testing.T) {
 	require.Empty(t, named(ended, spans.NameQueue))
 }
 
-// Tracing that is off, and a caller who does not record, leave the caller's trace to Triton as it came. One that cannot be read does not get into an
-// execution that others share.
+// If tracing is off, or a caller does not record, Triton gets the caller's trace context unchanged. A context that cannot be read does not get
+// into an execution that others share.
 func TestTheTraceOfACallerGoesOn(t *testing.T) {
 	for name, o := range map[string]dispatch.Options{"off": {}, "not sampled": {Spans: func() *spans.Tracer { tracer, _ := newSpans(); return tracer }()}} {
 		t.Run(name, func(t *testing.T) {
@@ -152,8 +152,8 @@ func waiting(d *dispatch.Dispatcher) int {
 	return c.Waiting
 }
 
-// BenchmarkSpans is what a request costs whose trace is off, not recorded, and recorded (sent nowhere): BenchmarkInfer's way by a partition that
-// answers at once.
+// BenchmarkSpans is the cost of a request whose trace is off, not recorded, and recorded (sent nowhere): the path of BenchmarkInfer with a
+// partition that answers at once.
 func BenchmarkSpans(b *testing.B) {
 	recorded := spans.New(sdktrace.NewTracerProvider())
 	unrecorded, _ := newSpans()

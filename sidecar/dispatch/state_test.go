@@ -30,7 +30,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// outcome is what a caller got: over gRPC a message or an error, over HTTP a
+// outcome is a caller's answer: over gRPC a message or an error, over HTTP a
 // status and a body.
 type outcome struct {
 	resp *tritonpb.ModelInferResponse
@@ -50,8 +50,8 @@ type pending struct {
 	done     chan outcome
 }
 
-// world is Conch before partitions that come and go, and a server beside it that
-// never does: the model of what must come back.
+// world is Conch before partitions that are started and killed, and a server
+// beside it that always runs: the reference for the answers.
 type world struct {
 	*rig
 	t         *testing.T
@@ -71,8 +71,8 @@ type world struct {
 }
 
 // TestBatchingNeverShows: whatever is sent, cancelled, swapped, unloaded and
-// killed, in any order, every caller gets what a server alone would have
-// answered, over either protocol.
+// killed, in any order, every caller gets the answer that a server alone would
+// have given, over either protocol.
 func TestBatchingNeverShows(t *testing.T) {
 	// A case has some thirty steps and hundreds of requests: a quarter of rapid's
 	// usual number is enough, unless more were asked for.
@@ -97,7 +97,7 @@ func TestBatchingNeverShows(t *testing.T) {
 		})
 		w.settle(t)
 	}
-	// How often requests meet is the machine's doing: there are more of them while too few have.
+	// How often requests share a batch depends on the machine: more are sent while too few have.
 	const enough, rounds = 20, 50
 	executions, shared := 0, 0
 	for round := 0; round == 0 || shared <= enough && round < rounds && !t.Failed(); round++ {
@@ -305,8 +305,8 @@ func (w *world) loadOrUnload(t *rapid.T) {
 }
 
 // kill ends a partition as SIGKILL does and puts another in its place. A request
-// is retried once: nobody sees it, unless it happens to them twice, so that what
-// is under way is waited for in between.
+// is retried once, so no caller notices unless it happens to the request twice:
+// the requests under way are waited for in between.
 func (w *world) kill(t *rapid.T) {
 	if w.killed {
 		w.settle(t)
@@ -334,7 +334,7 @@ func (w *world) kill(t *rapid.T) {
 	w.apply(t, next)
 }
 
-// forget lets go of what a case that failed has left.
+// forget releases what a failed case has left.
 func (w *world) forget() {
 	for _, q := range w.waiting {
 		q.cancel()
@@ -342,7 +342,7 @@ func (w *world) forget() {
 	w.waiting, w.killed = nil, false
 }
 
-// settle waits for everybody and compares what they got with the reference.
+// settle waits for all requests and compares their answers with the reference.
 func (w *world) settle(t *rapid.T) {
 	for _, q := range w.waiting {
 		select {

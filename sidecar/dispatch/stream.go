@@ -49,7 +49,7 @@ func (d *Dispatcher) Stream(method string, downstream grpc.ServerStream) error {
 			}
 			if err := up.SendMsg(&f); err != nil {
 				f.Data.Free()
-				return // the reason comes out of RecvMsg
+				return // RecvMsg returns the reason
 			}
 		}
 	}()
@@ -67,7 +67,7 @@ func sendDown(downstream grpc.ServerStream, f *batch.Frame) error {
 	return err
 }
 
-// relay gives upstream's header and trailer to downstream and its messages to
+// relay sets upstream's header and trailer on downstream and hands its messages to
 // pass, which consumes them, until upstream ends.
 func relay(up grpc.ClientStream, downstream grpc.ServerStream, pass func(*batch.Frame) error) error {
 	if h, err := up.Header(); err == nil {
@@ -93,12 +93,12 @@ func relay(up grpc.ClientStream, downstream grpc.ServerStream, pass func(*batch.
 }
 
 // inferStream is one ModelStreamInfer call. Its requests are queued or passed
-// through one by one, like unary ones. Only those of decoupled models go to
-// their partition by a stream, which is opened when it is needed: Triton (2.51
-// and later) writes to its record of an answered request of a stream after it
-// may have given that to the next one, unless the model is decoupled. A request
-// of a decoupled model that gets such a record is taken for answered too early,
-// and a second answer kills the server; on whichever streams they are.
+// through one by one, like unary ones. Only those of decoupled models go to their
+// partition by a stream, which is opened when it is needed. Triton (2.51 and
+// later) may write to the record of an answered request of a stream after it has
+// reused the record for the next one, unless the model is decoupled. A request of
+// a decoupled model that gets such a record is taken for answered too early, and a
+// second answer crashes the server. The two requests may be on different streams.
 type inferStream struct {
 	d       *Dispatcher
 	down    grpc.ServerStream
@@ -108,11 +108,11 @@ type inferStream struct {
 	waiting sync.WaitGroup // requests that may yet be forwarded
 	send    sync.Mutex     // downstream takes one message at a time
 	ended   bool           // write has returned the error that ends the call, and sends nothing more; guarded by send
-	less    chan struct{}  // says that less is owed; one signal at most
-	// statuses tells that the caller wants the errors of models as the status that
-	// ends the call (Triton's header triton_grpc_error), and not as messages.
+	less    chan struct{}  // signals that less is owed; one signal at most
+	// statuses: the caller wants the errors of models as the status that ends the
+	// call (Triton's header triton_grpc_error), and not as messages.
 	statuses bool
-	// whyGone is the reason of a caller who has gone, as of when it is first asked.
+	// whyGone returns the Gone reason of the caller, as of its first call.
 	whyGone func() string
 
 	mu       sync.Mutex
@@ -122,7 +122,7 @@ type inferStream struct {
 	closed   bool                  // no further tasks
 	over     bool                  // nothing is sent any more
 	turns    []*turn               // what is owed in order, oldest first
-	sending  bool                  // somebody sends those that can be
+	sending  bool                  // a goroutine sends the messages of the first turns
 	owed     int                   // requests without their last answer, or with one that waits for its turn
 	bytes    int64                 // of those requests, and of answers that wait for their turn
 }
@@ -134,15 +134,15 @@ type sequenceKey struct {
 }
 
 // InferStream serves ModelStreamInfer. A request that may share an execution is
-// queued, together with everybody else's, and dropped from the queue when the
-// call is cancelled; any other goes to a partition that serves its model, and of
-// a sequence one after the other. As in
-// Triton, answers of models that are not decoupled keep the order of their
-// requests, and so do refusals; answers of decoupled models come when they come.
-// That holds across the queue and all partitions.
+// queued, together with those of other callers, and taken out of the queue when
+// the call is cancelled. Any other request goes to a partition that serves its
+// model; those of a sequence go one after the other. As in Triton, answers of
+// models that are not decoupled keep the order of their requests, and so do
+// refusals; answers of decoupled models have no order. That holds across the queue
+// and all partitions.
 //
-// Of a call that owes more than its share of what may be under way no further
-// message is read until it owes less.
+// No further message of a call is read while the call owes more than its share of
+// what may be under way.
 func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 	if reason, err := d.admission.admitStream(); err != nil {
 		a := refusal(reason, err)
@@ -157,8 +157,8 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 	defer context.AfterFunc(downstream.Context(), func() { s.whyGone() })()
 	defer cancel(nil)
 
-	// Receive in this goroutine; tasks send. One that fails cancels ctx, but cannot
-	// interrupt RecvMsg: only returning does.
+	// One goroutine receives; tasks send. A task that fails cancels ctx, but that
+	// does not interrupt RecvMsg: only the return of this handler does.
 	received := make(chan error, 1)
 	go func() {
 		err := errFault
@@ -185,7 +185,7 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 	s.tasks.Wait()
 	s.abandon()
 	switch {
-	case expired(downstream.Context(), d.clock.Now()): // its timer may not have rung yet
+	case expired(downstream.Context(), d.clock.Now()): // the context's timer may not have fired yet
 		return status.FromContextError(context.DeadlineExceeded).Err()
 	case err == nil || errors.Is(err, io.EOF):
 		return nil
@@ -221,8 +221,8 @@ func (s *inferStream) receive() error {
 	}
 }
 
-// take queues one request, or forwards or refuses it. It waits for nothing: what a
-// request has to wait for is no reason not to read the next one.
+// take queues one request, or forwards or refuses it. It does not block: a request
+// that has to wait must not delay the reading of the next one.
 func (s *inferStream) take(r *batch.Request) error {
 	d := s.d
 	var of asked
@@ -254,17 +254,17 @@ func (s *inferStream) take(r *batch.Request) error {
 	return s.forward(c, size)
 }
 
-// decoupled reports whether a model answers a request as often as it likes.
+// decoupled reports whether a model may answer a request any number of times.
 func (r *route) decoupled() bool { return r.spec.Config.GetModelTransactionPolicy().GetDecoupled() }
 
-// way is how a request of a model that is not decoupled gets its answer: what it
-// returns begins that, and what that returns waits for the answer.
+// way returns how a request of a model that is not decoupled gets its answer:
+// begin starts it, and the function that begin returns waits for the answer.
 func (s *inferStream) way(c *call, route *route, queueable bool) (begin func() (await func() answer)) {
 	d := s.d
 	switch {
 	case route.spec.Cold:
 		return func() func() answer {
-			before, answered := s.step(c) // now: loads end for all at once
+			before, answered := s.step(c) // in order, because a load ends for all requests at once
 			return func() answer {
 				defer answered()
 				loaded, a, ok := d.awaitLoad(c)
@@ -305,9 +305,9 @@ func (s *inferStream) task(f func()) bool {
 	return true
 }
 
-// alone has a request answered by itself, in its turn. Begin is called here, so
-// that requests begin in their order, and what it returns waits for the answer
-// elsewhere.
+// alone answers one request in its turn. Begin is called here, so that requests
+// begin in their order. The function that it returns waits for the answer on
+// another goroutine.
 func (s *inferStream) alone(c *call, size int64, begin func() (await func() answer)) error {
 	s.mu.Lock()
 	if s.closed {
@@ -334,7 +334,7 @@ func (s *inferStream) alone(c *call, size int64, begin func() (await func() answ
 	return nil
 }
 
-// conclude waits for the answer to a request and gives it in its turn.
+// conclude waits for the answer to a request and delivers it in its turn.
 func (s *inferStream) conclude(c *call, size int64, t *turn, await func() answer) {
 	a := s.d.safely(await)
 	resp, err := s.d.finish(c, a)
@@ -353,8 +353,9 @@ func (s *inferStream) passThrough(c *call) (await func() answer) {
 	}
 }
 
-// step gives a request its place in its sequence, if it has one. Before waits until
-// the one before it has been answered; answered says that this one has been.
+// step gives a request its place in its sequence, if it has one. Before waits
+// until the previous request of the sequence has been answered; answered marks
+// this one as answered.
 func (s *inferStream) step(c *call) (before, answered func()) {
 	sequence := router.SequenceOf(c.req)
 	if sequence == nil {
@@ -363,9 +364,9 @@ func (s *inferStream) step(c *call) (before, answered func()) {
 	return s.follow(sequenceKey{c.req.Model, sequence.ID})
 }
 
-// follow puts a request behind the last one of the same key. Before waits
-// until that is over, or the call is; over says that this one is, and is to be
-// called after before.
+// follow puts a request behind the last one of the same key. Before waits until
+// that request is over, or until the call ends. Over marks this request as over,
+// and is to be called after before.
 func (s *inferStream) follow(key any) (before, over func()) {
 	done := make(chan struct{})
 	s.mu.Lock()
@@ -397,7 +398,8 @@ const headerStatuses = "triton_grpc_error"
 // ending is the error of a model that ends a call in its turn.
 type ending struct{ error }
 
-// streamed is what a stream says of a request that was answered alone.
+// streamed returns the message of the stream that answers a request, or the ending
+// of the call.
 func (s *inferStream) streamed(c *call, a *answer, resp *batch.Response, err error) any {
 	if err == nil {
 		defer resp.Free()
@@ -407,8 +409,9 @@ func (s *inferStream) streamed(c *call, a *answer, resp *batch.Response, err err
 		return &batch.Frame{Data: batch.StreamResponse(resp)}
 	}
 	m := &tritonpb.ModelStreamInferResponse{ErrorMessage: status.Convert(err).Message(), InferResponse: &tritonpb.ModelInferResponse{Id: c.req.ID}}
-	// What a model says, or its queue after it took the request, is an answer of the
-	// model: Triton names it and marks its end.
+	// An error of the model, or of its queue after the request was queued, is an
+	// answer of the model: Triton names the model in it and marks it as the last
+	// answer.
 	if a.result == Dropped || a.series != nil && !forward.Refused(err) {
 		if s.statuses {
 			return ending{err}
@@ -422,7 +425,7 @@ func (s *inferStream) streamed(c *call, a *answer, resp *batch.Response, err err
 }
 
 // refuse answers one request of the stream with an error, as Triton does: in its
-// place, unless its model has none, and the stream goes on.
+// turn, unless its model is decoupled. The stream goes on.
 func (s *inferStream) refuse(r *batch.Request, decoupled bool, cause error) error {
 	if decoupled {
 		return s.write(refused(r, cause))
@@ -431,7 +434,7 @@ func (s *inferStream) refuse(r *batch.Request, decoupled bool, cause error) erro
 	return nil
 }
 
-// refused is what a stream says of a request that came to no model.
+// refused returns the message of the stream for a request that was refused.
 func refused(r *batch.Request, cause error) *tritonpb.ModelStreamInferResponse {
 	return &tritonpb.ModelStreamInferResponse{
 		ErrorMessage:  status.Convert(cause).Message(),

@@ -21,12 +21,12 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// heldStream is a caller's side of a stream, whose messages the caller does not take until it is let go.
+// heldStream is a caller's side of a stream. The caller takes no messages until it is released.
 type heldStream struct {
 	grpc.ServerStream
 	ctx     context.Context
 	asks    chan *tritonpb.ModelInferRequest
-	sending chan struct{} // says that a message is on its way
+	sending chan struct{} // signals that a message is being sent
 	letGo   chan struct{}
 }
 
@@ -50,8 +50,8 @@ func (s *heldStream) SendMsg(any) error {
 	return context.Canceled
 }
 
-// TestACallerGoesWhileARefusalIsSent: what a stream still says of requests that it refused, and what it still reads, is no longer
-// counted once the call is over, and harms nobody.
+// TestACallerGoesWhileARefusalIsSent: refusals that a stream sends, and requests that it reads, are no longer counted once the call is over, and
+// do no harm.
 func TestACallerGoesWhileARefusalIsSent(t *testing.T) {
 	d, _ := newDispatcher(t, dispatch.Options{}, table(1, nil, newTriton(t)))
 	ctx, cancel := context.WithCancel(t.Context())

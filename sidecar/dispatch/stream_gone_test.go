@@ -16,7 +16,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// handClock has timers that go off when the test says so.
+// handClock has timers that a test fires.
 type handClock struct {
 	clock.Clock
 	asked chan *handTimer
@@ -47,8 +47,8 @@ func decoupled(m *router.Model) {
 	m.Batchable, m.Config.ModelTransactionPolicy = false, &tritonpb.ModelTransactionPolicy{Decoupled: true}
 }
 
-// TestWhoGoesUnderAnswers: when the caller of a stream goes while a decoupled model answers, the server is left a second, on the
-// dispatcher's clock, to come to an end; then its stream is cancelled.
+// TestWhoGoesUnderAnswers: when the caller of a stream cancels while a decoupled model answers, the server has a second, on the dispatcher's
+// clock, to end its answers; then its stream is cancelled.
 func TestWhoGoesUnderAnswers(t *testing.T) {
 	for name, ends := range map[string]bool{"that end": true, "that do not": false} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestWhoGoesUnderAnswers(t *testing.T) {
 	}
 }
 
-// TestAStreamFindsAnotherPartition: a partition that is found dead when a stream is opened to it has not begun anything.
+// TestAStreamFindsAnotherPartition: nothing was sent to a partition that is found lost when a stream is opened to it.
 func TestAStreamFindsAnotherPartition(t *testing.T) {
 	p, q := newTriton(t), newTriton(t)
 	p.kill()
@@ -90,7 +90,7 @@ func TestAStreamFindsAnotherPartition(t *testing.T) {
 	require.False(t, d.Partitions()[0].Up)
 }
 
-// TestASequenceStaysWhereItIs: steps that a caller who has gone left waiting were never sent, so that the sequence has not ended.
+// TestASequenceStaysWhereItIs: steps that still waited when their caller cancelled were never sent, so that the sequence has not ended.
 func TestASequenceStaysWhereItIs(t *testing.T) {
 	p, q := newTriton(t), newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)
@@ -126,7 +126,7 @@ func TestASequenceStaysWhereItIs(t *testing.T) {
 	require.Empty(t, q.executions())
 }
 
-// TestAModelWithoutPartitionsEndsNoStream: who asks for one that is out is told so, and the stream goes on.
+// TestAModelWithoutPartitionsEndsNoStream: a request for a model that is out gets an error, and the stream goes on.
 func TestAModelWithoutPartitionsEndsNoStream(t *testing.T) {
 	p := newTriton(t)
 	p.kill()
@@ -148,7 +148,7 @@ func TestAModelWithoutPartitionsEndsNoStream(t *testing.T) {
 	require.Zero(t, n[dispatch.Cancelled])
 }
 
-// TestWhoGoesBeforeThereIsAPartition: what waits for one is not a failure if its caller goes.
+// TestWhoGoesBeforeThereIsAPartition: a request that waits for a partition is not a failure if its caller cancels.
 func TestWhoGoesBeforeThereIsAPartition(t *testing.T) {
 	p := newTriton(t)
 	p.kill()

@@ -11,8 +11,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// streamShare is the part of all requests, and of their bytes, that one stream
-// may have under way.
+// streamShare bounds one stream: it may have one part in streamShare of all
+// requests, and of their bytes, under way.
 const streamShare = 4
 
 // turn is the place of a request in the order of a stream's answers.
@@ -33,9 +33,10 @@ func (s *inferStream) begin(size int64) *turn {
 	return t
 }
 
-// deliver hands over a message that answers a turn, or nil, and says whether it is
-// the last. It is sent at once if it is its turn. What waits for that counts as bytes
-// under way, as the request did. Once the call is over, nobody takes it.
+// deliver hands over a message that answers a turn, or nil, and whether it is the
+// last of the turn. The message is sent at once if all earlier turns are over.
+// While it waits, it counts as bytes under way, as the request did. Once the call
+// is over, the message is discarded.
 func (s *inferStream) deliver(t *turn, m any, last bool) {
 	held := sizeOf(m)
 	s.mu.Lock()
@@ -64,9 +65,9 @@ func (s *inferStream) deliver(t *turn, m any, last bool) {
 	s.sending = false
 }
 
-// advance sends what can be sent of the turn that it is, and reports whether it
-// is over. It releases s.mu, which it is called with, while it sends; meanwhile
-// the call may have ended and taken all turns.
+// advance sends the messages of the first turn, and reports whether the turn is
+// over. It is called with s.mu, which it releases while it sends; meanwhile the
+// call may have ended and taken all turns.
 func (s *inferStream) advance(t *turn) (over bool) {
 	for len(t.messages) > 0 {
 		m := t.messages[0]

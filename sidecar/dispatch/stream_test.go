@@ -69,8 +69,8 @@ func aside(id string) *tritonpb.ModelInferRequest {
 	return m
 }
 
-// TestStreamsShareExecutions: what comes on streams runs together with what comes
-// on other streams and without.
+// TestStreamsShareExecutions: requests on a stream share executions with those on
+// other streams and with unary ones.
 func TestStreamsShareExecutions(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)
@@ -104,13 +104,13 @@ func TestStreamsShareExecutions(t *testing.T) {
 }
 
 // TestStreamOrder: answers come in the order of the requests, whichever way each
-// took, and whatever was ready first.
+// took, and whichever was ready first.
 func TestStreamOrder(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started, p.passes = make(chan struct{}), make(chan string, 10), "aside"
 	p.refuse = func(r *tritonpb.ModelInferRequest) error {
 		switch r.Id {
-		case "": // somebody's in a batch
+		case "": // the answer of a request in a batch
 			return status.Error(codes.Internal, "not all")
 		case "bad":
 			return status.Error(codes.Internal, "the model's own")
@@ -139,8 +139,8 @@ func TestStreamOrder(t *testing.T) {
 	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 3, dispatch.Failed: 2, dispatch.Rejected: 1}, resultsInTime(seen.count(t)))
 }
 
-// TestCancelledStreamIsNotExecuted: what a caller who has gone has in the queue is
-// taken out of it, and others get what they would have got.
+// TestCancelledStreamIsNotExecuted: the queued requests of a stream that was
+// cancelled are taken out of the queue, and other callers get their answers.
 func TestCancelledStreamIsNotExecuted(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)
@@ -168,7 +168,7 @@ func TestCancelledStreamIsNotExecuted(t *testing.T) {
 }
 
 // TestStreamsHaveDeadlines: a stream's deadline is that of its requests, and so is
-// their timeout parameter: what cannot be in time any more is given up.
+// their timeout parameter: a request that cannot be in time any more is dropped.
 func TestStreamsHaveDeadlines(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)
@@ -181,7 +181,8 @@ func TestStreamsHaveDeadlines(t *testing.T) {
 	short := message("short", 1, 1)
 	short.Parameters = map[string]*tritonpb.InferParameter{"timeout": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 1000}}}
 	require.NoError(t, s.Send(short))
-	// On a busy machine a short deadline passes before the stream has come to Conch.
+	// On a busy machine a short deadline passes before the stream has reached
+	// Conch.
 	for patience := 50 * time.Millisecond; seen.arrivals() < 3; patience *= 2 {
 		require.Less(t, patience, time.Minute, "nothing comes")
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -189,7 +190,7 @@ func TestStreamsHaveDeadlines(t *testing.T) {
 		if err == nil {
 			err = late.Send(message("late", 1, 1))
 		}
-		for err == nil || errors.Is(err, io.EOF) { // the queue may have given it up before, and a stream that is over takes nothing
+		for err == nil || errors.Is(err, io.EOF) { // the queue may have dropped it before, and Send fails on a stream that is over
 			_, err = late.Recv()
 		}
 		requireCode(t, codes.DeadlineExceeded, err)
@@ -239,8 +240,8 @@ func TestStreamIsReadNoFasterThanAnswered(t *testing.T) {
 	}
 }
 
-// resultsInTime takes late answers for others: there is no telling how long a
-// test takes.
+// resultsInTime counts late results as in time: how long a test takes is not
+// known.
 func resultsInTime(n map[dispatch.Result]int) map[dispatch.Result]int {
 	if n[dispatch.Late] > 0 {
 		n[dispatch.OK] += n[dispatch.Late]
@@ -249,13 +250,14 @@ func resultsInTime(n map[dispatch.Result]int) map[dispatch.Result]int {
 	return n
 }
 
-// TestStreamAcrossAPartitionsDeath: what is queued survives a partition, as unary
-// requests do, and so does a stream that owes nothing there.
+// TestStreamAcrossAPartitionsDeath: queued requests survive the loss of a
+// partition, as unary requests do, and so does a stream that owes no answers
+// there.
 func TestStreamAcrossAPartitionsDeath(t *testing.T) {
 	p, q := newTriton(t), newTriton(t)
 	p.started = make(chan string, 10)
 	_, seen, client := streamed(t, dispatch.Options{}, table(1, nil, p, q))
-	s := openStream(t.Context(), t, client, aside("aside")) // opens a way to one partition
+	s := openStream(t.Context(), t, client, aside("aside")) // opens an upstream to one partition
 	m, err := s.Recv()
 	require.NoError(t, err)
 	require.Equal(t, "aside", m.InferResponse.Id)
@@ -269,7 +271,8 @@ func TestStreamAcrossAPartitionsDeath(t *testing.T) {
 	require.Equal(t, map[dispatch.Result]int{dispatch.OK: 2}, resultsInTime(seen.count(t)))
 }
 
-// TestStreamsOfModelsThatAreNotBatched: such requests go straight and one by one.
+// TestStreamsOfModelsThatAreNotBatched: such requests are forwarded at once and
+// one by one.
 func TestStreamsOfModelsThatAreNotBatched(t *testing.T) {
 	p := newTriton(t)
 	p.started = make(chan string, 10)
@@ -283,8 +286,8 @@ func TestStreamsOfModelsThatAreNotBatched(t *testing.T) {
 	}
 }
 
-// TestAStreamMayEndWithTheErrorOfAModel: to a caller who asks for it the error of a model is the status of the call, in its turn; what
-// Triton refuses before a model has it stays a message.
+// TestAStreamMayEndWithTheErrorOfAModel: for a caller that asks for it the error of a model is the status of the call, in its turn. Triton's
+// refusal of a request before a model receives it stays a message.
 func TestAStreamMayEndWithTheErrorOfAModel(t *testing.T) {
 	p := newTriton(t)
 	p.refuse = func(r *tritonpb.ModelInferRequest) error {

@@ -26,7 +26,7 @@ type upstream struct {
 	process *router.Process
 	stream  grpc.ClientStream
 	cancel  context.CancelFunc
-	idle    chan struct{}   // says that nothing is owed; one signal at most
+	idle    chan struct{}   // signals that nothing is owed; one signal at most
 	pending []pendingAnswer // guarded by inferStream.mu
 	ended   bool            // guarded by inferStream.mu
 }
@@ -43,7 +43,7 @@ type pendingAnswer struct {
 	span    *spans.Request
 	loading time.Duration // of its model, on demand
 	loaded  bool
-	// asked is whether the caller wants to see an empty last answer.
+	// asked is whether the caller receives an empty last answer, too.
 	asked     bool
 	byName    asked  // what it asked for, where that is a name that the model serves
 	failed    bool   // an answer, though perhaps not the last, was an error
@@ -73,21 +73,22 @@ func (s *inferStream) forward(c *call, size int64) error {
 		if s.ctx.Err() != nil {
 			return err
 		}
-		return s.refuse(c.req, true, forward.Status(err).Err()) // the call may have other models to ask
+		return s.refuse(c.req, true, forward.Status(err).Err()) // the call may have requests for other models
 	}
 	f := batch.Frame{Data: c.req.Marshal()}
-	if !asked && (valid || !given) { // what is not valid Triton refuses
+	if !asked && (valid || !given) { // Triton refuses a value that is not valid
 		f.Data = batch.AskForFinalResponse(f.Data)
 	}
 	if err := up.stream.SendMsg(&f); err != nil {
 		f.Data.Free() // unless it was handed over, which empties it
 	}
-	return nil // a broken upstream is the relay's to report
+	return nil // relay reports a broken upstream
 }
 
-// hand finds or opens the upstream for a request and makes it owe the answers. To
-// a partition that is lost before there is one nothing was sent: another may serve
-// the request, but not the sequence, whose state was lost too.
+// hand finds or opens the upstream for a request and adds the request to those
+// that it owes answers to. If a partition is lost before its upstream is open,
+// nothing was sent. Another partition may then serve the request, unless it is of
+// a sequence, whose state was lost too.
 func (s *inferStream) hand(r *batch.Request, p pendingAnswer) (*upstream, error) {
 	h := router.Hints{Sequence: router.SequenceOf(r)}
 	for {
@@ -116,7 +117,7 @@ func (s *inferStream) hand(r *batch.Request, p pendingAnswer) (*upstream, error)
 	}
 }
 
-// upstream finds or opens the way to a partition.
+// upstream finds or opens the stream to a partition.
 func (s *inferStream) upstream(p *router.Process) (*upstream, error) {
 	s.mu.Lock()
 	up := s.ups[p]
@@ -153,10 +154,9 @@ func (s *inferStream) upstream(p *router.Process) (*upstream, error) {
 }
 
 // lastWord is how long a server may go on answering a call whose caller has gone
-// before it is cancelled. A server that has a stream cancelled under answers that
-// it is giving may die of it (Triton 2.51), so that what is soon over is left to
-// end; what goes on for longer, as generated text does, must not go on for
-// nobody.
+// before the call is cancelled. Triton 2.51 may crash when a stream is cancelled
+// while it sends answers, so answers that end soon are left to end. Longer ones,
+// such as generated text, are cancelled, because no caller receives them.
 const lastWord = time.Second
 
 // part ends an upstream when the call has ended: as soon as nothing is owed, or
@@ -182,7 +182,7 @@ func (s *inferStream) part(up *upstream, ended <-chan struct{}) {
 	}
 }
 
-// relay deals with an upstream's answers until it ends.
+// relay handles an upstream's answers until it ends.
 func (s *inferStream) relay(up *upstream) {
 	ended := make(chan struct{})
 	defer close(ended)
@@ -216,7 +216,7 @@ func (s *inferStream) relay(up *upstream) {
 	if !forward.Lost(err) || owes {
 		s.cancel(err)
 	}
-	// Otherwise nothing was lost with it: the next request goes elsewhere.
+	// Otherwise no answer was lost: the next request opens another upstream.
 }
 
 // answered passes an answer on, but an empty last one only if the caller asked
@@ -265,8 +265,8 @@ func (s *inferStream) answered(up *upstream, f *batch.Frame) {
 	s.pass(f)
 }
 
-// pass gives the caller a message as long as there is one. What comes after that
-// is read all the same, for lastWord.
+// pass sends a message to the caller while the call's context lasts. Later
+// messages are still read, for lastWord, and discarded.
 func (s *inferStream) pass(f *batch.Frame) {
 	if s.ctx.Err() != nil {
 		f.Data.Free()
@@ -277,7 +277,7 @@ func (s *inferStream) pass(f *batch.Frame) {
 	}
 }
 
-// fate is what became of a request that has its last answer.
+// fate returns the result and the reason of a request that has its last answer.
 func (s *inferStream) fate(p *pendingAnswer) (Result, string) {
 	if s.down.Context().Err() != nil {
 		return Cancelled, s.whyGone()
@@ -312,8 +312,8 @@ func (s *inferStream) end(p *pendingAnswer, result Result, reason string) {
 	s.mu.Unlock()
 }
 
-// abandon reports what never got its last answer, because the caller has gone or
-// the server ended the call, and frees what nobody was given.
+// abandon ends the requests that never got their last answer, because the caller
+// has gone or the server ended the call. It frees the messages that were not sent.
 func (s *inferStream) abandon() {
 	result, reason := Failed, ""
 	if s.down.Context().Err() != nil {
@@ -332,14 +332,14 @@ func (s *inferStream) abandon() {
 		}
 		t.messages = nil
 	}
-	s.turns, s.over = nil, true // what reads may still refuse a request: only the end of this call stops it
+	s.turns, s.over = nil, true // receive may still refuse a request until this call has returned
 	s.mu.Unlock()
 	for i := range left {
 		s.end(&left[i], result, reason)
 	}
 }
 
-// closeSend says that no further request comes, when those that wait have been
+// closeSend half-closes the upstreams, once the requests that wait have been
 // forwarded.
 func (s *inferStream) closeSend() {
 	s.waiting.Wait()
@@ -350,7 +350,7 @@ func (s *inferStream) closeSend() {
 	}
 }
 
-// finishStreamed reports what became of a request that was passed through on a
+// finishStreamed reports the outcome of a request that was passed through on a
 // stream, whose errors are text without a code.
 func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason string) {
 	now := d.clock.Now()

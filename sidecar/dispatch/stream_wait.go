@@ -9,10 +9,11 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// This file has the requests of a stream that cannot be begun when they are read, because what is to serve them does not run. They wait
-// beside the stream; those after them are read and begun. Answers keep their order all the same, as far as Triton's have one.
+// This file handles the requests of a stream that cannot begin when they are read, because their model does not run. They wait on goroutines of
+// their own, while later requests are read and begun. Their answers keep the order that Triton's answers have.
 
-// lineKey is the order in which requests for a model are handed on that had to wait: a server is to see those of a sequence in their order.
+// lineKey is the key of follow for the requests for a model that had to wait. They are handed on in their order, because a server must receive
+// those of a sequence in order.
 type lineKey struct{ model string }
 
 // inLine reports whether a request for a model waits.
@@ -22,7 +23,7 @@ func (s *inferStream) inLine(model string) bool {
 	return s.steps[lineKey{model}] != nil
 }
 
-// awaitVariant takes a request for an app whose wish no variant that runs meets: it is answered once one does.
+// awaitVariant accepts a request for an app whose wish no running variant meets. The request is answered once one runs.
 func (s *inferStream) awaitVariant(r *batch.Request, of asked, f found) error {
 	d := s.d
 	size, reason, err := d.admission.admit(r, 2)
@@ -38,7 +39,7 @@ func (s *inferStream) awaitVariant(r *batch.Request, of asked, f found) error {
 		defer r.Free()
 		handedOn := sync.OnceFunc(func() { over(); s.waiting.Done() })
 		defer handedOn()
-		leave := sync.OnceFunc(func() { d.admission.leave(size) }) // unless another does
+		leave := sync.OnceFunc(func() { d.admission.leave(size) }) // unless conclude or handOn does
 		defer func() { leave() }()
 		route, of, a, ok := d.awaitFound(s.ctx, r, 0, of, f)
 		if !ok {
@@ -128,7 +129,7 @@ func (s *inferStream) handOn(c *call, size int64, cold bool, before func()) {
 	}
 	before()
 	if s.ctx.Err() != nil { // those before it were not handed on
-		_ = s.giveUp(c, size, gone(s.ctx)) // nobody hears of it
+		_ = s.giveUp(c, size, gone(s.ctx)) // the call has ended: no message can be sent
 		return
 	}
 	if err := s.forward(c, size); err != nil {

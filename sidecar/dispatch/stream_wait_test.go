@@ -25,8 +25,8 @@ func asking(id string, change ...func(*tritonpb.ModelInferRequest)) *tritonpb.Mo
 	return m
 }
 
-// TestAStreamIsReadWhileAVariantIsWaitedFor: what comes after a request that waits runs meanwhile, of other models and of the same app, and
-// the answers keep their order.
+// TestAStreamIsReadWhileAVariantIsWaitedFor: the requests after a request that waits run meanwhile, of other models and of the same app, and the
+// answers keep their order.
 func TestAStreamIsReadWhileAVariantIsWaitedFor(t *testing.T) {
 	p := newTriton(t)
 	p.started = make(chan string, 10)
@@ -41,7 +41,7 @@ func TestAStreamIsReadWhileAVariantIsWaitedFor(t *testing.T) {
 	require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 30*time.Second, time.Millisecond)
 }
 
-// decoupledApps are apps whose variants answer as often as they like.
+// decoupledApps are apps whose variants may answer any number of times.
 func decoupledApps(revision uint64, p *triton, running ...string) *router.Table {
 	routes := apps(revision, p, running...)
 	for _, m := range routes.Models {
@@ -50,8 +50,8 @@ func decoupledApps(revision uint64, p *triton, running ...string) *router.Table 
 	return routes
 }
 
-// TestWaitingRequestsOfADecoupledModelKeepTheirOrder: on their way to the server, though the caller has said that it sends no more; and
-// they hold up nothing.
+// TestWaitingRequestsOfADecoupledModelKeepTheirOrder: they reach the server in order, though the caller has half-closed the stream, and they
+// delay no other requests.
 func TestWaitingRequestsOfADecoupledModelKeepTheirOrder(t *testing.T) {
 	const n = 20
 	for name, c := range map[string]struct {
@@ -108,7 +108,7 @@ func TestWaitingRequestsOfADecoupledModelKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// TestAStreamThatEndsWhileItWaits leaves nothing behind.
+// TestAStreamThatEndsWhileItWaits leaves no request under way.
 func TestAStreamThatEndsWhileItWaits(t *testing.T) {
 	for name, cold := range map[string]bool{"a variant": false, "on demand": true} {
 		t.Run(name, func(t *testing.T) {

@@ -30,8 +30,8 @@ type routes struct {
 	superseded chan struct{}
 }
 
-// route is one model under one table: immutable. Where the model is served is the
-// router's to know, as of the moment at which that matters.
+// route is one model under one table: immutable. It does not say where the model
+// is served: the router does, at the time of each request.
 type route struct {
 	*model
 	spec     *router.Model
@@ -42,18 +42,18 @@ type route struct {
 	lane *model
 }
 
-// model is what stays of a model while tables come and go.
+// model is the state of a model that is kept from one table to the next.
 type model struct {
 	name   string
 	counts counts
 	margin forecast.Margin
-	// series of requests that never came to a partition.
+	// series of requests that never reached a partition.
 	series seriesSet
 	// runs is the backend that the model runs in.
 	runs atomic.Pointer[string]
 	// unsplittable is set when an answer did not have the batch's rows.
 	unsplittable atomic.Bool
-	// ownFault is how its requests fail in its merge group without the group being at fault; nil: none is known.
+	// ownFault is the failure in its merge group that is known to be its requests' own fault; nil: none is known.
 	ownFault atomic.Pointer[ownFault]
 	// unlendable is set when its tensors did not fit shared memory.
 	unlendable atomic.Bool
@@ -109,8 +109,8 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	q.mu.Lock()
 	defer q.unlock()
 	q.table = t
-	// What is queued for models that the table does not have is leased where they
-	// are served until now.
+	// Requests that are queued for models that the new table does not have get a
+	// lease under the old one.
 	q.removeModels(t)
 	before := d.routes.Load()
 	next := &routes{table: t, models: make(map[string]*route, len(t.Models)), superseded: make(chan struct{})}
@@ -141,14 +141,15 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 		close(before.superseded)
 	}
 	q.configure(next, change, retired)
-	for _, m := range regrouped { // what waits there for members as they were comes back as they are
+	for _, m := range regrouped { // its queued requests are queued again by their new memberships
 		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropClosed) })
 	}
 	d.loads.wake(func(model string) bool { r := next.models[model]; return r != nil && r.spec.Cold })
 	return nil
 }
 
-// plan is what can be checked of a model before anything is changed.
+// plan is the part of a model's route that is made and checked before anything is
+// changed.
 type plan struct {
 	discipline queue.Discipline
 	drop       queue.DropPolicy
@@ -176,7 +177,7 @@ func (d *Dispatcher) compile(t *router.Table) (map[string]plan, error) {
 	return plans, nil
 }
 
-// removeModels takes out what a table does not have. Guarded by mu.
+// removeModels removes the models that a table does not have. Guarded by mu.
 func (q *queues) removeModels(t *router.Table) {
 	for name, m := range q.models {
 		if t.Models[name] != nil {
@@ -195,8 +196,9 @@ func (q *queues) setModel(spec *router.Model, pl plan) *route {
 		m = &model{name: spec.Name}
 		q.models[spec.Name] = m
 	}
-	// Rules carry the seed of the keys that queued requests have. No request of an
-	// ensemble is queued, and its rules are its members' too.
+	// Rules carry the seed of the keys of queued requests, so they are kept while
+	// the model is the same. Those of an ensemble are always replaced: they depend
+	// on its members too, and no request of an ensemble is queued.
 	if m.spec == nil || spec.Config.GetEnsembleScheduling() != nil || !proto.Equal(m.spec.Config, spec.Config) || !slices.Equal(m.spec.Versions, spec.Versions) {
 		m.rules = pl.rules
 	}
@@ -209,8 +211,7 @@ func (q *queues) setModel(spec *router.Model, pl plan) *route {
 	return &route{model: m, spec: spec, rules: m.rules, maxBatch: spec.RowLimit(), tallies: m.setTallies(spec)}
 }
 
-// configure makes the scheduler know a table that has come into force. Guarded by
-// mu.
+// configure gives the scheduler a table that has come into force. Guarded by mu.
 func (q *queues) configure(next *routes, change *router.Change, retired []*router.Process) {
 	q.do(func(s *queue.Scheduler) error {
 		now := q.now()
@@ -280,7 +281,7 @@ func (q *queues) setQueue(s *queue.Scheduler, now queue.Time, m *model) error {
 	return nil
 }
 
-// late is the queue's name for a policy's choice.
+// late converts a policy's choice to the queue's type.
 func late(p policy.LatePolicy) queue.Late {
 	if p == policy.LatePolicy_LATE_POLICY_DROP {
 		return queue.LateDrop

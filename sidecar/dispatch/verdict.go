@@ -11,7 +11,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
-// verdict is how Triton's statistics take a request.
+// verdict is how Triton's statistics count a request.
 type verdict uint8
 
 const (
@@ -42,7 +42,7 @@ func (v verdict) reason() string {
 	return ""
 }
 
-// judge says how Triton would count a request with this outcome.
+// judge returns how Triton would count a request with this outcome.
 func judge(o *Outcome, err error, backend string, ran bool) verdict {
 	switch o.Result {
 	case OK, Late, Cold:
@@ -63,9 +63,9 @@ func judge(o *Outcome, err error, backend string, ran bool) verdict {
 	return judgeError(err, backend)
 }
 
-// judgeError tells apart what a server's error says, by what Triton 2.51 was
-// seen to count. It does not say so itself: a request that it refuses and one
-// that a model fails both come back as a status.
+// judgeError returns how Triton 2.51 was observed to count a server's error. The
+// error does not show it directly: a request that Triton refuses and one that a
+// model fails both come back as a status.
 func judgeError(err error, backend string) verdict {
 	s := forward.Status(err)
 	text := s.Message()

@@ -25,8 +25,8 @@ type workers struct {
 	execute func(*run)
 	ended   context.Context // no worker is kept from then on
 	all     tasks
-	next    chan *run    // to those who wait for one
-	idle    atomic.Int32 // who wait
+	next    chan *run    // to idle workers
+	idle    atomic.Int32 // workers that wait for a batch
 }
 
 func newWorkers(ended context.Context, execute func(*run)) *workers {
@@ -46,7 +46,8 @@ func (w *workers) begin(r *run) {
 	}
 }
 
-// work executes a batch, and then others for as long as they come.
+// work executes a batch, and then further ones. It ends when enough other workers
+// are idle, or with ended.
 func (w *workers) work(r *run) {
 	defer w.all.running.Done()
 	for {
@@ -64,15 +65,15 @@ func (w *workers) work(r *run) {
 	}
 }
 
-// tasks are goroutines that end before what began them has closed.
+// tasks are goroutines whose end close waits for.
 type tasks struct {
-	mu      sync.Mutex // guards closed, and running from growing once that is set
+	mu      sync.Mutex // guards closed; running does not grow once that is set
 	closed  bool
 	running sync.WaitGroup
 }
 
-// add counts a goroutine in, which is to count itself out. It returns false if
-// none may begin any more.
+// add counts a goroutine in, which must call running.Done when it ends. It returns
+// false after close.
 func (t *tasks) add() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +83,8 @@ func (t *tasks) add() bool {
 	return !t.closed
 }
 
-// begin runs f on a goroutine of its own, unless none may begin any more.
+// begin runs f on a goroutine of its own. After close it returns false and does
+// not run f.
 func (t *tasks) begin(f func()) bool {
 	if !t.add() {
 		return false
@@ -94,7 +96,8 @@ func (t *tasks) begin(f func()) bool {
 	return true
 }
 
-// close lets none begin from now on, and waits for those that run.
+// close makes add and begin return false from now on, and waits for the goroutines
+// that run.
 func (t *tasks) close() {
 	t.mu.Lock()
 	t.closed = true

@@ -12,16 +12,16 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// ErrIncompatible means that requests that cannot share a batch were given to Assemble.
-// Equal keys make it as unlikely as a collision of 64-bit hashes.
+// ErrIncompatible means that Assemble was given requests that cannot share a
+// batch. For requests with equal keys it is as unlikely as a collision of 64-bit
+// hashes.
 var ErrIncompatible = errors.New("requests cannot share a batch")
 
-// Assemble joins requests with equal keys into one, in order: shapes add up
-// along the first dimension, data is a list of references to the callers'
-// buffers, and the outputs are the union of what is asked for. The id and the
-// parameters `timeout` and `triton_enable_empty_final_response` stay behind, since
-// they belong to one caller each. The
-// result is freed on its own.
+// Assemble joins requests with equal keys into one, in order: shapes add up along
+// the first dimension, data is a list of references to the callers' buffers, and
+// the outputs are the union of those that are asked for. The id and the parameters
+// `timeout` and `triton_enable_empty_final_response` are left out, since they
+// belong to one caller each. The result is freed on its own.
 func Assemble(reqs []*Request) (*Request, error) {
 	if len(reqs) == 0 {
 		return nil, errors.New("assemble: no requests")
@@ -89,13 +89,14 @@ func (r *Request) input(i int, name string) *Tensor {
 	return nil
 }
 
-// ownParameter tells the parameters that are one caller's affair, and not its
-// batch's.
+// ownParameter reports whether a parameter concerns one caller only, and not its
+// batch.
 func ownParameter(name string) bool {
 	return name == ParameterTimeout || name == ParameterEmptyFinalResponse
 }
 
-// sameParameters compares as sets, without those that are one caller's affair.
+// sameParameters compares as sets, without the parameters that concern one caller
+// only.
 func sameParameters(a, b []Parameter) bool {
 	return includesParameters(a, b) && includesParameters(b, a)
 }
@@ -113,7 +114,7 @@ func includesParameters(a, b []Parameter) bool {
 	return true
 }
 
-// unionOutputs returns nothing, which asks for all, when anyone does.
+// unionOutputs returns nothing, which asks for all, if any request asks for all.
 func unionOutputs(reqs []*Request) []RequestedOutput {
 	var union []RequestedOutput
 	for i, r := range reqs {

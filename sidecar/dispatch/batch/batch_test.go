@@ -314,8 +314,8 @@ func echo(t require.TestingT, wire mem.BufferSlice, p *pool, cuts ...int) *batch
 	return resp
 }
 
-// TestAssembleSplit: whatever is joined, everyone gets their own rows of what
-// they asked for, and all memory comes back.
+// TestAssembleSplit: whatever is joined, each request gets its own rows of the
+// outputs that it asked for, and all memory is released.
 func TestAssembleSplit(t *testing.T) {
 	rules := batch.NewRules(config(), []string{"1"})
 	rapid.Check(t, func(t *rapid.T) {

@@ -19,9 +19,9 @@ type Frame struct {
 	Data mem.BufferSlice
 }
 
-// Codec is a gRPC codec that hands a *Frame through as references to the
-// received buffers and leaves every other message to the protobuf codec. It
-// calls itself "proto", because that is what is on the wire.
+// Codec is a gRPC codec that passes a *Frame on as references to the received
+// buffers and leaves every other message to the protobuf codec. Its name is
+// "proto", because that is the encoding on the wire.
 type Codec struct{}
 
 var _ encoding.CodecV2 = Codec{}

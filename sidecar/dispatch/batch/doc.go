@@ -3,14 +3,14 @@
 
 // Package batch reads, writes, joins and splits inference messages on the wire.
 //
-// A request is read just far enough to know its header: names, datatypes,
-// shapes and parameters become Go values, and tensor bytes stay where the
-// connection put them. Assemble joins the tensors of several requests along the
-// batch dimension as a list of references, and Split gives every caller its own
-// slice of the answer. No tensor byte is copied on the way, and none is ever
-// held in a protobuf message.
+// A request is read only as far as its header: names, datatypes, shapes and
+// parameters become Go values, and tensor bytes stay where the connection put
+// them. Assemble joins the tensors of several requests along the batch dimension
+// as a list of references, and Split gives every caller its own slice of the
+// answer. No tensor byte is copied on the way, and none is ever held in a protobuf
+// message.
 //
-// # Who frees what
+// # Ownership
 //
 // Received memory is pooled and counted by reference (google.golang.org/grpc/mem).
 // Every Request and Response owns one reference to each buffer it mentions,

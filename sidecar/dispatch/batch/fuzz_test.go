@@ -18,8 +18,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// allocated is how many bytes f allocates, as far as the runtime's statistics
-// tell, which are exact only for what is large.
+// allocated is how many bytes f allocates, by the runtime's statistics, which are
+// exact only for large allocations.
 func allocated(f func()) uint64 {
 	read := func() uint64 {
 		sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
@@ -105,7 +105,7 @@ func requestSeeds() [][]byte {
 	}
 }
 
-// paired is what of the raw contents Triton gives to inputs: one to each that is
+// paired returns the raw contents that Triton gives to inputs: one to each that is
 // neither in shared memory nor typed, in order.
 func paired(m *tritonpb.ModelInferRequest) [][]byte {
 	var raw [][]byte
@@ -181,7 +181,7 @@ func FuzzReadResponse(f *testing.F) {
 		for _, o := range want.Outputs {
 			plain = plain && o.Contents == nil
 		}
-		if !plain { // which entry is whose is then for the outputs to say
+		if !plain { // the outputs then decide which entry is theirs
 			want.RawOutputContents, back.RawOutputContents = nil, nil
 		}
 		require.True(t, proto.Equal(&want, &back), "%v\n%v", &want, &back)
@@ -189,7 +189,7 @@ func FuzzReadResponse(f *testing.F) {
 }
 
 // FuzzSplit: no answer, however wrong, makes Split fail otherwise than with an
-// error, and what it gives out is the answer, cut at rows.
+// error, and its parts are the answer, cut at rows.
 func FuzzSplit(f *testing.F) {
 	good, _ := proto.Marshal(&tritonpb.ModelInferResponse{
 		Outputs:           []*tritonpb.ModelInferResponse_InferOutputTensor{{Name: "T", Datatype: "BYTES", Shape: []int64{3, 1}}, {Name: "G", Datatype: "FP32", Shape: []int64{3}}},
@@ -264,8 +264,8 @@ func requireElements(t *testing.T, tensor batch.Tensor) {
 	require.Zero(t, n, "elements")
 }
 
-// FuzzAssemble: of any two messages, those that may share an execution come out
-// of it with their own rows, and only messages that Triton would take may.
+// FuzzAssemble: of any two messages, those that may share an execution get their
+// own rows from it, and only messages that Triton would accept may share one.
 func FuzzAssemble(f *testing.F) {
 	first, _ := proto.Marshal(message(1))
 	second, _ := proto.Marshal(message(2))
@@ -347,8 +347,8 @@ func roundTrip(t *testing.T, p *pool, reqs []*batch.Request) {
 	}
 }
 
-// TestReadCostsNoMoreThanItsInput: what is long must not be copied again for
-// every part of it, nor compared with every part before it.
+// TestReadCostsNoMoreThanItsInput: a long message must not be copied again for
+// every part of it, nor must a part be compared with every part before it.
 func TestReadCostsNoMoreThanItsInput(t *testing.T) {
 	const n = 200_000
 	tensor := repeat([]byte{0x2a, 0x02, 0x10, 0x01}, n) // contents, in n pieces

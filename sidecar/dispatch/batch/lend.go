@@ -14,17 +14,17 @@ import (
 // maxRowBytes is the largest row of an output whose place is planned.
 const maxRowBytes = 1 << 30
 
-// LentPrefix begins the names of the regions that Conch shares with a server.
-// The rest of a name cannot be guessed, and clients are not told it.
+// LentPrefix begins the names of the regions that Conch shares with a server. The
+// rest of a name cannot be guessed, and clients do not receive it.
 const LentPrefix = "conch-lent-"
 
 // LentRegion reports whether a region is Conch's own and not a client's.
 func LentRegion(name string) bool { return strings.HasPrefix(name, LentPrefix) }
 
-// placeAlignment of tensors in lent memory: what vector instructions like.
+// placeAlignment of tensors in lent memory: that of vector instructions.
 const placeAlignment = 64
 
-// Lent is memory that the server can see: Data is at Offset of a region that is
+// Lent is memory that the server has mapped: Data is at Offset of a region that is
 // registered with it (Triton's system shared memory extension).
 type Lent struct {
 	Region string
@@ -36,7 +36,7 @@ type Lent struct {
 type Place struct {
 	Name string
 	// Offset in Lent.Data, and room in bytes. Room is 0 for an output whose size
-	// nobody knows before it is there; it comes in the message.
+	// is not known in advance; it comes in the message.
 	Offset, Size int
 }
 
@@ -50,8 +50,8 @@ func (r *Request) DataSize() int {
 }
 
 // Places plans the outputs of a request that may be batched (see Key), every one
-// of the model's if it names none, and returns how many bytes of lent memory
-// they need: 0 if there is nothing to gain.
+// of the model's if it names none, and returns how many bytes of lent memory they
+// need: 0 if the size of none is known in advance.
 func (u *Rules) Places(r *Request, rows int) (places []Place, size int) {
 	for _, out := range u.produced {
 		if !wants(r, out.name) {
@@ -105,9 +105,9 @@ func (l Lent) parameters(offset, size int) []Parameter {
 	}
 }
 
-// Claim gives the outputs that the server wrote to their places their data, as
-// references to the lent memory, and makes the answer look as if they had come
-// in the message.
+// Claim sets the data of the outputs that the server wrote to their places, as
+// references to the lent memory. The answer is then like one whose outputs came in
+// the message.
 func (r *Response) Claim(memory mem.Buffer, places []Place) error {
 	for i := range r.Outputs {
 		t := &r.Outputs[i]

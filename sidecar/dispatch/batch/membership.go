@@ -14,23 +14,23 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Membership says how requests of a model, the member, run as rows of another one, its merge group: a model whose batches hold rows of any
+// Membership describes how requests of a model, the member, run as rows of another one, its merge group: a model whose batches hold rows of any
 // member. It is immutable.
 type Membership struct {
-	// Member is the model that clients name, Version what answers to them say.
+	// Member is the model that clients name, Version that of its answers.
 	Member, Version string
 	// Group is the model that runs them.
 	Group string
-	// Input is the group's input that says whose each row is, an INT32 per row; Index is what it says of the member's.
+	// Input is the group's input with the index of each row's member, an INT32 per row; Index is this member's.
 	Input string
 	Index int32
-	// Outputs are the group's names of the member's outputs. All of them are in it.
+	// Outputs are the group's names of the member's outputs. It has all of them.
 	Outputs map[string]string
 	// Produced are the member's outputs in the order of its configuration.
 	Produced []string
 }
 
-// own is the member's name of a group's output; empty for one of another member.
+// own returns the member's name of a group's output; empty for one of another member.
 func (a *Membership) own(output string) string {
 	if a.Outputs[output] == output {
 		return output
@@ -43,7 +43,7 @@ func (a *Membership) own(output string) string {
 	return ""
 }
 
-// whose is the input that says of rows that they are the member's.
+// whose appends the data of Input for rows of the member.
 func (a *Membership) whose(data []byte, rows int64) []byte {
 	for range rows {
 		data = binary.LittleEndian.AppendUint32(data, uint32(a.Index)) //nolint:gosec // not negative
@@ -55,7 +55,7 @@ func (a *Membership) whoseTensor(data []byte, rows int64) Tensor {
 	return Tensor{Name: a.Input, Datatype: "INT32", Shape: []int64{rows, 1}, Data: mem.BufferSlice{mem.SliceBuffer(data)}}
 }
 
-// requested are the group's outputs that a request of the member is after. Parameters of requested outputs stay with them.
+// requested returns the group's outputs that a request of the member asks for. Parameters of requested outputs are kept.
 func (a *Membership) requested(r *Request) []RequestedOutput {
 	var out []RequestedOutput
 	if len(r.Outputs) == 0 {
@@ -73,15 +73,15 @@ func (a *Membership) requested(r *Request) []RequestedOutput {
 	return out
 }
 
-// Request is a request of the member, as one of the group with the same rows, for one that goes alone. What this build does not know
-// inside of tensors is left out. The caller frees it.
+// Request converts a request of the member that is sent alone to one of the group with the same rows. Fields inside of tensors that this build
+// does not know are left out. The caller frees it.
 func (a *Membership) Request(r *Request) *Request {
 	out := &Request{Model: a.Group, ID: r.ID, Parameters: r.Parameters, Unknown: r.Unknown, Inputs: slices.Clone(r.Inputs), Outputs: a.requested(r)}
 	for i := range out.Inputs {
 		t := &out.Inputs[i]
 		t.Data.Ref()
 		if t.typed() && t.Data == nil {
-			_ = t.Normalize() // Triton refuses what is not in order, in its own words
+			_ = t.Normalize() // Triton refuses contents that do not match
 		}
 	}
 	rows := int64(max(1, r.Rows()))
@@ -92,13 +92,13 @@ func (a *Membership) Request(r *Request) *Request {
 	return out
 }
 
-// maxMemberRows bounds what a shape that nobody has checked makes Conch write.
+// maxMemberRows bounds what Conch writes for a shape that was not checked yet.
 const maxMemberRows = 1 << 20
 
-// Answer makes of a group's answer to one request what the member would have answered.
+// Answer converts a group's answer to one request to the member's answer.
 func (a *Membership) Answer(resp *Response) {
 	if resp.Cleared {
-		return // Triton's own names nothing
+		return // a cleared answer has no names
 	}
 	resp.Detach()
 	resp.Model, resp.Version = a.Member, a.Version
@@ -112,7 +112,7 @@ func (a *Membership) Answer(resp *Response) {
 // counted are the numbers of inputs in Triton's refusal of a request that has too few or too many.
 var counted = regexp.MustCompile(`(expected|got) (\d+)( inputs)`)
 
-// Text makes of what a server says about a request to the group what it would say about the member.
+// Text converts the text of a server's error about a request to the group to that about one to the member.
 func (a *Membership) Text(text string) string {
 	if !strings.Contains(text, a.Group) && !strings.Contains(text, a.Input) {
 		return text

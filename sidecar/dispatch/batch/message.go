@@ -25,19 +25,19 @@ type Request struct {
 	Inputs     []Tensor
 	Outputs    []RequestedOutput // empty: every output of the model
 
-	// Wire is the whole message as it was received, empty when the request did
-	// not come from gRPC. A request that is sent alone is sent as these bytes,
-	// so that nothing this build does not know is lost. Clear it with Detach
-	// after changing a field.
+	// Wire is the whole message as it was received, empty when the request did not
+	// come from gRPC. A request that is sent alone is sent as these bytes, so that
+	// no field that this build does not know is lost. Clear it with Detach after
+	// changing a field.
 	Wire mem.BufferSlice
 
 	// Unknown holds the encoding of top-level fields that this build does not
 	// know. A request that has any is never batched.
 	Unknown []byte
 
-	// Irregular says why inputs and data could not be paired, for example that
-	// an input has none. Such a request goes to Triton as it is, which refuses
-	// it in its own words.
+	// Irregular is why inputs and data could not be paired, for example that an
+	// input has none. Such a request is sent to Triton unchanged, which refuses it
+	// with its own text.
 	Irregular string
 
 	foreign bool         // a nested message has fields that are not known here
@@ -52,7 +52,7 @@ type Tensor struct {
 	Parameters []Parameter
 
 	// Data is the raw little-endian content. Nil when the tensor lives in shared
-	// memory or came as typed contents that nobody has normalised.
+	// memory or came as typed contents that were not normalised.
 	Data mem.BufferSlice
 
 	// Contents is the encoded InferTensorContents of a caller that used typed
@@ -62,7 +62,7 @@ type Tensor struct {
 	hasContents bool // Contents was present, though perhaps empty
 }
 
-// RequestedOutput names one output the caller wants.
+// RequestedOutput is one output that the caller asks for.
 type RequestedOutput struct {
 	Name       string
 	Parameters []Parameter
@@ -84,16 +84,16 @@ type Response struct {
 	// know. Split hands them to every caller.
 	Unknown []byte
 
-	// Cleared tells that the message was empty. Triton names the model in every
-	// answer and clears one that is an error; the error is its status then, unless
-	// the model marks the end of its answers apart from it (2.51: the mark's status
-	// takes its place, which is OK).
+	// Cleared: the message was empty. Triton names the model in every answer and
+	// clears one that is an error. The error is then its status, unless the model
+	// marks the end of its answers apart from it (2.51: the mark's status replaces
+	// it, which is OK).
 	Cleared bool
 
 	extra atomic.Int32
 }
 
-// ErrCleared says what is known of the error in place of which an empty message came.
+// ErrCleared is the error for an empty message that came in place of an error.
 var ErrCleared = status.Error(codes.Internal, "the model answered with an error whose text the server lost: the model should send it together with the final flag, and not the one after the other")
 
 // Err is ErrCleared for an answer that was cleared, and nil for any other, none included.

@@ -116,10 +116,10 @@ func (p Parameter) Double() (v float64, ok bool) {
 	return math.Float64frombits(raw.varint), ok && num == choiceDouble
 }
 
-// reserved is how the names begin that mean something to Triton and to no model.
+// reserved is the beginning of the parameter names that Triton keeps for itself.
 const reserved = "triton_"
 
-// valid reports whether Triton takes the parameter of a request that belongs to
+// valid reports whether Triton accepts the parameter of a request that belongs to
 // no sequence.
 func (p Parameter) valid() bool {
 	kind, v, ok := p.last()

@@ -190,7 +190,8 @@ func (d *reader) response(m *Response) error {
 }
 
 // fields walks the top level of a message. Known consumes the value of a field
-// it knows and reports that it did; everything else is kept in unknown.
+// that it handles and reports whether it did; every other field is kept in
+// unknown.
 func (d *reader) fields(unknown *[]byte, known func(protowire.Number, protowire.Type) (bool, error)) error {
 	for d.left > 0 {
 		tag, ok := d.varint()
@@ -240,8 +241,8 @@ func (d *reader) unknownValue(num protowire.Number, kind protowire.Type) ([]byte
 		return append(protowire.AppendVarint(nil, uint64(n)), d.bytes(n)...), nil
 	case protowire.StartGroupType:
 		if len(d.cur) < d.left {
-			// Only the end of a group says where it ends. The rest is put in one
-			// piece, which happens once for a message.
+			// Only the end marker of a group shows where it ends. The rest is put
+			// in one piece, which happens once for a message.
 			rest := mem.SliceBuffer(d.bytes(d.left))
 			d.cursor = newCursor(mem.BufferSlice{rest})
 		}

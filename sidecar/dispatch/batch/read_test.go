@@ -16,7 +16,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// pool counts buffers that are out, so that a test can tell a leak and, by
+// pool counts buffers that are out, so that a test can detect a leak and, by
 // grpc's own panics, a double free.
 type pool struct{ out int }
 
@@ -95,8 +95,8 @@ func drawRequest(t *rapid.T) *tritonpb.ModelInferRequest {
 	return m
 }
 
-// TestReadRequestAgainstProtobuf: what protobuf wrote is read as protobuf
-// means it, however the connection cut it, and every buffer comes back.
+// TestReadRequestAgainstProtobuf: a message that protobuf wrote is read with
+// protobuf's meaning, however the connection cut it, and every buffer is released.
 func TestReadRequestAgainstProtobuf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawRequest(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// Batchable says whether requests of a model with this configuration may share
+// Batchable reports whether requests of a model with this configuration may share
 // executions, and if not, why.
 func Batchable(config *tritonpb.ModelConfig) (ok bool, reason string) {
 	switch {
@@ -56,8 +56,8 @@ func Batchable(config *tritonpb.ModelConfig) (ok bool, reason string) {
 	return true, ""
 }
 
-// ownQueue says whether the model's author asks of Triton's queue what only that
-// keeps: limits, priorities, order.
+// ownQueue reports whether the model's author asks for what only Triton's own
+// queue keeps: limits, priorities, order.
 func ownQueue(d *tritonpb.ModelDynamicBatching) bool {
 	all := d.GetDefaultQueuePolicy()
 	return d.GetPriorityLevels() > 0 || d.GetPreserveOrdering() || all.GetMaxQueueSize() > 0 || all.GetDefaultTimeoutMicroseconds() > 0
@@ -131,22 +131,22 @@ func NewRules(config *tritonpb.ModelConfig, versions []string, members ...*trito
 	return u
 }
 
-// Sharing are these rules with the keys of another model's: requests of either with equal keys may share a batch. It is for the members
-// of a merge group, which take the same inputs.
+// Sharing returns these rules with the keys of another model's: requests of either with equal keys may share a batch. It is for the members of a
+// merge group, which take the same inputs.
 func (u *Rules) Sharing(group *Rules) *Rules {
 	out := *u
 	out.seed = group.seed
 	return &out
 }
 
-// Key says whether the request may be batched and with whom: requests with equal
-// keys may. It checks everything that Triton would refuse, because a request
-// that Triton refuses must not take others down with it. When ok is false the
-// request is to be forwarded alone, and reason says why; it is not an error, and
-// Triton answers it in its own words.
+// Key reports whether the request may be batched and with which: requests with
+// equal keys may share a batch. It checks everything that Triton would refuse,
+// because a request that Triton refuses must not fail others in its batch. When ok
+// is false the request is to be forwarded alone, and reason is why; it is not an
+// error, and Triton answers the request with its own text.
 //
-// The key covers version, parameters but `timeout` and
-// `triton_enable_empty_final_response`, and the names and shapes of all inputs. Typed contents are normalised on the way.
+// The key covers version, parameters except `timeout` and `triton_enable_empty_final_response`, and the names and shapes
+// of all inputs. Key also normalises typed contents.
 func (u *Rules) Key(r *Request) (key uint64, rows int, ok bool, reason string) {
 	switch {
 	case !u.batchable:
@@ -271,14 +271,15 @@ func exactly(have int, t *Tensor, count int64, size int) bool {
 	return ok && c.left == 0
 }
 
-// Refuse returns a gRPC status error for the requests that are known to kill a
-// Triton server (2.51): a shape whose byte size overflows, which Triton computes
-// as too small, a classification of a BYTES output, which divides by the size of
-// its elements, and a text as sequence id that is longer than what Triton writes
-// it into. So it does for a place in shared memory whose end overflows, which
-// older servers take for one inside the region. It returns nil for all others.
+// Refuse returns a gRPC status error for the requests that are known to crash a
+// Triton server (2.51). They are: a shape whose byte size overflows, which Triton
+// computes as too small; a classification of a BYTES output, which divides by the
+// size of its elements; a text as sequence id that is longer than the tensor that
+// Triton writes it into. It also refuses a place in shared memory whose end
+// overflows, which older servers take for one inside the region. It returns nil
+// for all others.
 //
-// A classification of an answer without elements kills a server that it reaches
+// A classification of an answer without elements crashes a server that it reaches
 // over HTTP, and is answered over gRPC: Conch forwards over gRPC.
 func (u *Rules) Refuse(r *Request) error {
 	if err := u.textID.refuse(r); err != nil {
@@ -328,7 +329,7 @@ func (r *Request) refusePlace(what, name string, parameters []Parameter) error {
 	return status.Errorf(codes.InvalidArgument, "%soffset %d and byte size %d of %s '%s' for model '%s' are outside what a region can have", requestPrefix(r.ID), offset, size, what, name, r.Model)
 }
 
-// requestPrefix is how Triton begins messages about one request.
+// requestPrefix is the beginning of Triton's messages about one request.
 func requestPrefix(id string) string {
 	if id == "" {
 		id = "<id_unknown>"

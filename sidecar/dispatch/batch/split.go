@@ -12,7 +12,7 @@ import (
 )
 
 // ErrUnsplittable means an answer that does not have the batch's rows along its
-// first dimension, so that nobody can tell whose is what.
+// first dimension, so that it cannot be divided among the requests.
 var ErrUnsplittable = errors.New("answer cannot be split by rows")
 
 // Rows returns the size of the batch dimension: the first dimension of the

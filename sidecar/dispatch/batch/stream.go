@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// StreamAnswer is what a proxy needs to know of a ModelStreamInferResponse.
+// StreamAnswer is the part of a ModelStreamInferResponse that a proxy needs.
 type StreamAnswer struct {
-	// Failed tells that the message carries an error.
+	// Failed: the message carries an error.
 	Failed bool
 	// Error is its text.
 	Error string
@@ -20,25 +20,25 @@ type StreamAnswer struct {
 	Model string
 	// ID of the request, in errors too.
 	ID string
-	// Last tells that the request has no further answers: triton_final_response
-	// is true, or it is an error without that parameter, which is how Triton
-	// refuses a request.
+	// Last: the request has no further answers. Then triton_final_response is
+	// true, or it is an error without that parameter, which is how Triton refuses
+	// a request.
 	Last bool
-	// Empty tells that the message says no more than that: it has no outputs and
-	// no error, and no version, which Triton gives to every answer of a model.
+	// Empty: the message has nothing else. It has no outputs and no error, and no
+	// version, which Triton gives to every answer of a model.
 	Empty bool
 }
 
 // AskForFinalResponse adds to an encoded ModelInferRequest the parameter
-// triton_enable_empty_final_response, so that the last answer of a decoupled
-// model can be told. Parameters are a map: of two entries the later one counts.
+// triton_enable_empty_final_response, so that the last answer of a decoupled model
+// can be recognised. Parameters are a map: of two entries the later one counts.
 func AskForFinalResponse(wire mem.BufferSlice) mem.BufferSlice {
 	w := writer{}
 	w.parameters(fieldParameters, []Parameter{BoolParameter(ParameterEmptyFinalResponse, true)})
 	return append(wire, mem.SliceBuffer(w.head))
 }
 
-// AmendStreamAnswer adds what a response says to an encoded
+// AmendStreamAnswer adds the fields of a response to an encoded
 // ModelStreamInferResponse. Of two encodings of one message a reader takes the
 // later one's fields, and the parameters of both.
 func AmendStreamAnswer(wire mem.BufferSlice, r *Response) mem.BufferSlice {
@@ -49,9 +49,9 @@ func AmendStreamAnswer(wire mem.BufferSlice, r *Response) mem.BufferSlice {
 	return append(append(wire, mem.SliceBuffer(w.head)), more...)
 }
 
-// StreamResponse encodes the ModelStreamInferResponse that carries the one answer
-// of a model that answers once, with references of its own. Triton marks it as
-// the last.
+// StreamResponse encodes the ModelStreamInferResponse that carries the only answer
+// to a request, with references of its own. Triton marks such an answer as the
+// last.
 func StreamResponse(r *Response) mem.BufferSlice {
 	wire := r.Marshal()
 	mark := writer{}
@@ -71,7 +71,7 @@ const (
 )
 
 // ReadStreamAnswer reads the beginning of a ModelStreamInferResponse without
-// taking references. It looks at nothing but the fields that it needs.
+// taking references. It reads only the fields that it needs.
 func ReadStreamAnswer(wire mem.BufferSlice) (StreamAnswer, error) {
 	var a StreamAnswer
 	var final, marked, answered bool

@@ -63,7 +63,7 @@ func TestAskForFinalResponse(t *testing.T) {
 	}
 }
 
-// TestStreamResponse: what a unary answer says is said on a stream too, and that it is the last.
+// TestStreamResponse: a stream's message has the fields of the unary answer, and marks it as the last.
 func TestStreamResponse(t *testing.T) {
 	unary := &tritonpb.ModelInferResponse{
 		ModelName: "m", ModelVersion: "1", Id: "a", Parameters: map[string]*tritonpb.InferParameter{"mine": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 7}}},

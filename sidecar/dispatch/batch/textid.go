@@ -13,9 +13,9 @@ import (
 // textIDRule is the longest text that a sequence may have for its id.
 //
 // Triton (2.51) writes a text, after four bytes with its length, into the tensor
-// of the control CONTROL_SEQUENCE_CORRID, whatever the type of that. What is
-// longer than the tensor is written over whatever lies behind it, and the server
-// dies, at once or some requests later.
+// of the control CONTROL_SEQUENCE_CORRID, whatever the type of that. A text that
+// is longer than the tensor overwrites the memory behind it, and the server
+// crashes, at once or some requests later.
 type textIDRule struct {
 	most    int // bytes; 0: the model has no such control
 	control string
@@ -29,9 +29,9 @@ const (
 	textIDHead = 4
 	// textIDTensor is what a tensor of TYPE_STRING has for both.
 	textIDTensor = 128
-	// numberIDTensor is what one of a number has: eight bytes or less, but no block
-	// of the C library's heap has fewer than these. A text that fits in them harms
-	// nothing, and sequences with such ids do work.
+	// numberIDTensor is the size for a number: the tensor has eight bytes or less,
+	// but no block of the C library's heap is smaller than this. A text that fits
+	// in it does no harm, and sequences with such ids do work.
 	numberIDTensor = 24
 )
 

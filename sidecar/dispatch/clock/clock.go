@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Clock is the time that the request path lives in.
+// Clock is the time of the request path.
 type Clock interface {
 	Now() time.Time
 	// Alarm returns an alarm that calls ring on a goroutine of its own.
 	Alarm(ring func()) Alarm
 	// After calls ring once, on a goroutine of its own, when so much time has
-	// passed. It is for what need not be exact, costs little and is given up by
-	// whoever no longer needs it.
+	// passed. It is cheap, and meant for calls that need not be exact. A caller
+	// that no longer needs the call stops the Timer.
 	After(wait time.Duration, ring func()) Timer
 }
 
-// Timer is a call that is to come.
+// Timer is a pending call of After.
 type Timer interface {
-	// Stop takes it back; it reports whether that was in time.
+	// Stop cancels the call, and reports whether it was in time.
 	Stop() bool
 }
 

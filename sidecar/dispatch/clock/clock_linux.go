@@ -56,7 +56,7 @@ func (a *fileAlarm) Set(at time.Time) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.stopped { // the number of a closed descriptor may belong to someone else by now
+	if !a.stopped { // the number of a closed descriptor may be that of another file by now
 		_ = unix.TimerfdSettime(a.fd, 0, &spec, nil) // fails only for arguments that are not valid
 	}
 }

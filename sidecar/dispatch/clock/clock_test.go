@@ -24,13 +24,13 @@ func TestAlarms(t *testing.T) {
 			a.Set(at.Add(time.Hour))
 			a.Set(at)
 			require.False(t, (<-rang).Before(at))
-			a.Set(time.Now().Add(-time.Second)) // the past rings at once
+			a.Set(time.Now().Add(-time.Second)) // a moment that has passed rings at once
 			<-rang
 			for off := false; !off; {
 				at = time.Now().Add(10 * time.Millisecond)
 				a.Set(at)
 				a.Set(time.Time{})
-				off = time.Now().Before(at) // else it may have rung before it was switched off, which says nothing
+				off = time.Now().Before(at) // else it may have rung before it was switched off, which is no fault
 				time.Sleep(30 * time.Millisecond)
 				select {
 				case <-rang:

@@ -31,8 +31,8 @@ type Options struct {
 	DialOptions []grpc.DialOption
 }
 
-// Conn is the way to one partition. It implements grpc.ClientConnInterface for
-// generated clients; Call and NewStream with *batch.Frame messages pass
+// Conn is the connection to one partition. It implements grpc.ClientConnInterface
+// for generated clients; Call and NewStream with *batch.Frame messages pass
 // messages on without decoding them.
 type Conn struct {
 	target  string
@@ -55,7 +55,7 @@ const (
 )
 
 // Dial makes a connection to a gRPC address, host:port or unix:PATH. It does not
-// wait for the server; a connection that is lost is made again by itself.
+// wait for the server; a lost connection is made again automatically.
 func Dial(address string, o Options) (*Conn, error) {
 	target := address
 	if !strings.HasPrefix(address, "unix:") {
@@ -149,7 +149,7 @@ func closeAll(conns []*grpc.ClientConn) error {
 	return first
 }
 
-// Reconnect tries to connect now where that waits for its next attempt.
+// Reconnect makes connections that wait for their next attempt try to connect now.
 func (c *Conn) Reconnect() {
 	for _, conn := range *c.conns.Load() {
 		conn.ResetConnectBackoff()
@@ -157,7 +157,7 @@ func (c *Conn) Reconnect() {
 	}
 }
 
-// pick takes turns.
+// pick returns the connections in turn.
 func (c *Conn) pick() *grpc.ClientConn {
 	conns := *c.conns.Load()
 	if len(conns) == 1 {
@@ -181,16 +181,16 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	return s, nil
 }
 
-// Answer is what came back from a unary call beside an error.
+// Answer is the result of a unary call besides its error.
 type Answer struct {
 	// Frame owns its buffers; empty when the call failed.
 	Frame           batch.Frame
 	Header, Trailer metadata.MD
 }
 
-// Call makes one unary call. The request's buffers are consumed in every case.
-// An error for which Lost is true means that nobody knows whether the server
-// has seen the request; any other error is the server's answer, or ctx's end.
+// Call makes one unary call. The request's buffers are consumed in every case. An
+// error for which Lost is true means that the server may or may not have received
+// the request; any other error is the server's answer, or ctx's end.
 func (c *Conn) Call(ctx context.Context, method string, request *batch.Frame) (*Answer, error) {
 	var a Answer
 	err := c.pick().Invoke(ctx, method, request, &a.Frame, grpc.Header(&a.Header), grpc.Trailer(&a.Trailer))

@@ -74,8 +74,8 @@ func TestCallPassesMessagesAndMetadata(t *testing.T) {
 	require.Equal(t, []string{"2"}, a.Trailer["t"])
 }
 
-// TestAnswersAreNotLosses: what a server says, UNAVAILABLE included, is an
-// answer.
+// TestAnswersAreNotLosses: an error that a server returns, UNAVAILABLE included,
+// is an answer.
 func TestAnswersAreNotLosses(t *testing.T) {
 	c, _ := serve(t, func(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
 		code, _ := strconv.Atoi(r.Id)
@@ -111,7 +111,7 @@ func TestDeathUnderACallIsALoss(t *testing.T) {
 	require.ErrorIs(t, err, forward.ErrLost)
 	require.Equal(t, codes.Unavailable, status.Code(err))
 
-	_, err = c.Call(t.Context(), method, frame(t, "")) // refused, now that nobody listens
+	_, err = c.Call(t.Context(), method, frame(t, "")) // refused: the listener is closed
 	require.True(t, forward.Lost(err), "%v", err)
 }
 
@@ -139,7 +139,7 @@ type counted struct{ out int }
 func (p *counted) Get(n int) *[]byte { p.out++; b := make([]byte, n, n+4096); return &b }
 func (p *counted) Put(*[]byte)       { p.out-- }
 
-// TestCallConsumesTheRequest even if it never leaves.
+// TestCallConsumesTheRequest even if it is never sent.
 func TestCallConsumesTheRequest(t *testing.T) {
 	c, _ := serve(t, nil)
 	require.NoError(t, c.Close())
@@ -182,7 +182,8 @@ func (w wire) Write(b []byte) (int, error) {
 	return w.Conn.Write(b)
 }
 
-// TestACutWireIsALoss: for a stream too, whenever it is cut and in whatever words that is said; what a server says is none.
+// TestACutWireIsALoss: on a stream too, whenever the wire is cut and whatever the error's text is. An error that a
+// server returns is no loss.
 func TestACutWireIsALoss(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

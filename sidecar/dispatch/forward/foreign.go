@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Triton's errors say in words alone what Conch has to know of them. All that
-// Conch reads out of such words is in this file and in lost.go; the words are
-// those of Triton 2.51, which foreign_live_test.go provokes on a real server.
+// What Conch has to know of Triton's errors is in their texts only. All code that
+// reads such texts is in this file and in lost.go. The texts are those of Triton
+// 2.51, which foreign_live_test.go provokes on a real server.
 
 // Status is the status of an error of Call: the server's own, without Conch's
 // wrapping.
@@ -26,7 +26,8 @@ func Status(err error) *status.Status {
 	return status.FromContextError(err)
 }
 
-// unknownModel begins what a server says of a model that it does not serve.
+// unknownModel is the beginning of a server's error about a model that it does not
+// serve.
 const unknownModel = "Request for unknown model: "
 
 // LacksModel reports whether a server refused a request because it has no
@@ -47,22 +48,22 @@ func Unloaded(err error, model string) bool {
 	return ok && s.Code() == codes.NotFound && (rest == "has no available versions" || rest == "is not found")
 }
 
-// beginnings are those of what Triton's front and core say of requests that they
-// refuse.
+// beginnings are those of the errors of Triton's front and core about requests
+// that they refuse.
 var beginnings = []string{
 	"[request id: ", unknownModel, "input ", "inference ", "unexpected ", "unable to ", "expected ", "invalid ",
 	"Unable to ", "contents field ", "sequence ", "shape ", "'shared_memory", "ModelInfer RPC ", "model ", "failed to ", "parameter ", "Input ",
 }
 
-// RefusalText reports whether a text is Triton's about a request that it refused
-// before any model had it.
+// RefusalText reports whether a text is Triton's error about a request that it
+// refused before a model received it.
 func RefusalText(text string) bool {
 	return slices.ContainsFunc(beginnings, func(beginning string) bool { return strings.HasPrefix(text, beginning) })
 }
 
-// Refused reports whether Triton refused a request before any model had it. Where
-// the code is one that validation does not use, only the surest words count: a
-// model may say anything.
+// Refused reports whether Triton refused a request before a model received it.
+// Where the code is one that validation does not use, only two beginnings count,
+// because a model may return any text.
 func Refused(err error) bool {
 	s := Status(err)
 	switch s.Code() {
@@ -72,20 +73,20 @@ func Refused(err error) bool {
 	return strings.HasPrefix(s.Message(), unknownModel) || strings.HasPrefix(s.Message(), beginnings[0])
 }
 
-// FailedExecution reports whether a text is that of the python backend about an
+// FailedExecution reports whether a text is the python backend's error about an
 // execution that failed as a whole; other errors of python models are answers.
 func FailedExecution(text string) bool {
 	return strings.HasPrefix(text, "Failed to process the request(s) for model ") || DeadStub(text)
 }
 
-// DeadStub reports whether a text is that of the python backend about a model
-// whose process has died, which Triton goes on to call ready.
+// DeadStub reports whether a text is the python backend's error about a model
+// whose process has died. Triton still reports such a model as ready.
 func DeadStub(text string) bool {
 	return strings.HasPrefix(text, "Stub process ") && strings.Contains(text, "is not healthy")
 }
 
-// Faulted reports whether an error is of an execution that failed on a server, which may be the model's fault as well as the request's: it is
-// not one of a request that Triton refused, that a model calls wrong in so many words, or whose caller went.
+// Faulted reports whether an execution failed on a server in a way that may be the fault of the model as well as of the request. It is false for
+// a request that Triton refused, for a code by which a model calls the request invalid, and for a request whose caller has gone.
 func Faulted(err error) bool {
 	if err == nil || Refused(err) {
 		return false
@@ -98,7 +99,8 @@ func Faulted(err error) bool {
 }
 
 // RefusesMemory reports whether a server refused a request because of the shared
-// memory that it names, and whether because it does not know the region.
+// memory that it names, and whether that is because the server does not know the
+// region.
 func RefusesMemory(err error, region string) (refuses, unknown bool) {
 	if err == nil || Lost(err) {
 		return false, false

@@ -19,7 +19,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
-// moody does what the first value of its input says.
+// moody is a model whose behaviour the first value of its input selects.
 const moody = `import os
 import triton_python_backend_utils as pb_utils
 
@@ -40,7 +40,8 @@ class TritonPythonModel:
         return answers
 `
 
-// TestForeignErrorsAreTritons: a real server says what is read.
+// TestForeignErrorsAreTritons: a real server returns the texts that foreign.go
+// reads.
 func TestForeignErrorsAreTritons(t *testing.T) {
 	server := os.Getenv("CONCH_TRITONSERVER")
 	if server == "" {
@@ -114,7 +115,7 @@ func TestForeignErrorsAreTritons(t *testing.T) {
 	err = ask(1, nil)
 	require.True(t, forward.FailedExecution(text(err)) && !forward.DeadStub(text(err)), "%v", err)
 
-	_ = ask(3, nil) // what the first of them is told differs by when its process is missed
+	_ = ask(3, nil) // the first one's error depends on when Triton notices the dead process
 	if err = ask(0, nil); forward.Lost(err) {
 		t.Logf("the server itself did not live through the death of its stub: %v", err)
 		return

@@ -15,7 +15,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
-// TestForeignErrors is what Conch reads out of texts; foreign_live_test.go has a real server say them.
+// TestForeignErrors checks what Conch reads from error texts; foreign_live_test.go provokes them on a real server.
 func TestForeignErrors(t *testing.T) {
 	type reading struct{ Lost, Lacks, Unloaded, Refused, Failed, DeadStub bool }
 	for text, c := range map[string]struct {
@@ -39,7 +39,7 @@ func TestForeignErrors(t *testing.T) {
 		"the model's own: Request for unknown model: 'm' is not found":     {codes.NotFound, reading{}},
 	} {
 		err := status.Error(c.code, text)
-		for range 2 { // as it is, and wrapped
+		for range 2 { // unwrapped, and wrapped
 			require.Equal(t, c.want, reading{
 				Lost: forward.Lost(err), Lacks: forward.LacksModel(err), Unloaded: forward.Unloaded(err, "m"), Refused: forward.Refused(err),
 				Failed: forward.FailedExecution(forward.Status(err).Message()), DeadStub: forward.DeadStub(forward.Status(err).Message()),

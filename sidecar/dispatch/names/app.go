@@ -30,7 +30,8 @@ const (
 type appResolver struct {
 	name    string
 	chooser *Chooser
-	// mostRows of a request: a client may write any number into a shape.
+	// mostRows that a request can count as: a client may write any number into a
+	// shape.
 	mostRows int64
 }
 
@@ -57,7 +58,8 @@ func (a *appResolver) Resolve(r *batch.Request, at time.Duration) (Target, error
 	}
 	r.Detach()
 	r.Model, r.Version = v.Model, ""
-	// In a list of its own: who has to resolve the name again needs what was asked for.
+	// A list of its own: a caller that resolves the name again needs the original
+	// parameters.
 	r.Parameters = slices.DeleteFunc(slices.Clone(r.Parameters), func(p batch.Parameter) bool { return p.Name == ParameterAccuracy || p.Name == ParameterLatency })
 	return Target{Model: v.Model, Wish: w, Answer: func(resp *batch.Response) {
 		resp.Detach()
@@ -67,9 +69,10 @@ func (a *appResolver) Resolve(r *batch.Request, at time.Duration) (Target, error
 	}}, nil
 }
 
-// rowsOf is how much a request weighs: its first input's first dimension, which is
-// the batch of whatever has one. More than the variants take at once is refused
-// by their servers, and weighs one: the shape is the client's, and not checked yet.
+// rowsOf returns the rows that a request counts as: its first input's first
+// dimension, which is the batch of every model that has one. A request with more
+// rows than the variants take at once is refused by their servers, and counts as
+// one row: the shape is the client's, and not checked yet.
 func (a *appResolver) rowsOf(r *batch.Request) int {
 	if rows := int64(r.Rows()); rows > 1 && rows <= a.mostRows {
 		return int(rows)
@@ -77,7 +80,8 @@ func (a *appResolver) rowsOf(r *batch.Request) int {
 	return 1
 }
 
-// wish reads what a request wishes; what it does not say is the app's.
+// wish returns the wish of a request; a value that the request does not give is
+// the app's.
 func (a *appResolver) wish(r *batch.Request) (Wish, error) {
 	w := a.chooser.app.Wish
 	if p, ok := batch.FindParameter(r.Parameters, ParameterAccuracy); ok {

@@ -17,7 +17,7 @@ import (
 
 // App is a name that clients ask for by accuracy and latency (INFaaS, section 3).
 type App struct {
-	// Wish of a request that says nothing.
+	// Wish of a request that gives none.
 	Wish Wish
 	// Variants that can serve it: those that run first, cheapest first.
 	Variants []Variant
@@ -29,8 +29,9 @@ type Variant struct {
 	Accuracy float64
 	// Latency that it promises, queueing included; 0: it promises none.
 	Latency time.Duration
-	// Weight is the rows per second that the plan counts on it for, or a part in
-	// proportion to those of the others; 0: only where no other can.
+	// Weight is the rows per second that the plan assigns to the variant, or a
+	// share in proportion to those of the others; 0: it serves only where no other
+	// can.
 	Weight float64
 	State  State
 	// Wait is the time to load an inactive one and run it once.
@@ -53,7 +54,7 @@ const (
 // String is the paper's name.
 func (s State) String() string { return [...]string{"inactive", "starting", "active"}[s] }
 
-// Wish is what a request wants beside its name. Zero fields want nothing.
+// Wish is what a request asks for besides its name. Zero fields ask for nothing.
 type Wish struct {
 	// Accuracy is the least.
 	Accuracy float64
@@ -61,7 +62,7 @@ type Wish struct {
 	Latency time.Duration
 }
 
-// String is for people.
+// String describes the wish for error texts.
 func (w Wish) String() string {
 	switch {
 	case w.Accuracy > 0 && w.Latency > 0:
@@ -74,24 +75,26 @@ func (w Wish) String() string {
 	return "no wish"
 }
 
-// meets reports whether a variant does what a wish asks for.
+// meets reports whether a variant meets a wish.
 func (v *Variant) meets(w Wish) bool {
 	return v.Accuracy >= w.Accuracy-1e-9 && (w.Latency <= 0 || v.Latency > 0 && v.Latency <= w.Latency)
 }
 
 // burst is how much of its weight a variant may take ahead of time: arrivals are
-// not even, and what is cheapest is to be used.
+// uneven, and the cheapest variant is to be used.
 const burst = 250 * time.Millisecond
 
-// Chooser spreads the requests for an app over its variants: each goes to the
-// cheapest active one that meets its wish and has not taken more than the plan
-// counts on it for; where all have, in proportion to that. It is safe for
-// concurrent use, and its choices depend on the calls alone.
+// Chooser distributes the requests for an app over its variants. A request goes to
+// the cheapest active variant that meets its wish and has taken no more than its
+// weight. Where all have taken more, requests are distributed in proportion to the
+// weights. It is safe for concurrent use, and its choices depend on the calls
+// alone.
 type Chooser struct {
 	app *App
 
 	mu sync.Mutex
-	// taken are the rows that each variant took and has not worked off at its weight.
+	// taken are the rows that each variant took, less those processed since at the
+	// rate of its weight.
 	taken []float64
 	last  time.Duration
 }
@@ -99,7 +102,7 @@ type Chooser struct {
 // NewChooser makes a chooser that has chosen nothing yet.
 func NewChooser(a *App) *Chooser { return &Chooser{app: a, taken: make([]float64, len(a.Variants))} }
 
-// resume goes on where a chooser of the same app was.
+// resume takes over the state of a chooser of the same app.
 func (c *Chooser) resume(before *Chooser) {
 	before.mu.Lock()
 	defer before.mu.Unlock()
@@ -113,10 +116,10 @@ func (c *Chooser) resume(before *Chooser) {
 	}
 }
 
-// Choose returns the place among App.Variants of that which serves rows with a
+// Choose returns the index in App.Variants of the variant that serves rows with a
 // wish (algorithm 1): an active one, or else one that starts, or else the inactive
-// one that could answer soonest, which the caller has to ask for. The error is a
-// gRPC status error that says what there is.
+// one that could answer soonest, which the caller has to have started. The error
+// is a gRPC status error that lists the variants.
 func (c *Chooser) Choose(name string, w Wish, rows int, at time.Duration) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +159,7 @@ func (c *Chooser) Choose(name string, w Wish, rows int, at time.Duration) (int, 
 	return c.idle(name, w)
 }
 
-// work takes off what was worked off since the last choice.
+// work subtracts the rows processed since the last choice.
 func (c *Chooser) work(at time.Duration) {
 	if at <= c.last {
 		return
@@ -167,7 +170,7 @@ func (c *Chooser) work(at time.Duration) {
 	c.last = at
 }
 
-// forgive takes off what all active variants that meet a wish took too much in
+// forgive subtracts the excess that all active variants that meet a wish have in
 // common: overload that is over is no reason to avoid the cheapest.
 func (c *Chooser) forgive(w Wish, rows int) {
 	common := math.Inf(1)
@@ -209,7 +212,8 @@ func (c *Chooser) idle(name string, w Wish) (int, error) {
 	return best, nil
 }
 
-// impossible names what there is (suggestVariant of algorithm 1).
+// impossible returns the error for a wish that no variant meets, which lists the
+// variants (suggestVariant of algorithm 1).
 func (c *Chooser) impossible(name string, w Wish) error {
 	if len(c.app.Variants) == 0 {
 		return &unmetError{status.Newf(codes.Unavailable, "'%s' has no variant that could be served", name)}
@@ -227,7 +231,7 @@ func (c *Chooser) impossible(name string, w Wish) error {
 	return &unmetError{status.Newf(codes.InvalidArgument, "no variant of '%s' has %v; there is %s", name, w, strings.Join(all, ", "))}
 }
 
-// unmetError says that an app has no variant that meets a wish, running or not.
+// unmetError: an app has no variant that meets a wish, running or not.
 type unmetError struct{ s *status.Status }
 
 // Error is that of the status.
@@ -236,7 +240,7 @@ func (e *unmetError) Error() string { return e.s.Err().Error() }
 // GRPCStatus makes it a gRPC status error.
 func (e *unmetError) GRPCStatus() *status.Status { return e.s }
 
-// Unmet reports whether an error of a Resolver says that no variant of the app
+// Unmet reports whether an error of a Resolver means that no variant of the app
 // meets the wish, running or not.
 func Unmet(err error) bool {
 	var unmet *unmetError

@@ -16,8 +16,8 @@ import (
 // table.
 type Name struct {
 	Name string
-	// Config and Versions are what clients are told of it, but for the name: those of
-	// a model with the same tensors. Nil: it is not known yet.
+	// Config and Versions are what clients receive for it, except for the name in
+	// Config: those of a model with the same tensors. Nil: they are not known yet.
 	Config   *tritonpb.ModelConfig
 	Versions []string
 	App      *App
@@ -30,13 +30,13 @@ type Alias struct {
 	Model string
 }
 
-// Resolver finds what serves the requests for one name. It is safe for concurrent
-// use.
+// Resolver finds the model that serves a request for one name. It is safe for
+// concurrent use.
 type Resolver interface {
-	// Resolve makes r a request for the model that is to serve it: it takes out what
-	// is meant for Conch and not for the model. At is the time since a moment that
-	// does not change. The error is a gRPC status error about the request, or an
-	// *InactiveError.
+	// Resolve makes r a request for the model that is to serve it, and removes the
+	// parameters that are for Conch and not for the model. At is the time since a
+	// moment that does not change. The error is a gRPC status error about the
+	// request, or an *InactiveError.
 	Resolve(r *batch.Request, at time.Duration) (Target, error)
 }
 
@@ -50,12 +50,12 @@ type Target struct {
 	Answer func(*batch.Response)
 }
 
-// InactiveError says that a request could be served by a model that is not
-// running: with the next route table it may be.
+// InactiveError: a request could be served by a model that is not running. It may
+// run with the next route table.
 type InactiveError struct {
 	Name, Model string
 	Wish        Wish
-	// Rows that the request weighs.
+	// Rows that the request counts as.
 	Rows int
 }
 
@@ -67,8 +67,8 @@ func (e *InactiveError) Error() string {
 // Set has the resolvers of a route table.
 type Set map[string]Resolver
 
-// New makes the resolvers of the names of a table. What those of the table before
-// know of their load is taken over.
+// New makes the resolvers of the names of a table. They take over the load that
+// those of the table before have counted.
 func New(list map[string]*Name, before Set) Set {
 	all := make(Set, len(list))
 	for key, n := range list {

@@ -40,7 +40,7 @@ func TestACheapVariantServesWhatItMeets(t *testing.T) {
 		name       string
 		parameters []batch.Parameter
 		model      string
-		refused    string // what the error says
+		refused    string // text of the error
 	}{
 		{"nothing said", nil, "small", ""},
 		{"accuracy", []batch.Parameter{batch.DoubleParameter("accuracy", .75)}, "large", ""},
@@ -78,7 +78,8 @@ func TestACheapVariantServesWhatItMeets(t *testing.T) {
 	}
 }
 
-// TestAnInactiveVariantIsAskedFor: the one that answers soonest, and none while another that meets the wish starts.
+// TestAnInactiveVariantIsAskedFor: the error names the one that could answer soonest. There is no error while another
+// that meets the wish starts.
 func TestAnInactiveVariantIsAskedFor(t *testing.T) {
 	wish := func() *batch.Request {
 		return &batch.Request{Model: "classify", Parameters: []batch.Parameter{batch.DoubleParameter("accuracy", .85)}}
@@ -129,7 +130,7 @@ func spread(t *testing.T, c *names.Chooser, w names.Wish, rate int) map[int]int 
 	return counts
 }
 
-// TestWhatIsPlannedForIsUsed: the cheapest takes what the plan counts on it for, the next one the rest, and overload is shared in proportion.
+// TestWhatIsPlannedForIsUsed: the cheapest variant takes requests up to its weight, the next one the rest, and overload is shared in proportion.
 func TestWhatIsPlannedForIsUsed(t *testing.T) {
 	loose := names.Wish{Accuracy: .5}
 	require.Equal(t, map[int]int{0: 80}, spread(t, names.NewChooser(classify()), loose, 80))
@@ -143,7 +144,7 @@ func TestWhatIsPlannedForIsUsed(t *testing.T) {
 	require.Equal(t, map[int]int{1: 600}, strict, "overloaded or not, no other is so accurate")
 }
 
-// TestAVariantWithoutWeightServesLast: interfered ones have none.
+// TestAVariantWithoutWeightServesLast: interfered variants have none.
 func TestAVariantWithoutWeightServesLast(t *testing.T) {
 	a := classify()
 	a.Variants[0].Weight = 0
@@ -152,7 +153,7 @@ func TestAVariantWithoutWeightServesLast(t *testing.T) {
 	require.Equal(t, map[int]int{0: 600}, spread(t, names.NewChooser(a), names.Wish{}, 600), "where none has any, the cheapest")
 }
 
-// TestOverloadIsForgotten: after it the cheapest has all again within the burst that is allowed.
+// TestOverloadIsForgotten: after it the cheapest variant takes all requests again within the burst that is allowed.
 func TestOverloadIsForgotten(t *testing.T) {
 	c := names.NewChooser(classify())
 	spread(t, c, names.Wish{}, 5000)
@@ -163,7 +164,7 @@ func TestOverloadIsForgotten(t *testing.T) {
 	}
 }
 
-// TestWhateverIsChosenMeetsTheWish: and if nothing is chosen, nothing would have met it.
+// TestWhateverIsChosenMeetsTheWish: and if no variant is chosen, none meets it.
 func TestWhateverIsChosenMeetsTheWish(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := &names.App{}
@@ -202,8 +203,8 @@ func TestWhateverIsChosenMeetsTheWish(t *testing.T) {
 	})
 }
 
-// TestAShapeThatNobodyCheckedYetWeighsNothingSpecial: a request whose shape says two thousand million rows is refused by the variant's
-// server; the cheap variant goes on serving the others.
+// TestAShapeThatNobodyCheckedYetWeighsNothingSpecial: a request whose shape has two thousand million rows is refused by the variant's server; the
+// cheap variant goes on serving the others.
 func TestAShapeThatNobodyCheckedYetWeighsNothingSpecial(t *testing.T) {
 	all := names.New(map[string]*names.Name{"classify": {Name: "classify", App: classify(), Config: &tritonpb.ModelConfig{MaxBatchSize: 8}}}, nil)
 	for i, rows := range []int64{math.MaxInt32, math.MaxInt64, -1, 9, 1, 8, 1} {
@@ -214,7 +215,7 @@ func TestAShapeThatNobodyCheckedYetWeighsNothingSpecial(t *testing.T) {
 	}
 }
 
-// TestWhatWasAskedForIsKept: where the variant has gone meanwhile the name is resolved again, by the same wish.
+// TestWhatWasAskedForIsKept: if the variant has left the table meanwhile, the name is resolved again, by the same wish.
 func TestWhatWasAskedForIsKept(t *testing.T) {
 	asked := []batch.Parameter{batch.StringParameter("accuracy", "0.75"), batch.StringParameter("other", "x")}
 	r := &batch.Request{Model: "classify", Parameters: asked}

@@ -44,7 +44,7 @@ func FromHTTP(ctx context.Context, h http.Header) context.Context {
 // is none, or one that cannot be read.
 func Context(ctx context.Context) trace.SpanContext {
 	parent := metadata.ValueFromIncomingContext(ctx, parentKey)
-	if len(parent) != 1 { // two are none, by the specification
+	if len(parent) != 1 { // two count as none, by the specification
 		return trace.SpanContext{}
 	}
 	c := carrier{parentKey: parent[0]}

@@ -8,6 +8,6 @@
 // links to every request that shares it.
 //
 // Tracing that is off is a nil *Tracer, and a request that is not sampled is a nil
-// *Request: their methods do nothing, allocate nothing and read no clock. What
-// becomes of spans is the affair of the TracerProvider (package sidecar/tracing).
+// *Request: their methods do nothing, allocate nothing and read no clock. The
+// TracerProvider (package sidecar/tracing) decides what happens to spans.
 package spans

@@ -59,9 +59,9 @@ type Request struct {
 	ctx  context.Context // of the span, for its children; never cancelled
 }
 
-// Request begins the span of a request that arrived at a moment, as a child of
-// what ctx's incoming metadata names. It is nil if the request is not sampled.
-// Model and id may be empty, and rows 0, where nobody has looked at them.
+// Request begins the span of a request that arrived at a moment, as a child of the
+// trace context in ctx's incoming metadata. It is nil if the request is not
+// sampled. Model and id may be empty, and rows 0, where the request was not read.
 func (t *Tracer) Request(ctx context.Context, model, version, id string, rows int, at time.Time) *Request {
 	if t == nil {
 		return nil
@@ -95,14 +95,14 @@ func about(model string, rows int) (known []attribute.KeyValue) {
 	return known
 }
 
-// Proxied says that the request is passed to a server as it is, by its HTTP path.
+// Proxied sets the HTTP path of a request that is passed to a server unchanged.
 func (r *Request) Proxied(path string) {
 	if r != nil {
 		r.span.SetAttributes(keyPath.String(path))
 	}
 }
 
-// Answered says with which HTTP status the server answered.
+// Answered sets the HTTP status of the server's answer.
 func (r *Request) Answered(code int) {
 	if r != nil {
 		r.span.SetAttributes(keyStatus.Int(code))
@@ -118,8 +118,9 @@ func (r *Request) Queued(from, to time.Time) {
 	span.End(trace.WithTimestamp(to))
 }
 
-// End says what became of a request: result and reason are labels of
-// conch_requests_total, err is what its caller is answered with instead of tensors.
+// End ends the span with the outcome of the request. Result and reason are labels
+// of conch_requests_total; err is the error that its caller gets instead of
+// tensors.
 func (r *Request) End(at time.Time, result, reason string, passedThrough, retried bool, err error) {
 	if r == nil {
 		return
@@ -171,7 +172,8 @@ func (e *Execution) Onward(ctx context.Context) context.Context {
 }
 
 // OnwardHTTP puts the execution, as the parent of what the server traces, into the
-// headers of a request on its way to a server, in place of what they name.
+// headers of a request on its way to a server. It replaces the trace context
+// there.
 func (e *Execution) OnwardHTTP(h http.Header) {
 	if e == nil {
 		return
@@ -197,7 +199,7 @@ func fail(span trace.Span, err error) {
 		return
 	}
 	s, ok := status.FromError(err)
-	if ok { // else it is no answer of gRPC's
+	if ok { // else it is not a gRPC status
 		span.SetAttributes(attribute.String("rpc.grpc.status_code", s.Code().String()))
 	}
 	span.SetStatus(codes.Error, s.Message())

@@ -17,7 +17,8 @@ import (
 
 const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// The trace of an HTTP request goes on only if it is one: a header of a stranger must not fail a call on its way to Triton.
+// The trace context of an HTTP request is passed on only if it is valid: an invalid header must not fail a call to
+// Triton.
 func TestFromHTTP(t *testing.T) {
 	for name, c := range map[string]struct {
 		header http.Header
@@ -40,7 +41,7 @@ func TestFromHTTP(t *testing.T) {
 	}
 }
 
-// What a request costs where nothing is traced: no allocation.
+// A request costs no allocation where nothing is traced.
 func TestOffAllocatesNothing(t *testing.T) {
 	var tracer *spans.Tracer
 	ctx, header, now := context.Background(), http.Header{"Content-Type": {"application/json"}}, time.Now()

@@ -19,7 +19,7 @@ import (
 type Registrar interface {
 	// Register makes size bytes of the shared memory object key known as region.
 	Register(ctx context.Context, region, key string, size int64) error
-	// Unregister makes the server let go of it.
+	// Unregister makes the server unmap the region.
 	Unregister(ctx context.Context, region string) error
 }
 
@@ -27,7 +27,7 @@ type Registrar interface {
 type Options struct {
 	// Limit is the most bytes that the pool's slabs may have together.
 	Limit int64
-	// Logger hears why there is no shared memory; nil discards.
+	// Logger logs why there is no shared memory; nil discards.
 	Logger *slog.Logger
 }
 
@@ -54,7 +54,7 @@ type Pool struct {
 	size    int64 // of slabs, and of those that are being made
 	growing bool
 	refused bool // by the server or the system, until the next Discard
-	epoch   int  // counts Discards: what is made across one is thrown away
+	epoch   int  // counts Discards: a slab that was begun before one is given up
 	closed  bool
 }
 
@@ -69,7 +69,7 @@ func New(server Registrar, o Options) *Pool {
 }
 
 // Take lends n bytes, 0 < n. It never waits: false means that there is no room
-// now. The contents are whatever they were.
+// now. The contents are not cleared.
 func (p *Pool) Take(n int) (*Block, bool) {
 	if n <= 0 {
 		return nil, false
@@ -85,7 +85,8 @@ func (p *Pool) Take(n int) (*Block, bool) {
 	return nil, false
 }
 
-// grow makes a slab that n bytes fit into, unless one is on its way. Guarded by mu.
+// grow makes a slab that n bytes fit into, in the background, unless one is being
+// made. Guarded by mu.
 func (p *Pool) grow(n int) {
 	size := int64(smallestSlab)
 	for size < int64(n) {
@@ -119,7 +120,7 @@ func (p *Pool) grow(n int) {
 	})
 }
 
-// make makes a slab that the server knows.
+// make makes a slab and registers it with the server.
 func (p *Pool) make(size int64) (*slab, error) {
 	name := batch.LentPrefix + strings.ToLower(rand.Text())
 	s, err := newSlab(name, size)
@@ -129,7 +130,7 @@ func (p *Pool) make(size int64) (*slab, error) {
 	ctx, cancel := context.WithTimeout(p.background, registration)
 	defer cancel()
 	err = p.server.Register(ctx, name, "/"+name, size)
-	// The server has it open now, or will never have.
+	// The server has the object open now, or will never open it.
 	if unlinked := unlink(name); err == nil {
 		err = unlinked
 	}
@@ -140,7 +141,7 @@ func (p *Pool) make(size int64) (*slab, error) {
 	return s, nil
 }
 
-// letGo gives a slab up, and asks the server to.
+// letGo unregisters a slab with the server, and condemns it.
 func (p *Pool) letGo(s *slab) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.background), registration)
 	defer cancel()
@@ -169,7 +170,8 @@ func (p *Pool) Discard() {
 	})
 }
 
-// Close gives all memory up and waits until the server has been told.
+// Close gives all memory up and waits until the server has unregistered it, or
+// failed to.
 func (p *Pool) Close() {
 	p.Discard()
 	p.mu.Lock()

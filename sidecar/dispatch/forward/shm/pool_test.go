@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server opens what is registered with it, as Triton does.
+// server opens the objects that are registered with it, as Triton does.
 type server struct {
 	fail error
 
@@ -187,7 +187,7 @@ func TestABufferGivesTheBlockBack(t *testing.T) {
 	again.Free()
 }
 
-// Blocks that are lent at the same time never overlap, and everything comes back.
+// Blocks that are lent at the same time never overlap, and all are given back.
 func TestBlocksNeverOverlap(t *testing.T) {
 	s := &server{}
 	p := shm.New(s, shm.Options{Limit: 8 << 20})

@@ -14,13 +14,14 @@ import (
 const maxWatched = 1024
 
 // Regions are the system shared memory regions that clients have registered with
-// servers on this host. A server maps an object when its region is registered,
-// and dies of SIGBUS when it then touches a page that the object no longer has:
-// whoever may open it can make it shorter. So each object is kept open, and asked
-// for its size when a request is about to use it. The object may be made shorter
-// after that all the same, in the time that the request takes.
+// servers on this host. A server maps an object when its region is registered. It
+// crashes with SIGBUS when it then touches a page that the object no longer has:
+// any process that may open the object can make it shorter. So each object is kept
+// open, and its size is checked when a request is about to use it. The object may
+// still be made shorter after that, while the request is under way.
 //
-// What cannot be seen from here is not watched: Missing says nothing of it.
+// Objects that cannot be opened from here are not watched: Missing is false for
+// them.
 type Regions struct {
 	mu      sync.RWMutex
 	watched int
@@ -30,17 +31,17 @@ type Regions struct {
 // clientRegion is one region.
 type clientRegion struct {
 	offset, size uint64 // in its object
-	// objects that servers have mapped: more than one where the object was replaced
-	// under its name before a further server was told.
+	// objects that servers have mapped: more than one where the object was
+	// replaced under its name before a further server mapped it.
 	objects []*os.File
 }
 
 // NewRegions makes an empty table. Close it.
 func NewRegions() *Regions { return &Regions{regions: map[string]*clientRegion{}} }
 
-// Registered says that a server has mapped size bytes from offset on of the
-// object that key names now. An object that is too short for that is none that a
-// server could have mapped: it has another by that name, in another container.
+// Registered records that a server has mapped size bytes from offset on of the
+// object that key names now. An object that is too short for that is not recorded:
+// the server has mapped another object of that name, in another container.
 func (r *Regions) Registered(name, key string, offset, size uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,8 +78,8 @@ func (c *clientRegion) has(object *os.File) bool {
 	return false
 }
 
-// Unregistered says that servers have let go of a region, or of all for an empty
-// name.
+// Unregistered records that servers have unmapped a region, or all regions for an
+// empty name.
 func (r *Regions) Unregistered(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,12 +95,12 @@ func (r *Regions) Unregistered(name string) {
 	}
 }
 
-// Close lets go of everything.
+// Close closes all objects.
 func (r *Regions) Close() { r.Unregistered("") }
 
 // Missing reports whether size bytes from offset on of a region reach into pages
-// that its object no longer has. A place outside the region is the server's to
-// refuse. Offset and size must not overflow together.
+// that its object no longer has. It is false for a place outside the region, which
+// the server refuses. Offset and size must not overflow together.
 func (r *Regions) Missing(name string, offset, size uint64) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -115,7 +116,7 @@ func (r *Regions) Missing(name string, offset, size uint64) bool {
 	return false
 }
 
-// SameHost reports that an endpoint can only be on this host.
+// SameHost reports whether an endpoint can only be on this host.
 func SameHost(endpoint string) bool {
 	if strings.HasPrefix(endpoint, "unix:") {
 		return true

@@ -50,7 +50,7 @@ func TestRegionsThatAreMadeShorter(t *testing.T) {
 	require.False(t, r.Missing("a", page, page))
 }
 
-// A server that starts later maps what has the name by then.
+// A server that starts later maps the object that has the name by then.
 func TestRegionsOfObjectsThatAreReplaced(t *testing.T) {
 	const page = 4096
 	key, path := object(t, "replaced", page)
@@ -67,7 +67,8 @@ func TestRegionsOfObjectsThatAreReplaced(t *testing.T) {
 	require.True(t, r.Missing("a", 0, 8))
 }
 
-// What a server accepted and cannot be seen here is let pass.
+// A region that a server accepted and that cannot be opened here is not reported
+// as missing.
 func TestRegionsOutOfSight(t *testing.T) {
 	key, path := object(t, "small", 16)
 	r := shm.NewRegions()

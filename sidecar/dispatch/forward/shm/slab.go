@@ -81,7 +81,7 @@ func (s *slab) unmapIfIdle() {
 
 func roundUp(n int) int { return (n + alignment - 1) &^ (alignment - 1) }
 
-// Block is memory that the server sees too.
+// Block is memory that the server has mapped too.
 type Block struct {
 	// Data is the memory. It must not be used after Free.
 	Data []byte

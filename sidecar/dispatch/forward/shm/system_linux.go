@@ -17,7 +17,7 @@ import (
 const directory = "/dev/shm"
 
 // newSlab makes a shared memory object of that name and maps it. The memory is
-// reserved: writing to a full tmpfs would kill the process.
+// reserved, because a write to a full tmpfs would end the process.
 func newSlab(name string, size int64) (s *slab, err error) {
 	path := filepath.Join(directory, name)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)

@@ -19,7 +19,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// Partition is one Triton process as far as this package needs to know it.
+// Partition is one Triton process, with what this package uses of it.
 type Partition struct {
 	ID     string
 	GRPC   string // "host:port" or "unix:path"; not needed with a Conn
@@ -27,10 +27,10 @@ type Partition struct {
 	Up     bool
 	Models []string // names of the models that are served there
 
-	// WarmedUp is what its statistics of a model hold that no client asked for; nil means nothing.
+	// WarmedUp returns the part of its statistics of a model that no client's request added; nil means nothing.
 	WarmedUp func(model string) []*tritonpb.ModelStatistics
 
-	// Conn is a connection to the process that others own; nil makes Aggregate open one to GRPC.
+	// Conn is a connection to the process that is not closed here; nil makes Aggregate open one to GRPC.
 	Conn grpc.ClientConnInterface
 }
 
@@ -39,71 +39,71 @@ type Partitions interface {
 	Partitions() []Partition
 }
 
-// Model is what the route table says of a model.
+// Model is a model of the route table.
 type Model struct {
 	Config   *tritonpb.ModelConfig
 	Written  *tritonpb.ModelConfig // as its author wrote it; nil: like Config
 	Versions []string              // served versions, ascending; none: the model is not loaded
 	Absent   []string              // versions that are not served, though the model is known
 	Cold     bool                  // a request loads it
-	// ServedBy are the models that serve what is no model itself, such as an app;
-	// Config is then that of one of them, but for the name.
+	// ServedBy are the models that serve a name that is no model itself, such as
+	// an app; Config is then that of one of them, but for the name.
 	ServedBy []string
-	// Group is the merge group whose rows the model's requests are, which partitions have in its place; empty: there is none.
+	// Group is the merge group in which the model's requests run as rows, and which partitions have in place of the model; empty: there is none.
 	Group string
 	// Internal models are not for clients: merge groups are.
 	Internal bool
 }
 
-// Entry is what the repository says of a model.
+// Entry is a model of the repository.
 type Entry struct {
 	Name string
-	// Versions that are not served for a Reason; none for a model that is served, or that nobody has tried to.
+	// Versions that are not served for a Reason; none for a model that is served, or that was never loaded.
 	Versions []string
 	Reason   string
 }
 
-// Models is the route table. Both methods must be cheap: they are asked for every inference request over HTTP.
+// Models is the route table. Its methods must be cheap: they are called for every inference request over HTTP.
 type Models interface {
 	// Lookup finds a model that is served, or was.
 	Lookup(name string) (Model, bool)
-	// Ready is the answer to inference as long as it is not known which models are served, else nil.
+	// Ready returns the error that inference requests get while it is not known which models are served, else nil.
 	Ready() error
 	// Repository lists the models of the repository, served or not, sorted by name.
 	Repository() []Entry
 }
 
-// Count is what clients have seen of a version of a model since it was last loaded, counted as Triton counts.
+// Count counts the requests of clients for a version of a model since it was last loaded, as Triton counts.
 type Count struct {
 	Success, Fail         uint64        // requests
 	SuccessTime, FailTime time.Duration // sum over requests, from arrival to answer
 	QueueTime             time.Duration // sum over successful requests, waiting in Conch
 	// Ran counts successful requests by the rows that ran together with them; 0 stands for more than a batch may have.
 	Ran map[int]uint64
-	// Executions that partitions have answered: so many their statistics will show.
+	// Executions that partitions have answered: their statistics will show as many.
 	Executions uint64
 	// Rows of successful requests.
 	Rows uint64
-	// Asked are the requests to partitions that those count as successes: what they count beyond, ensembles asked for.
+	// Asked are the requests to partitions that those count as successes: the other successes are requests of ensembles.
 	Asked uint64
 }
 
-// Counts knows the requests of clients.
+// Counts has the requests of clients.
 type Counts interface {
 	// Count is false for a version of which nothing is known.
 	Count(model, version string) (Count, bool)
 }
 
-// Repository loads and unloads models. Errors are gRPC status errors in Triton's words.
+// Repository loads and unloads models. Errors are gRPC status errors with Triton's text.
 type Repository interface {
 	Load(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error
 	Unload(ctx context.Context, model string, parameters map[string]*tritonpb.ModelRepositoryParameter) error
 }
 
-// Regions keeps an eye on the memory that clients have registered.
+// Regions records the memory that clients have registered.
 type Regions interface {
 	Registered(name, key string, offset, size uint64)
-	// Unregistered is of all regions for the empty name.
+	// Unregistered with the empty name is for all regions.
 	Unregistered(name string)
 }
 
@@ -115,15 +115,15 @@ type Options struct {
 	Repository Repository // nil: models cannot be loaded by clients
 	// Credentials are how partitions are reached over gRPC; nil means in the clear.
 	Credentials credentials.TransportCredentials
-	// Regions is told of system shared memory that servers have mapped or let go of; nil: nobody is.
+	// Regions is called when servers have mapped or unmapped system shared memory; it may be nil.
 	Regions Regions
 	// Server is the answer about the server while no partition is up.
 	Server *tritonpb.ServerMetadataResponse
-	// Timeout bounds a call to a partition other than load and unload; zero means two seconds.
+	// Timeout bounds a call to a partition; zero means two seconds.
 	Timeout time.Duration
 }
 
-// DefaultTimeout bounds a question to a partition.
+// DefaultTimeout bounds a query to a partition.
 const DefaultTimeout = 2 * time.Second
 
 // Aggregate answers about all partitions. It is safe for concurrent use.
@@ -133,7 +133,7 @@ type Aggregate struct {
 	o      Options
 	conns  connections
 	memory *memory
-	// telling is held while partitions are told something that may have to be taken back.
+	// telling is held while partitions get orders that may have to be taken back.
 	telling sync.Mutex
 	anew    bygone
 }
@@ -157,7 +157,7 @@ type nobody struct{}
 func (nobody) Registered(string, string, uint64, uint64) {}
 func (nobody) Unregistered(string)                       {}
 
-// Close gives up the connections to partitions.
+// Close closes the connections to partitions.
 func (a *Aggregate) Close() { a.conns.close() }
 
 // HTTPEndpoints are the HTTP endpoints of the partitions that are up.
@@ -175,12 +175,13 @@ func (a *Aggregate) up() []Partition {
 	return slices.DeleteFunc(slices.Clone(a.o.Partitions.Partitions()), func(p Partition) bool { return !p.Up })
 }
 
-// with are the partitions that are up and have the model.
+// with returns the partitions that are up and have the model.
 func (a *Aggregate) with(model string) []Partition {
 	return slices.DeleteFunc(a.up(), func(p Partition) bool { return !slices.Contains(p.Models, model) })
 }
 
-// having are the partitions that are up and can be asked about the model: none, where its merge group runs in its place.
+// having returns the partitions that are up and can be asked about the model: none, where its merge group runs in its
+// place.
 func (a *Aggregate) having(name string, m Model) []Partition {
 	if m.Group != "" {
 		return nil
@@ -188,7 +189,8 @@ func (a *Aggregate) having(name string, m Model) []Partition {
 	return a.with(name)
 }
 
-// Model is the configuration of a served model; an empty version is any. The error is Triton's, but for Models.Ready's.
+// Model returns the configuration of a served model; an empty version is any. The error is Triton's, or that of
+// Models.Ready.
 func (a *Aggregate) Model(name, version string) (*tritonpb.ModelConfig, error) {
 	if err := a.o.Models.Ready(); err != nil {
 		return nil, err
@@ -216,7 +218,8 @@ func (a *Aggregate) find(name, version string) (Model, error) {
 	return m, nil
 }
 
-// canonicalVersion reads a version as Triton does, which takes any text that begins with a number: "01" and "1.0" are 1.
+// canonicalVersion reads a version as Triton does, which accepts any text that begins with a number: "01" and "1.0" are
+// 1.
 func canonicalVersion(version string) (string, error) {
 	if version == "" {
 		return "", nil
@@ -241,14 +244,14 @@ func canonicalVersion(version string) (string, error) {
 	return strconv.FormatInt(n, 10), nil
 }
 
-// ServerLive is true: who answers is alive.
+// ServerLive is always true: Conch is live if it answers.
 func (a *Aggregate) ServerLive(context.Context, *tritonpb.ServerLiveRequest) (*tritonpb.ServerLiveResponse, error) {
 	return &tritonpb.ServerLiveResponse{Live: true}, nil
 }
 
-// ServerReady is true if a partition that is up says that it is ready. A server that others run says so by its own rule: with
-// Triton's default, strict readiness, not after a model failed to load. Conch's own are started without it, so that one model
-// does not take the others out of service. All are asked at once: a probe does not wait for one that hangs.
+// ServerReady is true if a partition that is up reports that it is ready. A server that Conch did not start reports that by its own setting: with
+// Triton's default, strict readiness, it is not ready after a model failed to load. Conch's own servers are started without it, so that one model
+// does not take the others out of service. All are asked at once, so that a probe does not wait for a server that hangs.
 func (a *Aggregate) ServerReady(ctx context.Context, r *tritonpb.ServerReadyRequest) (*tritonpb.ServerReadyResponse, error) {
 	up := a.up()
 	ctx, cancel := context.WithCancel(ctx)
@@ -268,8 +271,9 @@ func (a *Aggregate) ServerReady(ctx context.Context, r *tritonpb.ServerReadyRequ
 	return &tritonpb.ServerReadyResponse{}, nil
 }
 
-// ModelReady is true if a partition that has the model is up, or if the model is
-// loaded once a request asks for it: clients that look first would never ask.
+// ModelReady is true if a partition that has the model is up, or if a request
+// would load the model: clients that check readiness first would never send that
+// request otherwise.
 func (a *Aggregate) ModelReady(_ context.Context, r *tritonpb.ModelReadyRequest) (*tritonpb.ModelReadyResponse, error) {
 	version, err := canonicalVersion(r.GetVersion())
 	if err != nil {
@@ -283,7 +287,7 @@ func (a *Aggregate) ModelReady(_ context.Context, r *tritonpb.ModelReadyRequest)
 	return &tritonpb.ModelReadyResponse{Ready: ready}, nil
 }
 
-// ServerMetadata is a partition's, or our own while there is none.
+// ServerMetadata is a partition's, or Conch's own while no partition answers.
 func (a *Aggregate) ServerMetadata(ctx context.Context, r *tritonpb.ServerMetadataRequest) (*tritonpb.ServerMetadataResponse, error) {
 	for _, p := range a.up() {
 		answer, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.ServerMetadata, r)
@@ -294,7 +298,7 @@ func (a *Aggregate) ServerMetadata(ctx context.Context, r *tritonpb.ServerMetada
 	return proto.CloneOf(a.o.Server), nil
 }
 
-// ModelMetadata is that of a partition that has the model, or what the configuration says of it.
+// ModelMetadata is that of a partition that has the model, or derived from the configuration.
 func (a *Aggregate) ModelMetadata(ctx context.Context, r *tritonpb.ModelMetadataRequest) (*tritonpb.ModelMetadataResponse, error) {
 	version, err := canonicalVersion(r.GetVersion())
 	if err != nil {
@@ -313,8 +317,8 @@ func (a *Aggregate) ModelMetadata(ctx context.Context, r *tritonpb.ModelMetadata
 	return metadata(r.GetName(), version, m), nil
 }
 
-// ModelConfig is that of a partition that has the model, which has filled in Triton's defaults, or the file's. What Conch
-// took out of the file, because it does that itself, is in it as a server would say it.
+// ModelConfig is that of a partition that has the model, which has filled in Triton's defaults, or the file's. Settings
+// that Conch took out of the file, because it implements them itself, are in it as a server would report them.
 func (a *Aggregate) ModelConfig(ctx context.Context, r *tritonpb.ModelConfigRequest) (*tritonpb.ModelConfigResponse, error) {
 	version, err := canonicalVersion(r.GetVersion())
 	if err != nil {

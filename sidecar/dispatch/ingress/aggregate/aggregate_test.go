@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// triton is a partition that says what it is told to say.
+// triton is a partition that returns the answers that a test sets.
 type triton struct {
 	tritonpb.UnimplementedGRPCInferenceServiceServer
 	aggregate.Partition
@@ -223,7 +223,7 @@ func TestMetadataAndConfig(t *testing.T) {
 		Outputs: []*tritonpb.ModelMetadataResponse_TensorMetadata{{Name: "O", Datatype: "FP32", Shape: []int64{-1, -1}}}}, m, protocmp.Transform()))
 }
 
-// What Conch does itself is in the configuration that a client reads, as a server would complete it.
+// Settings that Conch implements itself are in the configuration that a client reads, as a server would complete it.
 func TestConfigIsAsItWasWritten(t *testing.T) {
 	w, a := newWorld(t)
 	batching := func(preferred ...int32) *tritonpb.ModelConfig {
@@ -238,7 +238,7 @@ func TestConfigIsAsItWasWritten(t *testing.T) {
 		{batching(), false, batching(4)},
 		{batching(2), false, batching(2)},
 		{&tritonpb.ModelConfig{Name: "m", MaxBatchSize: 4}, false, &tritonpb.ModelConfig{Name: "m", MaxBatchSize: 4}},
-		// The partition's own word is kept: its fake reports no maximum.
+		// The partition's own value is kept: its fake reports no maximum.
 		{batching(), true, func() *tritonpb.ModelConfig {
 			c := batching()
 			c.MaxBatchSize, c.DefaultModelFilename = 0, "a"
@@ -283,7 +283,7 @@ func TestRepositoryIndex(t *testing.T) {
 		{Name: "z"}}, index(false), protocmp.Transform()))
 	require.Empty(t, cmp.Diff([]*entry{{Name: "m", Version: "1", State: "READY"}, {Name: "n", Version: "1", State: "READY"}}, index(true), protocmp.Transform()))
 
-	// What the repository says of a model that is not served counts, whatever a partition still has.
+	// The repository's state of a model that is not served counts, whatever a partition still has.
 	w.entries = []aggregate.Entry{{Name: "m", Versions: []string{"1"}, Reason: "unloaded"}, {Name: "n", Versions: []string{"3"}, Reason: "broken"},
 		{Name: "w", Versions: []string{"2", "10"}, Reason: "unloaded"}}
 	require.Empty(t, cmp.Diff([]*entry{
@@ -330,7 +330,7 @@ func TestStatistics(t *testing.T) {
 			ComputeInput: d(0), ComputeInfer: d(0), ComputeOutput: d(0)}},
 	}, r.ModelStats, protocmp.Transform()))
 
-	// A warm-up is not the clients' doing; one from before a restart is in no statistics.
+	// A warm-up is no client's request; one from before a restart is in no statistics.
 	w.servers[1].WarmedUp = func(model string) []*tritonpb.ModelStatistics {
 		if model == "n" {
 			return []*tritonpb.ModelStatistics{{Name: "n", Version: "1", InferenceCount: 99, ExecutionCount: 99}}
@@ -358,8 +358,8 @@ func TestStatistics(t *testing.T) {
 	requireStatus(t, err, codes.Internal, "no")
 }
 
-// TestAWarmUpOfAServerThatBeganAnew: Triton begins the statistics of an ensemble anew when a member is loaded again. What clients ask for then
-// counts from the first request on, though the server counts as much as the warm-up was some day.
+// TestAWarmUpOfAServerThatBeganAnew: Triton begins the statistics of an ensemble anew when a member is loaded again. Requests of clients after
+// that count from the first one on, though the server later counts as many requests as the warm-up had.
 func TestAWarmUpOfAServerThatBeganAnew(t *testing.T) {
 	w, a := newWorld(t)
 	warm := []*tritonpb.ModelStatistics{{Name: "m", Version: "1", InferenceCount: 2, ExecutionCount: 2}}
@@ -444,7 +444,7 @@ func TestClosed(t *testing.T) {
 	require.ErrorContains(t, err, "closed")
 }
 
-// Members of a merge group are models like any other to clients, and the group is none.
+// Members of a merge group are models like any other to clients; the group is not visible to them.
 func TestMembersOfAMergeGroup(t *testing.T) {
 	w, a := newWorld(t)
 	config := &tritonpb.ModelConfig{Name: "a", MaxBatchSize: 4, Input: []*tritonpb.ModelInput{{Name: "IN", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{3}}}}

@@ -25,7 +25,7 @@ type (
 	cudaRegion = tritonpb.CudaSharedMemoryStatusResponse_RegionStatus
 )
 
-// partitionState is what a partition has been told: its settings and regions.
+// partitionState is the settings and regions of a partition.
 type partitionState struct {
 	log     map[string]*logValue
 	trace   map[string]*traceValue // of all models
@@ -34,15 +34,16 @@ type partitionState struct {
 	cuda    map[string]*cudaRegion
 }
 
-// Checkpoint notes what every partition that is up has been told, so that an order that some of them refuse can be taken
-// back from the others; model is that of a trace setting, or empty. Restore sets back what differs then. Its error names
-// what could not be.
+// Checkpoint reads the settings and regions of every partition that is up, so that an order that some of them refuse can
+// be taken back from the others; model is that of a trace setting, or empty. Restore sets back what has changed since.
+// Its error names what could not be set back.
 func (a *Aggregate) Checkpoint(ctx context.Context, model string) (restore func(context.Context) error, err error) {
 	partitions := a.up()
 	before := make([]partitionState, len(partitions))
 	for i, p := range partitions {
 		if before[i], err = a.readState(ctx, p, model); status.Code(err) == codes.Unimplemented {
-			// A server that cannot be asked has nothing that could be set back.
+			// A server that does not implement these queries has nothing that
+			// could be set back.
 			return func(context.Context) error { return nil }, nil
 		} else if err != nil {
 			return nil, fmt.Errorf("partition %s: %w", p.ID, err)
@@ -81,7 +82,8 @@ func (a *Aggregate) readState(ctx context.Context, p Partition, model string) (p
 	if err != nil {
 		return s, err
 	}
-	// What Conch shares with a server comes and goes by itself.
+	// Conch itself registers and unregisters the regions that it shares with a
+	// server.
 	maps.DeleteFunc(system.GetRegions(), func(name string, _ *region) bool { return batch.LentRegion(name) })
 	cuda, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.CudaSharedMemoryStatus, &tritonpb.CudaSharedMemoryStatusRequest{})
 	s.log, s.trace, s.system, s.cuda = log.GetSettings(), trace.GetSettings(), system.GetRegions(), cuda.GetRegions()
@@ -151,7 +153,7 @@ func (a *Aggregate) setTraceBack(ctx context.Context, p Partition, model string,
 	return err
 }
 
-// differing are the keys whose values are others than before, sorted.
+// differing returns the keys whose values are others than before, sorted.
 func differing[V proto.Message](now, before map[string]V) []string {
 	var keys []string
 	for _, key := range slices.Sorted(maps.Keys(before)) {
@@ -162,7 +164,7 @@ func differing[V proto.Message](now, before map[string]V) []string {
 	return keys
 }
 
-// logSetting is a reported value as one to set.
+// logSetting converts a reported value to one to set.
 func logSetting(v *logValue) *tritonpb.LogSettingsRequest_SettingValue {
 	out := &tritonpb.LogSettingsRequest_SettingValue{}
 	switch v := v.GetParameterChoice().(type) {

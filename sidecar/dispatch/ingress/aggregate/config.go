@@ -9,7 +9,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// revisionParameter is repo.RevisionParameter: what Conch staged, which is nobody else's affair.
+// revisionParameter is repo.RevisionParameter: Conch's own, which clients do not receive.
 const revisionParameter = "conch_revision"
 
 // asWritten puts the dynamic_batching that an author wrote back into a configuration that a partition reports, completed

@@ -17,8 +17,8 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// connections are the gRPC connections for questions, apart from those that carry inference. They are made when first
-// used and dropped when their partition is no longer listed.
+// connections are the gRPC connections for queries, apart from those that carry inference. They are made when first used
+// and dropped when their partition is no longer listed.
 type connections struct {
 	credentials credentials.TransportCredentials // nil: in the clear
 

@@ -8,7 +8,7 @@
 // service for all of that, everything but inference, so the gRPC front delegates to it and the HTTP front renders its
 // answers as JSON.
 //
-// What is true of the whole: a model is ready if a partition that is up has it; batches and executions are summed over
-// partitions; requests are those of clients, as the dispatcher counts them, and not the batches that partitions saw;
-// settings and shared-memory regions are given to every partition.
+// The rules are: a model is ready if a partition that is up has it; batches and executions are summed over partitions;
+// requests are those of clients, as the dispatcher counts them, and not the batches that partitions received; settings
+// and shared-memory regions are given to every partition.
 package aggregate

@@ -27,10 +27,10 @@ const (
 	unavailable = "UNAVAILABLE"
 )
 
-// RepositoryIndex is what the repository and all partitions' indexes say. A version that is served is READY if it is on
-// any partition; otherwise the state and reason are those of the first partition that has any. A model that is not served
-// is UNAVAILABLE for the repository's reason, and UNLOADING while a partition still has it. Models that nobody tried to
-// load appear by name.
+// RepositoryIndex merges the repository and the indexes of all partitions. A version that is served is READY if it is on
+// any partition; otherwise the state and reason are those of the first partition that has any. A model that is not
+// served is UNAVAILABLE for the repository's reason, and UNLOADING while a partition still has it. Models that were
+// never loaded appear by name.
 func (a *Aggregate) RepositoryIndex(ctx context.Context, r *tritonpb.RepositoryIndexRequest) (*tritonpb.RepositoryIndexResponse, error) {
 	if r.GetRepositoryName() != "" {
 		return nil, status.Error(codes.Unimplemented, "'repository_name' specification is not supported")
@@ -108,7 +108,7 @@ func mergeIndexes(indexes [][]*modelIndex, repository []Entry, readyOnly bool) [
 	return list
 }
 
-// rank orders what partitions say of one version: the first with a state counts, unless one has it ready.
+// rank orders the states that partitions report of one version: the first with a state counts, unless one has it ready.
 func rank(m *modelIndex) int {
 	switch m.GetState() {
 	case ready:
@@ -128,7 +128,7 @@ func compareVersions(x, y string) int {
 	return cmp.Compare(n, m)
 }
 
-// metadata is what the configuration says of a model, in the form in which a server says it.
+// metadata returns the metadata of a model by its configuration, as a server would return it.
 func metadata(name, version string, m Model) *tritonpb.ModelMetadataResponse {
 	answer := &tritonpb.ModelMetadataResponse{Name: name, Versions: m.Versions, Platform: m.Config.GetPlatform()}
 	if version != "" {

@@ -24,10 +24,11 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
 
-// memory is what clients have set on all servers: a server that starts later, or
-// comes back, begins with Triton's defaults and must be told again.
+// memory holds the settings and regions that clients have set on all servers: a
+// server that starts later, or comes back, begins with Triton's defaults and must
+// receive them again.
 type memory struct {
-	regions Regions // told of system shared memory
+	regions Regions // records system shared memory
 
 	mu     sync.Mutex
 	log    *tritonpb.LogSettingsRequest
@@ -44,7 +45,7 @@ func newMemory(regions Regions) *memory {
 	}
 }
 
-// remember takes an order in that every server has accepted. A later one wins,
+// remember records an order that every server has accepted. A later one wins,
 // setting by setting.
 func (m *memory) remember(order proto.Message) {
 	m.mu.Lock()
@@ -54,7 +55,7 @@ func (m *memory) remember(order proto.Message) {
 		maps.Copy(m.log.Settings, r.GetSettings())
 	case *tritonpb.TraceSettingRequest:
 		if len(r.GetSettings()) == 0 {
-			return // a question
+			return // a query
 		}
 		if m.trace[r.GetModelName()] == nil {
 			m.trace[r.GetModelName()] = &tritonpb.TraceSettingRequest{ModelName: r.GetModelName(), Settings: map[string]*tritonpb.TraceSettingRequest_SettingValue{}}
@@ -81,7 +82,7 @@ func forget[T any](regions map[string]T, name string) {
 	delete(regions, name)
 }
 
-// orders are all that is remembered, in an order in which a server takes it.
+// orders returns all that is recorded, in an order in which a server accepts it.
 func (m *memory) orders() []proto.Message {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -102,9 +103,9 @@ func sorted[T proto.Message](by map[string]T) []proto.Message {
 	return all
 }
 
-// Replay tells the server at a gRPC address what clients have set on all servers
-// before. A region that it has already, or a trace setting of a model that it does
-// not have, is none of its faults; other refusals are in the error.
+// Replay sends the server at a gRPC address what clients have set on all servers
+// before. The error has the server's refusals, except for a region that it has
+// already and a trace setting of a model that it does not have.
 func (a *Aggregate) Replay(ctx context.Context, endpoint string) error {
 	orders := a.memory.orders()
 	if len(orders) == 0 {
@@ -159,8 +160,8 @@ func replay(ctx context.Context, client tritonpb.GRPCInferenceServiceClient, ord
 	return err
 }
 
-// Remember takes in a setting that servers have accepted over HTTP: its path, as
-// in Triton's protocol, and its JSON body. What it does not understand it leaves.
+// Remember records a setting that servers have accepted over HTTP: its path, as in
+// Triton's protocol, and its JSON body. It ignores what it does not understand.
 func (a *Aggregate) Remember(path string, body []byte) {
 	if order := orderOf(strings.Split(strings.Trim(path, "/"), "/"), body); order != nil {
 		a.memory.remember(order)
@@ -209,7 +210,7 @@ func orderOf(parts []string, body []byte) proto.Message {
 	size, offset := number(root, "byte_size"), number(root, "offset")
 	if system {
 		if guard.Region(key, offset, size) != nil {
-			return nil // it is not passed on either
+			return nil // the front refuses it too
 		}
 		return &tritonpb.SystemSharedMemoryRegisterRequest{Name: region, Key: key, Offset: offset, ByteSize: size}
 	}
@@ -218,8 +219,8 @@ func orderOf(parts []string, body []byte) proto.Message {
 	return &tritonpb.CudaSharedMemoryRegisterRequest{Name: region, RawHandle: triton.LenientBase64(b64), DeviceId: int64(number(root, "device_id")), ByteSize: size}
 }
 
-// text and number are members as a server reads them: of several members of one
-// name the first, and no other that only looks alike.
+// text and number read members as a server does: of several members of one name
+// the first, and no other whose name only looks alike.
 func text(v tritonjson.Value, name string) (string, bool) {
 	member, ok := v.Find(name)
 	if !ok {
@@ -235,7 +236,7 @@ func number(v tritonjson.Value, name string) uint64 {
 	return n
 }
 
-// membersOf are those of an object, of several of one name the first.
+// membersOf returns the members of an object, of several of one name the first.
 func membersOf(body []byte) map[string]tritonjson.Value {
 	doc, err := tritonjson.Parse(body, tritonjson.DefaultMaxDepth)
 	if err != nil || doc.Root().Kind() != tritonjson.Object {

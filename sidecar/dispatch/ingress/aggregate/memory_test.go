@@ -14,7 +14,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// late is a server that starts after clients have spoken.
+// late is a server that starts after clients have made their settings.
 func late(t *testing.T) (*triton, string) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -41,8 +41,9 @@ func trace(model string, values map[string][]string) *tritonpb.TraceSettingReque
 	return r
 }
 
-// What clients have set over gRPC or HTTP is told to a server that starts later:
-// the last word on each thing, no questions, and no region that is gone.
+// Settings that clients have made over gRPC or HTTP are sent to a server that
+// starts later: the last value of each setting, no queries, and no region that was
+// unregistered.
 func TestSettingsAreReplayed(t *testing.T) {
 	_, a := newWorld(t)
 	defer a.Close()
@@ -83,9 +84,8 @@ func TestSettingsAreReplayed(t *testing.T) {
 	}
 }
 
-// Nothing was set, nothing is said: the server need not even be there.
-// TestADoubledKeyIsReadAsServersReadIt: the first member of a name is the one that a server acts on, and that the guard has looked
-// at; another one, or one that differs in its case, is not told to the next server.
+// TestADoubledKeyIsReadAsServersReadIt: the first member of a name is the one that a server uses, and that the guard has checked. Another one, or
+// one that differs in its case, is not sent to the next server.
 func TestADoubledKeyIsReadAsServersReadIt(t *testing.T) {
 	_, a := newWorld(t)
 	defer a.Close()
@@ -98,6 +98,7 @@ func TestADoubledKeyIsReadAsServersReadIt(t *testing.T) {
 	require.EqualValues(t, 1, s.settings.level)
 }
 
+// If nothing was set, nothing is sent: the server need not even run.
 func TestNothingToReplay(t *testing.T) {
 	_, a := newWorld(t)
 	defer a.Close()

@@ -17,10 +17,10 @@ import (
 
 func errNoneUp() error { return status.Error(codes.Unavailable, "no Triton server is up") }
 
-// tell gives an order to partitions, all or nothing: what one of them refuses is taken back from the others, and from
-// itself, since Triton does half of an order before it finds the other half wrong. The answer is the first partition's.
-// A refusal is passed on in Triton's own words; a partition that did not answer is named. What all have accepted is
-// remembered for partitions that start later.
+// tell gives an order to partitions, all or nothing. If one of them refuses, the order is taken back from all of them,
+// the refusing one included: Triton carries out a part of an order before it finds that the rest is wrong. The answer is
+// the first partition's. A refusal is passed on with Triton's text; a partition that did not answer is named. An order
+// that all have accepted is remembered for partitions that start later.
 func tell[Q proto.Message, A any](ctx context.Context, a *Aggregate, partitions []Partition, model string, m method[Q, A], request Q) (A, error) {
 	var none A
 	if len(partitions) == 0 {
@@ -54,9 +54,9 @@ func tell[Q proto.Message, A any](ctx context.Context, a *Aggregate, partitions 
 	return none, refused
 }
 
-// Exclusively waits until nobody else changes what partitions have been told, by
-// whichever protocol, and keeps others from it until end is called: what one
-// change sets back must not be what another has set meanwhile.
+// Exclusively waits until no other change of the partitions' settings is under
+// way, by either protocol, and excludes others until end is called. Otherwise one
+// change could take back what another has set meanwhile.
 func (a *Aggregate) Exclusively() (end func()) {
 	a.telling.Lock()
 	return a.telling.Unlock
@@ -98,10 +98,10 @@ func (a *Aggregate) LogSettings(ctx context.Context, r *tritonpb.LogSettingsRequ
 }
 
 // SystemSharedMemoryStatus lists the regions that every partition that is up has: a region that one of them has lost
-// with a restart cannot be used until it is registered again. What Conch shares with a server is not theirs to see.
+// with a restart cannot be used until it is registered again. The regions that Conch shares with a server are left out.
 func (a *Aggregate) SystemSharedMemoryStatus(ctx context.Context, r *tritonpb.SystemSharedMemoryStatusRequest) (*tritonpb.SystemSharedMemoryStatusResponse, error) {
 	if batch.LentRegion(r.GetName()) {
-		// Asked for like any name that nobody registered.
+		// Ask for a name that is not registered.
 		r = &tritonpb.SystemSharedMemoryStatusRequest{Name: r.GetName() + " "}
 	}
 	answers, err := fromAll(ctx, a, tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryStatus, r)
@@ -127,7 +127,7 @@ func (a *Aggregate) SystemSharedMemoryRegister(ctx context.Context, r *tritonpb.
 		}
 	}
 	if len(lacking) == 0 {
-		lacking = partitions // Triton says that it has it
+		lacking = partitions // Triton refuses it, because it has it
 	}
 	return tell(ctx, a, lacking, "", tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryRegister, r)
 }
@@ -160,8 +160,8 @@ func (a *Aggregate) CudaSharedMemoryUnregister(ctx context.Context, r *tritonpb.
 	return tell(ctx, a, a.up(), "", tritonpb.GRPCInferenceServiceClient.CudaSharedMemoryUnregister, r)
 }
 
-// fromAll asks every partition that is up; those that cannot be reached have nothing to say. The first refusal is the
-// error: what one of them does not have is not there.
+// fromAll asks every partition that is up; those that cannot be reached are left out. The first refusal is the error: a
+// region that one of them does not have cannot be used.
 func fromAll[Q, A any](ctx context.Context, a *Aggregate, m method[Q, A], request Q) ([]A, error) {
 	var list []A
 	failure := errNoneUp()

@@ -18,7 +18,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// settings are what a partition has been told. Like Triton, it does the part of an order that comes before the part it
+// settings are those of a partition. Like Triton, it carries out the part of an order that comes before the part it
 // refuses.
 type settings struct {
 	mu    *sync.Mutex
@@ -27,7 +27,7 @@ type settings struct {
 	// regions by name, with their keys; CUDA regions have none.
 	regions, cuda map[string]string
 	refuse        bool
-	orders        []proto.Message // those that were given, questions left out
+	orders        []proto.Message // those that were received, queries left out
 }
 
 func newSettings() settings {
@@ -150,7 +150,7 @@ func TestSettingsAreAllOrNothing(t *testing.T) {
 	require.EqualValues(t, 3, r.Settings["log_verbose_level"].GetUint32Param())
 	require.Equal(t, []uint32{3, 3}, levels())
 
-	// One refuses the half that the other takes.
+	// One partition refuses the part of the order that the other accepts.
 	w.servers[1].settings.refuse = true
 	bad := map[string]*tritonpb.LogSettingsRequest_SettingValue{"log_verbose_level": level(5),
 		"log_format": {ParameterChoice: &tritonpb.LogSettingsRequest_SettingValue_StringParam{StringParam: "x"}}}
@@ -222,7 +222,8 @@ func TestRegionsAreEverywhereOrNowhere(t *testing.T) {
 	require.Empty(t, w.servers[0].settings.cuda)
 	w.servers[1].settings.refuse = false
 
-	// A restart lost the region of one: it cannot be used, and can be registered again.
+	// A restart lost the region on one partition: it cannot be used, and can be
+	// registered again.
 	clear(w.servers[1].settings.regions)
 	require.Empty(t, regions())
 	_, err = a.SystemSharedMemoryStatus(ctx, &tritonpb.SystemSharedMemoryStatusRequest{Name: "r"})

@@ -20,8 +20,8 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// ModelStatistics sums over partitions what they did, and takes from Counts what clients saw: one batch of eight
-// requests is one request to a partition and eight to clients.
+// ModelStatistics sums the statistics of the partitions, and takes the requests of clients from Counts: one batch of
+// eight requests is one request to a partition and eight to clients.
 func (a *Aggregate) ModelStatistics(ctx context.Context, r *tritonpb.ModelStatisticsRequest) (*tritonpb.ModelStatisticsResponse, error) {
 	version, err := canonicalVersion(r.GetVersion())
 	if err != nil {
@@ -56,8 +56,8 @@ func (a *Aggregate) ModelStatistics(ctx context.Context, r *tritonpb.ModelStatis
 	return &tritonpb.ModelStatisticsResponse{ModelStats: merged}, nil
 }
 
-// ofMembers puts the members of merge groups, or the only one that is asked for, in their groups' place: with the members' own counts,
-// and the group's averages.
+// ofMembers replaces the merge groups in a list by their members, or by the only one that is asked for: with the members' own counts, and the
+// group's averages.
 func (a *Aggregate) ofMembers(list []*tritonpb.ModelStatistics, only string) []*tritonpb.ModelStatistics {
 	groups := map[string]*tritonpb.ModelStatistics{}
 	list = slices.DeleteFunc(list, func(s *tritonpb.ModelStatistics) bool {
@@ -92,8 +92,8 @@ func (a *Aggregate) ofMembers(list []*tritonpb.ModelStatistics, only string) []*
 	return mergeStatistics(list) // in order
 }
 
-// A server counts a moment after it has answered. A client that counts its own answers must not see that, so partitions
-// are asked again until they show what they have answered, or for so long.
+// A server counts a request a moment after it has answered. A client that counts its own answers must not notice that,
+// so partitions are asked again until their counts are complete, for at most statisticsLag.
 const (
 	statisticsLag   = 25 * time.Millisecond
 	statisticsAgain = time.Millisecond
@@ -127,7 +127,7 @@ func (a *Aggregate) gather(ctx context.Context, partitions []Partition, r *trito
 	}
 }
 
-// lagging reports that a server has not counted yet what it answered.
+// lagging reports whether a server has not yet counted all that it has answered.
 func lagging(list []*tritonpb.ModelStatistics, counts Counts) bool {
 	for _, s := range list {
 		if c, ok := counts.Count(s.GetName(), s.GetVersion()); ok && s.GetExecutionCount() < c.Executions {
@@ -215,7 +215,7 @@ func add(to **tritonpb.StatisticDuration, from *tritonpb.StatisticDuration) {
 	(*to).Ns += from.GetNs()
 }
 
-// bygone are warm-ups that are in no statistics any more, as long as somebody else holds them.
+// bygone holds the warm-ups that are in no statistics any more. An entry is deleted with its warm-up.
 type bygone struct{ all sync.Map } // of weak.Pointer[tritonpb.ModelStatistics]
 
 func (b *bygone) add(warm *tritonpb.ModelStatistics) {
@@ -230,8 +230,8 @@ func (b *bygone) has(warm *tritonpb.ModelStatistics) bool {
 	return has
 }
 
-// ofClients takes out of a partition's statistics what its warm-up added. A model whose statistics have begun anew, as Triton's of an ensemble
-// do when a member is loaded again, has no warm-up in them, now and later; that shows where it counts less.
+// ofClients subtracts from a partition's statistics what its warm-up added. Statistics of a model that have begun anew do not contain the
+// warm-up, now and later; they have lower counts than the warm-up. Triton's of an ensemble begin anew when a member is loaded again.
 func (a *Aggregate) ofClients(s *tritonpb.ModelStatistics, p Partition) *tritonpb.ModelStatistics {
 	if p.WarmedUp == nil {
 		return s
@@ -287,9 +287,10 @@ func (a *Aggregate) called() map[string]bool {
 	return called
 }
 
-// applyCounts puts clients' requests in place of partitions'. A server charges every request of a batch with what the
-// batch took; a partition that got the batch as one request charges once, so each request is charged here with the average
-// of its batch's size. What ensembles asked of a model comes on top: Triton counts their steps as requests of the model.
+// applyCounts replaces partitions' requests by those of clients. A server charges every request of a batch with the time
+// of the batch. A partition that got the batch as one request charges it once, so each request is charged here with the
+// average of its batch's size. The requests of ensembles to a model are added: Triton counts their steps as requests of
+// the model.
 func applyCounts(list []*tritonpb.ModelStatistics, counts Counts, called map[string]bool) {
 	for _, s := range list {
 		c, ok := counts.Count(s.GetName(), s.GetVersion())

@@ -23,13 +23,13 @@ type Conn struct {
 	net.Conn
 	gate     *Gate
 	listener *Listener
-	// counted says whether what is read counts as held until it belongs to a whole
-	// request: so for gRPC, which reads ahead of those who handle requests.
+	// counted: bytes that are read count as held until they belong to a whole
+	// request. It is set for gRPC, whose transport reads ahead of the handlers.
 	counted bool
 	raw     syscall.RawConn // the socket; nil where there is none
 	read    *readyRead      // nil where raw is
 
-	shaken   atomic.Bool // the protocol's own beginning was reached
+	shaken   atomic.Bool // the protocol has begun
 	received atomic.Int64
 	unsent   atomic.Int64 // bytes of answers that the transport holds
 	busy     atomic.Int32 // requests under way
@@ -39,19 +39,19 @@ type Conn struct {
 
 	mu        sync.Mutex
 	receiving map[*Request]struct{}
-	evicted   map[*Request]error // until they say that they have Received
+	evicted   map[*Request]error // until their Received is called
 	closed    bool
 }
 
-// Bounds of one write of which nobody sees how it goes on, and what of it counts
-// as an answer: acknowledgements of a client that floods with pings do not.
+// Bounds of one write whose progress is not visible, and of what counts as an
+// answer: acknowledgements to a client that floods with pings do not.
 const (
 	writeChunk = 64 << 10
 	answerSize = 1 << 10
 )
 
-// slack is taken off a connection's received bytes beside the size of a whole
-// message: its headers and the frames around it, generously.
+// slack is subtracted from a connection's received bytes in addition to the size
+// of a whole message: its headers and the frames around it, generously.
 const slack = 4 << 10
 
 // Read implements net.Conn.
@@ -136,8 +136,8 @@ func newReadyRead() *readyRead {
 // Write implements net.Conn. Every part of p must be taken within about Stall.
 func (c *Conn) Write(p []byte) (written int, err error) {
 	if c.counted && c.busy.Load() > 1 {
-		// GRPC's transport writes the answers of many calls. While others that are
-		// ready leave theirs, it finds more of them to write at once.
+		// GRPC's transport writes the answers of many calls. If other goroutines
+		// that are ready hand over theirs first, one write has more of them.
 		runtime.Gosched()
 	}
 	if c.raw != nil && len(p) > writeChunk {
@@ -146,8 +146,8 @@ func (c *Conn) Write(p []byte) (written int, err error) {
 		written, err = c.writeChunks(p)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// GRPC's transport leaves it to its reader to find out that a connection is
-		// broken, which would read on from this one.
+		// GRPC's transport relies on its reader to find out that a connection is
+		// broken, and the reader would go on reading from this one.
 		c.gate.stall(c)
 	}
 	return written, err
@@ -173,7 +173,7 @@ func (c *Conn) writeChunks(p []byte) (written int, err error) {
 }
 
 // writeLarge offers the socket all of p at once, which takes half the time of
-// chunks, and sees itself when the client takes a part of it.
+// chunks, and observes itself when the client takes a part of it.
 func (c *Conn) writeLarge(p []byte) (written int, err error) {
 	if err := c.extend(time.Now()); err != nil {
 		return 0, err
@@ -206,8 +206,8 @@ func (c *Conn) writeLarge(p []byte) (written int, err error) {
 	return written, err
 }
 
-// extend gives what is written from now on its time. Setting a deadline costs more
-// than asking whether the last one will do.
+// extend renews the write deadline for what is written from now on. Setting a
+// deadline costs more than checking whether the last one is recent enough.
 func (c *Conn) extend(now time.Time) error {
 	if now.UnixNano()-c.armed.Load() > int64(c.gate.o.Stall)/4 {
 		return c.arm(now)
@@ -215,7 +215,7 @@ func (c *Conn) extend(now time.Time) error {
 	return nil
 }
 
-// arm gives what is being written now, or soon, its time.
+// arm sets the write deadline for what is being written now, or soon.
 func (c *Conn) arm(now time.Time) error {
 	c.armed.Store(now.UnixNano())
 	return c.Conn.SetWriteDeadline(now.Add(c.gate.o.Stall + c.gate.o.Stall/4))
@@ -226,9 +226,9 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetWriteDeadline implements net.Conn. Without a deadline of its caller's a write
-// still has the gate's: gRPC's transport takes its own away after the handshake,
-// when the first writes may be under way.
+// SetWriteDeadline implements net.Conn. Without a deadline of the caller's a write
+// still has the gate's: gRPC's transport clears its own deadline after the
+// handshake, when the first writes may be under way.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if t.IsZero() {
 		return c.arm(time.Now())
@@ -243,7 +243,7 @@ func (c *Conn) Close() error {
 	first := !c.closed
 	c.closed = true
 	if first {
-		// The transport may drop answers that wait without a word.
+		// The transport may drop answers that wait, without freeing them.
 		c.gate.bytes.Add(-c.unsent.Swap(0))
 	}
 	c.mu.Unlock()
@@ -260,11 +260,11 @@ func (c *Conn) ended() bool {
 	return c.closed
 }
 
-// forget takes the bytes received so far as dealt with.
+// forget no longer counts the bytes received so far.
 func (c *Conn) forget() { c.gate.bytes.Add(-c.received.Swap(0)) }
 
-// explain takes a whole message of n bytes, and what came with it, off the bytes
-// received.
+// explain subtracts a whole message of n bytes, and its headers and frames, from
+// the bytes received.
 func (c *Conn) explain(n int64) {
 	for {
 		had := c.received.Load()
@@ -276,8 +276,8 @@ func (c *Conn) explain(n int64) {
 	}
 }
 
-// evict refuses the requests that are being received. If there are none, what
-// was read were no requests, and nobody holds it.
+// evict refuses the requests that are being received. If there are none, the bytes
+// that were read belong to no request and are not held.
 func (c *Conn) evict() {
 	c.mu.Lock()
 	victims := make([]*Request, 0, len(c.receiving))
@@ -298,7 +298,7 @@ func (c *Conn) evict() {
 	c.forget()
 }
 
-// owe counts n bytes of an answer; paid counts them out.
+// owe counts n bytes of an answer in; paid counts them out.
 func (c *Conn) owe(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -331,8 +331,8 @@ func (c *Conn) stalled(now time.Time) bool {
 // NetConn is the connection below.
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
-// Shaken says that the protocol on this connection has begun: whoever drains it
-// now will be understood.
+// Shaken marks that the protocol on this connection has begun: a server that
+// drains the connection now can tell its client so.
 func (c *Conn) Shaken() { c.shaken.Store(true) }
 
 type connKey struct{}

@@ -36,7 +36,7 @@ func (s serverCredentials) Clone() credentials.TransportCredentials {
 	return serverCredentials{s.TransportCredentials.Clone()}
 }
 
-// authInfo is what the handshake found out, and on which connection.
+// authInfo is the result of the handshake, and its connection.
 type authInfo struct {
 	credentials.AuthInfo
 	conn *Conn

@@ -17,19 +17,20 @@ import (
 type Options struct {
 	// Requests bounds the requests and streams under way on all connections.
 	Requests int
-	// Bytes bounds what is held for clients: what Held says, requests that are
+	// Bytes bounds what is held for clients: the result of Held, requests that are
 	// being received, and answers that wait to be taken.
 	Bytes int64
-	// Held is what others hold of the same Bytes: the requests that the dispatcher
-	// has accepted. Nil means nothing. It must be cheap.
+	// Held returns what the dispatcher holds of the same Bytes: the requests that
+	// it has accepted. Nil means nothing. It must be cheap.
 	Held func() int64
 	// Connections bounds the open connections. One more closes that which has been
-	// without a request for longest; if all have one, it is refused.
+	// without a request for longest; if all have one, the new connection is
+	// refused.
 	Connections int
 	// Stall is how long a client may take nothing of an answer, or send nothing of
 	// a request that it began.
 	Stall time.Duration
-	// Logger hears of connections that were closed; nil discards.
+	// Logger logs connections that were closed; nil discards.
 	Logger *slog.Logger
 }
 
@@ -96,7 +97,7 @@ type Stats struct {
 	Refused [reasons]uint64
 }
 
-// Stats looks at the counters.
+// Stats reads the counters.
 func (g *Gate) Stats() Stats {
 	s := Stats{Requests: g.requests.Load(), Bytes: g.bytes.Load()}
 	for i := range s.Refused {
@@ -145,8 +146,8 @@ func (r *refusal) Limit() string {
 // over reports whether more is held than may be.
 func (g *Gate) over() bool { return g.bytes.Load()+g.o.Held() > g.o.Bytes }
 
-// small is a piece of a body that may use the last eighth of what may be held:
-// large bodies that never end must not shut everybody out.
+// small is the largest piece of a body that may use the last eighth of what may be
+// held. Large bodies that never end must not block all other clients.
 const small = 64 << 10
 
 // crowded reports whether only the room for small pieces is left.
@@ -226,5 +227,5 @@ func (g *Gate) stall(c *Conn) {
 	}
 	g.refused[Stalled].Add(1)
 	g.o.Logger.Info("a connection is closed: its client takes no answers", "client", c.RemoteAddr().String(), "for", g.o.Stall.String())
-	_ = c.Close() // whatever it says, the connection is gone
+	_ = c.Close() // the connection is gone whatever the error
 }

@@ -83,7 +83,7 @@ func unavailable(t require.TestingT, err error) {
 	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 }
 
-// TestTheIdlestGoes: one connection too many closes that which was without a request for longest, and never one that has a request.
+// TestTheIdlestGoes: one connection too many closes the one that has been without a request for longest, and never one that has a request.
 func TestTheIdlestGoes(t *testing.T) {
 	d := open(t, gate.Options{Connections: 2, Requests: 10})
 	_, a := d.enter()
@@ -172,7 +172,7 @@ func TestUnfinishedBodiesAreEvicted(t *testing.T) {
 	require.Zero(t, d.Stats().Connections)
 }
 
-// TestWhoTakesNoAnswerIsClosed after the time Stall, and what it held is not held any more.
+// TestWhoTakesNoAnswerIsClosed after the time Stall, and the bytes that it held are not held any more.
 func TestWhoTakesNoAnswerIsClosed(t *testing.T) {
 	d := open(t, gate.Options{Stall: 40 * time.Millisecond})
 	client, c := d.enter()
@@ -189,8 +189,8 @@ func TestWhoTakesNoAnswerIsClosed(t *testing.T) {
 	require.Zero(t, d.Stats().Requests)
 }
 
-// TestWhatIsHeldIsBounded: whatever is held, answered and given back, in whatever order, the bound holds for what may be refused, and in the
-// end nothing is counted.
+// TestWhatIsHeldIsBounded: whatever is held, answered and released, in whatever order, the bound holds for what may be refused, and in the end
+// nothing is counted.
 func TestWhatIsHeldIsBounded(t *testing.T) {
 	const bound = 10_000
 	d := open(t, gate.Options{Requests: 1000, Bytes: bound})
@@ -255,7 +255,8 @@ func TestWhatIsHeldIsBounded(t *testing.T) {
 	})
 }
 
-// TestWritesThatNobodyTakes: a connection whose client takes nothing of what is written to it is closed, whatever it was.
+// TestWritesThatNobodyTakes: a connection whose client takes nothing of what is written to it is closed, whatever is
+// written.
 func TestWritesThatNobodyTakes(t *testing.T) {
 	d := open(t, gate.Options{Stall: 50 * time.Millisecond})
 	_, c := d.enter()
@@ -320,7 +321,7 @@ func TestWriteToWhoHasGone(t *testing.T) {
 	}
 }
 
-// BenchmarkRequest is what a gRPC call costs at the gate beside its reading and writing.
+// BenchmarkRequest is the cost of a gRPC call at the gate without its reading and writing.
 func BenchmarkRequest(b *testing.B) {
 	d := open(b, gate.Options{Requests: 10})
 	_, c := d.enter()

@@ -17,8 +17,8 @@ type Listener struct {
 	last    atomic.Int64 // when a connection was last accepted, Unix nanoseconds
 }
 
-// Listener puts the gate before a listener. Counted is for fronts that read a
-// connection ahead of those who handle its requests.
+// Listener puts the gate before a listener. Counted is for fronts whose transport
+// reads ahead of the handlers of requests.
 func (g *Gate) Listener(l net.Listener, counted bool) *Listener {
 	return &Listener{Listener: l, gate: g, counted: counted}
 }
@@ -50,8 +50,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// add takes a connection in, in place of the one that was without a request for
-// longest where there are too many.
+// add admits a connection. If there are too many, it closes the one that has been
+// without a request for longest.
 func (g *Gate) add(c *Conn) bool {
 	var displaced *Conn
 	g.mu.Lock()

@@ -17,10 +17,11 @@ type Request struct {
 	evict func(error)
 }
 
-// Begin lets a request of this connection in before anything of it is read, or
-// refuses it with UNAVAILABLE. Evict, called at most once and by another
-// goroutine, is to end it with the error given while it is not whole; nil if
-// that cannot be. A nil Conn, of a server without a gate, lets everything in.
+// Begin admits a request of this connection before anything of it is read, or
+// refuses it with UNAVAILABLE. Evict is called at most once, by another goroutine,
+// and is to end the request with the error given while it is not whole; nil if
+// that cannot be done. A nil Conn, of a server without a gate, admits every
+// request.
 func (c *Conn) Begin(evict func(error)) (*Request, error) {
 	if c == nil {
 		return nil, nil //nolint:nilnil // a nil Request is usable
@@ -40,7 +41,7 @@ func (c *Conn) Begin(evict func(error)) (*Request, error) {
 	return &Request{c: c, evict: evict}, nil
 }
 
-// Receive says that a message of the request is read from now on.
+// Receive marks that a message of the request is read from now on.
 func (r *Request) Receive() {
 	if r == nil {
 		return
@@ -53,9 +54,10 @@ func (r *Request) Receive() {
 	r.c.mu.Unlock()
 }
 
-// Received says that the message is whole, of n bytes on the wire (0 if that is
+// Received marks that the message is whole, of n bytes on the wire (0 if that is
 // not known), or that none came. The error is the one with which the request was
-// evicted before this was said: it has its answer, and must go no further.
+// evicted before this call. Such a request has its answer and must not be
+// processed.
 func (r *Request) Received(n int) (evicted error) {
 	if r == nil {
 		return nil
@@ -86,8 +88,8 @@ func (r *Request) End() {
 	}
 }
 
-// Hold counts n bytes of a request in that nothing else counts. It fails, with
-// nothing counted, if that is too much. A nil Conn holds everything.
+// Hold counts n bytes of a request in that are not counted elsewhere. It fails,
+// with nothing counted, if that is too much. A nil Conn holds everything.
 func (c *Conn) Hold(n int) error {
 	if c == nil || n == 0 {
 		return nil
@@ -117,8 +119,8 @@ func (r *Request) Sent(data mem.BufferSlice) mem.BufferSlice {
 	if r == nil || n == 0 {
 		return data
 	}
-	// One buffer stands for all: the transport frees an answer as a whole, give or
-	// take the part that it is just sending.
+	// One buffer stands for all: the transport frees an answer as a whole, except
+	// for the part that it is sending.
 	largest := 0
 	for i := range data {
 		if data[i].Len() > data[largest].Len() {
@@ -132,8 +134,8 @@ func (r *Request) Sent(data mem.BufferSlice) mem.BufferSlice {
 		data[largest] = mem.NewBuffer(&bytes, &owed{c: r.c, n: int64(n), under: under})
 		return data
 	}
-	// gRPC's small buffers cannot tell when they are freed, so that a small answer
-	// is copied into a larger one.
+	// gRPC does not report when its small buffers are freed, so a small answer is
+	// copied into a larger one.
 	o := &owed{c: r.c, n: int64(n), small: true}
 	bytes := o.Get(n)
 	data.CopyTo(*bytes)
@@ -147,7 +149,7 @@ const smallAnswer = 4 << 10
 
 var smallAnswers = sync.Pool{New: func() any { b := make([]byte, smallAnswer); return &b }}
 
-// owed is the pool of one answer's buffer: what is put back was sent.
+// owed is the pool of one answer's buffer: a buffer that is put back was sent.
 type owed struct {
 	c     *Conn
 	n     int64

@@ -16,20 +16,20 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 )
 
-// begin lets a call in, or refuses it, before anything of it is read.
+// begin admits a call, or refuses it, before anything of it is read.
 func begin(stream grpc.ServerStream) (*gate.Request, error) {
 	ctx := stream.Context()
 	return gate.Caller(ctx).Begin(func(cause error) {
-		// Only the transport can end a call whose handler waits for a message. If it
-		// ever could not, a call would stay until its client gives up, uncounted.
+		// Only the transport can end a call whose handler waits for a message. If
+		// it could not, the call would go on, uncounted, until its client ends it.
 		if w, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter); ok {
 			_ = w.WriteStatus(status.Convert(cause)) // fails if the call has ended
 		}
 	})
 }
 
-// stage runs the handler of a call of many messages. Refused is told of a call that is not let in and of messages that the handler never
-// sees; it is nil for calls whose messages are no inference requests.
+// stage runs the handler of a call of many messages. Refused is called for a call that is not admitted, and for messages that the handler never
+// receives. It is nil for calls whose messages are no inference requests.
 func stage(stream grpc.ServerStream, refused func(context.Context, string, error), handle func(grpc.ServerStream) error) error {
 	r, err := begin(stream)
 	if err != nil {
@@ -64,7 +64,7 @@ func (b bounded) RecvMsg(m any) error {
 	}
 	evicted := b.r.Received(n)
 	if evicted != nil {
-		if ok && err == nil { // it became whole when it had its answer
+		if ok && err == nil { // it was refused before it was whole
 			f.Data.Free()
 			f.Data = nil
 		}
@@ -72,7 +72,7 @@ func (b bounded) RecvMsg(m any) error {
 	}
 	if b.refused != nil && err != nil && !errors.Is(err, io.EOF) {
 		switch status.Code(err) {
-		case codes.Canceled, codes.DeadlineExceeded: // a caller who leaves between two messages leaves no request behind
+		case codes.Canceled, codes.DeadlineExceeded: // no request is lost with a call that ends between two messages
 		default:
 			b.refused(b.Context(), "", err)
 		}
@@ -112,15 +112,15 @@ func send(stream grpc.ServerStream, r *gate.Request, m any) error {
 func compressed(stream grpc.ServerStream) bool {
 	s, ok := grpc.ServerTransportStreamFromContext(stream.Context()).(interface{ RecvCompress() string })
 	if !ok {
-		return true // nothing is known: not even how much of what was read they are
+		return true // unknown, so their size on the wire is unknown too
 	}
 	encoding := s.RecvCompress()
 	return encoding != "" && encoding != "identity"
 }
 
-// staged makes a service of which every method is a stream to grpc-go, which
-// then asks the handler before it reads a message and not after. Handlers takes
-// the place of generated ones.
+// staged makes a service of which every method is a stream to grpc-go, which then
+// calls the handler before it reads a message and not after. Handlers replaces
+// generated ones.
 func staged(service *grpc.ServiceDesc, handlers map[string]grpc.StreamHandler) *grpc.ServiceDesc {
 	all := &grpc.ServiceDesc{ServiceName: service.ServiceName, HandlerType: service.HandlerType, Metadata: service.Metadata}
 	for _, m := range service.Methods {
@@ -128,7 +128,8 @@ func staged(service *grpc.ServiceDesc, handlers map[string]grpc.StreamHandler) *
 		if handler == nil {
 			handler = unary(m)
 		}
-		// Of a client that streams only the first message is waited for.
+		// With ClientStreams grpc-go waits for the client's first message only,
+		// and not for the end of its messages.
 		all.Streams = append(all.Streams, grpc.StreamDesc{StreamName: m.MethodName, ClientStreams: true, Handler: handler})
 	}
 	for _, m := range service.Streams {

@@ -12,9 +12,10 @@ import (
 	"google.golang.org/grpc/encoding/gzip"
 )
 
-// Messages that grow when they are read are the cheapest way to make a server
-// hold memory: as many are read at once as there are processors, each up to the
-// largest message. What has been read is then accepted or refused by its size.
+// Compressed messages that grow when they are read are the cheapest way to make a
+// server hold memory. Only as many are read at once as there are processors, each
+// up to the largest message. After that they are accepted or refused by their
+// size.
 //
 //nolint:gochecknoinits // the only place where grpc-go allows it
 func init() {

@@ -22,12 +22,11 @@ const (
 // errExceeded is Triton's answer to a call whose deadline has come.
 var errExceeded = status.Error(codes.DeadlineExceeded, "Deadline Exceeded")
 
-// exceeded keeps back a part of a call's time for the answer: its handler sees a
-// deadline that is so much sooner, and is the only one to decide when that has
-// come. What is left until the client's own deadline brings DEADLINE_EXCEEDED to
-// the client: at the deadline itself grpc-go would reset the call as cancelled,
-// which clients of gRPC's C core, such as tritonclient, take for CANCELLED where
-// their own timer is later than ours.
+// exceeded reserves a part of a call's time for the answer. The handler gets a
+// deadline that is earlier by that part, and this deadline alone decides. The
+// client then receives DEADLINE_EXCEEDED before its own deadline. At that deadline
+// grpc-go would reset the call as cancelled. Clients with gRPC's C core, such as
+// tritonclient, report that as CANCELLED if their own timer is later than ours.
 func exceeded(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	theirs, ok := stream.Context().Deadline()
 	if !ok {
@@ -38,7 +37,7 @@ func exceeded(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next 
 	ctx, cancel := context.WithDeadline(stream.Context(), deadline)
 	defer cancel()
 	err := next(srv, sooner{stream, ctx})
-	// A timer may ring late: the clock says whether the deadline has come.
+	// A timer may fire late: the clock decides whether the deadline has come.
 	if !time.Now().Before(deadline) && (err == nil || status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded) {
 		return errExceeded
 	}
@@ -55,7 +54,7 @@ type sooner struct {
 func (s sooner) Context() context.Context { return s.ctx }
 
 // statusWriter ends a call whose handler goes on. The transport's stream has the
-// method, its interface in the public package has not.
+// method; the public package's interface does not.
 type statusWriter interface {
 	WriteStatus(*status.Status) error
 }

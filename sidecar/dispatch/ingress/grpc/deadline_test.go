@@ -16,7 +16,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// slowPath answers nobody before he has gone.
+// slowPath answers only when the context of the call has ended.
 type slowPath struct{ path }
 
 func (p *slowPath) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
@@ -25,8 +25,8 @@ func (p *slowPath) Infer(ctx context.Context, r *batch.Request) (*batch.Response
 	return nil, status.FromContextError(ctx.Err()).Err()
 }
 
-// TestDeadlinesAreAnswered: a call whose deadline passes is answered in Triton's words, before the transport resets it. The client's own
-// timer may come first, which is no fault, but not always.
+// TestDeadlinesAreAnswered: a call whose deadline passes is answered with Triton's text, before the transport resets it. The client's own timer
+// may fire first, which is no fault, but not always.
 func TestDeadlinesAreAnswered(t *testing.T) {
 	client := tritonpb.NewGRPCInferenceServiceClient(serve(t, &slowPath{}, &control{}))
 	require.Eventually(t, func() bool {

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// Listen makes the connections of a listener say, through the peer address of
-// their calls, whether they have ended: a call's context tells a lost connection
-// and a cancel alike. The address has a method Disconnected() bool.
+// Listen makes the connections of a listener report, through the peer address of
+// their calls, whether they have ended: the context of a call ends alike for a
+// lost connection and for a cancel. The address has a method Disconnected() bool.
 func Listen(l net.Listener) net.Listener { return &listener{l} }
 
 type listener struct{ net.Listener }

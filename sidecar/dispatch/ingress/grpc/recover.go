@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// recovering answers a call whose handler panics with INTERNAL. A request must
+// recovering answers a call whose handler panics with INTERNAL: a request must
 // never end the process.
 func recovering(log *slog.Logger) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {

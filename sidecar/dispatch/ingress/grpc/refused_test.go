@@ -77,7 +77,8 @@ func gated(t *testing.T, g gate.Options, o ...grpc.ServerOption) (*refusals, tri
 	return seen, tritonpb.NewGRPCInferenceServiceClient(conn)
 }
 
-// TestMessagesThatCannotBeReadAreToldOf, each once; calls that are not for inference are not, nor a stream that its caller leaves.
+// TestMessagesThatCannotBeReadAreToldOf: Options.Refused is called once for each. It is not called for calls that are not for inference, nor for
+// a stream that its caller cancels.
 func TestMessagesThatCannotBeReadAreToldOf(t *testing.T) {
 	seen, client := gated(t, gate.Options{Requests: 10, Bytes: 1 << 20}, grpc.MaxRecvMsgSize(100))
 	large := &tritonpb.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{make([]byte, 200)}}
@@ -104,7 +105,8 @@ func TestMessagesThatCannotBeReadAreToldOf(t *testing.T) {
 	require.Equal(t, []codes.Code{codes.ResourceExhausted, codes.ResourceExhausted, codes.ResourceExhausted}, seen.codes(t, 3))
 }
 
-// TestACallThatIsEvictedIsToldOf, once, with what its client is told.
+// TestACallThatIsEvictedIsToldOf: Options.Refused is called once, with the error
+// that the client gets.
 func TestACallThatIsEvictedIsToldOf(t *testing.T) {
 	for name, send := range map[string]func(tritonpb.GRPCInferenceServiceClient, *tritonpb.ModelInferRequest) error{
 		"a request": func(client tritonpb.GRPCInferenceServiceClient, m *tritonpb.ModelInferRequest) error {
@@ -121,7 +123,7 @@ func TestACallThatIsEvictedIsToldOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			seen, client := gated(t, gate.Options{Requests: 10, Bytes: 256 << 10})
-			// Long enough that the gate looks while it arrives: one that is whole within a millisecond may be let in.
+			// Long enough that the gate checks while it arrives: one that is whole within a millisecond may be admitted.
 			err := send(client, &tritonpb.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{make([]byte, 64<<20)}})
 			require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 			require.Equal(t, []codes.Code{codes.Unavailable}, seen.codes(t, 1))
@@ -131,7 +133,8 @@ func TestACallThatIsEvictedIsToldOf(t *testing.T) {
 	}
 }
 
-// TestACallWhoseMessageNeverComesIsToldOf with the reason why: its caller went.
+// TestACallWhoseMessageNeverComesIsToldOf: Options.Refused is called with the
+// reason, which is that the caller cancelled or half-closed the call.
 func TestACallWhoseMessageNeverComesIsToldOf(t *testing.T) {
 	seen := &refusals{}
 	began := make(chan struct{}, 2)

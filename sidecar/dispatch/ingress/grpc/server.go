@@ -36,10 +36,10 @@ type Inferer interface {
 	Stream(method string, downstream grpc.ServerStream) error
 }
 
-// Aggregator answers for all partitions as if they were one server. The method
-// set is Triton's service without inference, so that what one partition
-// cannot know alone (the index, statistics, shared-memory registration, which
-// every partition must see) has one place.
+// Aggregator answers for all partitions as if they were one server. The method set
+// is Triton's service without inference. So there is one place for what a single
+// partition does not have: the index, statistics, and shared-memory registration,
+// which every partition must receive.
 type Aggregator interface {
 	ServerLive(context.Context, *tritonpb.ServerLiveRequest) (*tritonpb.ServerLiveResponse, error)
 	ServerReady(context.Context, *tritonpb.ServerReadyRequest) (*tritonpb.ServerReadyResponse, error)
@@ -65,24 +65,24 @@ type Aggregator interface {
 type Options struct {
 	Inferer    Inferer
 	Aggregator Aggregator
-	// Credentials are how clients come in; nil means in the clear. The gate bounds
-	// what they make Conch hold where the listener is the gate's.
+	// Credentials are those of clients' connections; nil means in the clear. The
+	// gate bounds what clients make Conch hold where the listener is the gate's.
 	Credentials credentials.TransportCredentials
 	// ServerOptions are added to the front's own. Every method is a stream to
 	// grpc-go, so that interceptors are those of streams.
 	ServerOptions []grpc.ServerOption
-	// Refused is told of inference requests that the Inferer never sees, with the answer's error: calls of ModelInfer and ModelStreamInfer for
-	// which there is no room, and messages of theirs that cannot be read or never came whole. No model is known of them. It may be nil.
+	// Refused is called for inference requests that the Inferer never receives, with the answer's error: calls of ModelInfer and ModelStreamInfer
+	// for which there is no room, and messages of theirs that cannot be read or never came whole. Their model is not known. It may be nil.
 	//
-	// It is not told of a call whose grpc-encoding has no decompressor. grpc-go ends that with UNIMPLEMENTED where it sets the call up
-	// (Server.processRPC): before interceptors and handlers, that of unknown services included. An InTapHandle comes earlier, but the
-	// transport has taken grpc-encoding out of the headers that it sees. Only a stats.Handler learns of the call. grpc-go makes half a dozen
-	// events of every call for one, and copies its metadata: all requests would pay for what no client of Triton's sends. Nor is it told of
+	// It is not called for a call whose grpc-encoding has no decompressor. grpc-go ends that call with UNIMPLEMENTED where it sets the call up
+	// (Server.processRPC): before interceptors and handlers, that of unknown services included. An InTapHandle is called earlier, but the
+	// transport has taken grpc-encoding out of the headers that it receives. Only a stats.Handler receives the call. grpc-go makes half a dozen
+	// events of every call for one, and copies its metadata: all requests would pay for what no client of Triton's sends. Nor is it called for
 	// calls that the transport itself ends, whose headers are malformed or whose deadline has passed.
 	Refused func(ctx context.Context, model string, cause error)
 	// Pool supplies buffers for frames; nil means one of its own.
 	Pool mem.BufferPool
-	// Logger hears of handlers that panic; nil discards.
+	// Logger logs panics of handlers; nil discards.
 	Logger *slog.Logger
 }
 
@@ -96,15 +96,16 @@ const (
 // quarter of the system calls, which saved a fifth of what Conch adds to it.
 const connectionBuffer = 128 << 10
 
-// Bounds of one connection that Triton does not have and nobody meets.
+// Bounds of one connection that Triton does not have and that clients do not reach
+// in normal use.
 const (
-	// maxStreams bounds the handlers that a client who opens and resets streams
-	// keeps busy; the limit on all requests counts for others.
+	// maxStreams bounds the handlers of a client that opens and resets streams;
+	// the limit on all requests bounds the others.
 	maxStreams = 16 << 10
 	// pings more frequent than this are a flood. Triton lets clients ping as often
 	// as they like while calls are under way.
 	pingInterval = 10 * time.Millisecond
-	// handshake is how long a client may take to say that it speaks HTTP/2.
+	// handshake is how long a client may take for the HTTP/2 handshake.
 	handshake = 20 * time.Second
 )
 
@@ -184,8 +185,8 @@ func (*front) ModelStreamInfer(grpc.BidiStreamingServer[tritonpb.ModelInferReque
 	return status.Error(codes.Internal, "ModelStreamInfer was called with decoded messages")
 }
 
-// unreadable is the answer to bytes that are no request. They are not passed on:
-// what this reader refuses and another accepts could be a request that kills.
+// unreadable is the answer to bytes that are no request. They are not passed on: a
+// server might accept what this reader refuses, and crash.
 func unreadable(err error) error {
 	if errors.Is(err, batch.ErrTooMany) {
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -211,8 +212,8 @@ func (h *health) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*he
 	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
 }
 
-// Watch implements grpc.health.v1.Health: Triton does not have it, and says no
-// more than that.
+// Watch implements grpc.health.v1.Health: Triton does not implement it, and
+// returns an empty message.
 func (h *health) Watch(*healthpb.HealthCheckRequest, grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
 	return status.Error(codes.Unimplemented, "")
 }

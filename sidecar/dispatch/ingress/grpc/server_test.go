@@ -48,7 +48,7 @@ func (p *path) Stream(method string, s grpc.ServerStream) error {
 	return status.Error(codes.Unimplemented, "as the partition says")
 }
 
-// control answers what it is asked in the tests; other calls would panic.
+// control answers the queries of the tests; other calls would panic.
 type control struct {
 	front.Aggregator
 	ready bool

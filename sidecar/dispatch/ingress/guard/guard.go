@@ -3,8 +3,8 @@
 
 // Package guard refuses orders that would make a Triton server touch files or
 // memory that are not the caller's. Newer servers refuse most of them by
-// themselves; one that is older, or that others run, may not. Both fronts ask it.
-// Errors are gRPC status errors.
+// themselves; an older one, or one that Conch did not start, may not. Both fronts
+// use it. Errors are gRPC status errors.
 package guard
 
 import (
@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// LogSetting refuses to change where a server writes its log
-// (CVE-2023-31036 and its like).
+// LogSetting refuses to change where a server writes its log (CVE-2023-31036 and
+// similar faults).
 func LogSetting(name string) error {
 	if name == "log_file" {
 		return status.Error(codes.Unimplemented, "log file location can not be updated through network protocol")

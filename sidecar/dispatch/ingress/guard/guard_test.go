@@ -22,7 +22,7 @@ func TestRegion(t *testing.T) {
 	}{
 		{"/input", 0, 64, ""},
 		{"input", 4096, 64, ""},
-		{"", 0, 0, ""}, // the server's to refuse
+		{"", 0, 0, ""}, // the server refuses it
 		{"/triton", math.MaxInt64 - 8, 8, ""},
 		{"/triton", math.MaxInt64 - 7, 8, "outside what a region can have"},
 		{"/triton", math.MaxUint64, 1, "outside what a region can have"},

@@ -22,7 +22,8 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// What goes in as JSON must come out as the same raw bytes as what goes in as binary, and come back the same both ways.
+// A tensor that is sent as JSON must become the same raw bytes as one that is sent as binary, and the answers must be
+// the same both ways.
 func TestJSONAndBinaryAgree(t *testing.T) {
 	var raw []byte
 	h := newFront(inferFunc(func(_ context.Context, r *batch.Request) (*batch.Response, error) {

@@ -26,7 +26,8 @@ import (
 
 var errTooLarge = errors.New("body too large")
 
-// inferenceBody reads and decompresses a body; what it returns must be freed. It answers itself if it cannot, and tells of the refusal.
+// inferenceBody reads and decompresses a body; the returned buffer must be freed. If it cannot, it answers the request itself and calls
+// Options.Refused.
 func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request, rt route) (mem.Buffer, bool) {
 	encoding := "identity"
 	if values := r.Header["Content-Encoding"]; len(values) > 0 {
@@ -67,7 +68,7 @@ func (h *Handler) inferenceBody(w nethttp.ResponseWriter, r *nethttp.Request, rt
 	return body, true
 }
 
-// unread is why a body could not be read, as Options.Refused is told.
+// unread returns the cause for Options.Refused of a body that could not be read.
 func unread(err error) error {
 	var network *net.OpError
 	switch _, limit := status.FromError(err); {
@@ -89,8 +90,8 @@ func (h *Handler) failBody(w nethttp.ResponseWriter, err error) {
 		fail(w, nethttp.StatusBadRequest, plainType, fmt.Sprintf("request body exceeds the maximum of %d bytes", h.o.MaxBodyBytes))
 		return
 	}
-	// Triton takes what it could decompress for the body, and says what is wrong with
-	// that: in JSON, as of any body that it cannot read.
+	// Triton uses what it could decompress as the body, and answers with an error
+	// in JSON, as for any body that it cannot read.
 	fail(w, nethttp.StatusBadRequest, jsonType, "failed to read the request body: "+err.Error())
 }
 
@@ -105,7 +106,8 @@ const (
 func (h *Handler) readBody(w nethttp.ResponseWriter, r *nethttp.Request) (mem.Buffer, error) {
 	body, err := h.receive(w, r)
 	if err == nil {
-		// Not after a failure: net/http reads on, for a client that may send nothing.
+		// Not after a failure: net/http then reads on, and the client may send
+		// nothing.
 		endReading(w)
 	}
 	return body, err
@@ -122,7 +124,7 @@ func (h *Handler) receive(w nethttp.ResponseWriter, r *nethttp.Request) (mem.Buf
 	conn := gate.ConnOf(r.Context())
 	limit := declared
 	if declared < 0 {
-		limit = h.o.MaxBodyBytes + 1 // one more tells that it is too large
+		limit = h.o.MaxBodyBytes + 1 // one more shows that it is too large
 	}
 	var buf *[]byte
 	held, n := 0, 0
@@ -191,7 +193,8 @@ func extendReading(w nethttp.ResponseWriter, until time.Time) {
 	}
 }
 
-// endReading takes back the server's ReadTimeout: from here on the client waits for us.
+// endReading clears the server's ReadTimeout: from here on the client waits for
+// the answer.
 func endReading(w nethttp.ResponseWriter) { extendReading(w, time.Time{}) }
 
 func readLimited(r io.Reader, limit int64) ([]byte, error) {
@@ -203,7 +206,7 @@ func readLimited(r io.Reader, limit int64) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// decompress undoes gzip or zlib, whichever it is: Triton goes by the data and not by the label, too.
+// decompress decompresses gzip or zlib, whichever the data is: Triton, too, decides by the data and not by the label.
 func decompress(data []byte, limit int64) (mem.Buffer, error) {
 	var reader io.Reader
 	if len(data) > 1 && data[0] == 0x1f && data[1] == 0x8b {
@@ -252,10 +255,10 @@ func inferenceHeaderLength(head nethttp.Header, bodyLen int) (int, error) {
 	return n, nil
 }
 
-// headerError is found before the body is looked at; Triton labels such answers text/plain.
+// headerError is an error in the headers, found before the body is read; Triton labels such answers text/plain.
 type headerError struct{ error }
 
-// responseEncoding chooses how to compress an answer: of gzip, deflate and identity the one that weighs most, the
+// responseEncoding chooses how to compress an answer: of gzip, deflate and identity the one with the highest weight, the
 // first of equals.
 func responseEncoding(head nethttp.Header) string {
 	values := head["Accept-Encoding"]

@@ -140,7 +140,7 @@ func (h *Handler) repositoryIndex(w nethttp.ResponseWriter, r *nethttp.Request, 
 	reply(w, nethttp.StatusOK, jsonType, tritonjson.RepositoryIndex(answer))
 }
 
-// jsonBody reads a small JSON body; none at all is an absent value. It answers itself if it cannot.
+// jsonBody reads a small JSON body; an empty body is an absent value. If it cannot, it answers the request itself.
 func (h *Handler) jsonBody(w nethttp.ResponseWriter, r *nethttp.Request) (root tritonjson.Value, free func(), ok bool) {
 	body, err := h.readBody(w, r)
 	if err != nil {
@@ -159,7 +159,7 @@ func (h *Handler) jsonBody(w nethttp.ResponseWriter, r *nethttp.Request) (root t
 	return doc.Root(), body.Free, true
 }
 
-// control is what load and unload have in common; it answers itself and returns false if there is nothing to do.
+// control is the common part of load and unload. It returns false if it has answered the request itself.
 func (h *Handler) control(w nethttp.ResponseWriter, r *nethttp.Request, rt route) (parameters tritonjson.Value, free func(), ok bool) {
 	if !allow(w, r, nethttp.MethodPost, jsonType) {
 		return parameters, nil, false
@@ -235,8 +235,8 @@ func (h *Handler) modelUnload(w nethttp.ResponseWriter, r *nethttp.Request, rt r
 	reply(w, nethttp.StatusOK, jsonType, nil)
 }
 
-// harmless reads a body that is to pass through and makes sure that it cannot take a server down: JSON that nests
-// without end does. The returned buffer must be freed.
+// harmless reads a body that is to pass through and checks that it cannot crash a server, as JSON that nests too deep
+// does. The returned buffer must be freed.
 func (h *Handler) harmless(w nethttp.ResponseWriter, r *nethttp.Request, rt route) (mem.Buffer, bool) {
 	body, err := h.readBody(w, r)
 	if err != nil {

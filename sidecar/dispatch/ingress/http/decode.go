@@ -29,7 +29,8 @@ type inference struct {
 
 	id      string // the caller's
 	request batch.Request
-	// binary says how outputs that the caller did not name are returned, named how those that it did.
+	// binary is whether outputs that the caller did not name are returned in binary, named the same for those that it
+	// named.
 	binary bool
 	named  map[string]bool
 }
@@ -52,7 +53,7 @@ func (in *inference) decode(body mem.Buffer, headerLength int) error {
 		if err != nil {
 			return decodeError(err, "Unable to parse 'id'")
 		}
-		// Bytes that are no UTF-8 cannot go on to the server; the caller gets them back all the same.
+		// Bytes that are no UTF-8 cannot be passed on to the server; the caller still gets them back.
 		if in.id = cString(text); utf8.ValidString(in.id) {
 			in.request.ID = in.id
 		}
@@ -93,7 +94,7 @@ func (in *inference) decode(body mem.Buffer, headerLength int) error {
 	return nil
 }
 
-// decodeError puts a fault of the JSON into Triton's form: INTERNAL, with what was being read before the reason.
+// decodeError converts a fault of the JSON to Triton's form: INTERNAL, with what was being read before the reason.
 func decodeError(err error, doing string) error {
 	var depth *tritonjson.DepthError
 	if errors.As(err, &depth) {
@@ -124,7 +125,7 @@ func stringMember(object tritonjson.Value, name string) (string, error) {
 	return "", decodeError(err, fmt.Sprintf("Unable to parse '%s'", name))
 }
 
-// cString is what Triton sees of a string that it handles as one of C's, in memory of its own.
+// cString is a string as Triton handles it as one of C's, in memory of its own.
 func cString(s string) string {
 	if i := strings.IndexByte(s, 0); i >= 0 {
 		s = s[:i]
@@ -190,7 +191,7 @@ func (in *inference) parameter(name string, value tritonjson.Value) error {
 		return decodeError(err, fmt.Sprintf("Unable to parse '%s'", name))
 	}
 	if !utf8.ValidString(p.Name) || !validText(p) {
-		// Over HTTP Triton takes it, but from here to the server it has to be a string of protobuf's.
+		// Triton accepts it over HTTP, but from here to the server it has to be a string of protobuf's.
 		return status.Errorf(codes.InvalidArgument, "parameter '%s' is not UTF-8", strings.ToValidUTF8(p.Name, "\uFFFD"))
 	}
 	if len(in.request.Parameters) == batch.MaxParameters {
@@ -205,7 +206,7 @@ func validText(p batch.Parameter) bool {
 	return !ok || utf8.ValidString(text)
 }
 
-// tooMany refuses what costs many times its size, in numbers that no model needs.
+// tooMany refuses parts that cost many times their size, in numbers that no model needs.
 func tooMany(what string, most int) error {
 	return status.Errorf(codes.InvalidArgument, "too many parts in one request: more than %d %s", most, what)
 }
@@ -302,7 +303,7 @@ func (in *inference) input(v tritonjson.Value, body mem.Buffer, at int) (int, er
 		if t.Parameters, err = sharedMemory(parameters, nil); err != nil {
 			return at, err
 		}
-	case ok && count == 0: // the data is not looked at
+	case ok && count == 0: // the data is not read
 		t.Data = mem.BufferSlice{mem.SliceBuffer(nil)}
 	default:
 		raw, err := in.jsonData(&t, data, count, known, absurd)
@@ -353,7 +354,7 @@ func (in *inference) jsonData(t *batch.Tensor, data tritonjson.Value, count int6
 			"receiving %s data via JSON is not supported. Please use the binary data format for input %s", t.Datatype, t.Name)
 	case absurd && t.Datatype == "BYTES":
 		return nil, in.absurdShape(t.Name, uint64(len(data.Raw())))
-	case absurd: // a real server dies of it
+	case absurd: // a real server crashes
 		return nil, decodeError(tritonjson.ErrShape, "Unable to parse 'data'")
 	}
 	raw, err := tritonjson.ReadTensor(data, t.Datatype, count)
@@ -367,7 +368,7 @@ func (in *inference) jsonData(t *batch.Tensor, data tritonjson.Value, count int6
 	return raw, nil
 }
 
-// absurdShape refuses a shape whose size overflows: the server computes it unchecked and does not survive.
+// absurdShape refuses a shape whose size overflows: the server computes it unchecked and crashes.
 func (in *inference) absurdShape(name string, got uint64) error {
 	id := in.request.ID
 	if id == "" {

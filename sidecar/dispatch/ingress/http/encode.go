@@ -69,7 +69,7 @@ func (h *Handler) writeResponse(w nethttp.ResponseWriter, r *nethttp.Request, in
 	}
 }
 
-// flateWriter is what gzip's and zlib's writers have in common; they are large and kept for reuse.
+// flateWriter is the common interface of gzip's and zlib's writers; they are large and kept for reuse.
 type flateWriter interface {
 	io.WriteCloser
 	Reset(io.Writer)
@@ -82,7 +82,7 @@ func newCompressors() map[string]*sync.Pool {
 	}
 }
 
-// render is the JSON of an answer and the buffers that follow it, which belong to the response.
+// render returns the JSON of an answer and the buffers that follow it, which belong to the response.
 func (in *inference) render(response *batch.Response) (head []byte, binary mem.BufferSlice, err error) {
 	head = make([]byte, 0, 512)
 	head = append(head, '{')
@@ -111,7 +111,7 @@ func (in *inference) render(response *batch.Response) (head []byte, binary mem.B
 		head = tritonjson.AppendShape(append(head, `,"shape":`...), output.Shape)
 		asBinary, named := in.named[output.Name]
 		switch {
-		case output.SharedMemory() || in.inMemory(output.Name): // Triton's gRPC answer need not say so
+		case output.SharedMemory() || in.inMemory(output.Name): // Triton's gRPC answer may lack the parameter
 		case asBinary || (!named && in.binary):
 			head = strconv.AppendInt(append(head, `,"parameters":{"binary_data_size":`...), int64(output.Data.Len()), 10)
 			head = append(head, '}')
@@ -193,8 +193,8 @@ func appendData(dst []byte, output *batch.Tensor) ([]byte, error) {
 	return dst, nil
 }
 
-// failInfer answers a request that was refused or failed. Triton labels what it refuses before queueing as JSON and
-// what a model answers as text; the words tell which it was.
+// failInfer answers a request that was refused or failed. Triton labels refusals before queueing as JSON and a model's
+// errors as text; the error's text shows which it was.
 func failInfer(w nethttp.ResponseWriter, err error) {
 	contentType := plainType
 	message := status.Convert(err).Message()

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// errorWatch is the body of a server's answer to generate or generate_stream with status 200, in which it looks for an error while the body is read.
+// errorWatch is the body of a server's answer to generate or generate_stream with status 200, and looks for an error while the body is read.
 // Triton reports there that the request failed by an event, or a document, that is {"error":"..."} and nothing else. The answer of a model whose
 // output has that name has the model's name in it, too.
 type errorWatch struct {
@@ -34,7 +34,7 @@ const (
 	errorPrefix = `{"error":"`
 )
 
-// watchErrors has the body of an answer watched for an error, unless its status says already that the request failed.
+// watchErrors looks for an error in the body of an answer while it is read, unless its status already shows that the request failed.
 func (x *exchange) watchErrors(answer *nethttp.Response) {
 	if x.model == "" || answer.StatusCode != nethttp.StatusOK || answer.Header.Get("Content-Encoding") != "" {
 		return
@@ -88,7 +88,7 @@ func (w *errorWatch) add(p []byte) {
 	}
 }
 
-// endLine notes the failure if the line that ends here is an error, and begins the next line.
+// endLine sets the failure if the line that ends here is an error, and begins the next line.
 func (w *errorWatch) endLine() {
 	if w.failure == nil && !w.harmless && len(w.line) > len(w.prefix) {
 		var document map[string]string

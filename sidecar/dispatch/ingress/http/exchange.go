@@ -13,15 +13,14 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
 
-// exchange is a request that passes through untouched: to which server, what became of it, and its spans if it is
-// traced.
+// exchange is a request that passes through untouched: its server, its result, and its spans if it is traced.
 type exchange struct {
 	server Server
 	model  string
 	// status of the server's answer; err is why there is none.
 	status int
 	err    error
-	// watch finds the error that the answer has though its status is good; nil: the answer is not watched.
+	// watch finds an error in an answer whose status is good; nil: the answer is not watched.
 	watch *errorWatch
 	// whole: the answer reached its end.
 	whole bool
@@ -40,7 +39,8 @@ func exchangeOf(r *nethttp.Request) *exchange {
 	return x
 }
 
-// exchange begins one, as its body was read. End it.
+// exchange begins an exchange, once its body has been read. The caller must call
+// end.
 func (h *Handler) exchange(r *nethttp.Request, rt route) *exchange {
 	x := &exchange{model: rt.model}
 	if h.o.Spans != nil {
@@ -50,7 +50,7 @@ func (h *Handler) exchange(r *nethttp.Request, rt route) *exchange {
 	return x
 }
 
-// begin says to which server the request goes now.
+// begin sets the server that the request goes to, and begins the execution's span.
 func (x *exchange) begin(server Server) {
 	x.server = server
 	if x.request != nil {
@@ -60,7 +60,7 @@ func (x *exchange) begin(server Server) {
 
 var errBrokeOff = errors.New("the answer broke off")
 
-// failure is why it did not succeed, by the server's status, the errors in its answer, and whether that came whole; nil if it did.
+// failure returns why it did not succeed: by the server's status, the errors in its answer, and whether the answer came whole; nil if it did.
 func (x *exchange) failure() error {
 	switch {
 	case x.err != nil:
@@ -75,7 +75,7 @@ func (x *exchange) failure() error {
 	return nil
 }
 
-// end says what became of it. The context is the caller's.
+// end ends the spans with the result. The context is the caller's.
 func (x *exchange) end(caller context.Context) {
 	if x.request == nil {
 		return

@@ -53,7 +53,7 @@ func spansOf(t *testing.T, ended *tracetest.SpanRecorder, names ...string) (all 
 	return all, attributes
 }
 
-// What is proxied over HTTP is in the trace of its caller, and the server is told of the execution as the parent of what it traces.
+// A request that is proxied over HTTP is in the trace of its caller, and the server receives the execution as the parent of what it traces.
 func TestWhatIsProxiedIsTraced(t *testing.T) {
 	var seen nethttp.Header
 	upstream := httptest.NewServer(nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
@@ -135,7 +135,7 @@ func TestWhatIsProxiedIsTraced(t *testing.T) {
 	}
 }
 
-// Tracing that is off, and a caller who does not record, leave the caller's headers to the server as they came.
+// If tracing is off, or a caller does not record, the server gets the caller's headers unchanged.
 func TestTheTraceOfWhatIsProxiedGoesOn(t *testing.T) {
 	var seen nethttp.Header
 	upstream := httptest.NewServer(nethttp.HandlerFunc(func(_ nethttp.ResponseWriter, r *nethttp.Request) { seen = r.Header }))
@@ -161,7 +161,7 @@ func TestTheTraceOfWhatIsProxiedGoesOn(t *testing.T) {
 	require.Empty(t, ended.Ended())
 }
 
-// One who goes before he is answered is no failure of the server.
+// A caller that cancels before it is answered is no failure of the server.
 func TestWhoGoesIsCancelledInTheTrace(t *testing.T) {
 	tracer, ended := newSpans()
 	p := picker{make(chan struct{}), make(chan struct{})}
@@ -182,7 +182,7 @@ func TestWhoGoesIsCancelledInTheTrace(t *testing.T) {
 	require.Equal(t, "cancelled", attributes[0]["conch.result"])
 }
 
-// BenchmarkProxied is what a request costs that is proxied, with its trace off, not recorded, and recorded (sent nowhere).
+// BenchmarkProxied is the cost of a proxied request, with its trace off, not recorded, and recorded (sent nowhere).
 func BenchmarkProxied(b *testing.B) {
 	upstream := httptest.NewServer(nethttp.HandlerFunc(func(nethttp.ResponseWriter, *nethttp.Request) {}))
 	defer upstream.Close()

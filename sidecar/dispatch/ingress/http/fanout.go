@@ -14,20 +14,20 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/tritonjson"
 )
 
-// answer is what one partition said.
+// answer is the answer of one partition.
 type answer struct {
 	code   int
 	header nethttp.Header
 	body   []byte
 }
 
-// settings is everything that all partitions have to be told alike and that any of them can be asked for: log and
-// trace settings and shared-memory regions. A question goes to the first partition. An order goes to each in turn; the
-// caller gets the first partition's answer, or the first refusal, and then the order is taken back where it was carried
-// out. A model's trace setting concerns only the partitions that have the model, so there refusals count only if there is
-// nothing else.
+// settings handles what all partitions must have alike and any of them can report: log and trace settings and
+// shared-memory regions. A query goes to the first partition. An order goes to each in turn. The caller gets the first
+// partition's answer, or the first refusal; after a refusal the order is taken back where it was carried out. A model's
+// trace setting concerns only the partitions that have the model, so a refusal of it counts only if no partition accepts
+// it.
 //
-// What they have accepted is remembered for partitions that start later.
+// An order that all have accepted is remembered for partitions that start later.
 func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
 	if r.Method != nethttp.MethodGet && !allow(w, r, nethttp.MethodPost, jsonType) {
 		return
@@ -106,10 +106,10 @@ func (h *Handler) settings(w nethttp.ResponseWriter, r *nethttp.Request, rt rout
 	}
 }
 
-// Checkpointer notes what all partitions have been told; restore sets them back to that. Endpoints that are one have their
-// settings changed all or nothing.
+// Checkpointer records the settings of all partitions; restore sets them back. If Endpoints implements it, settings are
+// changed all or nothing.
 type Checkpointer interface {
-	// Exclusively waits until no other change is under way, over gRPC either, and keeps others out until end.
+	// Exclusively waits until no other change is under way, over gRPC either, and excludes others until end.
 	Exclusively() (end func())
 	Checkpoint(ctx context.Context, model string) (restore func(context.Context) error, err error)
 }
@@ -127,7 +127,7 @@ func (a *answer) write(w nethttp.ResponseWriter) {
 	reply(w, a.code, contentType, a.body)
 }
 
-// maxAnswerBytes bounds what a partition may say about its settings.
+// maxAnswerBytes bounds the answer of a partition about its settings.
 const maxAnswerBytes = 16 << 20
 
 func (h *Handler) ask(ctx context.Context, endpoint string, in *nethttp.Request, body []byte) (*answer, error) {

@@ -84,7 +84,7 @@ func errorOf(t *testing.T, a answer) string {
 	return body.Error
 }
 
-// Each of these takes down a real server; none may reach one.
+// Each of these crashes a real server; none may reach one.
 func TestRefusesWhatKillsTriton(t *testing.T) {
 	address := serve(t, front.Options{Inferer: inferFunc(func(_ context.Context, r *batch.Request) (*batch.Response, error) {
 		t.Errorf("reached a server: %v", r.Inputs)
@@ -192,7 +192,7 @@ func TestTimeoutParameterAndIDs(t *testing.T) {
 	require.Len(t, got.Parameters, 5)
 }
 
-// An id that is no UTF-8 cannot be sent on by gRPC; the caller gets it back all the same, as from Triton.
+// An id that is no UTF-8 cannot be passed on by gRPC; the caller still gets it back, as from Triton.
 func TestIDThatIsNoUTF8(t *testing.T) {
 	var sent string
 	address := serve(t, front.Options{Inferer: inferFunc(func(_ context.Context, r *batch.Request) (*batch.Response, error) {
@@ -240,7 +240,7 @@ func (p picker) Pick(ctx context.Context, _ string) (front.Server, func(error), 
 	return front.Server{}, nil, status.FromContextError(ctx.Err()).Err()
 }
 
-// TestDisconnectEndsTheWaitForAPartition of a request that is proxied: who has gone holds no place among those who wait.
+// TestDisconnectEndsTheWaitForAPartition of a request that is proxied: a request whose client has gone no longer waits.
 func TestDisconnectEndsTheWaitForAPartition(t *testing.T) {
 	p := picker{make(chan struct{}), make(chan struct{})}
 	address := serve(t, front.Options{Picker: p})
@@ -282,7 +282,7 @@ func TestErrorsOfInference(t *testing.T) {
 	}
 }
 
-// What passes through must arrive as it was sent and come back as it was answered, event by event.
+// A request that passes through must arrive as it was sent, and its answer unchanged, event by event.
 func TestPassesThroughUntouched(t *testing.T) {
 	release := make(chan struct{})
 	var seen *nethttp.Request
@@ -346,7 +346,7 @@ func TestPassThroughErrors(t *testing.T) {
 	require.Equal(t, 503, a.Code)
 }
 
-// exclusive writes down when a change begins, ends and is taken back.
+// exclusive records when a change begins, ends and is taken back.
 type exclusive struct {
 	partitions
 	events chan string
@@ -362,7 +362,7 @@ func (e *exclusive) Checkpoint(context.Context, string) (func(context.Context) e
 	return func(context.Context) error { e.events <- "is taken back"; return nil }, nil
 }
 
-// TestAChangeOfSettingsIsByItself: from what it notes to what it takes back no other protocol changes anything.
+// TestAChangeOfSettingsIsByItself: from its checkpoint to its restore no other protocol changes anything.
 func TestAChangeOfSettingsIsByItself(t *testing.T) {
 	p := &exclusive{events: make(chan string, 20)}
 	for range 2 {
@@ -385,7 +385,7 @@ func TestAChangeOfSettingsIsByItself(t *testing.T) {
 	}
 }
 
-// A setting is given to all partitions, a question put to the first, and a refusal anywhere is told.
+// A setting is given to all partitions, a query is sent to the first, and a refusal by any is returned.
 func TestSettingsReachEveryPartition(t *testing.T) {
 	type partition struct {
 		server *httptest.Server

@@ -37,12 +37,12 @@ func post(h nethttp.Handler, path string, headerLength int, body []byte) *httpte
 	return w
 }
 
-// accepted is an inferer that keeps what it gets.
+// accepted is an Inferer that keeps the requests that it gets.
 type accepted struct {
 	requests int
 	inputs   []batch.Tensor
 	data     [][]byte
-	binary   bool // the front does not compare the size of binary tensors with their shapes: that is the model's to say
+	binary   bool // the front does not compare the size of binary tensors with their shapes: the server does
 }
 
 func (a *accepted) Infer(_ context.Context, r *batch.Request) (*batch.Response, error) {
@@ -58,8 +58,8 @@ func newFront(i front.Inferer) *front.Handler {
 	return front.New(front.Options{Inferer: i, Catalog: catalog{}, Picker: nowhere{}, Endpoints: nowhere{}, Aggregator: aggregator{}})
 }
 
-// allocated is how many bytes f allocates, as far as the runtime's statistics
-// tell, which are exact only for what is large.
+// allocated is how many bytes f allocates, by the runtime's statistics, which are
+// exact only for large allocations.
 func allocated(f func()) uint64 {
 	read := func() uint64 {
 		sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
@@ -80,8 +80,8 @@ func elementSizes() map[string]int {
 		"INT64": 8, "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8}
 }
 
-// FuzzJSONRequest: whatever the body, the answer is JSON, and the tensors that get through are those that encoding/json
-// reads out of the same text.
+// FuzzJSONRequest: whatever the body, the answer is JSON, and the tensors that are accepted are those that encoding/json
+// reads from the same text.
 func FuzzJSONRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"inputs":[{"name":"INPUT0","shape":[1,2],"datatype":"FP32","data":[1,2.5e3]}]}`,

@@ -11,14 +11,14 @@ import (
 )
 
 // guarded refuses settings and regions that would make a server touch files or memory that are not the caller's. A body
-// that is no JSON object is the server's to refuse.
+// that is no JSON object is left for the server to refuse.
 func guarded(path string, body []byte, maxDepth int) error {
 	if len(body) == 0 {
 		return nil
 	}
 	doc, err := tritonjson.Parse(body, maxDepth)
 	if err != nil {
-		return nil // the server says in its own words that it is no JSON
+		return nil // the server refuses it with its own text
 	}
 	refuse := guard.LogSetting
 	switch {
@@ -37,7 +37,7 @@ func guarded(path string, body []byte, maxDepth int) error {
 	return nil
 }
 
-// guardedRegion looks at what the server will look at: the first members of these names, numbers as unsigned.
+// guardedRegion checks what the server will use: the first members of these names, numbers as unsigned.
 func guardedRegion(root tritonjson.Value) error {
 	var key string
 	if v, ok := root.Find("key"); ok {

@@ -28,16 +28,16 @@ import (
 const DefaultMaxBodyBytes = 64 << 20
 
 // Inferer answers inference requests; the dispatcher is one. Errors are gRPC status errors with Triton's text. The
-// caller frees the response; the inferer takes its own reference to whatever of the request it keeps.
+// caller frees the response; the Inferer takes its own reference to any part of the request that it keeps.
 type Inferer interface {
 	Infer(context.Context, *batch.Request) (*batch.Response, error)
 }
 
-// Catalog knows the models that are served. It is asked for every inference request, so it must be a look-up and not
-// a call to a partition.
+// Catalog has the models that are served. It is called for every inference request, so it must be a look-up and not a
+// call to a partition.
 type Catalog interface {
-	// Model is the configuration of a model. The error is a gRPC status NOT_FOUND in Triton's words. An empty version
-	// is the one that Triton's policy picks.
+	// Model returns the configuration of a model. The error is a gRPC status NOT_FOUND with Triton's text. An empty
+	// version is the one that Triton's policy picks.
 	Model(name, version string) (*tritonpb.ModelConfig, error)
 }
 
@@ -52,7 +52,7 @@ type Server struct {
 // Picker chooses a partition for a request that passes through untouched.
 type Picker interface {
 	// Pick returns a partition that has the model; any partition if the model is empty; it may wait until the model is
-	// loaded. Done must be called when the exchange is over, with what it failed of, nil if it succeeded. The error is a
+	// loaded. Done must be called when the exchange is over, with its failure, or nil if it succeeded. The error is a
 	// gRPC status error.
 	Pick(ctx context.Context, model string) (on Server, done func(failure error), err error)
 }
@@ -83,11 +83,11 @@ type Options struct {
 	Picker     Picker
 	Endpoints  Endpoints
 	Aggregator Aggregator
-	// Refused is told of inference requests that are answered before the Inferer is asked, or a server has them: by the model of their path,
-	// which may be unknown, and with the answer's error, nil for what is wrong with their bodies, CANCELLED for bodies that never came whole
-	// because the client went. It may be nil.
+	// Refused is called for inference requests that are answered before the Inferer, or a server, receives them. The model is that of their path,
+	// and may be unknown. The cause is the answer's error; it is nil for an invalid body, and CANCELLED for a body that never came whole because
+	// the client's connection ended. It may be nil.
 	Refused func(ctx context.Context, model string, cause error)
-	// Remember is told of a setting that servers have accepted; it may be nil.
+	// Remember is called for each setting that servers have accepted; it may be nil.
 	Remember func(path string, body []byte)
 
 	// MaxBodyBytes limits a request's body, after decompression too; zero means DefaultMaxBodyBytes.
@@ -95,16 +95,16 @@ type Options struct {
 	// MaxDepth limits how deep JSON may nest; zero means tritonjson.DefaultMaxDepth.
 	MaxDepth int
 	// Patience is how long a client may send nothing of a body that it began; zero
-	// means for ever. It takes over from the server's ReadTimeout.
+	// means for ever. It replaces the server's ReadTimeout.
 	Patience time.Duration
-	// Leaving says that connections are to end with their next answer; nil means
-	// never.
+	// Leaving reports whether connections are to end with their next answer; nil
+	// means never.
 	Leaving func() bool
 	// Pool supplies buffers for bodies; nil means one of its own.
 	Pool mem.BufferPool
-	// Spans traces what passes through untouched; nil traces nothing. All else the Inferer traces.
+	// Spans traces requests that pass through untouched; nil traces nothing. The Inferer traces all others.
 	Spans *spans.Tracer
-	// Logger hears of failed pass-throughs; nil discards.
+	// Logger logs failed pass-throughs; nil discards.
 	Logger *slog.Logger
 }
 
@@ -136,19 +136,20 @@ func New(o Options) *Handler {
 	return &Handler{o: o, proxy: newProxy(o.Logger), compressors: newCompressors(), inflating: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
 
-// CloseIdle closes connections to partitions that carry no request now. A Triton that is told to stop waits for every
-// open HTTP connection, so call it before stopping one.
+// CloseIdle closes connections to partitions that carry no request now. A Triton that is stopped waits for every open
+// HTTP connection, so call it before stopping one.
 func (h *Handler) CloseIdle() { h.proxy.transport.CloseIdleConnections() }
 
-// Close gives up the connections to partitions.
+// Close closes the connections to partitions that carry no request.
 func (h *Handler) Close() { h.CloseIdle() }
 
 // ServeHTTP answers one request.
 func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	w.Header()["Date"] = nil // Triton sends none
-	// Of a chunked request nobody can tell any more whether it had a Content-Length
-	// too, which net/http ignores and something before Conch might not: what comes
-	// after it on the connection is not read. Triton's clients send lengths.
+	// It is not known of a chunked request whether it had a Content-Length too.
+	// net/http ignores that, and a proxy before Conch might not: so what comes
+	// after the request on the connection is not read. Triton's clients send
+	// lengths.
 	if len(r.TransferEncoding) > 0 || h.o.Leaving != nil && h.o.Leaving() {
 		w.Header()["Connection"] = []string{"close"}
 	}
@@ -157,7 +158,7 @@ func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	admitted, err := gate.ConnOf(r.Context()).Begin(nil)
 	if err != nil {
 		h.refused(r, rt, err)
-		failStatus(w, plainType, err) // nothing of the body was read, or is
+		failStatus(w, plainType, err) // the body is not read
 		return
 	}
 	defer admitted.End()
@@ -176,7 +177,7 @@ func (h *Handler) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	rt.handle(h, w, r, rt)
 }
 
-// refused tells of a request that is answered here, if it is one for inference.
+// refused calls Options.Refused for a request that is answered here, if it is one for inference.
 func (h *Handler) refused(r *nethttp.Request, rt route, cause error) {
 	if rt.infers && r.Method == nethttp.MethodPost {
 		h.o.Refused(r.Context(), rt.model, cause)
@@ -223,7 +224,7 @@ func (h *Handler) infer(w nethttp.ResponseWriter, r *nethttp.Request, rt route) 
 		return
 	}
 	defer response.Free()
-	if err := response.Err(); err != nil { // where a server's own HTTP front does not lose it
+	if err := response.Err(); err != nil { // unless a server's own HTTP front would lose it
 		failInfer(w, err)
 		return
 	}
@@ -236,7 +237,7 @@ const (
 	binaryType = "application/octet-stream"
 )
 
-// fail answers with an error as Triton does: a JSON body, whatever the content type says.
+// fail answers with an error as Triton does: a JSON body, whatever the content type.
 func fail(w nethttp.ResponseWriter, code int, contentType, message string) {
 	body := tritonjson.Error(message)
 	reply(w, code, contentType, body)

@@ -31,7 +31,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// dispatcher is a dispatcher as the fronts want to see it; the daemon does the same.
+// dispatcher is a dispatcher with the fronts' interfaces; the daemon does the same.
 type dispatcher struct{ *dispatch.Dispatcher }
 
 func (d dispatcher) Partitions() []aggregate.Partition {
@@ -142,14 +142,14 @@ parameters { key: "conch_builtin" value { string_value: "identity" } }
 
 var _ front.Inferer = dispatcher{}
 
-// Infer keeps the front's reference to a request, as the daemon does: a caller may be answered before his execution is over.
+// Infer keeps the front's reference to a request, as the daemon does: a caller may be answered before its execution has ended.
 func (d dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Response, error) {
 	r.Ref()
 	return d.Dispatcher.Infer(ctx, r)
 }
 
-// TestThroughDispatcher: forty callers over HTTP share batches in two partitions, each gets its own numbers back, and
-// the statistics count forty requests.
+// TestThroughDispatcher: forty callers over HTTP share batches in two partitions, each gets its own numbers, and the
+// statistics count forty requests.
 func TestThroughDispatcher(t *testing.T) {
 	address, _, m := startPartitions(t)
 	var wg sync.WaitGroup

@@ -11,13 +11,13 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// statusOfRegions reports whether a path asks for shared-memory regions, of which the answer may name Conch's own.
+// statusOfRegions reports whether a path asks for shared-memory regions. The answer may name Conch's own.
 func statusOfRegions(path string) bool {
 	return strings.HasPrefix(path, "/v2/systemsharedmemory/") && strings.HasSuffix(path, "/status")
 }
 
-// withoutLent leaves out of a list of regions those that Conch shares with the server: they are not for clients to
-// see. What is no such list stays as it is.
+// withoutLent removes from a list of regions those that Conch shares with the server, which clients must not see. Any
+// other body is returned unchanged.
 func withoutLent(body []byte) []byte {
 	var regions []json.RawMessage
 	if !bytes.Contains(body, []byte(batch.LentPrefix)) || json.Unmarshal(body, &regions) != nil {

@@ -90,7 +90,7 @@ func (l live) Infer(ctx context.Context, r *batch.Request) (*batch.Response, err
 	return batch.ReadResponse(mem.BufferSlice{mem.SliceBuffer(text)})
 }
 
-// TestAgainstTriton asks a server directly and through the front, and wants the same answer.
+// TestAgainstTriton sends requests to a server directly and through the front, and compares the answers.
 func TestAgainstTriton(t *testing.T) {
 	if *liveHTTP == "" {
 		t.Skip("set -triton-http and -triton-grpc to compare with a running server")
@@ -131,7 +131,7 @@ func TestAgainstTriton(t *testing.T) {
 
 var longNumber = regexp.MustCompile(`[0-9]{5}`)
 
-// TestMutationsAgainstTriton compares the answers to damaged requests: mostly the words and places of syntax errors.
+// TestMutationsAgainstTriton compares the answers to damaged requests: mostly the texts and offsets of syntax errors.
 func TestMutationsAgainstTriton(t *testing.T) {
 	if *liveHTTP == "" {
 		t.Skip("set -triton-http and -triton-grpc to compare with a running server")
@@ -160,7 +160,7 @@ func TestMutationsAgainstTriton(t *testing.T) {
 				body = body[:at] + alphabet[random.IntN(len(alphabet))] + body[at+1:]
 			}
 		}
-		if longNumber.MatchString(body) { // a shape that large is what servers die of
+		if longNumber.MatchString(body) { // a shape that large crashes servers
 			continue
 		}
 		r := request{Method: "POST", Path: "/v2/models/id_fp32/infer", Body: body}

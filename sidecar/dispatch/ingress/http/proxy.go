@@ -22,7 +22,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 )
 
-// proxy passes requests to partitions as they are.
+// proxy passes requests to partitions unchanged.
 type proxy struct {
 	transport *nethttp.Transport
 	reverse   *httputil.ReverseProxy
@@ -31,7 +31,7 @@ type proxy struct {
 func newProxy(log *slog.Logger) *proxy {
 	transport := &nethttp.Transport{
 		DialContext:         dialEndpoint,
-		DisableCompression:  true, // what the caller accepts is the caller's affair
+		DisableCompression:  true, // the caller's own Accept-Encoding is passed on
 		MaxIdleConnsPerHost: 64,
 		// Triton does not end while a connection is open, idle ones included.
 		IdleConnTimeout: 5 * time.Second,
@@ -47,7 +47,7 @@ func newProxy(log *slog.Logger) *proxy {
 			r.Out.URL = endpointURL(x.server.Endpoint, r.In)
 			x.execution.OnwardHTTP(r.Out.Header)
 			r.Out.Host = r.In.Host
-			r.Out.Header.Del("Expect") // the body is here; it was asked for
+			r.Out.Header.Del("Expect") // the body has been received
 		},
 		ModifyResponse: func(answer *nethttp.Response) error {
 			x := exchangeOf(answer.Request)
@@ -69,8 +69,8 @@ func newProxy(log *slog.Logger) *proxy {
 
 const socketSuffix = ".unix"
 
-// endpointURL addresses an endpoint with the path exactly as the caller wrote it. A unix socket's path becomes the
-// host, in hexadecimal, so that connections are pooled by it.
+// endpointURL returns the URL of an endpoint with the path exactly as the caller wrote it. A unix socket's path becomes
+// the host, in hexadecimal, so that connections are pooled by it.
 func endpointURL(endpoint string, in *nethttp.Request) *url.URL {
 	host := endpoint
 	if path, ok := strings.CutPrefix(endpoint, "unix:"); ok {
@@ -95,7 +95,8 @@ func dialEndpoint(ctx context.Context, network, address string) (net.Conn, error
 	return d.DialContext(ctx, network, address)
 }
 
-// pass hands a request to one partition that has the model; to any if it names none. The body is read first: until it is, net/http does not notice that a client has gone who waits for a partition.
+// pass hands a request to one partition that has the model; to any if it names none. The body is read first: until then net/http does not notice
+// that a client that waits for a partition has gone.
 func (h *Handler) pass(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
 	body, ok := h.harmless(w, r, rt)
 	if !ok {
@@ -140,7 +141,7 @@ func (h *Handler) passTo(w nethttp.ResponseWriter, r *nethttp.Request, server Se
 	h.forward(w, r, server, body, x)
 }
 
-// forward hands a request whose body was read to a server, and its answer back.
+// forward hands a request whose body was read to a server, and returns its answer.
 func (h *Handler) forward(w nethttp.ResponseWriter, r *nethttp.Request, server Server, body mem.Buffer, x *exchange) {
 	x.begin(server)
 	// Not freed: the transport may read a body until after the answer has begun.
@@ -152,7 +153,7 @@ func (h *Handler) forward(w nethttp.ResponseWriter, r *nethttp.Request, server S
 	x.whole = true
 }
 
-// passModel is generate and generate_stream.
+// passModel handles generate and generate_stream.
 func (h *Handler) passModel(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
 	if allow(w, r, nethttp.MethodPost, jsonType) {
 		h.pass(w, r, rt)
@@ -162,11 +163,12 @@ func (h *Handler) passModel(w nethttp.ResponseWriter, r *nethttp.Request, rt rou
 // maxTargetBytes bounds the request line of what passes through: it has to reach Triton in one piece.
 const maxTargetBytes = 8 << 10
 
-// unknown is a path that Triton 2.51 does not have. A newer Triton may, below /v2/; anything else is answered here.
+// unknown handles a path that Triton 2.51 does not have. A newer Triton may have it, below /v2/; any other path is
+// answered here.
 func (h *Handler) unknown(w nethttp.ResponseWriter, r *nethttp.Request, path string) {
 	if strings.HasPrefix(path, "/v2/") && !strings.HasSuffix(path, "/") {
 		if server, done, err := h.o.Picker.Pick(r.Context(), ""); err == nil {
-			defer done(nil) // it is for no model: nobody asks what became of it
+			defer done(nil) // without a model it has no outcome
 			if server.Endpoint != "" {
 				h.passTo(w, r, server)
 				return

@@ -46,7 +46,7 @@ func (in *inference) decodeRaw(body mem.Buffer) error {
 	return nil
 }
 
-// deduceShape replaces the one variable dimension by what the size of the data says.
+// deduceShape computes the one variable dimension from the size of the data.
 func (in *inference) deduceShape(t *batch.Tensor, size int64) error {
 	elementSize, _ := tritonjson.ElementSize(t.Datatype)
 	fixed, variable := max(elementSize, 1), -1

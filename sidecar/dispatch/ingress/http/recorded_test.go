@@ -47,7 +47,7 @@ type request struct {
 	Base64 string            `json:"base64"`
 }
 
-// answer is what of an answer must be the same. A compressed body is compared uncompressed.
+// answer is the part of an answer that must be the same. A compressed body is compared uncompressed.
 type answer struct {
 	Code         int    `json:"code"`
 	ContentType  string `json:"content_type,omitempty"`
@@ -77,7 +77,7 @@ func loadRequests(t *testing.T) []request {
 	return file.Cases
 }
 
-// send writes a request to the byte, which net/http's client would tidy up.
+// send writes a request byte for byte, which net/http's client would normalise.
 func send(t *testing.T, address string, r request) answer {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -158,8 +158,8 @@ func TestRecord(t *testing.T) {
 	require.NoError(t, os.WriteFile("testdata/triton-2.51.json", out.Bytes(), 0o644))
 }
 
-// serverWords begin the messages that a Triton server finds after it has read a request, which the front must therefore
-// let through.
+// serverWords are the beginnings of the errors that a Triton server finds after it has read a request. The front must
+// therefore let such requests through.
 var serverWords = []string{"[request id:", "unexpected inference ", "bad ", "Unable to find shared memory", "sending "}
 
 func fromServer(message string) bool {
@@ -171,7 +171,7 @@ func fromServer(message string) bool {
 	return false
 }
 
-// script is an inferer that computes what the models compute, or fails as the recorded server did.
+// script is an Inferer that computes what the models compute, or fails as the recorded server did.
 type script struct {
 	t        *testing.T
 	recorded answer

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// route is what a path asks for.
+// route is the parsed path of a request.
 type route struct {
 	model, version string
 	repository     string

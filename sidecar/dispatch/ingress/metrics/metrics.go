@@ -24,10 +24,10 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Label is the label that tells partitions apart.
+// Label is the label with a partition's id.
 const Label = "partition"
 
-// Partition is where one Triton process shows its metrics.
+// Partition is one Triton process and the endpoint of its metrics.
 type Partition struct {
 	ID       string
 	Endpoint string // "host:port" or "unix:path" of its /metrics; empty if it has none
@@ -41,7 +41,7 @@ type Partitions interface {
 // Options are what a Handler needs.
 type Options struct {
 	Partitions Partitions
-	// Requests knows what clients asked for; nil leaves the partitions' own numbers, which count a batch as one request.
+	// Requests has the requests of clients; nil leaves the partitions' own numbers, which count a batch as one request.
 	Requests Requests
 	// Own is our own registry; nil means none.
 	Own prometheus.Gatherer
@@ -51,7 +51,7 @@ type Options struct {
 	Timeout time.Duration
 	// MaxBytes bounds one partition's exposition; zero means 16 MiB.
 	MaxBytes int64
-	// Logger hears of failed scrapes; nil discards.
+	// Logger logs failed scrapes; nil discards.
 	Logger *slog.Logger
 }
 
@@ -91,7 +91,7 @@ func New(o Options) (*Handler, error) {
 	return h, nil
 }
 
-// Close gives up what connections there are.
+// Close closes the idle connections.
 func (h *Handler) Close() { h.client.CloseIdleConnections() }
 
 // ServeHTTP writes our own metrics and those of all partitions.
@@ -117,8 +117,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Gather reads all partitions at once and merges what they say with our own metrics, sorted by name. The error is of
-// our own registry; what it could gather is there all the same.
+// Gather reads the metrics of all partitions at once and merges them with our own, sorted by name. The error is of our
+// own registry; the metrics that it could gather are in the result all the same.
 func (h *Handler) Gather(ctx context.Context) ([]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.o.Timeout)
 	defer cancel()
@@ -170,8 +170,8 @@ func (h *Handler) Gather(ctx context.Context) ([]*dto.MetricFamily, error) {
 	return list, err
 }
 
-// merge adds a partition's family. One whose type contradicts what is already there, our own above all, is left out:
-// an exposition must have one type a name.
+// merge adds a partition's family. A family whose type contradicts one that is already there, such as one of our own, is
+// left out: an exposition must have one type a name.
 func merge(merged map[string]*dto.MetricFamily, family *dto.MetricFamily, partition string) {
 	for _, m := range family.GetMetric() {
 		label(m, partition)

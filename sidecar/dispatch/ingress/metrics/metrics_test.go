@@ -110,7 +110,7 @@ func TestSkipsWhatDoesNotAnswer(t *testing.T) {
 		{ID: "hangs", Endpoint: strings.TrimPrefix(hang.URL, "http://")}, {ID: "gone", Endpoint: "127.0.0.1:1"}}})
 	require.NoError(t, err)
 	defer h.Close()
-	text := get(t, h) // the one that hangs is silent for ever
+	text := get(t, h) // the one that hangs never answers
 	require.Equal(t, `# HELP conch_partition_scrape_failures_total Times that a partition's own metrics could not be read and were left out.
 # TYPE conch_partition_scrape_failures_total counter
 conch_partition_scrape_failures_total{partition="garbage"} 1

@@ -12,8 +12,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Series is what clients asked of one version of a model, by the partition that their requests ran on; what never came to
-// one has no Partition. All but Waiting only grow.
+// Series counts what clients asked of one version of a model, by the partition that their requests ran on. Requests that
+// never reached a partition are in a Series without a Partition. All but Waiting only grow.
 type Series struct {
 	Model, Version, Partition string
 	Success                   uint64
@@ -23,23 +23,24 @@ type Series struct {
 	Waiting int
 }
 
-// Requests knows the requests of clients.
+// Requests has the requests of clients.
 type Requests interface {
 	MetricsRequests() []Series
 }
 
 // The families of Triton that count requests. A partition gets a batch of eight requests as one, so that its own numbers
-// would show a dashboard an eighth of the load: these are written anew, with the requests of clients.
+// would show an eighth of the load: these are replaced by the requests of clients.
 const (
 	familySuccess  = "nv_inference_request_success"
 	familyFailure  = "nv_inference_request_failure"
 	familyDuration = "nv_inference_request_duration_us"
 	familyQueue    = "nv_inference_queue_duration_us"
-	// familyPending is a partition's own queue; what waits in Conch is added as a series without a partition.
+	// familyPending is a partition's own queue; the requests that wait in Conch are added as a series without a
+	// partition.
 	familyPending = "nv_inference_pending_request_count"
 )
 
-// counted reports that a partition's series of the family are replaced.
+// counted reports whether a partition's series of the family are replaced.
 func counted(family string) bool {
 	switch family {
 	case familySuccess, familyFailure, familyDuration, familyQueue:
@@ -79,7 +80,7 @@ func fill(merged map[string]*dto.MetricFamily, all []Series) {
 			f.Metric = append(f.Metric, &dto.Metric{Label: labels(s), Gauge: &dto.Gauge{Value: &waiting}})
 		}
 	}
-	// A family that nobody has a series of is not shown.
+	// A family without series is not shown.
 	maps.DeleteFunc(merged, func(name string, f *dto.MetricFamily) bool { return counted(name) && len(f.Metric) == 0 })
 }
 

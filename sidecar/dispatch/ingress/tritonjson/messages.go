@@ -156,7 +156,7 @@ var printOrder = map[protoreflect.FullName][]protoreflect.Name{
 	"inference.ModelSequenceBatching":         {"direct", "oldest", "max_sequence_idle_microseconds", "control_input", "state"},
 }
 
-// newer is a field that servers of version 2.51 do not have. A server whose field says nothing may be one of them.
+// newer is a field that servers of version 2.51 do not have. A server whose field has the default may be one of them.
 const newer = "inference.ModelEnsembling.max_inflight_requests"
 
 // fieldsOf are a message's fields in the order in which they are printed; what the order does not name comes last.

@@ -10,12 +10,12 @@ import (
 	"unsafe"
 )
 
-// DefaultMaxDepth is how deep arrays and objects may nest. A real server takes thousands of levels and dies of a
-// stack overflow at a million; newer ones stop at 100, which no tensor needs, so the default leaves room above both
-// practice and the newer limit and stays far below harm.
+// DefaultMaxDepth is how deep arrays and objects may nest. A real server accepts thousands of levels and crashes with a
+// stack overflow at a million; newer ones stop at 100, which no tensor needs. The default is above both practice and the
+// newer limit, and far below a depth that does harm.
 const DefaultMaxDepth = 1000
 
-// SyntaxError is text that is no JSON, in the words and with the byte offset of Triton's parser.
+// SyntaxError is text that is no JSON, with the reason and the byte offset of Triton's parser.
 type SyntaxError struct {
 	Reason string
 	Offset int
@@ -29,7 +29,7 @@ func (e *SyntaxError) Error() string {
 // DepthError is JSON that nests deeper than is allowed.
 type DepthError struct{ Limit int }
 
-// Error says what the limit is.
+// Error has the limit.
 func (e *DepthError) Error() string {
 	return fmt.Sprintf("failed to parse the request JSON buffer: nesting is deeper than %d levels", e.Limit)
 }
@@ -52,8 +52,8 @@ const (
 	errMissExponent = "Miss exponent in number."
 )
 
-// Remembering where a long container ends lets a later look-up step over it; shorter ones are cheap to rescan, and
-// below the tensors' level there may be very many.
+// The recorded end of a long container lets a later look-up skip it; shorter ones are cheap to rescan, and below the
+// tensors' level there may be very many.
 const (
 	rememberBytes = 512
 	rememberDepth = 4
@@ -293,7 +293,7 @@ func (p *parser) number(start int) (int, error) {
 		for pos < len(text) && isDigit(text[pos]) {
 			pos++
 		}
-	case c == 'N' || c == 'I': // the server lets a fraction and an exponent follow; here they mean nothing
+	case c == 'N' || c == 'I': // the server accepts a fraction and an exponent after it; they have no effect
 		var err error
 		if pos, err = p.notFinite(pos); err != nil {
 			return 0, err

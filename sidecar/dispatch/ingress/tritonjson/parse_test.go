@@ -135,7 +135,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// walk looks at everything and compares the texts of parts with what encoding/json makes of them.
+// walk reads every value and compares the texts of parts with the results of encoding/json.
 func walk(t *testing.T, v tritonjson.Value) {
 	var want any
 	require.NoError(t, json.Unmarshal(v.Raw(), &want))

@@ -107,7 +107,7 @@ var converters = map[string]func(*tensorReader, Value) (int, error){
 	"BYTES": readBytes,
 }
 
-// startsNumber tells numbers from the other values of a well-formed text.
+// startsNumber distinguishes numbers from the other values of a well-formed text.
 func startsNumber(c byte) bool { return isDigit(c) || c == '-' || c == 'N' || c == 'I' }
 
 func readUint(put func([]byte, uint64) []byte) func(*tensorReader, Value) (int, error) {
@@ -172,7 +172,7 @@ func readBytes(r *tensorReader, v Value) (int, error) {
 }
 
 // AppendTensor writes a tensor's raw bytes as the elements of a JSON array, flat as Triton writes it, without the
-// brackets. ErrTensorSize says that the bytes are not count elements.
+// brackets. It returns ErrTensorSize if the bytes are not count elements.
 func AppendTensor(dst []byte, datatype string, raw []byte, count int64) ([]byte, error) {
 	size, ok := elementSizes[datatype]
 	if !ok {

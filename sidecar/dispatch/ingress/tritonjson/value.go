@@ -19,7 +19,7 @@ type Value struct {
 	pos int
 }
 
-// Kind is what a value is. Numbers without fraction and exponent that fit in 64 bits are integers, as in RapidJSON.
+// Kind is the kind of a value. Numbers without fraction and exponent that fit in 64 bits are integers, as in RapidJSON.
 type Kind uint8
 
 // Kinds of values.
@@ -34,7 +34,7 @@ const (
 	Object
 )
 
-// Kind says what the value is.
+// Kind returns the kind of the value.
 func (v Value) Kind() Kind {
 	if v.doc == nil {
 		return Absent
@@ -216,7 +216,7 @@ func appendUnescaped(dst, raw []byte) []byte {
 				r = (r-0xD800)<<10 + (low - 0xDC00) + 0x10000
 				i += 6
 			}
-			if r >= 0xDC00 && r <= 0xDFFF { // alone, and no character; Triton encodes it all the same
+			if r >= 0xDC00 && r <= 0xDFFF { // alone, and no character; Triton still encodes it
 				dst = append(dst, 0xE0|byte(r>>12), 0x80|byte(r>>6)&0xBF, 0x80|byte(r)&0x3F)
 			} else {
 				dst = utf8.AppendRune(dst, r)
@@ -230,7 +230,7 @@ func appendUnescaped(dst, raw []byte) []byte {
 	return dst
 }
 
-// Texts of failed conversions, as Triton words them.
+// Texts of Triton's errors for failed conversions.
 const (
 	notString   = "attempt to access JSON non-string as string"
 	notBool     = "attempt to access JSON non-boolean as boolean"
@@ -240,7 +240,7 @@ const (
 	notArray    = "attempt to access JSON non-array as array"
 )
 
-// TypeError is a value that is not what it should be, in Triton's words.
+// TypeError is a value that does not have the expected type, with Triton's text.
 type TypeError struct{ Text string }
 
 // Error is the text.
@@ -317,7 +317,7 @@ type number struct {
 	scale    int // decimal exponent of mantissa, when exact
 	negative bool
 	integer  bool
-	exact    bool // mantissa and scale say all
+	exact    bool // mantissa and scale are the whole value
 }
 
 func (n number) int64() (int64, bool) {
