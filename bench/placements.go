@@ -45,7 +45,7 @@ const evaluations = 128
 // holds is the part of all requests that may be bad: gpulet's own measure (section 5).
 const holds = .01
 
-// answer is what became of one question.
+// answer is the outcome of one question.
 type answer struct {
 	// refused says why there is no plan; empty: there is one.
 	refused string

@@ -151,7 +151,7 @@ func triton(t *testing.T, c *rig.Conch) tritonpb.GRPCInferenceServiceClient {
 const atLeast = 60
 
 // underLoad offers emulated a steady load, runs meanwhile once requests are answered, and ends the load when meanwhile has returned and enough
-// requests have been answered after that, so that what meanwhile did is used too. It returns what became of the requests.
+// requests have been answered after that, so that what meanwhile did is used too. It returns the outcome of the requests.
 func underLoad(t *testing.T, c *rig.Conch, rate float64, meanwhile func()) *loadgen.Result {
 	t.Helper()
 	models := []loadgen.Model{{Name: "emulated", SLO: 400 * time.Millisecond}}

@@ -122,7 +122,7 @@ func TestHostileContentsHurtNobody(t *testing.T) {
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, body, `"data":[1.0]`)
 
-	// A real server dies of a classification of nothing that comes over HTTP. Over gRPC, which conch speaks to it, it answers.
+	// A real server crashes on a classification of nothing that comes over HTTP. Over gRPC, which conch speaks to it, it answers.
 	code, body = exchange(t, c.HTTP, hostile.Post("/v2/models/identity/infer", "",
 		`{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,0],"data":[]}],"outputs":[{"name":"OUTPUT0","parameters":{"classification":1}}]}`))
 	assert.Equal(t, http.StatusOK, code, body)

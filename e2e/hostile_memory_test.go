@@ -50,7 +50,7 @@ func fromMemory(input, output bool) *tritonpb.ModelInferRequest {
 	return r
 }
 
-// A server dies of memory that was taken away after it was registered. Conch refuses requests that use it, over both protocols and on
+// A server crashes on memory that was taken away after it was registered. Conch refuses requests that use it, over both protocols and on
 // streams, and passes them on again once it is back.
 func TestMemoryThatIsTakenAway(t *testing.T) {
 	t.Parallel()

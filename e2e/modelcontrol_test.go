@@ -18,7 +18,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// orderAnswer is what came of one order about a model, over either protocol.
+// orderAnswer is the result of one order about a model, over either protocol.
 type orderAnswer struct{ order, answer string }
 
 // orderEverything asks a server for loads and unloads of all kinds.

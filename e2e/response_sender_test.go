@@ -109,7 +109,7 @@ func TestAModelMarksTheEndApartFromItsAnswer(t *testing.T) {
 	require.EqualValues(t, 6, scrape(t, conch).sum("conch_requests_total", "model=sends", "result=failed"))
 }
 
-// An error that a decoupled model sends after an answer comes within the events of an answer of status 200, and is a failure all the same.
+// An error that a decoupled model sends after an answer comes within the events of an answer of status 200, and is a failure nevertheless.
 func TestAnErrorAmongEventsIsAFailure(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -27,7 +27,7 @@ type unit struct {
 	// root is the step that gives the unit its kernel, last the one that gives its place.
 	root, last int
 	in, out    []int
-	// blocked says that its result is interleaved; direct that it reads plain values all the same.
+	// blocked says that its result is interleaved; direct that it reads plain values nevertheless.
 	blocked, direct bool
 }
 

@@ -39,8 +39,8 @@ type doors struct {
 	s *server
 }
 
-// OrderModel implements admin.API: where the placement is up to the servers, so is the
-// model.
+// OrderModel implements admin.API: if attached servers give the placement, they load and
+// unload the model.
 func (d doors) OrderModel(ctx context.Context, r api.ModelRequest) (api.Model, error) {
 	if d.s.servers == nil || !d.s.control.Given() {
 		return d.API.OrderModel(ctx, r)

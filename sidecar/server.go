@@ -59,7 +59,7 @@ import (
 const (
 	stopServers = 20 * time.Second
 	stopFronts  = 2 * time.Second
-	// lockWait is how long an earlier conch may take to let go of the state.
+	// lockWait is how long an earlier conch may take to unlock the state.
 	lockWait = time.Second
 )
 

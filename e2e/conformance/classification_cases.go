@@ -34,8 +34,8 @@ func with(r *pb.ModelInferRequest, options ...option) *pb.ModelInferRequest {
 	return r
 }
 
-// classificationCases ask for the best classes in place of an output's values. Never of BYTES, of which
-// 2.51 dies, and of nothing over gRPC only: over HTTP it dies of that too.
+// classificationCases ask for the best classes in place of an output's values. Never of BYTES, on which
+// 2.51 crashes, and of nothing over gRPC only: over HTTP it crashes on that too.
 func classificationCases() []Case {
 	top := func(dims []int64, names ...string) map[string]tensor {
 		return map[string]tensor{"OUTPUT0": {"BYTES", dims, bytesElements(names...)}}

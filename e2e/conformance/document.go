@@ -52,7 +52,7 @@ func Groups() []Group {
 	}
 }
 
-// Results are what became of the suite's cases: the verdicts by target and case.
+// Results are the outcomes of the suite's cases: the verdicts by target and case.
 type Results struct {
 	// Triton is the version of the real server.
 	Triton  string                        `json:"triton"`

@@ -15,7 +15,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton"
 )
 
-// Verdict is what became of a case on a target.
+// Verdict is the outcome of a case on a target.
 type Verdict string
 
 // The verdicts.
@@ -66,7 +66,7 @@ func Run(t *testing.T, target Target) map[string]Verdict {
 	return verdicts
 }
 
-// loadsAtOnce bounds the python processes that a real server starts at the same time: it dies of one that does not come up in time.
+// loadsAtOnce bounds the python processes that a real server starts at the same time: it crashes on one that does not come up in time.
 const loadsAtOnce = 3
 
 // loadAll loads every model of the suite.
@@ -91,7 +91,7 @@ func loadAll(t *testing.T, target Target) {
 	}
 }
 
-// together runs cases at the same time, atOnce of them, and returns what became of each.
+// together runs cases at the same time, atOnce of them, and returns the outcome of each.
 func together(cases []Case, run func(Case) *attempt) []*attempt {
 	attempts := make([]*attempt, len(cases))
 	places := make(chan struct{}, atOnce)

@@ -40,7 +40,7 @@ type Options struct {
 
 	// Now returns the time; nil means time.Now.
 	Now func() time.Time
-	// Logger hears of replacements and of those that failed; nil discards.
+	// Logger logs replacements and those that failed; nil discards.
 	Logger *slog.Logger
 }
 

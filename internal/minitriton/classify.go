@@ -22,7 +22,7 @@ import (
 // classify replaces an output by the names of its k highest values, as Triton's classification extension does: BYTES elements
 // "value:index", with ":label" where the model has a label for the index. With a batch dimension every row is classified on its own.
 //
-// Triton 2.51 dies of a classification of BYTES, which is refused here, and of one without elements over HTTP; over gRPC that one has no
+// Triton 2.51 crashes on a classification of BYTES, which is refused here, and of one without elements over HTTP; over gRPC that one has no
 // elements either.
 func classify(out *tensor, k int, batched bool, labels []string) *Error {
 	read := classValue(out.dtype)

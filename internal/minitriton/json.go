@@ -38,7 +38,7 @@ type jsonValue struct {
 	present bool        // false for the member that an object does not have
 }
 
-// maxJSONDepth bounds the nesting: the reader recurses. Triton 2.51 has no bound and dies of a document nested deep enough.
+// maxJSONDepth bounds the nesting: the reader recurses. Triton 2.51 has no bound and crashes on a document nested deep enough.
 const maxJSONDepth = 1000
 
 func jsonFault(text string, at int) error {

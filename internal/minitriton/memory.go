@@ -150,7 +150,7 @@ type placement struct {
 }
 
 // place finds a tensor's place. The bounds are checked as Triton checks them, which lets sizes through that wrap around; read and write
-// stay inside the region all the same.
+// stay inside the region nevertheless.
 func (r *regions) place(name string, offset, size uint64) (*placement, *Error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -82,7 +82,7 @@ func (r *request) hold(p *placement) {
 	}
 }
 
-// release lets go of the shared memory of a request that is over.
+// release unpins the shared memory of a request that has ended.
 func (r *request) release() {
 	for _, p := range r.places {
 		p.region.users.Add(-1)
@@ -263,7 +263,7 @@ func (m *model) checkInput(r *request, in *tensor) *Error {
 	return m.checkStrings(r, in, rows*elements(own))
 }
 
-// overflows says whether a shape's element count is not what its product says. Triton 2.51 does not ask, and dies of it.
+// overflows reports whether the product of a shape's dimensions is too large for 64 bits, or nearly. Triton 2.51 does not check that, and crashes.
 func overflows(shape []int64) bool {
 	n := float64(1)
 	for _, d := range shape {

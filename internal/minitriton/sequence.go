@@ -45,7 +45,7 @@ func newSequences(c *pb.ModelConfig, instances int) *sequences {
 }
 
 // admit checks one request of a sequence and returns what may be queued now: the request, unless its sequence has to wait, and before it
-// what waited for the slots of sequences that have been idle for too long. What is returned with an error may be queued all the same.
+// what waited for the slots of sequences that have been idle for too long. What is returned with an error may be queued nevertheless.
 func (s *sequences) admit(model string, r *request) ([]*request, *Error) {
 	if r.rows > 1 {
 		return nil, invalid("inference request to model '%s' must specify batch-size 1 due to requirements of sequence batcher", model)

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package modelcases is model directories on the edge of what a Triton loads: those that it refuses, each with what has to be reported of
-// it, and those that look odd and load all the same. Code that judges models without a Triton is held to them, and so is a real one.
+// it, and those that look odd and load nevertheless. Code that judges models without a Triton is held to them, and so is a real one.
 //
 // A server with the python backend alone decides them, without a GPU and without auto-completion. So nothing here is about files of
 // other backends, about GPUs, about Python that fails when it runs, or about memory; these cannot be known without running them.

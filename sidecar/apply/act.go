@@ -86,8 +86,7 @@ func (l *loop) done(t *task, o outcome) {
 	}
 }
 
-// touch notes that a model is changed by us: looks that began before are out of
-// date.
+// touch notes that conch changes a model: reads that began before are out of date.
 func (v *server) touch(model string) {
 	if v.watch != nil {
 		v.touched[model] = v.watch.touch(model)
@@ -182,8 +181,8 @@ func (l *loop) sweep(spec driver.Spec) {
 	})
 }
 
-// settings tells a server what clients have set. It serves all the same where it
-// does not take that.
+// settings passes the settings that clients have made to a server. The server serves
+// even if it refuses them.
 func (r *Reconciler) settings(ctx context.Context, at driver.Endpoint) {
 	if r.o.Settings == nil {
 		return

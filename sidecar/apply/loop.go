@@ -66,7 +66,7 @@ type server struct {
 	routes map[string]bool
 	// warmed are the server's statistics of models after their warm-up.
 	warmed map[string][]*tritonpb.ModelStatistics
-	// touched is when a model was last loaded or unloaded by us, as the watch counts
+	// touched is when conch last loaded or unloaded a model, as the watch counts
 	// its looks: an older look is out of date.
 	touched map[string]uint64
 	watch   *watch

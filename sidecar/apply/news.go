@@ -70,8 +70,8 @@ func (l *loop) tell(v *server, up bool, reason string) {
 	l.r.o.OnPartition(e)
 }
 
-// looked takes in what a server says that it has loaded. A look that began before
-// we changed a model says nothing of that one.
+// looked takes the models that a server reports as loaded. For a model that conch has
+// changed since the read began, the report does not count.
 func (l *loop) looked(v *server, look uint64, found map[string]string) {
 	if l.server(v.ID) == nil {
 		return

@@ -203,7 +203,7 @@ func (r *Reconciler) WarmedUp(route, model string) []*tritonpb.ModelStatistics {
 // Settle waits until every wanted instance, of the named models if there are any,
 // is routed to or has failed. It returns the first failure: a *driver.LoadError,
 // or a *StartError. A newer generation ends it with ErrSuperseded; generation 0 is
-// whatever is desired. What failed is tried again all the same.
+// whatever is desired. What failed is tried again nevertheless.
 func (r *Reconciler) Settle(ctx context.Context, generation uint64, models ...string) error {
 	result := make(chan error, 1)
 	r.box.put(func(l *loop) { l.await(waiter{generation: generation, models: models, result: result, ctx: ctx}) })

@@ -14,21 +14,21 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 )
 
-// watch looks at one server until it is dead or let go.
+// watch reads the state of one server until it has ended or is left.
 type watch struct {
 	stop context.CancelFunc
-	// again has it look at once.
+	// again makes it read the state at once.
 	again chan struct{}
 
 	mu sync.Mutex
-	// looks counts them: it is the number of the one that began last.
+	// looks counts the reads: it is the number of the one that began last.
 	looks uint64
 	// revisions of models, as the server reported them; they change by a load only.
 	revisions map[string]string
 }
 
-// touch notes that a model is changed by us, and returns the number of the last
-// look that is out of date by that.
+// touch notes that conch changes a model, and returns the number of the last read
+// that is out of date by that.
 func (w *watch) touch(model string) uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,8 +48,8 @@ func (w *watch) anew() uint64 {
 	return w.looks
 }
 
-// lookEvery is how often a server is asked what it has, at least: what happens
-// behind conch's back is repaired within a second.
+// lookEvery is how often the models of a server are read, at least: a change that
+// conch did not make is repaired within a second.
 const lookEvery = 500 * time.Millisecond
 
 // startWatch begins to look at a server that is up.

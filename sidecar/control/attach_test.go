@@ -443,7 +443,3 @@ func TestAnotherMode(t *testing.T) {
 		require.Empty(t, f.reconciler.last().PassThrough, "it was batched, and stays so")
 	})
 }
-
-// TestReleaseWhileAServerIsAway is a release all the same, and a restart knows of it.
-// TestReleaseThatFails changes no mode, and says for each model what became of it.
-// TestReleaseOfOwnServers is no order: they end with conch.

@@ -244,8 +244,8 @@ func basis(s *policy.Snapshot, revision uint64) api.PlanBasis {
 	return b
 }
 
-// moved says in words what of a plan's basis is another by now, of what matters to the
-// plan.
+// moved describes in words the parts of a plan's basis that have changed since and that
+// matter to the plan.
 func moved(was, is api.PlanBasis, p *policy.Plan) (words []string) {
 	if was.Plan != is.Plan {
 		words = append(words, fmt.Sprintf("plan %d serves and plan %d did when the file was made", is.Plan, was.Plan))

@@ -107,7 +107,7 @@ func TestAPlanFileThatDoesNotFitIsRefusedWithWords(t *testing.T) {
 	}
 }
 
-// TestAPinnedPlanStays over triggers, policies and restarts; new files of its models are loaded all the same.
+// TestAPinnedPlanStays over triggers, policies and restarts; new files of its models are loaded nevertheless.
 func TestAPinnedPlanStays(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state.db")

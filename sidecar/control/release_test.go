@@ -91,6 +91,7 @@ func TestReleaseEndsWithTheConfiguration(t *testing.T) {
 	})
 }
 
+// TestReleaseWhileAServerIsAway: the release takes effect although a server cannot be read, and a restart keeps it.
 func TestReleaseWhileAServerIsAway(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state.db")
@@ -111,6 +112,7 @@ func TestReleaseWhileAServerIsAway(t *testing.T) {
 	})
 }
 
+// TestReleaseThatFails: it does not change the mode, and reports the error of each model.
 func TestReleaseThatFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFront(t, "mode: control\n")
@@ -125,6 +127,7 @@ func TestReleaseThatFails(t *testing.T) {
 	})
 }
 
+// TestReleaseOfOwnServers: the order is refused, because conch's own servers end with it.
 func TestReleaseOfOwnServers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")

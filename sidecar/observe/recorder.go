@@ -18,7 +18,7 @@ import (
 // Window is how far back rates, statistics and busy shares look.
 const Window = 5 * time.Second
 
-// Result is what became of a request: a metric label.
+// Result is the outcome of a request: a metric label.
 type Result string
 
 // Results of a request. Late and dropped ones are bad, the others that were
@@ -51,7 +51,7 @@ type Execution struct {
 	Shared bool
 }
 
-// Outcome is what became of one request.
+// Outcome is how one request ended.
 type Outcome struct {
 	Model string
 	// Early: the request was refused before it arrived at a model. Model may be empty then.

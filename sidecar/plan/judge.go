@@ -12,7 +12,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 )
 
-// Verdict is what becomes of a valid plan that differs from the one in force.
+// Verdict is the decision on a valid plan that differs from the one in force.
 type Verdict string
 
 // Verdicts.

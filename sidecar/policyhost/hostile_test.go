@@ -40,7 +40,7 @@ const (
 	mostBytes    = 1 << 30
 )
 
-// misuse tries to take more than a policy is given, and says what came of it.
+// misuse tries to take more than a policy is given, and reports the results.
 func misuse(how string) string {
 	switch how {
 	case "fork bomb":

@@ -8,7 +8,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/histogram"
 )
 
-// outcome is what became of a request.
+// outcome is how a request ended.
 type outcome uint8
 
 const (

@@ -81,7 +81,7 @@ func (e *engine) validate(s *policy.Snapshot, answer *policy.Plan) error {
 	return e.check(answer)
 }
 
-// check says what of a plan the simulator does not run.
+// check returns an error for a plan that the simulator cannot run.
 func (e *engine) check(p *policy.Plan) error {
 	if len(p.GetRecipes()) > 0 {
 		return fmt.Errorf("%w: the plan has derived models, which are not simulated", ErrWorld)
@@ -317,7 +317,7 @@ func (e *engine) makeRoom(next *policy.Plan, d *plan.Diff) {
 	}
 }
 
-// snapshot is what the policy sees: the world's, with what is observed and what became of the GPUs.
+// snapshot is the policy's snapshot: that of the world, with the observed loads and the state of the GPUs.
 func (e *engine) snapshot(observed bool) *policy.Snapshot {
 	base := e.w.Snapshot
 	s := proto.CloneOf(base)

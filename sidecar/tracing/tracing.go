@@ -38,7 +38,7 @@ type Options struct {
 	IgnoreClients bool
 	// Version of conch, as the spans' resource has it.
 	Version string
-	// Logger hears of a collector that takes no spans; nil discards.
+	// Logger logs a collector that takes no spans; nil discards.
 	Logger *slog.Logger
 }
 

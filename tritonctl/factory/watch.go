@@ -49,7 +49,7 @@ func Watch[T any](ctx context.Context, f *Factory, ask Ask[T], draw func(*output
 	defer func() { stop(); <-ended }()
 	go func() {
 		defer close(ended)
-		// Without events it is asked every second all the same.
+		// Without events it is asked every second nevertheless.
 		_ = conch.Follow(following, 0, func(api.Event) error {
 			select {
 			case happened <- struct{}{}:

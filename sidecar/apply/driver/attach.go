@@ -132,7 +132,7 @@ func (d *Attached) Start(ctx context.Context, spec Spec) (Server, error) {
 	return &attachedServer{calls: calls{e.client}, to: e, life: life, spec: spec}, nil
 }
 
-// Close lets go of the servers and leaves them as they are.
+// Close stops watching the servers and leaves them as they are.
 func (d *Attached) Close() error {
 	if d.stop != nil {
 		d.stop()
@@ -289,7 +289,7 @@ func (s *attachedServer) Load(ctx context.Context, model string) error {
 // Unload implements Server.
 func (s *attachedServer) Unload(ctx context.Context, model string) error { return s.unload(ctx, model) }
 
-// Stop and Leave let go of the server; it goes on.
+// Stop and Leave do nothing: the server keeps running.
 func (s *attachedServer) Stop(context.Context) error { return nil }
 func (s *attachedServer) Leave() error               { return nil }
 

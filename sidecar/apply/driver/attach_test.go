@@ -111,7 +111,7 @@ func TestAttachFollowsTheIndex(t *testing.T) {
 }
 
 // A model of which only a load request has the files is in no index, and followed
-// all the same.
+// nevertheless.
 func TestAttachFollowsWhatTheIndexLeavesOut(t *testing.T) {
 	t.Parallel()
 	o := someone(t, minitriton.ControlExplicit, "a")

@@ -79,12 +79,12 @@ type Server interface {
 	Unload(ctx context.Context, model string) error
 	// Stop ends the server: accepted requests are answered as long as ctx and the
 	// driver allow, then it is killed. It always ends; its error says what was left
-	// unclean. A server that others run is let go.
+	// unclean. An attached server keeps running.
 	Stop(ctx context.Context) error
-	// Kill ends it at once. A server that others run is not touched: ErrForeign.
+	// Kill ends it at once. An attached server is not touched: ErrForeign.
 	Kill(ctx context.Context) error
-	// Leave lets go of the server, which goes on for another conch to find, if its
-	// driver can do that; else it ends.
+	// Leave disconnects from the server, which keeps running for another conch to
+	// find, if its driver can do that; else it ends.
 	Leave() error
 }
 

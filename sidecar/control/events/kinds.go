@@ -20,7 +20,7 @@ const (
 	PolicyState   api.EventKind = "policy_state"
 	PartitionUp   api.EventKind = "partition_up"
 	PartitionDown api.EventKind = "partition_down"
-	// PartitionRestarted: an operator had its server started anew.
+	// PartitionRestarted: an operator ordered a restart of its server.
 	PartitionRestarted api.EventKind = "partition_restarted"
 	GPUCordoned        api.EventKind = "gpu_cordoned"
 	GPUDrained         api.EventKind = "gpu_drained"

@@ -106,7 +106,7 @@ type entry struct {
 	recipe  *policy.Recipe
 	mode    merger.Mode
 	members map[string]string // digests
-	// analysed, and if so what came of it.
+	// analysed, and if so the result.
 	analysed      bool
 	refusal       string
 	shared, bytes int64
@@ -348,7 +348,7 @@ func (b *Book) has(e *entry) bool {
 	return m != nil && m.Derived != nil
 }
 
-// settle notes what came of an entry: a failure that another try may not have is tried again, any other is the group's refusal.
+// settle notes the result of an entry: a failure that another try may not have is tried again, any other is the group's refusal.
 func (b *Book) settle(e *entry, err error, h Hooks) {
 	var passing *passingError
 	b.mu.Lock()

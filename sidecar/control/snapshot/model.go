@@ -47,7 +47,7 @@ func Model(m *repo.Model, settings *config.Config, estimated *estimator.Memory) 
 	return model
 }
 
-// SLO of a model: conch.yaml's own word, else its config.pbtxt's, else the
+// SLO of a model: that of conch.yaml, else that of its config.pbtxt, else the
 // default.
 func SLO(m *repo.Model, settings *config.Config) time.Duration {
 	if own := settings.Models[m.Name].SLO; own > 0 {

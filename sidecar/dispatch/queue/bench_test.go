@@ -49,7 +49,7 @@ type traffic struct {
 	late               queue.Late
 	// Every so many batches one fails: its partition is down until the next one fails, and its requests are queued again, once.
 	fails int
-	// Every so many requests one is cancelled, and one cannot make it even alone.
+	// Every so many requests one is cancelled, and one would be late even alone.
 	cancels, hopeless int
 }
 
@@ -216,8 +216,8 @@ func BenchmarkCore(b *testing.B) { benchmark(b, .85) }
 // BenchmarkOverload is BenchmarkCore at twice the load that can be served.
 func BenchmarkOverload(b *testing.B) { benchmark(b, 2) }
 
-// processorTime is what this process has used. Requests per second are reckoned with that: what other processes take of the core is not the
-// queue's time. With -cpu 1 it is one core's.
+// processorTime is the processor time that this process has used. Requests per second are computed with it, so that the time of other
+// processes on the core does not count. With -cpu 1 it is that of one core.
 func processorTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))

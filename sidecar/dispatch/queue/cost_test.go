@@ -19,7 +19,7 @@ import (
 const (
 	short, long = 64, 64 * 64 // waiting requests
 	// steeper is by how many times as much processor time a request may take in a long lane. What is linear in the lane
-	// takes dozens of times as much; what is not differs by what the processor has in its caches.
+	// takes dozens of times as much; what is not differs only by the effect of the processor's caches.
 	steeper = 6
 )
 
@@ -71,8 +71,8 @@ func newCrowd(t *testing.T, d queue.Discipline, waiting, more, maxBatch, partiti
 	return c
 }
 
-// TestARequestCostsTheSameInALongLane: what it costs to queue a request, and to run it, does not grow with how many wait. It is the
-// processor time of this thread that is compared, the least of some rounds in turns: what others do on the machine is not in it.
+// TestARequestCostsTheSameInALongLane: the cost of queueing and running a request does not grow with the number of waiting requests. The test
+// compares the processor time of this thread, the least of some rounds in turns, which does not include the time of other processes.
 func TestARequestCostsTheSameInALongLane(t *testing.T) {
 	const full = 64
 	whole := func(waiting int) int { return 2 * waiting }
@@ -81,7 +81,7 @@ func TestARequestCostsTheSameInALongLane(t *testing.T) {
 		partitions int
 		in         func(c *crowd)
 		requests   int // that it takes
-		// only are the disciplines that it is about, all of them if there are none; but are those that make no such claim, and why.
+		// only are the disciplines that the case is for, all of them if empty; but are the disciplines that it leaves out, and why.
 		only []string
 		but  map[string]string
 	}{

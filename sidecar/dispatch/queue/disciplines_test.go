@@ -113,8 +113,8 @@ func (p *play) Drop(r *queue.Request, why queue.DropReason) {
 	fmt.Fprintf(&p.log, "%5.1f  drop %v: %v\n", seconds(p.now), r.Owner, why)
 }
 
-// TestPapersExamples are small enough to follow by hand; what each is to show
-// stands beside it.
+// TestPapersExamples has examples that are small enough to follow by hand; a comment
+// beside each says what it shows.
 func TestPapersExamples(t *testing.T) {
 	for _, c := range []struct {
 		name, discipline string
@@ -130,7 +130,7 @@ func TestPapersExamples(t *testing.T) {
 		// together, for there is no size three. B has to start by 21-7 = 14, A by
 		// 22-7 = 15, so B goes first. A's last cannot make it behind both.
 		{"earliest-latest", "earliest-latest", nil, 1, 20, []arrivals{{0, "A", 1}, {1, "B", 2}, {2, "A", 3}}},
-		// Three of B take the place of one A, which is served later all the same;
+		// Three of B take the place of one A, which is served later nevertheless;
 		// two of C are more than one A, but not three times as many.
 		{"flex", "flex", nil, 1, 25, []arrivals{{0, "A", 1}, {1, "B", 3}, {11, "C", 2}}},
 		{"flex-without-preemption", "flex", map[string]string{"preempt": "0"}, 1, 25, []arrivals{{0, "A", 1}, {1, "B", 3}, {2, "C", 4}}},

@@ -13,7 +13,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 )
 
-// discards takes batches and lets go of them.
+// discards takes batches and does not keep them.
 type discards struct{ started []queue.PartitionID }
 
 func (d *discards) Dispatch(b *queue.Batch)             { d.started = append(d.started, b.Partition) }
@@ -49,7 +49,7 @@ func TestDistinctParametersLeaveNothingBehind(t *testing.T) {
 	require.Less(t, s.ModelStats(m).Lanes, 100)
 }
 
-// asked counts how often it is asked.
+// asked counts the calls of Exec.
 type asked struct {
 	queue.Discipline
 	n int

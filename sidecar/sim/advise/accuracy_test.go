@@ -176,7 +176,7 @@ func (s source) observed(t *testing.T, rate float64, most int) {
 }
 
 // TestServersStatisticsAreEnough: two models share each GPU, so that servers count more than what an execution takes. The advice is that
-// of the true times all the same.
+// of the true times nevertheless.
 func TestServersStatisticsAreEnough(t *testing.T) {
 	models := []string{"a", "b"}
 	const rate = 600

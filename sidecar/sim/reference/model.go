@@ -81,7 +81,7 @@ func (m Model) reach(rate float64) int {
 	return b
 }
 
-// Result is what became of some requests. Bad ones were dropped: neither search
+// Result counts how requests ended. Bad ones were dropped: neither search
 // starts a batch that would be late.
 type Result struct {
 	Requests, Bad int

@@ -51,7 +51,7 @@ func urgent(a, b task) int {
 	return cmp.Or(cmp.Compare(a.Deadline, b.Deadline), cmp.Compare(a.Arrival, b.Arrival), cmp.Compare(a.id, b.id))
 }
 
-// Outcome is what became of a query.
+// Outcome is how a query ended.
 type Outcome struct {
 	Query
 	// Dropped queries were given up at End; others were answered then.

@@ -51,7 +51,7 @@ type Options struct {
 	Outcome bool
 }
 
-// Trial is what came of one snapshot.
+// Trial is the result of one snapshot.
 type Trial struct {
 	Revision uint64          `json:"revision"`
 	Policy   string          `json:"policy"`

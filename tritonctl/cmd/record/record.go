@@ -83,7 +83,7 @@ func (o *Options) run(ctx context.Context) error {
 		return err
 	}
 	if o.snapshot != "" {
-		// The caller may have ended the recording; the snapshot is wanted all the same.
+		// The caller may have ended the recording; the snapshot is wanted nevertheless.
 		raw, err := conch.Snapshot(context.WithoutCancel(ctx))
 		if err != nil {
 			return err

@@ -146,7 +146,7 @@ func attach(dir string) (*Handle, error) {
 	return h, nil
 }
 
-// watch waits for the shim's last word, or for its end without one.
+// watch waits for the shim's report of the server's end, or for its end without one.
 func (h *Handle) watch() {
 	defer close(h.ended)
 	var last report
@@ -234,8 +234,8 @@ func (h *Handle) order(do string) error {
 	return nil
 }
 
-// Close lets go of the server: it goes on for OrphanGrace, for another conch to
-// find. After the server's end it does nothing.
+// Close disconnects from the server, which keeps running for OrphanGrace, for another
+// conch to find. After the server's end it does nothing.
 func (h *Handle) Close() error {
 	h.mu.Lock()
 	h.left = true

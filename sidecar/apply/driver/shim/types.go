@@ -80,6 +80,6 @@ const (
 )
 
 type report struct {
-	// Ended says how the server ended. It is the shim's last word.
+	// Ended says how the server ended. It is the shim's last message.
 	Ended string `json:"ended"`
 }

@@ -97,7 +97,7 @@ func scenes() []scene {
 	}
 }
 
-// decisions is a line for each scene with all that the rules say of it, times in microseconds.
+// decisions is a line for each scene with the results of all rules, times in microseconds.
 func decisions(p adaptive.Params) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-24s %7s %7s %9s %5s %4s %5s %6s %6s\n", "", "exec", "start", "unblocked", "worth", "rows", "hold", "edge", "surge")
@@ -127,7 +127,7 @@ func decisions(p adaptive.Params) string {
 	return b.String()
 }
 
-// TestDecisions holds what the rules say, with the constants in use.
+// TestDecisions compares the results of the rules, with the constants in use, with the golden file.
 func TestDecisions(t *testing.T) {
 	path := filepath.Join("testdata", "decisions.golden")
 	got := decisions(adaptive.Defaults())

@@ -46,7 +46,7 @@ func Copies(spec queue.ModelSpec, n int) []queue.ModelSpec {
 	return all
 }
 
-// Result is what became of a workload at one rate.
+// Result is the outcome of a workload at one rate.
 type Result struct {
 	// Sent and Bad count each model's requests; bad ones were late or dropped.
 	Sent, Bad []int
