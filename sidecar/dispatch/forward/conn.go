@@ -123,20 +123,20 @@ func (c *Conn) Close() error {
 	return closeAll(*c.conns.Load())
 }
 
-// Drop ends the calls under way, with errors for which Lost is true, and begins
-// new connections: for a server that keeps its connections open and answers
-// nothing.
-func (c *Conn) Drop() error {
+// Replace begins new connections for all further calls: for a server that keeps its connections open and answers nothing. The returned
+// function closes the old connections, which ends the calls under way on them with errors for which Lost is true.
+func (c *Conn) Replace() (drop func() error, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended {
-		return nil
+		return func() error { return nil }, nil
 	}
 	fresh, err := c.dial()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return closeAll(*c.conns.Swap(&fresh))
+	old := *c.conns.Swap(&fresh)
+	return func() error { return closeAll(old) }, nil
 }
 
 func closeAll(conns []*grpc.ClientConn) error {

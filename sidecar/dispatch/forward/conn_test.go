@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -149,9 +150,9 @@ func TestCallConsumesTheRequest(t *testing.T) {
 	require.Zero(t, p.out)
 }
 
-// TestDropLosesWhatWaits: calls to a server that never answers end, and the next
+// TestReplacedConnectionsLoseTheirCalls: calls to a server that never answers end, and the next
 // one goes over a new connection.
-func TestDropLosesWhatWaits(t *testing.T) {
+func TestReplacedConnectionsLoseTheirCalls(t *testing.T) {
 	started := make(chan struct{}, 1)
 	c, _ := serve(t, func(ctx context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
 		if r.Id == "hangs" {
@@ -160,7 +161,12 @@ func TestDropLosesWhatWaits(t *testing.T) {
 		}
 		return &tritonpb.ModelInferResponse{Id: r.Id}, nil
 	})
-	go func() { <-started; _ = c.Drop() }()
+	go func() {
+		<-started
+		drop, err := c.Replace()
+		assert.NoError(t, err)
+		assert.NoError(t, drop())
+	}()
 	_, err := c.Call(t.Context(), method, frame(t, "hangs"))
 	require.True(t, forward.Lost(err), "%v", err)
 

@@ -231,11 +231,17 @@ func (r *Router) Set(partition string, isUp bool, reason string) {
 		return
 	}
 	r.set(p, down, reason, &n)
-	// A server that hangs keeps its connections open. Dropping them fails the calls
-	// that wait for its answers, so that they are retried elsewhere.
+	// A server that hangs keeps its connections open. Closing them fails the calls
+	// that wait for its answers, so that they are retried elsewhere. Calls of the
+	// next server begin on other connections.
+	drop, err := p.conn.Replace()
+	if err != nil {
+		r.o.Logger.Debug("new connections to a partition that is down", "partition", p.ID(), "error", err)
+		return
+	}
 	r.tasks.Go(func() {
-		if err := p.conn.Drop(); err != nil {
-			r.o.Logger.Debug("dropping the connections to a partition that is down", "partition", p.ID(), "error", err)
+		if err := drop(); err != nil {
+			r.o.Logger.Debug("closing the connections to a partition that is down", "partition", p.ID(), "error", err)
 		}
 	})
 }

@@ -393,3 +393,25 @@ func TestALostServerWithManyModelsIsFoundAgain(t *testing.T) {
 	}
 	require.True(t, r.Up(lease.Process()))
 }
+
+// TestACallAfterTheServerIsUpAgainKeepsItsConnection: what ends the calls of a partition that is down does not reach calls of its next server.
+func TestACallAfterTheServerIsUpAgainKeepsItsConnection(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := grpc.NewServer()
+	tritonpb.RegisterGRPCInferenceServiceServer(s, slowToSay{takes: 5 * time.Millisecond})
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	defer func() { s.Stop(); require.NoError(t, <-served) }()
+	routes := table(1, map[string][]string{"p0": {"m"}})
+	routes.Partitions[0].Endpoint.GRPC = l.Addr().String()
+	r := newRouter(t, router.Options{})
+	commit(t, r, routes)
+	client := tritonpb.NewGRPCInferenceServiceClient(r.Partitions()[0].Conn)
+	for range 200 {
+		r.Set("p0", false, "restarting")
+		r.Set("p0", true, "")
+		_, err := client.ModelReady(t.Context(), &tritonpb.ModelReadyRequest{Name: "m"}, grpc.WaitForReady(true))
+		require.NoError(t, err)
+	}
+}
