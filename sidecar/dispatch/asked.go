@@ -184,7 +184,7 @@ func (d *Dispatcher) elsewhere(c *call) *route {
 }
 
 // within returns the shorter of a model's SLO and the latency that the request
-// asked for.
+// asked for; 0 stands for none.
 func (a *asked) within(promised time.Duration) time.Duration {
 	if limit := a.target.Wish.Latency; limit > 0 && (promised <= 0 || limit < promised) {
 		return limit

@@ -97,8 +97,8 @@ func (l *loads) leave(model string, pending *load) {
 	}
 }
 
-// wake makes the requests for models for which keep is false check the table
-// again.
+// wake makes the requests that wait check the table again, except those for models
+// for which keep is true.
 func (l *loads) wake(keep func(model string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,7 +219,7 @@ func (d *Dispatcher) Wanted() []string {
 	return all
 }
 
-// Refuse ends the wait of requests for a model to be loaded with an error. Why
+// Refuse ends, with an error, the wait of requests for a model to be loaded. Why
 // follows the model's name in the error's text.
 func (d *Dispatcher) Refuse(model, why string) {
 	d.loads.refuse(model, status.Errorf(codes.Unavailable, "Request for model '%s', which cannot be loaded now: %s", model, why))

@@ -197,8 +197,8 @@ func (c *call) queueable(route *route) bool {
 
 // setDue sets when the answer is due: the soonest of the model's SLO, the latency that was asked of an app, the
 // `timeout` parameter and the gRPC deadline. An answer after it is late, whether the request was queued or passed
-// through. The latter two only shorten an SLO: clients set them generously, and a batch must not be delayed until the
-// end of a generous one.
+// through. The `timeout` and the gRPC deadline only shorten an SLO: clients set them generously, and a batch must not be
+// delayed until the end of a generous one.
 func (c *call) setDue(route *route) {
 	slo := c.asked.within(route.spec.SLO)
 	if slo <= 0 {
@@ -226,7 +226,7 @@ func (c *call) setDeadline(d *Dispatcher, route *route) {
 }
 
 // record reports a request to the Recorder, under the name that the request asked
-// for, with the SLO and the sooner deadline that setDue uses.
+// for, with its SLO, and with its timeout or gRPC deadline where that is sooner.
 func (d *Dispatcher) record(c *call, route *route) {
 	r := c.req
 	a := Arrival{Model: c.nameOf(), At: c.begins, Rows: c.rows, SLO: max(0, c.asked.within(route.spec.SLO))}

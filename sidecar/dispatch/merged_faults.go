@@ -19,9 +19,9 @@ import (
 // Conch makes the merge groups itself. A request whose execution fails in a group is therefore not answered with the failure while the group may
 // be at fault. It runs again, alone. When executions of a group fail on a partition three times in a row, Options.GroupFaulted is called, which
 // takes that place out of the route table. The requests that failed there wait for the new table. They run where the group still serves, or on
-// their members. A failure there is the request's own failure. So is the third failure of a request while others succeed. If a request that a
-// group was blamed for fails on its member in the same way, the request was at fault, and not the group. Options.GroupCleared is called then, and
-// such failures of that member's requests no longer count against the group.
+// their members. A failure there is the request's own failure. So is the third failure of a request while others succeed. If a request for which
+// GroupFaulted was called fails on its member in the same way, the request was at fault, and not the group. Options.GroupCleared is called then,
+// and such failures of that member's requests no longer count against the group.
 
 // A group that a server has unloaded is loaded again, or its members are, as soon as that is noticed. Its requests wait for a short time.
 
@@ -113,8 +113,8 @@ func (m *model) failsBySelf(text string, now time.Time) bool {
 	return own != nil && own.text == text && now.Sub(own.last) <= ownMemory
 }
 
-// clear calls Options.GroupCleared for a call that has its answer and that a merge group was blamed for, if the call has failed on its member in
-// the same way: the request is at fault.
+// clear calls Options.GroupCleared for a call that has its answer and for which Options.GroupFaulted was called, if the call has failed on its
+// member in the same way: the request is at fault.
 func (d *Dispatcher) clear(c *call, a *answer) {
 	merged := c.member != nil
 	if a.passed {

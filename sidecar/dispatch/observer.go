@@ -89,8 +89,7 @@ type Outcome struct {
 	// Early: the request was refused, or its caller's context ended, before it arrived at a model. Arrived was not
 	// called for it.
 	Early bool
-	// Name that the caller asked for, if it is not that of Model. A name that is not in the route table is left out, because clients may send any
-	// text.
+	// Name that the caller asked for, if it is not Model. A name that is not in the route table is left out, because clients may send any text.
 	Name   string
 	Result Result
 	// Latency is the time from Arrived to the answer, Queued the part of it

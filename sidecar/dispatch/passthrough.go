@@ -180,7 +180,7 @@ func (d *Dispatcher) Call(ctx context.Context, partition, model, method string, 
 	return &got.Frame, nil
 }
 
-// onward makes of a caller's context one for a call to Triton: with the caller's
+// onward returns the context of a call to Triton for a caller: with the caller's
 // metadata, and cancelled with the caller's context, but without its deadline.
 // Conch alone enforces the deadline; a server that enforced it too might decide
 // otherwise.

@@ -269,7 +269,7 @@ func (q *queues) complete(b *run) {
 	q.completed(b.process)
 }
 
-// completed is complete. Guarded by mu.
+// completed is complete for a caller that holds mu.
 func (q *queues) completed(p *router.Process) {
 	id := q.ids[p]
 	q.do(func(s *queue.Scheduler) error { s.Complete(q.now(), id); return nil })
