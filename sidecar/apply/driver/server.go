@@ -74,7 +74,7 @@ func (s *processServer) notReady(ctx context.Context, last error) error {
 	case <-s.Done():
 		return errors.New(s.Death())
 	default:
-		return fmt.Errorf("tritonserver did not get ready in time: %w; at the last look: %v", context.Cause(ctx), last)
+		return fmt.Errorf("tritonserver did not get ready in time: %w; at the last look: %w", context.Cause(ctx), last)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ErrLost: the connection failed before the server answered.
+// ErrLost means that the connection failed before the server answered.
 var ErrLost = errors.New("connection to the partition was lost")
 
 // Lost reports whether an error of Call, or of a stream made by NewStream,

@@ -50,7 +50,7 @@ type Target struct {
 	Answer func(*batch.Response)
 }
 
-// InactiveError: a request could be served by a model that is not running. It may
+// InactiveError means that a model that is not running could serve a request. It may
 // run with the next route table.
 type InactiveError struct {
 	Name, Model string

@@ -158,17 +158,17 @@ type Batch struct {
 type DropReason uint8
 
 const (
-	// DropLate: it could not have finished in time even alone.
+	// DropLate means that the request could not have finished in time even alone.
 	DropLate DropReason = iota
-	// DropWindow: its deadline would have limited a batch below the target size.
+	// DropWindow means that the request's deadline would have limited a batch below the target size.
 	DropWindow
-	// DropTooLarge: it has more rows than any batch of the model may have.
+	// DropTooLarge means that the request has more rows than any batch of the model may have.
 	DropTooLarge
-	// DropModelRemoved: its model was removed or never existed.
+	// DropModelRemoved means that the request's model was removed or never existed.
 	DropModelRemoved
-	// DropClosed: its model's queue was closed.
+	// DropClosed means that the request's model's queue was closed.
 	DropClosed
-	// DropOutage: its model's queue was emptied because no partition serves it.
+	// DropOutage means that the request's model's queue was emptied because no partition serves it.
 	DropOutage
 
 	dropReasons = iota
