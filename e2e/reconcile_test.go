@@ -212,7 +212,7 @@ class TritonPythonModel:
 	}
 
 	write("refused", `pass`)
-	_, err = a.Import(t.Context(), api.ImportRequest{})
+	_, err = a.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 	require.NoError(t, err)
 	_, err = a.Apply(t.Context(), api.ApplyRequest{})
 	require.NoError(t, err)

@@ -128,7 +128,7 @@ func (s *soak) plan() string {
 
 func (s *soak) files() string {
 	otherFiles(s.t, s.repository, s.models.Names()[s.random.IntN(3)], 4+s.random.IntN(5))
-	_, err := s.a.Import(s.t.Context(), api.ImportRequest{})
+	_, err := s.a.Import(s.t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 	require.NoError(s.t, err)
 	s.order(s.present)
 	return "other files"

@@ -59,7 +59,7 @@ func TestPlanChangesLoseNothing(t *testing.T) {
 			wanted.byAll(present, next)
 			if random.IntN(4) == 0 {
 				otherFiles(t, repository, "small-0", 4+random.IntN(5))
-				_, err := a.Import(t.Context(), api.ImportRequest{})
+				_, err := a.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 				require.NoError(t, err)
 			}
 			times.during(t, func() {

@@ -71,15 +71,22 @@ func left(name string, why *unreadable, before []*Model) *Model {
 // read copies every model of the operator's directory into the store. The
 // directory itself is only read. What cannot be read costs its model alone, which
 // stays as it was before.
-func (s *Store) read(ctx context.Context, dir string, before []*Model, now time.Time) ([]*Model, error) {
+func (s *Store) read(ctx context.Context, dir string, before []*Model, now time.Time, progress func(Progress)) ([]*Model, error) {
 	seen := seen{now: now, fresh: map[string]File{}}
 	fsys := os.DirFS(dir)
 	names, err := modelNames(fsys)
 	if err != nil {
 		return nil, err
 	}
+	if progress != nil {
+		seen.far = &far{report: progress}
+		for _, name := range names {
+			seen.far.All += size(filepath.Join(dir, name), 0)
+		}
+	}
 	models := make([]*Model, 0, len(names))
 	for _, name := range names {
+		seen.far.at(name)
 		m, err := s.readModel(ctx, dir, name, seen)
 		var why *unreadable
 		switch {
@@ -147,6 +154,64 @@ func (s *Store) written(m *Model) error {
 type seen struct {
 	now   time.Time
 	fresh map[string]File
+	far   *far
+}
+
+// far counts what an import has read; nil counts nothing.
+type far struct {
+	Progress
+	report func(Progress)
+	shown  int64
+}
+
+// at begins a model.
+func (f *far) at(model string) {
+	if f != nil {
+		f.Model = model
+		f.report(f.Progress)
+	}
+}
+
+// add counts bytes, and reports every few megabytes.
+func (f *far) add(n int64) {
+	if f == nil {
+		return
+	}
+	if f.Done += n; f.Done-f.shown >= 16<<20 {
+		f.shown = f.Done
+		f.report(f.Progress)
+	}
+}
+
+// size of the files below a directory, as far as they can be seen: what cannot be read is reported by the import itself.
+func size(dir string, depth int) (sum int64) {
+	entries, err := os.ReadDir(dir)
+	if err != nil || depth > maxDepth {
+		return 0
+	}
+	for _, e := range entries {
+		info, err := os.Stat(filepath.Join(dir, e.Name()))
+		switch {
+		case err != nil || e.Name() == "__pycache__" || e.Name() == ".git":
+		case info.IsDir():
+			sum += size(filepath.Join(dir, e.Name()), depth+1)
+		case info.Mode().IsRegular():
+			sum += info.Size()
+		}
+	}
+	return sum
+}
+
+// counting counts what is read.
+type counting struct {
+	io.Reader
+	far *far
+}
+
+func (c counting) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.far.add(int64(n))
+	return n, err
 }
 
 func (s *Store) readModel(ctx context.Context, dir, name string, seen seen) (*Model, error) {
@@ -242,6 +307,7 @@ func (s *Store) readFile(ctx context.Context, full, inside string, info fs.FileI
 			return nil
 		})
 		if err == nil && known.Digest != "" && s.files.has(known) {
+			seen.far.add(info.Size())
 			return known, nil
 		}
 	}
@@ -250,7 +316,7 @@ func (s *Store) readFile(ctx context.Context, full, inside string, info fs.FileI
 		return File{}, &unreadable{inside, err}
 	}
 	defer content.Close() //nolint:errcheck // only read from
-	f, err := s.files.add(ctx, source{content, inside}, info.Mode()&0o111 != 0)
+	f, err := s.files.add(ctx, counting{source{content, inside}, seen.far}, info.Mode()&0o111 != 0)
 	if err != nil || !cacheable {
 		return f, err
 	}

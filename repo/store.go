@@ -78,14 +78,27 @@ func Open(dir string, o Options) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Import reads the model repository dir into a new revision, which becomes the
+// Import is ImportReporting for nobody who waits.
+func (s *Store) Import(ctx context.Context, dir string, by Origin) (*Revision, error) {
+	return s.ImportReporting(ctx, dir, by, nil)
+}
+
+// Progress is how far an import is: Done of All bytes of the files that are there, and the model that is read. Bytes of files that the store
+// has already count when they are looked at.
+type Progress struct {
+	Done, All int64
+	Model     string
+}
+
+// ImportReporting reads the model repository dir into a new revision, which becomes the
 // current one. Where nothing has changed, the current revision is returned and
 // none is made. What clients ordered stays: a model that was unloaded is
 // unloaded, and an override holds while the files that it stands for are the
 // same. A model with problems is part of the revision, and they of it: one broken
 // model does not hold up the others, nor does one of which a file cannot be read.
 // The latter keeps what was imported of it before. A rollback holds no longer.
-func (s *Store) Import(ctx context.Context, dir string, by Origin) (*Revision, error) {
+// Progress is called now and then; it may be nil.
+func (s *Store) ImportReporting(ctx context.Context, dir string, by Origin, progress func(Progress)) (*Revision, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	dir, err := filepath.Abs(dir)
@@ -99,7 +112,7 @@ func (s *Store) Import(ctx context.Context, dir string, by Origin) (*Revision, e
 	case err != nil:
 		return nil, fmt.Errorf("import %s: %w", dir, err)
 	}
-	models, err := s.read(ctx, dir, before.Models, by.Time)
+	models, err := s.read(ctx, dir, before.Models, by.Time, progress)
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", dir, err)
 	}

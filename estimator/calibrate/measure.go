@@ -65,7 +65,7 @@ type Options struct {
 	Share int
 	// Quantile of the executions is the result: 0 is the least, for a machine that does other things; .5 the median.
 	Quantile float64
-	// Progress is called before every model; it may be nil.
+	// Progress is called before every model that is measured, with how many are behind it; it may be nil.
 	Progress func(done, all int, model string)
 	Clock    Clock
 }
@@ -89,11 +89,11 @@ func Measure(ctx context.Context, r Runner, models []Model, o Options) (*State, 
 	}
 	begin := o.Clock.Now()
 	for i, m := range models {
-		if o.Progress != nil {
-			o.Progress(i, len(models), m.Name)
-		}
 		if !state.lacks(m, o.share()) {
 			continue
+		}
+		if o.Progress != nil {
+			o.Progress(i, len(models), m.Name)
 		}
 		if o.Limit > 0 && o.Clock.Now().Sub(begin) > o.Limit {
 			return state, ErrTimeIsUp

@@ -25,7 +25,10 @@ func long[In, P, R any](s *server, order func(context.Context, In, func(P)) (R, 
 			s.fail(w, &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf("body of %s %s: %v", r.Method, r.URL.Path, err)})
 			return
 		}
-		w.Header().Set("Content-Type", "application/x-ndjson")
+		if o, isOrder := any(&in).(api.Order); isOrder {
+			*o.By() = author(r.Context(), *o.By())
+		}
+		w.Header().Set("Content-Type", api.LinesType)
 		w.Header().Set("Cache-Control", "no-store")
 		lines, c := json.NewEncoder(w), http.NewResponseController(w)
 		write := func(l api.Line[P, R]) {
@@ -43,5 +46,18 @@ func long[In, P, R any](s *server, order func(context.Context, In, func(P)) (R, 
 			known = &api.Error{Code: api.CodeInternal, Message: err.Error()}
 		}
 		write(api.Line[P, R]{Error: known})
+	}
+}
+
+// either serves an order that takes long to callers who accept lines as [long] does, and to others as [order] does.
+func either[In, P, R any](s *server, call func(context.Context, In, func(P)) (R, error)) http.HandlerFunc {
+	short := order(s, func(ctx context.Context, in In) (R, error) { return call(ctx, in, func(P) {}) })
+	lines := long(s, call)
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") == api.LinesType {
+			lines(w, r)
+		} else {
+			short(w, r)
+		}
 	}
 }

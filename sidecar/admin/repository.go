@@ -22,8 +22,10 @@ func (v view) Revisions(ctx context.Context) ([]api.RepositoryRevision, error) {
 }
 
 // Import implements API.
-func (v view) Import(ctx context.Context, r api.ImportRequest) (api.RepositoryRevision, error) {
-	return made(v.control.Import(ctx, r))
+func (v view) Import(ctx context.Context, r api.ImportRequest, progress func(api.ImportProgress)) (api.RepositoryRevision, error) {
+	return made(v.control.Import(ctx, r, func(p repo.Progress) {
+		progress(api.ImportProgress{DoneBytes: p.Done, AllBytes: p.All, Model: p.Model})
+	}))
 }
 
 // Rollback implements API.

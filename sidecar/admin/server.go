@@ -49,7 +49,8 @@ type API interface {
 	Policy(ctx context.Context, name string, describe bool) (api.Policy, error)
 	UsePolicy(ctx context.Context, r api.UsePolicyRequest) (api.Policy, error)
 	Revisions(ctx context.Context) ([]api.RepositoryRevision, error)
-	Import(ctx context.Context, r api.ImportRequest) (api.RepositoryRevision, error)
+	// Import reads a model repository; progress is called as it goes on.
+	Import(ctx context.Context, r api.ImportRequest, progress func(api.ImportProgress)) (api.RepositoryRevision, error)
 	Rollback(ctx context.Context, r api.RollbackRequest) (api.RepositoryRevision, error)
 	// CompareRevisions says what differs between two revisions; an empty to is the
 	// current one, an empty from the one before to.
@@ -113,7 +114,7 @@ func NewHandler(conch API, logger *slog.Logger) http.Handler {
 	mux.HandleFunc("GET /v1/repository/revisions", answer(s, func(r *http.Request) ([]api.RepositoryRevision, error) {
 		return conch.Revisions(r.Context())
 	}))
-	mux.HandleFunc("POST /v1/repository/import", order(s, conch.Import))
+	mux.HandleFunc("POST /v1/repository/import", either(s, conch.Import))
 	mux.HandleFunc("POST /v1/repository/rollback", order(s, conch.Rollback))
 	mux.HandleFunc("GET /v1/repository/diff", answer(s, func(r *http.Request) (api.RepositoryDiff, error) {
 		return conch.CompareRevisions(r.Context(), r.URL.Query().Get("from"), r.URL.Query().Get("to"))

@@ -133,7 +133,7 @@ type Order struct {
 	Python bool
 }
 
-// Progress is how far an order is.
+// Progress is how far an order is: Done of All measurements at all shares. All is 0 where that is not known.
 type Progress struct {
 	Share, Done, All int
 	What             string
@@ -273,10 +273,10 @@ func (c *Calibration) Device(ctx context.Context, o Order, progress func(Progres
 	file := filepath.Join(c.o.Dir, name(at.kind))
 	began := c.o.Clock.Now()
 	var state *calibrate.State
-	for _, share := range o.Shares {
+	for i, share := range o.Shares {
 		m := calibrate.Options{
 			State: file + ".state.json", Share: share, Idle: 1/o.Disturbance - 1, Quantile: .5, Runs: 15, Clock: c.o.Clock,
-			Progress: func(done, all int, model string) { progress(Progress{share, done, all, model}) },
+			Progress: func(done, all int, model string) { progress(Progress{share, i*all + done, len(o.Shares) * all, model}) },
 		}
 		if at.cpu {
 			m.Quantile = 0 // a processor does other things besides

@@ -201,7 +201,7 @@ func TestObserveServesWhatTheServersServe(t *testing.T) {
 		_, err = f.Apply(t.Context(), api.ApplyRequest{})
 		require.ErrorIs(t, err, control.ErrRefused)
 		for _, directory := range []string{"", "/models"} {
-			_, err = f.Import(t.Context(), api.ImportRequest{Directory: directory})
+			_, err = f.Import(t.Context(), api.ImportRequest{Directory: directory}, nil)
 			require.ErrorIs(t, err, control.ErrRefused, "which models there are is up to the servers")
 		}
 		_, err = f.Rollback(t.Context(), api.RollbackRequest{Revision: "r1"})

@@ -43,7 +43,7 @@ type Reconciler interface {
 
 // Repository keeps model files; a *repo.Store is one.
 type Repository interface {
-	Import(ctx context.Context, dir string, by repo.Origin) (*repo.Revision, error)
+	ImportReporting(ctx context.Context, dir string, by repo.Origin, progress func(repo.Progress)) (*repo.Revision, error)
 	Load(ctx context.Context, onto, dir string, o repo.Order, by repo.Origin) (*repo.Revision, error)
 	Unload(ctx context.Context, onto string, models []string, by repo.Origin) (*repo.Revision, error)
 	Rollback(ctx context.Context, id string, by repo.Origin) (*repo.Revision, error)

@@ -87,7 +87,7 @@ func TestACordonedGPUTakesNothingNew(t *testing.T) {
 		require.Equal(t, []string{"gpu0", "gpu1"}, r.places(), "what is there stays")
 
 		r.repository.hold(model("a", "d1", 8), model("b", "d1", 0), model("c", "d1", 4))
-		_, err = r.Import(t.Context(), api.ImportRequest{})
+		_, err = r.Import(t.Context(), api.ImportRequest{}, nil)
 		require.NoError(t, err)
 		pass(time.Second)
 		plan := r.CurrentPlan()
@@ -155,7 +155,7 @@ func TestADrainThatFailedLosesNothing(t *testing.T) {
 		require.Equal(t, []string{"gpu1"}, gpusOf(r.CurrentPlan().PartitionsOf("a")), "and puts nothing on a GPU that is to be left")
 		_, err = r.Pin(t.Context(), api.PinRequest{})
 		require.NoError(t, err)
-		_, err = r.Import(t.Context(), api.ImportRequest{})
+		_, err = r.Import(t.Context(), api.ImportRequest{}, nil)
 		require.NoError(t, err)
 		pass(time.Minute)
 		require.Len(t, r.CurrentPlan().PartitionsOf("b"), 2, "a pinned plan stays")

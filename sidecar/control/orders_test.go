@@ -217,7 +217,7 @@ func TestBrokenModelHoldsUpNobody(t *testing.T) {
 		require.ErrorContains(t, r.Load(t.Context(), repo.Order{Model: "b"}, "client"), "no module named torch")
 
 		r.repository.hold(model("a", "d1", 8), model("b", "d2", 0))
-		_, err = r.Import(t.Context(), api.ImportRequest{})
+		_, err = r.Import(t.Context(), api.ImportRequest{}, nil)
 		require.NoError(t, err)
 		pass(time.Second)
 		b, err = r.Model("b")

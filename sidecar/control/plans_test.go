@@ -69,7 +69,7 @@ func TestAPlanFileThatDoesNotFitIsRefusedWithWords(t *testing.T) {
 		}, is: control.ErrConflict, text: "plan 2 serves and plan 1 did when the file was made"},
 		"files changed": {change: func(r *rig) {
 			r.repository.hold(model("a", "d2", 8), model("b", "d1", 0))
-			_, err := r.Import(r.t.Context(), api.ImportRequest{})
+			_, err := r.Import(r.t.Context(), api.ImportRequest{}, nil)
 			require.NoError(r.t, err)
 		}, is: control.ErrConflict, text: "the files of model a changed"},
 		"an SLO changed": {change: func(r *rig) {
@@ -131,7 +131,7 @@ func TestAPinnedPlanStays(t *testing.T) {
 		require.ErrorContains(t, err, "plan 1 is pinned by ada (the trial); tritonctl plan unpin")
 
 		r.repository.hold(model("a", "d2", 8), model("b", "d1", 0), model("c", "d1", 1))
-		_, err = r.Import(t.Context(), api.ImportRequest{})
+		_, err = r.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 		require.NoError(t, err)
 		pass(time.Second)
 		require.Equal(t, 2, r.reconciler.count())

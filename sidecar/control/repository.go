@@ -33,8 +33,8 @@ func (c *Control) CurrentRevision() string {
 
 // Import reads a model repository into a new revision and asks for a plan of
 // it. Where nothing changed, the revision that there is is returned. Where Triton
-// would refuse a model that serves, there is no new revision.
-func (c *Control) Import(ctx context.Context, r api.ImportRequest) (*repo.Revision, error) {
+// would refuse a model that serves, there is no new revision. Progress is called now and then; it may be nil.
+func (c *Control) Import(ctx context.Context, r api.ImportRequest, progress func(repo.Progress)) (*repo.Revision, error) {
 	if err := c.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (c *Control) Import(ctx context.Context, r api.ImportRequest) (*repo.Revisi
 		return nil, err
 	}
 	author, dir := cmp.Or(r.Author, "operator"), cmp.Or(r.Directory, c.settings().Repository)
-	files, err := c.repository.Import(ctx, dir, repo.Origin{Author: author, Reason: cmp.Or(r.Reason, "import of "+dir), Time: c.clock.Now()})
+	files, err := c.repository.ImportReporting(ctx, dir, repo.Origin{Author: author, Reason: cmp.Or(r.Reason, "import of "+dir), Time: c.clock.Now()}, progress)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}

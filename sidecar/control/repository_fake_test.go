@@ -54,7 +54,7 @@ func (r *repository) Derive(context.Context, string, repo.Derivation, repo.Origi
 
 func (r *repository) ReadFile(string, string, string) ([]byte, error) { return nil, fs.ErrNotExist }
 
-func (r *repository) Import(_ context.Context, dir string, by repo.Origin) (*repo.Revision, error) {
+func (r *repository) ImportReporting(_ context.Context, dir string, by repo.Origin, _ func(repo.Progress)) (*repo.Revision, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err != nil {

@@ -23,13 +23,13 @@ func TestImport(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		events := len(r.Events(0))
-		same, err := r.Import(t.Context(), api.ImportRequest{})
+		same, err := r.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 		require.NoError(t, err)
 		require.Equal(t, "r1", same.ID)
 		require.Len(t, r.Events(0), events, "nothing changed")
 
 		r.repository.hold(model("a", "d2", 8), model("c", "d1", 8))
-		next, err := r.Import(t.Context(), api.ImportRequest{Directory: "/elsewhere", Author: "ada", Reason: "new weights"})
+		next, err := r.Import(t.Context(), api.ImportRequest{Directory: "/elsewhere", Author: "ada", Reason: "new weights"}, nil)
 		require.NoError(t, err)
 		require.True(t, next.Current)
 		require.Equal(t, []string{"a", "c"}, next.Models)
@@ -53,7 +53,7 @@ func TestImport(t *testing.T) {
 		}
 		applied := r.reconciler.count()
 		r.repository.hold(spoilt("a"), model("c", "d1", 8))
-		_, err = r.Import(t.Context(), api.ImportRequest{})
+		_, err = r.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 		require.ErrorIs(t, err, control.ErrRefused)
 		require.ErrorContains(t, err, "a/config.pbtxt:2: no such type")
 		pass(time.Second)
@@ -64,7 +64,7 @@ func TestImport(t *testing.T) {
 		require.Equal(t, "r2", list[0].ID, "a refused import is no revision")
 		require.True(t, list[0].Current)
 		r.repository.hold(model("a", "d2", 8), model("c", "d1", 8), spoilt("d"), model("e", "d1", 8))
-		_, err = r.Import(t.Context(), api.ImportRequest{})
+		_, err = r.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 		require.NoError(t, err)
 		pass(time.Second)
 		require.Empty(t, r.CurrentPlan().PartitionsOf("d"))
@@ -73,7 +73,7 @@ func TestImport(t *testing.T) {
 		// A directory with nothing to serve is the wrong one.
 		for _, models := range [][]*repo.Model{{spoilt("x"), spoilt("y")}, {}} {
 			r.repository.hold(models...)
-			_, err = r.Import(t.Context(), api.ImportRequest{Directory: "/tmp"})
+			_, err = r.Import(t.Context(), api.ImportRequest{Directory: "/tmp"}, nil)
 			require.ErrorIs(t, err, control.ErrRefused)
 			require.ErrorContains(t, err, "/tmp has no model that could be served")
 			pass(time.Second)
@@ -81,7 +81,7 @@ func TestImport(t *testing.T) {
 		}
 
 		r.repository.err = errBoom
-		_, err = r.Import(t.Context(), api.ImportRequest{})
+		_, err = r.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 		require.ErrorIs(t, err, control.ErrRefused)
 	})
 }
@@ -95,7 +95,7 @@ func TestOldRevisionsGo(t *testing.T) {
 		most := 0
 		for i := range 250 {
 			r.repository.hold(model("a", fmt.Sprint("d", i), 8))
-			_, err := r.Import(t.Context(), api.ImportRequest{})
+			_, err := r.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 			require.NoError(t, err)
 			pass(time.Second)
 			all, err := r.Revisions(t.Context())
@@ -118,7 +118,7 @@ func TestRollback(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		r.repository.hold(model("c", "d1", 8))
-		_, err := r.Import(t.Context(), api.ImportRequest{})
+		_, err := r.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 		require.NoError(t, err)
 		pass(time.Second)
 		require.Empty(t, r.CurrentPlan().PartitionsOf("a"))
@@ -148,7 +148,7 @@ func TestARollbackSurvivesARestart(t *testing.T) {
 		stop := r.start()
 		defer stop()
 		r.repository.hold(model("a", "d2", 8))
-		_, err := r.Import(t.Context(), api.ImportRequest{})
+		_, err := r.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 		require.NoError(t, err)
 		pass(time.Second)
 		back, err := r.Rollback(t.Context(), api.RollbackRequest{Revision: "r1"})
@@ -166,7 +166,7 @@ func TestARollbackSurvivesARestart(t *testing.T) {
 		defer stop()
 		require.Equal(t, "d1", r.reconciler.last().Revision.Model("a").Digest)
 		require.Contains(t, r.lastEvent(events.Repository).Message, "a rollback holds: repository revision r3 serves")
-		imported, err := r.Import(t.Context(), api.ImportRequest{})
+		imported, err := r.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 		require.NoError(t, err)
 		require.False(t, imported.Held)
 		pass(time.Second)
@@ -182,7 +182,7 @@ func TestCollectKeepsWhatServes(t *testing.T) {
 		defer stop()
 		for _, digest := range []string{"d2", "d3", "d4"} {
 			r.repository.hold(model("a", digest, 8))
-			_, err := r.Import(t.Context(), api.ImportRequest{})
+			_, err := r.Import(t.Context(), api.ImportRequest{}, func(api.ImportProgress) {})
 			require.NoError(t, err)
 			pass(time.Second)
 		}

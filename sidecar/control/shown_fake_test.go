@@ -39,8 +39,8 @@ func (r *rig) Revisions(ctx context.Context) (all []api.RepositoryRevision, err 
 	return all, err
 }
 
-func (r *rig) Import(ctx context.Context, o api.ImportRequest) (api.RepositoryRevision, error) {
-	return made(r.Control.Import(ctx, o))
+func (r *rig) Import(ctx context.Context, o api.ImportRequest, _ func(api.ImportProgress)) (api.RepositoryRevision, error) {
+	return made(r.Control.Import(ctx, o, nil))
 }
 
 func (r *rig) Rollback(ctx context.Context, o api.RollbackRequest) (api.RepositoryRevision, error) {

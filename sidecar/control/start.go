@@ -170,7 +170,7 @@ func (c *Control) importFirst(ctx context.Context, dir string) (*repo.Revision, 
 		c.event(api.Event{Kind: events.Repository, Author: "conch", Reason: "start", Message: message, Fields: map[string]string{"revision": held.ID, "directory": dir}})
 		return held, nil
 	}
-	files, err := c.repository.Import(ctx, dir, repo.Origin{Author: "conch", Reason: "start", Time: c.clock.Now()})
+	files, err := c.repository.ImportReporting(ctx, dir, repo.Origin{Author: "conch", Reason: "start", Time: c.clock.Now()}, nil)
 	if err == nil {
 		return files, nil
 	}

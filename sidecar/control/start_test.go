@@ -145,7 +145,7 @@ func TestRepositoryUnreadableAtStart(t *testing.T) {
 	})
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")
-		_, err := r.repository.Import(t.Context(), "/models", repo.Origin{})
+		_, err := r.repository.ImportReporting(t.Context(), "/models", repo.Origin{}, nil)
 		require.NoError(t, err)
 		r.repository.err = errBoom
 		stop := r.start()

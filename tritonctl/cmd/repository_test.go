@@ -19,10 +19,11 @@ func (w *world) Revisions(context.Context) ([]api.RepositoryRevision, error) {
 	}, nil
 }
 
-func (w *world) Import(_ context.Context, r api.ImportRequest) (api.RepositoryRevision, error) {
+func (w *world) Import(_ context.Context, r api.ImportRequest, progress func(api.ImportProgress)) (api.RepositoryRevision, error) {
 	if !filepath.IsAbs(r.Directory) {
 		return api.RepositoryRevision{}, errors.New("directory is not absolute: " + r.Directory)
 	}
+	progress(api.ImportProgress{DoneBytes: 1, AllBytes: 4, Model: "bert"})
 	return api.RepositoryRevision{ID: "r3", Author: r.Author, Models: []string{"bert", "counter", "vgg", "wide"}, Added: []string{"vgg", "wide"}, Problems: []api.RepositoryProblem{
 		{Model: "wide", Refused: true, Text: "wide/config.pbtxt:3: input \"A\" has no dims"},
 		{Model: "bert", Text: "bert/1/model.onnx: cannot be read: input/output error; what was imported of the model before stays"},

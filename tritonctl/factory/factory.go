@@ -26,6 +26,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/admin/client"
 	"github.com/conch-serving/conch/tritonctl/output"
+	"github.com/conch-serving/conch/tritonctl/progress"
 )
 
 // AddressVariable names the environment variable that holds the admin address
@@ -56,6 +57,8 @@ type Factory struct {
 	Open func(path string) error
 	// Now is the time.
 	Now func() time.Time
+	// Columns is the width of the terminal at Err; 0 where it is not known.
+	Columns func() int
 	// Author is the author of the changes that are ordered, for the event log.
 	Author string
 
@@ -70,7 +73,7 @@ type Factory struct {
 	// Yes is --yes: what disturbs is confirmed beforehand.
 	Yes bool
 
-	step   string // what Step has written last
+	task   *progress.Task // what is shown at present
 	cancel context.CancelFunc
 }
 
@@ -87,8 +90,12 @@ func New() *Factory {
 		InTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		Getenv:      os.Getenv,
 		Now:         time.Now,
-		Open:        func(path string) error { return exec.Command("xdg-open", path).Run() },
-		Author:      author,
+		Columns: func() int {
+			columns, _, _ := term.GetSize(int(os.Stderr.Fd())) // 0 without a terminal
+			return columns
+		},
+		Open:   func(path string) error { return exec.Command("xdg-open", path).Run() },
+		Author: author,
 	}
 }
 
@@ -136,8 +143,9 @@ func (f *Factory) own() string {
 	return client.DefaultAddress
 }
 
-// Print writes value in the chosen format; table draws it for a person.
+// Print writes value in the chosen format; table draws it for a person. It ends what Begin shows.
 func (f *Factory) Print(value any, table func(*output.Table)) error {
+	f.task.End()
 	return output.Print(f.Out, f.Format, value, table)
 }
 
@@ -197,20 +205,22 @@ func PolicyNames(f *Factory) cobra.CompletionFunc {
 	return Complete(f, (*client.Client).KnownPolicies, func(p api.Policy) string { return p.Name })
 }
 
-// Progress tells a person at the terminal what a slow command waits for.
-func (f *Factory) Progress(format string, args ...any) {
+// Begin shows a person at the terminal what a slow command begins to do, instead of what it did before, until it prints its answer. Where
+// nobody looks, the task is nil and shows nothing.
+func (f *Factory) Begin(format string, args ...any) *progress.Task {
+	f.task.End()
+	f.task = nil
 	if f.ErrTerminal {
-		f.Done()
-		fmt.Fprintf(f.Err, format+"\n", args...)
+		f.task = progress.Begin(f.Err, f.Columns, fmt.Sprintf(format, args...))
 	}
+	return f.task
 }
 
-// Step is Progress on a line that the next one overwrites. Done ends it.
-func (f *Factory) Step(format string, args ...any) {
-	line := fmt.Sprintf(format, args...)
-	if f.ErrTerminal && line != f.step {
-		f.step = line
-		fmt.Fprintf(f.Err, "\r\x1b[K%s", line)
+// Note tells a person at the terminal something that stays there.
+func (f *Factory) Note(format string, args ...any) {
+	if f.ErrTerminal {
+		f.task.End()
+		fmt.Fprintf(f.Err, format+"\n", args...)
 	}
 }
 
@@ -222,13 +232,10 @@ func (f *Factory) Bound(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Done wipes what Step has written, and ends what Bound began.
+// Done ends what Begin shows, and what Bound began.
 func (f *Factory) Done() {
 	if f.cancel != nil {
 		defer f.cancel()
 	}
-	if f.step != "" {
-		f.step = ""
-		fmt.Fprint(f.Err, "\r\x1b[K")
-	}
+	f.task.End()
 }

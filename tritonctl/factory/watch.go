@@ -93,7 +93,7 @@ func Watch[T any](ctx context.Context, f *Factory, ask Ask[T], draw func(*output
 // ends.
 func (f *Factory) Events(ctx context.Context) (stop func()) {
 	following, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
+	ended, task := make(chan struct{}), f.task
 	go func() {
 		defer close(ended)
 		conch, err := f.Client()
@@ -109,8 +109,10 @@ func (f *Factory) Events(ctx context.Context) (stop func()) {
 			since = before[len(before)-1].ID
 		}
 		_ = conch.Follow(following, since, func(e api.Event) error {
-			fmt.Fprintf(f.Err, "%s %s: %s\n", e.Time.Format(time.TimeOnly), e.Kind, e.Message)
-			return nil
+			return task.Aside(func() error {
+				_, err := fmt.Fprintf(f.Err, "%s %s: %s\n", e.Time.Format(time.TimeOnly), e.Kind, e.Message)
+				return err
+			})
 		})
 	}()
 	return func() { cancel(); <-ended }

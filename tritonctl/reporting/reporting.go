@@ -190,16 +190,14 @@ func (o *Options) window(s *scenario.Scenario) error {
 // Run simulates every variant once.
 func (o *Options) Run(ctx context.Context, all []Variant, dir string) ([]report.Run, error) {
 	runs := make([]report.Run, 0, len(all))
+	task := o.Begin("simulating")
 	for i, v := range all {
-		what := fmt.Sprintf("run %d of %d: %s", i+1, len(all), v.Name)
-		o.Step("%s", what)
 		err := o.with(ctx, v, dir, func(options scenario.Options) error {
-			options.Progress = func(done float64) { o.Step("%s %3.0f%%", what, 100*done) }
+			options.Progress = func(done float64) { task.At(float64(i)+done, float64(len(all)), v.Name) }
 			r, err := v.Scenario.Run(ctx, options)
 			runs = append(runs, report.Run{Name: v.Name, Result: r})
 			return err
 		})
-		o.Done()
 		if err != nil {
 			return nil, named(all, v, err)
 		}
@@ -213,12 +211,12 @@ func (o *Options) Goodput(ctx context.Context, v Variant, dir string, guess floa
 	if o.Seed > 0 {
 		seed = o.Seed
 	}
-	defer o.Done()
+	task, seeds := o.Begin("searching the highest rate that %s holds", v.Name), []uint64{seed, seed + 1, seed + 2}
 	err = o.with(ctx, v, dir, func(options scenario.Options) error {
 		found, err = v.Scenario.Goodput(ctx, options, sim.Search{
-			Seeds: []uint64{seed, seed + 1, seed + 2}, Guess: guess,
+			Seeds: seeds, Guess: guess,
 			Trying: func(rate float64, seed uint64) {
-				o.Step("searching the highest rate that %s holds: %.0f req/s, seed %d", v.Name, rate, seed)
+				task.At(float64(slices.Index(seeds, seed)), float64(len(seeds)), fmt.Sprintf("%.0f req/s, seed %d", rate, seed))
 			},
 		})
 		return err

@@ -21,7 +21,7 @@ type CalibrateRequest struct {
 	Python bool `json:"python,omitempty"`
 }
 
-// CalibrateProgress is how far an order is.
+// CalibrateProgress is how far an order is: Done of All measurements at all shares. All is 0 while it waits.
 type CalibrateProgress struct {
 	Share int    `json:"share"`
 	Done  int    `json:"done"`

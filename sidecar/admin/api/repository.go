@@ -53,6 +53,14 @@ type ImportRequest struct {
 	Reason    string `json:"reason,omitempty"`
 }
 
+// ImportProgress is how far an import is: the bytes of the directory's files that were read, or are in the store already, and the model that is
+// read now.
+type ImportProgress struct {
+	DoneBytes int64  `json:"done_bytes"`
+	AllBytes  int64  `json:"all_bytes"`
+	Model     string `json:"model,omitempty"`
+}
+
 // RepositoryDiff is what differs between two revisions.
 type RepositoryDiff struct {
 	From   string      `json:"from,omitempty"`

@@ -35,6 +35,7 @@ func long[R, P any](ctx context.Context, c *Client, path string, order any, prog
 		return out, err
 	}
 	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Accept", api.LinesType)
 	response, err := c.do(request)
 	if err != nil {
 		return out, err

@@ -16,9 +16,9 @@ func (c *Client) Revisions(ctx context.Context) ([]api.RepositoryRevision, error
 	return get[[]api.RepositoryRevision](ctx, c, "/v1/repository/revisions")
 }
 
-// Import reads a model repository into a new revision.
-func (c *Client) Import(ctx context.Context, r api.ImportRequest) (api.RepositoryRevision, error) {
-	return post[api.RepositoryRevision](ctx, c, http.MethodPost, "/v1/repository/import", r)
+// Import reads a model repository into a new revision; progress is called as it goes on.
+func (c *Client) Import(ctx context.Context, r api.ImportRequest, progress func(api.ImportProgress)) (api.RepositoryRevision, error) {
+	return long[api.RepositoryRevision](ctx, c, "/v1/repository/import", r, progress)
 }
 
 // Rollback makes an earlier revision's models the present ones again, as a new

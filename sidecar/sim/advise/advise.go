@@ -48,8 +48,8 @@ type Input struct {
 	Traffic *Traffic
 	// Seeds of the repetitions; the spread over them is the advice's.
 	Seeds []uint64
-	// Progress is called with what is done at the moment; it may be nil.
-	Progress func(string)
+	// Progress is called with how far the work is, so much done of all in no unit, and with what is done at the moment; it may be nil.
+	Progress func(done, all float64, what string)
 }
 
 // Advice is the answer. Its JSON is stable: fields are only added.
@@ -105,10 +105,9 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 		return nil, err
 	}
 	a.Enough = true
-	say := func(text string) {
-		if in.Progress != nil {
-			in.Progress(text)
-		}
+	w.phases = 2
+	if a.GPUs > 1 {
+		w.phases += 2
 	}
 	if a.Triton, err = w.goodput(ctx, tritonSide, 0, in.Seeds); err != nil {
 		return nil, err
@@ -131,7 +130,7 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 		slices.Sort(ratios)
 		n := len(ratios)
 		a.Ratio, a.Low, a.High = (ratios[(n-1)/2]+ratios[n/2])/2, ratios[0]*(1-tolerance), ratios[n-1]*(1+tolerance)
-		say("searching how few GPUs would do")
+		w.say(0, "searching how few GPUs would do")
 		if a.Needed, err = w.fewest(ctx, conchSide, a.Triton.Rate, a.GPUs); err != nil {
 			return nil, err
 		}
@@ -140,7 +139,8 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 		}
 	}
 	if a.GPUs > 1 {
-		say("searching how few GPUs the present traffic needs")
+		w.phase++
+		w.say(0, "searching how few GPUs the present traffic needs")
 		a.Present = &Present{}
 		if a.Present.Triton, err = w.fewest(ctx, tritonSide, w.rate, a.GPUs); err != nil {
 			return nil, err
@@ -184,13 +184,20 @@ const (
 
 // goodput is what a side holds; gpus 0 means the present ones and the present placement.
 func (w *world) goodput(ctx context.Context, who side, gpus int, seeds []uint64) (*sim.Found, error) {
+	defer func() { w.phase++ }()
 	return sim.Goodput(ctx, sim.Search{Seeds: seeds, Guess: w.rate, Tolerance: tolerance, Trying: func(rate float64, seed uint64) {
-		if w.in.Progress != nil {
-			w.in.Progress(fmt.Sprintf("searching what %s holds: %.0f req/s, repetition %d of %d", who, rate, slices.Index(seeds, seed)+1, len(seeds)))
-		}
+		nth := slices.Index(seeds, seed)
+		w.say(float64(nth)/float64(len(seeds)), fmt.Sprintf("what %s holds: %.0f req/s, repetition %d of %d", who, rate, nth+1, len(seeds)))
 	}, Run: func(ctx context.Context, rate float64, seed uint64) (*sim.Result, error) {
 		return w.run(ctx, who, gpus, rate, seed)
 	}})
+}
+
+// say reports how much of the present phase is done, and what is being done.
+func (w *world) say(done float64, what string) {
+	if w.in.Progress != nil {
+		w.in.Progress(float64(w.phase)+done, float64(w.phases), what)
+	}
 }
 
 // fewest is the least number of GPUs that hold a rate with every seed, found by halving; 0 where all of them do not.

@@ -33,6 +33,7 @@ func (a *Advice) possible(ctx context.Context, w *world) error {
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
+	w.phases = 2 * len(ratios)
 	for _, ratio := range ratios {
 		for _, h := range w.open {
 			h.ratio = ratio

@@ -72,6 +72,8 @@ type world struct {
 	rate     float64
 	// hidden are the kinds whose l(b) is found from what servers counted; open are those of which only l(1) was seen.
 	hidden, open []*hidden
+	// phase counts the parts of the work that are behind, of phases.
+	phase, phases int
 }
 
 // look finds out what can be simulated, and what is missing.

@@ -22,6 +22,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/advise"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
+	"github.com/conch-serving/conch/tritonctl/progress"
 )
 
 // Options of the command.
@@ -83,7 +84,8 @@ func (o *Options) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	in := advise.Input{Grids: map[string]advise.Grid{}, Progress: func(text string) { o.Step("%s", text) }}
+	var task *progress.Task
+	in := advise.Input{Grids: map[string]advise.Grid{}, Progress: func(done, all float64, text string) { task.At(done, all, text) }}
 	for i := range o.seeds {
 		in.Seeds = append(in.Seeds, uint64(i+1))
 	}
@@ -110,8 +112,8 @@ func (o *Options) run(ctx context.Context, args []string) error {
 			return fmt.Errorf("%w: %s: conch has no model %q; tritonctl model ls shows those there are", factory.ErrUsage, o.grid, name)
 		}
 	}
+	task = o.Begin("simulating")
 	a, err := advise.Make(ctx, in)
-	o.Done()
 	if err != nil {
 		return err
 	}
@@ -176,7 +178,7 @@ func (o *Options) traffic(ctx context.Context, conch *client.Client, args []stri
 	case o.length == 0:
 		return nil, nil
 	default:
-		o.Step("looking at the traffic for %v", o.length)
+		o.Begin("looking at the traffic").Lasts(o.length)
 		var recorded bytes.Buffer
 		got, err := conch.Record(ctx, o.length, &recorded)
 		if err != nil {

@@ -33,7 +33,7 @@ func (o *Options) timed(ctx context.Context, conch *client.Client, in *advise.In
 			return nil, fmt.Errorf("%w: answer y, or give --yes", errNotMeasured)
 		}
 	}
-	o.Step("sending generated batches")
+	o.Begin("sending generated batches")
 	all, err := conch.Measure(ctx, api.MeasureRequest{Share: o.share, Repeats: o.repeats})
 	if err != nil {
 		return nil, err

@@ -86,8 +86,10 @@ func (o *options) order(ctx context.Context) error {
 	}
 	defer c.Close()
 	r := api.CalibrateRequest{GPUType: o.gpu, Shares: o.shares, Disturbance: o.disturbance, LimitSeconds: o.limit.Seconds(), Python: o.python}
-	got, err := c.Calibrate(ctx, r, func(p api.CalibrateProgress) { o.Step("%d%%: %d of %d: %s", p.Share, p.Done+1, p.All, p.What) })
-	o.Done()
+	task := o.Begin("measuring micro-models")
+	got, err := c.Calibrate(ctx, r, func(p api.CalibrateProgress) {
+		task.At(float64(p.Done), float64(p.All), fmt.Sprintf("%s at %d%%, %d of %d", p.What, p.Share, p.Done+1, p.All))
+	})
 	if err != nil {
 		return err
 	}
@@ -142,9 +144,12 @@ func (o *options) run(ctx context.Context) error {
 	if cpu {
 		quantile = 0 // a processor does other things besides
 	}
+	task := o.Begin("measuring micro-models")
 	state, err := calibrate.Measure(ctx, runner, calibrate.Micros(), calibrate.Options{
 		State: o.state, Limit: o.limit, Idle: 1/o.disturbance - 1, Quantile: quantile, Clock: machineClock{}, Runs: 15,
-		Progress: func(done, all int, model string) { o.Step("%d of %d: %s", done+1, all, model) },
+		Progress: func(done, all int, model string) {
+			task.At(float64(done), float64(all), fmt.Sprintf("%s, %d of %d", model, done+1, all))
+		},
 	})
 	if errors.Is(err, calibrate.ErrTimeIsUp) {
 		return fmt.Errorf("%d results are in %s: %w", len(state.Results), o.state, err)

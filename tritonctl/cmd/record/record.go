@@ -76,7 +76,7 @@ func (o *Options) run(ctx context.Context) error {
 			return fmt.Errorf("--snapshot: %w", err)
 		}
 	}
-	o.Progress("recording for %v into %s; Ctrl-C ends it early", o.length, o.file)
+	o.Begin("recording into %s; Ctrl-C ends it early", o.file).Lasts(o.length)
 	s, err := record(ctx, conch, o.length, func() (io.WriteCloser, error) { return os.Create(o.file) })
 	s.File = o.file
 	if err != nil {

@@ -52,7 +52,7 @@ func (o *Options) run(ctx context.Context) error {
 		return err
 	}
 	if !o.dryRun && !o.undo {
-		o.Progress("giving the servers back; requests go on meanwhile")
+		o.Begin("giving the servers back; requests go on meanwhile")
 	}
 	r, err := conch.Release(ctx, api.ReleaseRequest{DryRun: o.dryRun, Undo: o.undo, Author: o.Author, Reason: o.reason})
 	if err != nil {

@@ -48,8 +48,10 @@ func run(ctx context.Context, f *factory.Factory, r api.CalibrateRequest) error 
 		return err
 	}
 	defer c.Close()
-	got, err := c.Calibrate(ctx, r, func(p api.CalibrateProgress) { f.Step("%d%%: %s", p.Share, p.What) })
-	f.Done()
+	task := f.Begin("measuring %s", r.Model)
+	got, err := c.Calibrate(ctx, r, func(p api.CalibrateProgress) {
+		task.At(float64(p.Done), float64(p.All), fmt.Sprintf("%s at %d%%", p.What, p.Share))
+	})
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func build(f *factory.Factory, r api.CordonRequest, c *cobra.Command) *cobra.Com
 			}
 		}
 		if r.Drain && !r.DryRun {
-			f.Progress("what serves on %s serves on until it is ready elsewhere", r.GPU)
+			f.Begin("what serves on %s serves on until it is ready elsewhere", r.GPU)
 		}
 		return factory.Show(c.Context(), f, ask, draw)
 	}

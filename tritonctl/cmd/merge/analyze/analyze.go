@@ -60,7 +60,8 @@ says which of them are worth a group.`,
 }
 
 func (o *Options) run(ctx context.Context, args []string) error {
-	o.merger.Progress = func(done, total int64) { o.Step("weights read: %d of %d MB", done>>20, total>>20) }
+	task := o.Begin("reading weights")
+	o.merger.Progress = func(done, total int64) { task.At(float64(done), float64(total), "") }
 	if o.gpu != "" {
 		var err error
 		if o.merger.Cost, err = cost(o.gpu); err != nil {
@@ -79,7 +80,6 @@ func (o *Options) run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer a.Close() //nolint:errcheck // only read from
-	o.Done()
 	return o.Print(a.Report, func(t *output.Table) { t.Line(Text(&a.Report)) })
 }
 
@@ -148,7 +148,6 @@ func (o *Options) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	o.Done()
 	return o.Print(s, func(t *output.Table) {
 		t.Line(Text(&s.Report))
 		if len(s.Groups) == 0 {

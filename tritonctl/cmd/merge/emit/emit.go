@@ -48,7 +48,8 @@ verified; tritonctl merge verify does that.`,
 }
 
 func (o *Options) run(ctx context.Context, args []string) error {
-	o.merger.Progress = func(done, total int64) { o.Step("weights read: %d of %d MB", done>>20, total>>20) }
+	task := o.Begin("reading weights")
+	o.merger.Progress = func(done, total int64) { task.At(float64(done), float64(total), "") }
 	members, err := analyze.Members(args)
 	if err != nil {
 		return err
@@ -58,12 +59,11 @@ func (o *Options) run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer a.Close() //nolint:errcheck // only read from
-	o.Step("writing %s", o.to)
+	o.Begin("writing %s", o.to)
 	m, err := a.Emit(ctx, o.to, o.name, merger.Mode(o.mode))
 	if err != nil {
 		return err
 	}
-	o.Done()
 	return o.Print(m, func(t *output.Table) {
 		t.Row("PART", "ROLE")
 		for _, p := range m.Parts {

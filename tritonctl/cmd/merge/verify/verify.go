@@ -76,14 +76,8 @@ func (o *Options) order(ctx context.Context, names []string) error {
 	}
 	defer c.Close()
 	r := api.MergeVerifyRequest{Members: names, Bound: o.merger.Bound, Open: o.merger.Open, Seed: o.merger.Seed}
-	got, err := c.VerifyMerge(ctx, r, func(p api.MergeProgress) {
-		if p.All == 0 {
-			o.Step("%s", p.What)
-		} else {
-			o.Step("%d of %d: %s", p.Done+1, p.All, p.What)
-		}
-	})
-	o.Done()
+	task := o.Begin("verifying the merge")
+	got, err := c.VerifyMerge(ctx, r, func(p api.MergeProgress) { task.At(float64(p.Done), float64(p.All), p.What) })
 	if err != nil {
 		return fmt.Errorf("not verified: %w", err)
 	}
@@ -107,12 +101,12 @@ func (o *Options) run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer server.Close() //nolint:errcheck // nothing is under way
-	o.merger.Progress = func(done, total int, what string) { o.Step("%d of %d: %s", done+1, total, what) }
+	task := o.Begin("verifying the merge")
+	o.merger.Progress = func(done, total int, what string) { task.At(float64(done), float64(total), what) }
 	m, err := merger.Verify(ctx, args[0], directories, server, o.merger)
 	if err != nil {
 		return fmt.Errorf("not verified: %w", err)
 	}
-	o.Done()
 	return o.Print(m.Verification, func(t *output.Table) {
 		t.Line(fmt.Sprintf("verified: %d runs on %s, largest difference %.2g of %.2g allowed", m.Verification.Runs, m.Verification.Runner, m.Verification.MaxDifference, m.Verification.Bound))
 	})

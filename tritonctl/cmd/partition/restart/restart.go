@@ -32,7 +32,7 @@ server serves.`,
 			if err := f.Confirm("restarting the server of partition " + args[0]); err != nil {
 				return err
 			}
-			f.Progress("the server starts and loads its models")
+			f.Begin("the server starts and loads its models")
 			return factory.Show(c.Context(), f, func(conch *client.Client, ctx context.Context) (api.Partition, error) {
 				return conch.Restart(ctx, api.RestartRequest{Partition: args[0], Author: f.Author, Reason: reason})
 			}, draw)

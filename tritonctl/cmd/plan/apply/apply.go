@@ -106,7 +106,7 @@ func Run(ctx context.Context, f *factory.Factory, order api.ApplyRequest, o Opti
 			order.File = shown.Proposed
 		}
 	}
-	f.Progress("applying; the plan that serves keeps serving until the new one is ready")
+	f.Begin("applying; the plan that serves keeps serving until the new one is ready")
 	order.Author = f.Author
 	if o.Watch {
 		stop := f.Events(ctx)

@@ -85,7 +85,7 @@ func (o *Options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o.Progress("asking the policy for a plan")
+	o.Begin("asking the policy for a plan")
 	d, err := ask(conch, ctx)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (o *Options) run(ctx context.Context) error {
 		if err := planfile.Write(file, d.Proposed); err != nil {
 			return err
 		}
-		o.Progress("the plan is in %s; tritonctl plan apply -f %s applies it", file, file)
+		o.Note("the plan is in %s; tritonctl plan apply -f %s applies it", file, file)
 	}
 	if o.exitCode && !d.Empty {
 		return ErrDiffers

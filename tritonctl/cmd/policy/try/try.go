@@ -121,21 +121,27 @@ func (o *options) read(path string) (*policy.Snapshot, error) {
 // longestLine of a file of snapshots: a thousand models with their profiles.
 const longestLine = 64 << 20
 
-// many runs one snapshot after the other; progress goes to standard error.
+// many runs one snapshot after the other.
 func (o *options) many(ctx context.Context, session *try.Session) error {
-	in := o.f.In
+	in, all := o.f.In, int64(0)
 	if o.snapshots != "-" {
 		file, err := os.Open(o.snapshots)
 		if err != nil {
 			return err
 		}
 		defer file.Close() //nolint:errcheck // it was only read
+		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+			all = info.Size()
+		}
 		in = file
 	}
+	task, done := o.f.Begin("asking %s", o.run.Policy), 0
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 1<<20), longestLine)
 	began, count, bad := time.Now(), 0, 0
 	for number := 1; lines.Scan(); number++ {
+		task.At(float64(done), float64(all), fmt.Sprintf("snapshot %d", count+1))
+		done += len(lines.Bytes()) + 1
 		text := strings.TrimSpace(lines.Text())
 		if text == "" {
 			continue
@@ -152,10 +158,11 @@ func (o *options) many(ctx context.Context, session *try.Session) error {
 		if failure(t) != nil {
 			bad++
 		}
-		if err := o.line(t); err != nil {
+		if err := task.Aside(func() error { return o.line(t) }); err != nil {
 			return err
 		}
 	}
+	task.End()
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("%s: %w", o.snapshots, err)
 	}

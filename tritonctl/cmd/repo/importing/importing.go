@@ -39,9 +39,11 @@ serves, the import is refused and changes nothing.`,
 					return err
 				}
 			}
-			f.Progress("reading the repository; unchanged files are not copied again")
+			task := f.Begin("reading the repository")
 			return factory.Show(c.Context(), f, func(conch *client.Client, ctx context.Context) (api.RepositoryRevision, error) {
-				return conch.Import(ctx, api.ImportRequest{Directory: directory, Author: f.Author, Reason: reason})
+				return conch.Import(ctx, api.ImportRequest{Directory: directory, Author: f.Author, Reason: reason}, func(p api.ImportProgress) {
+					task.At(float64(p.DoneBytes), float64(p.AllBytes), p.Model)
+				})
 			}, Draw)
 		},
 	}

@@ -41,7 +41,7 @@ tritonctl repo verify --mend && tritonctl repo import`,
 			if err != nil {
 				return err
 			}
-			f.Progress("reading all content of the repository's revisions")
+			f.Begin("reading all content of the repository's revisions")
 			r.Author = f.Author
 			found, err := conch.Verify(c.Context(), r)
 			if err != nil {
