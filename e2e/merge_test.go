@@ -73,7 +73,7 @@ func TestAMergeIsVerifiedOnTriton(t *testing.T) {
 	m, err := merger.Verify(t.Context(), merge, directories, run, merger.VerifyOptions{})
 	require.NoError(t, err, server.LogTail())
 	t.Logf("%d runs, largest difference %.2g", m.Verification.Runs, m.Verification.MaxDifference)
-	_, err = merger.Load(merge)
+	_, err = merger.Load(t.Context(), merge)
 	require.NoError(t, err)
 	left, err := os.ReadDir(repository)
 	require.NoError(t, err)
@@ -88,6 +88,6 @@ func TestAMergeIsVerifiedOnTriton(t *testing.T) {
 	require.NoError(t, os.WriteFile(weights, data, 0o644))
 	_, err = merger.Verify(t.Context(), merge, directories, run, merger.VerifyOptions{})
 	require.ErrorContains(t, err, "differs by")
-	_, err = merger.Load(merge)
+	_, err = merger.Load(t.Context(), merge)
 	require.ErrorIs(t, err, merger.ErrUnverified)
 }

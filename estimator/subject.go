@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/conch-serving/conch/internal/modeldir"
 	"github.com/conch-serving/conch/internal/onnx"
 	"github.com/conch-serving/conch/internal/onnx/shape"
 	"github.com/conch-serving/conch/plugins/policy/grid"
@@ -49,17 +49,7 @@ var kinds = map[string]string{
 
 // Open reads a model file. External data is not needed: sizes of tensors stand in the graph, and paths that lead out of the model's directory are refused.
 func Open(path string) (*Subject, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "estimate", Path: path, Err: errors.New("not a regular file")}
-	}
-	if s := opaqueSubject(path, info.Size()); s != nil {
-		return s, nil
-	}
-	file, err := os.Open(path)
+	file, info, err := modeldir.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -4,9 +4,7 @@
 package merger
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +13,7 @@ import (
 	"github.com/protocolbuffers/txtpbfmt/ast"
 	"github.com/protocolbuffers/txtpbfmt/parser"
 
+	"github.com/conch-serving/conch/internal/modeldir"
 	"github.com/conch-serving/conch/internal/onnx"
 )
 
@@ -46,7 +45,7 @@ var unmergeable = map[string]string{
 // readConfig reads the configuration of a member's directory.
 func readConfig(dir string) (c config, err error) {
 	path := filepath.Join(dir, "config.pbtxt")
-	text, err := os.ReadFile(path)
+	text, err := modeldir.ReadFile(dir, "config.pbtxt")
 	if err != nil {
 		return config{}, err
 	}
@@ -121,43 +120,4 @@ func (io IO) declare(b *strings.Builder, field string) error {
 	}
 	fmt.Fprintf(b, "%s { name: %q data_type: %s dims: [ %s ] }\n", field, io.Name, tritonTypes[io.Type], strings.Join(dims, ", "))
 	return nil
-}
-
-// copyFiles copies what a member's version directory holds besides its graph and the graph's weights: a model.py, labels.
-func copyFiles(m Member, weights map[string]bool, into string) error {
-	from := filepath.Join(m.Dir, m.Version)
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if e.Name() == GraphFile || weights[e.Name()] || e.Name() == "__pycache__" || e.IsDir() && holds(e.Name(), weights) {
-			continue
-		}
-		info, err := os.Stat(filepath.Join(from, e.Name())) // repositories are often made of links
-		if err != nil {
-			return err
-		}
-		if !info.Mode().IsRegular() {
-			return fmt.Errorf("%s: only files can be copied into a part", filepath.Join(from, e.Name()))
-		}
-		text, err := os.ReadFile(filepath.Join(from, e.Name()))
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(into, e.Name()), text, info.Mode().Perm()); err != nil {
-			return errors.Join(fmt.Errorf("copying %s", e.Name()), err)
-		}
-	}
-	return nil
-}
-
-// holds says whether a directory is one of the graph's weights.
-func holds(dir string, weights map[string]bool) bool {
-	for path := range weights {
-		if strings.HasPrefix(path, dir+"/") {
-			return true
-		}
-	}
-	return false
 }

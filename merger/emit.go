@@ -51,7 +51,7 @@ func (a *Analysis) Emit(ctx context.Context, dir, name string, mode Mode) (*Mani
 	}
 	e := emitting{a: a, dir: dir, m: m, configs: configs}
 	for i, g := range a.graphs {
-		content, err := g.content()
+		content, err := g.content(ctx)
 		if err != nil {
 			return nil, errors.Join(err, os.RemoveAll(dir))
 		}
@@ -86,7 +86,7 @@ func (m *Manifest) digest() string {
 }
 
 // content identifies a member: graph, weights, configuration and other files.
-func (g *graph) content() (string, error) {
+func (g *graph) content(ctx context.Context) (string, error) {
 	h := newHasher("member")
 	for _, n := range g.order {
 		h.text(n.Op)
@@ -95,10 +95,12 @@ func (g *graph) content() (string, error) {
 			h.digest(g.values[name])
 		}
 	}
-	for _, path := range []string{filepath.Join(g.Dir, "config.pbtxt"), filepath.Join(g.Dir, g.Version)} {
-		if err := g.otherFiles(h, path); err != nil {
-			return "", err
-		}
+	others, err := g.otherFiles()
+	if err != nil {
+		return "", err
+	}
+	if err := g.hashFiles(ctx, h, append([]string{"config.pbtxt"}, others...)); err != nil {
+		return "", err
 	}
 	return fmt.Sprintf("%x", h.sum()), nil
 }
@@ -121,44 +123,7 @@ func contentOf(ctx context.Context, name, dir string) (content string, err error
 	if err := errors.Join(g.hashWeights(ctx, func(int64) {}), g.hashValues()); err != nil {
 		return "", err
 	}
-	return g.content()
-}
-
-// otherFiles hashes a file, or those of a directory that are not the graph or its weights.
-func (g *graph) otherFiles(h hasher, path string) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if !info.IsDir() {
-		sum, err := fileDigest(path)
-		h.text(filepath.Base(path))
-		h.text(sum)
-		return err
-	}
-	entries, err := os.ReadDir(path)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if e.Name() != GraphFile && !g.weightFiles()[e.Name()] && !e.IsDir() {
-			if err := g.otherFiles(h, filepath.Join(path, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// weightFiles are the names of the files that hold the graph's external data.
-func (g *graph) weightFiles() map[string]bool {
-	files := map[string]bool{}
-	for _, t := range g.model.Graph.Initializers {
-		if t.Location.File != "" {
-			files[t.Location.File] = true
-		}
-	}
-	return files
+	return g.content(ctx)
 }
 
 // emitting writes one merge.
@@ -170,7 +135,7 @@ type emitting struct {
 }
 
 // part writes one model directory, with backend and files of the member that it is made from.
-func (e *emitting) part(p Part, from, maxBatch int, model *onnx.Model, source onnx.Source, comment string) error {
+func (e *emitting) part(ctx context.Context, p Part, from, maxBatch int, model *onnx.Model, source onnx.Source, comment string) error {
 	p.Inputs, p.Outputs = ios(model.Graph.Inputs), ios(model.Graph.Outputs)
 	text, err := e.configs[from].of(p, maxBatch, comment)
 	if err != nil {
@@ -183,18 +148,18 @@ func (e *emitting) part(p Part, from, maxBatch int, model *onnx.Model, source on
 	if err := os.WriteFile(filepath.Join(e.dir, p.Name, "config.pbtxt"), text, 0o644); err != nil { //nolint:gosec // served by another user
 		return err
 	}
-	if err := copyFiles(e.a.graphs[from].Member, e.a.graphs[from].weightFiles(), version); err != nil {
+	if err := e.a.graphs[from].copyFiles(ctx, version); err != nil {
 		return err
 	}
 	e.m.Parts = append(e.m.Parts, p)
-	return onnx.Write(filepath.Join(version, GraphFile), model, source)
+	return onnx.Write(filepath.Join(version, GraphFile), model, until{ctx, source})
 }
 
 // backbone writes the group: one model, whose batch holds rows of any of the members.
-func (e *emitting) backbone(context.Context) error {
+func (e *emitting) backbone(ctx context.Context) error {
 	most := 0
 	for i, x := range e.configs {
-		if err := e.sameServing(i); err != nil {
+		if err := e.sameServing(ctx, i); err != nil {
 			return err
 		}
 		most = max(most, x.maxBatch)
@@ -214,18 +179,22 @@ func (e *emitting) backbone(context.Context) error {
 	for i := range e.m.Members {
 		e.m.Members[i].As = built.outputs(i)
 	}
-	return e.part(Part{Name: e.m.Name, Role: RoleGroup}, 0, most, built.model, built.source, "A merge group, made by Conch.")
+	return e.part(ctx, Part{Name: e.m.Name, Role: RoleGroup}, 0, most, built.model, built.source, "A merge group, made by Conch.")
 }
 
 // sameServing refuses a member that is served otherwise than the first: by another backend, or by other code around its graph.
-func (e *emitting) sameServing(i int) error {
+func (e *emitting) sameServing(ctx context.Context, i int) error {
 	first, g := e.a.graphs[0], e.a.graphs[i]
 	if !slices.Equal(e.configs[0].serving(), e.configs[i].serving()) {
 		return fmt.Errorf("%s and %s have other backends or parameters in config.pbtxt", first.Name, g.Name)
 	}
 	sums := [2]hasher{newHasher("files"), newHasher("files")}
 	for k, member := range []*graph{first, g} {
-		if err := member.otherFiles(sums[k], filepath.Join(member.Dir, member.Version)); err != nil {
+		others, err := member.otherFiles()
+		if err != nil {
+			return err
+		}
+		if err := member.hashFiles(ctx, sums[k], others); err != nil {
 			return err
 		}
 	}
@@ -235,7 +204,7 @@ func (e *emitting) sameServing(i int) error {
 	return nil
 }
 
-func (e *emitting) fused(context.Context) error {
+func (e *emitting) fused(ctx context.Context) error {
 	built, err := e.a.fusion.build(e.m.Mode)
 	if err != nil {
 		return err
@@ -246,5 +215,5 @@ func (e *emitting) fused(context.Context) error {
 		}
 	}
 	maxBatch := max(e.configs[0].maxBatch, e.configs[1].maxBatch)
-	return e.part(Part{Name: e.m.Name, Role: RoleFused}, 0, maxBatch, built.model, built.source, "Two models in one graph, made by Conch; "+NotServed+".")
+	return e.part(ctx, Part{Name: e.m.Name, Role: RoleFused}, 0, maxBatch, built.model, built.source, "Two models in one graph, made by Conch; "+NotServed+".")
 }

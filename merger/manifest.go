@@ -4,14 +4,14 @@
 package merger
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 
+	"github.com/conch-serving/conch/internal/modeldir"
 	"github.com/conch-serving/conch/internal/onnx"
 	"github.com/conch-serving/conch/merger/rows"
 )
@@ -114,7 +114,7 @@ var ErrUnverified = errors.New("the merge is not verified")
 
 // Read reads the manifest of a merge's directory, verified or not.
 func Read(dir string) (*Manifest, error) {
-	text, err := os.ReadFile(filepath.Join(dir, ManifestFile))
+	text, err := modeldir.ReadFile(dir, ManifestFile)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func Read(dir string) (*Manifest, error) {
 var ErrDiffers = errors.New("the merge cannot stand for its members")
 
 // Load is Read for serving: the error wraps ErrUnverified unless the merge was verified and its files are those that were.
-func Load(dir string) (*Manifest, error) {
+func Load(ctx context.Context, dir string) (*Manifest, error) {
 	m, err := Read(dir)
 	if err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func Load(dir string) (*Manifest, error) {
 	if m.Verification == nil {
 		return nil, fmt.Errorf("%s: %w: run tritonctl merge verify", dir, ErrUnverified)
 	}
-	files, err := m.digests(dir)
+	files, err := m.digests(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -159,48 +159,6 @@ func Load(dir string) (*Manifest, error) {
 		return nil, fmt.Errorf("%s: %w: files are missing", dir, ErrUnverified)
 	}
 	return m, nil
-}
-
-// digests are those of all files of the parts.
-func (m *Manifest) digests(dir string) (map[string]string, error) {
-	files := map[string]string{}
-	for _, p := range m.Parts {
-		err := filepath.WalkDir(filepath.Join(dir, p.Name), func(path string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			if d.IsDir() {
-				if d.Name() == "__pycache__" {
-					return filepath.SkipDir
-				}
-				return nil
-			}
-			sum, err := fileDigest(path)
-			if err != nil {
-				return err
-			}
-			relative, err := filepath.Rel(dir, path)
-			files[filepath.ToSlash(relative)] = sum
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return files, nil
-}
-
-func fileDigest(path string) (sum string, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close() //nolint:errcheck // only read from
-	h := newHasher("file")
-	if _, err := io.CopyBuffer(struct{ io.Writer }{h.h}, struct{ io.Reader }{f}, make([]byte, 1<<20)); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%x", h.sum()), nil
 }
 
 // write writes the manifest, atomically.

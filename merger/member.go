@@ -4,12 +4,15 @@
 package merger
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
 
+	"github.com/conch-serving/conch/internal/modeldir"
 	"github.com/conch-serving/conch/internal/onnx"
 	"github.com/conch-serving/conch/merger/rows"
 )
@@ -31,17 +34,22 @@ type Member struct {
 }
 
 // Find makes a member of a path: an ONNX file, or a model's directory, of which the latest version with a model.onnx is taken.
-func Find(path string) (Member, error) {
-	info, err := os.Stat(path)
+func Find(at string) (Member, error) {
+	info, err := os.Stat(at)
 	if err != nil {
 		return Member{}, err
 	}
-	path = filepath.Clean(path)
+	at = filepath.Clean(at)
 	if !info.IsDir() {
-		name := filepath.Base(path)
-		return Member{Name: name[:len(name)-len(filepath.Ext(name))], Graph: path}, nil
+		name := filepath.Base(at)
+		return Member{Name: name[:len(name)-len(filepath.Ext(name))], Graph: at}, nil
 	}
-	entries, err := os.ReadDir(path)
+	root, err := modeldir.Root(at)
+	if err != nil {
+		return Member{}, err
+	}
+	defer root.Close() //nolint:errcheck // only read from
+	entries, err := modeldir.ReadDir(root, ".")
 	if err != nil {
 		return Member{}, err
 	}
@@ -51,20 +59,22 @@ func Find(path string) (Member, error) {
 		if err != nil || v <= latest {
 			continue
 		}
-		if _, err := os.Stat(filepath.Join(path, e.Name(), GraphFile)); err == nil {
+		if _, err := os.Stat(filepath.Join(at, e.Name(), GraphFile)); err == nil {
 			latest = v
 		}
 	}
 	if latest == 0 {
-		return Member{}, fmt.Errorf("%s: no version directory with a %s", path, GraphFile)
+		return Member{}, fmt.Errorf("%s: no version directory with a %s", at, GraphFile)
 	}
 	version := strconv.FormatInt(latest, 10)
-	return Member{Name: filepath.Base(path), Dir: path, Version: version, Graph: filepath.Join(path, version, GraphFile)}, nil
+	return Member{Name: filepath.Base(at), Dir: at, Version: version, Graph: filepath.Join(at, version, GraphFile)}, nil
 }
 
 // graph is a member read and understood.
 type graph struct {
 	Member
+	// root is the model's directory; nil for a graph without one.
+	root  *os.Root
 	model *onnx.Model
 	facts *rows.Analysis
 	// batchError is why rows could not be followed at all; facts is nil then.
@@ -79,14 +89,22 @@ type graph struct {
 }
 
 // open indexes a member and orders its nodes. Weights are not read.
-func open(m Member) (*graph, error) {
-	model, err := onnx.Open(m.Graph)
+func open(m Member) (_ *graph, err error) {
+	g := &graph{Member: m, producer: map[string]*onnx.Node{}, depth: map[*onnx.Node]int{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.close())
+		}
+	}()
+	if m.Dir == "" {
+		g.model, err = onnx.Open(m.Graph)
+	} else if g.root, err = modeldir.Root(m.Dir); err == nil {
+		g.model, err = onnx.OpenIn(g.root, path.Join(m.Version, GraphFile))
+	}
 	if err != nil {
 		return nil, err
 	}
-	g := &graph{Member: m, model: model, producer: map[string]*onnx.Node{}, depth: map[*onnx.Node]int{}}
-	if g.order, err = model.Graph.Order(nil); err != nil {
-		_ = model.Close()
+	if g.order, err = g.model.Graph.Order(nil); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.Graph, err)
 	}
 	for _, n := range g.order {
@@ -99,11 +117,20 @@ func open(m Member) (*graph, error) {
 			g.producer[name] = n
 		}
 	}
-	g.facts, g.batchError = rows.Analyze(model)
+	g.facts, g.batchError = rows.Analyze(g.model)
 	return g, nil
 }
 
-func (g *graph) close() error { return g.model.Close() }
+func (g *graph) close() error {
+	var errs []error
+	if g.model != nil {
+		errs = append(errs, g.model.Close())
+	}
+	if g.root != nil {
+		errs = append(errs, g.root.Close())
+	}
+	return errors.Join(errs...)
+}
 
 // shareable says whether the node may run on rows of several members at once, and if not, why.
 func (g *graph) shareable(n *onnx.Node) (ok bool, why string) {

@@ -59,7 +59,7 @@ func Verify(ctx context.Context, dir string, directories map[string]string, run 
 	if o.Progress == nil {
 		o.Progress = func(int, int, string) {}
 	}
-	files, err := m.digests(dir) // before the runs: what is changed during them was not run
+	files, err := m.digests(ctx, dir) // before the runs: what is changed during them was not run
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+
+	"github.com/conch-serving/conch/internal/modeldir"
 )
 
 // ErrStale says that a derived model was made of members that are others by now.
@@ -87,7 +89,7 @@ func (s *Store) Derive(ctx context.Context, dir string, d Derivation, by Origin)
 		if slices.ContainsFunc(models, func(m *Model) bool { return m.Name == name }) {
 			return nil, fmt.Errorf("derive %q: the repository has another model %q", d.Recipe, name)
 		}
-		m, err := s.readModel(ctx, dir, name, seen)
+		m, err := s.readModel(ctx, modeldir.FS(dir), dir, name, seen)
 		if err != nil {
 			return nil, fmt.Errorf("derive %q: part %q: %w", d.Recipe, name, err)
 		}

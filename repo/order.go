@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/prototext"
 
+	"github.com/conch-serving/conch/internal/modeldir"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -196,7 +198,7 @@ func (s *Store) onDisk(ctx context.Context, dir, model string, seen seen) (*Mode
 	case !info.IsDir():
 		return nil, nil //nolint:nilnil // a file is no model
 	}
-	return s.readModel(ctx, dir, model, seen)
+	return s.readModel(ctx, modeldir.FS(dir), dir, model, seen)
 }
 
 // overridden reads a directory that is laid out for the purpose: the order's
@@ -218,18 +220,17 @@ func (s *Store) overridden(ctx context.Context, dir string, disk *Model, o Order
 	if err := os.Mkdir(at, 0o700); err != nil {
 		return nil, err
 	}
-	if len(o.Files) > 0 {
-		err = lay(at, o.Files)
-	} else {
-		err = link(at, filepath.Join(dir, o.Model))
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(at, ConfigFile), text, 0o600)
-	}
-	if err != nil {
+	if err = lay(at, o.Files); err != nil {
 		return nil, err
 	}
-	if m, err = s.readModel(ctx, scratch, o.Model, seen); err != nil {
+	if err = os.WriteFile(filepath.Join(at, ConfigFile), text, 0o600); err != nil {
+		return nil, err
+	}
+	fsys, from := modeldir.FS(scratch), scratch
+	if len(o.Files) == 0 {
+		fsys, from = configured{FS: modeldir.FS(dir), config: fsys, model: o.Model}, dir
+	}
+	if m, err = s.readModel(ctx, fsys, from, o.Model, seen); err != nil {
 		return nil, err
 	}
 	m.Override = &Override{Directory: len(o.Files) > 0}
@@ -278,21 +279,36 @@ func lay(dir string, files map[string][]byte) error {
 	return nil
 }
 
-// link makes dir show what a model directory holds, but for its configuration.
-func link(dir, model string) error {
-	entries, err := os.ReadDir(model)
-	if err != nil {
-		return err
+// configured is a repository in which one model has the configuration of another tree.
+type configured struct {
+	fs.FS
+	config fs.FS
+	model  string
+}
+
+// of is the tree that has the file with that name.
+func (c configured) of(name string) fs.FS {
+	if name == path.Join(c.model, ConfigFile) {
+		return c.config
 	}
-	for _, e := range entries {
-		if e.Name() == ConfigFile {
-			continue
-		}
-		if err := os.Symlink(filepath.Join(model, e.Name()), filepath.Join(dir, e.Name())); err != nil {
-			return err
-		}
+	return c.FS
+}
+
+// Open opens a file of either tree.
+func (c configured) Open(name string) (fs.File, error) { return c.of(name).Open(name) }
+
+// Stat says what is there.
+func (c configured) Stat(name string) (fs.FileInfo, error) { return fs.Stat(c.of(name), name) }
+
+// ReadDir lists a directory; the model's with the other configuration.
+func (c configured) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries, err := fs.ReadDir(c.FS, name)
+	if err != nil || name != c.model {
+		return entries, err
 	}
-	return nil
+	configs, err := fs.ReadDir(c.config, name)
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return e.Name() == ConfigFile })
+	return append(entries, configs...), err
 }
 
 // isModelName reports that a name can be one of a directory in the repository.

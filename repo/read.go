@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/conch-serving/conch/internal/modeldir"
 )
 
 // maxDepth bounds the directories of one model, so that a link to a parent
@@ -73,7 +75,7 @@ func left(name string, why *unreadable, before []*Model) *Model {
 // stays as it was before.
 func (s *Store) read(ctx context.Context, dir string, before []*Model, now time.Time, progress func(Progress)) ([]*Model, error) {
 	seen := seen{now: now, fresh: map[string]File{}}
-	fsys := os.DirFS(dir)
+	fsys := modeldir.FS(dir)
 	names, err := modelNames(fsys)
 	if err != nil {
 		return nil, err
@@ -81,13 +83,13 @@ func (s *Store) read(ctx context.Context, dir string, before []*Model, now time.
 	if progress != nil {
 		seen.far = &far{report: progress}
 		for _, name := range names {
-			seen.far.All += size(filepath.Join(dir, name), 0)
+			seen.far.All += size(fsys, name, 0)
 		}
 	}
 	models := make([]*Model, 0, len(names))
 	for _, name := range names {
 		seen.far.at(name)
-		m, err := s.readModel(ctx, dir, name, seen)
+		m, err := s.readModel(ctx, fsys, dir, name, seen)
 		var why *unreadable
 		switch {
 		case errors.As(err, &why):
@@ -184,17 +186,17 @@ func (f *far) add(n int64) {
 }
 
 // size of the files below a directory, as far as they can be seen: what cannot be read is reported by the import itself.
-func size(dir string, depth int) (sum int64) {
-	entries, err := os.ReadDir(dir)
+func size(fsys fs.FS, dir string, depth int) (sum int64) {
+	entries, err := fs.ReadDir(fsys, dir)
 	if err != nil || depth > maxDepth {
 		return 0
 	}
 	for _, e := range entries {
-		info, err := os.Stat(filepath.Join(dir, e.Name()))
+		info, err := fs.Stat(fsys, path.Join(dir, e.Name()))
 		switch {
 		case err != nil || e.Name() == "__pycache__" || e.Name() == ".git":
 		case info.IsDir():
-			sum += size(filepath.Join(dir, e.Name()), depth+1)
+			sum += size(fsys, path.Join(dir, e.Name()), depth+1)
 		case info.Mode().IsRegular():
 			sum += info.Size()
 		}
@@ -214,11 +216,13 @@ func (c counting) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (s *Store) readModel(ctx context.Context, dir, name string, seen seen) (*Model, error) {
+// readModel copies the model's directory of fsys into the store. dir is where fsys lies.
+func (s *Store) readModel(ctx context.Context, fsys fs.FS, dir, name string, seen seen) (*Model, error) {
 	m := &Model{Name: name}
 	var versions []string
 	times := sha256.New()
-	err := s.walk(ctx, filepath.Join(dir, name), "", 0, seen, func(f File, changed time.Time) {
+	w := walker{Store: s, fsys: fsys, model: name, dir: filepath.Join(dir, name), seen: seen}
+	err := w.walk(ctx, "", 0, func(f File, changed time.Time) {
 		m.Files = append(m.Files, f)
 		fmt.Fprintf(times, "%q %d\n", f.Path, changed.UnixNano())
 	}, func(sub string) { versions = append(versions, sub) })
@@ -229,7 +233,7 @@ func (s *Store) readModel(ctx context.Context, dir, name string, seen seen) (*Mo
 	slices.SortFunc(m.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	m.Versions = versionNames(versions).numbers()
 	m.Digest = digest(m.Files)
-	m.Problems = Validate(os.DirFS(dir), name, Strictness{Newer: true, emulated: s.emulated})
+	m.Problems = Validate(fsys, name, Strictness{Newer: true, emulated: s.emulated})
 
 	i := slices.IndexFunc(m.Files, isConfig)
 	if i < 0 {
@@ -253,22 +257,30 @@ func (s *Store) readModel(ctx context.Context, dir, name string, seen seen) (*Mo
 	return m, s.written(m)
 }
 
-// walk visits the files of a model directory, and its directories of the first
-// level. Links are followed: repositories are often made of them.
-func (s *Store) walk(ctx context.Context, dir, under string, depth int, seen seen, file func(File, time.Time), directory func(string)) error {
+// walker copies one model's directory into the store.
+type walker struct {
+	*Store
+	fsys  fs.FS
+	model string
+	dir   string // of the model, outside of fsys
+	seen  seen
+}
+
+// walk visits the files of a model directory, and its directories of the first level. Links are followed where they stay in the directory; one to
+// nowhere is passed over, and so is what is neither a file nor a directory.
+func (w walker) walk(ctx context.Context, under string, depth int, file func(File, time.Time), directory func(string)) error {
 	if depth > maxDepth {
 		return &unreadable{under, fmt.Errorf("more than %d directories deep; does a link point to a parent?", maxDepth)}
 	}
-	entries, err := os.ReadDir(filepath.Join(dir, filepath.FromSlash(under)))
+	entries, err := fs.ReadDir(w.fsys, path.Join(w.model, under))
 	if err != nil {
 		return &unreadable{under, err}
 	}
 	for _, e := range entries {
 		inside := path.Join(under, e.Name())
-		full := filepath.Join(dir, filepath.FromSlash(inside))
-		info, err := os.Stat(full)
+		info, err := fs.Stat(w.fsys, path.Join(w.model, inside))
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
+		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, modeldir.ErrOutside) && w.nowhere(inside):
 			continue // a link to nowhere, or removed while we read
 		case err != nil:
 			return &unreadable{inside, err}
@@ -280,11 +292,11 @@ func (s *Store) walk(ctx context.Context, dir, under string, depth int, seen see
 			if under == "" {
 				directory(e.Name())
 			}
-			if err := s.walk(ctx, dir, inside, depth+1, seen, file, directory); err != nil {
+			if err := w.walk(ctx, inside, depth+1, file, directory); err != nil {
 				return err
 			}
 		case info.Mode().IsRegular():
-			f, err := s.readFile(ctx, full, inside, info, seen)
+			f, err := w.readFile(ctx, inside, info)
 			if err != nil {
 				return fmt.Errorf("%s: %w", inside, err)
 			}
@@ -295,39 +307,46 @@ func (s *Store) walk(ctx context.Context, dir, under string, depth int, seen see
 	return nil
 }
 
+// nowhere says of a link that leads out of the model's directory that nothing is there.
+func (w walker) nowhere(inside string) bool {
+	_, err := os.Stat(filepath.Join(w.dir, filepath.FromSlash(inside)))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // readFile copies one file into the store, unless it is known to be there.
-func (s *Store) readFile(ctx context.Context, full, inside string, info fs.FileInfo, seen seen) (File, error) {
+func (w walker) readFile(ctx context.Context, inside string, info fs.FileInfo) (File, error) {
+	full := filepath.Join(w.dir, filepath.FromSlash(inside))
 	key, cacheable := identity(full, info)
 	if cacheable {
 		var known File
-		err := s.db.View(func(tx *bbolt.Tx) error {
+		err := w.db.View(func(tx *bbolt.Tx) error {
 			if text := tx.Bucket(seenBucket).Get(key); text != nil {
 				return json.Unmarshal(text, &known)
 			}
 			return nil
 		})
-		if err == nil && known.Digest != "" && s.files.has(known) {
-			seen.far.add(info.Size())
+		if err == nil && known.Digest != "" && w.files.has(known) {
+			w.seen.far.add(info.Size())
 			return known, nil
 		}
 	}
-	content, err := os.Open(full)
+	content, err := w.fsys.Open(path.Join(w.model, inside))
 	if err != nil {
 		return File{}, &unreadable{inside, err}
 	}
 	defer content.Close() //nolint:errcheck // only read from
-	f, err := s.files.add(ctx, counting{source{content, inside}, seen.far}, info.Mode()&0o111 != 0)
+	f, err := w.files.add(ctx, counting{source{content, inside}, w.seen.far}, info.Mode()&0o111 != 0)
 	if err != nil || !cacheable {
 		return f, err
 	}
 	// A file that changed while it was read, or that may change again within the
 	// resolution of its times, is not remembered.
-	after, err := os.Stat(full)
+	after, err := content.Stat()
 	if err != nil {
 		return File{}, &unreadable{inside, err}
 	}
-	if again, _ := identity(full, after); bytes.Equal(key, again) && seen.now.Sub(info.ModTime()) > 2*time.Second {
-		seen.fresh[string(key)] = f
+	if again, _ := identity(full, after); bytes.Equal(key, again) && w.seen.now.Sub(info.ModTime()) > 2*time.Second {
+		w.seen.fresh[string(key)] = f
 	}
 	return f, nil
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
+	"github.com/conch-serving/conch/internal/modeldir"
 	"github.com/conch-serving/conch/repo"
 )
 
@@ -285,11 +286,54 @@ func TestLinksAreFollowedAndCyclesEnd(t *testing.T) {
 	require.Contains(t, fmt.Sprint(r.Model("m").Problems), "does a link point to a parent?")
 }
 
-// A file that cannot be read: a link to itself, and one whose content the system refuses.
-func TestAnUnreadableFileCostsItsModelAlone(t *testing.T) {
-	if _, err := os.Stat("/proc/self/mem"); err != nil {
-		t.Skip("no /proc: ", err)
+// What leads out of a model's directory, or is no file, is not read: neither by an import nor by a validation, which both end.
+func TestOnlyFilesOfTheModelAreRead(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("secret"), 0o600))
+	dir := t.TempDir()
+	for _, name := range []string{"version", "weights", "device", "config", "configpipe", "script", "pipe", "inside"} {
+		tree{name + "/config.pbtxt": config, name + "/1/model.py": "one"}.write(t, dir)
 	}
+	at := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
+	for _, name := range []string{"config/config.pbtxt", "configpipe/config.pbtxt", "script/1/model.py", "version/1/model.py", "version/1"} {
+		require.NoError(t, os.Remove(at(name)))
+	}
+	for name, to := range map[string]string{
+		"version/1": filepath.Dir(secret), "weights/1/weights": secret, "device/1/zero": "/dev/zero", "config/config.pbtxt": "/dev/zero", "inside/2": "1",
+	} {
+		require.NoError(t, os.Symlink(to, at(name)))
+	}
+	for _, name := range []string{"configpipe/config.pbtxt", "script/1/model.py", "pipe/1/pipe"} {
+		require.NoError(t, syscall.Mkfifo(at(name), 0o600))
+	}
+	outside := modeldir.ErrOutside.Error()
+	wrong := map[string]string{
+		"version": "version/1: cannot be read: " + outside, "weights": "weights/1/weights: cannot be read: " + outside,
+		"device": "device/1/zero: cannot be read: " + outside, "config": "config/config.pbtxt: cannot be read: " + outside,
+		"configpipe": "configpipe/config.pbtxt: cannot be read: not a regular file", "script": "script/1/model.py: is neither a file nor a directory",
+		"pipe": "", "inside": "",
+	}
+	s := open(t, t.TempDir())
+	r, err := s.Import(t.Context(), dir, by("first"))
+	require.NoError(t, err)
+	problems, err := repo.ValidateAll(modeldir.FS(dir), repo.Strictness{})
+	require.NoError(t, err)
+	for name, want := range wrong {
+		if want == "" {
+			require.NoError(t, r.Model(name).Err(), name)
+			continue
+		}
+		require.ErrorContains(t, r.Model(name).Err(), want)
+		if name != "weights" && name != "device" { // a validation looks at what a configuration names
+			require.Contains(t, fmt.Sprint(problems), want)
+		}
+	}
+	require.Len(t, r.Model("inside").Files, 3, "a link that stays inside is followed")
+	require.Len(t, r.Model("pipe").Files, 2, "a pipe is no file of the model")
+}
+
+// A file that cannot be read: a link to itself, and one that leads out of the model.
+func TestAnUnreadableFileCostsItsModelAlone(t *testing.T) {
 	dir := t.TempDir()
 	tree{"m/config.pbtxt": config, "m/1/model.py": "one", "n/config.pbtxt": config, "n/1/model.py": "one"}.write(t, dir)
 	s := open(t, t.TempDir())
@@ -309,7 +353,7 @@ func TestAnUnreadableFileCostsItsModelAlone(t *testing.T) {
 	require.Equal(t, []repo.Problem{{
 		Severity: repo.SeverityWarning, File: "m/1/loop", Text: "cannot be read: too many levels of symbolic links; what was imported of the model before stays",
 	}}, m.Problems)
-	require.ErrorContains(t, second.Model("o").Err(), "o/1/weights: cannot be read: input/output error")
+	require.ErrorContains(t, second.Model("o").Err(), "o/1/weights: cannot be read: "+modeldir.ErrOutside.Error())
 	again, err := s.Import(t.Context(), dir, by("again"))
 	require.NoError(t, err)
 	require.Equal(t, second.ID, again.ID, "nothing changed")

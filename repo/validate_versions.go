@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/conch-serving/conch/internal/modeldir"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
@@ -92,9 +93,16 @@ func (v *validator) versions(c *tritonpb.ModelConfig) {
 	refuse := func(directory, format string, args ...any) {
 		v.problems = append(v.problems, Problem{Severity: SeverityError, File: path.Join(v.model, directory), Text: fmt.Sprintf(format, args...)})
 	}
-	if _, err := fs.ReadDir(v.files, v.model); err != nil {
+	entries, err := fs.ReadDir(v.files, v.model)
+	if err != nil {
 		refuse("", "%s", reason(err))
 		return
+	}
+	for _, e := range entries {
+		if _, err := fs.Stat(v.files, path.Join(v.model, e.Name())); errors.Is(err, modeldir.ErrOutside) && numbered.MatchString(e.Name()) {
+			refuse(e.Name(), "%s", reason(err))
+			return
+		}
 	}
 	found := versionsIn(v.files, v.model)
 	for _, name := range found.large {
@@ -133,12 +141,16 @@ func (v *validator) versions(c *tritonpb.ModelConfig) {
 			continue
 		}
 		switch info, err := fs.Stat(v.files, path.Join(v.model, directory, file)); {
+		case errors.Is(err, modeldir.ErrOutside):
+			refuse(path.Join(directory, file), "%s", reason(err))
 		case err != nil && c.GetBackend() == "python":
 			refuse(directory, "%s is missing; Triton would never finish loading the model", file)
 		case err != nil:
 			refuse(directory, "%s is missing", file)
 		case info.IsDir() && c.GetBackend() == "python":
 			refuse(path.Join(directory, file), "is a directory, and has to be a file of Python")
+		case !info.IsDir() && !info.Mode().IsRegular():
+			refuse(path.Join(directory, file), "is neither a file nor a directory")
 		}
 	}
 }

@@ -71,14 +71,14 @@ var rules = []rule{
 	{"sidecar/dispatch/forward", []string{"sidecar/dispatch/batch", "internal/..."}, "it knows how to reach a partition"},
 	{"sidecar/dispatch/ingress", []string{"sidecar/dispatch/ingress/...", "sidecar/dispatch/batch", "sidecar/dispatch/spans", "internal/..."}, "a front declares the interfaces that it needs"},
 
-	{"estimator", []string{"estimator/...", "internal/onnx/...", "plugins/policy", "plugins/policy/grid"}, "it reads graphs"},
+	{"estimator", []string{"estimator/...", "internal/onnx/...", "internal/modeldir", "plugins/policy", "plugins/policy/grid"}, "it reads graphs"},
 	{"estimator/calibrate/server", []string{"estimator/...", "internal/triton/...", "internal/pymodels"}, "it runs the models of a calibration on a Triton"},
 	{"estimator/tritonmodel", []string{"estimator", "internal/triton/tritonpb"}, "it reads a model's configuration"},
 	{"estimator/published", []string{"estimator/...", "internal/onnx/...", "internal/zoo"}, "it reads published measurements, for training and the benchmark"},
-	{"merger", []string{"merger/...", "internal/onnx/...", "plugins/policy"}, "it rewrites graphs"},
+	{"merger", []string{"merger/...", "internal/onnx/...", "internal/modeldir", "plugins/policy"}, "it rewrites graphs"},
 	{"repo", []string{"repo/...", "internal/..."}, "a leaf"},
 	{"tritonctl", []string{
-		"tritonctl/...", "sidecar/admin/api", "sidecar/admin/client", "sidecar/sim/...", "estimator/...", "merger/...", "repo/...", "plugins/policy", "plugins/policy/grid", "plugins/builtin",
+		"tritonctl/...", "sidecar/admin/api", "sidecar/admin/client", "sidecar/sim/...", "estimator/...", "merger/...", "repo/...", "internal/modeldir", "plugins/policy", "plugins/policy/grid", "plugins/builtin",
 	}, "it speaks to conch over the admin API"},
 	{"tritonctl/cmd/merge", []string{"tritonctl/...", "merger/...", "estimator/...", "internal/onnx/...", "internal/triton/trial", "sidecar/admin/api"}, "merge verify is an order to conch, or runs models on a Triton for trials, which the user names"},
 	{"internal", []string{"internal/..."}, "internal packages are leaves"},

@@ -57,11 +57,11 @@ func (m *Model) Reader(t *Tensor) (io.Reader, error) {
 		return nil, err
 	}
 	if t.Location.Encoding == Raw {
-		return &exactly{r: io.NewSectionReader(file, t.Location.Offset, size), left: size}, nil
+		return &exactly{r: io.NewSectionReader(file, t.Location.Offset, size), m: m, t: t, left: size}, nil
 	}
 	e := &elements{width: int(max(t.Type.Bits(), 8) / 8), kind: t.Type}
 	e.c = cursor{s: &source{r: file, path: m.Path}, pos: t.Location.Offset, end: t.Location.Offset + t.Location.Length, err: &e.err}
-	return &exactly{r: e, left: size}, nil
+	return &exactly{r: e, m: m, t: t, left: size}, nil
 }
 
 // Strings is the elements of a tensor of strings.
@@ -90,9 +90,11 @@ func (m *Model) Strings(t *Tensor) ([][]byte, error) {
 	return out, err
 }
 
-// exactly reads so many bytes; less is an error, more is an error too.
+// exactly reads so many bytes of a tensor; less is an error, more is an error too.
 type exactly struct {
 	r    io.Reader
+	m    *Model
+	t    *Tensor
 	left int64
 }
 
@@ -101,11 +103,22 @@ func (e *exactly) Read(p []byte) (int, error) {
 	e.left -= int64(n)
 	switch {
 	case errors.Is(err, io.EOF) && e.left > 0:
-		return n, io.ErrUnexpectedEOF
+		return n, e.wrong(fmt.Errorf("%d bytes are missing of the %d that its type and dimensions want: %w", e.left, e.t.Bytes(), io.ErrUnexpectedEOF))
 	case e.left < 0:
-		return n, errors.New("a tensor holds more elements than its dimensions say")
+		return n, e.wrong(errors.New("it holds more elements than its dimensions say"))
+	case err != nil && !errors.Is(err, io.EOF):
+		return n, e.wrong(err)
 	}
 	return n, err
+}
+
+// wrong says which tensor an error is of, and which file.
+func (e *exactly) wrong(err error) error {
+	where := ""
+	if e.t.Location.File != "" {
+		where = fmt.Sprintf(" (external data in %s)", e.t.Location.File)
+	}
+	return fmt.Errorf("%s: tensor %q%s: %w", e.m.Path, e.t.Name, where, err)
 }
 
 // elements decodes the typed fields of a tensor message into little-endian bytes.

@@ -6,14 +6,17 @@ package onnx_test
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/conch-serving/conch/internal/modeldir"
 	"github.com/conch-serving/conch/internal/onnx"
 )
 
@@ -113,15 +116,20 @@ func TestExternalDataStaysInTheDirectory(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist, "an index does not need the weights, their reader does")
 	require.NoError(t, os.Symlink(secret, filepath.Join(models, "data")))
 	_, err = data()
-	require.ErrorContains(t, err, "escapes")
+	require.ErrorIs(t, err, modeldir.ErrOutside)
 	require.NoError(t, os.Remove(filepath.Join(models, "data")))
 	require.NoError(t, os.Mkdir(filepath.Join(models, "data"), 0o700))
 	_, err = data()
 	require.ErrorContains(t, err, "not a regular file")
 	require.NoError(t, os.Remove(filepath.Join(models, "data")))
+	require.NoError(t, syscall.Mkfifo(filepath.Join(models, "data"), 0o600))
+	_, err = data()
+	require.ErrorIs(t, err, modeldir.ErrNotRegular, "and nothing waits for a writer")
+	require.NoError(t, os.Remove(filepath.Join(models, "data")))
 	require.NoError(t, os.WriteFile(filepath.Join(models, "data"), []byte("0123456789"), 0o600))
 	_, err = data()
-	require.ErrorContains(t, err, "unexpected EOF")
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.EqualError(t, err, path+`: tensor "w" (external data in data): 2 bytes are missing of the 8 that its type and dimensions want: unexpected EOF`)
 	require.NoError(t, os.WriteFile(filepath.Join(models, "data"), []byte("0123456789ab"), 0o600))
 	got, err := data()
 	require.NoError(t, err)

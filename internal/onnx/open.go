@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/conch-serving/conch/internal/modeldir"
 )
 
 // Limits bound what an untrusted model may cost.
@@ -30,17 +32,30 @@ func Open(path string) (*Model, error) { return OpenWithLimits(path, DefaultLimi
 
 // OpenWithLimits is Open within other limits.
 func OpenWithLimits(path string, limits Limits) (*Model, error) {
-	info, err := os.Stat(path)
+	f, info, err := modeldir.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
-	}
-	f, err := os.Open(path)
+	return opened(f, info, path, limits)
+}
+
+// OpenIn is Open for the file with that name, with slashes, of a model's directory: neither it nor external data may lie outside of that.
+func OpenIn(dir *os.Root, name string) (*Model, error) {
+	f, info, err := modeldir.OpenIn(dir, name)
 	if err != nil {
 		return nil, err
 	}
+	m, err := opened(f, info, filepath.Join(dir.Name(), filepath.FromSlash(name)), DefaultLimits())
+	if err != nil {
+		return nil, err
+	}
+	if m.weights.root, err = dir.OpenRoot(filepath.Dir(filepath.FromSlash(name))); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+func opened(f *os.File, info fs.FileInfo, path string, limits Limits) (*Model, error) {
 	m, err := Read(f, info.Size(), path, limits)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -70,7 +85,9 @@ type weights struct {
 	path     string
 	limit    int64
 	external map[string]*os.File
-	close    func() error
+	// root is the directory that external data lies in; nil until it is needed.
+	root  *os.Root
+	close func() error
 }
 
 // Close closes the files that the model reads weights from. The index stays valid.
@@ -79,10 +96,13 @@ func (m *Model) Close() error {
 	for _, f := range m.weights.external {
 		errs = append(errs, f.Close())
 	}
+	if m.weights.root != nil {
+		errs = append(errs, m.weights.root.Close())
+	}
 	if m.weights.close != nil {
 		errs = append(errs, m.weights.close())
 	}
-	m.weights.external, m.weights.close, m.weights.model = nil, nil, nil
+	m.weights.external, m.weights.root, m.weights.close, m.weights.model = nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -95,7 +115,7 @@ func (m *Model) WithGraph(g *Graph) *Model {
 	return &part
 }
 
-// file is the file of external data of that name, opened within the model's directory: os.Root refuses links that lead out of it.
+// file is the file of external data of that name, opened within the model's directory.
 func (w *weights) file(name string) (io.ReaderAt, error) {
 	switch {
 	case w.model == nil:
@@ -106,19 +126,14 @@ func (w *weights) file(name string) (io.ReaderAt, error) {
 	if f := w.external[name]; f != nil {
 		return f, nil
 	}
-	root, err := os.OpenRoot(filepath.Dir(w.path))
-	if err != nil {
-		return nil, err
+	if w.root == nil {
+		root, err := modeldir.Root(filepath.Dir(w.path))
+		if err != nil {
+			return nil, err
+		}
+		w.root = root
 	}
-	defer root.Close() //nolint:errcheck // only read from
-	info, err := root.Stat(filepath.FromSlash(name))
-	if err != nil {
-		return nil, fmt.Errorf("%s: external data: %w", w.path, err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: external data %s: not a regular file", w.path, name)
-	}
-	f, err := root.Open(filepath.FromSlash(name))
+	f, _, err := modeldir.OpenIn(w.root, name)
 	if err != nil {
 		return nil, fmt.Errorf("%s: external data: %w", w.path, err)
 	}

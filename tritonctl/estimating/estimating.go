@@ -17,6 +17,7 @@ import (
 
 	"github.com/conch-serving/conch/estimator"
 	"github.com/conch-serving/conch/estimator/tritonmodel"
+	"github.com/conch-serving/conch/internal/modeldir"
 	"github.com/conch-serving/conch/repo"
 )
 
@@ -42,7 +43,7 @@ func Find(path string) (*Model, error) {
 	}
 	m := &Model{Name: filepath.Base(filepath.Clean(path)), Directory: path}
 	of := func(files []string) tritonmodel.Model { return tritonmodel.Of(nil, files) }
-	text, err := os.ReadFile(filepath.Join(path, "config.pbtxt"))
+	text, err := modeldir.ReadFile(path, "config.pbtxt")
 	if err == nil {
 		config, err := repo.ReadConfig(text)
 		if err != nil {
@@ -52,7 +53,12 @@ func Find(path string) (*Model, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	entries, err := os.ReadDir(path)
+	root, err := modeldir.Root(path)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close() //nolint:errcheck // only read from
+	entries, err := modeldir.ReadDir(root, ".")
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +69,10 @@ func Find(path string) (*Model, error) {
 		if err != nil || n <= latest {
 			continue
 		}
-		files, err := os.ReadDir(filepath.Join(path, v.Name()))
-		if err != nil {
+		files, err := modeldir.ReadDir(root, v.Name())
+		if errors.Is(err, modeldir.ErrOutside) {
+			return nil, err
+		} else if err != nil {
 			continue // no directory: Triton passes it over too
 		}
 		names := make([]string, len(files))
@@ -123,9 +131,36 @@ func (m *Model) Grid() estimator.Grid {
 	return estimator.DefaultGrid(32)
 }
 
+// open opens the model's file: that of a model directory has to lie in it.
+func (m *Model) open() (*os.File, int64, error) {
+	open := func() (*os.File, fs.FileInfo, error) { return modeldir.Open(m.File) }
+	if m.Directory != "" {
+		name, err := filepath.Rel(m.Directory, m.File)
+		if err != nil {
+			return nil, 0, err
+		}
+		root, err := modeldir.Root(m.Directory)
+		if err != nil {
+			return nil, 0, err
+		}
+		defer root.Close() //nolint:errcheck // only read from
+		open = func() (*os.File, fs.FileInfo, error) { return modeldir.OpenIn(root, filepath.ToSlash(name)) }
+	}
+	f, info, err := open()
+	if err != nil {
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}
+
 // On estimates the model on a device.
 func (m *Model) On(d estimator.Device, g estimator.Grid) (e *estimator.Estimate, err error) {
-	s, err := estimator.Open(m.File)
+	file, size, err := m.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	s, err := estimator.Read(file, size, m.File)
 	if err != nil {
 		return nil, err
 	}

@@ -9,11 +9,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"time"
 
+	"github.com/conch-serving/conch/internal/modeldir"
 	"github.com/conch-serving/conch/internal/onnx"
 	"github.com/conch-serving/conch/internal/triton"
 	pb "github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -56,7 +58,7 @@ func (s *Server) Load(ctx context.Context, name, dir string) error {
 	if _, err := os.Lstat(into); err == nil {
 		return fmt.Errorf("%s has a model %q already: give a repository for trials alone", s.repository, name)
 	}
-	if err := copyDirectory(dir, into); err != nil {
+	if err := copyModel(ctx, dir, into); err != nil {
 		return errors.Join(err, os.RemoveAll(into))
 	}
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
@@ -67,49 +69,72 @@ func (s *Server) Load(ctx context.Context, name, dir string) error {
 	return nil
 }
 
-// copyDirectory copies files; links are followed, as repositories are often made of them.
-func copyDirectory(from, into string) error {
-	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		relative, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		to := filepath.Join(into, relative)
-		info, err := os.Stat(path)
-		switch {
-		case err != nil:
-			return err
-		case info.IsDir() && d.Name() == "__pycache__":
-			return filepath.SkipDir
-		case info.IsDir():
-			return os.MkdirAll(to, 0o755)
-		case !info.Mode().IsRegular():
-			return fmt.Errorf("%s is not a file", path)
-		}
-		// A hard link costs nothing where the repository lies on the same file system.
-		if resolved, err := filepath.EvalSymlinks(path); err == nil && os.Link(resolved, to) == nil {
-			return nil
-		}
-		return copyFile(path, to)
-	})
-}
-
-func copyFile(from, to string) error {
-	in, err := os.Open(from)
+// copyModel copies the files of a model's directory; links are followed where they stay inside.
+func copyModel(ctx context.Context, from, into string) error {
+	root, err := modeldir.Root(from)
 	if err != nil {
 		return err
 	}
-	defer in.Close()                                                      //nolint:errcheck // only read from
+	defer root.Close() //nolint:errcheck // only read from
+	return copyDirectory(ctx, root, ".", into)
+}
+
+// copyDirectory ends where a link points to a parent: a name with many links in it is an error of the root.
+func copyDirectory(ctx context.Context, root *os.Root, name, into string) error {
+	entries, err := modeldir.ReadDir(root, name)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(into, 0o755); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		inside, to := path.Join(name, e.Name()), filepath.Join(into, e.Name())
+		info, err := root.Stat(filepath.FromSlash(inside))
+		switch {
+		case err == nil && info.IsDir() && e.Name() == "__pycache__":
+		case err == nil && info.IsDir():
+			if err := copyDirectory(ctx, root, inside, to); err != nil {
+				return err
+			}
+		default:
+			if err := copyFile(ctx, root, inside, to); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func copyFile(ctx context.Context, root *os.Root, name, to string) error {
+	in, info, err := modeldir.OpenIn(root, name)
+	if err != nil {
+		return err
+	}
+	defer in.Close() //nolint:errcheck // only read from
+	// A hard link costs nothing where the repository lies on the same file system.
+	if resolved, err := filepath.EvalSymlinks(filepath.Join(root.Name(), filepath.FromSlash(name))); err == nil && os.Link(resolved, to) == nil {
+		if linked, err := os.Lstat(to); err == nil && os.SameFile(info, linked) {
+			return nil
+		}
+		if err := os.Remove(to); err != nil { // another file came into its place meanwhile
+			return err
+		}
+	}
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644) //nolint:gosec // the server may be another user
 	if err != nil {
 		return err
 	}
-	_, err = out.ReadFrom(in)
+	for n := int64(1); n > 0 && err == nil; err = errors.Join(err, ctx.Err()) {
+		if n, err = io.CopyN(out, in, piece); errors.Is(err, io.EOF) {
+			n, err = 0, nil
+		}
+	}
 	return errors.Join(err, out.Close())
 }
+
+// piece is how much is copied before the context is asked again.
+const piece = 64 << 20
 
 // Unload unloads the model and takes its directory away again.
 func (s *Server) Unload(ctx context.Context, name string) error {

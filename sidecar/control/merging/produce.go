@@ -67,7 +67,7 @@ func (b *Book) create(ctx context.Context, files *repo.Revision, names []string,
 	p.Manifest, err = merger.Verify(ctx, p.into, directories, run, v)
 	err = errors.Join(err, run.Close(context.WithoutCancel(ctx)))
 	if err == nil {
-		_, err = merger.Load(p.into) // what is handed over is what was run
+		_, err = merger.Load(ctx, p.into) // what is handed over is what was run
 	}
 	switch {
 	case errors.Is(err, merger.ErrDiffers):

@@ -24,12 +24,12 @@ the proof for each node that runs on rows of several members, what was refused a
 why, and whether it is verified, its files being those that were.`,
 		Example: `tritonctl merge explain /var/tmp/bert`,
 		Args:    cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			m, err := merger.Read(args[0])
 			if err != nil {
 				return err
 			}
-			_, serving := merger.Load(args[0])
+			_, serving := merger.Load(c.Context(), args[0])
 			return f.Print(m, func(t *output.Table) { draw(t, m, serving) })
 		},
 	}

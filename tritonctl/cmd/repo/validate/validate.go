@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/conch-serving/conch/estimator"
+	"github.com/conch-serving/conch/internal/modeldir"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/tritonctl/estimating"
 	"github.com/conch-serving/conch/tritonctl/factory"
@@ -56,7 +57,7 @@ func run(f *factory.Factory, directory, gpu string, s repo.Strictness) error {
 	} else if !info.IsDir() {
 		return fmt.Errorf("%s is not a directory", directory)
 	}
-	problems, err := repo.ValidateAll(os.DirFS(directory), s)
+	problems, err := repo.ValidateAll(modeldir.FS(directory), s)
 	if err != nil {
 		return err
 	}
