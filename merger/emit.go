@@ -76,7 +76,7 @@ func (a *Analysis) Emit(ctx context.Context, dir, name string, mode Mode) (*Mani
 
 // digest identifies the recipe and the members' content.
 func (m *Manifest) digest() string {
-	h := newHasher("merge 2")
+	h := newHasher("merge 3")
 	h.text(string(m.Mode))
 	for _, member := range m.Members {
 		h.text(member.Name)

@@ -108,7 +108,7 @@ func (c *cut) groupModel() (*grouping, error) {
 	for _, n := range c.backbone {
 		g.copy(&g.model.Graph.Nodes, 0, n, g.backboneName)
 	}
-	g.member = g.node("Reshape", []string{MemberInput, g.ints(-1)}, "")
+	g.member = g.guarded()
 	if g.stack != nil {
 		g.stacked()
 		return g, nil
