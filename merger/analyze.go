@@ -153,6 +153,7 @@ func (a *Analysis) read(ctx context.Context, members []Member) error {
 		}
 		if err != nil {
 			a.Report.Refusals = append(a.Report.Refusals, Refusal{Member: g.Name, Reason: err.Error()})
+			continue
 		}
 		a.Report.Members = append(a.Report.Members, MemberReport{
 			Name: g.Name, Graph: g.Graph, Nodes: len(g.order), WeightBytes: g.weightBytes(), Opset: g.model.Opsets[""], Structure: g.structure().String(),

@@ -86,6 +86,87 @@ func TestMembersThatCannotBeMerged(t *testing.T) {
 	}
 }
 
+// Weights in Constant nodes are weights: they are counted, shared and looked up as initializers are.
+func TestWeightsMayBeConstants(t *testing.T) {
+	constants := func(seed uint64) *graphs.Model {
+		m := chain(seed, own("layer3"))
+		var nodes []*onnx.Node
+		for _, w := range m.Graph.Initializers {
+			nodes = append(nodes, &onnx.Node{Op: "Constant", Outputs: []string{w.Name}, Attributes: []*onnx.Attribute{{Name: "value", Kind: onnx.KindTensor, Tensor: w}}})
+		}
+		g := &onnx.Graph{Name: m.Graph.Name, Nodes: append(nodes, m.Graph.Nodes...), Inputs: m.Graph.Inputs, Outputs: m.Graph.Outputs}
+		m.Model = &onnx.Model{IR: m.IR, Opsets: m.Opsets, Graph: g}
+		return m
+	}
+	plain := analyze(t, write(t, map[string]*graphs.Model{"a": chain(2, own("layer3")), "b": chain(3, own("layer3"))}), merger.Options{})
+	r := write(t, map[string]*graphs.Model{"a": constants(2), "b": constants(3)})
+	a := analyze(t, r, merger.Options{})
+	require.Equal(t, plain.Report.Modes, a.Report.Modes)
+	require.Equal(t, plain.Report.Families, a.Report.Families)
+	for i, m := range a.Report.Members {
+		require.Equal(t, plain.Report.Members[i].WeightBytes, m.WeightBytes)
+	}
+	little := analyze(t, r, merger.Options{MinShared: .999})
+	require.Contains(t, little.Report.Mode(merger.Backbone).Reason, "bytes of weights lie in what the members compute alike")
+	m, err := a.Emit(t.Context(), filepath.Join(t.TempDir(), "x"), "x", merger.Backbone)
+	require.NoError(t, err)
+	require.Positive(t, m.SharedBytes)
+}
+
+// A refusal names the node where the proof ends, not the output alone; emit says the same.
+func TestARefusalSaysWhere(t *testing.T) {
+	sorted := func(seed uint64) *graphs.Model {
+		m := chain(seed, own("layer3"))
+		m.Graph.Nodes = append(m.Graph.Nodes,
+			&onnx.Node{Name: "best", Op: "TopK", Inputs: []string{m.Graph.Outputs[0].Name, "one"}, Outputs: []string{"values", "places"}},
+			&onnx.Node{Name: "after", Op: "Relu", Inputs: []string{"values"}, Outputs: []string{"positive"}})
+		m.Graph.AddInitializer(&onnx.Tensor{Name: "one", Type: onnx.Float, Dims: []int64{1}})
+		out := *m.Graph.Outputs[0]
+		out.Name = "positive"
+		m.Graph.Outputs = []*onnx.Value{&out}
+		return m
+	}
+	declared := func(seed uint64) *graphs.Model {
+		m := chain(seed, own("layer3"))
+		m.Graph.Outputs[0].Type.Dims[1].Size = 5
+		return m
+	}
+	impossible := func(seed uint64) *graphs.Model {
+		m := chain(seed, own("layer3"))
+		m.Graph.Inputs[0].Type.Dims[1].Size = 31
+		return m
+	}
+	for name, c := range map[string]struct {
+		model func(uint64) *graphs.Model
+		why   string
+	}{
+		"an operator that is refused": {sorted, `a: nothing proves that rows stay apart on the way to output "positive": best (TopK): ONNX Runtime dies of it on an empty batch`},
+		"another declaration":         {declared, `a: output "Y" is declared with 5 places on axis 1, and 4 are computed`},
+		"shapes that cannot be":       {impossible, "31 columns meet 32 rows of a matrix"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := analyze(t, write(t, map[string]*graphs.Model{"a": c.model(2), "b": c.model(3)}), merger.Options{})
+			require.Contains(t, a.Report.Mode(merger.Backbone).Reason, c.why)
+			_, err := a.Emit(t.Context(), filepath.Join(t.TempDir(), "x"), "x", merger.Backbone)
+			require.ErrorContains(t, err, c.why)
+		})
+	}
+}
+
+func TestNoModelThatCanBeReadIsAnError(t *testing.T) {
+	r := write(t, map[string]*graphs.Model{"a": chain(2, nil), "b": chain(3, nil)})
+	short := func(name string) {
+		data := filepath.Join(r.directories[name], "1", "model.onnx.data")
+		require.NoError(t, os.Truncate(data, 100))
+	}
+	short("a")
+	a := analyze(t, r, merger.Options{})
+	require.NoError(t, a.Report.Unreadable(), "b can be read")
+	require.Contains(t, a.Report.Refusals[0].Reason, `1/model.onnx: tensor "layer0.weight" (external data in model.onnx.data): 8092 bytes are missing of the 8192`)
+	short("b")
+	require.ErrorContains(t, analyze(t, r, merger.Options{}).Report.Unreadable(), "none of the models could be read; a: ")
+}
+
 func TestAFileThatIsNoModelIsARefusal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.onnx")
 	require.NoError(t, os.WriteFile(path, []byte("no model"), 0o600))

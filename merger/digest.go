@@ -123,11 +123,6 @@ func (g *graph) hashValues() error {
 
 func (g *graph) hashNode(n *onnx.Node) error {
 	ok, _ := g.shareable(n)
-	if ok && n.Op == "Constant" && n.Attribute("value") != nil {
-		d, err := g.tensor(n.Attribute("value").Tensor, make([]byte, 32<<10))
-		g.values[n.Outputs[0]] = d
-		return err
-	}
 	if ok && n.Op == "Identity" {
 		g.values[n.Outputs[0]] = g.values[n.Inputs[0]]
 		return nil

@@ -55,11 +55,8 @@ func (c *cut) servable() error {
 			}
 		}
 		for _, v := range g.model.Graph.Outputs {
-			switch f := g.fact(v.Name); {
-			case v.Type.Elem == onnx.String || v.Type.Elem == onnx.BFloat16:
-				return fmt.Errorf("%s: output %q is of type %s, whose rows cannot be put together", g.Name, v.Name, v.Type.Elem)
-			case !f.Crosses():
-				return fmt.Errorf("%s: output %q is %s, not rows of the batch", g.Name, v.Name, f)
+			if err := g.crosses(v); err != nil {
+				return err
 			}
 		}
 	}
@@ -70,6 +67,35 @@ func (c *cut) servable() error {
 					return fmt.Errorf("%s: %s (%s): a head with control flow", c.members[i].Name, nameOf(n), n.Op)
 				}
 			}
+		}
+	}
+	return nil
+}
+
+// crosses is why an output cannot be one of the group, nil if it can.
+func (g *graph) crosses(v *onnx.Value) error {
+	f := g.fact(v.Name)
+	cause := g.cause(v.Name)
+	switch {
+	case v.Type.Elem == onnx.String || v.Type.Elem == onnx.BFloat16:
+		return fmt.Errorf("%s: output %q is of type %s, whose rows cannot be put together", g.Name, v.Name, v.Type.Elem)
+	case f.State == rows.Nothing && cause != nil:
+		return fmt.Errorf("%s: nothing proves that rows stay apart on the way to output %q: %s (%s): %s", g.Name, v.Name, cause.Node, cause.Op, cause.Reason)
+	case f.State == rows.Constant:
+		return fmt.Errorf("%s: output %q does not depend on the inputs' rows", g.Name, v.Name)
+	case f.State == rows.Rows && len(f.Shape) == 1:
+		return fmt.Errorf("%s: output %q has no dimension besides the batch, which Triton's batching wants", g.Name, v.Name)
+	case f.State == rows.Rows && !f.Crosses():
+		return fmt.Errorf("%s: output %q has %s places on axis 0, and not one for each row", g.Name, v.Name, f.Shape[0])
+	case !f.Crosses():
+		return fmt.Errorf("%s: nothing proves that rows stay apart on the way to output %q", g.Name, v.Name)
+	}
+	for k, d := range v.Type.Dims {
+		if k >= len(f.Shape) || !v.Type.HasShape {
+			continue
+		}
+		if size, fixed := f.Shape[k].Fixed(); fixed && d.Size >= 0 && d.Size != size {
+			return fmt.Errorf("%s: output %q is declared with %d places on axis %d, and %d are computed", g.Name, v.Name, d.Size, k, size)
 		}
 	}
 	return nil

@@ -104,6 +104,7 @@ func open(m Member) (_ *graph, err error) {
 	if err != nil {
 		return nil, err
 	}
+	lift(g.model.Graph)
 	if g.order, err = g.model.Graph.Order(nil); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.Graph, err)
 	}
@@ -119,6 +120,41 @@ func open(m Member) (_ *graph, err error) {
 	}
 	g.facts, g.batchError = rows.Analyze(g.model)
 	return g, nil
+}
+
+// lift makes initializers of the tensors in Constant nodes, where some exporters put the weights: they are counted, shared and stacked alike.
+func lift(g *onnx.Graph) {
+	g.Nodes = slices.DeleteFunc(g.Nodes, func(n *onnx.Node) bool {
+		value := n.Attribute("value")
+		if n.Op != "Constant" || n.Domain != "" || value == nil || value.Tensor == nil || len(n.Attributes) != 1 || len(n.Outputs) != 1 || g.Initializer(n.Outputs[0]) != nil {
+			return false
+		}
+		t := *value.Tensor
+		t.Name = n.Outputs[0]
+		g.AddInitializer(&t)
+		return true
+	})
+}
+
+// cause is the node that nothing could be proved of and that the value depends on, the first of the graph's order; nil where there is none.
+func (g *graph) cause(value string) *rows.Refusal {
+	behind := map[string]bool{value: true}
+	var first *rows.Refusal
+	for _, n := range slices.Backward(g.order) {
+		if !slices.ContainsFunc(n.Outputs, func(out string) bool { return behind[out] }) {
+			continue
+		}
+		for _, in := range n.Uses() {
+			behind[in] = true
+		}
+		if g.facts == nil {
+			continue
+		}
+		if r, refused := g.facts.Refused[n]; refused && !r.Follows {
+			first = &r
+		}
+	}
+	return first
 }
 
 func (g *graph) close() error {

@@ -6,7 +6,6 @@ package merger
 import (
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 )
 
@@ -75,6 +74,14 @@ type Refusal struct {
 	Reason string `json:"reason"`
 }
 
+// Unreadable says that not even one of the models could be read, and why the first could not; nil where one could.
+func (r *Report) Unreadable() error {
+	if len(r.Members) > 0 || len(r.Refusals) == 0 {
+		return nil
+	}
+	return fmt.Errorf("none of the models could be read; %s: %s", r.Refusals[0].Member, r.Refusals[0].Reason)
+}
+
 // Mode is the report of a mode, nil if there is none.
 func (r *Report) Mode(m Mode) *ModeReport {
 	for i := range r.Modes {
@@ -91,7 +98,7 @@ func (r *Report) unproved(g *graph) {
 		return
 	}
 	for _, n := range g.order {
-		if why, refused := g.facts.Refused[n]; refused && !strings.HasPrefix(why.Reason, "nothing is known of its input") {
+		if why, refused := g.facts.Refused[n]; refused && !why.Follows {
 			r.Unproved = append(r.Unproved, Refusal{Member: g.Name, Node: why.Node, Op: why.Op, Reason: why.Reason})
 		}
 	}
@@ -116,8 +123,11 @@ func (r *Report) Text(w io.Writer) error {
 		if m.SeparateSeconds > 0 {
 			took = fmt.Sprintf("x%.2f", m.MergedSeconds/m.SeparateSeconds)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s (x%.2f)\t%s\t%s\n", m.Mode, size(m.SharedBytes), size(m.SeparateBytes), size(m.MergedBytes),
-			float64(m.MergedBytes)/float64(max(m.SeparateBytes, 1)), took, m.Reason)
+		ratio := "no weights"
+		if m.SeparateBytes > 0 {
+			ratio = fmt.Sprintf("x%.2f", float64(m.MergedBytes)/float64(m.SeparateBytes))
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s (%s)\t%s\t%s\n", m.Mode, size(m.SharedBytes), size(m.SeparateBytes), size(m.MergedBytes), ratio, took, m.Reason)
 	}
 	for _, m := range r.Modes {
 		for _, f := range m.Frontier {

@@ -44,6 +44,13 @@ func (d Dim) is(n int64) bool {
 	return fixed && v == n
 }
 
+// differs says whether both are numbers, and not the same.
+func (d Dim) differs(e Dim) bool {
+	v, a := d.Fixed()
+	w, b := e.Fixed()
+	return a && b && v != w
+}
+
 // batches is how often the batch is a factor of the dimension.
 func (d Dim) batches() int {
 	n := 0

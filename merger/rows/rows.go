@@ -64,6 +64,8 @@ type Refusal struct {
 	Node   string // its name, or its first output where it has none
 	Op     string
 	Reason string
+	// Follows says that the node is refused because of one before it alone.
+	Follows bool
 }
 
 // Analysis is what is known of a graph.
@@ -177,6 +179,9 @@ func (a *Analysis) node(m *onnx.Model, n *onnx.Node) {
 		present[i] = true
 		if in[i] = a.Facts[name]; in[i].State == Nothing {
 			refuse("nothing is known of its input %q", name)
+			r := a.Refused[n]
+			r.Follows = true
+			a.Refused[n] = r
 			return
 		}
 	}

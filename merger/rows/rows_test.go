@@ -57,7 +57,7 @@ func graph(t *testing.T, opset int64, lines ...string) *onnx.Model {
 			switch {
 			case i == 0:
 				n.Op = word
-			case attribute && (key == "axes" || key == "perm"):
+			case attribute && (key == "axes" || key == "perm" || key == "kernel_shape"):
 				n.Attributes = append(n.Attributes, &onnx.Attribute{Name: key, Kind: onnx.KindInts, Ints: numbers(value)})
 			case attribute:
 				n.Attributes = append(n.Attributes, &onnx.Attribute{Name: key, Kind: onnx.KindInt, Int: numbers(value)[0]})
@@ -133,6 +133,28 @@ func TestRules(t *testing.T) {
 		{name: "ones for each row", lines: "s = Shape x; c = ConstantOfShape s; y = Add x c", want: "rows float [N,3,4]"},
 		{name: "a slice of tokens", lines: "y = Slice x 0, 1, 1,", want: "rows float [N,1,4]"},
 		{name: "a slice of rows", lines: "y = Slice x 0, 1, 0,", why: "takes some rows"},
+		{name: "a slice to the end, as tf2onnx writes it", lines: "y = Slice x 0,0 1000000000,1000000000 0,1", want: "rows float [N,3,4]"},
+		{name: "a slice to just the end of a row", lines: "y = Slice x 0, 3, 1,", want: "rows float [N,3,4]"},
+		{name: "a slice beyond the end of a row", lines: "y = Slice x 1, 9, 1,", want: "rows float [N,2,4]"},
+		{name: "a slice of many rows, and not all", lines: "y = Slice x 0, 999999999, 0,", why: "takes some rows"},
+		{name: "a slice to the end of tokens", lines: "y = Slice seq 0, 1000000000, 1,", want: "rows float [N,seq.1,6]"},
+		// As torch exports chunk(2, 1): the size of an axis, and one more, over two, times the part.
+		{name: "half of the channels", lines: "s = Shape x; c = Gather s 2,; d = Add c 1,; h = Div d 2,; e = Mul h 1,; y = Slice x 0, e 2,", want: "rows float [N,3,2]"},
+		{name: "the other half", lines: "s = Shape x; c = Gather s 2,; d = Add c 1,; h = Div d 2,; b = Mul h 1,; e = Mul h 2,; y = Slice x b e 2,", want: "rows float [N,3,2]"},
+		{name: "half of the rows", lines: "s = Shape x; c = Gather s 0,; d = Add c 1,; h = Div d 2,; y = Slice x 0, h 0,", why: "takes some rows"},
+		{name: "half of as many channels as there are rows", lines: "s = Shape x; c = Gather s 0,; d = Add c 1,; h = Div d 2,; y = Slice x 0, h 1,", why: "rows of one input meet"},
+		{name: "a division towards zero", lines: "a = Add -7, 0,; h = Div a 2,; y = Slice x h 9, 1,", want: "rows float [N,3,4]"},
+		{name: "a recurrent network", lines: "y = LSTM seq w w", why: "LSTM, GRU, RNN"},
+		{name: "the sequence first", lines: "y = Transpose seq perm=1,0,2", why: "nn.TransformerEncoder"},
+		{name: "a product that cannot be", lines: "y = MatMul seq w", why: "6 columns meet 4 rows"},
+		{name: "a Gemm that cannot be", lines: "f = Flatten x; y = Gemm f w", why: "12 columns meet 4 rows"},
+		{name: "a Reshape that cannot be", lines: "y = Reshape x 0,5", why: "[5] of a row of 12 elements"},
+		{name: "a Concat that cannot be", lines: "h = Gather table ids; y = Concat x h axis=2", why: "dimensions 3 and 5 do not go together"},
+		{name: "a Split that cannot be", lines: "y z = Split x 2,2 axis=1", why: "parts [2 2] of a dimension of 3"},
+		{name: "channels that cannot be", lines: "y = BatchNormalization x bias bias bias bias", why: "4 weights for 3 channels"},
+		{name: "a normalisation that cannot be", lines: "y = LayerNormalization seq bias", why: "4 weights for 6 places"},
+		{name: "a sum that cannot be", lines: "g = Gather x 0 axis=1; h = Gather table ids; m = ReduceMean h axes=1, keepdims=0; y = Add g m", why: "do not go together"},
+		{name: "a window that cannot be", lines: "u = Unsqueeze x 1,; y = MaxPool u kernel_shape=9,9", why: "window is larger"},
 		{name: "the first token", lines: "y = Gather x 0 axis=1", want: "rows float [N,4]"},
 		{name: "a row for all", lines: "y = Gather x 0 axis=0", why: "picks rows"},
 		{name: "an embedding", lines: "y = Gather table ids", want: "rows float [N,5,6]"},

@@ -24,11 +24,13 @@ var hopeless = map[string]string{
 	"DynamicQuantizeLinear": "its scale depends on all rows",
 	"If":                    "control flow is not looked into", "Loop": "control flow is not looked into", "Scan": "control flow is not looked into",
 	"TopK": "ONNX Runtime dies of it on an empty batch", "Einsum": "ONNX Runtime dies of it on an empty batch",
-	"OneHot": "ONNX Runtime dies of it on an empty batch", "LSTM": "ONNX Runtime dies of it on an empty batch",
-	"GRU":     "ONNX Runtime dies of it on an empty batch",
+	"OneHot": "ONNX Runtime dies of it on an empty batch", "LSTM": sequenceFirst, "GRU": sequenceFirst, "RNN": sequenceFirst,
 	"NonZero": "its result has as many places as the data says", "Unique": "it compares rows with each other",
 	"NonMaxSuppression": "its result has as many places as the data says", "Compress": "its result has as many places as the data says",
 }
+
+// sequenceFirst is why recurrent networks and some transformers are refused.
+const sequenceFirst = "it wants the batch behind the sequence, on axis 1, and rows are followed on axis 0 alone: LSTM, GRU, RNN, and transformers as torch.nn exports them (nn.TransformerEncoder, nn.MultiheadAttention) are not merged"
 
 // shapeInputs are the inputs that say a shape, which may depend on the number of rows.
 var shapeInputs = map[string][]int{"Reshape": {1}, "Expand": {1}, "ConstantOfShape": {0}, "Resize": {3}, "Tile": {1}, "Slice": {1, 2}}
@@ -154,6 +156,8 @@ func arithmetic(u *use) []Dim {
 		switch {
 		case u.n.Op == "Mul":
 			out[i] = x.times(y)
+		case u.n.Op == "Div" && both && w != 0:
+			out[i] = Const(v / w) // of integers, towards zero
 		case u.n.Op == "Div" && !y.is(0):
 			out[i] = x.over(y)
 		case u.n.Op == "Add" && both:

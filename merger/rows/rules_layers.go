@@ -19,6 +19,9 @@ func matMul(u *use) ([]Fact, error) {
 	if a.rank() < 2 || b.rank() < 2 {
 		return nil, errors.New("a product with a vector has no rule")
 	}
+	if columns, lines := a.Shape[a.rank()-1], b.Shape[b.rank()-2]; columns.differs(lines) {
+		return nil, fmt.Errorf("%v columns meet %v rows of a matrix", columns, lines)
+	}
 	batch, err := broadcast([]Fact{{State: Constant, Shape: a.Shape[:a.rank()-2]}, {State: Constant, Shape: b.Shape[:b.rank()-2]}})
 	if err != nil {
 		return nil, err
@@ -54,9 +57,15 @@ func gemm(u *use) ([]Fact, error) {
 	if u.n.Int("transA", 0) != 0 {
 		return nil, errors.New("it transposes the rows")
 	}
-	columns := b.Shape[1]
+	lines, columns := b.Shape[0], b.Shape[1]
 	if u.n.Int("transB", 0) != 0 {
-		columns = b.Shape[0]
+		lines, columns = columns, lines
+	}
+	if a.Shape[1].differs(lines) {
+		return nil, fmt.Errorf("%v columns meet %v rows of a matrix", a.Shape[1], lines)
+	}
+	if c := u.in[min(2, len(u.in)-1)]; u.has(2) && c.rank() > 0 && !c.Shape[c.rank()-1].is(1) && c.Shape[c.rank()-1].differs(columns) {
+		return nil, fmt.Errorf("a bias of %v for %v columns", c.Shape[c.rank()-1], columns)
 	}
 	if u.has(2) && u.in[2].rank() >= 2 && !u.in[2].Shape[0].is(1) {
 		return nil, errAcross
@@ -95,6 +104,16 @@ func spatial(u *use, f Fact, window []int64, channels Dim) []Dim {
 	return out
 }
 
+// fits refuses a window that is larger than what it slides over.
+func fits(x, out Fact) error {
+	for i := 2; i < out.rank(); i++ {
+		if out.Shape[i].is(0) && !x.Shape[i].is(0) {
+			return fmt.Errorf("its window is larger than the %v places that it slides over", x.Shape[i])
+		}
+	}
+	return nil
+}
+
 func convolution(u *use) ([]Fact, error) {
 	if err := errors.Join(u.need(2), u.constants(1)); err != nil {
 		return nil, err
@@ -103,9 +122,16 @@ func convolution(u *use) ([]Fact, error) {
 	if x.rank() < 3 || w.rank() != x.rank() {
 		return nil, errors.New("its input and weights do not fit")
 	}
-	channels := w.Shape[0]
+	group := Const(u.n.Int("group", 1))
+	channels, wanted := w.Shape[0], w.Shape[1].times(group)
 	if u.n.Op == "ConvTranspose" {
-		channels = w.Shape[1].times(Const(u.n.Int("group", 1)))
+		channels, wanted = wanted, channels
+	}
+	if x.Shape[1].differs(wanted) {
+		return nil, fmt.Errorf("%v channels meet weights for %v", x.Shape[1], wanted)
+	}
+	if u.has(2) && (u.in[2].rank() != 1 || u.in[2].Shape[0].differs(channels)) {
+		return nil, fmt.Errorf("a bias of %v for %v channels", u.in[2].Shape, channels)
 	}
 	var window []int64
 	for _, d := range w.Shape[2:] {
@@ -115,7 +141,8 @@ func convolution(u *use) ([]Fact, error) {
 		}
 		window = append(window, size)
 	}
-	return []Fact{{State: x.State, Type: x.Type, Shape: spatial(u, x, window, channels)}}, nil
+	out := Fact{State: x.State, Type: x.Type, Shape: spatial(u, x, window, channels)}
+	return []Fact{out}, fits(x, out)
 }
 
 func pool(u *use) ([]Fact, error) {
@@ -127,7 +154,7 @@ func pool(u *use) ([]Fact, error) {
 		return nil, errors.New("its input has no channels")
 	}
 	out := Fact{State: x.State, Type: x.Type, Shape: spatial(u, x, u.n.Ints("kernel_shape"), x.Shape[1])}
-	return []Fact{out}, nil // MaxPool's indices count across the batch: no rule for them
+	return []Fact{out}, fits(x, out) // MaxPool's indices count across the batch: no rule for them
 }
 
 func globalPool(u *use) ([]Fact, error) {
@@ -165,6 +192,14 @@ func batchNormalization(u *use) ([]Fact, error) {
 	if u.opset < 7 && u.n.Int("is_test", 0) == 0 {
 		return nil, errors.New("it may be in training mode")
 	}
+	if u.has(0) && u.in[0].rank() > 1 {
+		x := u.in[0]
+		for _, f := range u.in[1:] {
+			if f.rank() == 1 && f.Shape[0].differs(x.Shape[1]) {
+				return nil, fmt.Errorf("%v weights for %v channels", f.Shape[0], x.Shape[1])
+			}
+		}
+	}
 	return channelwise(u)
 }
 
@@ -175,6 +210,11 @@ func layerNormalization(u *use) ([]Fact, error) {
 	f := u.in[0]
 	if _, err := inner(u.n.Int("axis", -1), f); err != nil {
 		return nil, err
+	}
+	for _, w := range u.in[1:] {
+		if w.rank() > 0 && !w.Shape[w.rank()-1].is(1) && w.Shape[w.rank()-1].differs(f.Shape[f.rank()-1]) {
+			return nil, fmt.Errorf("%v weights for %v places", w.Shape[w.rank()-1], f.Shape[f.rank()-1])
+		}
 	}
 	f.Value = nil
 	return []Fact{f}, nil // its further outputs have no rule

@@ -6,7 +6,6 @@ package rows
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 )
 
@@ -65,7 +64,7 @@ func slice(u *use) ([]Fact, error) {
 		if err != nil {
 			return nil, err
 		}
-		whole := starts[i].is(0) && steps[i] == 1 && (ends[i].Equal(f.Shape[k]) || ends[i].Factor >= math.MaxInt32 && len(ends[i].Symbols) == 0)
+		whole := starts[i].is(0) && steps[i] == 1 && reaches(ends[i], f.Shape[k])
 		if k == 0 && f.State == Rows {
 			if !whole {
 				return nil, errors.New("it takes some rows and leaves others")
@@ -85,6 +84,22 @@ func slice(u *use) ([]Fact, error) {
 		}
 	}
 	return []Fact{out}, nil
+}
+
+// beyond is an end that no dimension reaches that a request decides: exporters write a slice to the end as 10^9 (tf2onnx), 2^31-1 or 2^63-1. A batch
+// of so many rows is none: Triton counts the rows of a batch in 32 bits, and their messages have at most 2^31 bytes.
+const beyond = 1_000_000_000
+
+// reaches says whether a slice up to end leaves nothing of the dimension behind it.
+func reaches(end, size Dim) bool {
+	if end.Equal(size) {
+		return true
+	}
+	e, fixed := end.Fixed()
+	if n, known := size.Fixed(); known {
+		return fixed && e >= n
+	}
+	return fixed && e >= beyond
 }
 
 // sliced is how many places are from start to end.

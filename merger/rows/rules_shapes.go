@@ -161,6 +161,9 @@ func reshape(u *use) ([]Fact, error) {
 	if len(shape) == 0 {
 		return nil, errors.New("it makes a scalar of rows")
 	}
+	if before, after := product(f.Shape[1:]), product(shape[1:]); shape[0].Equal(f.Shape[0]) && before.differs(after) {
+		return nil, fmt.Errorf("it makes %v of a row of %v elements", shape[1:], before)
+	}
 	keeps := shape[0].Equal(f.Shape[0]) // then every place of axis 0 keeps its elements, whatever the other sizes are
 	for i, d := range shape {
 		if i == 0 && (d.Unknown || d.batches() != 1) {
@@ -209,7 +212,10 @@ func transpose(u *use) ([]Fact, error) {
 	if len(perm) != f.rank() {
 		return nil, errors.New("its permutation does not fit its input")
 	}
-	if f.State == Rows && perm[0] != 0 {
+	switch {
+	case f.State == Rows && perm[0] == 1:
+		return nil, errors.New("it moves axis 0; " + sequenceFirst)
+	case f.State == Rows && perm[0] != 0:
 		return nil, errors.New("it moves axis 0")
 	}
 	out := Fact{State: f.State, Type: f.Type, Shape: []Dim{}}
@@ -321,6 +327,13 @@ func concat(u *use) ([]Fact, error) {
 			}
 		}
 	}
+	for i := range first.Shape {
+		for _, f := range u.in {
+			if i != k && f.Shape[i].differs(first.Shape[i]) {
+				return nil, fmt.Errorf("dimensions %v and %v do not go together", first.Shape[i], f.Shape[i])
+			}
+		}
+	}
 	total, known := int64(0), true
 	for _, f := range u.in {
 		size, fixed := f.Shape[k].Fixed()
@@ -358,6 +371,15 @@ func split(u *use) ([]Fact, error) {
 	parts := u.n.Ints("split")
 	if parts == nil {
 		parts, _ = u.numbers(1)
+	}
+	if size, fixed := f.Shape[k].Fixed(); fixed && len(parts) > 0 {
+		total := int64(0)
+		for _, p := range parts {
+			total += min(max(p, -1), maxFactor)
+		}
+		if total != size || len(parts) != len(u.n.Outputs) || slices.Min(parts) < 0 {
+			return nil, fmt.Errorf("parts %v of a dimension of %d", parts, size)
+		}
 	}
 	outs := make([]Fact, len(u.n.Outputs))
 	for i := range outs {

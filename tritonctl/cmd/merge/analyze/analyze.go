@@ -80,7 +80,7 @@ func (o *Options) run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer a.Close() //nolint:errcheck // only read from
-	return o.Print(a.Report, func(t *output.Table) { t.Line(Text(&a.Report)) })
+	return errors.Join(o.Print(a.Report, func(t *output.Table) { t.Line(Text(&a.Report)) }), a.Report.Unreadable())
 }
 
 // Text is the report as text.
@@ -148,7 +148,7 @@ func (o *Options) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	return o.Print(s, func(t *output.Table) {
+	printing := o.Print(s, func(t *output.Table) {
 		t.Line(Text(&s.Report))
 		if len(s.Groups) == 0 {
 			t.Line("no two of them are worth a group")
@@ -158,6 +158,7 @@ func (o *Options) sweep(ctx context.Context) error {
 			t.Line(Text(&merger.Report{Modes: g.Modes}))
 		}
 	})
+	return errors.Join(printing, s.Report.Unreadable())
 }
 
 // find lists the model directories and ONNX files below a directory.
