@@ -45,6 +45,7 @@ type bin struct {
 	arrivals, good, bad uint64
 	busy                float64 // partition nanoseconds, weighted by share
 	compute, memory     float64 // GPU nanoseconds of Creq and Mreq
+	latency             histogram.Histogram
 }
 
 // collector counts while the run goes on; everything in it has its size from the start or grows to a bound.
@@ -97,6 +98,10 @@ func (c *collector) answered(e *engine, r *request, o outcome) {
 	} else {
 		b.bad++
 	}
+	took := (e.now + queue.Time(e.w.Delays.Reply) - r.sent).Duration()
+	if o <= tooLate {
+		b.latency.Add(took)
+	}
 	m := r.model
 	if e.plans.watch {
 		m.observed.answered(e.now, o)
@@ -108,7 +113,7 @@ func (c *collector) answered(e *engine, r *request, o outcome) {
 	m.counts.outcomes[o]++
 	m.counts.waiting--
 	if o <= tooLate {
-		m.counts.latency.Add((e.now + queue.Time(e.w.Delays.Reply) - r.sent).Duration())
+		m.counts.latency.Add(took)
 	}
 }
 

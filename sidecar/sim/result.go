@@ -122,6 +122,9 @@ type Interval struct {
 	Arrivals    uint64  `json:"arrivals"`
 	Good        uint64  `json:"good"`
 	Bad         uint64  `json:"bad"`
+	// LatencyP50Us and LatencyP99Us are of those that were answered, late ones included; 0 where none was.
+	LatencyP50Us float64 `json:"latency_p50_us"`
+	LatencyP99Us float64 `json:"latency_p99_us"`
 	// GPUs is how many there were on average, CostPerHour what they cost.
 	GPUs        float64 `json:"gpus"`
 	CostPerHour float64 `json:"cost_per_hour"`
@@ -317,7 +320,8 @@ func (e *engine) partitionResult(p *partition) PartitionResult {
 func (e *engine) history() []Interval {
 	c := &e.collect
 	var all []Interval
-	for i, b := range c.bins {
+	for i := range c.bins {
+		b := &c.bins[i]
 		from, to := queue.Time(i)*c.width, min(queue.Time(i+1)*c.width, e.end)
 		if from >= to {
 			break
@@ -325,6 +329,7 @@ func (e *engine) history() []Interval {
 		length := float64(to - from)
 		interval := Interval{
 			FromSeconds: seconds(from), Arrivals: b.arrivals, Good: b.good, Bad: b.bad,
+			LatencyP50Us: micros(queue.Time(b.latency.Quantile(.5))), LatencyP99Us: micros(queue.Time(b.latency.Quantile(.99))),
 			Busy: b.busy / length, Compute: b.compute / length, Memory: b.memory / length,
 		}
 		for _, g := range e.gpus {

@@ -232,6 +232,9 @@ func (f *Factory) Bound(ctx context.Context) context.Context {
 	return ctx
 }
 
+// Quiet ends what Begin shows.
+func (f *Factory) Quiet() { f.task.End() }
+
 // Done ends what Begin shows, and what Bound began.
 func (f *Factory) Done() {
 	if f.cancel != nil {

@@ -5,7 +5,6 @@
 package reporting
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,28 +21,29 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/report"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
 	"github.com/conch-serving/conch/tritonctl/factory"
-	"github.com/conch-serving/conch/tritonctl/output"
 )
 
 // Options are the flags.
 type Options struct {
 	*factory.Factory
-	HTML                  string
-	Browse                bool
+	Destination
 	Disciplines, Policies []string
 	Processes             bool
 	GPUs                  int
 	Seed                  uint64
+	// Curves has other rates simulated for the page; without the flag, where that takes seconds.
+	Curves bool
 	// Timeline is the window of the page's timeline.
 	Timeline string
 
-	gpus *pflag.Flag
+	gpus, curves *pflag.Flag
+	// command makes the report again.
+	command string
 }
 
 // Flags adds them to a command.
 func (o *Options) Flags(c *cobra.Command) {
-	c.Flags().StringVar(&o.HTML, "html", "", "write the report as one HTML page to this file too")
-	c.Flags().BoolVar(&o.Browse, "open", false, "open the HTML page in the browser (without --html, from a temporary file)")
+	o.Destination.Flags(c)
 	c.Flags().StringSliceVar(&o.Disciplines, "discipline", nil, "dispatch disciplines to compare: "+strings.Join(scenario.Disciplines(), ", "))
 	c.Flags().StringSliceVar(&o.Disciplines, "disciplines", nil, "the same as --discipline")
 	c.Flags().StringSliceVar(&o.Policies, "policy", nil, "policies to compare: "+strings.Join(scenario.Policies(), ", ")+"; or NAME=PATH, a policy of others as an executable")
@@ -53,6 +53,13 @@ func (o *Options) Flags(c *cobra.Command) {
 	o.gpus = c.Flags().Lookup("gpus")
 	c.Flags().StringVar(&o.Timeline, "timeline", "", "window of the timeline of batches, such as 10s-12s (default: the scenario's, or the first second that counts)")
 	c.Flags().Uint64Var(&o.Seed, "seed", 0, "seed of everything random (default: that of the scenario or snapshot)")
+	c.Flags().BoolVar(&o.Curves, "curves", false, "simulate other rates and seeds too, for the curves of the page (default: with --html, unless that takes long)")
+	o.curves = c.Flags().Lookup("curves")
+	run := c.RunE
+	c.RunE = func(c *cobra.Command, args []string) error {
+		o.command = CommandLine(c, args)
+		return run(c, args)
+	}
 	c.MarkFlagsMutuallyExclusive("discipline", "disciplines")
 	c.MarkFlagsMutuallyExclusive("policy", "policies")
 }
@@ -84,15 +91,8 @@ func (o *Options) Variants(s *scenario.Scenario) ([]Variant, error) {
 	if err := o.window(s); err != nil {
 		return nil, err
 	}
-	if o.HTML != "" {
-		// Before the work, not after it.
-		file, err := os.OpenFile(o.HTML, os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // a report is for everybody to read
-		if err != nil {
-			return nil, fmt.Errorf("--html: %w", err)
-		}
-		if err := file.Close(); err != nil {
-			return nil, fmt.Errorf("--html: %w", err)
-		}
+	if err := o.Check(); err != nil {
+		return nil, err
 	}
 	var all []Variant
 	for _, name := range o.Policies {
@@ -257,43 +257,4 @@ func (o *Options) with(ctx context.Context, v Variant, dir string, run func(scen
 		return err
 	}
 	return errors.Join(run(scenario.Options{Dir: dir, Seed: o.Seed, GPUs: o.GPUs, Policy: p}), closed())
-}
-
-// Show writes the report where the flags say.
-func (o *Options) Show(r *report.Report) error {
-	for _, run := range r.Runs {
-		if n := run.Result.PlansFailed; n > 0 {
-			r.Notes = append(r.Notes, fmt.Sprintf("%s: %d of %d plans failed and changed nothing; the first %s", run.Name, n, n+run.Result.Plans, run.Result.PlanFailure))
-		}
-	}
-	if o.HTML != "" || o.Browse {
-		var page bytes.Buffer
-		if err := r.HTML(&page); err != nil {
-			return err
-		}
-		path := o.HTML
-		if path == "" {
-			dir, err := os.MkdirTemp("", "tritonctl")
-			if err != nil {
-				return err
-			}
-			path = filepath.Join(dir, "report.html")
-		}
-		if err := os.WriteFile(path, page.Bytes(), 0o644); err != nil { //nolint:gosec // a report is for everybody to read
-			return fmt.Errorf("report: %w", err)
-		}
-		if o.Browse {
-			full, err := filepath.Abs(path)
-			if err != nil {
-				return err
-			}
-			if err := o.Open(full); err != nil {
-				return fmt.Errorf("no browser could be started (%w); the page is %s", err, full)
-			}
-		}
-	}
-	if o.Format == "table" {
-		return r.Table(o.Out)
-	}
-	return o.Print(r, func(*output.Table) {})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/sim"
+	"github.com/conch-serving/conch/sidecar/sim/report"
 )
 
 // Batching is how Triton itself batches a model, as its config.pbtxt says.
@@ -48,6 +49,8 @@ type Input struct {
 	Traffic *Traffic
 	// Seeds of the repetitions; the spread over them is the advice's.
 	Seeds []uint64
+	// Compare has both sides run at the observed rate too, for Advice.Sides.
+	Compare bool
 	// Progress is called with how far the work is, so much done of all in no unit, and with what is done at the moment; it may be nil.
 	Progress func(done, all float64, what string)
 }
@@ -79,6 +82,8 @@ type Advice struct {
 	Notes []string `json:"notes,omitempty"`
 	// Text is all of it in sentences.
 	Text []string `json:"text"`
+	// Sides are Triton as it is and Conch at the observed rate, where Input.Compare asks for them and there are figures.
+	Sides []report.Side `json:"-"`
 }
 
 // Present is the least number of GPUs found that hold the observed rate, with every model on each; 0 where all of them do not.
@@ -146,6 +151,11 @@ func Make(ctx context.Context, in Input) (*Advice, error) {
 			return nil, err
 		}
 		if a.Present.Conch, err = w.fewest(ctx, conchSide, w.rate, a.GPUs); err != nil {
+			return nil, err
+		}
+	}
+	if in.Compare {
+		if err := a.compare(ctx, w); err != nil {
 			return nil, err
 		}
 	}

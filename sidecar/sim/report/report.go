@@ -19,6 +19,11 @@ type Report struct {
 	// Notes say what a reader must know to judge the figures.
 	Notes []string `json:"notes,omitempty"`
 	Runs  []Run    `json:"runs"`
+	// Setup, Unknown, NoCurves and Command are for the page: see [Page].
+	Setup    []Fact   `json:"-"`
+	Unknown  []string `json:"-"`
+	NoCurves string   `json:"-"`
+	Command  string   `json:"-"`
 }
 
 // Run is one result under the name of what makes it different: a discipline, a policy, "live".
@@ -27,6 +32,8 @@ type Run struct {
 	Result *sim.Result `json:"result,omitempty"`
 	// Goodput is the highest rate that holds, where that was asked for.
 	Goodput *sim.Found `json:"goodput,omitempty"`
+	// Curve is for the page: other rates and seeds.
+	Curve []Trial `json:"-"`
 }
 
 // New makes a report.

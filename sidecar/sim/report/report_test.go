@@ -8,6 +8,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -59,14 +60,16 @@ func TestReportsAreTheSameBytesAgain(t *testing.T) {
 }
 
 func TestAPageLoadsNothingAndNamesCannotBecomeMarkup(t *testing.T) {
+	r := small()
+	r.Setup, r.Unknown, r.NoCurves, r.Command = []report.Fact{{Name: hostile, Text: hostile}}, []string{hostile}, hostile, hostile
+	r.Runs[0].Curve = []report.Trial{{Seed: 1, Rate: 10, Bad: .4}}
 	var out bytes.Buffer
-	require.NoError(t, small().HTML(&out))
+	require.NoError(t, r.HTML(&out))
 	page := out.String()
-	require.Zero(t, strings.Count(page, "<img"))
-	require.Equal(t, 1, strings.Count(page, "</script>"))
-	for _, outside := range []string{"http://", "https://", "<link", "@import", "url("} {
-		require.Zero(t, strings.Count(page, outside), outside)
+	for _, outside := range []string{"<img", "<script", "</script", "javascript:", "http://", "https://", "<link", "@import", "url(", "src="} {
+		require.Zero(t, strings.Count(strings.ReplaceAll(page, "img src=x", ""), outside), outside)
 	}
+	require.Zero(t, strings.Count(page, `onerror="`), "a name stays within its attribute")
 	var table bytes.Buffer
 	require.NoError(t, small().Table(&table))
 	require.NotContains(t, table.String(), "\x1b", "a name cannot steer a terminal")
@@ -75,7 +78,7 @@ func TestAPageLoadsNothingAndNamesCannotBecomeMarkup(t *testing.T) {
 // What stands beside an axis fits there, and the last line of the grid is above the data.
 func TestAxesOfLargeAndSmallNumbers(t *testing.T) {
 	for _, c := range []struct {
-		good  uint64
+		busy  float64
 		ticks []string
 	}{
 		{18_500, []string{">5000<", ">10k<", ">15k<", ">20k<"}},
@@ -83,15 +86,67 @@ func TestAxesOfLargeAndSmallNumbers(t *testing.T) {
 		{7, []string{">2<", ">4<", ">6<", ">8<"}},
 		{0, []string{">0<", ">1<"}},
 	} {
-		h := []sim.Interval{{Arrivals: c.good, Good: c.good, GPUs: 1}, {FromSeconds: 1, Arrivals: c.good, Good: c.good, GPUs: 1}}
+		h := []sim.Interval{{Busy: c.busy, GPUs: 1}, {FromSeconds: 1, Busy: c.busy, GPUs: 1}}
 		var out bytes.Buffer
 		require.NoError(t, report.New("axes", report.Run{Name: "one", Result: &sim.Result{History: h}}).HTML(&out))
-		first, _, _ := strings.Cut(out.String()[strings.Index(out.String(), "<figcaption>Good requests"):], "</svg>")
+		first, _, _ := strings.Cut(out.String()[strings.Index(out.String(), "<figcaption>GPUs that execute"):], "</svg>")
 		for _, tick := range c.ticks {
-			require.Contains(t, first, tick, c.good)
+			require.Contains(t, first, tick, c.busy)
 		}
 		require.NotContains(t, first, "e+")
 	}
+}
+
+// A verdict is a sentence with its uncertainty: seeds that differ decide whether a difference is one.
+func TestVerdicts(t *testing.T) {
+	side := func(name string, bad ...float64) report.Side {
+		s := report.Side{Name: name, Result: &sim.Result{Seed: 1, Total: sim.Totals{Rate: 1000}, Models: []sim.ModelResult{{Name: "m", Totals: sim.Totals{BadRate: bad[0]}}}}}
+		for i, b := range bad[1:] {
+			s.Curve = append(s.Curve, report.Trial{Seed: uint64(i + 2), Rate: 1000, Bad: b}, report.Trial{Seed: uint64(i + 2), Rate: 1200, Bad: .9})
+		}
+		return s
+	}
+	holding := func(name string, low, mid, high float64) report.Side {
+		s := side(name, 0)
+		s.Held = &sim.Found{Rate: mid, Low: low, High: high, All: make([]sim.Highest, 3)}
+		return s
+	}
+	for _, c := range []struct {
+		sides []report.Side
+		label string
+		j     report.Judgement
+		text  string
+	}{
+		{[]report.Side{side("a", .002, .003, .001)}, "held", report.Good,
+			"At 1,000 requests per second, 0.20% (0.10% to 0.30% over 3 seeds) of the requests of the model that fares worst are bad: the load is held."},
+		{[]report.Side{side("a", .02, .03, .011)}, "not held", report.Bad, "and at most 1% may be: the load is not held."},
+		{[]report.Side{side("a", .02, .03, .001)}, "not certain", report.Unsure, "depends on chance."},
+		{[]report.Side{side("a", .002)}, "held", report.Good, "0.20% of the requests of the model that fares worst are bad: the load is held (one seed, so that the spread is not known)."},
+		{[]report.Side{side("a", .002, .003), side("b", .2, .3)}, "a is better", report.Good, "a makes 0.25% (0.20% to 0.30% over 2 seeds) of the requests of the model that fares worst bad, and b 25.00% (20.00% to 30.00% over 2 seeds): a is better."},
+		{[]report.Side{side("a", .2, .3), side("b", .002, .003)}, "b is better", report.Good, "b is better."},
+		{[]report.Side{side("a", .002, .005), side("b", .004, .003)}, "no certain difference", report.Unsure, "both hold the load, with which at most 1% may be: the difference is within the spread."},
+		{[]report.Side{side("a", .02), side("b", .5)}, "not certain", report.Unsure, "with one seed the spread is not known."},
+		{[]report.Side{holding("a", 90, 100, 110), holding("b", 180, 200, 220)}, "b holds more", report.Good, "b holds 200 (180 to 220 over 3 seeds) requests per second with at most 1% bad for every model, and a 100 (90.0 to 110 over 3 seeds): 2.00 times as much."},
+		{[]report.Side{holding("a", 90, 100, 110), holding("b", 105, 120, 130)}, "no certain difference", report.Unsure, "within the spread."},
+		{[]report.Side{{Name: "a"}}, "no result", report.Unsure, "There is no result."},
+	} {
+		v := report.Judge(c.sides)
+		require.Contains(t, v.Text, c.text)
+		require.Equal(t, c.label, v.Label)
+		require.Equal(t, c.j, v.Judgement)
+	}
+}
+
+// GPUs are as busy as their partitions, by share and by the time for which these were in force.
+func TestUtilisationOfGPUs(t *testing.T) {
+	r := &sim.Result{Seconds: 10, WarmupSeconds: 1, Partitions: []sim.PartitionResult{
+		{ID: "p0", GPU: "n/gpu0", ThreadPercentage: 50, UntilSeconds: 11, BusyShare: .8},
+		{ID: "p1", GPU: "n/gpu0", ThreadPercentage: 50, FromSeconds: 6, UntilSeconds: 11, BusyShare: .4},
+		{ID: "p2", GPU: "n/gpu1", ThreadPercentage: 100, UntilSeconds: 6, BusyShare: 1},
+	}}
+	var page bytes.Buffer
+	require.NoError(t, (&report.Page{Sides: []report.Side{{Name: "one", Result: r}, {Name: "none", Result: &sim.Result{}}}}).HTML(&page))
+	require.Regexp(t, `(?s)n/gpu0.*>50%</span></td><td>-</td>.*n/gpu1.*>50%</span></td><td>-</td>`, page.String())
 }
 
 // Latencies of a minute are no powers of ten.
@@ -114,6 +169,13 @@ func TestBatchesBesideEachOtherAreDrawnApart(t *testing.T) {
 	}}}}
 	var page bytes.Buffer
 	require.NoError(t, r.HTML(&page))
-	require.Contains(t, page.String(), `"Partitions":["gpu0","gpu0, beside (2)","gpu1"]`)
-	require.Contains(t, page.String(), `"Batches":[[0,0,0,0,9,0],[1,1,0,0,9,0],[0,1,0,9,12,0],[2,0,0,1,2,0],[2,0,0,2,3,0]]`)
+	lanes := regexp.MustCompile(`<text x="2" y="[0-9.]+">([^<]*)</text>`).FindAllStringSubmatch(page.String(), -1)
+	require.Len(t, lanes, 3)
+	require.Equal(t, []string{"gpu0", "gpu0 (2)", "gpu1"}, []string{lanes[0][1], lanes[1][1], lanes[2][1]})
+	heights := regexp.MustCompile(`<title>([ab]) on (gpu[01]): 0 rows.*?y="([0-9.]+)"`).FindAllStringSubmatch(page.String(), -1)
+	var drawn []string
+	for _, h := range heights {
+		drawn = append(drawn, h[1]+" "+h[2]+" "+h[3])
+	}
+	require.Equal(t, []string{"a gpu0 23.0", "b gpu0 43.0", "a gpu1 63.0", "a gpu1 63.0", "b gpu0 23.0"}, drawn)
 }

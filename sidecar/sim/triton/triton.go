@@ -34,6 +34,8 @@ type Model struct {
 
 // Server is one Triton with a GPU of its own.
 type Server struct {
+	// ID and GPU name it in the result.
+	ID, GPU string
 	// Latency[m][b] is what an execution of b rows of World.Models[m] takes when it has the GPU for itself; index 0 is unused. A model with
 	// no latencies is not served. A batch beyond the last entry takes as long as that.
 	Latency [][]time.Duration
@@ -61,7 +63,7 @@ type Executions struct {
 
 // Result is what a run measured.
 type Result struct {
-	// Result has Total and Models, and nothing of partitions, history and plans.
+	// Result has Total, Models, Partitions (the servers) and History, and nothing of plans.
 	*sim.Result
 	// Executions by model, in order of rows; the warm-up's too.
 	Executions [][]Executions
@@ -110,6 +112,9 @@ type server struct {
 	batchers    []*batcher // nil: not served
 	busy        []bool     // the model's instance has a payload
 	gpu         []job      // in order; the first one executes
+	// worked is the time of executions that counts, in nanoseconds; batches and rows are all that were executed.
+	worked        int64
+	batches, rows uint64
 }
 
 type run struct {
@@ -124,7 +129,8 @@ type run struct {
 	totals  []sim.Totals
 	latency []histogram.Histogram
 	counted [][]executed // by model and rows
-	waiting []uint64     // counted requests without an answer, by model
+	bins    [bins]bin
+	waiting []uint64 // counted requests without an answer, by model
 }
 
 type executed struct {
@@ -234,6 +240,7 @@ func (r *run) arrive(stream int) {
 		r.totals[m].Arrivals++
 		r.waiting[m]++
 	}
+	r.binOf(r.now).arrivals++
 	s.outstanding++
 	s.batchers[m].add(q)
 	r.form(best, m)
@@ -267,7 +274,9 @@ func (r *run) execute(at int) {
 	if r.w.Jitter > 0 {
 		took *= max(.1, 1+r.w.Jitter*r.random.NormFloat64())
 	}
-	r.push(r.now+max(1, int64(took)), finish, at, j.model)
+	until := r.now + max(1, int64(took))
+	r.executed(at, until)
+	r.push(until, finish, at, j.model)
 }
 
 func (r *run) finish(at int) {
@@ -281,13 +290,20 @@ func (r *run) finish(at int) {
 	c := &counted[min(j.rows, len(counted)-1)]
 	c.count++
 	c.sum += r.now - j.taken
+	s.batches++
+	s.rows += uint64(j.rows)
 	s.outstanding -= len(j.requests)
 	for _, q := range j.requests {
+		took := time.Duration(r.now - q.at)
+		b := r.binOf(q.at)
+		b.latency.Add(took)
+		if took <= r.w.Models[j.model].SLO {
+			b.good++
+		}
 		if !q.counted {
 			continue
 		}
 		r.waiting[j.model]--
-		took := time.Duration(r.now - q.at)
 		r.latency[j.model].Add(took)
 		if took <= r.w.Models[j.model].SLO {
 			r.totals[j.model].Good++
@@ -313,6 +329,7 @@ func (r *run) result() *Result {
 		t := &r.totals[i]
 		t.Unanswered = r.waiting[i]
 		model := sim.ModelResult{Name: m.Name, SLOUs: m.SLO.Microseconds(), Totals: rates(*t), Batches: make([]uint64, len(r.counted[i]))}
+		model.Latency.P50Us, model.Latency.P95Us = float64(r.latency[i].Quantile(.5))/1e3, float64(r.latency[i].Quantile(.95))/1e3
 		model.Latency.P99Us = float64(r.latency[i].Quantile(.99)) / 1e3
 		var all []Executions
 		var rows, batches uint64
@@ -332,5 +349,11 @@ func (r *run) result() *Result {
 		out.Total.Unanswered += t.Unanswered
 	}
 	out.Total = rates(out.Total)
+	var all histogram.Histogram
+	for i := range r.latency {
+		all.Merge(&r.latency[i])
+	}
+	out.Latency = sim.Latency{P50Us: float64(all.Quantile(.5)) / 1e3, P99Us: float64(all.Quantile(.99)) / 1e3}
+	out.History, out.Partitions = r.history(), r.partitions()
 	return out
 }

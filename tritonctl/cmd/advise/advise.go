@@ -23,6 +23,7 @@ import (
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
 	"github.com/conch-serving/conch/tritonctl/progress"
+	"github.com/conch-serving/conch/tritonctl/reporting"
 )
 
 // Options of the command.
@@ -33,6 +34,7 @@ type Options struct {
 	measure, yes   bool
 	share          float64
 	grid           string
+	page           reporting.Destination
 }
 
 // New builds the command.
@@ -56,13 +58,16 @@ the gain for several cases.
 tritonctl gpu advise answers another question: whether the load of late wants
 more or fewer GPUs.`,
 		Example: `  tritonctl advise
-  tritonctl advise --measure
+  tritonctl advise --measure --html advice.html
   tritonctl advise --grid grid.yaml      # resnet50: {1: 8ms, 8: 15ms, 32: 40ms}
   tritonctl record --for 5m --file trace && tritonctl advise trace`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error { return o.run(c.Context(), args) },
+		RunE: func(c *cobra.Command, args []string) error {
+			return o.run(c.Context(), args, reporting.CommandLine(c, args))
+		},
 	}
 	flags := c.Flags()
+	o.page.Flags(c)
 	flags.IntVar(&o.seeds, "seeds", o.seeds, "repetitions, of which the spread is shown")
 	flags.DurationVar(&o.length, "for", o.length, "how long to look at the traffic; 0 takes the present rates")
 	flags.BoolVar(&o.measure, "measure", false, "send a few generated batches of each size to the servers first")
@@ -73,7 +78,10 @@ more or fewer GPUs.`,
 	return c
 }
 
-func (o *Options) run(ctx context.Context, args []string) error {
+func (o *Options) run(ctx context.Context, args []string, command string) error {
+	if err := o.page.Check(); err != nil {
+		return err
+	}
 	if o.seeds < 1 || o.seeds > 100 {
 		return fmt.Errorf("%w: --seeds %d is not from 1 to 100", factory.ErrUsage, o.seeds)
 	}
@@ -85,7 +93,7 @@ func (o *Options) run(ctx context.Context, args []string) error {
 		return err
 	}
 	var task *progress.Task
-	in := advise.Input{Grids: map[string]advise.Grid{}, Progress: func(done, all float64, text string) { task.At(done, all, text) }}
+	in := advise.Input{Compare: o.page.Wanted(), Grids: map[string]advise.Grid{}, Progress: func(done, all float64, text string) { task.At(done, all, text) }}
 	for i := range o.seeds {
 		in.Seeds = append(in.Seeds, uint64(i+1))
 	}
@@ -115,6 +123,11 @@ func (o *Options) run(ctx context.Context, args []string) error {
 	task = o.Begin("simulating")
 	a, err := advise.Make(ctx, in)
 	if err != nil {
+		return err
+	}
+	page := a.Page(in)
+	page.Notes, page.Command = append(page.Notes, notes...), command
+	if err := o.page.Write(o.Factory, page.HTML); err != nil {
 		return err
 	}
 	return o.Print(a, func(t *output.Table) {

@@ -93,7 +93,10 @@ func (o *Options) run(ctx context.Context, path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	r := report.New(fmt.Sprintf("replay of %s: %d requests in %v", filepath.Base(path), traffic.Requests, traffic.Length.Round(time.Millisecond)), runs...)
-	r.Notes = o.Notes(s)
+	r.Notes, r.Unknown, r.NoCurves = o.Notes(s), reporting.Unknown(s), "a trace has its own rate."
+	if r.Setup, err = o.Setup(s, runs, filepath.Dir(full)); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	if traffic.Truncated {
 		r.Notes = append(r.Notes, filepath.Base(path)+" ends in the middle of an entry; what is before it was replayed")
 	}

@@ -93,12 +93,19 @@ func (o *Options) run(ctx context.Context, path string) error {
 			}
 		}
 	}
+	why, err := o.Curve(ctx, variants, runs, dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	title := s.Name
 	if title == "" {
 		title = filepath.Base(path)
 	}
 	r := report.New(title, runs...)
-	r.Notes = o.Notes(s)
+	r.Notes, r.Unknown, r.NoCurves = o.Notes(s), reporting.Unknown(s), why
+	if r.Setup, err = o.Setup(s, runs, dir); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	if s.Trace != nil {
 		total := runs[0].Result
 		r.Notes = append(r.Notes, fmt.Sprintf("%s: %d requests count, of %.6g s", s.Trace.File, total.Total.Arrivals, total.Seconds))

@@ -23,6 +23,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/try"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
+	"github.com/conch-serving/conch/tritonctl/reporting"
 )
 
 // options are the command's inputs.
@@ -32,6 +33,8 @@ type options struct {
 	set                        map[string]string
 	outcome, explain           bool
 	run                        try.Options
+	page                       reporting.Destination
+	command                    string
 }
 
 // New builds the command.
@@ -45,11 +48,12 @@ shows the plan, why each model is where it is, what conch would refuse of it, an
 what the simulator makes of it. A snapshot is JSON or protobuf, as tritonctl
 record --snapshot writes it. docs/policies.md is written around this command.`,
 		Example: `  tritonctl policy try static --snapshot snapshot.json
+  tritonctl policy try gpulet --snapshot snapshot.json --html gpulet.html
   tritonctl policy try gpulet --snapshot snapshot.json --set interference=off -o json
   tritonctl policy try mine --executable ./mine --snapshots many.jsonl -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			o.run.Policy = args[0]
+			o.run.Policy, o.command = args[0], reporting.CommandLine(c, args)
 			o.run.Outcome = o.outcome
 			if !c.Flags().Changed("outcome") {
 				o.run.Outcome = o.snapshots == ""
@@ -67,12 +71,18 @@ record --snapshot writes it. docs/policies.md is written around this command.`,
 	c.Flags().DurationVar(&o.run.Length, "length", 0, "how much traffic is generated (default: as the snapshot says, else 10s)")
 	c.Flags().BoolVar(&o.outcome, "outcome", true, "simulate the plan (default for --snapshot; off for --snapshots)")
 	c.Flags().BoolVar(&o.explain, "explain", true, "say of each model why it is where it is")
+	o.page.Flags(c)
 	c.MarkFlagsMutuallyExclusive("snapshot", "snapshots")
+	c.MarkFlagsMutuallyExclusive("html", "snapshots")
+	c.MarkFlagsMutuallyExclusive("open", "snapshots")
 	c.MarkFlagsOneRequired("snapshot", "snapshots")
 	return c
 }
 
 func (o *options) try(ctx context.Context) (err error) {
+	if err := o.page.Check(); err != nil {
+		return err
+	}
 	o.run.Parameters = o.set
 	if o.trace != "" {
 		file, err := os.Open(o.trace)
@@ -101,10 +111,28 @@ func (o *options) try(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := o.paint(ctx, session, s, t); err != nil {
+		return err
+	}
 	if err := o.show(t); err != nil {
 		return err
 	}
 	return failure(t)
+}
+
+// paint writes the page, where one is wanted.
+func (o *options) paint(ctx context.Context, session *try.Session, s *policy.Snapshot, t *try.Trial) error {
+	if !o.page.Wanted() {
+		return nil
+	}
+	task := o.f.Begin("simulating other rates")
+	defer task.End()
+	page, err := session.Page(ctx, s, t, func(done, all float64) { task.At(done, all, "") })
+	if err != nil {
+		return err
+	}
+	page.Command = o.command
+	return o.page.Write(o.f, page.HTML)
 }
 
 func (o *options) read(path string) (*policy.Snapshot, error) {
