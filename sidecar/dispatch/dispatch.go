@@ -51,8 +51,15 @@ func New(o Options) *Dispatcher {
 		Attach:         func(_ string, p *router.Process) any { return &partitionSeries{partition: p.ID()} },
 		ProcessChanged: func(p *router.Process) { d.queues.follow(p) },
 		ModelChanged:   func(name string) { d.queues.followModel(name) },
+		PlaceChanged: func(p *router.Process, now router.PlaceHealth) {
+			d.queues.followPlace(p)
+			d.o.PlaceChanged(now)
+		},
 	})
 	d.queues = newQueues(d.clock, d.o.Logger, d.router, d.workers.begin, d.dropped)
+	if d.o.HangFloor > 0 {
+		d.queues.watch, d.queues.watchAfter = d.watch, min(watchInterval, d.o.HangFloor/4)
+	}
 	return d
 }
 
@@ -73,7 +80,7 @@ type call struct {
 	state   atomic.Int32
 	batch   bool // its rules have a key and rows for it
 	span    *spans.Request
-	own     *run // run on its caller's goroutine; from enqueue to settle
+	own     *attempt // run on its caller's goroutine; from enqueue to settle
 
 	// Guarded by queues.mu; retried, lane and member until it runs again.
 	running bool // dispatched, and not queued
@@ -85,6 +92,12 @@ type call struct {
 	inGroup bool
 	left    bool // its caller's context ended while it was running
 	retried bool // a first attempt was lost
+	// suspicion is the last fault of a place that it may have caused; nil: none. Owned by who executes the call.
+	suspicion *suspicion
+	// piece is the part of a failed batch that it is queued in; nil: none. If keyed, its key is not that of its kind, which is origin.
+	piece  *piece
+	origin uint64
+	keyed  bool
 	// faults counts its failed executions in a merge group. awaitGone resets it.
 	faults int32
 	// blames is its last failure for which Options.GroupFaulted was called; nil:
@@ -445,6 +458,9 @@ func (d *Dispatcher) Partitions() []router.PartitionState { return d.router.Part
 func (d *Dispatcher) Drained(partition, model string) <-chan struct{} {
 	return d.router.Drained(partition, model)
 }
+
+// Unhealthy lists the places of the table in force that are ejected, because their executions fail, or on probation.
+func (d *Dispatcher) Unhealthy() []router.PlaceHealth { return d.router.Unhealthy() }
 
 // Fault returns the scheduler's fault, after which requests are not queued but
 // forwarded at once; nil: there is none.

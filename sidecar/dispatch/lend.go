@@ -26,7 +26,7 @@ type loan struct {
 
 // lend takes shared memory for a batch whose inputs are large enough. It returns
 // nil if there is none.
-func (d *Dispatcher) lend(b *run, joined *batch.Request) *loan {
+func (d *Dispatcher) lend(b *attempt, joined *batch.Request) *loan {
 	pool := b.process.Memory()
 	if pool == nil || b.rules == nil || b.model.unlendable.Load() {
 		return nil
@@ -72,7 +72,7 @@ func (l *loan) size() int {
 
 // refused reports whether the server refused the loan. If so, it ends the loan,
 // and the batch is to be sent again, through the socket.
-func (l *loan) refused(d *Dispatcher, b *run, err error) bool {
+func (l *loan) refused(d *Dispatcher, b *attempt, err error) bool {
 	if l == nil {
 		return false
 	}

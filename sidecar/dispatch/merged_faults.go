@@ -6,7 +6,6 @@ package dispatch
 import (
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -35,58 +34,34 @@ const (
 	absencePause    = 250 * time.Millisecond
 )
 
-// faultsOf returns the counter of a merge group's executions that failed on a process in a row. For a place that is gone it returns a new
-// counter.
-func (d *Dispatcher) faultsOf(p *router.Process, group string) *atomic.Int32 {
-	if s, ok := d.router.AttachedOn(p, group).(*partitionSeries); ok {
-		return &s.faults
+// memberOf describes how a call runs as a row of a merge group: in the queue, or on a lease outside it. Nil: it does not.
+func memberOf(c *call, lease router.Lease) *batch.Membership {
+	if m := lease.Membership(); m != nil {
+		return m
 	}
-	return new(atomic.Int32)
+	return c.member
 }
 
-// worked resets the count of failures in a row after an execution of a merge group that succeeded.
-func (b *run) worked() {
-	if b.calls[0].member == nil {
-		return
-	}
-	if s, ok := b.lease.Attached().(*partitionSeries); ok {
-		s.faults.Store(0)
-	}
-}
-
-// faulted counts a failed execution of one call, and reports whether the call is to run again because its merge group may be at fault.
-func (d *Dispatcher) faulted(b *run, c *call, err error) bool {
-	if c.member == nil {
-		return false
-	}
-	s, ok := b.lease.Attached().(*partitionSeries)
-	return ok && d.mayBeTheGroup(c, &s.faults, b.process, c.member, err)
-}
-
-func (d *Dispatcher) mayBeTheGroup(c *call, faults *atomic.Int32, on *router.Process, member *batch.Membership, err error) bool {
-	if d.o.GroupFaulted == nil || c.ctx.Err() != nil || !forward.Faulted(err) {
-		return false
-	}
+// nextInGroup decides what is done next with a call that has failed alone in a merge group, which may be at fault.
+func (d *Dispatcher) nextInGroup(c *call, lease router.Lease, e evidence, err error) step {
+	on, member := lease.Process(), memberOf(c, lease)
 	if d.router.Retired(on) {
-		return true // the place is gone already; another process may have the partition's name
+		return alone // the place is gone already; another process may have the partition's name
 	}
 	c.faults++
-	text := forward.Status(err).Message()
-	dead := forward.DeadStub(text)
-	if !dead && c.model.failsBySelf(text, d.now()) {
-		return c.faults < groupPatience && faults.Load() < groupPatience
+	if e.row < groupPatience {
+		if c.faults < groupPatience {
+			return alone
+		}
+		return giveAnswer
 	}
-	n := faults.Add(1)
-	if n < groupPatience && dead { // the model's process has died
-		n = groupPatience
-		faults.Store(n)
+	if e.own {
+		return giveAnswer
 	}
-	if n < groupPatience {
-		return c.faults < groupPatience
-	}
-	c.blames = &blame{partition: on.ID(), group: member.Group, member: member, text: text, code: forward.Status(err).Code(), dead: dead}
+	s := forward.Status(err)
+	c.blames = &blame{partition: on.ID(), group: member.Group, member: member, text: s.Message(), code: s.Code(), dead: e.dead}
 	d.o.GroupFaulted(on.ID(), member.Group, err)
-	return true
+	return untilGone
 }
 
 // blame is a call's last failure for which Options.GroupFaulted was called.
@@ -95,22 +70,6 @@ type blame struct {
 	member                 *batch.Membership
 	code                   codes.Code
 	dead                   bool // the model's process had died
-}
-
-// ownFault is a failure in a merge group that is the fault of a member's requests: one of them failed on the member as well.
-type ownFault struct {
-	text string
-	last time.Time // when a request last failed on the member
-}
-
-// ownMemory is how long an ownFault is valid after the last request that failed on the member. Failures in the group do not prolong it: a group
-// that is at fault may fail with the same text.
-const ownMemory = 10 * time.Minute
-
-// failsBySelf reports whether a failure in a merge group is known to be the fault of the model's requests.
-func (m *model) failsBySelf(text string, now time.Time) bool {
-	own := m.ownFault.Load()
-	return own != nil && own.text == text && now.Sub(own.last) <= ownMemory
 }
 
 // clear calls Options.GroupCleared for a call that has its answer and for which Options.GroupFaulted was called, if the call has failed on its
@@ -151,24 +110,12 @@ func cause(text string) string {
 	return text
 }
 
-// again runs the calls of a merge group's failed execution again. If the group is at fault, the calls wait until its place is out of the table.
-// Otherwise they are queued at once, each to run alone.
-func (d *Dispatcher) again(b *run, calls []*call, cause error) {
-	s, _ := b.lease.Attached().(*partitionSeries)
-	if s.faults.Load() < groupPatience || d.router.Retired(b.process) {
-		hopeless, gone := d.queues.repeat(b, calls)
-		for _, c := range gone {
-			d.left(c)
-		}
-		for _, c := range hopeless {
-			d.answer(c, d.safely(func() answer { return d.passThrough(c) }))
-		}
-		return
-	}
-	partition := b.process.ID()
-	for _, c := range calls {
+// waitUntilGone queues the calls of an attempt again once the table no longer has their merge group on the place.
+func (d *Dispatcher) waitUntilGone(a *attempt, r result) {
+	partition := a.process.ID()
+	for _, c := range a.calls {
 		c.req.Ref()
-		failed := d.ran(b, c, nil, renamed(cause, c.member))
+		failed := d.ran(a, c, nil, renamed(r.err, c.member))
 		fail := func() {
 			defer c.req.Free()
 			d.answer(c, failed)
@@ -184,35 +131,17 @@ func (d *Dispatcher) again(b *run, calls []*call, cause error) {
 			fail()
 		}
 	}
-	d.queues.complete(b)
-}
-
-// againOutside reports whether a request that was passed through is to be passed through again because its merge group may be at fault or
-// unloaded. It waits first, as again does.
-func (d *Dispatcher) againOutside(c *call, lease router.Lease, a *answer) bool {
-	if a.member == nil || a.err == nil {
-		return false
-	}
-	partition, group := lease.Process().ID(), a.member.Group
-	if forward.Unloaded(a.err, group) {
-		c.absences++
-		return c.absences <= absencePatience && (d.awaitGone(c, partition, group, absencePause) || c.ctx.Err() == nil && d.background.Err() == nil)
-	}
-	faults := d.faultsOf(lease.Process(), group)
-	if !d.mayBeTheGroup(c, faults, lease.Process(), a.member, a.err) {
-		return false
-	}
-	return faults.Load() < groupPatience || d.router.Retired(lease.Process()) || d.awaitGone(c, partition, group, d.o.OutageWait)
+	d.queues.complete(a)
 }
 
 // mayComeBack takes over a call whose merge group its server has unloaded, and reports whether it did. The call is queued again when the table
 // has changed, or after absencePause.
-func (d *Dispatcher) mayComeBack(b *run, c *call) bool {
+func (d *Dispatcher) mayComeBack(a *attempt, c *call) bool {
 	if c.absences++; c.member == nil || c.absences > absencePatience || c.ctx.Err() != nil {
 		return false
 	}
 	c.req.Ref()
-	partition, group := b.process.ID(), c.member.Group
+	partition, group := a.process.ID(), c.member.Group
 	begun := d.tasks.begin(func() {
 		d.awaitGone(c, partition, group, absencePause)
 		d.move(c)

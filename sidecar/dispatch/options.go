@@ -12,6 +12,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
 
@@ -68,6 +69,15 @@ type Options struct {
 	// GroupCleared is called with a partition and a group when a request for which GroupFaulted was called with them has failed on its member in
 	// the same way: the request is at fault, and the group may serve again. It must not block and must not call the Dispatcher. It may be nil.
 	GroupCleared func(partition, group string)
+	// PlaceChanged is called when a place was ejected, because its executions fail, when it is on probation, and when it is healthy again. It must
+	// not block. It may be nil.
+	PlaceChanged func(router.PlaceHealth)
+	// HangFloor is the least time after which an execution is taken for one that hangs; it also has to take hangFactor times as long as predicted.
+	// Zero means 30 seconds, a negative time that none is.
+	HangFloor time.Duration
+	// Hung is called with a partition on which an execution hangs, after its places were ejected and its connections closed. It is to have the server
+	// started again, if it can be. It must not block. It may be nil.
+	Hung func(partition string, cause error)
 	// DialOptions are added to every connection to a partition.
 	DialOptions []grpc.DialOption
 }
@@ -97,6 +107,15 @@ func (o Options) withDefaults() Options {
 	}
 	if o.ResponseBudget <= 0 {
 		o.ResponseBudget = forecast.ResponseBudget
+	}
+	if o.PlaceChanged == nil {
+		o.PlaceChanged = func(router.PlaceHealth) {}
+	}
+	if o.Hung == nil {
+		o.Hung = func(string, error) {}
+	}
+	if o.HangFloor == 0 {
+		o.HangFloor = 30 * time.Second
 	}
 	if o.OutageWait <= 0 {
 		o.OutageWait = 30 * time.Second

@@ -43,14 +43,36 @@ func (d *Dispatcher) passThrough(c *call) answer {
 		if a.member != nil {
 			serves = a.member.Group
 		}
-		if d.againOutside(c, lease, &a) {
-			continue
-		}
-		if retried || h.Sequence != nil || c.ctx.Err() != nil || !forward.Lost(a.err) && !forward.Unloaded(a.err, serves) {
+		ending := endingOf(a.err, serves)
+		if ending == answeredAll || h.Sequence != nil || c.ctx.Err() != nil {
 			return a.final(lease.Process())
 		}
-		h.Avoid = lease.Process()
+		on := lease.Process()
+		switch now := d.nextOutside(c, lease, &a, ending); {
+		case a.member != nil && ending != lost:
+			if now == giveAnswer || now == untilGone && !d.awaitGone(c, on.ID(), serves, d.o.OutageWait) {
+				return a.final(on)
+			}
+		case now == giveAnswer || retried:
+			return a.final(on)
+		default:
+			h.Avoid = on
+		}
 	}
+}
+
+// nextOutside decides what is done next with a request that was passed through and not answered.
+func (d *Dispatcher) nextOutside(c *call, lease router.Lease, a *answer, how ending) step {
+	switch {
+	case how == failed:
+		return d.blame(c, lease, 1, a.err)
+	case how == absent && a.member != nil:
+		c.absences++
+		if c.absences > absencePatience || !d.awaitGone(c, lease.Process().ID(), a.member.Group, absencePause) && (c.ctx.Err() != nil || d.background.Err() != nil) {
+			return giveAnswer
+		}
+	}
+	return alone
 }
 
 // final makes the error of an answer that is not retried a plain status. Calls on a connection that Conch itself closed end as CANCELLED, which
@@ -90,9 +112,8 @@ func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 		return a
 	}
 	c.tally.answered(nil, c.model.backend())
-	if a.member != nil {
-		d.faultsOf(lease.Process(), a.member.Group).Store(0)
-	}
+	lease.Worked()
+	c.suspicion.succeeded(lease.Process())
 	if got.Frame.Data.Len() > 0 && c.batch && begun > 0 && begun == lease.Alone() {
 		d.observeAlone(c, lease, a.started)
 	}
@@ -153,6 +174,11 @@ func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition
 			o.Result, o.Reason = Cancelled, goneReason(ctx, came, now)
 		case failure != nil:
 			o.Result = Failed
+			if forward.Faulted(failure) {
+				lease.Faulted(failure, false)
+			}
+		default:
+			lease.Worked()
 		}
 		d.o.Observer.Finished(o)
 	}, nil

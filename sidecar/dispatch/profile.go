@@ -113,7 +113,7 @@ func (q *queues) tables(m *model) (tables, optimistic []queue.Table) {
 	for i, c := range m.classes {
 		p := q.profiles.of[profileKey{m.name, c.gpuType}]
 		if p.GetUsable() {
-			tables[i], optimistic[i] = forecast.Table(p, c.share, n, budget), forecast.Optimistic(p, c.share, n, budget)
+			tables[i], optimistic[i] = m.failing.burden(forecast.Table(p, c.share, n, budget)), forecast.Optimistic(p, c.share, n, budget)
 		}
 	}
 	m.margin.Sets(tables)

@@ -6,7 +6,6 @@ package dispatch
 import (
 	"fmt"
 	"log/slog"
-	"math"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -30,33 +29,40 @@ type queues struct {
 	router *router.Router
 	// begin starts a batch. It is called without the lock. dropped is called with
 	// the lock, for each request that the scheduler drops.
-	begin   func(*run)
+	begin   func(*attempt)
 	dropped func(*call, queue.DropReason)
 	failed  chan struct{}
+	// watch is called watchAfter after an execution began, and again while there are some; nil: it is not.
+	watch      func()
+	watchAfter time.Duration
 
 	mu        sync.Mutex // guards what follows; the router's lock comes after it
 	sched     *queue.Scheduler
 	fault     error // why the scheduler is not used any more
 	alarm     clock.Alarm
 	armed     queue.Time // what the alarm is set to
-	outbox    []*run     // decided while mu is held, begun when it is released
+	outbox    []*attempt // decided while mu is held, begun when it is released
 	entering  *call      // the call that enqueue hands to the scheduler
 	models    map[string]*model
 	byID      map[queue.ModelID]*model
 	ids       map[*router.Process]queue.PartitionID
 	processes map[queue.PartitionID]*router.Process
 	retired   map[*router.Process]bool // not in the table, and busy with a batch
+	running   map[*router.Process]*attempt
+	watched   clock.Timer                             // of the next watch; nil: none
+	services  map[*router.Process]queue.PartitionSpec // by the table, without regard to the health of places
 	profiles  profiles
 	retries   uint64
 	closed    bool
 	table     *router.Table // in force, or about to be
 }
 
-func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, begin func(*run), dropped func(*call, queue.DropReason)) *queues {
+func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, begin func(*attempt), dropped func(*call, queue.DropReason)) *queues {
 	q := &queues{
 		clock: c, origin: c.Now(), log: log, router: r, begin: begin, dropped: dropped, failed: make(chan struct{}), armed: queue.Never,
 		models: make(map[string]*model), byID: make(map[queue.ModelID]*model),
 		ids: make(map[*router.Process]queue.PartitionID), processes: make(map[queue.PartitionID]*router.Process), retired: make(map[*router.Process]bool),
+		running: make(map[*router.Process]*attempt), services: make(map[*router.Process]queue.PartitionSpec),
 		profiles: newProfiles(),
 	}
 	q.sched = queue.New(sink{q}, queue.Options{Trial: trialPause})
@@ -176,6 +182,9 @@ func (q *queues) put(c *call, m *model) enqueued {
 	}
 	c.moves(m)
 	c.lane, c.member, c.running = lane, m.spec.Membership, false
+	if lane.failing.isolates() {
+		q.share([]*call{c}, queue.NoPartition)
+	}
 	c.queued.Owner = c
 	q.waitInGroup(c, c.member != nil)
 	q.do(func(s *queue.Scheduler) error { s.Enqueue(q.now(), lane.id, &c.queued); return nil })
@@ -262,15 +271,23 @@ func (q *queues) settled() {
 	defer q.mu.Unlock()
 }
 
-// complete reports to the scheduler that a batch's process is free.
-func (q *queues) complete(b *run) {
+// complete reports to the scheduler that an attempt's process is free. Further calls do nothing.
+func (q *queues) complete(a *attempt) {
 	q.mu.Lock()
 	defer q.unlock()
-	q.completed(b.process)
+	q.completed(a)
 }
 
 // completed is complete for a caller that holds mu.
-func (q *queues) completed(p *router.Process) {
+func (q *queues) completed(a *attempt) {
+	if a.over {
+		return
+	}
+	a.over = true
+	p := a.process
+	if q.running[p] == a {
+		delete(q.running, p)
+	}
 	id := q.ids[p]
 	q.do(func(s *queue.Scheduler) error { s.Complete(q.now(), id); return nil })
 	if q.retired[p] {
@@ -290,55 +307,61 @@ func (q *queues) remove(p *router.Process) {
 		delete(q.retired, p)
 		delete(q.ids, p)
 		delete(q.processes, id)
+		delete(q.services, p)
 		return nil
 	})
 }
 
-// giveBack puts the calls of a batch whose process was lost back into the queue. Calls that were sent run alone, because
-// one of them may have crashed the server. Hopeless are the calls that cannot be queued: they were sent twice, or no
-// partition serves their model, or the scheduler has failed or is closed. Gone are the calls that their callers have
-// abandoned.
-func (q *queues) giveBack(b *run, calls []*call) (hopeless, gone []*call) {
+// again puts the calls of an attempt back into the queue, to be executed as step says, and completes the attempt. Calls that no server has seen, because
+// the process went down before, are queued as they were. Hopeless are the calls that cannot be queued: they were sent twice to servers that did not
+// answer, or no partition serves their model, or the scheduler has failed or is closed. Gone are the calls that their callers have abandoned.
+func (q *queues) again(a *attempt, why ending, how step) (hopeless, gone []*call) {
 	q.mu.Lock()
 	defer q.unlock()
-	calls, gone = withoutLeft(calls)
-	sent := !b.started.IsZero()
+	calls, gone := withoutLeft(a.calls)
+	sent, unheard := !a.started.IsZero(), why == lost || why == absent
 	var back []*call
 	for _, c := range calls {
-		if b.model.out || q.closed || sent && c.retried {
+		if a.model.out || q.closed || sent && unheard && c.retried {
 			hopeless = append(hopeless, c)
 			continue
 		}
 		back = append(back, c)
 	}
-	avoid := q.ids[b.process]
-	q.completed(b.process)
-	q.do(func(s *queue.Scheduler) error {
-		_ = s.SetUp(q.now(), avoid, q.router.Up(b.process)) // fails if it is retired, and removed
-		return nil
-	})
-	for _, c := range back {
-		c.queued.Avoid = queue.NoPartition
-		if sent {
-			c.retried = true
-			q.alone(c, avoid)
+	avoid := q.ids[a.process]
+	q.completed(a)
+	if unheard {
+		q.do(func(s *queue.Scheduler) error {
+			_ = s.SetUp(q.now(), avoid, q.router.Up(a.process)) // fails if it is retired, and removed
+			return nil
+		})
+	}
+	switch {
+	case len(back) == 0:
+		return hopeless, gone
+	case !sent:
+		for _, c := range back {
+			c.queued.Avoid = queue.NoPartition
+		}
+	case how == together:
+		q.share(back, avoid)
+	case how == halves:
+		q.divide(back, avoid)
+	default:
+		for i := range back {
+			q.share(back[i:i+1], avoid)
 		}
 	}
-	for _, c := range q.requeue(b.model, back) {
-		if sent {
+	for _, c := range back {
+		c.retried = c.retried || sent && unheard
+	}
+	for _, c := range q.requeue(a.model, back) {
+		if sent && unheard {
 			c.retried = false // its second attempt is yet to come
 		}
 		hopeless = append(hopeless, c)
 	}
 	return hopeless, gone
-}
-
-// alone gives a call that is to be queued again a key of its own, so that it
-// shares no execution. The scheduler avoids the given partition where it can.
-// Guarded by mu.
-func (q *queues) alone(c *call, avoid queue.PartitionID) {
-	q.retries++
-	c.queued.Key, c.queued.Avoid = math.MaxUint64-q.retries, avoid
 }
 
 // requeue puts calls that were running back into a model's queue, and returns the
@@ -384,23 +407,6 @@ func withoutLeft(calls []*call) (kept, gone []*call) {
 	return kept, gone
 }
 
-// repeat puts calls whose execution failed back into the queue. Each runs alone, and on another partition where one can run it. Hopeless are the
-// calls that cannot be queued; gone are those that their callers have abandoned.
-func (q *queues) repeat(b *run, calls []*call) (hopeless, gone []*call) {
-	q.mu.Lock()
-	defer q.unlock()
-	calls, gone = withoutLeft(calls)
-	avoid := q.ids[b.process]
-	q.completed(b.process)
-	if b.model.out || q.closed {
-		return calls, gone
-	}
-	for _, c := range calls {
-		q.alone(c, avoid)
-	}
-	return q.requeue(b.model, calls), gone
-}
-
 // follow sets in the scheduler whether a process is up.
 func (q *queues) follow(p *router.Process) {
 	q.mu.Lock()
@@ -408,6 +414,28 @@ func (q *queues) follow(p *router.Process) {
 	if id, ok := q.ids[p]; ok {
 		q.do(func(s *queue.Scheduler) error { return s.SetUp(q.now(), id, q.router.Up(p)) })
 	}
+}
+
+// followPlace gives the scheduler the models that a process serves, without those of its places that are ejected.
+func (q *queues) followPlace(p *router.Process) {
+	q.mu.Lock()
+	defer q.unlock()
+	if id, ok := q.ids[p]; ok {
+		q.do(func(s *queue.Scheduler) error { return s.SetPartition(q.now(), id, q.serves(p)) })
+	}
+}
+
+// serves is what a process serves by the table, without its places that are ejected. Guarded by mu.
+func (q *queues) serves(p *router.Process) queue.PartitionSpec {
+	spec := q.services[p]
+	list := make([]queue.Service, 0, len(spec.Serves))
+	for _, sv := range spec.Serves {
+		if m := q.byID[sv.Model]; m == nil || !q.router.Ejected(p, m.name) {
+			list = append(list, sv)
+		}
+	}
+	spec.Serves = list
+	return spec
 }
 
 // followModel updates whether a model is out. The queued requests of a model that
@@ -442,6 +470,9 @@ func (q *queues) waiting(m *model) (n int) {
 func (q *queues) close() {
 	q.mu.Lock()
 	q.closed = true
+	if q.watched != nil {
+		q.watched.Stop()
+	}
 	for _, m := range q.models {
 		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropOutage) })
 	}
@@ -456,15 +487,20 @@ type sink struct{ q *queues }
 func (s sink) Dispatch(b *queue.Batch) {
 	q := s.q
 	m := q.byID[b.Model]
-	r := &run{model: m, rules: m.rules, process: q.processes[b.Partition], rows: b.Rows, decided: b.Start, finish: b.Finish, calls: make([]*call, len(b.Requests))}
+	r := &attempt{model: m, rules: m.rules, process: q.processes[b.Partition], rows: b.Rows, decided: b.Start, finish: b.Finish, calls: make([]*call, len(b.Requests))}
 	r.lease, r.refused = q.router.Take(r.process, m.name)
 	for i, request := range b.Requests {
 		c := request.Owner.(*call)
 		c.running = true
+		if c.piece != nil {
+			c.piece.begun = true
+		}
 		q.waitInGroup(c, false)
 		c.req.Ref() // the run's own reference: the caller may return before the run ends
 		r.calls[i] = c
 	}
+	q.running[r.process] = r
+	q.watchSoon()
 	if len(r.calls) == 1 && r.calls[0] == q.entering {
 		q.entering.own = r
 		return

@@ -395,8 +395,8 @@ func (s *inferStream) follow(key any) (before, over func()) {
 // headerStatuses is Triton's.
 const headerStatuses = "triton_grpc_error"
 
-// ending is the error of a model that ends a call in its turn.
-type ending struct{ error }
+// callEnd is the error of a model that ends a call in its turn.
+type callEnd struct{ error }
 
 // streamed returns the message of the stream that answers a request, or the ending
 // of the call.
@@ -414,7 +414,7 @@ func (s *inferStream) streamed(c *call, a *answer, resp *batch.Response, err err
 	// answer.
 	if a.result == Dropped || a.series != nil && !forward.Refused(err) {
 		if s.statuses {
-			return ending{err}
+			return callEnd{err}
 		}
 		m.InferResponse.ModelName = c.nameOf()
 		m.InferResponse.Parameters = map[string]*tritonpb.InferParameter{

@@ -121,7 +121,7 @@ func (s *inferStream) write(m any) error {
 		return nil
 	}
 	switch m := m.(type) {
-	case ending:
+	case callEnd:
 		s.ended = true
 		return m.error
 	case *batch.Frame:

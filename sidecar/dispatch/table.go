@@ -53,7 +53,8 @@ type model struct {
 	runs atomic.Pointer[string]
 	// unsplittable is set when an answer did not have the batch's rows.
 	unsplittable atomic.Bool
-	// ownFault is the failure in its merge group that is known to be its requests' own fault; nil: none is known.
+	failing      failing
+	// ownFault is the failure that is known to be its requests' own fault; nil: none is known.
 	ownFault atomic.Pointer[ownFault]
 	// unlendable is set when its tensors did not fit shared memory.
 	unlendable atomic.Bool
@@ -248,7 +249,8 @@ func (q *queues) configure(next *routes, change *router.Change, retired []*route
 			for id, p := range named {
 				list := serves[id]
 				slices.SortFunc(list, func(a, b queue.Service) int { return int(a.Model - b.Model) })
-				q.check(s.SetPartition(now, q.ids[p], queue.PartitionSpec{Rank: int32(p.Spec().Rank), Serves: list}))
+				q.services[p] = queue.PartitionSpec{Rank: int32(p.Spec().Rank), Serves: list}
+				q.check(s.SetPartition(now, q.ids[p], q.serves(p)))
 				q.check(s.SetUp(now, q.ids[p], q.router.Up(p)))
 			}
 		})

@@ -22,19 +22,19 @@ const maxIdleWorkers = 64
 // there is one. A new goroutine would first have to grow its stack, which costs
 // as much as the rest of the way.
 type workers struct {
-	execute func(*run)
+	execute func(*attempt)
 	ended   context.Context // no worker is kept from then on
 	all     tasks
-	next    chan *run    // to idle workers
-	idle    atomic.Int32 // workers that wait for a batch
+	next    chan *attempt // to idle workers
+	idle    atomic.Int32  // workers that wait for a batch
 }
 
-func newWorkers(ended context.Context, execute func(*run)) *workers {
-	return &workers{execute: execute, ended: ended, next: make(chan *run)}
+func newWorkers(ended context.Context, execute func(*attempt)) *workers {
+	return &workers{execute: execute, ended: ended, next: make(chan *attempt)}
 }
 
 // begin executes a batch.
-func (w *workers) begin(r *run) {
+func (w *workers) begin(r *attempt) {
 	select {
 	case w.next <- r:
 	default:
@@ -48,7 +48,7 @@ func (w *workers) begin(r *run) {
 
 // work executes a batch, and then further ones. It ends when enough other workers
 // are idle, or with ended.
-func (w *workers) work(r *run) {
+func (w *workers) work(r *attempt) {
 	defer w.all.running.Done()
 	for {
 		w.execute(r)

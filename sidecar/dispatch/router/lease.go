@@ -4,6 +4,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -161,14 +162,26 @@ func (r *Router) any(h Hints) (best *Process, err error) {
 	return best, nil
 }
 
-// leastBusy returns the place with the fewest leases among those whose process is
-// up. The process to avoid is taken only if no other is up. Guarded by Router.mu.
+// leastBusy returns the place with the fewest leases among the usable ones. The
+// process to avoid is taken only if no other is usable. A place on probation is taken
+// while it has no lease, or if there is no other. Guarded by Router.mu.
 func (m *model) leastBusy(avoid *Process) (best *place) {
+	var probed *place
 	for _, l := range m.places {
 		p := l.process
-		if p.state == up && (best == nil || best.process == avoid || p.leases < best.process.leases && p != avoid) {
+		if !l.usable() {
+			continue
+		}
+		if at := l.executes(); at.health.standing == onProbation && at.leases > 0 {
+			probed = l
+			continue
+		}
+		if best == nil || best.process == avoid || p.leases < best.process.leases && p != avoid {
 			best = l
 		}
+	}
+	if best == nil || best.process == avoid && probed != nil && probed.process != avoid {
+		return cmp.Or(probed, best)
 	}
 	return best
 }

@@ -58,6 +58,7 @@ type place struct {
 	// member and group are set if the model runs as rows of a merge group: group is that group's place on the process. Nil: it runs in itself.
 	member *batch.Membership
 	group  *place
+	health health
 }
 
 // Spec is the partition under the latest table that named it.
@@ -172,6 +173,10 @@ func (r *Router) set(p *Process, to state, reason string, n *notices) {
 			continue
 		}
 		r.judge(m, n)
+		r.keepLast(m, n)
+	}
+	if to == down {
+		r.forgive(p, n)
 	}
 	if (from == up) != (to == up) {
 		n.processes = append(n.processes, p)
@@ -231,9 +236,12 @@ func (r *Router) Set(partition string, isUp bool, reason string) {
 		return
 	}
 	r.set(p, down, reason, &n)
-	// A server that hangs keeps its connections open. Closing them fails the calls
-	// that wait for its answers, so that they are retried elsewhere. Calls of the
-	// next server begin on other connections.
+	r.hangUp(p)
+}
+
+// hangUp replaces the connections of a process. A server that hangs keeps its connections open. Closing them fails the calls that wait for its
+// answers, so that they are retried elsewhere. Calls of the next server begin on other connections. Guarded by mu.
+func (r *Router) hangUp(p *Process) {
 	drop, err := p.conn.Replace()
 	if err != nil {
 		r.o.Logger.Debug("new connections to a partition that is down", "partition", p.ID(), "error", err)
@@ -252,10 +260,14 @@ func (r *Router) Lost(p *Process, cause error) {
 	var n notices
 	r.mu.Lock()
 	defer r.unlock(&n)
-	if p.state != up || r.closed {
-		return
+	if p.state == up && !r.closed {
+		r.lose(p, cause, &n)
 	}
-	r.set(p, lost, cause.Error(), &n)
+}
+
+// lose marks a process as lost and probes it. Guarded by mu.
+func (r *Router) lose(p *Process, cause error, n *notices) {
+	r.set(p, lost, cause.Error(), n)
 	if !p.probing {
 		p.probing = true
 		r.tasks.Go(func() { r.probe(p) })

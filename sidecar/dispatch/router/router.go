@@ -40,6 +40,9 @@ type Options struct {
 	// overtake each other: ask Up and Out for the present state. No lock is held.
 	ProcessChanged func(*Process)
 	ModelChanged   func(model string)
+	// PlaceChanged is called when a place was ejected, is on probation, or is healthy again. No lock is held. Calls may overtake each other: ask
+	// Ejected for the present state.
+	PlaceChanged func(*Process, PlaceHealth)
 	// Busy is called with a span of time in which a partition had leases for models.
 	// The spans of a partition do not overlap. No lock is held.
 	Busy func(partition string, from, to time.Time)
@@ -63,6 +66,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.ModelChanged == nil {
 		o.ModelChanged = func(string) {}
+	}
+	if o.PlaceChanged == nil {
+		o.PlaceChanged = func(*Process, PlaceHealth) {}
 	}
 	if o.Busy == nil {
 		o.Busy = func(string, time.Time, time.Time) {}
@@ -144,6 +150,7 @@ var errClosed = status.Error(codes.Unavailable, "Server is exiting: the request 
 type notices struct {
 	processes []*Process
 	models    []string
+	places    []*place
 }
 
 // unlock releases the lock and calls the callbacks for what has changed.
@@ -154,6 +161,12 @@ func (r *Router) unlock(n *notices) {
 	}
 	for _, m := range n.models {
 		r.o.ModelChanged(m)
+	}
+	for _, l := range n.places {
+		r.mu.Lock()
+		now, p := l.report(), l.process
+		r.mu.Unlock()
+		r.o.PlaceChanged(p, now)
 	}
 }
 
@@ -294,6 +307,9 @@ func (r *Router) place(t *Table, n *notices) {
 		}
 		r.judge(m, n)
 		m.wake()
+	}
+	for _, m := range r.models {
+		r.keepLast(m, n)
 	}
 	for _, p := range r.order {
 		p.forget()

@@ -34,7 +34,7 @@ func TestABatchCarriesATrace(t *testing.T) {
 		{"without a state", []*call{came("traceparent", a), came()}, metadata.Pairs("traceparent", a)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, _ := metadata.FromOutgoingContext((&run{calls: c.calls}).context(t.Context()))
+			got, _ := metadata.FromOutgoingContext((&attempt{calls: c.calls}).context(t.Context()))
 			require.Equal(t, c.want, got)
 		})
 	}
@@ -56,7 +56,7 @@ func TestWhoLeftSinceTheDecisionIsLeftOut(t *testing.T) {
 		return c
 	}
 	stays, also := callOf(1, waiting), callOf(2, waiting)
-	b := &run{rows: 10, calls: []*call{callOf(3, abandoned), stays, callOf(4, abandoned), also}}
+	b := &attempt{rows: 10, calls: []*call{callOf(3, abandoned), stays, callOf(4, abandoned), also}}
 	gone := 0
 	b.withoutGone(func(*call) { gone++ })
 	require.Equal(t, 2, gone, "each of them is counted")
@@ -84,11 +84,11 @@ func TestWhatWasNotSentIsNoAttempt(t *testing.T) {
 	for _, sent := range []bool{false, true} {
 		c := &call{ctx: t.Context(), req: &batch.Request{Model: "m"}, model: q.models["m"], lane: q.models["m"], done: make(chan answer, 1), rows: 1, running: true, retried: true}
 		c.queued.Owner, c.queued.Rows, c.queued.Deadline = c, 1, queue.Never
-		b := &run{model: c.model, process: process, calls: []*call{c}, rows: 1}
+		b := &attempt{model: c.model, process: process, calls: []*call{c}, rows: 1}
 		if sent {
 			b.started = d.clock.Now()
 		}
-		hopeless, gone := q.giveBack(b, b.calls)
+		hopeless, gone := q.again(b, lost, alone)
 		require.Empty(t, gone)
 		require.Equal(t, sent, len(hopeless) == 1, "sent: %v", sent)
 		require.Equal(t, sent, c.running, "sent: %v", sent)

@@ -1,0 +1,325 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+	"github.com/conch-serving/conch/sidecar/dispatch/queue"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+	"github.com/conch-serving/conch/sidecar/dispatch/spans"
+)
+
+const methodInfer = tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
+
+// attempt is one execution of one or several calls on one place that the queue decided on. It owns the lease of the place and the loan of shared
+// memory, and ends both when it ends: see conclude.
+type attempt struct {
+	model   *model
+	rules   *batch.Rules // of the model when it was decided
+	process *router.Process
+	lease   router.Lease
+	refused error // there is no lease: the process is not up any more
+	calls   []*call
+	rows    int
+	decided queue.Time
+	finish  queue.Time // as predicted; decided: there is no prediction
+	started time.Time
+	loan    *loan // nil: none
+	shared  bool  // something ran outside the queue when it started
+	over    bool  // the scheduler has its partition back; guarded by queues.mu
+	hung    bool  // it takes far too long; guarded by queues.mu
+}
+
+// ending is how an attempt has ended, by the server's word or for lack of one.
+type ending uint8
+
+const (
+	// answered: the server has answered every call.
+	answeredAll ending = iota
+	// failed: the server has answered with an error. It may have refused the request, or the execution has failed.
+	failed
+	// lost: the connection failed. Whether the server has executed the attempt is not known.
+	lost
+	// absent: the server does not have the model, because it is ending or another client has unloaded the model, before the route table shows it.
+	absent
+	// indivisible: the server's answer cannot be divided among the calls, or their requests cannot be joined.
+	indivisible
+)
+
+// endingOf reads the ending out of the error of a call to a server for a model.
+func endingOf(err error, model string) ending {
+	switch {
+	case err == nil:
+		return answeredAll
+	case forward.Lost(err):
+		return lost
+	case forward.Unloaded(err, model):
+		return absent
+	}
+	return failed
+}
+
+// result is what an attempt came to.
+type result struct {
+	ending ending
+	err    error
+	parts  []*batch.Response // the answers of the calls, in their order, if they were answered
+}
+
+// execute makes an attempt and decides what becomes of its calls.
+func (d *Dispatcher) execute(a *attempt) {
+	defer d.conclude(a)
+	if a.refused != nil {
+		d.decide(a, result{ending: lost, err: a.refused})
+		return
+	}
+	if a.withoutGone(d.left); len(a.calls) == 0 {
+		d.queues.complete(a)
+		return
+	}
+	a.started = d.clock.Now()
+	a.shared = a.lease.Outside() > 0
+	d.decide(a, d.send(a))
+}
+
+// conclude ends what an attempt holds. If it has panicked, its calls that have no answer are forwarded once more, without anything that is shared.
+func (d *Dispatcher) conclude(a *attempt) {
+	if fault := recover(); fault != nil {
+		d.o.Logger.Error("executing a batch failed: its requests are forwarded one by one", "model", a.model.name, "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
+		for _, c := range a.calls {
+			if c.state.Load() == waiting {
+				d.answer(c, d.safely(func() answer { return d.passThrough(c) }))
+			}
+		}
+		d.queues.complete(a)
+	}
+	a.loan.end()
+	for _, c := range a.calls {
+		c.req.Free()
+	}
+	if a.lease.Valid() {
+		a.lease.Release()
+	}
+}
+
+// send sends the attempt's request and waits for the answer.
+func (d *Dispatcher) send(a *attempt) result {
+	joined, err := a.join()
+	if err != nil {
+		return result{ending: indivisible, err: err} // equal keys that do not fit: a collision of hashes
+	}
+	span := a.span()
+	ctx := span.Onward(a.context(d.background))
+	a.loan = d.lend(a, joined)
+	frame := batch.Frame{Data: a.loan.marshal(joined)}
+	got, err := a.process.Conn().Call(ctx, methodInfer, &frame)
+	if a.loan.refused(d, a, err) {
+		frame = batch.Frame{Data: joined.Marshal()}
+		got, err = a.process.Conn().Call(ctx, methodInfer, &frame)
+	}
+	joined.Free()
+	end := d.clock.Now()
+	outcome := err
+	if err == nil && got.Frame.Data.Len() == 0 {
+		outcome = batch.ErrCleared
+	}
+	span.End(end, outcome)
+	d.observe(a, end, outcome)
+	r := result{ending: endingOf(err, a.model.name), err: err}
+	if r.ending == answeredAll || r.ending == failed {
+		a.answered(err)
+	}
+	if err != nil {
+		return r
+	}
+	if r.parts, r.err = a.split(got.Frame.Data); r.err != nil {
+		r.ending = indivisible
+	}
+	return r
+}
+
+// completeLater frees the partition of a cancelled execution at its predicted end:
+// most models do not check whether they are cancelled.
+func (d *Dispatcher) completeLater(a *attempt, now time.Time) {
+	left := (a.finish - d.queues.time(now)).Duration()
+	if a.finish <= a.decided || left <= 0 || d.background.Err() != nil {
+		d.queues.complete(a)
+		return
+	}
+	d.clock.After(left, func() { d.queues.complete(a) })
+}
+
+// withoutGone takes out the calls that were abandoned since the batch was decided,
+// and calls left for each. A request whose caller has gone is not executed if that
+// can be avoided.
+func (a *attempt) withoutGone(left func(*call)) {
+	kept := a.calls[:0]
+	for _, c := range a.calls {
+		if c.state.Load() == abandoned {
+			a.rows -= c.rows
+			left(c)
+			c.req.Free()
+			continue
+		}
+		kept = append(kept, c)
+	}
+	clear(a.calls[len(kept):])
+	a.calls = kept
+}
+
+// join makes one request of the batch's. A request that is alone is sent
+// unchanged, or as a row of its merge group.
+func (a *attempt) join() (*batch.Request, error) {
+	switch member := a.calls[0].member; {
+	case member != nil && len(a.calls) == 1:
+		return member.Request(a.calls[0].req), nil
+	case member != nil:
+		return batch.AssembleGroup(a.requests(), a.members())
+	case len(a.calls) == 1:
+		alone := a.calls[0].req
+		alone.Ref()
+		return alone, nil
+	}
+	return batch.Assemble(a.requests())
+}
+
+// split consumes the answer's buffers.
+func (a *attempt) split(data mem.BufferSlice) ([]*batch.Response, error) {
+	resp, err := batch.ReadResponse(data)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.loan.claim(resp); err != nil {
+		resp.Free()
+		return nil, err
+	}
+	if err := resp.Err(); err != nil && len(a.calls) > 1 {
+		resp.Free()
+		return nil, err
+	}
+	if len(a.calls) == 1 {
+		if member := a.calls[0].member; member != nil {
+			member.Answer(resp)
+		}
+		return []*batch.Response{resp}, nil
+	}
+	defer resp.Free()
+	if a.calls[0].member != nil {
+		return batch.SplitGroup(resp, a.requests(), a.members())
+	}
+	return batch.Split(resp, a.requests())
+}
+
+func (a *attempt) requests() []*batch.Request {
+	reqs := make([]*batch.Request, len(a.calls))
+	for i, c := range a.calls {
+		reqs[i] = c.req
+	}
+	return reqs
+}
+
+// context returns the context of an execution. A call that is alone is cancelled
+// with its caller, and carries all its caller's metadata. A batch of several calls
+// does not end with one caller's context, and carries the trace context of one of
+// the callers.
+func (a *attempt) context(ctx context.Context) context.Context {
+	if len(a.calls) == 1 {
+		return onward(a.calls[0].ctx)
+	}
+	for _, c := range a.calls {
+		// Only this, and not all metadata, which would be copied for every call.
+		if of := spans.Context(c.ctx); of.IsValid() {
+			return spans.Onward(ctx, of)
+		}
+	}
+	return ctx
+}
+
+// span begins the span of an execution; nil if none of its calls has one.
+func (a *attempt) span() *spans.Execution {
+	var of []*spans.Request
+	for _, c := range a.calls {
+		if c.span != nil {
+			of = append(of, c.span)
+		}
+	}
+	if of == nil {
+		return nil
+	}
+	return spans.Execute(of, a.model.name, a.process.ID(), a.rows, len(a.calls), a.started)
+}
+
+// alone begins the span of an execution of this call only; nil if it has none.
+func (c *call) alone(p *router.Process, started time.Time) *spans.Execution {
+	if c.span == nil {
+		return nil
+	}
+	return spans.Execute([]*spans.Request{c.span}, c.req.Model, p.ID(), c.rows, 1, started)
+}
+
+// observe reports an execution and learns what Conch itself adds to it.
+func (d *Dispatcher) observe(a *attempt, end time.Time, err error) {
+	p := a.process.Spec()
+	d.o.Observer.Executed(Execution{
+		Model: a.model.name, Partition: p.ID, GPUType: p.GPUType, ThreadPercentage: p.ThreadPercentage,
+		Rows: a.rows, Requests: len(a.calls), Start: a.started, End: end, Err: err,
+		Lent: a.loan.size(), Shared: a.shared || a.lease.Outside() > 0,
+	})
+	if err == nil {
+		a.model.counts.executed(end.Sub(a.started))
+		d.queues.learn((d.queues.time(a.started) - a.decided).Duration())
+	}
+}
+
+// ran returns the answer of an execution.
+func (d *Dispatcher) ran(a *attempt, c *call, resp *batch.Response, err error) answer {
+	return answer{resp: resp, err: err, series: d.seriesOf(a, c), started: a.started, rows: a.rows, retried: c.retried}
+}
+
+// seriesOf returns the counters of the call's model on the partition where the
+// batch ran.
+func (d *Dispatcher) seriesOf(a *attempt, c *call) *partitionSeries {
+	attached := a.lease.Attached()
+	if c.member != nil {
+		attached = d.router.AttachedOn(a.process, c.model.name)
+	}
+	s, _ := attached.(*partitionSeries)
+	return s
+}
+
+// answered counts the server's answer to the batch: for its model, or for every member of the merge group that has rows in it. Requests with
+// equal keys are for the same version.
+func (a *attempt) answered(err error) {
+	for i, c := range a.calls {
+		if i == 0 || c.member != nil && !slices.ContainsFunc(a.calls[:i], func(o *call) bool { return o.tally == c.tally }) {
+			c.tally.answered(err, a.model.backend())
+		}
+	}
+}
+
+// members returns the memberships of the calls of a merge group's batch, in their
+// order.
+func (a *attempt) members() []*batch.Membership {
+	all := make([]*batch.Membership, len(a.calls))
+	for i, c := range a.calls {
+		all[i] = c.member
+	}
+	return all
+}
+
+func lostStatus(p *router.Process, cause error) error {
+	return status.Errorf(codes.Unavailable, "partition %s was lost: %v", p.ID(), status.Convert(cause).Message())
+}

@@ -1,0 +1,272 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+var errCUDA = status.Error(codes.Internal, "CUDA error: an illegal memory access was encountered")
+
+func fails(err error) func(*tritonpb.ModelInferRequest) error {
+	return func(*tritonpb.ModelInferRequest) error { return err }
+}
+
+// TestAPlaceThatFailsFastIsEjected: one of four servers answers every execution with an error at once, so that it is always free. No request fails,
+// whether it is queued or passed through, and the server gets a few of them only. When its executions succeed again it serves again.
+func TestAPlaceThatFailsFastIsEjected(t *testing.T) {
+	for name, change := range map[string]func(*router.Model){
+		"queued":         nil,
+		"passed through": func(m *router.Model) { m.Batchable, m.PassThroughReason = false, "a test" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			parts := []*triton{newTriton(t), newTriton(t), newTriton(t), newTriton(t)}
+			sick := parts[0]
+			sick.refuse = fails(errCUDA)
+			for _, p := range parts[1:] {
+				p.takes = 2 * time.Millisecond
+			}
+			changes := make(chan router.PlaceHealth, 100)
+			d, seen := newDispatcher(t, dispatch.Options{PlaceChanged: func(h router.PlaceHealth) { changes <- h }}, table(1, change, parts...))
+			d.SetProfile(linear(time.Millisecond, time.Millisecond))
+			for _, err := range inTurns(300, 6, func(i int) error { return infer(t.Context(), t, d, uint32(i+1), 1, nil) }) {
+				require.NoError(t, err)
+			}
+			ejected := <-changes
+			require.Equal(t, "m", ejected.Model)
+			require.Equal(t, "p"+sick.address, ejected.Partition)
+			require.True(t, ejected.Ejected)
+			require.Contains(t, ejected.Cause, "CUDA error")
+			require.Less(t, len(sick.executions()), 40, "the sick server gets few of 300 requests")
+			require.Equal(t, 300, resultsInTime(seen.count(t))[dispatch.OK])
+
+			sick.set(func() { sick.refuse = nil })
+			require.Eventually(t, func() bool {
+				require.NoError(t, infer(t.Context(), t, d, 1, 1, nil))
+				return len(d.Unhealthy()) == 0
+			}, 30*time.Second, 5*time.Millisecond, "the next execution after the ejection brings it back")
+		})
+	}
+}
+
+// inTurns runs f n times, some at the same time, and returns the errors.
+func inTurns(n, atATime int, f func(i int) error) []error {
+	errs := make([]error, n)
+	next := make(chan int)
+	var group sync.WaitGroup
+	for range atATime {
+		group.Go(func() {
+			for i := range next {
+				errs[i] = f(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	group.Wait()
+	return errs
+}
+
+// TestTheLastPlaceIsNeverEjected: a model whose only server fails goes on being sent there, and its callers get the server's errors.
+func TestTheLastPlaceIsNeverEjected(t *testing.T) {
+	p := newTriton(t)
+	p.refuse = fails(errCUDA)
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, nil, p))
+	for i := range 20 {
+		err := infer(t.Context(), t, d, uint32(i+1), 1, nil)
+		requireCode(t, codes.Internal, err)
+		require.Contains(t, err.Error(), "CUDA error")
+	}
+	require.Empty(t, d.Unhealthy())
+	p.set(func() { p.refuse = nil })
+	require.NoError(t, infer(t.Context(), t, d, 1, 1, nil))
+}
+
+// TestWhenTheLastHealthyPlaceGoesTheEjectedOneServes: better a place that may fail than none.
+func TestWhenTheLastHealthyPlaceGoesTheEjectedOneServes(t *testing.T) {
+	sick, well := newTriton(t), newTriton(t)
+	sick.refuse = fails(errCUDA)
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, nil, sick, well))
+	for i := range 20 {
+		require.NoError(t, infer(t.Context(), t, d, uint32(i+1), 1, nil))
+	}
+	require.Len(t, d.Unhealthy(), 1)
+	sick.set(func() { sick.refuse = nil })
+	d.SetPartitionState("p"+well.address, false, "a test")
+	require.NoError(t, infer(t.Context(), t, d, 1, 1, nil))
+}
+
+// TestBadRequestsEjectNoPlace: what a server refuses says nothing of it, and what fails on two places is the request's own fault.
+func TestBadRequestsEjectNoPlace(t *testing.T) {
+	for name, failure := range map[string]error{
+		"refused": status.Error(codes.InvalidArgument, "[request id: id1] unexpected shape for input 'IN' for model 'm'. Expected [-1,4], got [1,5]"),
+		"failed":  status.Error(codes.Internal, "Failed to process the request(s) for model instance 'm_0', message: ValueError: negative"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			parts := []*triton{newTriton(t), newTriton(t)}
+			for _, p := range parts {
+				p.refuse = func(r *tritonpb.ModelInferRequest) error {
+					for row := 0; row < len(r.RawInputContents[0]); row += 16 {
+						if r.RawInputContents[0][row] == 13 {
+							return failure
+						}
+					}
+					return nil
+				}
+			}
+			d, seen := newDispatcher(t, dispatch.Options{}, table(1, nil, parts...))
+			d.SetProfile(linear(time.Millisecond, time.Millisecond))
+			errs := inTurns(300, 8, func(i int) error {
+				if i%5 == 0 {
+					return infer(t.Context(), t, d, 13, 1, nil)
+				}
+				return infer(t.Context(), t, d, 1000<<8, 1, nil)
+			})
+			for i, err := range errs {
+				if i%5 == 0 {
+					require.Equal(t, status.Convert(failure).Message(), status.Convert(err).Message())
+				} else {
+					require.NoError(t, err)
+				}
+			}
+			require.Empty(t, d.Unhealthy())
+			seen.count(t)
+		})
+	}
+}
+
+// TestARequestOfASequenceIsNotRetriedElsewhere, because its state is where it failed.
+func TestARequestOfASequenceIsNotRetriedElsewhere(t *testing.T) {
+	parts := []*triton{newTriton(t), newTriton(t)}
+	parts[0].refuse = fails(errCUDA)
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, func(m *router.Model) { m.Batchable = false }, parts...))
+	requireCode(t, codes.Internal, infer(t.Context(), t, d, 1, 1, func(r *tritonpb.ModelInferRequest) {
+		r.Parameters = map[string]*tritonpb.InferParameter{
+			"sequence_id":    {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 7}},
+			"sequence_start": {ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: true}},
+		}
+	}))
+	require.Empty(t, parts[1].executions())
+}
+
+// TestProxiedRequestsReportTheirPlace: a server that fails requests of the HTTP proxy is ejected, too.
+func TestProxiedRequestsReportTheirPlace(t *testing.T) {
+	parts := []*triton{newTriton(t), newTriton(t)}
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, nil, parts...))
+	for range 6 {
+		p, done, err := d.Pick(t.Context(), "m")
+		require.NoError(t, err)
+		if p.ID == "p"+parts[0].address {
+			done(errCUDA)
+		} else {
+			done(nil)
+		}
+	}
+	unhealthy := d.Unhealthy()
+	require.Len(t, unhealthy, 1)
+	require.Equal(t, "p"+parts[0].address, unhealthy[0].Partition)
+	for range 10 {
+		p, done, err := d.Pick(t.Context(), "m")
+		require.NoError(t, err)
+		require.Equal(t, "p"+parts[1].address, p.ID)
+		done(nil)
+	}
+}
+
+// TestABadRequestIsFoundByHalves: of eight requests that share an execution one fails it. Its caller alone gets the error, word for word, and it
+// takes at most six further executions instead of eight.
+func TestABadRequestIsFoundByHalves(t *testing.T) {
+	for bad := range 8 {
+		t.Run(fmt.Sprint("request ", bad), func(t *testing.T) {
+			p := newTriton(t)
+			p.hold, p.started = make(chan struct{}), make(chan string, 100)
+			p.refuse = func(r *tritonpb.ModelInferRequest) error {
+				for row := 0; row < len(r.RawInputContents[0]); row += 16 {
+					if int(r.RawInputContents[0][row]) == bad+1 {
+						return status.Errorf(codes.Internal, "Failed to process the request(s) for model instance 'm_0', message: ValueError: %d rows", r.Inputs[0].Shape[0])
+					}
+				}
+				return nil
+			}
+			d, seen := newDispatcher(t, dispatch.Options{}, table(1, func(m *router.Model) { m.SLO = time.Minute }, p))
+			d.SetProfile(linear(time.Millisecond, 10*time.Millisecond))
+			first := make(chan error, 1)
+			go func() { first <- infer(t.Context(), t, d, 100, 8, nil) }()
+			<-p.started
+			errs := make([]chan error, 8)
+			for i := range errs {
+				errs[i] = make(chan error, 1)
+				go func() { errs[i] <- infer(t.Context(), t, d, uint32(i+1), 1, nil) }()
+				require.Eventually(t, func() bool { c, _ := d.Counts("m"); return c.Waiting == i+1 }, 30*time.Second, 100*time.Microsecond)
+			}
+			close(p.hold)
+			require.NoError(t, <-first)
+			for i := range errs {
+				if err := <-errs[i]; i == bad {
+					require.ErrorContains(t, err, "ValueError: 1 rows")
+				} else {
+					require.NoError(t, err)
+				}
+			}
+			ran := p.executions()
+			require.Equal(t, []int{8, 8}, ran[:2])
+			require.LessOrEqual(t, len(ran), 2+6, "%v", ran)
+			seen.count(t)
+		})
+	}
+}
+
+// TestAHangIsNoticed: an execution takes many times as long as its profile says. Its server is lost, its requests run elsewhere, and the owner of
+// the server is called to start it again.
+func TestAHangIsNoticed(t *testing.T) {
+	sick, well := newTriton(t), newTriton(t)
+	sick.hold = make(chan struct{})
+	defer close(sick.hold)
+	hung := make(chan string, 10)
+	d, _ := newDispatcher(t, dispatch.Options{HangFloor: 50 * time.Millisecond, Hung: func(partition string, cause error) {
+		hung <- partition + ": " + cause.Error()
+	}}, table(1, nil, sick, well))
+	d.SetProfile(linear(time.Millisecond, time.Millisecond))
+	require.NoError(t, infer(t.Context(), t, d, 1, 1, nil))
+	require.Contains(t, <-hung, "p"+sick.address+": an execution of model m")
+	require.Len(t, well.executions(), 1)
+	require.NoError(t, infer(t.Context(), t, d, 2, 1, nil))
+	require.Len(t, sick.executions(), 1, "its place is ejected, although it says that it is ready")
+}
+
+// TestAFaultInARescueEndsNothing: an execution panics, and so does the attempt to forward its requests one by one.
+func TestAFaultInARescueEndsNothing(t *testing.T) {
+	p := newTriton(t)
+	var faults atomic.Int32
+	broken := grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any, c *grpc.ClientConn, next grpc.UnaryInvoker, o ...grpc.CallOption) error {
+		if strings.HasSuffix(method, "/ModelInfer") && faults.Add(1) <= 2 {
+			panic("a fault")
+		}
+		return next(ctx, method, in, out, c, o...)
+	})
+	d, seen := newDispatcher(t, dispatch.Options{DialOptions: []grpc.DialOption{broken}}, table(1, nil, p))
+	requireCode(t, codes.Internal, infer(t.Context(), t, d, 1, 1, nil))
+	require.NoError(t, infer(t.Context(), t, d, 2, 1, nil))
+	seen.count(t)
+	n, bytes := d.UnderWay()
+	require.Zero(t, n)
+	require.Zero(t, bytes)
+}
