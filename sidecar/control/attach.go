@@ -50,10 +50,14 @@ func (c *Control) ServersChanged(reason string) {
 	c.mu.Lock()
 	c.moved = reason
 	c.mu.Unlock()
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.rouse()
+}
+
+// serversMoved reports whether attached servers are to be followed.
+func (c *Control) serversMoved() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.moved != ""
 }
 
 // Given reports whether attached servers, and not plans, decide where models are.
@@ -98,14 +102,14 @@ func (c *Control) beginAttached(ctx context.Context) error {
 		return c.undecided(err)
 	}
 	if settings.Mode == config.ModeControl {
-		c.alarm("start")
+		c.promptly("start")
 	}
 	return nil
 }
 
 // keepUp follows the servers if they changed. It reports whether anything is
 // served.
-func (c *Control) keepUp(ctx context.Context) bool {
+func (c *Control) keepUp(ctx context.Context, t *triggers) bool {
 	c.mu.Lock()
 	reason, serving := c.moved, c.serving.Revision > 0
 	c.moved = ""
@@ -117,7 +121,9 @@ func (c *Control) keepUp(ctx context.Context) bool {
 		return false
 	}
 	defer c.release()
-	if err := c.mirror(ctx, cmp.Or(reason, "start")); err != nil {
+	var err error
+	c.meanwhile(t, func() { err = c.mirror(ctx, cmp.Or(reason, "start")) })
+	if err != nil {
 		if !serving {
 			c.setStarting("no plan serves yet: " + err.Error())
 		}

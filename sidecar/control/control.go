@@ -145,6 +145,8 @@ type Control struct {
 	hurry chan struct{}
 	// waiting counts the callers that wait for their turn to plan.
 	waiting atomic.Int64
+	// settling: the caller that plans has desired its plan, and waits for the servers.
+	settling atomic.Bool
 	// planning is held by the caller that plans, imports or swaps the policy: one at a
 	// time, waiting with a context.
 	planning chan struct{}
@@ -178,8 +180,8 @@ type Control struct {
 	history snapshot.History
 	// alarms are reasons to plan that need no threshold.
 	alarms []string
-	// byOrder: an operator's order is among them.
-	byOrder bool
+	// urgent: one of them waits for nothing; byOrder: an operator's order is among them.
+	urgent, byOrder bool
 	// loads are the seconds that models took to load last, by name, and starts
 	// those of a partition.
 	loads  map[string]float64

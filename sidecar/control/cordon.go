@@ -70,7 +70,7 @@ func (c *Control) Cordon(ctx context.Context, r api.CordonRequest) (*Proposal, e
 	}
 	c.event(api.Event{Kind: kind, Author: author, Reason: r.Reason, Message: message, Fields: map[string]string{"gpu": r.GPU}})
 	if !r.Drain {
-		c.alarm(message)
+		c.promptly(message)
 		return nil, nil
 	}
 	p, _, err := c.cycle(ctx, order{author: author, reason: cmp.Or(r.Reason, "drain of "+r.GPU), apply: true, wait: true})

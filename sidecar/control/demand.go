@@ -46,10 +46,7 @@ type refused struct {
 // LoadWanted is called when requests begin to wait for a model that loads on demand.
 // It does not block.
 func (c *Control) LoadWanted(string) {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.rouse()
 	c.press()
 }
 

@@ -351,6 +351,8 @@ var errHurry = errors.New("its servers are still coming to it")
 
 // settle waits for the servers. The error says what does not serve yet.
 func (c *Control) settle(ctx context.Context, generation uint64, o order, p *Proposal) error {
+	c.settling.Store(true)
+	defer c.settling.Store(false)
 	select {
 	case <-c.hurry: // of a caller that waited before
 	default:

@@ -292,7 +292,7 @@ func TestTriggers(t *testing.T) {
 			require.Equal(t, "partition gpu1 is down: killed", r.lastEvent(events.PlanProposed).Reason)
 			require.False(t, r.policies.question(1).GetStatistics().GetPartitions()[1].GetUp())
 			r.reconciler.setDown("gpu1", false)
-			pass(time.Millisecond)
+			pass(2 * time.Second)
 			require.Equal(t, 3, r.policies.calls())
 		})
 	})

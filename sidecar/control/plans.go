@@ -50,13 +50,14 @@ func (c *Control) Propose(ctx context.Context, r api.DiffRequest) (*Proposal, er
 // Apply applies a plan by an operator's order: that of the policy unless the request
 // names another. It is not weighed.
 func (c *Control) Apply(ctx context.Context, r api.ApplyRequest) (*Applied, error) {
-	if c.settings().Mode == config.ModeObserve {
-		return nil, fmt.Errorf("%w: mode is observe, in which no plan is applied; set mode to advise or control in conch.yaml and send SIGHUP", ErrRefused)
-	}
 	if err := c.ready(ctx); err != nil {
 		return nil, err
 	}
 	defer c.release()
+	// A reload may have come while this order waited for its turn.
+	if c.settings().Mode == config.ModeObserve {
+		return nil, fmt.Errorf("%w: mode is observe, in which no plan is applied; set mode to advise or control in conch.yaml and send SIGHUP", ErrRefused)
+	}
 	if pin := c.orders.Declared().Pin; pin != nil {
 		return nil, fmt.Errorf("%w: plan %d is pinned by %s%s; tritonctl plan unpin lets another take its place", ErrRefused, c.current().Revision, pin.Author, because(pin.Reason))
 	}
@@ -174,7 +175,7 @@ func (c *Control) Pin(ctx context.Context, r api.PinRequest) (Plan, error) {
 			return Plan{}, err
 		}
 		c.event(api.Event{Kind: events.PlanUnpinned, Author: author, Reason: r.Reason, Message: fmt.Sprintf("plan %d is no longer pinned", current.Revision)})
-		c.alarm("the plan was unpinned")
+		c.promptly("the plan was unpinned")
 		return c.CurrentPlan(), nil
 	}
 	if err := c.pin(&api.Pin{Author: author, Reason: r.Reason, Since: c.clock.Now()}); err != nil {

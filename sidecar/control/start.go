@@ -32,11 +32,13 @@ func (c *Control) Run(ctx context.Context) error {
 	defer stop()
 	c.tails.Go(func() { c.merge(background) })
 	c.tails.Go(func() { c.estimates.Run(background, c.foundEstimate, c.foundEstimates) })
-	err := c.begin(ctx)
+	t := newTriggers(c.clock.Now())
+	var err error
+	c.meanwhile(t, func() { err = c.begin(ctx) })
 	if ctx.Err() == nil && err != nil {
 		return err
 	}
-	c.loop(ctx)
+	c.loop(ctx, t)
 	c.tails.Wait()
 	c.learnt()
 	c.event(api.Event{Kind: events.Stopping, Message: "conch is stopping"})

@@ -6,6 +6,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -20,6 +21,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/control/conditions"
 	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/observe"
+	"github.com/conch-serving/conch/sidecar/plan"
 )
 
 const (
@@ -28,20 +30,20 @@ const (
 	tick = 500 * time.Millisecond
 	// saveEvery is how often what was learnt is written to disk.
 	saveEvery = time.Minute
-	// A first plan is tried for after retryFirst, then after twice as long each
-	// time, up to retryMost.
+	// A first plan, and any for which the policy gave no answer, is tried for after
+	// retryFirst, then after twice as long each time, up to retryMost.
 	retryFirst = 2 * time.Second
 	retryMost  = 30 * time.Second
+	// alarmPace is the least time between the end of a plan and the next one for an
+	// alarm that is no order: a server that comes and goes must not keep the policy busy.
+	alarmPace = time.Second
 	// profileStep is the least change of an upper latency that reaches the
 	// request path: below it, l(b) is noise.
 	profileStep = 0.02
 )
 
 // loop plans when a trigger says so, until ctx ends.
-func (c *Control) loop(ctx context.Context) {
-	t := triggers{pushed: map[string]*policy.Profile{}, since: map[string]time.Time{}}
-	now := c.clock.Now()
-	t.last, t.saved, t.retry, t.weighed = now, now, retryFirst, now
+func (c *Control) loop(ctx context.Context, t *triggers) {
 	look := tick
 	for {
 		select {
@@ -50,33 +52,77 @@ func (c *Control) loop(ctx context.Context) {
 		case <-c.wake:
 		case <-c.clock.After(look):
 		}
-		if c.attached != nil && !c.keepUp(ctx) {
+		if c.attached != nil && !c.keepUp(ctx, t) {
 			continue
 		}
 		now := c.clock.Now()
-		c.remind(now)
-		c.follow(&t)
-		c.weigh(&t, now)
-		if now.Sub(t.saved) >= saveEvery {
-			t.saved = now
-			c.learnt()
-		}
+		c.lookOn(t, now)
 		wanted, soon := c.demandDue(now)
-		reason := cmp.Or(c.due(&t, now), wanted)
+		reason := cmp.Or(t.pending, c.due(t, now), wanted)
 		if look = soon; reason == "" {
 			continue
 		}
-		t.last = now
+		t.pending, t.last = "", now
 		if err := c.acquire(ctx); err != nil {
 			return
 		}
-		apply := c.settings().Mode == config.ModeControl || c.current().Revision == 0
-		proposal, _, err := c.cycle(ctx, order{author: "conch", reason: reason, apply: apply, weigh: !c.takeOrdered() && c.current().Revision > 0})
+		t.ordered = c.takeOrdered() || t.ordered
+		o := order{
+			author: "conch", reason: reason, weigh: !t.ordered && c.current().Revision > 0,
+			apply: c.settings().Mode == config.ModeControl || c.current().Revision == 0,
+		}
+		var proposal *Proposal
+		var err error
+		c.meanwhile(t, func() { proposal, _, err = c.cycle(ctx, o) })
 		c.demandAnswered(proposal, err)
 		if err != nil && c.current().Revision == 0 {
 			c.setStarting("no plan serves yet: " + err.Error())
 		}
 		c.release()
+		t.planned(reason, err, c.clock.Now())
+	}
+}
+
+// lookOn passes on what was learnt.
+func (c *Control) lookOn(t *triggers, now time.Time) {
+	c.remind(now)
+	c.follow(t)
+	c.weigh(t, now)
+	if now.Sub(t.saved) >= saveEvery {
+		t.saved = now
+		c.learnt()
+	}
+}
+
+// meanwhile goes on with what the loop does besides planning until work ends. Work that only waits for servers still is
+// ended once there is something else to plan for: a server may take minutes to load a model, and one that others run may never
+// come back.
+func (c *Control) meanwhile(t *triggers, work func()) {
+	done := make(chan struct{})
+	go func() { defer close(done); work() }()
+	woken := false
+	for {
+		select {
+		case <-done:
+			if woken {
+				c.rouse()
+			}
+			return
+		case <-c.wake:
+			woken = true
+		case <-c.clock.After(tick):
+		}
+		if c.current().Revision == 0 {
+			continue
+		}
+		now := c.clock.Now()
+		c.lookOn(t, now)
+		if !c.settling.Load() {
+			continue
+		}
+		if t.pending = cmp.Or(t.pending, c.due(t, now)); t.pending != "" || c.serversMoved() {
+			c.press()
+		}
 	}
 }
 
@@ -86,8 +132,17 @@ type triggers struct {
 	last, saved time.Time
 	// pushed are the profiles that the request path knows.
 	pushed map[string]*policy.Profile
-	// retry is the wait before a first plan is tried for again.
-	retry time.Duration
+	// retry is the wait before a plan is tried for again, and again why one is at
+	// retryAt: the policy gave no answer to it.
+	retry   time.Duration
+	again   string
+	retryAt time.Time
+	// ended is when the last plan was made; pending is why another was due while its servers
+	// were waited for.
+	ended   time.Time
+	pending string
+	// ordered: an operator's order is among the reasons, and no plan was made for it yet.
+	ordered bool
 	// drifted are models that changed between as fast as their profile and not
 	// since the last plan.
 	drifted []string
@@ -98,6 +153,25 @@ type triggers struct {
 	weighed     time.Time
 	weighedPlan uint64
 	size        advice.State
+}
+
+func newTriggers(now time.Time) *triggers {
+	return &triggers{pushed: map[string]*policy.Profile{}, since: map[string]time.Time{}, last: now, saved: now, retry: retryFirst, weighed: now}
+}
+
+// planned notes how a plan ended. What the policy answered is not asked again before something changes, what it did not
+// answer is.
+func (t *triggers) planned(reason string, err error, now time.Time) {
+	t.last, t.ended = now, now
+	var refused plan.Violations
+	if t.again = ""; err == nil {
+		t.retry, t.ordered = retryFirst, false
+		return
+	}
+	if !errors.As(err, &refused) {
+		t.again, t.retryAt = reason, now.Add(t.retry)
+	}
+	t.retry = min(2*t.retry, retryMost)
 }
 
 // interval between plans though nothing changed: conch.yaml's, or that which the policy wants where it is shorter (INFaaS ticks every
@@ -113,8 +187,10 @@ func (c *Control) interval(settings *config.Config) time.Duration {
 // due says why a plan is wanted now; empty if none is.
 func (c *Control) due(t *triggers, now time.Time) string {
 	c.mu.Lock()
-	alarms := c.alarms
-	c.alarms = nil
+	var alarms []string
+	if c.urgent || now.Sub(t.ended) >= alarmPace {
+		alarms, c.alarms, c.urgent = c.alarms, nil, false
+	}
 	settings, s, rates := c.config, c.serving, c.rates
 	c.mu.Unlock()
 	switch {
@@ -122,11 +198,12 @@ func (c *Control) due(t *triggers, now time.Time) string {
 		if now.Sub(t.last) < t.retry && len(alarms) == 0 {
 			return ""
 		}
-		t.retry = min(2*t.retry, retryMost)
 		return "nothing serves yet"
 	case len(alarms) > 0:
 		slices.Sort(alarms)
 		return strings.Join(slices.Compact(alarms), "; ")
+	case t.again != "" && !now.Before(t.retryAt):
+		return t.again
 	}
 	if every := c.interval(settings); now.Sub(t.last) >= every {
 		return "interval of " + every.String()

@@ -40,6 +40,14 @@ func (c *Control) ordered(reason string) {
 	c.mu.Lock()
 	c.byOrder = true
 	c.mu.Unlock()
+	c.promptly(reason)
+}
+
+// promptly asks the loop for a plan that somebody waits for.
+func (c *Control) promptly(reason string) {
+	c.mu.Lock()
+	c.urgent = true
+	c.mu.Unlock()
 	c.alarm(reason)
 }
 
@@ -52,13 +60,18 @@ func (c *Control) takeOrdered() bool {
 	return ordered
 }
 
-// alarm asks the loop for a plan.
+// alarm asks the loop for a plan, alarmPace after the last one at the earliest.
 func (c *Control) alarm(reason string) {
 	c.mu.Lock()
 	if len(c.alarms) < 16 {
 		c.alarms = append(c.alarms, reason)
 	}
 	c.mu.Unlock()
+	c.rouse()
+}
+
+// rouse has the loop look at once.
+func (c *Control) rouse() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
