@@ -44,6 +44,7 @@ func (c Cordoning) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, 
 			p.Partitions = append(p.Partitions, kept)
 		}
 	}
+	tidy(s, p)
 	for _, m := range s.GetModels() {
 		if len(answer.PartitionsOf(m.GetName())) > 0 && len(p.PartitionsOf(m.GetName())) == 0 {
 			p.Unplaced = append(p.Unplaced, &policy.Unplaced{Model: m.GetName(), Text: "the policy wants it on a GPU that is cordoned, and nowhere else"})

@@ -24,6 +24,29 @@ func (p Staying) Plan(_ context.Context, s *policy.Snapshot) (*policy.Plan, erro
 	return Fit(p.Before, s, p.Why), nil
 }
 
+// tidy takes out what a plan says of partitions and places that it no longer has, and of apps that the snapshot does not
+// have.
+func tidy(s *policy.Snapshot, p *policy.Plan) {
+	gone := func(partition string) bool {
+		return !slices.ContainsFunc(p.GetPartitions(), func(part *policy.Partition) bool { return part.GetId() == partition })
+	}
+	p.Reasons = slices.DeleteFunc(p.Reasons, func(r *policy.Reason) bool { return r.GetPartition() != "" && gone(r.GetPartition()) })
+	for _, c := range p.GetSubClusters() {
+		c.Partitions = slices.DeleteFunc(c.Partitions, gone)
+	}
+	p.AppRoutes = slices.DeleteFunc(p.AppRoutes, func(r *policy.AppRoute) bool {
+		i := slices.IndexFunc(s.GetApps(), func(a *policy.App) bool { return a.GetName() == r.GetApp() })
+		if i < 0 {
+			return true
+		}
+		r.Variants = slices.DeleteFunc(r.Variants, func(w *policy.WeightedVariant) bool {
+			is := slices.ContainsFunc(s.GetApps()[i].GetVariants(), func(v *policy.Variant) bool { return v.GetModel() == w.GetModel() })
+			return !is || len(p.PartitionsOf(w.GetModel())) == 0
+		})
+		return len(r.Variants) == 0
+	})
+}
+
 // Fit is a copy of a plan without the models and GPUs that a snapshot does not have.
 // Models that have no place in it are unplaced, for the given reason.
 func Fit(before *policy.Plan, s *policy.Snapshot, why string) *policy.Plan {
@@ -46,7 +69,12 @@ func Fit(before *policy.Plan, s *policy.Snapshot, why string) *policy.Plan {
 	})
 	p.Dispatch = slices.DeleteFunc(p.Dispatch, func(d *policy.Dispatch) bool { return gone(d.GetModel()) })
 	p.Predictions = slices.DeleteFunc(p.Predictions, func(d *policy.Prediction) bool { return gone(d.GetModel()) })
-	p.Reasons = slices.DeleteFunc(p.Reasons, func(r *policy.Reason) bool { return gone(r.GetModel()) })
+	p.Reasons = slices.DeleteFunc(p.Reasons, func(r *policy.Reason) bool { return r.GetModel() != "" && gone(r.GetModel()) })
+	for _, c := range p.GetSubClusters() {
+		c.Models = slices.DeleteFunc(c.Models, gone)
+	}
+	clampBatches(index, p)
+	tidy(s, p)
 	explained := map[string]bool{}
 	p.Unplaced = slices.DeleteFunc(p.Unplaced, func(u *policy.Unplaced) bool {
 		explained[u.GetModel()] = true

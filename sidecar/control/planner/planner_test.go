@@ -12,6 +12,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control/planner"
+	"github.com/conch-serving/conch/sidecar/plan"
 )
 
 func settings(t *testing.T, text string) *config.Config {
@@ -124,7 +125,7 @@ func TestAPlanOfBeforeIsFitted(t *testing.T) {
 		Dispatch:   []*policy.Dispatch{{Model: "a", Discipline: "eager"}, {Model: "gone", Discipline: "eager"}},
 		Unplaced:   []*policy.Unplaced{{Model: "gone"}},
 	}
-	s := &policy.Snapshot{Revision: 9, Models: []*policy.Model{{Name: "a"}, {Name: "new"}}, Nodes: []*policy.Node{{Gpus: []*policy.GPU{{Id: "gpu0"}, {Id: "gpu1", Unavailable: true}}}}}
+	s := &policy.Snapshot{Revision: 9, Models: []*policy.Model{{Name: "a", MaxBatchSize: 8}, {Name: "new"}}, Nodes: []*policy.Node{{Gpus: []*policy.GPU{{Id: "gpu0"}, {Id: "gpu1", Unavailable: true}}}}}
 	p := planner.Fit(before, s, "nobody knew it")
 	require.EqualValues(t, 9, p.GetSnapshotRevision())
 	require.Len(t, p.GetPartitions(), 1, "neither those on a GPU that may not be used nor those that would be empty")
@@ -133,4 +134,59 @@ func TestAPlanOfBeforeIsFitted(t *testing.T) {
 	require.Len(t, p.GetUnplaced(), 1)
 	require.Equal(t, "new nobody knew it", p.GetUnplaced()[0].GetModel()+" "+p.GetUnplaced()[0].GetText())
 	require.Len(t, before.GetPartitions(), 3, "the plan of before is left as it was")
+}
+
+// TestWhatIsLeftOfAPlanIsValid: neither a cordon nor a plan of before leaves words about partitions, places or apps that are no more.
+func TestWhatIsLeftOfAPlanIsValid(t *testing.T) {
+	reason := func(model, partition string) *policy.Reason {
+		return &policy.Reason{Model: model, Partition: partition, Text: "why not"}
+	}
+	route := func(app string, models ...string) *policy.AppRoute {
+		r := &policy.AppRoute{App: app}
+		for _, m := range models {
+			r.Variants = append(r.Variants, &policy.WeightedVariant{Model: m, Weight: 1})
+		}
+		return r
+	}
+	proposed := &policy.Plan{
+		Partitions:  []*policy.Partition{on("x", "gpu0", 100, "a"), on("z", "gpu1", 100, "b")},
+		Reasons:     []*policy.Reason{reason("a", "x"), reason("b", "z"), reason("", "z"), reason("", "x")},
+		SubClusters: []*policy.SubCluster{{Name: "one", Partitions: []string{"x"}, Models: []string{"a"}}, {Name: "two", Partitions: []string{"z"}, Models: []string{"b"}}},
+		AppRoutes:   []*policy.AppRoute{route("app", "a", "b"), route("only", "b")},
+	}
+	snapshot := func(unavailable bool) *policy.Snapshot {
+		app := func(name string, models ...string) *policy.App {
+			a := &policy.App{Name: name}
+			for _, m := range models {
+				a.Variants = append(a.Variants, &policy.Variant{Model: m})
+			}
+			return a
+		}
+		return &policy.Snapshot{
+			Models: []*policy.Model{{Name: "a", MaxBatchSize: 8}, {Name: "b", MaxBatchSize: 8}}, Apps: []*policy.App{app("app", "a", "b"), app("only", "b")},
+			Nodes: []*policy.Node{{Gpus: []*policy.GPU{{Id: "gpu0"}, {Id: "gpu1", Unavailable: unavailable}}}},
+		}
+	}
+	require.Empty(t, plan.Validate(snapshot(false), proposed))
+
+	t.Run("cordoned", func(t *testing.T) {
+		s := snapshot(false)
+		got, err := planner.Cordoning{Planner: planner.Ready(proposed), GPUs: map[string]bool{"gpu1": true}}.Plan(t.Context(), s)
+		require.NoError(t, err)
+		require.Empty(t, plan.Validate(s, got))
+		require.Len(t, got.GetReasons(), 2, "what is still so stays")
+		require.Len(t, got.GetAppRoutes(), 1)
+	})
+	t.Run("of before", func(t *testing.T) {
+		s := snapshot(true)
+		require.Empty(t, plan.Validate(s, planner.Fit(proposed, s, "gone")))
+	})
+	t.Run("of before, and other files", func(t *testing.T) {
+		s := snapshot(false)
+		s.Models, s.Apps = s.Models[:1], nil
+		s.Models[0].MaxBatchSize = 4
+		got := planner.Fit(proposed, s, "gone")
+		require.Empty(t, plan.Validate(s, got))
+		require.EqualValues(t, 4, got.GetPartitions()[0].GetInstances()[0].GetMaxBatch())
+	})
 }

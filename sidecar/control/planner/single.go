@@ -31,7 +31,6 @@ func (p Single) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, err
 	index := policy.NewIndex(s)
 	next := Fit(p.Current, s, "it is not in the plan in force")
 	missing := p.missing(index, next)
-	clampBatches(index, next)
 	if len(missing) == 0 {
 		return next, nil
 	}
@@ -56,7 +55,6 @@ func (p Single) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, err
 	}
 	// What the policy would have to move stays: the model takes what is free.
 	free := Fit(p.Current, s, "it is not in the plan in force")
-	clampBatches(index, free)
 	for _, part := range free.GetPartitions() {
 		if p.Cordoned[part.GPU()] {
 			continue
