@@ -98,6 +98,7 @@ func (l *loop) starting(v *server) func(context.Context, *task) outcome {
 	spec, r := l.specs[v.Key], l.r
 	return func(ctx context.Context, _ *task) outcome {
 		s, err := r.start(ctx, &spec)
+		err = brief(err)
 		superseded := ctx.Err() != nil
 		return outcome{err: err, note: func(l *loop) {
 			if err != nil {
@@ -219,6 +220,7 @@ func (l *loop) loading(v *server, a decide.Action) func(context.Context, *task) 
 	_, before := v.Loaded[a.Model]
 	return func(ctx context.Context, _ *task) outcome {
 		has, err := r.load(ctx, s, revision, a)
+		err = brief(err)
 		superseded := ctx.Err() != nil
 		return outcome{err: err, note: func(l *loop) {
 			var refused *driver.LoadError
@@ -296,6 +298,7 @@ func (l *loop) warming(v *server, a decide.Action) func(context.Context, *task) 
 		begin := time.Now()
 		within, release := context.WithTimeout(ctx, r.o.LoadTimeout)
 		result, err := r.o.WarmUp(within, s.Endpoint().GRPC, model.Config, o)
+		err = brief(err)
 		never := within.Err() != nil // it hangs as a load may
 		release()
 		if ctx.Err() != nil {

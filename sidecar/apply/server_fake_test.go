@@ -25,6 +25,8 @@ type fakeServer struct {
 	mute   bool // it lives, and does not say what it has
 	// unready are models that it loads and never has ready.
 	unready map[string]bool
+	// unread are models whose configuration it does not give: it answers with an error, or not at all.
+	unread map[string]string
 }
 
 func (s *fakeServer) Spec() driver.Spec         { return s.spec }
@@ -57,7 +59,21 @@ func (s *fakeServer) Models(context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(ready)), nil
 }
 
-func (s *fakeServer) Parameter(_ context.Context, model, _ string) (string, error) {
+func (s *fakeServer) Parameter(ctx context.Context, model, _ string) (string, error) {
+	s.w.mu.Lock()
+	unread := s.unread[model]
+	s.w.mu.Unlock()
+	switch unread {
+	case "silent":
+		<-ctx.Done()
+		return "", ctx.Err()
+	case "slow":
+		if !wait(ctx, 50*time.Millisecond) {
+			return "", ctx.Err()
+		}
+	case "error":
+		return "", errors.New("internal")
+	}
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	revision, ok := s.models[model]

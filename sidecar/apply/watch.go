@@ -4,7 +4,10 @@
 package apply
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +28,8 @@ type watch struct {
 	looks uint64
 	// revisions of models, as the server reported them; they change by a load only.
 	revisions map[string]string
+	// unread counts the reads in a row that a model's revision was not to be had in.
+	unread map[string]int
 }
 
 // touch notes that conch changes a model, and returns the number of the last read
@@ -33,6 +38,7 @@ func (w *watch) touch(model string) uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.revisions, model)
+	delete(w.unread, model)
 	return w.looks
 }
 
@@ -55,7 +61,7 @@ const lookEvery = 500 * time.Millisecond
 // startWatch begins to look at a server that is up.
 func (l *loop) startWatch(v *server) {
 	ctx, cancel := context.WithCancel(l.r.life)
-	v.watch = &watch{stop: cancel, again: make(chan struct{}, 1), revisions: map[string]string{}}
+	v.watch = &watch{stop: cancel, again: make(chan struct{}, 1), revisions: map[string]string{}, unread: map[string]int{}}
 	r, s, w := l.r, v.process, v.watch
 	r.tasks.Go(func() {
 		defer cancel()
@@ -84,6 +90,9 @@ func (l *loop) startWatch(v *server) {
 // revisionsAtOnce bounds the questions to a server that was just found.
 const revisionsAtOnce = 16
 
+// readsThatFail in a row are enough to take a model whose configuration cannot be read for one that is not there.
+const readsThatFail = 3
+
 // look asks a server whether it lives and what it has loaded.
 func (r *Reconciler) look(ctx context.Context, v *server, s driver.Server, w *watch) {
 	w.mu.Lock()
@@ -103,40 +112,66 @@ func (r *Reconciler) look(ctx context.Context, v *server, s driver.Server, w *wa
 		r.box.put(func(l *loop) { l.unseen(v, number) })
 		return // its health is asked again
 	}
-	group, each := errgroup.WithContext(asking)
-	group.SetLimit(revisionsAtOnce)
-	for _, model := range models {
-		w.mu.Lock()
-		_, known := w.revisions[model]
-		w.mu.Unlock()
-		if known {
-			continue
-		}
-		group.Go(func() error {
-			revision, err := s.Parameter(each, model, repo.RevisionParameter)
-			if err != nil {
-				return err // it was unloaded meanwhile
-			}
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.revisions[model] = revision
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
+	if !w.read(asking, s, models, r.o.Health.Deadline/4) {
 		r.box.put(func(l *loop) { l.unseen(v, number) })
 		return
 	}
-	found := make(map[string]string, len(models))
+	found := w.found(models)
+	r.box.put(func(l *loop) { l.looked(v, number, found) })
+}
+
+// read asks for the revisions of the models that are not known yet, each for so long at the most, those that were not to be
+// had before last. It reports whether all are known but those that a server does not tell: a sick model must not hide the
+// others.
+func (w *watch) read(ctx context.Context, s driver.Server, models []string, limit time.Duration) (complete bool) {
 	w.mu.Lock()
-	for _, model := range models {
-		found[model] = w.revisions[model]
+	unknown := slices.DeleteFunc(slices.Clone(models), func(m string) bool { _, known := w.revisions[m]; return known })
+	slices.SortStableFunc(unknown, func(a, b string) int { return cmp.Compare(w.unread[a], w.unread[b]) })
+	w.mu.Unlock()
+	var group errgroup.Group
+	group.SetLimit(revisionsAtOnce)
+	for _, model := range unknown {
+		if ctx.Err() != nil {
+			break
+		}
+		group.Go(func() error {
+			within, cancel := context.WithTimeout(ctx, limit)
+			defer cancel()
+			revision, err := s.Parameter(within, model, repo.RevisionParameter)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			switch {
+			case err == nil:
+				w.revisions[model] = revision
+				delete(w.unread, model)
+			case ctx.Err() == nil: // or it was unloaded meanwhile, as the next look says
+				w.unread[model]++
+			}
+			return nil
+		})
 	}
-	for model := range w.revisions {
-		if _, still := found[model]; !still {
-			delete(w.revisions, model)
+	_ = group.Wait() // what failed is counted
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !slices.ContainsFunc(models, func(m string) bool {
+		_, known := w.revisions[m]
+		return !known && w.unread[m] < readsThatFail
+	})
+}
+
+// found are the known revisions of the models that a server has; what it no longer has is forgotten.
+func (w *watch) found(models []string) map[string]string {
+	found := make(map[string]string, len(models))
+	unread := make(map[string]int, len(w.unread))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, model := range models {
+		if revision, known := w.revisions[model]; known {
+			found[model] = revision
+		} else {
+			unread[model] = w.unread[model]
 		}
 	}
-	w.mu.Unlock()
-	r.box.put(func(l *loop) { l.looked(v, number, found) })
+	w.revisions, w.unread = maps.Clone(found), unread
+	return found
 }

@@ -42,9 +42,9 @@ func Paced(ctx context.Context, server tritonpb.GRPCInferenceServiceClient, c *t
 		return nil, reason, nil
 	}
 	for _, rows := range Sizes(int(max(1, c.GetMaxBatchSize()))) {
-		request, _ := Request(c, rows)
-		if size(request) > maxRequestBytes {
-			break
+		request, reason := Request(c, rows)
+		if reason != "" {
+			break // it is too large
 		}
 		var took []time.Duration
 		for range p.Repeats {

@@ -148,8 +148,8 @@ func (w *warmer) measure(ctx context.Context) (Result, error) {
 			r.Skipped = fmt.Sprintf("the time for it was over before batches of %d", rows)
 			return r, nil
 		}
-		if request, _ := Request(w.config, rows); size(request) > maxRequestBytes {
-			continue
+		if _, reason := Request(w.config, rows); reason != "" {
+			return r, nil // it is too large
 		}
 		for i := range w.o.Repeats + 1 {
 			took, err := w.execute(ctx, rows)
@@ -188,7 +188,7 @@ func Sizes(limit int) []int {
 }
 
 // Request makes a request of the given rows, all zeros. Reason says why the
-// configuration does not tell what such a request looks like.
+// configuration does not tell what such a request looks like, or that it would be too large.
 func Request(c *tritonpb.ModelConfig, rows int) (request *tritonpb.ModelInferRequest, reason string) {
 	switch {
 	case c.GetEnsembleScheduling() != nil:
@@ -201,6 +201,7 @@ func Request(c *tritonpb.ModelConfig, rows int) (request *tritonpb.ModelInferReq
 		return nil, "the configuration describes no input"
 	}
 	request = &tritonpb.ModelInferRequest{ModelName: c.GetName()}
+	total := int64(0)
 	for _, in := range c.GetInput() {
 		width := triton.ElementSize(in.GetDataType())
 		switch {
@@ -221,26 +222,18 @@ func Request(c *tritonpb.ModelConfig, rows int) (request *tritonpb.ModelInferReq
 			if d < 1 {
 				return nil, fmt.Sprintf("input %q has a dimension that varies", in.GetName())
 			}
-			shape, bytes = append(shape, d), bytes*d
-			if bytes > maxRequestBytes && rows == 1 {
+			if d > maxRequestBytes/bytes { // the product may be beyond any number
 				return nil, fmt.Sprintf("input %q is larger than %d MiB", in.GetName(), maxRequestBytes>>20)
 			}
+			shape, bytes = append(shape, d), bytes*d
+		}
+		if total += bytes; total > maxRequestBytes {
+			return nil, fmt.Sprintf("with input %q a request is larger than %d MiB", in.GetName(), maxRequestBytes>>20)
 		}
 		request.Inputs = append(request.Inputs, &tritonpb.ModelInferRequest_InferInputTensor{Name: in.GetName(), Datatype: datatype(in.GetDataType()), Shape: shape})
-		if bytes > 2*maxRequestBytes {
-			bytes = 2 * maxRequestBytes // too large is all that matters of it
-		}
 		request.RawInputContents = append(request.RawInputContents, make([]byte, bytes))
 	}
 	return request, ""
-}
-
-func size(r *tritonpb.ModelInferRequest) int {
-	total := 0
-	for _, raw := range r.GetRawInputContents() {
-		total += len(raw)
-	}
-	return total
 }
 
 // datatype is the name of a type in requests: that of the configuration without

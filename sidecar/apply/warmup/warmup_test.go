@@ -5,7 +5,10 @@ package warmup_test
 
 import (
 	"context"
+	"math"
 	"net"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -152,4 +155,31 @@ func TestRequestsHaveTheirShapeAndSize(t *testing.T) {
 	require.Equal(t, []int{1}, warmup.Sizes(1))
 	require.Equal(t, []int{1, 2}, warmup.Sizes(2))
 	require.Equal(t, []int{1, 2, 4, 8, 16, 32}, warmup.Sizes(32))
+}
+
+// TestRequestsAreBounded: dimensions whose product is beyond what a number of bytes can be, and many inputs, are no reason to end or to
+// take all memory.
+func TestRequestsAreBounded(t *testing.T) {
+	input := func(name string, dims ...int64) *tritonpb.ModelInput {
+		return &tritonpb.ModelInput{Name: name, DataType: tritonpb.DataType_TYPE_FP32, Dims: dims}
+	}
+	many := &tritonpb.ModelConfig{Name: "m", MaxBatchSize: 8}
+	for i := range 300 {
+		many.Input = append(many.Input, input(strconv.Itoa(i), 1<<20))
+	}
+	for name, c := range map[string]*tritonpb.ModelConfig{
+		"a product that is negative": {Name: "m", Input: []*tritonpb.ModelInput{input("x", 1<<24, 3<<37)}},
+		"a product that is nothing":  {Name: "m", Input: []*tritonpb.ModelInput{input("x", 1<<24, 1<<40)}},
+		"of the largest":             {Name: "m", Input: []*tritonpb.ModelInput{input("x", 1<<24, math.MaxInt64, math.MaxInt64)}},
+		"many inputs":                many,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, reason := warmup.Request(c, 1)
+			runtime.ReadMemStats(&after)
+			require.Contains(t, reason, "larger than 64 MiB")
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100<<20))
+		})
+	}
 }
