@@ -11,7 +11,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
-// deadStubs restarts a partition whose python backend has lost the process of a
+// deadStubs restarts a partition whose server hangs, or whose python backend has lost the process of a
 // model. Triton goes on answering INTERNAL for it, calls it READY and never
 // starts another, so that only the answers show it. The callers of the batch that
 // gets such an answer keep their error: it may be their input that killed the
@@ -36,19 +36,23 @@ func (d *deadStubs) Executed(e dispatch.Execution) {
 	if e.Err == nil || !forward.DeadStub(forward.Status(e.Err).Message()) {
 		return
 	}
+	d.again(e.Partition, "the process of model "+e.Model+" has died: "+e.Err.Error())
+}
+
+// again has the server of a partition started again, unless that is under way.
+func (d *deadStubs) again(partition, reason string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.running[e.Partition] {
+	if d.running[partition] {
 		return
 	}
-	d.running[e.Partition] = true
+	d.running[partition] = true
 	d.tasks.Go(func() {
-		reason := "the process of model " + e.Model + " has died: " + e.Err.Error()
-		if err := d.restart(e.Partition, reason); err != nil {
-			d.log.Error("partition cannot be restarted", "partition", e.Partition, "reason", reason, "error", err)
+		if err := d.restart(partition, reason); err != nil {
+			d.log.Error("partition cannot be restarted", "partition", partition, "reason", reason, "error", err)
 		}
 		d.mu.Lock()
-		delete(d.running, e.Partition)
+		delete(d.running, partition)
 		d.mu.Unlock()
 	})
 }

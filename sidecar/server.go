@@ -47,6 +47,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/gate"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
@@ -182,6 +183,9 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		GroupFaulted: func(partition, group string, cause error) {
 			s.reconciler.GroupFaulted(partition, group, cause)
 		},
+		PlaceChanged: func(h router.PlaceHealth) { s.control.PlaceChanged(h) },
+		HangFloor:    hangFloor(o.config),
+		Hung:         func(partition string, cause error) { stubs.again(partition, cause.Error()) },
 		GroupCleared: func(partition, group string) { s.reconciler.GroupCleared(partition, group) },
 		Wanted:       func(e names.InactiveError) error { return s.control.Wanted(e) },
 	})
@@ -269,6 +273,14 @@ func sharedMemory(c *config.Config) int64 {
 		return 0
 	}
 	return int64(*c.Limits.SharedMemory)
+}
+
+// hangFloor is dispatch.Options.HangFloor.
+func hangFloor(c *config.Config) time.Duration {
+	if *c.Limits.Hang == 0 {
+		return -1
+	}
+	return c.Limits.Hang.Std()
 }
 
 // sameMemory reports whether the servers can only be on this host, where what

@@ -330,6 +330,9 @@ type Limits struct {
 	// large tensors cross no socket; 0 means none. It is never nil after Load.
 	SharedMemory *Size    `yaml:"sharedMemory"`
 	Drain        Duration `yaml:"drain"`
+	// Hang is the least time after which an execution is taken for one that hangs; 0
+	// means that none is. It is never nil after Load.
+	Hang *Duration `yaml:"hang"`
 }
 
 // Log says how conch logs.

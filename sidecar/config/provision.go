@@ -97,6 +97,9 @@ func (c *Config) Provision(env Environment) {
 	fill(&c.Limits.Connections, 16_384)
 	fill(&c.Limits.Stall, Duration(20*time.Second))
 	fill(&c.Limits.Drain, Duration(30*time.Second))
+	if c.Limits.Hang == nil {
+		c.Limits.Hang = new(Duration(30 * time.Second))
+	}
 	c.provisionTracing()
 	fill(&c.Log.Level, "info")
 	fill(&c.Log.Format, "auto")

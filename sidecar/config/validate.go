@@ -70,6 +70,9 @@ func (c *Config) Validate(env Environment) error {
 	}
 	v.positive("limits.stall", c.Limits.Stall)
 	v.positive("limits.drain", c.Limits.Drain)
+	if *c.Limits.Hang < 0 {
+		v.problem("limits.hang", "is negative; 0 means that no execution is taken for one that hangs")
+	}
 	v.tracing(c.Tracing)
 	v.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	v.oneOf("log.format", c.Log.Format, "auto", "json", "text")

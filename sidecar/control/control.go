@@ -26,6 +26,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
@@ -64,6 +65,8 @@ type Requests interface {
 	SetProfile(p *policy.Profile)
 	Counts(model string) (dispatch.ModelCounts, bool)
 	Draining() bool
+	// Unhealthy lists the places whose executions fail.
+	Unhealthy() []router.PlaceHealth
 	// Wanted lists the models that load on demand, are not loaded and have requests
 	// under way; Refuse ends the wait of those requests and says why.
 	Wanted() []string

@@ -29,6 +29,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/control/estimates"
 	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 )
@@ -244,9 +245,10 @@ func (a *reconciler) last() apply.Desired {
 }
 
 type requests struct {
-	mu       sync.Mutex
-	profiles []*policy.Profile
-	draining bool
+	unhealthy []router.PlaceHealth
+	mu        sync.Mutex
+	profiles  []*policy.Profile
+	draining  bool
 	// wanted are the requests that wait for models to be loaded, refused why they do
 	// not any more, and arrived when models were used last.
 	wanted  map[string]int
@@ -278,6 +280,9 @@ func (r *requests) Refuse(model, why string) {
 	delete(r.wanted, model)
 	r.refused = append(r.refused, model+": "+why)
 }
+
+// Unhealthy implements control.Requests.
+func (r *requests) Unhealthy() []router.PlaceHealth { return r.unhealthy }
 
 func (r *requests) Draining() bool { return r.draining }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/plan"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 )
@@ -114,4 +115,29 @@ func (c *Control) GroupFault(f apply.GroupFault) {
 		Message: fmt.Sprintf("merge group %s: its executions fail on partition %s: %s; its members serve there until it is tried again at %s", f.Group, f.Partition, f.Reason, f.Next.UTC().Format(time.RFC3339)),
 		Fields:  map[string]string{"group": f.Group, "partition": f.Partition, "attempts": strconv.Itoa(f.Attempts), "next": f.Next.UTC().Format(time.RFC3339)},
 	})
+}
+
+// PlaceChanged takes in that a place of a model was ejected, is on probation, or is healthy again. It does not block.
+func (c *Control) PlaceChanged(h router.PlaceHealth) {
+	c.showEjected()
+	fields := map[string]string{"model": h.Model, "partition": h.Partition}
+	switch {
+	case h.Ejected:
+		c.metrics.PlaceEjected(h.Model, h.Partition)
+		fields["until"] = h.Until.UTC().Format(time.RFC3339)
+		c.event(api.Event{Kind: events.PlaceEjected, Fields: fields, Message: fmt.Sprintf(
+			"model %s is not executed on partition %s before %s: its executions fail there: %s", h.Model, h.Partition, fields["until"], h.Cause)})
+	case h.Cause == "":
+		c.event(api.Event{Kind: events.PlaceRestored, Fields: fields, Message: fmt.Sprintf("model %s is executed on partition %s again", h.Model, h.Partition)})
+	}
+	c.alarm("the health of a place has changed")
+}
+
+// showEjected sets the metrics of places whose executions fail.
+func (c *Control) showEjected() {
+	places := map[[2]string]bool{}
+	for _, h := range c.requests.Unhealthy() {
+		places[[2]string{h.Model, h.Partition}] = h.Ejected
+	}
+	c.metrics.Ejected(places)
 }

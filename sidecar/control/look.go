@@ -14,10 +14,12 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
+	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control/conditions"
 	"github.com/conch-serving/conch/sidecar/control/estimates"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/observe"
 )
 
@@ -239,8 +241,22 @@ func (c *Control) look() sight {
 	for _, p := range lasting(v.observed) {
 		v.states[p.ID] = p
 	}
-	v.conditions = c.conditions.Look(v.observed, v.wanted(), v.now)
+	v.conditions = c.conditions.Look(withEjected(v.observed, c.requests.Unhealthy()), v.wanted(), v.now)
 	return v
+}
+
+// withEjected adds a condition for each place whose executions fail. They do not make what is observed differ from what is desired: the place is loaded
+// as the plan asks.
+func withEjected(o apply.Observed, unhealthy []router.PlaceHealth) apply.Observed {
+	o.Conditions = slices.Clip(o.Conditions)
+	for _, h := range unhealthy {
+		condition := apply.Condition{Condition: decide.Condition{Kind: decide.IsFailing, Partition: h.Partition, Model: h.Model, Reason: "its executions fail: " + h.Cause}, Since: h.Since}
+		if h.Ejected {
+			condition.Next = h.Until
+		}
+		o.Conditions = append(o.Conditions, condition)
+	}
+	return o
 }
 
 func (c *Control) lookWide() sight {

@@ -339,6 +339,7 @@ func (c *Control) countPartitions() {
 		}
 	}
 	c.metrics.Conditions(all, v.serving.Revision > 0 && conditions.Differs(v.observed))
+	c.showEjected()
 	c.degraded(v.conditions)
 }
 

@@ -216,6 +216,8 @@ type PlanMetrics struct {
 	advice   *prometheus.GaugeVec
 	idle     *prometheus.GaugeVec
 	faults   *prometheus.CounterVec
+	ejected  *prometheus.GaugeVec
+	eject    *prometheus.CounterVec
 	apart    conditionCollector
 }
 
@@ -234,13 +236,15 @@ func NewPlanMetrics(registry prometheus.Registerer) (*PlanMetrics, error) {
 		up:       prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_partition_up", Help: "1 while a partition's server is up."}, []string{"partition"}),
 		advice:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_advice_gpus", Help: "GPUs to allocate or to release for the present load; absent while too few requests were answered to say (tritonctl gpu advise)."}, []string{"action"}),
 		faults:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "conch_merge_group_faults_total", Help: "How often a merge group's executions failed, so that its members served instead."}, []string{"group"}),
+		ejected:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_place_ejected", Help: "1 while a model is not executed on a partition because its executions fail there; 0 while its next execution there decides; absent for healthy places."}, []string{"model", "partition"}),
+		eject:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "conch_place_ejections_total", Help: "How often a model's executions on a partition failed so that its requests went to its other places."}, []string{"model", "partition"}),
 		idle:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_gpu_idle_share", Help: "Share of the time in which the GPUs that serve executed nothing; absent like conch_advice_gpus."}, nil),
 	}
 	if registry == nil {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up, m.advice, m.idle, m.faults, &m.apart} {
+	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up, m.advice, m.idle, m.faults, m.ejected, m.eject, &m.apart} {
 		errs = append(errs, registry.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -263,6 +267,19 @@ func (m *PlanMetrics) Step(kind string, took time.Duration, err error) {
 
 // GroupFault counts a merge group whose executions fail.
 func (m *PlanMetrics) GroupFault(group string) { m.faults.WithLabelValues(group).Inc() }
+
+// PlaceEjected counts an ejection of a model from a partition.
+func (m *PlanMetrics) PlaceEjected(model, partition string) {
+	m.eject.WithLabelValues(model, partition).Inc()
+}
+
+// Ejected sets which places are ejected (true) or on probation (false), by model and partition.
+func (m *PlanMetrics) Ejected(places map[[2]string]bool) {
+	m.ejected.Reset()
+	for at, is := range places {
+		m.ejected.WithLabelValues(at[0], at[1]).Set(truth(is))
+	}
+}
 
 // Breaker sets the state of the circuit breaker of the policy in use; states are
 // all the states that a breaker has.

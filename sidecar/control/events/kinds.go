@@ -48,8 +48,11 @@ const (
 	MergeFailed api.EventKind = "merge_failed"
 	// GroupFaulted: executions of a merge group that serves fail, so that its members serve until it is tried again.
 	GroupFaulted api.EventKind = "merge_group_faulted"
-	Reloaded     api.EventKind = "configuration_reloaded"
-	Stopping     api.EventKind = "stopping"
+	// PlaceEjected: executions of a model fail on a partition, so that its requests go to its other places; PlaceRestored: they succeed again.
+	PlaceEjected  api.EventKind = "place_ejected"
+	PlaceRestored api.EventKind = "place_restored"
+	Reloaded      api.EventKind = "configuration_reloaded"
+	Stopping      api.EventKind = "stopping"
 	// Handover: an attached server's configuration was changed, or why not.
 	Handover api.EventKind = "handover"
 	// Released: attached servers were given back, or taken again.
@@ -59,7 +62,7 @@ const (
 // Grave reports whether an operator should look at events of a kind.
 func Grave(kind api.EventKind) bool {
 	switch kind {
-	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, MPSFault, Degraded, EstimateOff, MergeFailed, GroupFaulted:
+	case PlanRejected, PlanHeld, PlanFailed, ApplyFailed, PartitionDown, MPSFault, Degraded, EstimateOff, MergeFailed, GroupFaulted, PlaceEjected:
 		return true
 	}
 	return false
