@@ -181,7 +181,9 @@ func (d *Dispatcher) blame(c *call, lease router.Lease, n int, err error) step {
 	if e.repeated = n == 1 && before != nil && !before.On(process); e.repeated && sameCause(before.text, text) {
 		before.excuse() // it failed on two places: it is the request's own fault
 		fault.Excuse()
-		c.model.ownFault.Store(&ownFault{text, now})
+		if e.row <= 1 { // else this place may be sick as well
+			c.model.failsItself(text, now.Add(ownMemory))
+		}
 	} else if !e.own {
 		c.suspicion = suspect(fault, text, n)
 	}
@@ -230,19 +232,27 @@ func (d *Dispatcher) forward(calls []*call) {
 	}
 }
 
-// ownFault is a failure that is the fault of a model's requests: it happened on two places, or in a merge group and on the member.
+// ownFault is a failure that is known as the fault of a model's requests: it happened on two places, or in a merge group and on the member.
 type ownFault struct {
-	text string
-	last time.Time // when a request last failed so on a second place
+	text  string
+	until time.Time
 }
 
-// ownMemory is how long an ownFault is valid. It is not prolonged by failures on one place: a place that is at fault may fail with the same text.
-const ownMemory = 10 * time.Minute
+// ownMemory is how long a failure on two places is taken for the requests' own fault. It is short, because a sick server may fail with the same text,
+// and because all that it saves is one execution for each request that fails. Failures on one place do not prolong it.
+const ownMemory = 10 * time.Second
+
+// failsItself notes a failure that is the fault of the model's requests.
+func (m *model) failsItself(text string, until time.Time) {
+	if own := m.ownFault.Load(); own == nil || own.text != text || own.until.Before(until) {
+		m.ownFault.Store(&ownFault{text, until})
+	}
+}
 
 // failsByItself reports whether a failure is known to be the fault of the model's requests.
 func (m *model) failsByItself(text string, now time.Time) bool {
 	own := m.ownFault.Load()
-	return own != nil && own.text == text && now.Sub(own.last) <= ownMemory
+	return own != nil && own.text == text && !now.After(own.until)
 }
 
 // sameCause reports whether two errors of servers about one model have the same cause.

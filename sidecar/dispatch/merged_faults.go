@@ -28,6 +28,10 @@ import (
 // are the request's fault.
 const groupPatience = 3
 
+// groupOwnMemory is how long a failure in a merge group is taken for the fault of a member's requests after one of them has failed in the same way on
+// the member. It is long, because each group that is found at fault leaves the table for a while.
+const groupOwnMemory = 10 * time.Minute
+
 // A request waits at most absencePatience times, for absencePause each, for a group that its server has unloaded.
 const (
 	absencePatience = 40
@@ -86,7 +90,7 @@ func (d *Dispatcher) clear(c *call, a *answer) {
 	if !sameFault(c.blames.member, c.blames.text, s.Message()) { // backends give most of their faults the same code
 		return
 	}
-	c.model.ownFault.Store(&ownFault{c.blames.text, d.now()})
+	c.model.failsItself(c.blames.text, d.now().Add(groupOwnMemory))
 	if d.o.GroupCleared != nil {
 		d.o.GroupCleared(c.blames.partition, c.blames.group)
 	}

@@ -1,0 +1,148 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+// badRow fails every execution that has a row of this value.
+const badRow = 13
+
+func failsBadRows(r *tritonpb.ModelInferRequest) error {
+	for row := 0; row < len(r.RawInputContents[0]); row += 16 {
+		if r.RawInputContents[0][row] == badRow {
+			return status.Error(codes.Internal, "Failed to process the request(s) for model instance 'm_0', message: ValueError: bad row")
+		}
+	}
+	return nil
+}
+
+// TestBadRequestsCostTheOthersLittle: at eight tenths of what two servers can carry, one request of twenty fails in the model. An execution that fails
+// takes as long as one that does not, so that no way to find bad requests among others is free: at this load it takes more than there is. When failed
+// batches ran one by one, two thirds of the other requests were late.
+func TestBadRequestsCostTheOthersLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const fixed, each, slo = 8 * time.Millisecond, time.Millisecond, 150 * time.Millisecond
+		var parts []*triton
+		near := map[string]*bufconn.Listener{}
+		for i := range 2 {
+			p := &triton{t: t, address: fmt.Sprint("127.0.0.1:", i+1), server: grpc.NewServer()}
+			tritonpb.RegisterGRPCInferenceServiceServer(p.server, p)
+			l := bufconn.Listen(1 << 20)
+			near[p.address] = l
+			go func() { _ = p.server.Serve(l) }()
+			t.Cleanup(p.kill)
+			turn := make(chan struct{}, 1) // a mutex would keep virtual time from passing
+			p.refuse = failsBadRows
+			p.asked = func(_ context.Context, r *tritonpb.ModelInferRequest) {
+				turn <- struct{}{}
+				time.Sleep(fixed + time.Duration(r.Inputs[0].Shape[0])*each)
+				<-turn
+			}
+			parts = append(parts, p)
+		}
+		dial := grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return near[address].DialContext(ctx) })
+		d, seen := newDispatcher(t, dispatch.Options{Clock: clock.Timers(), DialOptions: []grpc.DialOption{dial}},
+			table(1, func(m *router.Model) { m.SLO = slo }, parts...))
+		d.SetProfile(linear(each, fixed))
+		rate := .8 * 2 * 8 / (fixed + 8*each).Seconds()
+		g := rand.New(rand.NewPCG(1, 1))
+		var all sync.WaitGroup
+		began, at := time.Now(), 0.
+		for at < 10 {
+			at += g.ExpFloat64() / rate
+			time.Sleep(time.Until(began.Add(time.Duration(at * float64(time.Second)))))
+			seed := uint32(1000 << 8)
+			if g.IntN(20) == 0 {
+				seed = badRow
+			}
+			all.Go(func() { _ = infer(t.Context(), t, d, seed, 1, nil) })
+		}
+		all.Wait()
+		n := seen.count(t)
+		late := float64(n[dispatch.Late]) / float64(n[dispatch.OK]+n[dispatch.Late])
+		t.Logf("%v: %.1f%% of the others are late, %d executions", n, 100*late, len(parts[0].executions())+len(parts[1].executions()))
+		require.Less(t, late, .4)
+	})
+}
+
+// TestSickServersLoseNothing: a server fails everything from time to time, some requests fail wherever they are executed, some callers leave. Every
+// other request gets its own answer, and nothing stays behind.
+func TestSickServersLoseNothing(t *testing.T) {
+	for name, change := range map[string]func(*router.Model){
+		"queued":         nil,
+		"passed through": func(m *router.Model) { m.Batchable, m.PassThroughReason = false, "a test" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			parts := []*triton{newTriton(t), newTriton(t), newTriton(t)}
+			for _, p := range parts {
+				p.takes, p.refuse = time.Millisecond, failsBadRows
+			}
+			d, seen := newDispatcher(t, dispatch.Options{}, table(1, change, parts...))
+			d.SetProfile(linear(100*time.Microsecond, time.Millisecond))
+			ended := make(chan struct{})
+			var faults sync.WaitGroup
+			faults.Go(func() {
+				g, sick := rand.New(rand.NewPCG(2, 2)), parts[0] // a request that meets two sick servers may fail
+				for {
+					sick.set(func() { sick.refuse = fails(errCUDA) })
+					pause := time.After(time.Duration(10+g.IntN(40)) * time.Millisecond)
+					select {
+					case <-ended:
+						return
+					case <-pause:
+					}
+					sick.set(func() { sick.refuse = failsBadRows })
+					time.Sleep(5 * time.Millisecond)
+				}
+			})
+			errs := inTurns(3000, 16, func(i int) error {
+				g := rand.New(rand.NewPCG(3, uint64(i)))
+				seed, ctx, cancel := uint32(1000+i)<<8, t.Context(), func() {}
+				switch g.IntN(20) {
+				case 0:
+					seed = badRow
+				case 1:
+					ctx, cancel = context.WithTimeout(ctx, time.Duration(g.IntN(3000))*time.Microsecond)
+				}
+				defer cancel()
+				err := infer(ctx, t, d, seed, 1+g.IntN(3), nil)
+				if _, leaves := ctx.Deadline(); seed == badRow || leaves {
+					return nil
+				}
+				return err
+			})
+			close(ended)
+			faults.Wait()
+			for i, err := range errs {
+				require.NoError(t, err, "request %d", i)
+			}
+			seen.count(t)
+			require.Eventually(t, func() bool {
+				n, bytes := d.UnderWay()
+				c, _ := d.Counts("m")
+				return n == 0 && bytes == 0 && c.Waiting == 0 && c.UnderWay == 0
+			}, 30*time.Second, time.Millisecond)
+		})
+	}
+}
