@@ -322,11 +322,9 @@ func (h *Host) keepState(u *inUse, state []byte) {
 	h.states[key] = state
 }
 
-// check completes the answer and asks the caller's check.
+// check names the answer after its policy, whatever it calls itself, and asks the caller's check.
 func (h *Host) check(s *policy.Snapshot, answer *policy.Plan, u *inUse) error {
-	if answer.GetPolicy() == "" {
-		answer.Policy, answer.PolicyVersion = u.description.GetName(), u.description.GetVersion()
-	}
+	answer.Policy, answer.PolicyVersion = u.description.GetName(), u.description.GetVersion()
 	if h.o.Check == nil {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -345,4 +346,58 @@ func TestAReplacedProgramIsNotRun(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\nexit 1\n"), 0o755)) //nolint:gosec // it is a program
 	_, err = w.Use(t.Context(), r)
 	require.ErrorIs(t, err, policyhost.ErrChecksum)
+}
+
+// TestACrashLeavesNoChild: what a policy started ends with it, also where it ends by itself.
+func TestACrashLeavesNoChild(t *testing.T) {
+	w := newWorld(t, nil)
+	file := filepath.Join(t.TempDir(), "pid")
+	_, err := w.Use(t.Context(), mode(t, "leave a child", fileVariable+"="+file))
+	require.NoError(t, err)
+	_, err = w.Plan(t.Context(), snapshot(1, 30*time.Second))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return w.Status().State == policyhost.StateDown }, 20*time.Second, 10*time.Millisecond)
+	pid, err := os.ReadFile(file)
+	require.NoError(t, err)
+	number, err := strconv.Atoi(string(pid))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = syscall.Kill(number, syscall.SIGKILL) })
+	require.Eventually(t, func() bool {
+		line, err := os.ReadFile(filepath.Join("/proc", string(pid), "cmdline"))
+		return err != nil || len(line) == 0 // gone, or not reaped yet
+	}, 20*time.Second, 10*time.Millisecond)
+}
+
+// TestAFloodIsCut: of a policy that prints without end only so much comes into the log.
+func TestAFloodIsCut(t *testing.T) {
+	w := newWorld(t, nil)
+	_, err := w.Use(t.Context(), mode(t, "flood"))
+	require.NoError(t, err)
+	_, err = w.Plan(t.Context(), snapshot(1, 5*time.Minute))
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	require.Contains(t, w.logged(), "left out")
+	require.Less(t, strings.Count(w.logged(), "\n"), 1000)
+}
+
+// TestAPlanHasTheNameOfItsPolicy: names of policies are labels of metrics, of which there must not be any number.
+func TestAPlanHasTheNameOfItsPolicy(t *testing.T) {
+	w := newWorld(t, nil)
+	_, err := w.Use(t.Context(), mode(t, "many names"))
+	require.NoError(t, err)
+	answer, err := w.Plan(t.Context(), snapshot(1, 30*time.Second))
+	require.NoError(t, err)
+	require.Equal(t, "fake 9.8.7", answer.GetPolicy()+" "+answer.GetPolicyVersion())
+}
+
+// TestDescriptionsAreBounded: a description is shown in tables, and kept.
+func TestDescriptionsAreBounded(t *testing.T) {
+	for _, name := range []string{"name of lines", "long name", "many parameters", "long documentation"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			_, err := w.Use(t.Context(), mode(t, name))
+			require.ErrorIs(t, err, policyhost.ErrGarbage)
+			require.Less(t, len(err.Error()), 2000)
+		})
+	}
 }

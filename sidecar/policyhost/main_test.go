@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -86,6 +88,14 @@ func (f fake) Describe(ctx context.Context) (*policy.Description, error) {
 		d.Needs = []string{policy.NeedProfiles}
 	case "needs magic":
 		d.Needs = []string{"magic"}
+	case "name of lines":
+		d.Name = "fake\n\x1b[31mall is well"
+	case "long name":
+		d.Name = strings.Repeat("fake", 1<<20)
+	case "many parameters":
+		d.Parameters = slices.Repeat(d.Parameters, 10_000)
+	case "long documentation":
+		d.Parameters[0].Documentation = strings.Repeat("fake", 1<<20)
 	case "hang at describe":
 		<-ctx.Done()
 		time.Sleep(time.Minute)
@@ -155,6 +165,23 @@ func (f fake) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*pol
 			return nil, err
 		}
 		time.Sleep(time.Minute)
+	case "leave a child":
+		// It answers, dies by itself between two calls, and leaves a child in its group.
+		cmd := exec.CommandContext(context.Background(), "sleep", "600")
+		if err := cmd.Start(); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(os.Getenv(fileVariable), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600); err != nil {
+			return nil, err
+		}
+		time.AfterFunc(100*time.Millisecond, func() { os.Exit(6) })
+	case "flood":
+		for i := range 50_000 {
+			fmt.Fprintln(os.Stderr, "line", i)
+			fmt.Println("print", i)
+		}
+	case "many names":
+		answer.Policy, answer.PolicyVersion = fmt.Sprint("another ", s.GetRevision()), "0"
 	case "fork bomb", "memory bomb", "files", "sockets", "read", "dial":
 		answer.Reasons[0].Text = misuse(f.mode)
 	case "empty partitions":

@@ -71,9 +71,10 @@ func start(ctx context.Context, exe Executable, o Options, log *slog.Logger) (*p
 	config.SkipHostEnv = true
 	config.StartTimeout = o.StartTimeout
 	config.UnixSocketConfig = &plugin.UnixSocketConfig{TempDir: dir.path, Group: group}
-	config.Logger = pluginLogger(log)
-	config.SyncStdout = &lineLogger{l: log}
-	config.SyncStderr = &lineLogger{l: log}
+	lines := &gate{l: log, now: o.Now}
+	config.Logger = pluginLogger(lines)
+	config.SyncStdout = &lineLogger{l: lines}
+	config.SyncStderr = &lineLogger{l: lines}
 	config.GRPCDialOptions = []grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxAnswerBytes)),
 		// The socket that it names may be another's, which says nothing: go-plugin waits for the connection without a context, and gRPC
@@ -225,8 +226,8 @@ func (p *process) describe(ctx context.Context, limit time.Duration) (d *policy.
 		d, err = p.policy.Describe(ctx)
 		return err
 	})
-	if err == nil && d.GetName() == "" {
-		err = fmt.Errorf("%w: a description without a name", ErrGarbage)
+	if err == nil {
+		err = presentable(d)
 	}
 	return d, err
 }

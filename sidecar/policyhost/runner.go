@@ -67,6 +67,10 @@ func (r *runner) Start(context.Context) error {
 
 // Wait implements goplugin.Runner.
 func (r *runner) Wait(context.Context) error {
+	// Before the process is reaped its number is its group's alone, also where it ended by itself: what it left goes now.
+	if pid := int(r.pid.Load()); ended(pid) {
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+	}
 	err := r.cmd.Wait()
 	r.reaped.Store(true)
 	return err

@@ -3,7 +3,12 @@
 
 package policyhost
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
 
 // processAttributes puts a policy into a process group of its own, so that a
 // Ctrl-C on the terminal is the host's to handle, and lets the kernel end it
@@ -12,4 +17,14 @@ import "syscall"
 // calls, and the next call starts it again.)
 func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// ended waits for the end of a process without reaping it, and reports whether it could.
+func ended(pid int) bool {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil
+		}
+	}
 }
