@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/advise"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
 )
@@ -156,4 +157,28 @@ func TestARecordingThatWasCutOff(t *testing.T) {
 	header := bytes.IndexByte(file.Bytes(), '\n') + 3
 	_, err = advise.ReadTraffic(bytes.NewReader(file.Bytes()[:header]))
 	require.ErrorIs(t, err, workload.ErrTruncated)
+}
+
+// The page has the advice's own figures in its verdict, and both sides at the observed rate.
+func TestThePageOfAnAdvice(t *testing.T) {
+	for _, c := range []struct {
+		advice advise.Advice
+		text   string
+		label  string
+	}{
+		{advise.Advice{Enough: true, Triton: found(100), Conch: found(150), Ratio: 1.5, Low: 1.4, High: 1.6}, "1.50 times the traffic at the same SLOs (1.40 to 1.60 over 2 seeds): 150 requests per second where Triton's own batching holds 100.", "a gain"},
+		{advise.Advice{Enough: true, Triton: found(100), Conch: found(101), Ratio: 1.01, Low: .9, High: 1.1}, "which is no certain gain.", "no certain gain"},
+		{advise.Advice{Enough: true, Triton: found(100), Conch: found(50), Ratio: .5, Low: .4, High: .6}, "which is less.", "a loss"},
+		{advise.Advice{Enough: true, Triton: found(0), Conch: found(50)}, "Triton holds the SLOs at no rate at all", "nothing to compare with"},
+		{advise.Advice{Missing: []string{"m: 3 requests."}}, "m: 3 requests.", "not known"},
+		{advise.Advice{Possible: []advise.Possible{{Gain: 1.1}, {Gain: 3}}}, "1.10 to 3.00 times", "a range"},
+	} {
+		page := c.advice.Page(advise.Input{Snapshot: &policy.Snapshot{}, Seeds: []uint64{1, 2}})
+		require.Contains(t, page.Verdict.Text, c.text)
+		require.Equal(t, c.label, page.Verdict.Label)
+	}
+}
+
+func found(rate float64) *sim.Found {
+	return &sim.Found{Rate: rate, Low: rate, High: rate, All: []sim.Highest{{Seed: 1, Rate: rate}, {Seed: 2, Rate: rate}}}
 }

@@ -144,3 +144,29 @@ func TestWorldsThatMakeNoSense(t *testing.T) {
 		require.ErrorIs(t, err, triton.ErrWorld, name)
 	}
 }
+
+// The history and the servers add up to the totals.
+func TestHistoryAndServersAddUp(t *testing.T) {
+	w := servers(2, 2, time.Millisecond, 5*time.Millisecond, 40*time.Millisecond, true, 0)
+	w.Warmup = 0
+	for i := range w.Servers {
+		w.Servers[i].ID, w.Servers[i].GPU = "server", []string{"n/gpu0", "n/gpu1"}[i]
+	}
+	r, err := triton.Run(t.Context(), poisson(t, w, 300, 1))
+	require.NoError(t, err)
+	require.Len(t, r.History, 60)
+	var arrivals, good uint64
+	busy := 0.0
+	for _, h := range r.History {
+		arrivals, good, busy = arrivals+h.Arrivals, good+h.Good, busy+h.Busy/60
+		require.LessOrEqual(t, h.LatencyP50Us, h.LatencyP99Us)
+		require.GreaterOrEqual(t, h.LatencyP50Us, 6e3, "no answer comes before its execution")
+	}
+	require.Equal(t, r.Total.Arrivals, arrivals)
+	require.Equal(t, r.Total.Good, good)
+	require.Len(t, r.Partitions, 2)
+	assert.Equal(t, "n/gpu1", r.Partitions[1].GPU)
+	assert.InDelta(t, busy, r.Partitions[0].BusyShare+r.Partitions[1].BusyShare, 1e-6)
+	rows := r.Partitions[0].Rows + r.Partitions[1].Rows
+	assert.InDelta(t, float64(arrivals), float64(rows), 3, "single rows, all but the last of them executed")
+}

@@ -6,6 +6,8 @@ package try
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,7 +44,7 @@ func (s *Session) Page(ctx context.Context, given *policy.Snapshot, t *Trial, pr
 	}
 	p.Setup = append(p.Setup, report.Fact{Name: "Snapshot", Text: fmt.Sprintf("revision %d", given.GetRevision())})
 	if len(s.used) > 0 {
-		p.Setup = append(p.Setup, report.Fact{Name: "Parameters", Text: fmt.Sprint(s.used)})
+		p.Setup = append(p.Setup, report.Fact{Name: "Parameters", Text: parameters(s.used)})
 	}
 	switch {
 	case t.Error != "":
@@ -70,7 +72,7 @@ func (s *Session) Page(ctx context.Context, given *policy.Snapshot, t *Trial, pr
 	sides := []report.Side{{Name: t.Policy}}
 	all := []*policy.Plan{t.Plan}
 	if len(given.GetCurrent().GetPartitions()) > 0 {
-		sides, all = append(sides, report.Side{Name: "in force"}), append(all, given.GetCurrent())
+		sides, all = append(sides, report.Side{Name: "the plan in force"}), append(all, given.GetCurrent())
 	} else {
 		p.Question = "Would the plan of " + name + " hold this load? (No plan is in force.)"
 	}
@@ -125,6 +127,15 @@ func (s *Session) curves(ctx context.Context, given *policy.Snapshot, traffic *e
 		}
 	}
 	return nil
+}
+
+// parameters of the policy, by name.
+func parameters(used map[string]string) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(used)) {
+		all = append(all, name+"="+used[name])
+	}
+	return strings.Join(all, ", ")
 }
 
 // faster are the same arrivals in less time, so many times as fast.
