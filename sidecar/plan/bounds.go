@@ -3,7 +3,11 @@
 
 package plan
 
-import "github.com/conch-serving/conch/plugins/policy"
+import (
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
 
 // What a plan may say at the most. A policy is not trusted, and what judges its
 // plan, shows it and keeps it walks every list: the time and memory for that are
@@ -18,6 +22,8 @@ const (
 	maxName, maxText = 256, 4096
 	// maxParameters of one dispatch entry, and refusals of one unplaced model.
 	maxParameters = 64
+	// maxViolations are enough to see what is wrong.
+	maxViolations = 200
 )
 
 // excess finds what a plan says too much of.
@@ -50,8 +56,6 @@ func (v *validator) excess() {
 	for _, part := range v.p.GetPartitions() {
 		instances += len(part.GetInstances())
 		v.atMost("GPUs of one partition", len(part.GetGpus()), hosts+1)
-		v.length(maxName, part.GetNode())
-		v.length(maxName, part.GetGpus()...)
 	}
 	v.atMost("instances", instances, (models+2)*(len(v.p.GetPartitions())+1))
 	for _, c := range v.p.GetSubClusters() {
@@ -62,38 +66,55 @@ func (v *validator) excess() {
 	v.atMost("models in sub-clusters", members, 2*models)
 	for _, d := range v.p.GetDispatch() {
 		v.atMost("parameters of one discipline", len(d.GetParameters()), maxParameters)
-		for name, value := range d.GetParameters() {
-			v.length(maxName, name)
-			v.length(maxText, value)
-		}
-		v.length(maxName, d.GetModel(), d.GetDiscipline(), d.GetDropPolicy())
 	}
 	for _, u := range v.p.GetUnplaced() {
 		v.atMost("refusals of one model", len(u.GetRefusals()), maxParameters)
-		v.length(maxName, u.GetModel())
-		v.length(maxText, u.GetText())
-	}
-	for _, r := range v.p.GetReasons() {
-		v.length(maxName, r.GetModel(), r.GetPartition())
-		v.length(maxText, r.GetText())
 	}
 	for _, r := range v.p.GetRecipes() {
 		v.atMost("members of one recipe", len(r.GetMembers()), models)
-		v.length(maxName, r.GetName())
 	}
 	for _, r := range v.p.GetAppRoutes() {
 		v.atMost("variants of one app", len(r.GetVariants()), models)
-		v.length(maxName, r.GetApp())
 	}
-	v.length(maxName, v.p.GetPolicy(), v.p.GetPolicyVersion())
-	if len(v.found) > 0 {
-		return
+	if len(v.found) == 0 {
+		v.texts(v.p.ProtoReflect())
 	}
-	for _, part := range v.p.GetPartitions() {
-		for _, in := range part.GetInstances() {
-			v.length(maxName, in.GetModel())
+}
+
+// texts finds names and sentences that are too long, in whatever a plan has.
+func (v *validator) texts(m protoreflect.Message) {
+	m.Range(func(f protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		text := func(limit int, x protoreflect.Value) {
+			v.atMost("bytes of one name or sentence", len(x.String()), limit)
 		}
-	}
+		limit := maxName
+		if f.Name() == "text" {
+			limit = maxText
+		}
+		switch {
+		case f.IsMap() && f.MapValue().Kind() == protoreflect.StringKind:
+			value.Map().Range(func(k protoreflect.MapKey, x protoreflect.Value) bool {
+				text(maxName, k.Value())
+				text(maxText, x)
+				return true
+			})
+		case f.IsMap():
+		case f.IsList() && (f.Kind() == protoreflect.MessageKind || f.Kind() == protoreflect.StringKind):
+			for i := range value.List().Len() {
+				if f.Kind() == protoreflect.MessageKind {
+					v.texts(value.List().Get(i).Message())
+				} else {
+					text(limit, value.List().Get(i))
+				}
+			}
+		case f.IsList():
+		case f.Kind() == protoreflect.MessageKind:
+			v.texts(value.Message())
+		case f.Kind() == protoreflect.StringKind:
+			text(limit, value)
+		}
+		return true
+	})
 }
 
 // atMost notes a list that is too long, once for each kind of list.
@@ -107,10 +128,4 @@ func (v *validator) atMost(what string, count, limit int) {
 		}
 	}
 	v.add(CodeExcess, what, "there are %d; with this snapshot %d are enough for any plan", count, limit)
-}
-
-func (v *validator) length(limit int, texts ...string) {
-	for _, text := range texts {
-		v.atMost("bytes of one name or sentence", len(text), limit)
-	}
 }

@@ -47,8 +47,8 @@ var idForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$`)
 
 // Validate lists what is wrong with plan p as an answer to snapshot s; the list
 // is empty where nothing is. It looks at everything even after the first
-// violation, so that a policy's author sees all at once, but for a plan that
-// says more than such a snapshot can need: of that it looks at nothing else.
+// violation, so that a policy's author sees all at once, the first 200 of them, but for a
+// plan that says more than such a snapshot can need: of that it looks at nothing else.
 //
 // A model that misses its SLO where it is counts only where a usable profile
 // says so, where the operator did not pin it there, and where some GPU of the
@@ -92,7 +92,12 @@ type validator struct {
 }
 
 func (v *validator) add(code Code, subject, format string, args ...any) {
-	v.found = append(v.found, Violation{Code: code, Subject: subject, Text: fmt.Sprintf(format, args...)})
+	switch {
+	case len(v.found) < maxViolations:
+		v.found = append(v.found, Violation{Code: code, Subject: subject, Text: fmt.Sprintf(format, args...)})
+	case len(v.found) == maxViolations:
+		v.found = append(v.found, Violation{Code: CodeExcess, Text: fmt.Sprintf("there are more; the first %d are listed", maxViolations)})
+	}
 }
 
 // served reports whether something in the plan may be about the name: a model of
