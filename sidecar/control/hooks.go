@@ -45,7 +45,7 @@ var _ Hooks = (*Control)(nil)
 // Check implements Hooks: what a plan is judged by before it counts.
 func (c *Control) Check(s *policy.Snapshot, p *policy.Plan) error {
 	c.rejected = nil
-	violations := plan.Validate(s, p, c.checks...)
+	violations := plan.Validate(s, p, append(slices.Clone(c.checks), plan.Patience(s))...)
 	excess := slices.ContainsFunc(violations, func(v plan.Violation) bool { return v.Code == plan.CodeExcess })
 	if len(violations) > 0 && !excess { // what is too long to walk is too long to compare and to show
 		c.rejected = p

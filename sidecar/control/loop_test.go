@@ -54,6 +54,11 @@ func TestPolicyFailuresChangeNothing(t *testing.T) {
 			p.Dispatch[0].Parameters = map[string]string{"delay": "soon"}
 			return p, err
 		}, events.PlanRejected, "soon is no duration"},
+		"has requests wait for hours": {func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			p, err := everywhere(ctx, s)
+			p.Dispatch[0].Discipline, p.Dispatch[0].Parameters = "timeout", map[string]string{"delay": "10h"}
+			return p, err
+		}, events.PlanRejected, "delay: 10h0m0s is longer than the SLO of a, 100ms"},
 		"takes more than there is": {func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
 			p, err := everywhere(ctx, s)
 			p.Partitions[1].Gpus = []string{"gpu0"}
