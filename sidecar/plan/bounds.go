@@ -4,6 +4,9 @@
 package plan
 
 import (
+	"strings"
+	"unicode"
+
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/conch-serving/conch/plugins/policy"
@@ -81,11 +84,15 @@ func (v *validator) excess() {
 	}
 }
 
-// texts finds names and sentences that are too long, in whatever a plan has.
+// texts finds names and sentences that are too long or cannot be shown, in whatever a plan has. Names of the snapshot are
+// the operator's.
 func (v *validator) texts(m protoreflect.Message) {
 	m.Range(func(f protoreflect.FieldDescriptor, value protoreflect.Value) bool {
 		text := func(limit int, x protoreflect.Value) {
 			v.atMost("bytes of one name or sentence", len(x.String()), limit)
+			if strings.ContainsFunc(x.String(), unprintable) && v.x.Model(x.String()) == nil && v.x.Derived(x.String()) == nil {
+				v.add(CodeName, string(f.FullName()), "%.80q has characters that cannot be shown", x.String())
+			}
 		}
 		limit := maxName
 		if f.Name() == "text" {
@@ -115,6 +122,11 @@ func (v *validator) texts(m protoreflect.Message) {
 		}
 		return true
 	})
+}
+
+// unprintable are characters that move a terminal's cursor, or turn the direction of a text.
+func unprintable(r rune) bool {
+	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r)
 }
 
 // atMost notes a list that is too long, once for each kind of list.

@@ -87,3 +87,27 @@ func TestViolationsAreBounded(t *testing.T) {
 	require.Less(t, len(violations.Error()), 256<<10)
 	require.Contains(t, violations[len(violations)-1].Text, "more")
 }
+
+// TestNothingUnprintable: terminals obey what some characters say, and people read others from the right.
+func TestNothingUnprintable(t *testing.T) {
+	const odd = "a\nb" // which is a model's name, of an operator's own choice
+	s := &policy.Snapshot{Models: []*policy.Model{{Name: "a"}, {Name: odd}}, Apps: []*policy.App{{Name: "app"}}, Nodes: []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "g"}}}}}
+	fill((&policy.Plan{}).ProtoReflect(), "", "plan", func(path string, _ func(string)) {
+		for _, text := range []string{"\x1b[2J", "\u202egood", "a\rb", "a\x00"} {
+			p := &policy.Plan{}
+			fill(p.ProtoReflect(), "", "plan", func(at string, set func(string)) {
+				if at == path {
+					set(text)
+				}
+			})
+			violations := plan.Validate(s, p)
+			require.NotContains(t, violations.Error(), text, path)
+			require.Contains(t, violations.Error(), "cannot be shown", path)
+		}
+	})
+	p := &policy.Plan{
+		Partitions: []*policy.Partition{{Id: "p", Node: "n", Gpus: []string{"g"}, ThreadPercentage: 100, Instances: []*policy.Instance{policy.ModelInstance(odd, 1)}}},
+		Reasons:    []*policy.Reason{{Model: odd, Text: "first\n\tsecond, größer"}},
+	}
+	require.Empty(t, plan.Validate(s, p))
+}
