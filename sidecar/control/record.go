@@ -8,6 +8,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"unicode"
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control/events"
@@ -32,6 +33,12 @@ const longest = 600
 // oneLine makes a line of a table out of any text of a server.
 func oneLine(s string) string {
 	words := strings.Join(strings.Fields(strings.ReplaceAll(s, `\n`, " ")), " ")
+	words = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+			return -1
+		}
+		return r
+	}, words)
 	if runes := []rune(words); len(runes) > longest {
 		return string(runes[:longest]) + "..."
 	}

@@ -5,6 +5,7 @@ package control_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 )
@@ -149,5 +151,21 @@ func TestTheModeCountsWhenTheTurnComes(t *testing.T) {
 		require.ErrorIs(t, <-applied, control.ErrRefused)
 		pass(time.Second)
 		require.Len(t, r.CurrentPlan().GetPartitions(), 2)
+	})
+}
+
+// TestEventsAreText: what a policy or a server says of a failure comes into the event log as one line that moves no cursor.
+func TestEventsAreText(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		r.policies.set(func(context.Context, *policy.Snapshot) (*policy.Plan, error) {
+			return nil, fmt.Errorf("%w: \x1b[2Jall is\n well\u202e", policyhost.ErrRefused)
+		})
+		_, err := r.Apply(t.Context(), api.ApplyRequest{})
+		require.Error(t, err)
+		require.Contains(t, r.lastEvent(events.PlanFailed).Message, ": [2Jall is well")
+		require.NotContains(t, r.lastEvent(events.PlanFailed).Message, "\u202e")
 	})
 }

@@ -401,3 +401,14 @@ func TestDescriptionsAreBounded(t *testing.T) {
 		})
 	}
 }
+
+// TestALongRefusalIsCut: what a policy says of a failure is logged, kept and shown.
+func TestALongRefusalIsCut(t *testing.T) {
+	w := newWorld(t, nil)
+	_, err := w.Use(t.Context(), mode(t, "refuse at length"))
+	require.NoError(t, err)
+	_, err = w.Plan(t.Context(), snapshot(1, 30*time.Second))
+	require.ErrorIs(t, err, policyhost.ErrRefused)
+	require.ErrorContains(t, err, "the moon is wrong")
+	require.Less(t, len(err.Error()), 10_000)
+}

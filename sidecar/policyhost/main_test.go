@@ -153,6 +153,8 @@ func (f fake) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*pol
 		answer.PolicyState = append(s.GetPolicyState(), 'x')
 	case "refuse":
 		return nil, errors.New("the moon is wrong")
+	case "refuse at length":
+		return nil, errors.New("the moon is wrong" + strings.Repeat("!", 1<<20))
 	case "chatty":
 		fmt.Println("printed by the policy")
 	case "child":

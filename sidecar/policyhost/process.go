@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -276,13 +277,25 @@ func (p *process) call(ctx context.Context, limit time.Duration, f func(context.
 	case errors.Is(err, policy.ErrGarbled):
 		return fmt.Errorf("%w: %w", ErrGarbage, err)
 	}
-	switch state := status.Convert(err); state.Code() {
+	state := status.Convert(err)
+	says := brief(state.Message())
+	switch state.Code() {
 	case codes.Unavailable:
 		p.kill()
-		return fmt.Errorf("%w: %s", ErrCrashed, state.Message())
+		return fmt.Errorf("%w: %s", ErrCrashed, says)
 	case codes.Unimplemented:
-		return fmt.Errorf("%w: %s", ErrGarbage, state.Message())
+		return fmt.Errorf("%w: %s", ErrGarbage, says)
 	default:
-		return fmt.Errorf("%w: %s", ErrRefused, state.Message())
+		return fmt.Errorf("%w: %s", ErrRefused, says)
 	}
+}
+
+// longest bytes of what a policy says of a failure are kept: it is logged and shown.
+const longest = 4096
+
+func brief(text string) string {
+	if len(text) > longest {
+		return strings.ToValidUTF8(text[:longest], "") + " ..."
+	}
+	return text
 }
