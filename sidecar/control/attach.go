@@ -110,19 +110,24 @@ func (c *Control) beginAttached(ctx context.Context) error {
 // keepUp follows the servers if they changed. It reports whether anything is
 // served.
 func (c *Control) keepUp(ctx context.Context, t *triggers) bool {
+	now := c.clock.Now()
 	c.mu.Lock()
 	reason, serving := c.moved, c.serving.Revision > 0
-	c.moved = ""
-	c.mu.Unlock()
-	if reason == "" && serving {
+	if serving && (reason == "" || now.Sub(t.followed) < alarmPace) {
+		c.mu.Unlock()
 		return true
 	}
+	c.moved = ""
+	c.mu.Unlock()
 	if err := c.acquire(ctx); err != nil {
 		return false
 	}
 	defer c.release()
 	var err error
 	c.meanwhile(t, func() { err = c.mirror(ctx, cmp.Or(reason, "start")) })
+	if err == nil {
+		t.followed = c.clock.Now()
+	}
 	if err != nil {
 		if !serving {
 			c.setStarting("no plan serves yet: " + err.Error())

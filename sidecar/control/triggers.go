@@ -35,7 +35,8 @@ const (
 	retryFirst = 2 * time.Second
 	retryMost  = 30 * time.Second
 	// alarmPace is the least time between the end of a plan and the next one for an
-	// alarm that is no order: a server that comes and goes must not keep the policy busy.
+	// alarm that is no order, and between two looks at attached servers: a server that comes
+	// and goes must not keep the policy, or the disk, busy.
 	alarmPace = time.Second
 	// profileStep is the least change of an upper latency that reaches the
 	// request path: below it, l(b) is noise.
@@ -141,6 +142,8 @@ type triggers struct {
 	// were waited for.
 	ended   time.Time
 	pending string
+	// followed is when attached servers were followed last.
+	followed time.Time
 	// ordered: an operator's order is among the reasons, and no plan was made for it yet.
 	ordered bool
 	// drifted are models that changed between as fast as their profile and not

@@ -169,3 +169,29 @@ func TestEventsAreText(t *testing.T) {
 		require.NotContains(t, r.lastEvent(events.PlanFailed).Message, "\u202e")
 	})
 }
+
+// TestFollowingIsBounded: servers of others whose index flaps are followed, the first time at once, and then once a second.
+func TestFollowingIsBounded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFront(t, "mode: advise\ninterval: 2h\n")
+		stop := f.start()
+		defer stop()
+		pass(5 * time.Second)
+		before := f.reconciler.count()
+		for i := range 1000 {
+			models := []*repo.Model{model("a", "d1", 8)}
+			if i%2 > 0 {
+				models = append(models, model("b", "d1", 0))
+			}
+			f.servers.serve(models...)
+			f.ServersChanged("the index flaps")
+			pass(10 * time.Millisecond)
+			if i == 0 {
+				require.Equal(t, before+1, f.reconciler.count())
+			}
+		}
+		require.LessOrEqual(t, f.reconciler.count()-before, 12, "in ten seconds")
+		pass(2 * time.Second)
+		require.NotEmpty(t, f.CurrentPlan().PartitionsOf("b"), "the last state is followed")
+	})
+}
