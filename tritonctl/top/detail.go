@@ -1,0 +1,163 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/admin/api"
+)
+
+// detail is all that there is to see of one row, as lines: a heading, then names and values. ok is false where the thing is gone.
+func detail(s *State, t tab, key string) (heading string, lines []string, ok bool) {
+	switch t {
+	case models, waiting:
+		if i := slices.IndexFunc(s.Models, func(m api.Model) bool { return m.Name == key }); i >= 0 {
+			return "model " + key, modelLines(s.Models[i]), true
+		}
+	case gpus:
+		for _, g := range s.GPUs {
+			if key == "gpu "+g.ID {
+				return "GPU " + g.ID, gpuLines(g), true
+			}
+			for _, p := range g.Partitions {
+				if key == "partition "+p.ID {
+					return "partition " + p.ID, partitionLines(p), true
+				}
+			}
+		}
+	case happened:
+		for _, e := range s.Events {
+			if key == fmt.Sprintf("%020d", e.ID) {
+				return fmt.Sprintf("event %d", e.ID), eventLines(e), true
+			}
+		}
+	}
+	return key, nil, false
+}
+
+// list collects names and values.
+type list []string
+
+func (l *list) add(name, value string) {
+	if value != "" && value != "-" {
+		for i, part := range strings.Split(strings.TrimRight(value, "\n"), "\n") {
+			if i > 0 {
+				name = ""
+			}
+			*l = append(*l, fmt.Sprintf("%-14s %s", name, clean(part)))
+		}
+	}
+}
+
+func (l *list) conditions(all []api.Condition) {
+	for _, c := range all {
+		holds := "no"
+		if c.Holds {
+			holds = "yes"
+		}
+		text := holds + " since " + c.Since.Local().Format(time.DateTime)
+		for _, more := range []string{c.Reason, c.Message} {
+			if more != "" {
+				text += ", " + more
+			}
+		}
+		if c.Attempts > 0 {
+			text += fmt.Sprintf(" (%d attempts failed)", c.Attempts)
+		}
+		l.add(string(c.Type), text)
+	}
+}
+
+func modelLines(m api.Model) []string {
+	var l list
+	l.add("state", strings.TrimSuffix(string(m.State)+": "+m.StateReason, ": "))
+	l.add("traffic", fmt.Sprintf("%s req/s, %s good, %s bad, burstiness %s", decimal(m.Rate), decimal(m.Goodput), percent(m.BadRate), decimal(m.Burstiness)))
+	l.add("latency", fmt.Sprintf("p50 %s, p99 %s, SLO %s (late requests: %s)", milliseconds(m.LatencyP50Seconds), milliseconds(m.LatencyP99Seconds), milliseconds(m.SLOSeconds), m.Late))
+	l.add("waiting", fmt.Sprint(m.Queued))
+	l.add("batches", fmt.Sprintf("%s rows on average, %d at the most, discipline %s", decimal(m.MeanBatch), m.MaxBatchSize, m.Discipline))
+	l.add("not batched", m.PassThroughReason)
+	l.add("partitions", strings.Join(m.Partitions, " "))
+	l.add("versions", strings.Join(m.Versions, " "))
+	l.add("revision", m.Revision)
+	l.add("backend", m.Backend)
+	l.conditions(m.Conditions)
+	for _, p := range m.Profiles {
+		var points []string
+		for _, q := range p.Points {
+			points = append(points, fmt.Sprintf("%d rows at %d%%: %s", q.Batch, q.ThreadPercentage, milliseconds(q.LatencySeconds)))
+		}
+		l.add("profile", p.GPUType+" ("+p.Source+")\n"+strings.Join(points, "\n"))
+	}
+	l = append(l, "", "tritonctl plan explain "+clean(m.Name)+" says why it is where it is.")
+	return l
+}
+
+func gpuLines(g api.GPU) []string {
+	var l list
+	l.add("node", g.Node)
+	l.add("type", g.Type)
+	l.add("memory", gib(g.MemoryBytes))
+	l.add("shares", map[bool]string{true: "enforced by MPS", false: "not enforced"}[g.SharesEnforced])
+	if g.Emulated {
+		l.add("emulated", "yes")
+	}
+	if c := g.Cordon; c != nil {
+		l.add("cordon", strings.TrimSuffix(fmt.Sprintf("by %s since %s: %s", c.Author, c.Since.Local().Format(time.DateTime), c.Reason), ": "))
+	}
+	for _, p := range g.Partitions {
+		l = append(l, "", "partition "+clean(p.ID))
+		l = append(l, partitionLines(p)...)
+	}
+	return l
+}
+
+func partitionLines(p api.Partition) []string {
+	var l list
+	l.add("share", fmt.Sprintf("%d%% of %s, rank %d", p.ThreadPercentage, p.GPU, p.Rank))
+	l.add("not enforced", p.ShareReason)
+	l.add("busy", whole(p.BusyShare))
+	up := "up"
+	if !p.Up {
+		up = strings.TrimSuffix("down: "+p.Reason, ": ")
+	}
+	l.add("server", up)
+	l.add("models", strings.Join(p.Models, " "))
+	l.add("serving", strings.Join(p.Serving, " "))
+	l.add("memory limit", gib(p.MemoryLimitBytes))
+	l.add("gRPC", p.GRPC)
+	l.add("log", p.Log)
+	if p.Restarts > 0 {
+		l.add("restarts", fmt.Sprint(p.Restarts))
+	}
+	l.conditions(p.Conditions)
+	return l
+}
+
+func eventLines(e api.Event) []string {
+	var l list
+	l.add("time", e.Time.Local().Format(time.DateTime))
+	l.add("kind", string(e.Kind))
+	l.add("by", e.Author)
+	l.add("reason", e.Reason)
+	l.add("what", e.Message)
+	if e.Seconds > 0 {
+		l.add("took", fmt.Sprintf("%.2f s", e.Seconds))
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Fields)) {
+		l.add(name, e.Fields[name])
+	}
+	return l
+}
+
+func gib(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}

@@ -1,0 +1,66 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"time"
+
+	"github.com/conch-serving/conch/sidecar/admin/api"
+)
+
+// State is what there is to see at one moment.
+type State struct {
+	Time    time.Time   `json:"time"`
+	Version api.Version `json:"version"`
+	Models  []api.Model `json:"models"`
+	GPUs    []api.GPU   `json:"gpus"`
+	// Events are the last ones, oldest first.
+	Events []api.Event `json:"events"`
+}
+
+// samples of a history that are kept; they are taken once a second.
+const samples = 60
+
+// history keeps figures of models and places for sparklines.
+type history map[string][]float64
+
+// add takes a sample of everything that a state has, and forgets what is no longer there.
+func (h history) add(s *State) {
+	seen := map[string]bool{}
+	keep := func(key string, v float64) {
+		seen[key] = true
+		all := append(h[key], v)
+		h[key] = all[max(0, len(all)-samples):]
+	}
+	for _, m := range s.Models {
+		keep(rateOf(m.Name), m.Rate)
+		keep(queuedOf(m.Name), float64(m.Queued))
+	}
+	for _, g := range s.GPUs {
+		keep(busyOf(g.ID), busy(g))
+		for _, p := range g.Partitions {
+			keep(busyOf(p.ID+"/"), p.BusyShare)
+		}
+	}
+	for key := range h {
+		if !seen[key] {
+			delete(h, key)
+		}
+	}
+}
+
+func rateOf(model string) string   { return "rate " + model }
+func queuedOf(model string) string { return "queued " + model }
+func busyOf(place string) string   { return "busy " + place }
+
+// busy is the part of the statistics window in which a GPU executed; partitions count by their share.
+func busy(g api.GPU) float64 {
+	sum := 0.0
+	for _, p := range g.Partitions {
+		if !p.Retiring {
+			sum += p.BusyShare * float64(p.ThreadPercentage) / 100
+		}
+	}
+	return min(1, sum)
+}
