@@ -71,14 +71,14 @@ func (d doors) Ready(ctx context.Context) (api.Health, error) {
 		// nowhere.
 		h.Checks = append(h.Checks, api.Check{Name: "queue", OK: true, Reason: "degraded: " + fault.Error() + "; requests are forwarded one by one: restart Conch"})
 	}
-	if !d.s.config.Listen.ReusePort {
+	if !d.s.config.Listen.ReusePort && !d.s.leaving.Load() {
 		return h, nil
 	}
 	c := api.Check{Name: "doors", OK: true}
 	select {
 	case <-d.s.opened:
 		if d.s.leaving.Load() {
-			c.OK, c.Reason = false, "draining: connections are handed over"
+			c.OK, c.Reason = false, "draining: accepted requests are finished, and no more are accepted"
 		}
 	default:
 		c.OK, c.Reason = false, "shared addresses open once everything else is ready"

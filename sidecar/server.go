@@ -56,10 +56,10 @@ import (
 	"github.com/conch-serving/conch/sidecar/sim/evaluate"
 )
 
-// Bounds of a stop, after the drain that conch.yaml bounds.
 const (
+	// stopServers bounds the end of the Triton processes, after the drain that
+	// conch.yaml bounds.
 	stopServers = 20 * time.Second
-	stopFronts  = 2 * time.Second
 	// lockWait is how long an earlier conch may take to unlock the state.
 	lockWait = time.Second
 )
@@ -436,35 +436,39 @@ func (s *server) run(ctx context.Context) error {
 	return errors.Join(cause, s.release())
 }
 
-// stop ends the request way: no new requests, then the accepted ones are
-// answered, then the fronts close, then the Triton processes end.
+// stop ends the request way. First clients are sent elsewhere (GOAWAY, Connection:
+// close), and nothing new is accepted; what was accepted is finished, within
+// limits.drain; then the fronts close, and the Triton processes end.
 func (s *server) stop() {
 	drain, cancel := context.WithTimeout(context.Background(), s.config.Limits.Drain.Std())
+	defer cancel()
 	if s.config.Listen.ReusePort {
 		s.handOver(drain)
 	}
+	s.leaving.Store(true) // HTTP answers say Connection: close
+	graceful, quiet := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(graceful)
+		s.grpc.GracefulStop() // sends GOAWAY, and waits for the calls
+	}()
+	go func() {
+		defer close(quiet)
+		if err := s.http.Shutdown(drain); err != nil {
+			s.log.Warn("HTTP callers are cut off", "error", errors.Join(err, s.http.Close()))
+		}
+	}()
 	if err := s.dispatcher.Drain(drain); err != nil {
 		s.log.Warn("not every accepted request was answered in time", "error", err)
 	}
-	cancel()
-	closing, cancel := context.WithTimeout(context.Background(), stopFronts)
-	defer cancel()
-	graceful := make(chan struct{})
-	go func() {
-		defer close(graceful)
-		s.grpc.GracefulStop()
-	}()
-	if err := s.http.Shutdown(closing); err != nil {
-		s.log.Warn("HTTP callers are cut off", "error", errors.Join(err, s.http.Close()))
-	}
+	<-quiet
 	select {
 	case <-graceful:
-	case <-closing.Done():
+	case <-drain.Done():
 		s.grpc.Stop()
 		<-graceful
 	}
-	ending, cancel := context.WithTimeout(context.Background(), stopServers)
-	defer cancel()
+	ending, cancelEnding := context.WithTimeout(context.Background(), stopServers)
+	defer cancelEnding()
 	if err := s.reconciler.Close(ending, s.leave.Load()); err != nil {
 		s.log.Warn("partitions did not end cleanly", "error", err)
 	}

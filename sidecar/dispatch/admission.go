@@ -7,24 +7,45 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
-// admission bounds what is under way, over all models.
+// admission bounds the tickets that are under way, over all models, protocols and transports, and ends that on a drain.
+//
+// One half of the limits is divided equally among the models of the route table: each has a share of the requests and of the bytes that no other
+// can use. The other half is common. What a model has under way beyond its share takes from the common half, and so does all that is for no model:
+// open streams, answers that wait for their turn on one, requests that name no model. An overloaded model, whose late requests pile up, thus fills
+// its own share and the common half, and the shares of the others stay free.
 type admission struct {
-	maxRequests, maxBytes int64
+	limit held
 
-	draining atomic.Bool
-	requests atomic.Int64 // requests and streams that are not finished
-	bytes    atomic.Int64 // of those requests
+	mu       sync.Mutex // the last lock: nothing is called under it
+	draining bool
+	sharing  []*account    // the accounts of the models in the route table
+	rest     account       // of what is for no model; it has no share
+	all      held          // of all accounts
+	streams  int64         // open streams
+	common   held          // what the accounts hold beyond their shares
+	room     held          // of the common half
+	quiet    chan struct{} // closed when a drain has begun and no ticket is under way
+	empty    chan struct{} // closed when, beside that, no stream is open
+}
 
-	mu   sync.Mutex
-	idle chan struct{} // closed when nothing is under way; nil: no drain waits
+// held is a number of requests, and their bytes.
+type held struct{ requests, bytes int64 }
+
+func (h held) plus(o held) held  { return held{h.requests + o.requests, h.bytes + o.bytes} }
+func (h held) minus(o held) held { return held{h.requests - o.requests, h.bytes - o.bytes} }
+
+// account is what one model has under way. Guarded by admission.mu.
+type account struct{ held, share held }
+
+// beyond is what an account holds, with more, beyond its share.
+func (a *account) beyond(more held) held {
+	h := a.held.plus(more).minus(a.share)
+	return held{max(0, h.requests), max(0, h.bytes)}
 }
 
 // Errors of admit, with the reason that an Outcome gives.
@@ -36,78 +57,151 @@ const (
 
 var errDraining = status.Error(codes.Unavailable, "Server is exiting: no new requests are accepted")
 
-// admit counts a request in, or refuses it with a reason and an error. Own is how
-// many of the counted ones are the caller's: this request, and its stream or an
-// earlier count of the request, which was admitted before.
-func (a *admission) admit(r *batch.Request, own int64) (size int64, reason string, err error) {
-	size = int64(r.Wire.Len())
-	if size == 0 {
-		for i := range r.Inputs {
-			size += int64(r.Inputs[i].Data.Len())
-		}
-	}
-	n, total := a.requests.Add(1), a.bytes.Add(size)
-	switch {
-	case own == 1 && a.draining.Load():
-		reason, err = reasonDraining, errDraining
-	case n > a.maxRequests:
-		reason, err = reasonRequests, status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way", a.maxRequests)
-	case total > a.maxBytes && n > own:
-		reason, err = reasonBytes, status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d bytes of requests are under way", a.maxBytes)
-	default:
-		return size, "", nil
-	}
-	a.leave(size)
-	return 0, reason, err
+func (a *admission) init(limit held) {
+	a.limit, a.room = limit, limit
+	a.quiet, a.empty = make(chan struct{}), make(chan struct{})
 }
 
-// admitStream counts a stream in, or refuses it with a reason and an error.
-func (a *admission) admitStream() (reason string, err error) {
-	n := a.requests.Add(1)
-	switch {
-	case a.draining.Load():
-		reason, err = reasonDraining, errDraining
-	case n > a.maxRequests:
-		reason, err = reasonRequests, status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way", a.maxRequests)
-	default:
-		return "", nil
-	}
-	a.leave(0)
-	return reason, err
-}
-
-// leave counts a request of so many bytes, or a stream, out.
-func (a *admission) leave(size int64) {
-	a.bytes.Add(-size)
-	if a.requests.Add(-1) > 0 || !a.draining.Load() {
-		return
-	}
+// admit counts a request into an account, or refuses it with a reason and an error.
+func (a *admission) admit(to *account, size int64) (reason string, err error) {
+	more := held{1, size}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.idle != nil {
-		close(a.idle)
-		a.idle = nil
+	grown := to.beyond(more).minus(to.beyond(held{}))
+	taken := a.common.plus(grown)
+	switch {
+	case a.draining:
+		return reasonDraining, errDraining
+	case grown.requests > 0 && taken.requests > a.room.requests:
+		return reasonRequests, status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way, %d of the same model (limits.queueRequests)", a.all.requests, to.held.requests)
+	case grown.bytes > 0 && taken.bytes > a.room.bytes && a.all.requests > 0: // one request alone may be larger
+		return reasonBytes, status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d bytes of requests are under way, %d of the same model (limits.queueBytes)", a.all.bytes, to.held.bytes)
+	}
+	a.add(to, more)
+	return "", nil
+}
+
+// add counts something into an account, or out of it where it is negative. Guarded by mu.
+func (a *admission) add(to *account, more held) {
+	before := to.beyond(held{})
+	to.held = to.held.plus(more)
+	a.common = a.common.plus(to.beyond(held{}).minus(before))
+	a.all = a.all.plus(more)
+}
+
+// move counts a request that was admitted to another account, without regard to the limits.
+func (a *admission) move(from, to *account, size int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.add(from, held{-1, -size})
+	a.add(to, held{1, size})
+}
+
+// leave counts a request out.
+func (a *admission) leave(from *account, size int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.add(from, held{-1, -size})
+	a.settle()
+}
+
+// hold counts bytes in, or out where n is negative, that are for no model and cannot be refused.
+func (a *admission) hold(n int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.add(&a.rest, held{0, n})
+}
+
+// open counts a stream in, or refuses it with a reason and an error. Requests on it are admitted one by one.
+func (a *admission) open() (reason string, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.draining:
+		return reasonDraining, errDraining
+	case a.common.requests >= a.room.requests:
+		return reasonRequests, status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests and streams are under way (limits.queueRequests)", a.all.requests)
+	}
+	a.streams++
+	a.add(&a.rest, held{1, 0})
+	return "", nil
+}
+
+// close counts a stream out.
+func (a *admission) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.streams--
+	a.add(&a.rest, held{-1, 0})
+	a.settle()
+}
+
+// settle closes quiet and empty when it is time. Guarded by mu.
+func (a *admission) settle() {
+	if !a.draining || a.all.requests > a.streams {
+		return
+	}
+	shut(a.quiet)
+	if a.streams == 0 {
+		shut(a.empty)
 	}
 }
 
-// drain refuses new requests and waits until nothing is under way.
-func (a *admission) drain(ctx context.Context) error {
-	a.draining.Store(true)
-	for {
-		a.mu.Lock()
-		if a.requests.Load() == 0 {
-			a.mu.Unlock()
-			return nil
-		}
-		if a.idle == nil {
-			a.idle = make(chan struct{})
-		}
-		idle := a.idle
-		a.mu.Unlock()
-		select {
-		case <-idle:
-		case <-ctx.Done():
-			return fmt.Errorf("drain: %d requests are still under way: %w", a.requests.Load(), ctx.Err())
-		}
+// shut closes a channel, unless it is closed.
+func shut(c chan struct{}) {
+	select {
+	case <-c:
+	default:
+		close(c)
 	}
+}
+
+// divide gives each of these accounts an equal share of one half of the limits, and all others none.
+func (a *admission) divide(among []*account) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := int64(max(1, len(among)))
+	share := held{a.limit.requests / 2 / n, a.limit.bytes / 2 / n}
+	for _, ac := range a.sharing {
+		a.give(ac, held{})
+	}
+	for _, ac := range among {
+		a.give(ac, share)
+	}
+	a.sharing = among
+	a.room = a.limit.minus(held{share.requests * int64(len(among)), share.bytes * int64(len(among))})
+}
+
+// give sets an account's share. Guarded by mu.
+func (a *admission) give(to *account, share held) {
+	a.common = a.common.minus(to.beyond(held{}))
+	to.share = share
+	a.common = a.common.plus(to.beyond(held{}))
+}
+
+// refuseAll refuses new requests and streams from now on.
+func (a *admission) refuseAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.draining = true
+	a.settle()
+}
+
+// drain refuses new requests and streams, and waits until none is under way. A stream ends when quiet is closed.
+func (a *admission) drain(ctx context.Context) error {
+	a.refuseAll()
+	select {
+	case <-a.empty:
+		return nil
+	case <-ctx.Done():
+		n, _ := a.underWay()
+		return fmt.Errorf("drain: %d requests and streams are still under way: %w", n.requests, ctx.Err())
+	}
+}
+
+// underWay returns what is counted, streams included, and whether a drain has begun.
+func (a *admission) underWay() (all held, draining bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.all, a.draining
 }

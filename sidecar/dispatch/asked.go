@@ -4,7 +4,6 @@
 package dispatch
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -32,24 +31,21 @@ type asked struct {
 //
 // If no running variant meets the request's wish, but an inactive one could,
 // resolve calls Options.Wanted. Unless Wanted returns an error, the request waits
-// for a table in which one runs, for at most Options.OutageWait and no longer than
-// its own timeout. Own is as in admission.admit; 0: the request was admitted
-// before. If ok is false, the answer says why; it has not been returned to the
-// caller or counted.
-func (d *Dispatcher) resolve(ctx context.Context, r *batch.Request, own int64) (route *route, of asked, a answer, ok bool) {
-	f := d.look(r, &of)
-	return d.awaitFound(ctx, r, own, of, f)
+// for a table in which one runs, and is admitted meanwhile. If ok is false, the
+// answer says why; it has not been returned to the caller or counted.
+func (d *Dispatcher) resolve(c *call) (route *route, a answer, ok bool) {
+	return d.awaitFound(c, c.req, &c.asked, d.look(c.req, &c.asked))
 }
 
 // awaitFound is the part of resolve after the first look.
-func (d *Dispatcher) awaitFound(ctx context.Context, r *batch.Request, own int64, of asked, f found) (*route, asked, answer, bool) {
+func (d *Dispatcher) awaitFound(c *call, r *batch.Request, of *asked, f found) (*route, answer, bool) {
 	for f.inactive != nil {
-		if a, ok := d.awaitVariant(ctx, r, own, &f, of.came); !ok {
-			return nil, of, a, false
+		if a, ok := d.awaitVariant(c, r, &f); !ok {
+			return nil, a, false
 		}
-		f = d.look(r, &of)
+		f = d.look(r, of)
 	}
-	return f.route, of, f.refusal, f.route != nil
+	return f.route, f.refusal, f.route != nil
 }
 
 // found is the result of look: a route, or an inactive variant, or the refusal if
@@ -120,35 +116,17 @@ func reasonOf(err error) string {
 }
 
 // awaitVariant calls Options.Wanted for an inactive variant and waits for the next
-// table. The request counts as admitted meanwhile. Its wait is counted from came.
-func (d *Dispatcher) awaitVariant(ctx context.Context, r *batch.Request, own int64, f *found, came time.Time) (a answer, ok bool) {
+// table.
+func (d *Dispatcher) awaitVariant(c *call, r *batch.Request, f *found) (a answer, ok bool) {
 	if err := d.o.Wanted(*f.inactive); err != nil {
 		return refusal(reasonNoVariant, err), false
 	}
-	if own > 0 {
-		size, reason, err := d.admission.admit(r, own)
-		if err != nil {
-			return refusal(reason, err), false
-		}
-		defer d.admission.leave(size)
+	if a, ok := c.admitted(); !ok {
+		return a, false
 	}
-	patience := make(chan struct{})
-	wait, late := d.o.OutageWait, refusal(reasonNoVariant, status.Errorf(codes.Unavailable, "no variant of '%s' that meets the request runs, and none was started in time", r.Model))
-	if limit, ok := r.Timeout(); ok && limit < wait {
-		wait, late = limit, answer{err: errExpired, result: Dropped, reason: reasonLoadTimeout}
-	}
-	timer := d.clock.After(came.Add(wait).Sub(d.now()), func() { close(patience) })
-	defer timer.Stop()
-	select {
-	case <-f.in.superseded:
-		return answer{}, true
-	case <-ctx.Done():
-		return gone(ctx), false
-	case <-d.background.Done():
-		return refusal(reasonDraining, errDraining), false
-	case <-patience:
-		return late, false
-	}
+	how := c.await(f.in.superseded, 0)
+	late := refusal(reasonNoVariant, status.Errorf(codes.Unavailable, "no variant of '%s' that meets the request runs, and none was started in time", r.Model))
+	return c.gaveUp(how, reasonLoadTimeout, late), how == changed
 }
 
 // elsewhere resolves a call again whose model has left the table since the call
@@ -164,7 +142,8 @@ func (d *Dispatcher) elsewhere(c *call) *route {
 	if len(c.req.Inputs) > 0 {
 		again.Inputs = []batch.Tensor{{Shape: c.req.Inputs[0].Shape}}
 	}
-	route, asked, _, ok := d.resolve(c.ctx, again, 2)
+	var asked asked
+	route, _, ok := d.awaitFound(c, again, &asked, d.look(again, &asked))
 	if !ok || route.name == c.model.name {
 		return nil
 	}

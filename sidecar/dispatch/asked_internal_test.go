@@ -39,10 +39,11 @@ func TestElsewhere(t *testing.T) {
 			defer func() { require.NoError(t, d.Close()) }()
 			require.NoError(t, d.Swap(t.Context(), variants(1, "cheap", "good", "best")))
 			r := &batch.Request{Model: "a", Parameters: []batch.Parameter{batch.StringParameter("accuracy", "0.7"), batch.StringParameter("other", "x")}}
-			route, asked, _, ok := d.resolve(t.Context(), r, 1)
+			c := d.newCall(t.Context(), r)
+			route, _, ok := d.resolve(c)
 			require.True(t, ok)
 			require.Equal(t, "good", route.name)
-			c, _ := d.arrive(t.Context(), r, route, asked)
+			d.arrive(c, route)
 			next := variants(2, "cheap", "good", "best")
 			delete(next.Models, "good")
 			next.Names["a"].App.Variants[1].State = names.Inactive

@@ -19,7 +19,7 @@ import (
 // A batch carries the trace context of the first of its calls that has one, and no other metadata of its callers.
 func TestABatchCarriesATrace(t *testing.T) {
 	came := func(pairs ...string) *call {
-		return &call{ctx: metadata.NewIncomingContext(t.Context(), metadata.Pairs(pairs...))}
+		return &call{ticket: ticket{ctx: metadata.NewIncomingContext(t.Context(), metadata.Pairs(pairs...))}}
 	}
 	const a, b = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "00-1af7651916cd43dd8448eb211c80319c-c7ad6b7169203331-00"
 	for _, c := range []struct {
@@ -27,7 +27,7 @@ func TestABatchCarriesATrace(t *testing.T) {
 		calls []*call
 		want  metadata.MD
 	}{
-		{"none has one", []*call{came("x", "1"), {ctx: t.Context()}}, nil},
+		{"none has one", []*call{came("x", "1"), {ticket: ticket{ctx: t.Context()}}}, nil},
 		{"the second has one", []*call{came("x", "1"), came("traceparent", b, "tracestate", "s=1", "x", "2"), came("traceparent", a)},
 			metadata.Pairs("traceparent", b, "tracestate", "s=1")},
 		{"the first cannot be read", []*call{came("traceparent", "00-a"), came("traceparent", b)}, metadata.Pairs("traceparent", b)},
@@ -51,7 +51,7 @@ func (f *freed) Put(*[]byte)       { f.n++ }
 func TestWhoLeftSinceTheDecisionIsLeftOut(t *testing.T) {
 	f := &freed{}
 	callOf := func(rows int, state int32) *call {
-		c := &call{rows: rows, req: &batch.Request{Wire: mem.BufferSlice{mem.NewBuffer(f.Get(4096), f)}}}
+		c := &call{ticket: ticket{rows: rows}, req: &batch.Request{Wire: mem.BufferSlice{mem.NewBuffer(f.Get(4096), f)}}}
 		c.state.Store(state)
 		return c
 	}
@@ -82,7 +82,7 @@ func TestWhatWasNotSentIsNoAttempt(t *testing.T) {
 		process = p
 	}
 	for _, sent := range []bool{false, true} {
-		c := &call{ctx: t.Context(), req: &batch.Request{Model: "m"}, model: q.models["m"], lane: q.models["m"], done: make(chan answer, 1), rows: 1, running: true, retried: true}
+		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: q.models["m"], rows: 1}, req: &batch.Request{Model: "m"}, lane: q.models["m"], done: make(chan answer, 1), running: true, retried: true}
 		c.queued.Owner, c.queued.Rows, c.queued.Deadline = c, 1, queue.Never
 		b := &attempt{model: c.model, process: process, calls: []*call{c}, rows: 1}
 		if sent {

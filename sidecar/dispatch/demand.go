@@ -4,8 +4,6 @@
 package dispatch
 
 import (
-	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -13,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
@@ -22,7 +19,6 @@ import (
 // when a table comes into force in which the model is not cold or does not exist,
 // or when Refuse is called for the model.
 type loads struct {
-	clock    clock.Clock
 	limit    int           // requests that may wait, over all models
 	patience time.Duration // of each
 	// begun is called with a model once for each time that requests begin to wait for
@@ -123,44 +119,28 @@ func (l *loads) refuse(model string, err error) {
 }
 
 // await waits until ready, which checks the table in force, returns true or an
-// error. The timeout is the request's own; 0 means none. The reason is an
-// Outcome's; it is empty where the error is ctx's or ready's.
-func (l *loads) await(ctx, background context.Context, model string, timeout time.Duration, ready func() (bool, error)) (reason string, err error) {
-	pending, changed, err := l.join(model)
+// error. If there is neither, the answer says why.
+func (l *loads) await(t *ticket, model string, ready func() (bool, error)) (a answer, ok bool) {
+	pending, on, err := l.join(model)
 	if err != nil {
-		return reasonLoadFull, err
+		return refusal(reasonLoadFull, err), false
 	}
 	defer l.leave(model, pending)
-	patience, own := l.patience, false
-	if timeout > 0 && timeout < patience {
-		patience, own = timeout, true
-	}
-	late := make(chan struct{})
-	timer := l.clock.After(patience, func() { close(late) })
-	defer timer.Stop()
 	for {
 		if ok, err := ready(); ok || err != nil {
-			return "", err
+			return answer{err: err}, ok
 		}
 		l.begin(model, pending)
-		select {
-		case <-changed:
-			l.mu.Lock()
-			refusal := pending.refusal
-			changed = pending.changed
-			l.mu.Unlock()
-			if refusal != nil {
-				return reasonLoadRefused, refusal
-			}
-		case <-late:
-			if own {
-				return reasonLoadTimeout, errExpired
-			}
-			return reasonLoadTimeout, status.Errorf(codes.Unavailable, "Request for model '%s' waited %v for it to be loaded (demand.wait)", model, l.patience)
-		case <-ctx.Done():
-			return "", status.FromContextError(ctx.Err()).Err()
-		case <-background.Done():
-			return "", errDraining
+		if how := t.await(on, 0); how != changed {
+			late := status.Errorf(codes.Unavailable, "Request for model '%s' waited %v for it to be loaded (demand.wait)", model, l.patience)
+			return t.gaveUp(how, reasonLoadTimeout, refusal(reasonLoadTimeout, late)), false
+		}
+		l.mu.Lock()
+		refused := pending.refusal
+		on = pending.changed
+		l.mu.Unlock()
+		if refused != nil {
+			return refusal(reasonLoadRefused, refused), false
 		}
 	}
 }
@@ -169,39 +149,33 @@ func (l *loads) await(ctx, background context.Context, model string, timeout tim
 // route. The SLO counts from that moment; deadlines that the caller sets count
 // from its arrival, the wait included.
 func (d *Dispatcher) awaitLoad(c *call) (*route, answer, bool) {
-	var found *route
-	timeout, _ := c.req.Timeout()
-	reason, err := d.loads.await(c.ctx, d.background, c.req.Model, timeout, func() (bool, error) {
-		route, err := d.route(c.req.Model)
+	found, a, ok := d.loaded(&c.ticket, c.req.Model)
+	switch {
+	case ok:
+		c.tally = found.tallyOf(c.req.Version)
+		c.setDue(found)
+	case a.result == OK: // the table does not have the model any more
+		a = refusal(reasonUnloaded, d.unserved(c.req, a.err))
+	}
+	return found, a, ok
+}
+
+// loaded waits until a model is loaded, and moves the ticket to it.
+func (d *Dispatcher) loaded(t *ticket, model string) (found *route, a answer, ok bool) {
+	a, ok = d.loads.await(t, model, func() (bool, error) {
+		route, err := d.route(model)
 		found = route
 		return err == nil && !route.spec.Cold, err
 	})
-	switch {
-	case err == nil:
-		c.loaded, c.begins = true, d.clock.Now()
-		c.moves(found.model)
-		c.tally = found.tallyOf(c.req.Version)
-		c.setDue(found)
-		return found, answer{}, true
-	case errors.Is(err, errExpired):
-		return nil, answer{err: err, result: Dropped, reason: reason}, false
-	case reason != "":
-		return nil, answer{err: err, result: Rejected, reason: reason}, false
-	case c.ctx.Err() != nil:
-		return nil, answer{err: err, result: Cancelled}, false
+	if ok {
+		t.loaded, t.begins = true, d.clock.Now()
+		t.moves(found.model)
 	}
-	return nil, answer{err: d.unserved(c.req, err), result: Rejected, reason: "unloaded"}, false
+	return found, a, ok
 }
 
-// moves changes a call to one for another model, or for a model that was removed
-// and added again.
-func (c *call) moves(to *model) {
-	if c.model != to {
-		c.model.counts.end()
-		to.counts.begin(c.arrived)
-		c.model = to
-	}
-}
+// reasonUnloaded: the model of a request was unloaded since it came.
+const reasonUnloaded = "unloaded"
 
 // Wanted lists the models, sorted, that load on demand, are not loaded, and have
 // requests under way: those that wait for the load, and those that were accepted
@@ -225,47 +199,36 @@ func (d *Dispatcher) Refuse(model, why string) {
 	d.loads.refuse(model, status.Errorf(codes.Unavailable, "Request for model '%s', which cannot be loaded now: %s", model, why))
 }
 
-// lease leases a process that serves the model for a request that is proxied, once
-// the model is loaded if it loads on demand. The request counts as under way until
-// release. Loaded is whether it waited for that.
-func (d *Dispatcher) lease(ctx context.Context, model string) (lease router.Lease, loaded bool, release func(), err error) {
-	r, err := d.route(model)
-	if err != nil || !r.spec.OnDemand {
-		lease, err = d.acquire(ctx, model) // its error is Triton's
-		return lease, false, lease.Release, err
+// proxied leases a process for the ticket of a request that is proxied, once its
+// model is loaded if it loads on demand.
+func (d *Dispatcher) proxied(t *ticket, model string) (lease router.Lease, a answer, ok bool) {
+	if t.model != nil {
+		if route, err := d.route(model); err == nil && route.spec.Cold {
+			t.waits(d.o.LoadWait)
+			if _, a, ok := d.loaded(t, model); !ok {
+				return lease, a, false
+			}
+		}
 	}
-	r.counts.begin(d.clock.Now())
-	if loaded = r.spec.Cold; loaded {
-		_, err = d.loads.await(ctx, d.background, model, 0, func() (bool, error) {
-			now, err := d.route(model)
-			return err == nil && !now.spec.Cold, err
-		})
-	}
-	if err == nil {
-		lease, err = d.acquire(ctx, model)
-	}
-	if err != nil {
-		r.counts.end()
-		return lease, loaded, nil, err
-	}
-	return lease, loaded, func() { lease.Release(); r.counts.end() }, nil
+	lease, a = d.acquire(t, model)
+	return lease, a, a.err == nil
 }
 
 // acquire leases a process for a request that reaches its server unchanged. It
 // refuses names that no server has a model of.
-func (d *Dispatcher) acquire(ctx context.Context, model string) (router.Lease, error) {
-	if t := d.routes.Load(); t != nil {
-		switch r := t.models[model]; {
-		case r == nil && t.names[model] != nil:
-			return router.Lease{}, status.Errorf(codes.Unimplemented, "'%s' is served by other models: of the requests for it Conch serves those of the inference protocol (infer) only", model)
+func (d *Dispatcher) acquire(t *ticket, model string) (router.Lease, answer) {
+	if in := d.routes.Load(); in != nil {
+		switch r := in.models[model]; {
+		case r == nil && in.names[model] != nil:
+			return router.Lease{}, refusal(reasonRefused, status.Errorf(codes.Unimplemented, "'%s' is served by other models: of the requests for it Conch serves those of the inference protocol (infer) only", model))
 		case r != nil && r.spec.Internal:
-			return router.Lease{}, t.table.Unknown(model, "")
+			return router.Lease{}, refusal(reasonUnknown, in.table.Unknown(model, ""))
 		}
 	}
-	lease, err := d.router.Acquire(ctx, model, router.Hints{})
-	if err == nil && lease.Membership() != nil {
+	lease, a := t.lease(model, router.Hints{})
+	if a.err == nil && lease.Membership() != nil {
 		lease.Release()
-		return router.Lease{}, status.Errorf(codes.Unimplemented, "model '%s' runs merged with others: of the requests for it Conch serves those of the inference protocol (infer) only", model)
+		return router.Lease{}, refusal(reasonRefused, status.Errorf(codes.Unimplemented, "model '%s' runs merged with others: of the requests for it Conch serves those of the inference protocol (infer) only", model))
 	}
-	return lease, err
+	return lease, a
 }

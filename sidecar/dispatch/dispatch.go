@@ -16,7 +16,6 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
-	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
 
 // Dispatcher is the request path. Make one with New, give it a route table with
@@ -31,6 +30,7 @@ type Dispatcher struct {
 	queues    *queues
 	workers   *workers
 
+	endedTwice atomic.Int64    // tickets that ended again: faults of Conch's
 	background context.Context // ends with Close
 	cancel     context.CancelFunc
 	tasks      tasks
@@ -41,8 +41,8 @@ type Dispatcher struct {
 func New(o Options) *Dispatcher {
 	d := &Dispatcher{o: o.withDefaults()}
 	d.clock = d.o.Clock
-	d.admission.maxRequests, d.admission.maxBytes = int64(d.o.MaxQueuedRequests), d.o.MaxQueuedBytes
-	d.loads = loads{clock: d.clock, limit: d.o.MaxLoadWaiters, patience: d.o.LoadWait, begun: d.o.LoadWanted, models: map[string]*load{}}
+	d.admission.init(held{int64(d.o.MaxQueuedRequests), d.o.MaxQueuedBytes})
+	d.loads = loads{limit: d.o.MaxLoadWaiters, patience: d.o.LoadWait, begun: d.o.LoadWanted, models: map[string]*load{}}
 	d.background, d.cancel = context.WithCancel(context.Background())
 	d.workers = newWorkers(d.background, d.execute)
 	d.router = router.New(router.Options{
@@ -63,24 +63,15 @@ func New(o Options) *Dispatcher {
 	return d
 }
 
-// call is one request on its way.
+// call is the ticket of a request for inference that Conch has read.
 type call struct {
-	queued  queue.Request
-	ctx     context.Context
-	req     *batch.Request
-	asked   asked // zero: for the model by its own name
-	model   *model
-	tally   *tally
-	arrived time.Time
-	begins  time.Time // of the SLO: when it arrived, or its model was loaded
-	due     time.Time // zero: no deadline
-	loaded  bool      // it waited for a load
-	rows    int
-	done    chan answer // buffered: a send never blocks
-	state   atomic.Int32
-	batch   bool // its rules have a key and rows for it
-	span    *spans.Request
-	own     *attempt // run on its caller's goroutine; from enqueue to settle
+	ticket
+	queued queue.Request
+	req    *batch.Request
+	done   chan answer // buffered: a send never blocks
+	state  atomic.Int32
+	batch  bool     // its rules have a key and rows for it
+	own    *attempt // run on its caller's goroutine; from enqueue to settle
 
 	// Guarded by queues.mu; retried, lane and member until it runs again.
 	running bool // dispatched, and not queued
@@ -140,22 +131,22 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 
 	// 1. Which model? The one of that name, or what serves the name (an app, a member
 	// of a derived model). The table is immutable; a Swap meanwhile does not matter.
-	route, asked, a, ok := d.resolve(ctx, r, 1)
+	c := d.newCall(ctx, r)
+	defer c.closed()
+	route, a, ok := d.resolve(c)
 	if !ok {
-		return nil, d.early(ctx, &asked, &a)
+		return nil, d.early(c, &a)
 	}
-	c, queueable := d.arrive(ctx, r, route, asked)
+	queueable := d.arrive(c, route)
 
 	// 2. Is it admitted? Requests that would crash a server, requests beyond the
 	// limits, and new requests during a drain are refused.
 	if err := d.refuse(r, route.rules); err != nil {
 		return d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
 	}
-	size, reason, err := d.admission.admit(r, 1)
-	if err != nil {
-		return d.finish(c, answer{err: err, result: Rejected, reason: reason})
+	if a, ok := c.admitted(); !ok {
+		return d.finish(c, a)
 	}
-	defer d.admission.leave(size)
 
 	// 3. A model that loads on demand may have to be loaded first.
 	if route.spec.Cold {
@@ -176,19 +167,39 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 	return d.finish(c, d.settle(c, d.enqueue(c, route)))
 }
 
-// arrive makes the call of a request, counts it, and reports it to the Observer
-// and the Recorder. Queueable is whether the call may be queued and share an
-// execution.
-func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route, asked asked) (c *call, queueable bool) {
-	c = &call{ctx: ctx, req: r, asked: asked, model: route.model, tally: route.tallyOf(r.Version), arrived: d.clock.Now(), done: make(chan answer, 1)}
-	c.begins = c.arrived
-	if !asked.came.IsZero() { // it waited for a model that did not run
-		c.arrived, c.loaded = asked.came, true
+// newCall opens the ticket of a request.
+func (d *Dispatcher) newCall(ctx context.Context, r *batch.Request) *call {
+	c := &call{req: r, done: make(chan answer, 1)}
+	timeout, _ := r.Timeout()
+	c.open(ctx, d, timeout)
+	return c
+}
+
+// admitted admits a call, unless it was before, while it waited for a variant.
+func (c *call) admitted() (refused answer, ok bool) {
+	if c.under != nil {
+		return answer{}, true
 	}
+	return c.admit(sizeOfRequest(c.req))
+}
+
+// arrive gives a call its model, counts it, and reports it to the Observer and the
+// Recorder. Queueable is whether the call may be queued and share an execution.
+func (d *Dispatcher) arrive(c *call, route *route) (queueable bool) {
+	r, asked := c.req, &c.asked
+	c.moves(route.model)
+	c.tally = route.tallyOf(r.Version)
+	if !asked.came.IsZero() { // it waited for a model that did not run
+		c.begins, c.loaded = d.clock.Now(), true
+	}
+	if route.spec.Cold {
+		c.waits(d.o.LoadWait)
+	}
+	c.here = true
 	route.counts.begin(c.begins)
 	queueable = c.queueable(route)
 	c.setDue(route)
-	c.span = d.o.Spans.Request(ctx, r.Model, r.Version, r.ID, c.rows, c.arrived)
+	c.span = d.o.Spans.Request(c.ctx, r.Model, r.Version, r.ID, c.rows, c.arrived)
 	d.o.Observer.Arrived(r.Model, c.rows, c.begins)
 	if asked.name != "" {
 		d.o.Observer.Asked(Asked{Name: asked.name, Model: r.Model, Wish: asked.target.Wish, Rows: c.rows, At: c.begins, Again: c.loaded})
@@ -196,7 +207,7 @@ func (d *Dispatcher) arrive(ctx context.Context, r *batch.Request, route *route,
 	if d.o.Recorder.Recording() {
 		d.record(c, route)
 	}
-	return c, queueable
+	return queueable
 }
 
 // queueable reports whether a call may be queued and share an execution, by the
@@ -218,8 +229,8 @@ func (c *call) setDue(route *route) {
 		return
 	}
 	c.due = c.begins.Add(slo)
-	if limit, ok := c.req.Timeout(); ok && c.arrived.Add(limit).Before(c.due) {
-		c.due = c.arrived.Add(limit)
+	if c.timeout > 0 && c.arrived.Add(c.timeout).Before(c.due) {
+		c.due = c.arrived.Add(c.timeout)
 	}
 	if deadline, ok := c.ctx.Deadline(); ok && deadline.Before(c.due) {
 		c.due = deadline
@@ -251,8 +262,8 @@ func (d *Dispatcher) record(c *call, route *route) {
 			a.Deadline = max(time.Microsecond, limit)
 		}
 	}
-	if limit, ok := r.Timeout(); ok {
-		sooner(limit)
+	if c.timeout > 0 {
+		sooner(c.timeout)
 	}
 	if deadline, ok := c.ctx.Deadline(); ok {
 		sooner(deadline.Sub(c.arrived))
@@ -285,7 +296,8 @@ func (d *Dispatcher) unserved(r *batch.Request, err error) error {
 // UnderWay is how many requests and streams are accepted and not finished, and
 // the bytes of those requests: what MaxQueuedRequests and MaxQueuedBytes bound.
 func (d *Dispatcher) UnderWay() (requests, bytes int64) {
-	return d.admission.requests.Load(), d.admission.bytes.Load()
+	all, _ := d.admission.underWay()
+	return all.requests, all.bytes
 }
 
 // enqueue queues a call.
@@ -466,17 +478,21 @@ func (d *Dispatcher) Unhealthy() []router.PlaceHealth { return d.router.Unhealth
 // forwarded at once; nil: there is none.
 func (d *Dispatcher) Fault() error { return d.queues.failure() }
 
-// Drain refuses new requests and waits until every accepted one has been
-// answered, or ctx ends.
+// Drain refuses new requests, on open streams too, and waits until every accepted
+// one has been answered, or ctx ends. Streams end when nothing is under way any
+// more.
 func (d *Dispatcher) Drain(ctx context.Context) error { return d.admission.drain(ctx) }
 
 // Draining reports whether Drain was called.
-func (d *Dispatcher) Draining() bool { return d.admission.draining.Load() }
+func (d *Dispatcher) Draining() bool {
+	_, draining := d.admission.underWay()
+	return draining
+}
 
 // Close ends the dispatcher's goroutines and connections. Requests that still
 // wait fail with UNAVAILABLE.
 func (d *Dispatcher) Close() error {
-	d.admission.draining.Store(true)
+	d.admission.refuseAll()
 	d.cancel()
 	err := d.router.Close()
 	d.queues.close() // from now on nothing is dropped

@@ -27,17 +27,9 @@ const (
 )
 
 // early reports the outcome of a request for which no model was found, and returns the error that answers it.
-func (d *Dispatcher) early(ctx context.Context, of *asked, a *answer) error {
-	now := d.clock.Now()
-	arrived := now
-	if !of.came.IsZero() {
-		arrived = of.came
-	}
-	o := Outcome{Name: d.served(of.name), Early: true, Result: a.result, Reason: a.reason, Latency: now.Sub(arrived), Queued: now.Sub(arrived), Loading: now.Sub(arrived)}
-	if a.result == Cancelled {
-		o.Reason = goneReason(ctx, arrived, now)
-	}
-	d.o.Observer.Finished(o)
+func (d *Dispatcher) early(c *call, a *answer) error {
+	c.asked.name = d.served(c.asked.name)
+	c.end(a)
 	return a.err
 }
 
@@ -57,27 +49,30 @@ func (d *Dispatcher) served(name string) string {
 // asked for, empty where that is not known; the error is its answer. An error that
 // has a method Limit() string says with it which limit was met.
 func (d *Dispatcher) Refused(ctx context.Context, model string, cause error) {
-	o := Outcome{Early: true, Result: Rejected, Reason: reasonRefused, Name: d.served(model)}
-	if o.Name == "" {
+	t := new(ticket)
+	t.open(ctx, d, 0)
+	if t.asked.name = d.served(model); t.asked.name == "" {
 		if route, err := d.route(model); err == nil && !route.spec.Internal {
-			o.Model = model
+			t.model = route.model
 		}
 	}
+	a := refusal(reasonRefused, cause)
 	var limit interface{ Limit() string }
 	switch code := status.Code(cause); {
 	case code == codes.Canceled, code == codes.DeadlineExceeded:
-		now := d.clock.Now()
-		o.Result, o.Reason = Cancelled, goneReason(ctx, now, now)
+		a.result, a.reason = Cancelled, ""
 	case errors.As(cause, &limit):
-		o.Reason = limit.Limit()
+		a.reason = limit.Limit()
 	case errors.Is(cause, errNotReady):
-		o.Reason = reasonNotReady
-	case o.Name == "" && o.Model == "" && model != "", code == codes.NotFound:
-		o.Reason = reasonUnknown
+		a.reason = reasonNotReady
+	case errors.Is(cause, errDraining):
+		a.reason = reasonDraining
+	case t.asked.name == "" && t.model == nil && model != "", code == codes.NotFound:
+		a.reason = reasonUnknown
 	case code == codes.Unavailable:
-		o.Reason = reasonUnavailable
+		a.reason = reasonUnavailable
 	}
-	d.o.Observer.Finished(o)
+	t.end(&a)
 }
 
 // gone is the answer to a request whose caller's context ended before a model was

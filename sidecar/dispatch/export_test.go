@@ -30,3 +30,6 @@ func BreakRequeue(d *Dispatcher, model string) {
 	d.queues.models[model].id = -1
 	d.queues.dropped = func(*call, queue.DropReason) { panic("a fault") }
 }
+
+// EndedTwice is how many tickets have ended again.
+func EndedTwice(d *Dispatcher) int64 { return d.endedTwice.Load() }

@@ -41,6 +41,8 @@ type triton struct {
 	address string
 	server  *grpc.Server
 
+	more func(*grpc.Server) // registers further services
+
 	mu      sync.Mutex
 	takes   time.Duration
 	hold    chan struct{} // executions wait for it to close
@@ -78,6 +80,9 @@ func (p *triton) start(address string) {
 	p.address = l.Addr().String()
 	p.server = grpc.NewServer()
 	tritonpb.RegisterGRPCInferenceServiceServer(p.server, p)
+	if p.more != nil {
+		p.more(p.server)
+	}
 	server := p.server
 	go func() { _ = server.Serve(l) }()
 }
@@ -86,6 +91,13 @@ func (p *triton) start(address string) {
 func (p *triton) kill() { p.server.Stop() }
 
 func (p *triton) restart() { p.start(p.address) }
+
+// stopAnd starts the server again with further services.
+func (p *triton) stopAnd(more func(*grpc.Server)) {
+	p.kill()
+	p.more = more
+	p.restart()
+}
 
 func (p *triton) set(change func()) {
 	p.mu.Lock()
@@ -305,7 +317,10 @@ func newDispatcher(t *testing.T, o dispatch.Options, table *router.Table) (*disp
 	r := &recorder{}
 	o.Observer = r
 	d := dispatch.New(o)
-	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	t.Cleanup(func() {
+		require.NoError(t, d.Close())
+		require.Zero(t, dispatch.EndedTwice(d), "every request has one outcome")
+	})
 	if table != nil {
 		require.NoError(t, d.Swap(t.Context(), table))
 	}

@@ -10,27 +10,29 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 )
 
 // TestALoadThatIsRefusedIsNotAskedFor: the refusal comes after a request has joined the load and before it begins it.
 func TestALoadThatIsRefusedIsNotAskedFor(t *testing.T) {
 	var begun []string
-	l := loads{clock: clock.System(), limit: 2, patience: time.Hour, begun: func(model string) { begun = append(begun, model) }, models: map[string]*load{}}
+	l := loads{limit: 2, patience: time.Hour, begun: func(model string) { begun = append(begun, model) }, models: map[string]*load{}}
 	refused := status.Error(codes.Unavailable, "no room for it")
-	reason, err := l.await(t.Context(), t.Context(), "m", 0, func() (bool, error) {
+	d := New(Options{})
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	waits := new(ticket)
+	waits.open(t.Context(), d, 0)
+	a, ok := l.await(waits, "m", func() (bool, error) {
 		l.refuse("m", refused)
 		return false, nil
 	})
-	require.Equal(t, refused, err)
-	require.Equal(t, reasonLoadRefused, reason)
+	require.False(t, ok)
+	require.Equal(t, refusal(reasonLoadRefused, refused), a)
 	require.Empty(t, begun)
 
 	again := 0
-	reason, err = l.await(t.Context(), t.Context(), "m", 0, func() (bool, error) { again++; return again > 1, wakeOnce(&l, again) })
-	require.NoError(t, err)
-	require.Empty(t, reason)
+	a, ok = l.await(waits, "m", func() (bool, error) { again++; return again > 1, wakeOnce(&l, again) })
+	require.True(t, ok)
+	require.Equal(t, answer{}, a)
 	require.Equal(t, []string{"m"}, begun, "who comes later asks anew")
 }
 

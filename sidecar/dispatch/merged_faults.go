@@ -159,22 +159,15 @@ func (d *Dispatcher) mayComeBack(a *attempt, c *call) bool {
 // awaitGone waits until the table no longer has a merge group's place, or no longer runs the call's model in the group. It returns false if the
 // limit passes, the caller's context ends, or the Dispatcher is closed before that.
 func (d *Dispatcher) awaitGone(c *call, partition, group string, limit time.Duration) bool {
-	patience := make(chan struct{})
-	timer := d.clock.After(limit, func() { close(patience) })
-	defer timer.Stop()
+	since := d.clock.Now()
 	for {
 		t := d.routes.Load()
 		if !t.runsIn(c.req.Model, group, partition) {
 			c.faults = 0
 			return true
 		}
-		select {
-		case <-t.superseded:
-		case <-c.ctx.Done():
-			return false
-		case <-d.background.Done():
-			return false
-		case <-patience:
+		left := limit - d.clock.Now().Sub(since)
+		if left <= 0 || c.await(t.superseded, left) != changed {
 			return false
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 // unwanted counts the answer of an abandoned call, and frees it.
 func (d *Dispatcher) unwanted(c *call, a answer) {
-	o, now := d.outcome(c, &a)
+	o, now := c.outcome(&a)
 	d.overdue(c, &a, now)
 	if o.Result == Cancelled && a.result == OK {
 		o.Result = Failed
@@ -33,14 +33,11 @@ func (d *Dispatcher) left(c *call) {
 // finish reports the outcome and turns it into what Infer returns.
 func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 	a.expire(c.ctx, d.clock.Now())
-	o, now := d.outcome(c, &a)
+	o, now := c.end(&a)
 	d.overdue(c, &a, now)
-	c.model.counts.end()
-	c.model.counts.add(&o, now)
 	if !c.left { // else it is counted when it ends
 		c.model.count(c.tally, a.series, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
 	}
-	d.o.Observer.Finished(o)
 	if o.Result == Failed && c.blames != nil { // the execution of an abandoned call may still write blames; such a call is Cancelled
 		d.clear(c, &a)
 	}
@@ -82,36 +79,6 @@ func (a *answer) expire(ctx context.Context, now time.Time) {
 		a.resp = nil
 	}
 	a.err, a.result = status.FromContextError(context.DeadlineExceeded).Err(), Cancelled
-}
-
-// outcome returns the outcome of a call that has its answer.
-func (d *Dispatcher) outcome(c *call, a *answer) (o Outcome, now time.Time) {
-	now = d.clock.Now()
-	o = Outcome{
-		Model: c.req.Model, Name: c.asked.name, Result: a.result, Latency: now.Sub(c.arrived), Rows: c.rows, Batch: a.rows,
-		PassedThrough: a.passed, Retried: a.retried, Reason: a.reason, Loading: c.begins.Sub(c.arrived),
-	}
-	if a.started.IsZero() {
-		o.Queued = o.Latency
-	} else {
-		o.Queued = a.started.Sub(c.arrived)
-	}
-	if o.Result == OK {
-		switch {
-		case a.err != nil && c.ctx.Err() != nil:
-			o.Result = Cancelled
-		case a.failure() != nil:
-			o.Result = Failed
-		case c.loaded:
-			o.Result = Cold
-		case after(now, c.due):
-			o.Result = Late
-		}
-	}
-	if o.Result == Cancelled {
-		o.Reason = goneReason(c.ctx, c.arrived, now)
-	}
-	return o, now
 }
 
 // expired reports whether a caller's deadline has passed.

@@ -29,13 +29,14 @@ func (d *Dispatcher) passThrough(c *call) answer {
 		if err := c.ctx.Err(); err != nil { // checked before the router notes a step of its sequence
 			return answer{err: status.FromContextError(err).Err(), passed: true, retried: retried}
 		}
-		lease, err := d.router.Acquire(c.ctx, c.req.Model, h)
-		if err != nil {
-			if !moved && status.Code(err) == codes.NotFound && d.elsewhere(c) != nil {
+		lease, none := c.lease(c.req.Model, h)
+		if none.err != nil {
+			if !moved && status.Code(none.err) == codes.NotFound && d.elsewhere(c) != nil {
 				moved = true
 				continue
 			}
-			return answer{err: d.unserved(c.req, err), passed: true, retried: retried}
+			none.err, none.passed, none.retried = d.unserved(c.req, none.err), true, retried
+			return none
 		}
 		a := d.passOn(c, lease)
 		a.retried = retried
@@ -150,60 +151,43 @@ func (d *Dispatcher) observeAlone(c *call, on router.Lease, started time.Time) {
 // never late, because how long a request takes depends on what it asks for. A
 // request that names no model is not an inference request, and has no outcome.
 func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition, done func(failure error), err error) {
-	came := d.clock.Now()
-	lease, loaded, release, err := d.lease(ctx, model)
-	if err != nil {
-		return router.Partition{}, nil, err
-	}
-	began := d.clock.Now()
+	t := new(ticket)
+	t.open(ctx, d, 0)
 	if model != "" {
-		d.o.Observer.Arrived(model, 1, came)
+		if route, err := d.route(model); err == nil && !route.spec.Internal {
+			t.model = route.model
+		}
+	}
+	if a, ok := t.admit(0); !ok { // its front counts its bytes
+		return router.Partition{}, nil, a.err
+	}
+	if t.model != nil {
+		t.model.counts.begin(t.arrived)
+		t.here, t.rows = true, 1
+	}
+	lease, a, ok := d.proxied(t, model)
+	if !ok {
+		t.withdraw()
+		return router.Partition{}, nil, a.err
+	}
+	a = answer{started: d.clock.Now(), rows: 1, passed: true}
+	if t.model != nil {
+		d.o.Observer.Arrived(model, 1, t.arrived)
 	}
 	return *lease.Process().Spec(), func(failure error) {
-		release()
-		if model == "" {
+		if failure == nil {
+			lease.Worked()
+		} else if ctx.Err() == nil && forward.Faulted(failure) {
+			lease.Faulted(failure, false)
+		}
+		lease.Release()
+		if t.model == nil {
+			t.withdraw()
 			return
 		}
-		now := d.clock.Now()
-		o := Outcome{Model: model, Latency: now.Sub(came), Queued: began.Sub(came), Rows: 1, Batch: 1, PassedThrough: true}
-		if loaded {
-			o.Result, o.Loading = Cold, o.Queued
-		}
-		switch {
-		case failure != nil && ctx.Err() != nil:
-			o.Result, o.Reason = Cancelled, goneReason(ctx, came, now)
-		case failure != nil:
-			o.Result = Failed
-			if forward.Faulted(failure) {
-				lease.Faulted(failure, false)
-			}
-		default:
-			lease.Worked()
-		}
-		d.o.Observer.Finished(o)
+		a.err = failure
+		t.end(&a)
 	}, nil
-}
-
-// Call passes one unary gRPC method through: to the partition named, or else to
-// a partition that serves the model, or else, with both empty, to any. The
-// request frame is consumed; incoming metadata is passed on. The caller frees
-// the answer.
-func (d *Dispatcher) Call(ctx context.Context, partition, model, method string, request *batch.Frame) (*batch.Frame, error) {
-	lease, err := d.router.TryAcquire(model, router.Hints{Partition: partition})
-	if err != nil {
-		request.Data.Free()
-		return nil, err
-	}
-	defer lease.Release()
-	got, err := lease.Process().Conn().Call(onward(ctx), method, request)
-	if err != nil {
-		if forward.Lost(err) && ctx.Err() == nil {
-			d.router.Lost(lease.Process(), err)
-		}
-		return nil, forward.Status(err).Err()
-	}
-	passBack(ctx, got)
-	return &got.Frame, nil
 }
 
 // onward returns the context of a call to Triton for a caller: with the caller's

@@ -15,7 +15,7 @@ import (
 
 // The request path's calls for spans, where there are none, allocate nothing, for the request and for the execution.
 func TestCallsWithoutSpansAllocateNothing(t *testing.T) {
-	c := &call{req: &batch.Request{Model: "m"}, rows: 1}
+	c := &call{ticket: ticket{rows: 1}, req: &batch.Request{Model: "m"}}
 	b := &attempt{model: &model{name: "m"}, process: &router.Process{}, calls: []*call{c, c, c}}
 	a, o, now := &answer{}, &Outcome{}, time.Now()
 	var d Dispatcher

@@ -23,8 +23,14 @@ import (
 const methodStream = tritonpb.GRPCInferenceService_ModelStreamInfer_FullMethodName
 
 // Stream passes a gRPC call of any kind through to one partition, message by
-// message, until both sides have ended.
+// message, until both sides have ended. It counts as one request.
 func (d *Dispatcher) Stream(method string, downstream grpc.ServerStream) error {
+	t := new(ticket)
+	t.open(downstream.Context(), d, 0)
+	if a, ok := t.admit(0); !ok {
+		return a.err
+	}
+	defer t.withdraw()
 	lease, err := d.router.TryAcquire("", router.Hints{})
 	if err != nil {
 		return err
@@ -144,11 +150,14 @@ type sequenceKey struct {
 // No further message of a call is read while the call owes more than its share of
 // what may be under way.
 func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
-	if reason, err := d.admission.admitStream(); err != nil {
+	if reason, err := d.admission.open(); err != nil {
+		t := new(ticket)
+		t.open(downstream.Context(), d, 0)
 		a := refusal(reason, err)
-		return d.early(downstream.Context(), &asked{}, &a) // the requests on it are not known
+		t.end(&a) // the requests on it are not known
+		return err
 	}
-	defer d.admission.leave(0)
+	defer d.admission.close()
 	ctx, cancel := context.WithCancelCause(downstream.Context())
 	s := &inferStream{d: d, down: downstream, ctx: ctx, cancel: cancel, ups: make(map[*router.Process]*upstream), steps: make(map[any]chan struct{}), less: make(chan struct{}, 1)}
 	s.statuses = slices.Contains(metadata.ValueFromIncomingContext(downstream.Context(), headerStatuses), "true")
@@ -177,6 +186,8 @@ func (d *Dispatcher) InferStream(downstream grpc.ServerStream) error {
 		}
 	case <-ctx.Done():
 		err = context.Cause(ctx)
+	case <-d.admission.quiet:
+		err = errDraining // all that was accepted is answered, and nothing more will be
 	}
 	cancel(err)
 	s.mu.Lock()
@@ -225,33 +236,33 @@ func (s *inferStream) receive() error {
 // that has to wait must not delay the reading of the next one.
 func (s *inferStream) take(r *batch.Request) error {
 	d := s.d
-	var of asked
-	f := d.look(r, &of)
+	c := d.newCall(s.ctx, r)
+	f := d.look(r, &c.asked)
 	switch {
 	case f.inactive != nil:
-		return s.awaitVariant(r, of, f)
+		return s.awaitVariant(c, f)
 	case f.route == nil:
-		return s.refuse(r, false, d.early(s.ctx, &of, &f.refusal))
+		return s.refuse(r, false, d.early(c, &f.refusal))
 	}
 	route := f.route
-	c, queueable := d.arrive(s.ctx, r, route, of)
+	queueable := d.arrive(c, route)
 	decoupled := route.decoupled()
 	if err := d.refuse(r, route.rules); err != nil {
 		_, err = d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
 		return s.refuse(r, decoupled, err)
 	}
-	size, reason, err := d.admission.admit(r, 2)
+	a, ok := c.admitted()
 	switch {
-	case err != nil:
-		_, err = d.finish(c, answer{err: err, result: Rejected, reason: reason})
+	case !ok:
+		_, err := d.finish(c, a)
 		return s.refuse(r, decoupled, err)
 	case !decoupled:
-		return s.alone(c, size, s.way(c, route, queueable))
+		return s.alone(c, s.way(c, route, queueable))
 	case route.spec.Cold || s.inLine(route.name):
-		return s.forwardLater(c, size, route.spec.Cold)
+		return s.forwardLater(c, route.spec.Cold)
 	}
-	s.owe(size)
-	return s.forward(c, size)
+	s.owe(c.size)
+	return s.forward(c)
 }
 
 // decoupled reports whether a model may answer a request any number of times.
@@ -308,17 +319,16 @@ func (s *inferStream) task(f func()) bool {
 // alone answers one request in its turn. Begin is called here, so that requests
 // begin in their order. The function that it returns waits for the answer on
 // another goroutine.
-func (s *inferStream) alone(c *call, size int64, begin func() (await func() answer)) error {
+func (s *inferStream) alone(c *call, begin func() (await func() answer)) error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		_, err := s.d.finish(c, answer{err: context.Cause(s.ctx), result: Cancelled})
-		s.d.admission.leave(size)
 		return err
 	}
 	s.tasks.Add(1)
 	s.mu.Unlock()
-	t := s.begin(size)
+	t := s.begin(c.size)
 	await := begin()
 	c.req.Ref()
 	go func() {
@@ -328,17 +338,16 @@ func (s *inferStream) alone(c *call, size int64, begin func() (await func() answ
 				s.cancel(errFault)
 			}
 		}()
-		s.conclude(c, size, t, await)
+		s.conclude(c, t, await)
 		c.req.Free()
 	}()
 	return nil
 }
 
 // conclude waits for the answer to a request and delivers it in its turn.
-func (s *inferStream) conclude(c *call, size int64, t *turn, await func() answer) {
+func (s *inferStream) conclude(c *call, t *turn, await func() answer) {
 	a := s.d.safely(await)
 	resp, err := s.d.finish(c, a)
-	s.d.admission.leave(size)
 	s.deliver(t, s.streamed(c, &a, resp, err), true)
 }
 

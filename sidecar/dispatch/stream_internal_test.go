@@ -15,10 +15,10 @@ import (
 func TestWhoseAnswerItIs(t *testing.T) {
 	first, other := &model{name: "first"}, &model{name: "other"}
 	up := &upstream{pending: []pendingAnswer{
-		{id: "", model: first},
-		{id: "", model: other},
-		{id: "", model: other},
-		{id: "b", model: first},
+		{id: "", ticket: &ticket{model: first}},
+		{id: "", ticket: &ticket{model: other}},
+		{id: "", ticket: &ticket{model: other}},
+		{id: "b", ticket: &ticket{model: first}},
 	}}
 	for name, c := range map[string]struct {
 		answer batch.StreamAnswer

@@ -45,7 +45,7 @@ func (s *inferStream) deliver(t *turn, m any, last bool) {
 		discard(m)
 		return
 	}
-	s.d.admission.bytes.Add(held)
+	s.d.admission.hold(held)
 	if m != nil {
 		t.messages = append(t.messages, m)
 	}
@@ -77,7 +77,7 @@ func (s *inferStream) advance(t *turn) (over bool) {
 		if err := s.write(m); err != nil {
 			s.cancel(err)
 		}
-		s.d.admission.bytes.Add(-n)
+		s.d.admission.hold(-n)
 		s.mu.Lock()
 		s.bytes -= n
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
-	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
 
 // upstream is the stream of a call to one partition, for requests of decoupled
@@ -33,19 +32,11 @@ type upstream struct {
 
 // pendingAnswer is a request whose last answer has not come.
 type pendingAnswer struct {
-	lease   router.Lease // held until then
-	size    int64        // of the request
-	model   *model
-	id      string
-	tally   *tally
-	arrived time.Time
-	rows    int
-	span    *spans.Request
-	loading time.Duration // of its model, on demand
-	loaded  bool
-	// asked is whether the caller receives an empty last answer, too.
-	asked     bool
-	byName    asked  // what it asked for, where that is a name that the model serves
+	*ticket
+	lease router.Lease // held until then
+	id    string
+	// empty is whether the caller receives an empty last answer, too.
+	empty     bool
 	failed    bool   // an answer, though perhaps not the last, was an error
 	errorText string // of the first such answer
 }
@@ -60,11 +51,12 @@ func (s *inferStream) owe(size int64) {
 
 // forward sends a request of a decoupled model, which is owed an answer, to a
 // partition. Its answers have no place in the order of the others.
-func (s *inferStream) forward(c *call, size int64) error {
-	p := pendingAnswer{size: size, model: c.model, id: c.req.ID, tally: c.tally, arrived: c.arrived, rows: c.rows, loading: c.begins.Sub(c.arrived), loaded: c.loaded, span: c.span, byName: c.asked}
+func (s *inferStream) forward(c *call) error {
+	c.due = time.Time{} // it may be answered any number of times: no answer is late
+	p := pendingAnswer{ticket: &c.ticket, id: c.req.ID}
 	wish, given := batch.FindParameter(c.req.Parameters, batch.ParameterEmptyFinalResponse)
-	asked, valid := wish.Bool()
-	p.asked = asked
+	empty, valid := wish.Bool()
+	p.empty = empty
 	up, err := s.hand(c.req, p)
 	if err != nil {
 		p.failed = true
@@ -76,7 +68,7 @@ func (s *inferStream) forward(c *call, size int64) error {
 		return s.refuse(c.req, true, forward.Status(err).Err()) // the call may have requests for other models
 	}
 	f := batch.Frame{Data: c.req.Marshal()}
-	if !asked && (valid || !given) { // Triton refuses a value that is not valid
+	if !empty && (valid || !given) { // Triton refuses a value that is not valid
 		f.Data = batch.AskForFinalResponse(f.Data)
 	}
 	if err := up.stream.SendMsg(&f); err != nil {
@@ -92,9 +84,9 @@ func (s *inferStream) forward(c *call, size int64) error {
 func (s *inferStream) hand(r *batch.Request, p pendingAnswer) (*upstream, error) {
 	h := router.Hints{Sequence: router.SequenceOf(r)}
 	for {
-		lease, err := s.d.router.Acquire(s.ctx, r.Model, h)
-		if err != nil {
-			return nil, s.d.unserved(r, err)
+		lease, none := p.ticket.lease(r.Model, h)
+		if none.err != nil {
+			return nil, s.d.unserved(r, none.err)
 		}
 		up, err := s.upstream(lease.Process())
 		if err != nil {
@@ -253,13 +245,13 @@ func (s *inferStream) answered(up *upstream, f *batch.Frame) {
 		result, reason := s.fate(&its)
 		s.end(&its, result, reason)
 	}
-	if a.Last && a.Empty && !its.asked {
+	if a.Last && a.Empty && !its.empty {
 		f.Data.Free()
 		return
 	}
-	if its.byName.target.Answer != nil && a.Model != "" {
+	if its.ticket.asked.target.Answer != nil && a.Model != "" {
 		own := &batch.Response{}
-		its.byName.target.Answer(own)
+		its.ticket.asked.target.Answer(own)
 		f.Data = batch.AmendStreamAnswer(f.Data, own)
 	}
 	s.pass(f)
@@ -306,7 +298,6 @@ func (s *inferStream) end(p *pendingAnswer, result Result, reason string) {
 		p.lease.Release()
 	}
 	s.d.finishStreamed(p, result, reason)
-	s.d.admission.leave(p.size)
 	s.mu.Lock()
 	s.settle(p.size)
 	s.mu.Unlock()
@@ -327,7 +318,7 @@ func (s *inferStream) abandon() {
 	}
 	for _, t := range s.turns {
 		for _, m := range t.messages {
-			s.d.admission.bytes.Add(-sizeOf(m))
+			s.d.admission.hold(-sizeOf(m))
 			discard(m)
 		}
 		t.messages = nil
@@ -353,13 +344,7 @@ func (s *inferStream) closeSend() {
 // finishStreamed reports the outcome of a request that was passed through on a
 // stream, whose errors are text without a code.
 func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason string) {
-	now := d.clock.Now()
-	if result == OK && p.loaded {
-		result = Cold
-	}
-	o := Outcome{Model: p.model.name, Name: p.byName.name, Result: result, Latency: now.Sub(p.arrived), Loading: p.loading, Rows: p.rows, Batch: p.rows, PassedThrough: true, Reason: reason}
-	p.model.counts.end()
-	p.model.counts.add(&o, now)
+	o, now := p.ticket.end(&answer{result: result, reason: reason, started: p.begins, rows: p.rows, passed: true})
 	v := judge(&o, nil, "", false)
 	if result == Failed && p.errorText != "" {
 		if v = uncounted; !forward.RefusalText(p.errorText) {
@@ -371,12 +356,11 @@ func (d *Dispatcher) finishStreamed(p *pendingAnswer, result Result, reason stri
 	if v == succeeded || v == failedCanceled {
 		p.tally.asked.Add(1)
 	}
-	d.o.Observer.Finished(o)
 	if p.span != nil {
 		var err error
 		if result != OK {
 			err = errors.New(cmp.Or(p.errorText, result.String()))
 		}
-		p.span.End(now, result.String(), reason, true, false, err)
+		p.span.End(now, o.Result.String(), o.Reason, true, false, err)
 	}
 }

@@ -5,8 +5,6 @@ package dispatch
 
 import (
 	"sync"
-
-	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 )
 
 // This file handles the requests of a stream that cannot begin when they are read, because their model does not run. They wait on goroutines of
@@ -24,35 +22,35 @@ func (s *inferStream) inLine(model string) bool {
 }
 
 // awaitVariant accepts a request for an app whose wish no running variant meets. The request is answered once one runs.
-func (s *inferStream) awaitVariant(r *batch.Request, of asked, f found) error {
-	d := s.d
-	size, reason, err := d.admission.admit(r, 2)
-	if err != nil {
-		a := refusal(reason, err)
-		return s.refuse(r, false, d.early(s.ctx, &of, &a))
+func (s *inferStream) awaitVariant(c *call, f found) error {
+	d, r := s.d, c.req
+	if a, ok := c.admitted(); !ok {
+		return s.refuse(r, false, d.early(c, &a))
 	}
 	before, over := s.follow(lineKey{f.inactive.Model})
-	t := s.begin(size) // whether its answers have an order is not known yet
+	t := s.begin(c.size) // whether its answers have an order is not known yet
 	s.waiting.Add(1)
 	r.Ref()
 	wait := func() {
 		defer r.Free()
 		handedOn := sync.OnceFunc(func() { over(); s.waiting.Done() })
 		defer handedOn()
-		leave := sync.OnceFunc(func() { d.admission.leave(size) }) // unless conclude or handOn does
-		defer func() { leave() }()
-		route, of, a, ok := d.awaitFound(s.ctx, r, 0, of, f)
+		ends := false // another function ends the ticket
+		defer func() {
+			if !ends {
+				c.closed()
+			}
+		}()
+		route, a, ok := d.awaitFound(c, r, &c.asked, f)
 		if !ok {
-			err := d.early(s.ctx, &of, &a)
-			leave()
+			err := d.early(c, &a)
 			s.deliver(t, refused(r, err), true)
 			before()
 			return
 		}
-		c, queueable := d.arrive(s.ctx, r, route, of)
+		queueable := d.arrive(c, route)
 		if err := d.refuse(r, route.rules); err != nil {
 			_, err = d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
-			leave()
 			s.deliver(t, refused(r, err), true)
 			before()
 			return
@@ -62,28 +60,27 @@ func (s *inferStream) awaitVariant(r *batch.Request, of asked, f found) error {
 			at, then = then, before
 		}
 		if route.decoupled() {
-			leave = func() {}
-			s.owe(size)
+			ends = true
+			s.owe(c.size)
 			s.deliver(t, nil, true)
-			s.handOn(c, size, route.spec.Cold, at)
+			s.handOn(c, route.spec.Cold, at)
 			then()
 			return
 		}
 		at()
 		await := s.way(c, route, queueable)()
-		leave = func() {}
+		ends = true
 		if route.name == f.inactive.Model {
 			handedOn()
 		}
-		s.conclude(c, size, t, await)
+		s.conclude(c, t, await)
 		then()
 	}
 	if s.task(wait) {
 		return nil
 	}
 	a := gone(s.ctx)
-	err = d.early(s.ctx, &of, &a)
-	d.admission.leave(size)
+	err := d.early(c, &a)
 	s.waiting.Done()
 	over()
 	r.Free()
@@ -91,22 +88,21 @@ func (s *inferStream) awaitVariant(r *batch.Request, of asked, f found) error {
 }
 
 // forwardLater forwards a request of a decoupled model once that is loaded, and those before it have been forwarded.
-func (s *inferStream) forwardLater(c *call, size int64, cold bool) error {
+func (s *inferStream) forwardLater(c *call, cold bool) error {
 	before, over := s.follow(lineKey{c.model.name})
-	s.owe(size)
+	s.owe(c.size)
 	s.waiting.Add(1)
 	c.req.Ref()
 	wait := func() {
 		defer c.req.Free()
 		defer s.waiting.Done()
 		defer over()
-		s.handOn(c, size, cold, before)
+		s.handOn(c, cold, before)
 	}
 	if s.task(wait) {
 		return nil
 	}
 	_, err := s.d.finish(c, gone(s.ctx))
-	s.d.admission.leave(size)
 	s.waiting.Done()
 	over()
 	c.req.Free()
@@ -114,10 +110,10 @@ func (s *inferStream) forwardLater(c *call, size int64, cold bool) error {
 }
 
 // handOn forwards a request of a decoupled model, which is owed an answer, when it is loaded and those before it have been handed on.
-func (s *inferStream) handOn(c *call, size int64, cold bool, before func()) {
+func (s *inferStream) handOn(c *call, cold bool, before func()) {
 	if cold {
 		if _, a, ok := s.d.awaitLoad(c); !ok {
-			err := s.giveUp(c, size, a)
+			err := s.giveUp(c, a)
 			if s.ctx.Err() == nil {
 				if err := s.refuse(c.req, true, err); err != nil {
 					s.cancel(err)
@@ -129,20 +125,19 @@ func (s *inferStream) handOn(c *call, size int64, cold bool, before func()) {
 	}
 	before()
 	if s.ctx.Err() != nil { // those before it were not handed on
-		_ = s.giveUp(c, size, gone(s.ctx)) // the call has ended: no message can be sent
+		_ = s.giveUp(c, gone(s.ctx)) // the call has ended: no message can be sent
 		return
 	}
-	if err := s.forward(c, size); err != nil {
+	if err := s.forward(c); err != nil {
 		s.cancel(err)
 	}
 }
 
 // giveUp ends a request of a decoupled model, which is owed an answer, that is not forwarded.
-func (s *inferStream) giveUp(c *call, size int64, a answer) error {
+func (s *inferStream) giveUp(c *call, a answer) error {
 	_, err := s.d.finish(c, a)
-	s.d.admission.leave(size)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settle(size)
+	s.settle(c.size)
 	return err
 }

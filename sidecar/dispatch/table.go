@@ -44,9 +44,10 @@ type route struct {
 
 // model is the state of a model that is kept from one table to the next.
 type model struct {
-	name   string
-	counts counts
-	margin forecast.Margin
+	name    string
+	counts  counts
+	account account // what admission counts for it
+	margin  forecast.Margin
 	// series of requests that never reached a partition.
 	series seriesSet
 	// runs is the backend that the model runs in.
@@ -136,6 +137,13 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 			r.maxBatch = min(r.maxBatch, r.lane.spec.RowLimit())
 		}
 	}
+	var accounts []*account
+	for _, r := range next.models {
+		if !r.spec.Internal {
+			accounts = append(accounts, &r.account)
+		}
+	}
+	d.admission.divide(accounts)
 	retired := change.Commit()
 	d.routes.Store(next)
 	if before != nil {

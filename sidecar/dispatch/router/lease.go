@@ -50,6 +50,8 @@ type Hints struct {
 	Avoid *Process
 	// Sequence keeps the requests of a sequence on one process; nil: no sequence.
 	Sequence *Sequence
+	// Until is when Acquire ends its wait; zero: it waits as long as ctx lasts.
+	Until time.Time
 	// Partition names the only partition that may be leased; empty: any.
 	Partition string
 }
@@ -58,19 +60,34 @@ type Hints struct {
 // serves the model, or any process if the model is empty. It picks the process of
 // the hinted sequence, or else the one with the fewest leases. It waits while no
 // process of the model is up. Errors are gRPC status errors in Triton's words: the
-// table in force does not have the model, its outage was declared, or ctx has
-// ended.
+// table in force does not have the model, its outage was declared or its process did
+// not come until Hints.Until, or ctx has ended.
 func (r *Router) Acquire(ctx context.Context, model string, h Hints) (Lease, error) {
 	for {
 		l, wait, err := r.try(model, h)
 		if wait == nil || err != nil {
 			return l, err
 		}
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return Lease{}, status.FromContextError(ctx.Err()).Err()
+		if err := r.await(ctx, wait, model, h.Until); err != nil {
+			return Lease{}, err
 		}
+	}
+}
+
+// await waits until a channel is closed. It returns the model's outage if the time until passes before that.
+func (r *Router) await(ctx context.Context, on <-chan struct{}, model string, until time.Time) error {
+	var passed chan struct{}
+	if !until.IsZero() {
+		passed = make(chan struct{})
+		defer r.o.Clock.After(max(0, until.Sub(r.o.Clock.Now())), func() { close(passed) }).Stop()
+	}
+	select {
+	case <-on:
+		return nil
+	case <-passed:
+		return r.outage(model)
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
 	}
 }
 
