@@ -21,7 +21,7 @@ import (
 )
 
 // TestAStopFinishesWhatIsStreamed: a generate_stream that takes longer than the stop of an idle conch, and no longer than limits.drain, comes
-// whole. A request that comes meanwhile on an open stream is refused, and the stream does not hold up the stop.
+// whole.
 func TestAStopFinishesWhatIsStreamed(t *testing.T) {
 	t.Parallel()
 	dir := writeZoo(t, "alpha")
@@ -33,10 +33,6 @@ output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "IDX" data_t
 parameters { key: "conch_builtin" value { string_value: "decoupled" } }
 `), 0o600))
 	c := startConch(t, text(dir, t.TempDir(), ""))
-	require.NoError(t, c.infer(t.Context(), "alpha", 1))
-	stream, err := c.client.Stub.ModelStreamInfer(t.Context())
-	require.NoError(t, err)
-
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+c.listeners["http"].Addr().String()+"/v2/models/many/generate_stream",
 		strings.NewReader(`{"IN":[4,5],"DELAY":[0,2600]}`))
 	require.NoError(t, err)
@@ -51,16 +47,27 @@ parameters { key: "conch_builtin" value { string_value: "decoupled" } }
 	go func() { defer close(stopped); c.stop() }()
 	require.Eventually(t, c.dispatcher.Draining, 30*time.Second, time.Millisecond)
 	require.Equal(t, codes.Unavailable, status.Code(c.infer(t.Context(), "alpha", 2)))
-	require.NoError(t, stream.Send(&tritonpb.ModelInferRequest{ModelName: "alpha", Id: "late"}))
-	refused, err := stream.Recv()
-	require.NoError(t, err)
-	require.NotEmpty(t, refused.ErrorMessage)
 	rest, err := io.ReadAll(events)
 	require.NoError(t, err, "the answer was cut off")
 	require.Contains(t, string(rest), `"OUT":5`)
 	require.NoError(t, answer.Body.Close())
-	_, err = stream.Recv()
-	require.Equal(t, codes.Unavailable, status.Code(err))
 	<-stopped
 	require.NotContains(t, c.log.String(), "cut off")
+}
+
+// TestAStopEndsOpenStreams: an open stream does not hold up the stop, whose limits.drain is a minute; it ends with the reason.
+func TestAStopEndsOpenStreams(t *testing.T) {
+	t.Parallel()
+	c := startConch(t, text(writeZoo(t, "alpha"), t.TempDir(), ""))
+	stream, err := c.client.Stub.ModelStreamInfer(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&tritonpb.ModelInferRequest{ModelName: "nobody", Id: "first"}))
+	_, err = stream.Recv() // the stream has begun
+	require.NoError(t, err)
+	began := time.Now()
+	c.stop()
+	require.Less(t, time.Since(began), 45*time.Second)
+	_, err = stream.Recv()
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorContains(t, err, "Server is exiting")
 }
