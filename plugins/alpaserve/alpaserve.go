@@ -128,6 +128,7 @@ func (p *placer) finish(st *state) {
 	}
 	f.Rest()
 	st.plan = f.Plan(Name, version, func(string) *policy.Dispatch { return &policy.Dispatch{Discipline: p.discipline} })
+	pack.Divide(f.Index, st.plan)
 }
 
 func suffix(n int) string {

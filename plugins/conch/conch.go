@@ -125,7 +125,7 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 		only := candidates[slices.IndexFunc(candidates, func(c *candidate) bool { return c.built })]
 		w.x.Merge(only.plan) // the operator names what may be merged; it takes no more of a GPU than its members
 		only.plan.Reasons = append(only.plan.Reasons, &policy.Reason{Text: "nothing could be evaluated (no traffic, or no evaluations are allowed): the plan is " + only.from})
-		return finish(only.plan), nil
+		return w.finish(only.plan), nil
 	}
 	if err != nil {
 		return nil, err
@@ -158,11 +158,14 @@ func (p Policy) Plan(ctx context.Context, s *policy.Snapshot, h policy.Host) (*p
 			Model: m.GetModel(), Goodput: m.GetGoodput(), BadRate: m.GetBadRate(), LatencyP99Us: m.GetLatencyP99Us(), MeanBatch: m.GetMeanBatch(),
 		})
 	}
-	return finish(best.plan), nil
+	return w.finish(best.plan), nil
 }
 
-func finish(p *policy.Plan) *policy.Plan {
+// finish signs a plan and says the rates that it counts on where the plan that it began with says none.
+func (w *world) finish(p *policy.Plan) *policy.Plan {
+	p = proto.CloneOf(p) // its partitions may be the snapshot's
 	p.Policy, p.PolicyVersion = Name, version
+	pack.Divide(w.x, p)
 	return p
 }
 
@@ -218,7 +221,7 @@ func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candi
 		}
 	} else if len(now.GetPartitions()) > 0 {
 		add(inForce, &policy.Plan{
-			SnapshotRevision: w.s.GetRevision(), Partitions: now.GetPartitions(), Recipes: now.GetRecipes(), Dispatch: now.GetDispatch(),
+			SnapshotRevision: w.s.GetRevision(), Partitions: unrated(now.GetPartitions()), Recipes: now.GetRecipes(), Dispatch: now.GetDispatch(),
 			Unplaced: now.GetUnplaced(), AppRoutes: now.GetAppRoutes(), SubClusters: now.GetSubClusters(),
 		}, false)
 		add(inForce+", as far as it can be", w.build(w.read(now)), true)
@@ -252,10 +255,22 @@ func (w *world) beginnings(ctx context.Context, others []policy.Policy) []*candi
 	return all
 }
 
-// same reports whether two plans put the same models in the same places with the same disciplines.
+// same reports whether two plans put the same models in the same places with the same disciplines, whatever rates they count on.
 func same(a, b *policy.Plan) bool {
-	return proto.Equal(&policy.Plan{Partitions: a.GetPartitions(), Dispatch: a.GetDispatch(), Recipes: a.GetRecipes()},
-		&policy.Plan{Partitions: b.GetPartitions(), Dispatch: b.GetDispatch(), Recipes: b.GetRecipes()})
+	return proto.Equal(&policy.Plan{Partitions: unrated(a.GetPartitions()), Dispatch: a.GetDispatch(), Recipes: a.GetRecipes()},
+		&policy.Plan{Partitions: unrated(b.GetPartitions()), Dispatch: b.GetDispatch(), Recipes: b.GetRecipes()})
+}
+
+// unrated are partitions without the rates that a plan counted on.
+func unrated(parts []*policy.Partition) []*policy.Partition {
+	all := make([]*policy.Partition, len(parts))
+	for i, part := range parts {
+		all[i] = proto.CloneOf(part)
+		for _, in := range all[i].GetInstances() {
+			in.Rate = 0
+		}
+	}
+	return all
 }
 
 // floor is an empty packing of the world.

@@ -53,7 +53,7 @@ func (r *run) place(g *gpu, size uint32, model string, left float64) float64 {
 	}
 	job := r.job(model, g.host.Type, size, left, r.slowdown(l, model, 1))
 	l.jobs = []pack.Job{job}
-	if cycle, ok := pack.Merge(l.jobs); ok {
+	if cycle, ok := pack.Merge(l.jobs, r.set.wait); ok {
 		l.cycle = cycle
 	} else {
 		batch, most, ok := job.Saturated()
@@ -165,7 +165,7 @@ func (r *run) again(l *glet) (pack.Cycle, bool) {
 		jobs[i] = r.job(j.Model, l.gpu.host.Type, l.size, j.Rate, r.slowdown(l, j.Model, batch))
 	}
 	if !l.saturated {
-		return pack.Merge(jobs)
+		return pack.Merge(jobs, r.set.wait)
 	}
 	_, most, ok := jobs[0].Saturated()
 	return l.cycle, ok && most >= .999*jobs[0].Rate
@@ -183,7 +183,7 @@ func (r *run) share(model string, left float64) float64 {
 			if l.saturated || len(l.jobs) >= r.set.models || slices.ContainsFunc(l.jobs, func(j pack.Job) bool { return j.Model == model }) {
 				continue
 			}
-			merged, ok := pack.Merge(append(slices.Clip(l.jobs), r.job(model, g.host.Type, l.size, left, r.slowdown(l, model, 1))))
+			merged, ok := pack.Merge(append(slices.Clip(l.jobs), r.job(model, g.host.Type, l.size, left, r.slowdown(l, model, 1))), r.set.wait)
 			if ok && (best == nil || merged.Occupancy > round.Occupancy) && !r.forbids(l, model) {
 				best, round = l, merged
 			}
@@ -233,7 +233,7 @@ func (r *run) moved(l *glet) bool {
 			if other == l || other.saturated || len(other.jobs) >= r.set.models || slices.ContainsFunc(other.jobs, func(o pack.Job) bool { return o.Model == j.Model }) {
 				continue
 			}
-			merged, ok := pack.Merge(append(slices.Clip(other.jobs), r.job(j.Model, g.host.Type, other.size, j.Rate, r.slowdown(other, j.Model, 1))))
+			merged, ok := pack.Merge(append(slices.Clip(other.jobs), r.job(j.Model, g.host.Type, other.size, j.Rate, r.slowdown(other, j.Model, 1))), r.set.wait)
 			if !ok || r.forbids(other, j.Model) {
 				continue
 			}
@@ -254,22 +254,20 @@ func (r *run) put() {
 				if r.set.rounds {
 					batch = l.cycle.Batches[i]
 				}
-				if r.f.Refuse(part, j.Model, batch) != "" {
-					// An ensemble brought it along.
-					continue
+				if in := part.Instance(j.Model); in != nil {
+					in.Rate += j.Rate / r.peak(j.Model) // an ensemble brought it along
+				} else {
+					if r.f.Refuse(part, j.Model, batch) != "" {
+						continue
+					}
+					r.f.Put(part, j.Model, batch, j.Rate/r.peak(j.Model))
 				}
-				r.f.Put(part, j.Model, batch, j.Rate/r.peak(j.Model))
 				text := "%d%% of %s: %.4g rows/s (planned for) in batches of %d, which keep it busy"
 				if !l.saturated {
 					text = "%d%% of %s: %.4g rows/s (planned for) in batches of %d of its round"
 				}
 				r.f.Why(j.Model, text, l.size, g.host.GPU, j.Rate, l.cycle.Batches[i])
 			}
-		}
-	}
-	for _, m := range r.f.Snapshot().GetModels() {
-		if left := r.left[m.GetName()]; left > 0 {
-			r.f.Why(m.GetName(), "the GPUs carry %.4g rows/s less than were planned for", left)
 		}
 	}
 }

@@ -51,13 +51,31 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 	r.put()
 	r.f.Rest()
 	cycles := r.cycles()
-	return r.f.Plan(Name, version, func(model string) *policy.Dispatch {
+	plan := r.f.Plan(Name, version, func(model string) *policy.Dispatch {
 		d := &policy.Dispatch{Discipline: "adaptive"}
 		if cycle, ok := cycles[model]; ok && set.rounds {
 			d.Discipline, d.Parameters = "duty-cycle", map[string]string{"cycle": strconv.FormatInt(int64(cycle), 10) + "us"}
 		}
 		return d
-	}), nil
+	})
+	// Models that no share was looked for are divided over the places that they got; the others have the rates of their shares.
+	var planned []string
+	for _, m := range r.models() {
+		planned = append(planned, m.GetName())
+		promised := 0.0
+		for _, part := range plan.GetPartitions() {
+			for _, in := range part.GetInstances() {
+				if in.GetModel() == m.GetName() {
+					promised += in.GetRate()
+				}
+			}
+		}
+		if left := rate(m) - promised; left > .001*rate(m) {
+			plan.Reasons = append(plan.Reasons, policy.Short(m.GetName(), left))
+		}
+	}
+	pack.Divide(r.f.Index, plan, planned...)
+	return plan, nil
 }
 
 // packable reports that there is a model to find a share for.

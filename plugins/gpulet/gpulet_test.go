@@ -18,7 +18,7 @@ import (
 func TestConformance(t *testing.T) {
 	for name, parameters := range map[string]map[string]string{
 		"defaults": nil, "no interference": {"interference": "off"}, "best fit": {"partitioning": "bestfit"}, "even split": {"partitioning": "evensplit"},
-		"no split": {"partitioning": "none"}, "four a GPU, few GPUs": {"partitions_per_gpu": "4", "gpu_scaling": "true", "discipline": "duty-cycle"},
+		"no split": {"partitioning": "none"}, "the paper's rounds": {"round": "paper"}, "four a GPU, few GPUs": {"partitions_per_gpu": "4", "gpu_scaling": "true", "discipline": "duty-cycle"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conformance.Run(t, conformance.Options{
@@ -92,6 +92,26 @@ func TestResiduesShareInTime(t *testing.T) {
 	}
 	p := plan(t, b, exact())
 	require.Len(t, p.GetPartitions(), 2, "three models share a partition in time, and two partitions a GPU")
+}
+
+// Two models of 30 ms a row, every 100 ms: a round of 70 ms holds both batches and leaves each model 30 ms of its SLO, enough for its own batch. The
+// authors' scheduler wants room for both after the round, 130 ms of 100; in a round of 100 ms they need 160.
+func TestWhatARoundHasToKeepIsAParameter(t *testing.T) {
+	b := packtest.World(1).Line("a", 1, 29, 100, 10).Line("b", 1, 29, 100, 10)
+	rates := func(round string) (all []float64) {
+		for _, in := range plan(t, b, exact("partitioning", "none", "round", round)).GetPartitions()[0].GetInstances() {
+			all = append(all, in.GetRate())
+		}
+		return all
+	}
+	require.Equal(t, []float64{10, 10}, rates("own"))
+	require.ElementsMatch(t, []float64{10, 0}, rates("paper"), "the other has a place and is not counted on")
+	for _, m := range b.Models {
+		m.SloUs = 161e3
+	}
+	require.Equal(t, []float64{10, 10}, rates("paper"))
+	_, err := gpulet.New().Plan(t.Context(), &policy.Snapshot{Parameters: map[string]string{"round": "both"}}, policy.NoEvaluation{})
+	require.ErrorContains(t, err, "round")
 }
 
 // Slowed by a co-runner, the two models no longer fit on one GPU.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/pack"
 )
 
 // Parameters.
@@ -26,6 +27,13 @@ const (
 	paramContext      = "partition_bytes"
 	paramScaling      = "gpu_scaling"
 	paramDiscipline   = "discipline"
+	paramRound        = "round"
+)
+
+// What a round has to keep within the SLOs of its models.
+const (
+	paperRound = "paper"
+	ownRound   = "own"
 )
 
 // Ways to cut GPUs.
@@ -48,6 +56,7 @@ type settings struct {
 	context               uint64
 	scaling               bool
 	rounds                bool
+	wait                  pack.Wait
 }
 
 // Describe implements [policy.Policy].
@@ -76,6 +85,8 @@ func (Policy) Describe(context.Context) (*policy.Description, error) {
 				Documentation: "Use the fewest GPUs that carry the load (algorithm 2); always so under the objective min-cost."},
 			{Name: paramDiscipline, Type: policy.TypeString, DefaultValue: "adaptive", Values: []string{"adaptive", "duty-cycle"},
 				Documentation: "How batches are dispatched: duty-cycle runs the rounds and batches that were planned."},
+			{Name: paramRound, Type: policy.TypeString, DefaultValue: ownRound, Values: []string{paperRound, ownRound},
+				Documentation: "What has to be within a model's SLO where models share a partition in time: the round and the latencies of all of its batches (paper, as in the authors' scheduler), or the round and the model's own (own)."},
 		},
 	}, nil
 }
@@ -92,6 +103,9 @@ func read(s *policy.Snapshot) (*settings, error) {
 	set := &settings{partitioning: all[paramPartitioning], rounds: all[paramDiscipline] == "duty-cycle"}
 	// Resolve has seen that the texts are of their types.
 	set.interference = all[paramInterference] != "off"
+	if all[paramRound] == paperRound {
+		set.wait = pack.ForAll
+	}
 	set.inflate, _ = strconv.ParseBool(all[paramInflation])
 	set.scaling, _ = strconv.ParseBool(all[paramScaling])
 	set.scaling = set.scaling || s.GetObjective() == policy.Objective_OBJECTIVE_MIN_COST

@@ -158,6 +158,13 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 	}
 	r.f.Rest(r.inactive()...)
 	plan := r.f.Plan(Name, version, func(string) *policy.Dispatch { return &policy.Dispatch{Discipline: "adaptive"} })
+	var variants []string // what each is to carry is planned, and may be nothing
+	for _, a := range s.GetApps() {
+		for _, v := range a.GetVariants() {
+			variants = append(variants, v.GetModel())
+		}
+	}
+	pack.Divide(r.f.Index, plan, variants...)
 	r.routes(plan)
 	plan.PolicyState = next.bytes()
 	return plan, nil

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -99,13 +100,21 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 		return nil, err
 	}
 	cycles := p.cycles()
-	return p.f.Plan(Name, version, func(model string) *policy.Dispatch {
+	plan := p.f.Plan(Name, version, func(model string) *policy.Dispatch {
 		d := &policy.Dispatch{Discipline: "adaptive"}
 		if cycle, ok := cycles[model]; ok && discipline == "duty-cycle" {
 			d.Discipline, d.Parameters = "duty-cycle", map[string]string{"cycle": strconv.FormatInt(int64(cycle), 10) + "us"}
 		}
 		return d
-	}), nil
+	})
+	// Models with no place in the packing and nothing short of it are divided over the places that they got; the others have the packing's rates.
+	pack.Divide(p.f.Index, plan, slices.Collect(maps.Keys(p.short))...)
+	for _, m := range s.GetModels() {
+		if left := p.short[m.GetName()]; left > 0 {
+			plan.Reasons = append(plan.Reasons, policy.Short(m.GetName(), left))
+		}
+	}
+	return plan, nil
 }
 
 // models that can be packed: with load, an SLO and a profile on some type of GPU. The others get a place at the end.
@@ -222,7 +231,7 @@ func (p *packer) residues(models []string, rates map[string]float64) {
 			continue
 		}
 		job := p.job(model, h, rates[model])
-		if cycle, ok := pack.Merge([]pack.Job{job}); ok {
+		if cycle, ok := pack.Merge([]pack.Job{job}, pack.ForOwn); ok {
 			p.nodes = append(p.nodes, &node{host: h, cycle: cycle})
 			continue
 		}
@@ -230,9 +239,12 @@ func (p *packer) residues(models []string, rates map[string]float64) {
 		if batch, most, ok := job.Saturated(); ok {
 			l, _ := job.Latency(batch)
 			job.Rate = math.Min(most, rates[model])
+			rates[model] -= job.Rate
 			p.nodes = append(p.nodes, &node{host: h, whole: true, cycle: pack.Cycle{Jobs: []pack.Job{job}, Batches: []uint32{batch}, Length: l, Occupancy: 1}})
 		}
-		p.short[model] = rates[model]
+		if rates[model] > 0 {
+			p.short[model] = rates[model]
+		}
 	}
 }
 
@@ -242,7 +254,7 @@ func (p *packer) fullest(model string, rows float64) (best *node, round pack.Cyc
 		if n.whole || p.f.UsableProfile(model, n.host.Type) == nil || !p.fits(n, model) {
 			continue
 		}
-		merged, ok := pack.Merge(append(slices.Clip(n.cycle.Jobs), p.job(model, n.host, rows)))
+		merged, ok := pack.Merge(append(slices.Clip(n.cycle.Jobs), p.job(model, n.host, rows)), pack.ForOwn)
 		if ok && (best == nil || merged.Occupancy > round.Occupancy) {
 			best, round = n, merged
 		}
@@ -272,21 +284,20 @@ func (p *packer) put() {
 			if p.rounds {
 				batch = n.cycle.Batches[i]
 			}
-			if p.f.Refuse(part, j.Model, batch) != "" {
-				// Another job's ensemble brought it along.
-				continue
+			if in := part.Instance(j.Model); in != nil {
+				in.Rate += j.Rate // another job's ensemble brought it along
+			} else {
+				if p.f.Refuse(part, j.Model, batch) != "" {
+					p.short[j.Model] += j.Rate
+					continue
+				}
+				p.f.Put(part, j.Model, batch, j.Rate)
 			}
-			p.f.Put(part, j.Model, batch, j.Rate)
 			if n.whole {
 				p.f.Why(j.Model, "%s: %.4g rows/s keep it busy, in batches of %d", n.host.GPU, j.Rate, n.cycle.Batches[i])
 			} else {
 				p.f.Why(j.Model, "%s: %.4g rows/s in batches of %d, in a round of %.1f ms of which %.0f%% is used", n.host.GPU, j.Rate, n.cycle.Batches[i], n.cycle.Length/1e3, 100*n.cycle.Occupancy)
 			}
-		}
-	}
-	for _, m := range p.f.Snapshot().GetModels() {
-		if left := p.short[m.GetName()]; left > 0 {
-			p.f.Why(m.GetName(), "the GPUs carry %.4g rows/s less than it has", left)
 		}
 	}
 }

@@ -62,3 +62,28 @@ func TestMoreThanThereIs(t *testing.T) {
 	require.Empty(t, conformance.Check(s, p), "every model keeps a place")
 	require.Len(t, p.PartitionsOf("n"), 1)
 }
+
+// A model that another's ensemble brings into the round keeps the rate that it was packed with, and one that cannot be packed has its load divided over
+// the places that the operator wants for it.
+func TestEveryModelHasItsRate(t *testing.T) {
+	b := packtest.World(1).Line("inner", 1, 4, 100, 20).Line("outer", 1, 4, 100, 30)
+	b.Models[1].DependsOn = []string{"inner"}
+	rates := func(b packtest.Builder) map[string]float64 {
+		p, err := nexus.New().Plan(t.Context(), b.Snapshot, policy.NoEvaluation{})
+		require.NoError(t, err)
+		require.Empty(t, conformance.Check(b.Snapshot, p))
+		sums := map[string]float64{}
+		for _, part := range p.GetPartitions() {
+			for _, in := range part.GetInstances() {
+				sums[in.GetModel()] += in.GetRate()
+			}
+		}
+		return sums
+	}
+	require.Equal(t, map[string]float64{"inner": 20, "outer": 30}, rates(b))
+
+	b = packtest.World(2).Line("m", 1, 4, 100, 20)
+	b.Models[0].SloUs = 0
+	b.Constraints = []*policy.Constraint{{Model: "m", MinInstances: 2}}
+	require.Equal(t, map[string]float64{"m": 20}, rates(b))
+}

@@ -60,3 +60,19 @@ func FormatRefusals(tried uint32, refusals []*Refusal) string {
 	}
 	return text + ": " + strings.Join(parts, ", ")
 }
+
+// shortOfLoad ends the reason that a plan counts on less than a model's load.
+const shortOfLoad = "rows/s less than it has"
+
+// Short is the reason that the instances of a model together are counted on for so many rows per second less than its load.
+func Short(model string, rows float64) *Reason {
+	return &Reason{Model: model, Text: fmt.Sprintf("its instances are counted on for %.4g %s", rows, shortOfLoad)}
+}
+
+// ShortOf is the model whose load the reason says the plan does not carry, empty for any other reason.
+func (r *Reason) ShortOf() string {
+	if strings.HasSuffix(r.GetText(), shortOfLoad) {
+		return r.GetModel()
+	}
+	return ""
+}

@@ -91,7 +91,9 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 		return nil, err
 	}
 	f.Rest()
-	return f.Plan(Name, version, func(string) *policy.Dispatch { return &policy.Dispatch{Discipline: discipline} }), nil
+	plan := f.Plan(Name, version, func(string) *policy.Dispatch { return &policy.Dispatch{Discipline: discipline} })
+	pack.Divide(f.Index, plan)
+	return plan, nil
 }
 
 // need is the load of a model in GPUs of a type that are always busy with the largest batches that leave half of its SLO to wait.

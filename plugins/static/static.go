@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/plugins/policy/pack"
 )
 
 // Name of the policy.
@@ -90,6 +91,7 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 	}
 	floor.explain(plan)
 	dispatch(plan, set, floor)
+	pack.Divide(x, plan)
 	x.Merge(plan)
 	for _, app := range s.GetApps() {
 		route := &policy.AppRoute{App: app.GetName()}

@@ -65,6 +65,7 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 	}
 	r.f.Rest()
 	plan := r.f.Plan(Name, version, func(string) *policy.Dispatch { return &policy.Dispatch{Discipline: set.discipline} })
+	pack.Divide(r.f.Index, plan)
 	r.subClusters(plan)
 	r.rent(plan)
 	return plan, nil
@@ -296,7 +297,7 @@ func (r *run) put(a assignment, clusters int) {
 						r.f.Why(name, "not on %s of sub-cluster %s: %s", h.GPU, r.names[j], cause)
 						continue
 					}
-					// The dispatcher divides the load as it comes: the plan counts on no rate here.
+					// The dispatcher divides the load as it comes: what is counted on is what the GPUs of the sub-cluster carry together.
 					r.f.Put(part, name, 0, 0)
 				}
 			}

@@ -85,6 +85,7 @@ func (Policy) Plan(ctx context.Context, s *policy.Snapshot, _ policy.Host) (*pol
 	r.settle()
 	r.f.Rest()
 	plan := r.f.Plan(Name, version, func(string) *policy.Dispatch { return &policy.Dispatch{Discipline: "adaptive"} })
+	pack.Divide(r.f.Index, plan)
 	r.rent(s, plan)
 	return plan, nil
 }

@@ -192,7 +192,7 @@ func (c *comparison) instances(old, part *policy.Partition) {
 			continue
 		}
 		reload := was.GetThreadPercentage() != in.GetThreadPercentage() || c.content(in)
-		if reload || !proto.Equal(was, in) {
+		if reload || !sameInstance(was, in) {
 			c.d.Updates = append(c.d.Updates, Update{Partition: part, Old: was, New: in, Reload: reload})
 		}
 	}
@@ -201,6 +201,14 @@ func (c *comparison) instances(old, part *policy.Partition) {
 			c.d.Unloads = append(c.d.Unloads, Load{Partition: part, Instance: in})
 		}
 	}
+}
+
+// sameInstance reports whether nothing has to be done for an instance. The rate that a plan counts on is for judging the plan: it changes with every
+// load, and nothing acts on it.
+func sameInstance(was, in *policy.Instance) bool {
+	rated := proto.CloneOf(was)
+	rated.Rate = in.GetRate()
+	return proto.Equal(rated, in)
 }
 
 // content reports whether what the instance holds has other files: a model that

@@ -75,6 +75,19 @@ func TestReasonsAreNoChange(t *testing.T) {
 	require.True(t, plan.Compute(answer(), p).Empty())
 }
 
+// What a plan counts on changes with every load, and nothing has to be done for it.
+func TestRatesAreNoChange(t *testing.T) {
+	other := answer()
+	for _, part := range other.Partitions {
+		for _, in := range part.GetInstances() {
+			in.Rate += 17
+		}
+	}
+	require.True(t, plan.Compute(answer(), other).Empty())
+	other.Partitions[0].Instances[0].MaxBatch++
+	require.Len(t, plan.Compute(answer(), other).Updates, 1)
+}
+
 func TestDerivedModelMadeOtherwiseIsLoadedAgain(t *testing.T) {
 	merged := func(members ...string) *policy.Plan {
 		return &policy.Plan{

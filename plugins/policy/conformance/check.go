@@ -29,6 +29,7 @@ func Check(s *policy.Snapshot, p *policy.Plan) []string {
 			}
 		}
 	}
+	c.rates()
 	c.names()
 	return c.wrong
 }
@@ -220,6 +221,38 @@ func (c *checker) stays(model string, places []*policy.Partition, excused bool) 
 	}
 	if len(places) < len(was) && !excused {
 		c.say("model %s is pinned and left a partition", model)
+	}
+}
+
+// rates checks what the plan counts on: the rates of several instances of a model add up to its load, or to less where a reason says by how much
+// (policy.Short) or the model has too few places.
+func (c *checker) rates() {
+	for _, m := range c.s.GetModels() {
+		load := max(m.GetRowRate(), m.GetRate())
+		sum, instances, merged := 0.0, 0, false
+		for _, part := range c.p.GetPartitions() {
+			for _, in := range part.GetInstances() {
+				if !slices.Contains(c.p.ModelsOf(in), m.GetName()) {
+					continue
+				}
+				instances++
+				sum += in.GetRate()
+				merged = merged || in.GetModel() != m.GetName()
+			}
+		}
+		variant := slices.ContainsFunc(c.s.GetApps(), func(a *policy.App) bool {
+			return slices.ContainsFunc(a.GetVariants(), func(v *policy.Variant) bool { return v.GetModel() == m.GetName() })
+		})
+		if load <= 0 || instances < 2 || merged || variant {
+			continue // a merge group's rate is of all its members, and a variant's of what the plan will send to it
+		}
+		explained := c.refusal(m.GetName()) != nil || slices.ContainsFunc(c.p.GetReasons(), func(r *policy.Reason) bool { return r.ShortOf() == m.GetName() })
+		switch {
+		case sum > 1.02*load:
+			c.say("the %d instances of model %s are to serve %.4g rows/s, and it has %.4g", instances, m.GetName(), sum, load)
+		case sum < .98*load && !explained:
+			c.say("the rates of the %d instances of model %s add up to %.4g of its %.4g rows/s, and no reason says that less is counted on", instances, m.GetName(), sum, load)
+		}
 	}
 }
 

@@ -12,6 +12,14 @@ import (
 	"github.com/conch-serving/conch/plugins/policy/conformance"
 )
 
+// both puts b, with a load, on both GPUs with these rates, and says why.
+func both(s *policy.Snapshot, p *policy.Plan, first, second float64) {
+	s.Models[0].MemoryBytes, s.Models[1].RowRate = 0, 100
+	p.Partitions[0].Instances = append(p.Partitions[0].Instances, &policy.Instance{Model: "b", Rate: first})
+	p.Partitions[1].Instances[0].Rate = second
+	p.Reasons = []*policy.Reason{policy.Short("b", 40)}
+}
+
 // The oracle finds every kind of mistake that the suite is there to find.
 func TestCheck(t *testing.T) {
 	for _, test := range []struct {
@@ -65,6 +73,11 @@ func TestCheck(t *testing.T) {
 		{"moved", func(s *policy.Snapshot, _ *policy.Plan) {
 			s.Constraints = []*policy.Constraint{{Model: "b", Pinned: true}}
 		}, "pinned and moved to gpu1"},
+		{"no rates", func(s *policy.Snapshot, p *policy.Plan) { both(s, p, 0, 0); p.Reasons = nil }, "add up to 0 of its 100 rows/s"},
+		{"rates that add up", func(s *policy.Snapshot, p *policy.Plan) { both(s, p, 60, 40) }, ""},
+		{"too much", func(s *policy.Snapshot, p *policy.Plan) { both(s, p, 100, 100) }, "are to serve 200 rows/s, and it has 100"},
+		{"too little", func(s *policy.Snapshot, p *policy.Plan) { both(s, p, 60, 0); p.Reasons[0].Text = "on gpu0" }, "add up to 60 of its 100 rows/s"},
+		{"too little with a reason", func(s *policy.Snapshot, p *policy.Plan) { both(s, p, 60, 0) }, ""},
 		{"discipline", func(_ *policy.Snapshot, p *policy.Plan) {
 			p.Dispatch = []*policy.Dispatch{{Model: "z"}}
 		}, "a discipline is about"},

@@ -66,8 +66,19 @@ type Cycle struct {
 	Length, Occupancy float64
 }
 
-// Merge makes one round of jobs: as long as the shortest of their own, with the batches that come in that time; false where they do not fit.
-func Merge(jobs []Job) (Cycle, bool) {
+// Wait is what a row of a round is taken to wait for besides the next round.
+type Wait int
+
+const (
+	// ForOwn is for its own batch alone: the others' fit into the round, whose length the row has waited already.
+	ForOwn Wait = iota
+	// ForAll is for the batches of all models of the round, one after another.
+	ForAll
+)
+
+// Merge makes one round of jobs: as long as the shortest of their own, with the batches that come in that time; false where they do not fit, or
+// where a row that just missed its batch would miss its SLO.
+func Merge(jobs []Job, wait Wait) (Cycle, bool) {
 	c := Cycle{Jobs: jobs, Length: math.Inf(1)}
 	for _, j := range jobs {
 		_, cycle, _, ok := j.Residue()
@@ -76,7 +87,7 @@ func Merge(jobs []Job) (Cycle, bool) {
 		}
 		c.Length = math.Min(c.Length, cycle)
 	}
-	busy := 0.0
+	busy, tightest := 0.0, math.Inf(1)
 	for _, j := range jobs {
 		batch := uint32(max(1, math.Ceil(c.Length*j.Rate/1e6-1e-9)))
 		l, known := j.Latency(batch)
@@ -84,9 +95,12 @@ func Merge(jobs []Job) (Cycle, bool) {
 			return c, false
 		}
 		c.Batches = append(c.Batches, batch)
-		busy += l
+		busy, tightest = busy+l, math.Min(tightest, j.SLO)
 	}
 	c.Occupancy = busy / c.Length
+	if wait == ForAll && busy+c.Length > tightest+1e-6 {
+		return c, false
+	}
 	return c, busy <= c.Length
 }
 

@@ -26,7 +26,9 @@ func (plain) Describe(context.Context) (*policy.Description, error) {
 func (plain) Plan(_ context.Context, s *policy.Snapshot, _ policy.Host) (*policy.Plan, error) {
 	f := pack.New(s)
 	f.Rest()
-	return f.Plan("plain", "1", func(string) *policy.Dispatch { return &policy.Dispatch{Discipline: "adaptive"} }), nil
+	plan := f.Plan("plain", "1", func(string) *policy.Dispatch { return &policy.Dispatch{Discipline: "adaptive"} })
+	pack.Divide(f.Index, plan)
+	return plan, nil
 }
 
 func TestAPolicyWithoutAnOpinionConforms(t *testing.T) {
@@ -47,7 +49,7 @@ func TestWhatIsNotRefusedIsGood(t *testing.T) {
 			switch rapid.IntRange(0, 3).Draw(t, "move") {
 			case 0:
 				if share := rapid.Uint32Range(1, 100).Draw(t, "share"); f.RefuseNew(h, share, model, 1) == "" {
-					f.Put(f.Open(h, share), model, 1, 5)
+					f.Put(f.Open(h, share), model, 1, 0)
 				}
 			case 1:
 				if len(h.Parts) > 0 {
@@ -69,7 +71,9 @@ func TestWhatIsNotRefusedIsGood(t *testing.T) {
 			}
 		}
 		f.Rest()
-		require.Empty(t, conformance.Check(s, f.Plan("x", "1", nil)))
+		plan := f.Plan("x", "1", nil)
+		pack.Divide(f.Index, plan)
+		require.Empty(t, conformance.Check(s, plan))
 	})
 }
 

@@ -59,6 +59,12 @@ func Contenders() []Contender {
 		gpulet("gpulet_bestfit", "partitioning", "bestfit"),
 		gpulet("gpulet"),
 		gpulet("gpulet_five", "partitions_per_gpu", "5"),
+		// The same with the authors' rule of what a round has to keep.
+		gpulet("gpulet_none_paper", "partitioning", "none", "round", "paper"),
+		gpulet("gpulet_evensplit_paper", "partitioning", "evensplit", "round", "paper"),
+		gpulet("gpulet_bestfit_paper", "partitioning", "bestfit", "round", "paper"),
+		gpulet("gpulet_paper", "round", "paper"),
+		gpulet("gpulet_five_paper", "partitions_per_gpu", "5", "round", "paper"),
 		// Its smallest batch is 4 by default, which a rate of 100 does not fill within the shortest SLO.
 		{Name: "usher", Policy: "usher", Parameters: map[string]string{"batches": "1,2,4,8,16,32"}},
 		{Name: "conch", Policy: "conch", Every: 4},
