@@ -32,6 +32,7 @@ func TestSample(t *testing.T) {
 	want := map[string]int{
 		"nexus": 5, "gpulet_none": 5, "infaas": 3, "shepherd": 5, "symphony": 5, "static": 5, // of 60, of which exact search schedules 30
 		"gpulet_evensplit": 10, "gpulet_bestfit": 15, "gpulet": 10, "gpulet_five": 18, "usher": 12,
+		"gpulet_none_paper": 4, "gpulet_evensplit_paper": 11, "gpulet_bestfit_paper": 15, "gpulet_paper": 10, "gpulet_five_paper": 18,
 		"alpaserve": 2, "conch": 4, // of 6, of which it schedules 4
 	}
 	s := study(t)
