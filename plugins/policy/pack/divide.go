@@ -11,8 +11,8 @@ import (
 )
 
 // Divide says the rates that a plan counts on for models of which it says none: each model's load, over its instances in proportion to what each can
-// still carry by its profile, and no more than all instances of a partition carry together. Without a profile every instance gets an equal part. A
-// model whose instances are counted on for less than its load gets the reason [policy.Short]. Models that are excepted stay as they are.
+// still carry by its profile, and no more than all instances of a partition carry together. Instances without a profile get an equal
+// part, and what those with one have no room for. A model whose instances are counted on for less than its load gets the reason [policy.Short]. Models that are excepted stay as they are.
 //
 // It is for policies that leave the division to the dispatcher: what they count on is that the load can be divided so.
 func Divide(x *policy.Index, p *policy.Plan, except ...string) {
@@ -87,12 +87,30 @@ func (d *division) add(x *policy.Index, p *policy.Plan, model string, load float
 	case said > 0: // the policy says what it counted on
 		j.places, j.left = nil, load-said
 	case !known:
-		for _, at := range j.places {
-			at.in.Rate += load / float64(len(j.places))
-		}
+		d.spread(j)
 		return
 	}
 	d.jobs = append(d.jobs, j)
+}
+
+// spread gives every place an equal part of a load, those with a profile no more than they have room for; the places without one get the rest.
+func (d *division) spread(j *loadOf) {
+	each, unknown := j.load/float64(len(j.places)), 0
+	for _, at := range j.places {
+		if at.per == 0 {
+			unknown++
+			continue
+		}
+		part := math.Min(each, d.room[at.part]/at.per)
+		at.in.Rate += part
+		j.left -= part
+		d.room[at.part] = math.Max(0, d.room[at.part]-part*at.per)
+	}
+	for _, at := range j.places {
+		if at.per == 0 {
+			at.in.Rate += j.left / float64(unknown)
+		}
+	}
 }
 
 // pass divides what is left of every load; false where nothing was.
@@ -166,5 +184,8 @@ func busyPerRow(x *policy.Index, p *policy.Plan, part *policy.Partition, in *pol
 		return 1 / most, true
 	}
 	l, ok := job.Latency(1)
-	return l / 1e6, ok && l > 0
+	if !ok || l <= 0 {
+		return 0, false
+	}
+	return l / 1e6, true
 }

@@ -68,6 +68,12 @@ func TestLoadsAreDivided(t *testing.T) {
 	f, p = everywhere(b)
 	pack.Divide(f.Index, p)
 	require.Equal(t, []float64{150, 150}, ratesOf(p, "a"), "equal parts where nothing is known")
+
+	b = packtest.World(2).Line("a", 1, 4, 40, 2000)
+	b.Nodes[0].Gpus[1].Type = "Y"
+	f, p = everywhere(b)
+	pack.Divide(f.Index, p)
+	require.Equal(t, []float64{800, 1200}, ratesOf(p, "a"), "what is known of a GPU counts, though nothing is known of the other")
 }
 
 // Whatever the loads, no partition is to carry more than it can, and no model more than it has; and what is left over has nowhere to go.
