@@ -78,6 +78,8 @@ type Options struct {
 	// Hung is called with a partition on which an execution hangs, after its places were ejected and its connections closed. It is to have the server
 	// started again, if it can be. It must not block. It may be nil.
 	Hung func(partition string, cause error)
+	// Swapped is called after a route table came into force, with how long no request could be queued meanwhile. It must not block. It may be nil.
+	Swapped func(held time.Duration)
 	// DialOptions are added to every connection to a partition.
 	DialOptions []grpc.DialOption
 }
@@ -110,6 +112,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.PlaceChanged == nil {
 		o.PlaceChanged = func(router.PlaceHealth) {}
+	}
+	if o.Swapped == nil {
+		o.Swapped = func(time.Duration) {}
 	}
 	if o.Hung == nil {
 		o.Hung = func(string, error) {}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -428,9 +429,13 @@ func (q *queues) followPlace(p *router.Process) {
 // serves is what a process serves by the table, without its places that are ejected. Guarded by mu.
 func (q *queues) serves(p *router.Process) queue.PartitionSpec {
 	spec := q.services[p]
+	ejected := q.router.Ejected(p)
+	if len(ejected) == 0 {
+		return spec
+	}
 	list := make([]queue.Service, 0, len(spec.Serves))
 	for _, sv := range spec.Serves {
-		if m := q.byID[sv.Model]; m == nil || !q.router.Ejected(p, m.name) {
+		if m := q.byID[sv.Model]; m == nil || !slices.Contains(ejected, m.name) {
 			list = append(list, sv)
 		}
 	}

@@ -92,6 +92,8 @@ func (d *Dispatcher) Routes() *router.Table {
 // that are queued stay queued and run under the new table, and executions under
 // way finish where they are. No new work starts on a place that the table does
 // not have. Wait for Drained before unloading or stopping such a place.
+//
+// What a table does not change stays as it is: requests wait for the change of a few models only as long as those take.
 func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -102,35 +104,53 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	if err != nil {
 		return err
 	}
-	plans, err := d.compile(t)
+	t = change.Table()
+	plans, err := d.compile(change)
 	if err != nil {
 		change.Discard()
 		return err
 	}
-	q := d.queues
+	q, before := d.queues, d.routes.Load()
+	next := &routes{table: t, models: make(map[string]*route, len(t.Models)), superseded: make(chan struct{})}
+	if before != nil {
+		next.names = names.New(t.Names, before.names)
+		for name := range t.Models {
+			if change.Kept(name) {
+				next.models[name] = before.models[name]
+			}
+		}
+	} else {
+		next.names = names.New(t.Names, nil)
+	}
+	var removed []*model // only Swap changes what models there are
+	for name, m := range q.models {
+		if t.Models[name] == nil {
+			removed = append(removed, m)
+		}
+	}
+
 	q.mu.Lock()
+	held := d.clock.Now()
+	defer func() { d.o.Swapped(d.clock.Now().Sub(held)) }()
 	defer q.unlock()
 	q.table = t
 	// Requests that are queued for models that the new table does not have get a
 	// lease under the old one.
-	q.removeModels(t)
-	before := d.routes.Load()
-	next := &routes{table: t, models: make(map[string]*route, len(t.Models)), superseded: make(chan struct{})}
-	if before != nil {
-		next.names = names.New(t.Names, before.names)
-	} else {
-		next.names = names.New(t.Names, nil)
-	}
+	q.removeModels(removed)
 	var regrouped []*model
-	for name, spec := range t.Models {
+	changed := make([]*route, 0, len(plans))
+	for name, planned := range plans {
+		spec := t.Models[name]
 		if m := q.models[name]; m != nil && m.spec.Membership != nil && !reflect.DeepEqual(m.spec.Membership, spec.Membership) {
 			if group := q.models[m.spec.Membership.Group]; group != nil && !slices.Contains(regrouped, group) {
 				regrouped = append(regrouped, group)
 			}
 		}
-		next.models[name] = q.setModel(spec, plans[name])
+		r := q.setModel(spec, planned)
+		next.models[name] = r
+		changed = append(changed, r)
 	}
-	for _, r := range next.models {
+	for _, r := range changed {
 		if r.lane = r.model; r.spec.Membership != nil {
 			r.lane = q.models[r.spec.Membership.Group]
 			r.rules = r.rules.Sharing(r.lane.rules)
@@ -149,7 +169,7 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	if before != nil {
 		close(before.superseded)
 	}
-	q.configure(next, change, retired)
+	q.configure(changed, removed, change, retired)
 	for _, m := range regrouped { // its queued requests are queued again by their new memberships
 		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropClosed) })
 	}
@@ -165,9 +185,14 @@ type plan struct {
 	rules      *batch.Rules
 }
 
-func (d *Dispatcher) compile(t *router.Table) (map[string]plan, error) {
-	plans := make(map[string]plan, len(t.Models))
+// compile makes the plans of the models that a change does not keep.
+func (d *Dispatcher) compile(change *router.Change) (map[string]plan, error) {
+	t := change.Table()
+	plans := map[string]plan{}
 	for name, m := range t.Models {
+		if change.Kept(name) {
+			continue
+		}
 		p := plan{rules: batch.NewRules(m.Config, m.Versions, t.Members(m.Config)...)}
 		var err error
 		if p.discipline, err = queue.NewDiscipline(m.Discipline, m.Parameters); err != nil {
@@ -186,14 +211,19 @@ func (d *Dispatcher) compile(t *router.Table) (map[string]plan, error) {
 	return plans, nil
 }
 
-// removeModels removes the models that a table does not have. Guarded by mu.
-func (q *queues) removeModels(t *router.Table) {
-	for name, m := range q.models {
-		if t.Models[name] != nil {
-			continue
-		}
-		delete(q.models, name)
-		q.do(func(s *queue.Scheduler) error { return s.RemoveModel(q.now(), m.id) })
+// removeModels removes models. Guarded by mu.
+func (q *queues) removeModels(removed []*model) {
+	q.do(func(s *queue.Scheduler) error {
+		s.Reconfigure(q.now(), func() {
+			for _, m := range removed {
+				delete(q.models, m.name)
+				q.check(s.RemoveModel(q.now(), m.id))
+			}
+		})
+		return nil
+	})
+	for _, m := range removed { // the scheduler may have failed, or have a batch of it in its hands until now
+		delete(q.models, m.name)
 		delete(q.byID, m.id)
 	}
 }
@@ -220,46 +250,39 @@ func (q *queues) setModel(spec *router.Model, pl plan) *route {
 	return &route{model: m, spec: spec, rules: m.rules, maxBatch: spec.RowLimit(), tallies: m.setTallies(spec)}
 }
 
-// configure gives the scheduler a table that has come into force. Guarded by mu.
-func (q *queues) configure(next *routes, change *router.Change, retired []*router.Process) {
+// configure gives the scheduler what a table that has come into force changes. Guarded by mu.
+func (q *queues) configure(changed []*route, removed []*model, change *router.Change, retired []*router.Process) {
 	q.do(func(s *queue.Scheduler) error {
 		now := q.now()
 		s.Reconfigure(now, func() {
 			for _, p := range retired {
 				q.check(s.DrainPartition(now, q.ids[p]))
 			}
-			named := make(map[string]*router.Process, len(next.table.Partitions))
-			serves := make(map[string][]queue.Service, len(next.table.Partitions))
-			for _, spec := range next.table.Partitions {
-				p := change.Process(spec.ID)
-				named[spec.ID] = p
-				if _, ok := q.ids[p]; !ok {
-					id := s.AddPartition(now, queue.PartitionSpec{Rank: int32(spec.Rank)})
-					q.ids[p], q.processes[id] = id, p
-				}
+			gone := make(map[queue.ModelID]bool, len(changed)+len(removed)) // from where they were
+			for _, m := range removed {
+				gone[m.id] = true
 			}
-			for _, r := range next.models {
+			added := make(map[*router.Process][]queue.Service)
+			for _, r := range changed {
+				on := r.spec.Places
 				if r.spec.Membership != nil {
-					q.check(q.setQueue(s, now, r.model))
-					continue
+					on = nil // the group is there
 				}
-				for _, placement := range r.spec.Places {
-					r.class(named[placement.Partition].Spec())
+				for _, at := range on {
+					r.class(change.Process(at.Partition).Spec())
+				}
+				if r.known {
+					gone[r.id] = true
 				}
 				q.check(q.setQueue(s, now, r.model))
-				for _, placement := range r.spec.Places {
-					if r.maxBatch > 0 {
-						service := queue.Service{Model: r.id, Class: r.class(named[placement.Partition].Spec()), MaxBatch: placement.MaxBatch}
-						serves[placement.Partition] = append(serves[placement.Partition], service)
+				for _, at := range on {
+					if p := change.Process(at.Partition); r.maxBatch > 0 {
+						added[p] = append(added[p], queue.Service{Model: r.id, Class: r.class(p.Spec()), MaxBatch: at.MaxBatch})
 					}
 				}
 			}
-			for id, p := range named {
-				list := serves[id]
-				slices.SortFunc(list, func(a, b queue.Service) int { return int(a.Model - b.Model) })
-				q.services[p] = queue.PartitionSpec{Rank: int32(p.Spec().Rank), Serves: list}
-				q.check(s.SetPartition(now, q.ids[p], q.serves(p)))
-				q.check(s.SetUp(now, q.ids[p], q.router.Up(p)))
+			for _, spec := range change.Table().Partitions {
+				q.place(s, now, change.Process(spec.ID), int32(spec.Rank), gone, added)
 			}
 		})
 		return nil
@@ -267,9 +290,30 @@ func (q *queues) configure(next *routes, change *router.Change, retired []*route
 	for _, p := range retired {
 		q.remove(p)
 	}
-	for _, r := range next.models {
+	for _, r := range changed {
 		q.setOut(r.model)
 	}
+}
+
+// place gives the scheduler what a process serves: what it served before, without the models in gone, and with what is added. Guarded by mu.
+func (q *queues) place(s *queue.Scheduler, now queue.Time, p *router.Process, rank int32, gone map[queue.ModelID]bool, added map[*router.Process][]queue.Service) {
+	before, known := q.services[p]
+	leaves := func(sv queue.Service) bool { return gone[sv.Model] }
+	if known && before.Rank == rank && len(added[p]) == 0 && (len(gone) == 0 || !slices.ContainsFunc(before.Serves, leaves)) {
+		return
+	}
+	if _, ok := q.ids[p]; !ok {
+		id := s.AddPartition(now, queue.PartitionSpec{Rank: rank})
+		q.ids[p], q.processes[id] = id, p
+	}
+	serves := append(slices.DeleteFunc(slices.Clone(before.Serves), leaves), added[p]...)
+	slices.SortFunc(serves, func(a, b queue.Service) int { return int(a.Model - b.Model) })
+	if known && before.Rank == rank && slices.Equal(serves, before.Serves) {
+		return
+	}
+	q.services[p] = queue.PartitionSpec{Rank: rank, Serves: serves}
+	q.check(s.SetPartition(now, q.ids[p], q.serves(p)))
+	q.check(s.SetUp(now, q.ids[p], q.router.Up(p)))
 }
 
 func (q *queues) check(err error) {

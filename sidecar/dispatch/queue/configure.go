@@ -6,6 +6,7 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 var (
@@ -41,13 +42,15 @@ func (s *Scheduler) release(now Time) {
 	}
 	respecified := s.respecified
 	s.respecified = nil
-	if s.dirty {
+	if s.dirty || s.regrouped && !s.regroup(&respecified) {
 		s.rewire()
 	} else {
 		for _, m := range respecified {
 			s.respec(m)
 		}
 	}
+	s.regrouped = false
+	clear(s.regroups)
 	for _, m := range s.models {
 		if m != nil {
 			s.replace(m, now)
@@ -78,15 +81,65 @@ func (s *Scheduler) respec(m *model) {
 			l.cands[i].park(nil)
 		}
 	}
-	groups := make([]*group, len(m.services))
-	for i, svc := range m.services {
-		groups[i] = svc.group
+	groups := s.groups
+	if !s.regroups[m.id] {
+		groups = make([]*group, len(m.services))
+		for i, svc := range m.services {
+			groups[i] = svc.group
+		}
 	}
 	m.unserve()
 	m.serve(groups)
 	for _, l := range m.lanes {
 		l.wire()
 	}
+	if m.pool != nil && m.preempter != nil && s.preemptor != nil {
+		m.pool.preempt = true
+	}
+}
+
+// regroup adds the models whose groups serve something else to those that are respecified. It reports whether that is enough: the same groups compete
+// as before, and no request waits that would have to be moved from one pool to another. Else everything is rewired.
+func (s *Scheduler) regroup(respecified *[]*model) bool {
+	if !s.poolsHold() {
+		return false
+	}
+	for id := range s.regroups {
+		m := s.model(id)
+		if m == nil {
+			continue
+		}
+		var next *pool
+		for _, g := range s.groups {
+			if g.has(id) {
+				next = g.pool
+				break
+			}
+		}
+		if next != m.pool && !m.rests() {
+			return false
+		}
+		if !slices.Contains(*respecified, m) {
+			*respecified = append(*respecified, m)
+		}
+	}
+	for _, g := range s.groups {
+		if g.changed {
+			g.changed = false
+			s.order(g)
+		}
+	}
+	return true
+}
+
+// rests reports whether nothing of a model is in the lists of its pool.
+func (m *model) rests() bool {
+	for _, l := range m.lanes {
+		if l.n > 0 || l.nlate > 0 {
+			return false
+		}
+	}
+	return !m.trial.owed
 }
 
 // dropTooLarge drops late requests that no batch has room for any more; place
@@ -105,6 +158,9 @@ func (s *Scheduler) dropTooLarge(l *lane) {
 // rewire rebuilds groups, pools and candidates. Requests stay where they are.
 func (s *Scheduler) rewire() {
 	s.dirty = false
+	for _, g := range s.groups {
+		g.changed = false
+	}
 	for _, m := range s.models {
 		if m == nil {
 			continue
@@ -220,8 +276,12 @@ func (s *Scheduler) RemoveModel(now Time, id ModelID) error {
 		s.rest(l)
 		l.leave()
 	}
+	m.unserve()
+	if m.pool != nil && m.trial.owed {
+		m.pool.owed--
+	}
 	s.models[id] = nil
-	s.dirty = true
+	s.regrouped = true
 	s.release(now)
 	return nil
 }
@@ -274,9 +334,11 @@ func (s *Scheduler) SetPartition(now Time, id PartitionID, spec PartitionSpec) e
 		return fmt.Errorf("set partition %d: %w", id, ErrUnknownPartition)
 	}
 	now = s.hold(now)
-	s.part(p)
-	p.draining = false
-	s.join(p, spec)
+	if !s.alter(p, spec) {
+		s.part(p)
+		p.draining = false
+		s.join(p, spec)
+	}
 	s.idle(p, now)
 	s.release(now)
 	return nil

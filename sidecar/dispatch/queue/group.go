@@ -48,6 +48,7 @@ type group struct {
 	usable  int // members that are up and not draining
 	pool    *pool
 	cycle   []*model // models that take turns; empty unless all do
+	changed bool     // it serves something else since the last wiring
 
 	// Candidates for a partition of this group, by latest or rank: those whose exec
 	// has come, those whose discipline may let them start before it, and those
@@ -98,9 +99,7 @@ func groupKey(serves []Service) string {
 
 // join adds p to the group of partitions that serve the same.
 func (s *Scheduler) join(p *partition, spec PartitionSpec) {
-	serves := slices.Clone(spec.Serves)
-	slices.SortStableFunc(serves, func(a, b Service) int { return cmp.Compare(a.Model, b.Model) })
-	serves = slices.CompactFunc(serves, func(a, b Service) bool { return a.Model == b.Model })
+	serves := normal(spec.Serves)
 	key := groupKey(serves)
 	g := s.byKey[key]
 	if g == nil {
@@ -116,6 +115,97 @@ func (s *Scheduler) join(p *partition, spec PartitionSpec) {
 		g.count(p, 1)
 	}
 	g.renumber()
+}
+
+// normal sorts services by model, and leaves out all but the first of each.
+func normal(serves []Service) []Service {
+	serves = slices.Clone(serves)
+	slices.SortStableFunc(serves, func(a, b Service) int { return cmp.Compare(a.Model, b.Model) })
+	return slices.CompactFunc(serves, func(a, b Service) bool { return a.Model == b.Model })
+}
+
+// has reports whether a group serves a model.
+func (g *group) has(id ModelID) bool {
+	_, ok := slices.BinarySearchFunc(g.serves, id, func(s Service, id ModelID) int { return cmp.Compare(s.Model, id) })
+	return ok
+}
+
+// alter changes what p serves in its group, if p is alone in it and no other group serves that: only the models that differ are affected. So a
+// change of some models costs the others nothing.
+func (s *Scheduler) alter(p *partition, spec PartitionSpec) bool {
+	g := p.group
+	if len(g.members) != 1 || p.draining {
+		return false
+	}
+	serves := normal(spec.Serves)
+	key := groupKey(serves)
+	if key == g.key {
+		p.rank = spec.Rank
+		return true
+	}
+	if s.byKey[key] != nil {
+		return false
+	}
+	for i, j := 0, 0; i < len(g.serves) || j < len(serves); {
+		switch {
+		case j == len(serves) || i < len(g.serves) && g.serves[i].Model < serves[j].Model:
+			s.regroups[g.serves[i].Model] = true
+			i++
+		case i == len(g.serves) || serves[j].Model < g.serves[i].Model:
+			s.regroups[serves[j].Model] = true
+			j++
+		default:
+			if g.serves[i] != serves[j] {
+				s.regroups[serves[j].Model] = true
+			}
+			i, j = i+1, j+1
+		}
+	}
+	delete(s.byKey, g.key)
+	s.byKey[key] = g
+	g.key, g.serves, g.changed, p.rank = key, serves, true, spec.Rank
+	s.regrouped = true
+	return true
+}
+
+// components finds the connected components of groups, by the models that several of them serve: the index of a group of each.
+func (s *Scheduler) components() (root []int) {
+	root = make([]int, len(s.groups))
+	find := func(i int) int {
+		for root[i] != i {
+			root[i] = root[root[i]]
+			i = root[i]
+		}
+		return i
+	}
+	owner := make([]int, len(s.models)) // the index of a group that serves the model, and one
+	for i, g := range s.groups {
+		root[i] = i
+		for _, sv := range g.serves {
+			if o := owner[sv.Model]; o > 0 {
+				root[find(i)] = find(o - 1)
+			} else {
+				owner[sv.Model] = i + 1
+			}
+		}
+	}
+	for i := range root {
+		root[i] = find(i)
+	}
+	return root
+}
+
+// poolsHold reports whether the pools are the components of the groups as they are now.
+func (s *Scheduler) poolsHold() bool {
+	of := make(map[int]*pool, len(s.pools))
+	for i, root := range s.components() {
+		pl := s.groups[i].pool
+		if known, ok := of[root]; pl == nil || ok && known != pl {
+			return false
+		}
+		of[root] = pl
+	}
+	return len(of) == len(s.pools)
 }
 
 // part takes p out of its group.
@@ -193,36 +283,18 @@ func (s *Scheduler) setFree(p *partition, free bool) {
 // repool finds the connected components of groups and models anew. Lanes must
 // be detached.
 func (s *Scheduler) repool() {
-	root := make([]int, len(s.groups))
-	find := func(i int) int {
-		for root[i] != i {
-			root[i] = root[root[i]]
-			i = root[i]
-		}
-		return i
-	}
-	owner := make(map[ModelID]int)
-	for i, g := range s.groups {
-		root[i] = i
-		for _, sv := range g.serves {
-			if o, ok := owner[sv.Model]; ok {
-				root[find(i)] = find(o)
-			} else {
-				owner[sv.Model] = i
-			}
-		}
-	}
+	roots := s.components()
 	for _, pl := range s.pools {
 		s.timers.remove(&pl.timer)
 	}
 	s.pools = s.pools[:0]
 	of := make(map[int]*pool)
 	for i, g := range s.groups {
-		pl := of[find(i)]
+		pl := of[roots[i]]
 		if pl == nil {
 			pl = &pool{}
 			pl.timer.pool = pl
-			of[find(i)] = pl
+			of[roots[i]] = pl
 			s.pools = append(s.pools, pl)
 		}
 		g.pool = pl

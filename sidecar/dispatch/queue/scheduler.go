@@ -40,6 +40,9 @@ type Scheduler struct {
 
 	held  int  // open Reconfigure calls
 	dirty bool // groups have changed
+	// regrouped: groups serve something else, regroups are the models that are concerned.
+	regrouped bool
+	regroups  map[ModelID]bool
 	// respecified are the models whose specification has changed while held.
 	respecified []*model
 }
@@ -52,7 +55,8 @@ func New(sink Sink, o Options) *Scheduler {
 	preemptor, _ := sink.(Preemptor)
 	return &Scheduler{
 		sink: sink, preemptor: preemptor, window: o.RateWindow, trial: o.Trial, byKey: make(map[string]*group),
-		models: make([]*model, 1), partitions: make([]*partition, 1),
+		regroups: make(map[ModelID]bool),
+		models:   make([]*model, 1), partitions: make([]*partition, 1),
 	}
 }
 

@@ -299,6 +299,11 @@ func (r *Router) stand(l *place, to standing, n *notices) {
 		h.end.Stop()
 		h.end = nil
 	}
+	if to == ejected {
+		l.process.ejected++
+	} else if h.standing == ejected {
+		l.process.ejected--
+	}
 	h.standing, h.since = to, r.o.Clock.Now()
 	h.unsettled.Store(to != healthy)
 	if to != ejected {
@@ -362,12 +367,19 @@ func (r *Router) Hung(p *Process, cause error) {
 	r.unlock(&n)
 }
 
-// Ejected reports whether a model's place on a process is ejected.
-func (r *Router) Ejected(p *Process, model string) bool {
+// Ejected lists the models whose places on a process are ejected.
+func (r *Router) Ejected(p *Process) (models []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := p.places[model]
-	return l != nil && l.executes().health.standing == ejected
+	if p.ejected == 0 {
+		return nil
+	}
+	for name, l := range p.places {
+		if l.executes().health.standing == ejected {
+			models = append(models, name)
+		}
+	}
+	return models
 }
 
 // Unhealthy lists the places of the table in force that are ejected or on probation.

@@ -45,6 +45,7 @@ type Process struct {
 	serving int       // leases for a model
 	since   time.Time // from when on such leases are not reported to Options.Busy yet
 	drains  []*drain  // calls that wait until there are no leases
+	ejected int       // places
 }
 
 // place is a model on a process.
@@ -135,16 +136,6 @@ func (r *Router) AttachedOn(p *Process, model string) any {
 		return l.attached
 	}
 	return nil
-}
-
-// forget drops the places that the table in force does not have and that have no
-// leases. Guarded by Router.mu.
-func (p *Process) forget() {
-	for name, l := range p.places {
-		if !l.current && l.leases == 0 {
-			delete(p.places, name)
-		}
-	}
 }
 
 // set moves a process of the table in force to another state. Besides it, only

@@ -182,6 +182,10 @@ type Change struct {
 	r     *Router
 	table *Table
 	fresh map[string]*Process
+	kept  map[string]bool // models
+	// changed are the models that are not kept, removed the names of those that the table does not have any more.
+	changed []*Model
+	removed []string
 }
 
 // Prepare checks a table and connects to the processes that are new in it. It
@@ -189,6 +193,9 @@ type Change struct {
 func (r *Router) Prepare(t *Table) (*Change, error) {
 	if err := t.Check(); err != nil {
 		return nil, err
+	}
+	if before := r.Table(); before != nil {
+		t = t.keeping(before)
 	}
 	c := &Change{r: r, table: t, fresh: make(map[string]*Process)}
 	r.mu.Lock()
@@ -207,8 +214,27 @@ func (r *Router) Prepare(t *Table) (*Change, error) {
 		}
 		c.fresh[spec.ID] = p
 	}
+	c.kept = make(map[string]bool, len(t.Models))
+	for name, m := range t.Models {
+		kept := r.table != nil && r.table.Models[name] == m &&
+			!slices.ContainsFunc(m.Places, func(at Place) bool { return c.fresh[at.Partition] != nil })
+		if c.kept[name] = kept; !kept {
+			c.changed = append(c.changed, m)
+		}
+	}
+	for name := range r.models {
+		if t.Models[name] == nil {
+			c.removed = append(c.removed, name)
+		}
+	}
 	return c, nil
 }
+
+// Table is the table that comes into force: that of Prepare, with the models that it does not change taken from the table in force.
+func (c *Change) Table() *Table { return c.table }
+
+// Kept reports whether a model of the new table is as it was, on the same processes.
+func (c *Change) Kept(model string) bool { return c.kept[model] }
 
 // Process returns the process of a partition of the new table: one that keeps
 // running, or a new one.
@@ -261,7 +287,7 @@ func (c *Change) Commit() (retired []*Process) {
 		r.retire(p)
 	}
 	r.table, r.processes, r.order = t, named, order
-	r.place(t, &n)
+	r.place(c, &n)
 	for id, why := range r.downs {
 		if p := named[id]; p == nil {
 			delete(r.downs, id)
@@ -272,26 +298,23 @@ func (c *Change) Commit() (retired []*Process) {
 	return retired
 }
 
-// place sets the places of all models by a table. Guarded by mu.
-func (r *Router) place(t *Table, n *notices) {
-	for name, m := range r.models {
-		if t.Models[name] == nil {
-			delete(r.models, name)
-			m.rescue()
-			m.wake()
-		}
+// place sets the places of the models that a change does not keep. Guarded by mu.
+func (r *Router) place(c *Change, n *notices) {
+	for _, name := range c.removed {
+		m := r.models[name]
+		delete(r.models, name)
+		m.leave(nil)
+		m.rescue()
+		m.wake()
 	}
-	for _, p := range r.order {
-		for _, l := range p.places {
-			l.current = false
-		}
-	}
-	for name, spec := range t.Models {
+	for _, spec := range c.changed {
+		name := spec.Name
 		m := r.models[name]
 		if m == nil {
 			m = &model{name: name}
 			r.models[name] = m
 		}
+		before := m.places
 		m.places, m.up = make([]*place, 0, len(spec.Places)), 0
 		m.homes.idle = idleTime(spec)
 		for _, s := range spec.Places {
@@ -305,14 +328,26 @@ func (r *Router) place(t *Table, n *notices) {
 				m.up++
 			}
 		}
+		now := m.places
+		m.places = before
+		m.leave(now)
+		m.places = now
 		r.judge(m, n)
 		m.wake()
-	}
-	for _, m := range r.models {
 		r.keepLast(m, n)
 	}
-	for _, p := range r.order {
-		p.forget()
+}
+
+// leave takes a model off its places but those in now. Guarded by Router.mu.
+func (m *model) leave(now []*place) {
+	for _, l := range m.places {
+		if slices.Contains(now, l) {
+			continue
+		}
+		l.current = false
+		if l.leases == 0 && l.process.places[l.model] == l {
+			delete(l.process.places, l.model)
+		}
 	}
 }
 

@@ -6,11 +6,14 @@ package router
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/plugins/policy"
@@ -157,6 +160,35 @@ func (t *Table) Unknown(model, version string) error {
 		return status.Errorf(codes.Unavailable, "Request for unknown model: '%s' version %s is not at ready state", model, version)
 	}
 	return status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", model, version)
+}
+
+// keeping returns the table with the models of another one in place of its own where they are the same. Ensembles are its own, because they depend on
+// their members.
+func (t *Table) keeping(before *Table) *Table {
+	out := *t
+	out.Models = make(map[string]*Model, len(t.Models))
+	for name, m := range t.Models {
+		if o := before.Models[name]; o != nil && m.Config.GetEnsembleScheduling() == nil && m.same(o) {
+			m = o
+		}
+		out.Models[name] = m
+	}
+	for name, m := range out.Models {
+		if m.Membership != nil && out.Models[m.Membership.Group] != before.Models[m.Membership.Group] {
+			out.Models[name] = t.Models[name] // its rules are its group's
+		}
+	}
+	return &out
+}
+
+// same reports whether two models are dispatched in the same way to the same places.
+func (m *Model) same(o *Model) bool {
+	return m == o || m.Name == o.Name && m.Revision == o.Revision && m.SLO == o.SLO && m.Late == o.Late && m.MaxBatch == o.MaxBatch &&
+		m.Batchable == o.Batchable && m.PassThroughReason == o.PassThroughReason && m.Discipline == o.Discipline && m.DropPolicy == o.DropPolicy &&
+		m.Internal == o.Internal && m.OnDemand == o.OnDemand && m.Cold == o.Cold &&
+		slices.Equal(m.Versions, o.Versions) && slices.Equal(m.Places, o.Places) && maps.Equal(m.Parameters, o.Parameters) &&
+		reflect.DeepEqual(m.Membership, o.Membership) &&
+		(m.Config == o.Config || proto.Equal(m.Config, o.Config)) && (m.Written == o.Written || proto.Equal(m.Written, o.Written))
 }
 
 // Members are the configurations of the models that an ensemble calls, by itself
