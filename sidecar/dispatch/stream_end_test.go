@@ -66,6 +66,7 @@ func TestACallerGoesWhileARefusalIsSent(t *testing.T) {
 	requireCode(t, codes.Canceled, <-over)
 	close(s.letGo)
 	s.asks <- absent
-	s.asks <- message("m", 1, 1) // the last: there it sees that the call is over
+	s.asks <- message("m", 1, 1)
+	close(s.asks) // as gRPC ends the reading of a call that is over
 	require.Eventually(t, func() bool { n, bytes := d.UnderWay(); return n == 0 && bytes == 0 }, 30*time.Second, time.Millisecond)
 }
