@@ -303,6 +303,18 @@ func (r *recorder) settled() bool {
 	return r.ended() == r.arrived
 }
 
+// rejected counts the requests that were rejected.
+func (r *recorder) rejected() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, o := range r.outcomes {
+		if o.Result == dispatch.Rejected {
+			n++
+		}
+	}
+	return n
+}
+
 // ended counts the outcomes of arrivals.
 func (r *recorder) ended() (n int) {
 	for _, o := range r.outcomes {
