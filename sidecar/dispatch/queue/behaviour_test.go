@@ -364,3 +364,43 @@ func TestLoneRequestTakesTheSmallestRank(t *testing.T) {
 		}
 	}
 }
+
+// TestLateRequestsAreServedDuringAnOverload: at twice what a partition can do, requests that were given up are served within a bounded part of its
+// time, in the order in which they came, and most of its time is for requests that are in time. Loads that it can do are served as ever.
+func TestLateRequestsAreServedDuringAnOverload(t *testing.T) {
+	for _, late := range []queue.Late{queue.LateServe, queue.LateDrop} {
+		f := newFixture(t)
+		m := f.model("adaptive", "reserve", late, linear)
+		p := f.partition(0, 0, m)
+		ends := queue.Never
+		for now := queue.Time(0); now < 20_000; now++ {
+			if now == ends {
+				f.Complete(now, p)
+			}
+			if now%13 < 10 {
+				f.enqueue(now, m, 1+int(now%2)) // 15 in 13, of which 8 can be served
+			}
+			f.Advance(now)
+			ends = f.last().Finish
+		}
+		var lateTime, lateRows, rows queue.Time
+		last := queue.Time(-1)
+		for _, b := range f.batches {
+			rows += queue.Time(b.Rows)
+			if !b.Late {
+				continue
+			}
+			lateTime += b.Finish - b.Start
+			lateRows += queue.Time(b.Rows)
+			require.GreaterOrEqual(t, b.Requests[0].Arrival, last, "in the order in which they came")
+			last = b.Requests[len(b.Requests)-1].Arrival
+		}
+		t.Logf("%v: %d rows, %d late in %d", late, rows, lateRows, lateTime)
+		if late == queue.LateDrop {
+			require.Zero(t, lateRows)
+			continue
+		}
+		require.Greater(t, lateTime, queue.Time(20_000/128))
+		require.Less(t, lateTime, queue.Time(20_000/48))
+	}
+}

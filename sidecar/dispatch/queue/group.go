@@ -66,6 +66,7 @@ type pool struct {
 	preempt bool     // a discipline may preempt, and the sink can
 	late    laneList // lanes with requests that were given up
 	owed    int      // models that are owed a trial
+	overdue Time     // from when on overdue requests may take a partition that other lanes wait for
 	forced  Time     // from when on a trial may take a partition that other lanes wait for
 	timer   slot     // when the most urgent candidate may start before its exec
 }

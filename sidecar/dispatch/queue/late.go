@@ -42,14 +42,59 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 		s.timers.set(&pl.timer, next)
 	}
 	for pl.late.n > 0 && (pl.Free > pl.waiting || pl.Free > 0 && pl.serving < pl.leftOver()) {
-		if !s.serveLate(pl, now, false) {
+		if !s.serveLate(pl, now, lateLeftOver) {
 			break
 		}
 	}
-	if pl.Free > 0 && pl.mayForce(now) {
-		s.serveLate(pl, now, true)
+	if pl.Free > 0 && pl.late.n > 0 {
+		s.forceLate(pl, now)
 	}
 }
+
+// Requests that were given up and have waited for overdueAfter times the time that they had at first are overdue. While there are such, their batches
+// take one part in overdueShare of the pool's time although other lanes wait. Without that, none would be served before an overload ends, because
+// the requests that can be in time take all partitions until then. An overload thus costs the others about a sixty-fourth of their goodput, and a load that
+// leaves time over for late requests costs nothing, because none becomes overdue.
+const (
+	overdueAfter = 20
+	overdueShare = 64
+)
+
+// overdueAt is when a request that was given up is overdue.
+func overdueAt(r *Request) Time {
+	if r.Deadline == Never {
+		return Never
+	}
+	return r.Arrival + overdueAfter*max(1, r.Deadline-r.Arrival)
+}
+
+// forceLate dispatches a batch of requests that were given up although other lanes wait for the partition, if a trial or an overdue request may do
+// so now.
+func (s *Scheduler) forceLate(pl *pool, now Time) {
+	if pl.mayForce(now) && s.serveLate(pl, now, lateTrial) {
+		return
+	}
+	if now < pl.overdue || s.serveLate(pl, now, lateOverdue) {
+		return
+	}
+	// Look again when the first is overdue. Those that are given up meanwhile came later.
+	pl.overdue = Never
+	for l := pl.late.head; l != nil; l = l.next {
+		pl.overdue = min(pl.overdue, max(now+1, overdueAt(l.late.head)))
+	}
+}
+
+// lateReason is why requests that were given up may take a partition.
+type lateReason uint8
+
+const (
+	// lateLeftOver: nothing else wants it.
+	lateLeftOver lateReason = iota
+	// lateTrial: a model is owed a trial. Only such a model is served.
+	lateTrial
+	// lateOverdue: requests are overdue. Only lanes that have such are served.
+	lateOverdue
+)
 
 // unblock places the lanes of candidates that were held back, the most urgent first,
 // up to the first that the running batches still hold back.
@@ -121,11 +166,10 @@ func (pl *pool) mostUrgent() *candidate {
 }
 
 // serveLate dispatches one batch of requests that were given up, from the lanes in
-// turn. lateLimit limits its rows. If forced, other lanes wait for the partition, and
-// only a model that is owed a trial is served.
-func (s *Scheduler) serveLate(pl *pool, now Time, forced bool) bool {
+// turn, in the order in which they were given up. lateLimit limits its rows.
+func (s *Scheduler) serveLate(pl *pool, now Time, why lateReason) bool {
 	for l := pl.late.head; l != nil; l = l.next {
-		if forced && !l.m.trial.owed {
+		if why == lateTrial && !l.m.trial.owed || why == lateOverdue && now < overdueAt(l.late.head) {
 			continue
 		}
 		var svc *service
@@ -135,7 +179,7 @@ func (s *Scheduler) serveLate(pl *pool, now Time, forced bool) bool {
 				svc, on = o, p
 			}
 		}
-		if on == nil || !forced && svc.lateBlocked(now, l) {
+		if on == nil || why != lateTrial && svc.lateBlocked(now, l) {
 			continue
 		}
 		first := l.late.head
@@ -146,9 +190,12 @@ func (s *Scheduler) serveLate(pl *pool, now Time, forced bool) bool {
 		if l.m.trial.owed {
 			l.m.settled()
 			on.experiment = experimentTrial
-			if forced {
+			if why == lateTrial {
 				pl.force(now, svc.Table.At(rows))
 			}
+		}
+		if why == lateOverdue {
+			pl.overdue = now + overdueShare*max(1, svc.Table.At(rows))/Time(max(1, pl.Usable))
 		}
 		l.late.cut(first, last)
 		s.countLate(l, -n, -rows)

@@ -300,9 +300,9 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 func (s *Scheduler) freed(p *partition, now Time) {
 	if pl := p.group.pool; pl.late.n > 0 {
 		if pl.serving < pl.leftOver() {
-			s.serveLate(pl, now, false)
-		} else if pl.mayForce(now) {
-			s.serveLate(pl, now, true)
+			s.serveLate(pl, now, lateLeftOver)
+		} else {
+			s.forceLate(pl, now)
 		}
 	}
 	for p.free {
