@@ -7,8 +7,9 @@
 // dispatch.go is a request, read top-down: Infer looks the model up in the
 // route table, asks batch.Rules whether it may share an execution, queues it or
 // passes it through, and waits. What happens to it then is in the files beside
-// it: admission.go (what may come in), queues.go (the queue and its alarm),
-// workers.go and execute.go (one batch on one partition, retries, one by one),
+// it: ticket.go (what every request has, from its front to its outcome), admission.go
+// (what may come in), queues.go (the queue and its alarm),
+// workers.go and attempt.go (one batch on one partition, retries, one by one),
 // verdict.go (what became of it), table.go (a route table made ready for
 // requests), profile.go (how l(b) reaches the queue). Package router owns the
 // partitions.

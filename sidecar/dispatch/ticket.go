@@ -119,11 +119,11 @@ type waited uint8
 const (
 	// changed: what was waited for may have come.
 	changed waited = iota
-	// expired: the ticket's deadline, or the sooner one of this wait, has passed.
+	// waitExpired: the ticket's deadline, or the sooner one of this wait, has passed.
 	waitExpired
-	// left: the caller's context has ended.
+	// waitLeft: the caller's context has ended.
 	waitLeft
-	// stopped: the Dispatcher is closed.
+	// waitStopped: the Dispatcher is closed.
 	waitStopped
 )
 
