@@ -38,9 +38,11 @@ type attempt struct {
 	finish  queue.Time // as predicted; decided: there is no prediction
 	started time.Time
 	loan    *loan // nil: none
-	shared  bool  // something ran outside the queue when it started
-	over    bool  // the scheduler has its partition back; guarded by queues.mu
-	hung    bool  // it takes far too long; guarded by queues.mu
+	// lastWord: the server is done with what was sent.
+	lastWord bool
+	shared   bool // something ran outside the queue when it started
+	over     bool // the scheduler has its partition back; guarded by queues.mu
+	hung     bool // it takes far too long; guarded by queues.mu
 }
 
 // ending is how an attempt has ended, by the server's word or for lack of one.
@@ -106,7 +108,7 @@ func (d *Dispatcher) conclude(a *attempt) {
 		}
 		d.queues.complete(a)
 	}
-	a.loan.end()
+	a.loan.end(a.lastWord)
 	for _, c := range a.calls {
 		c.req.Free()
 	}
@@ -122,14 +124,15 @@ func (d *Dispatcher) send(a *attempt) result {
 		return result{ending: indivisible, err: err} // equal keys that do not fit: a collision of hashes
 	}
 	span := a.span()
-	ctx := span.Onward(a.context(d.background))
 	a.loan = d.lend(a, joined)
+	ctx := span.Onward(a.context(d.background))
 	frame := batch.Frame{Data: a.loan.marshal(joined)}
 	got, err := a.process.Conn().Call(ctx, methodInfer, &frame)
 	if a.loan.refused(d, a, err) {
 		frame = batch.Frame{Data: joined.Marshal()}
 		got, err = a.process.Conn().Call(ctx, methodInfer, &frame)
 	}
+	a.lastWord = got.LastWord
 	joined.Free()
 	end := d.clock.Now()
 	outcome := err
@@ -232,12 +235,15 @@ func (a *attempt) requests() []*batch.Request {
 }
 
 // context returns the context of an execution. A call that is alone is cancelled
-// with its caller, and carries all its caller's metadata. A batch of several calls
+// with its caller, unless memory is lent for it, and carries all its caller's metadata. A batch of several calls
 // does not end with one caller's context, and carries the trace context of one of
-// the callers.
+// the callers. A server whose call is cancelled goes on, and says no last word to Conch.
 func (a *attempt) context(ctx context.Context) context.Context {
-	if len(a.calls) == 1 {
+	switch {
+	case len(a.calls) == 1 && a.loan == nil:
 		return onward(a.calls[0].ctx)
+	case len(a.calls) == 1:
+		return outgoing(ctx, a.calls[0].ctx)
 	}
 	for _, c := range a.calls {
 		// Only this, and not all metadata, which would be copied for every call.

@@ -144,8 +144,8 @@ func (d *Dispatcher) decideFailed(a *attempt, r result) {
 		return
 	}
 	given := d.ran(a, c, nil, renamed(r.err, c.member))
-	if c.ctx.Err() == nil {
-		if a.model.failing.failed() {
+	if a.lastWord || c.ctx.Err() == nil {
+		if c.ctx.Err() == nil && a.model.failing.failed() {
 			defer d.queues.renew(a.model)
 		}
 		d.queues.complete(a)

@@ -332,7 +332,11 @@ func (d *Dispatcher) settle(c *call, how enqueued) answer {
 	}
 	if own := c.own; own != nil {
 		c.own = nil
-		d.execute(own)
+		if own.mayLend() { // it may outlast its caller
+			d.workers.begin(own)
+		} else {
+			d.execute(own)
+		}
 	}
 	return d.await(c)
 }

@@ -70,13 +70,18 @@ func newTriton(t *testing.T) *triton {
 	return p
 }
 
-func (p *triton) start(address string) {
-	var l net.Listener
+// listen listens at an address, which may just have been given up.
+func (p *triton) listen(address string) (l net.Listener) {
 	require.Eventually(p.t, func() (ok bool) {
 		var err error
 		l, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
 		return err == nil
 	}, 30*time.Second, 10*time.Millisecond)
+	return l
+}
+
+func (p *triton) start(address string) {
+	l := p.listen(address)
 	p.address = l.Addr().String()
 	p.server = grpc.NewServer()
 	tritonpb.RegisterGRPCInferenceServiceServer(p.server, p)

@@ -87,8 +87,7 @@ func (l *loan) refused(d *Dispatcher, b *attempt, err error) bool {
 	} else if !b.model.unlendable.Swap(true) {
 		d.o.Logger.Warn("the model's tensors go through the socket until its next route table", "model", b.model.name, "error", err)
 	}
-	l.end()
-	l.in, l.out = nil, nil
+	l.end(true)
 	return true
 }
 
@@ -103,16 +102,32 @@ func (l *loan) claim(resp *batch.Response) error {
 	return resp.Claim(memory, l.places)
 }
 
-// end frees the memory that the loan still has.
-func (l *loan) end() {
+// end ends the loan. The memory is free if the server has said its last word about the execution. Else the server may still read and write it, and it is
+// not lent again.
+func (l *loan) end(lastWord bool) {
 	if l == nil {
 		return
 	}
-	if l.in != nil {
-		l.in.Free()
-	}
-	if l.out != nil {
-		l.out.Free()
+	for _, b := range []*shm.Block{l.in, l.out} {
+		switch {
+		case b == nil:
+		case lastWord:
+			b.Free()
+		default:
+			b.Forsake()
+		}
 	}
 	l.in, l.out = nil, nil
+}
+
+// mayLend reports whether an attempt may share memory with its server.
+func (a *attempt) mayLend() bool {
+	if a.refused != nil || a.process.Memory() == nil || a.rules == nil || a.model.unlendable.Load() {
+		return false
+	}
+	size := 0
+	for _, c := range a.calls {
+		size += c.req.DataSize()
+	}
+	return size >= lendFrom
 }

@@ -186,6 +186,9 @@ type Answer struct {
 	// Frame owns its buffers; empty when the call failed.
 	Frame           batch.Frame
 	Header, Trailer metadata.MD
+	// LastWord is whether the server has answered, with a message or with an error of its own: it is done with the request, and with the memory that
+	// the request names. Without, it may go on: the call was cancelled, or its connection failed.
+	LastWord bool
 }
 
 // Call makes one unary call. The request's buffers are consumed in every case. An
@@ -200,9 +203,13 @@ func (c *Conn) Call(ctx context.Context, method string, request *batch.Frame) (*
 		request.Data = nil
 	}
 	if err == nil {
+		a.LastWord = true
 		return &a, nil
 	}
 	a.Frame.Data.Free()
 	a.Frame.Data = nil
-	return &a, classify(err, a.Header != nil || a.Trailer != nil)
+	err = classify(err, a.Header != nil || a.Trailer != nil)
+	// What grpc-go makes up comes without metadata of the server.
+	a.LastWord = len(a.Header)+len(a.Trailer) > 0 && ctx.Err() == nil && !Lost(err)
+	return &a, err
 }

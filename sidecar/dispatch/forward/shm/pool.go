@@ -135,20 +135,30 @@ func (p *Pool) make(size int64) (*slab, error) {
 		err = unlinked
 	}
 	if err != nil {
-		s.condemn()
+		s.condemn(nil)
 		return nil, fmt.Errorf("register %d bytes of shared memory: %w", size, err)
 	}
 	return s, nil
 }
 
-// letGo unregisters a slab with the server, and condemns it.
+// letGo condemns a slab, and unregisters it with the server once nothing of it is lent. Triton unmaps a region at once when it is unregistered, and
+// crashes if an execution writes there afterwards. So a slab of which a block was forsaken stays registered until the server's end, and so does one of
+// which something is lent when the pool is closed.
 func (p *Pool) letGo(s *slab) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.background), registration)
-	defer cancel()
-	if err := p.server.Unregister(ctx, s.region); err != nil {
-		p.log.Debug("the server keeps a shared memory region until it ends", "region", s.region, "error", err)
-	}
-	s.condemn()
+	s.condemn(func(unused bool) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !unused || p.closed {
+			return
+		}
+		p.tasks.Go(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(p.background), registration)
+			defer cancel()
+			if err := p.server.Unregister(ctx, s.region); err != nil {
+				p.log.Debug("the server keeps a shared memory region until it ends", "region", s.region, "error", err)
+			}
+		})
+	})
 }
 
 // Discard takes all memory out of use, because the server has lost it or may
@@ -156,18 +166,13 @@ func (p *Pool) letGo(s *slab) {
 // valid until they are freed. The pool grows again when it is used.
 func (p *Pool) Discard() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.epoch++
 	slabs := p.slabs
 	p.slabs, p.size, p.refused = nil, 0, false
-	if p.closed || len(slabs) == 0 {
-		return
+	p.mu.Unlock()
+	for _, s := range slabs {
+		p.letGo(s)
 	}
-	p.tasks.Go(func() {
-		for _, s := range slabs {
-			p.letGo(s)
-		}
-	})
 }
 
 // Close gives all memory up and waits until the server has unregistered it, or

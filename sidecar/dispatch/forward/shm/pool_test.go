@@ -164,6 +164,38 @@ func TestDiscardedMemoryStaysUntilItIsFreed(t *testing.T) {
 	require.Zero(t, s.count())
 }
 
+// TestAForsakenBlockIsNeverLentAgain: nor is its region unregistered, because the server may still write there.
+func TestAForsakenBlockIsNeverLentAgain(t *testing.T) {
+	s := &server{}
+	p := shm.New(s, shm.Options{Limit: 8 << 20})
+	first := take(t, p, 1<<20)
+	region, offset := first.Region(), first.Offset()
+	first.Forsake()
+	for range 100 {
+		b, ok := p.Take(1 << 20)
+		require.True(t, ok)
+		require.False(t, b.Region() == region && b.Offset() == offset)
+		b.Free()
+	}
+	_, ok := p.Take(8 << 20)
+	require.False(t, ok, "it counts against the limit")
+	p.Discard()
+	p.Close()
+	require.Equal(t, 1, s.count(), "its region stays registered")
+}
+
+// TestARegionIsUnregisteredOnceNothingOfItIsLent: an execution may still use it before.
+func TestARegionIsUnregisteredOnceNothingOfItIsLent(t *testing.T) {
+	s := &server{}
+	p := shm.New(s, shm.Options{Limit: 8 << 20})
+	defer p.Close()
+	b := take(t, p, 1<<20)
+	p.Discard()
+	require.Equal(t, 1, s.count())
+	b.Free()
+	require.Eventually(t, func() bool { return s.count() == 0 }, 30*time.Second, time.Millisecond)
+}
+
 func TestABufferGivesTheBlockBack(t *testing.T) {
 	s := &server{}
 	p := shm.New(s, shm.Options{Limit: 8 << 20})

@@ -18,7 +18,10 @@ type slab struct {
 	mu        sync.Mutex
 	free      []span // sorted, never adjacent
 	lent      int    // blocks
-	condemned bool   // unmap when nothing is lent
+	forsaken  int    // blocks that the server may write at any time until its end
+	condemned bool   // let go when nothing is lent
+	// idle is called once nothing is lent of a slab that was condemned, with whether the server can unmap it. No lock is held.
+	idle func(unused bool)
 }
 
 type span struct{ from, to int }
@@ -45,12 +48,12 @@ func (s *slab) take(n int) (offset int, ok bool) {
 
 func (s *slab) give(offset, n int) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.lent--
 	if s.condemned {
-		s.unmapIfIdle()
+		s.letGoIfIdle()
 		return
 	}
+	defer s.mu.Unlock()
 	back := span{offset, offset + roundUp(n)}
 	i, _ := slices.BinarySearchFunc(s.free, back, func(a, b span) int { return a.from - b.from })
 	if i < len(s.free) && s.free[i].from == back.to {
@@ -64,18 +67,33 @@ func (s *slab) give(offset, n int) {
 	s.free = slices.Insert(s.free, i, back)
 }
 
-// condemn unmaps the slab as soon as nothing of it is lent.
-func (s *slab) condemn() {
+// forsake takes a block out of use for ever.
+func (s *slab) forsake() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.condemned = true
-	s.unmapIfIdle()
+	s.lent--
+	s.forsaken++
+	s.letGoIfIdle()
 }
 
-func (s *slab) unmapIfIdle() {
-	if s.lent == 0 && s.memory != nil {
-		unmap(s.memory)
-		s.memory = nil
+// condemn lets the slab go as soon as nothing of it is lent: idle is called then.
+func (s *slab) condemn(idle func(unused bool)) {
+	s.mu.Lock()
+	s.condemned, s.idle = true, idle
+	s.letGoIfIdle()
+}
+
+// letGoIfIdle unmaps a condemned slab of which nothing is lent, and calls idle. It releases mu.
+func (s *slab) letGoIfIdle() {
+	if !s.condemned || s.lent > 0 || s.memory == nil {
+		s.mu.Unlock()
+		return
+	}
+	memory, idle, unused := s.memory, s.idle, s.forsaken == 0
+	s.memory = nil
+	s.mu.Unlock()
+	unmap(memory) // ours: the server has its own
+	if idle != nil {
+		idle(unused)
 	}
 }
 
@@ -97,8 +115,12 @@ func (b *Block) Region() string { return b.slab.region }
 // Offset is where in its region the block begins.
 func (b *Block) Offset() int { return b.offset }
 
-// Free gives the block back. Call it once, and not after Buffer.
+// Free gives the block back. Call it once, and not after Buffer or Forsake.
 func (b *Block) Free() { b.slab.give(b.offset, len(b.Data)) }
+
+// Forsake gives the block up: the server may still write it, because its last word about the execution that the block was lent for has not come. It is
+// not lent again, and counts against the pool's limit until the server's end.
+func (b *Block) Forsake() { b.slab.forsake() }
 
 // Buffer hands the block over as a buffer: the block is free when the buffer is.
 func (b *Block) Buffer() mem.Buffer {

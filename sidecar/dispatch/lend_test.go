@@ -1,0 +1,296 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package dispatch_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/internal/triton/tritonpb"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/batch"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
+)
+
+// lentRow is the number of floats of a row that is large enough for shared memory.
+const lentRow = 1 << 16
+
+// serial is a server that executes one request after the other, as a model with one instance does. It maps the memory that is shared with it, reads the
+// inputs when their execution begins, writes the outputs when it ends, and does not look whether its caller has cancelled.
+type serial struct {
+	tritonpb.UnimplementedGRPCInferenceServiceServer
+	takes   func(rows int) time.Duration
+	turn    chan struct{}
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	regions map[string][]byte
+	fails   error // of the next execution, after it has written
+}
+
+func (s *serial) ServerLive(context.Context, *tritonpb.ServerLiveRequest) (*tritonpb.ServerLiveResponse, error) {
+	return &tritonpb.ServerLiveResponse{Live: true}, nil
+}
+
+func (s *serial) ModelReady(context.Context, *tritonpb.ModelReadyRequest) (*tritonpb.ModelReadyResponse, error) {
+	return &tritonpb.ModelReadyResponse{Ready: true}, nil
+}
+
+func (s *serial) SystemSharedMemoryRegister(_ context.Context, r *tritonpb.SystemSharedMemoryRegisterRequest) (*tritonpb.SystemSharedMemoryRegisterResponse, error) {
+	f, err := os.OpenFile(filepath.Join("/dev/shm", r.Key), os.O_RDWR, 0)
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	defer func() { _ = f.Close() }()
+	memory, err := unix.Mmap(int(f.Fd()), 0, int(r.ByteSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.regions[r.Name] = memory
+	return &tritonpb.SystemSharedMemoryRegisterResponse{}, nil
+}
+
+// SystemSharedMemoryUnregister forgets a region. It stays mapped: an execution may still use it.
+func (s *serial) SystemSharedMemoryUnregister(_ context.Context, r *tritonpb.SystemSharedMemoryUnregisterRequest) (*tritonpb.SystemSharedMemoryUnregisterResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.regions, r.Name)
+	return &tritonpb.SystemSharedMemoryUnregisterResponse{}, nil
+}
+
+// lent is the memory that parameters of a tensor name; nil: none.
+func (s *serial) lent(parameters map[string]*tritonpb.InferParameter) ([]byte, error) {
+	region := parameters["shared_memory_region"].GetStringParam()
+	if region == "" {
+		return nil, nil
+	}
+	s.mu.Lock()
+	memory, known := s.regions[region]
+	s.mu.Unlock()
+	if !known {
+		return nil, status.Errorf(codes.InvalidArgument, "Unable to find shared memory region: '%s'", region)
+	}
+	offset := parameters["shared_memory_offset"].GetInt64Param()
+	return memory[offset:][:parameters["shared_memory_byte_size"].GetInt64Param()], nil
+}
+
+func (s *serial) ModelInfer(_ context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
+	s.running.Add(1)
+	defer s.running.Done()
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	in, err := s.lent(r.Inputs[0].Parameters)
+	if err != nil {
+		return nil, err
+	}
+	if in == nil {
+		in = r.RawInputContents[0]
+	}
+	data := append([]byte(nil), in...)
+	time.Sleep(s.takes(int(r.Inputs[0].Shape[0])))
+	answer := &tritonpb.ModelInferResponse{ModelName: r.ModelName, ModelVersion: "1", Id: r.Id}
+	out := &tritonpb.ModelInferResponse_InferOutputTensor{Name: "OUT", Datatype: "FP32", Shape: r.Inputs[0].Shape}
+	answer.Outputs = append(answer.Outputs, out)
+	var into []byte
+	if len(r.Outputs) > 0 {
+		if into, err = s.lent(r.Outputs[0].Parameters); err != nil {
+			return nil, err
+		}
+	}
+	if into == nil {
+		answer.RawOutputContents = append(answer.RawOutputContents, data)
+	} else {
+		out.Parameters = r.Outputs[0].Parameters
+		copy(into, data)
+	}
+	s.mu.Lock()
+	fails := s.fails
+	s.fails = nil
+	s.mu.Unlock()
+	if fails != nil {
+		return nil, fails
+	}
+	return answer, nil
+}
+
+// newSerial starts a server at an address of the partition.
+func newSerial(t *testing.T, p *triton, takes func(rows int) time.Duration) *serial {
+	s := &serial{takes: takes, turn: make(chan struct{}, 1), regions: map[string][]byte{}}
+	p.kill()
+	p.server = grpc.NewServer(grpc.MaxRecvMsgSize(64<<20), grpc.MaxSendMsgSize(64<<20))
+	tritonpb.RegisterGRPCInferenceServiceServer(p.server, s)
+	listen := p.listen(p.address)
+	server := p.server
+	go func() { _ = server.Serve(listen) }()
+	t.Cleanup(s.running.Wait)
+	return s
+}
+
+// lending is a table of a model with large rows.
+func lending(m *router.Model) {
+	m.Config.Input[0].Dims, m.Config.Output[0].Dims = []int64{lentRow}, []int64{lentRow}
+	m.SLO = 10 * time.Second
+}
+
+// stamped is a request all of whose values are those of its owner.
+func stamped(t testing.TB, owner uint32, rows int) *batch.Request {
+	data := make([]byte, 0, 4*rows*lentRow)
+	for range rows * lentRow {
+		data = binary.LittleEndian.AppendUint32(data, owner)
+	}
+	wire, err := proto.Marshal(&tritonpb.ModelInferRequest{
+		ModelName: "m", Id: fmt.Sprint(owner),
+		Inputs:           []*tritonpb.ModelInferRequest_InferInputTensor{{Name: "IN", Datatype: "FP32", Shape: []int64{int64(rows), lentRow}}},
+		RawInputContents: [][]byte{data},
+	})
+	require.NoError(t, err)
+	r, err := batch.ReadRequest(mem.BufferSlice{mem.SliceBuffer(wire)})
+	require.NoError(t, err)
+	return r
+}
+
+// inferStamped sends a stamped request, and counts the values of its answer that are not its owner's.
+func inferStamped(ctx context.Context, t testing.TB, d *dispatch.Dispatcher, owner uint32, rows int) (foreign int, err error) {
+	resp, err := d.Infer(ctx, stamped(t, owner, rows))
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Free()
+	data := resp.Output("OUT").Data.Materialize()
+	require.Len(t, data, 4*rows*lentRow)
+	for i := 0; i < len(data); i += 4 {
+		if binary.LittleEndian.Uint32(data[i:]) != owner {
+			foreign++
+		}
+	}
+	return foreign, nil
+}
+
+// untilLent sends requests until the server shares memory.
+func untilLent(t *testing.T, d *dispatch.Dispatcher, seen *recorder, servers int) {
+	require.Eventually(t, func() bool {
+		_, err := inferStamped(t.Context(), t, d, 1, 1)
+		require.NoError(t, err)
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		lent := map[string]bool{}
+		for _, e := range seen.executions {
+			if e.Lent > 0 {
+				lent[e.Partition] = true
+			}
+		}
+		return len(lent) >= servers
+	}, 30*time.Second, time.Millisecond)
+}
+
+// TestMemoryIsLentUntilTheServersLastWord: a caller leaves while the server still executes its request, which shares memory with the server. What the
+// server reads and writes then is in nobody else's request or answer.
+func TestMemoryIsLentUntilTheServersLastWord(t *testing.T) {
+	p := newTriton(t)
+	var slow atomic.Bool
+	newSerial(t, p, func(int) time.Duration {
+		if slow.Swap(false) {
+			return 300 * time.Millisecond
+		}
+		return time.Millisecond
+	})
+	d, seen := newDispatcher(t, dispatch.Options{SharedMemoryBytes: 64 << 20}, table(1, lending, p))
+	untilLent(t, d, seen, 1)
+	slow.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := inferStamped(ctx, t, d, 0xaaaaaaaa, 1)
+	requireCode(t, codes.DeadlineExceeded, err)
+	require.Less(t, time.Since(began), 250*time.Millisecond, "its caller does not wait for the server")
+	foreign, err := inferStamped(t.Context(), t, d, 0xbbbbbbbb, 2)
+	require.NoError(t, err)
+	require.Zero(t, foreign, "values of somebody else's, of %d", 2*lentRow)
+	n, bytes := d.UnderWay()
+	require.Zero(t, n)
+	require.Zero(t, bytes)
+}
+
+// TestNoAnswerHoldsAnothersRows: callers leave at random, executions take long or fail at random, servers are lost and come back, requests are retried.
+// Every row of every answer is its owner's.
+func TestNoAnswerHoldsAnothersRows(t *testing.T) {
+	for name, shared := range map[string]int64{"through shared memory": 8 << 20, "through the socket": 0} {
+		t.Run(name, func(t *testing.T) {
+			takes := func(int) time.Duration {
+				if rand.IntN(10) == 0 {
+					return 30 * time.Millisecond
+				}
+				return time.Millisecond
+			}
+			parts := []*triton{newTriton(t), newTriton(t)}
+			servers := []*serial{newSerial(t, parts[0], takes), newSerial(t, parts[1], takes)}
+			d, seen := newDispatcher(t, dispatch.Options{SharedMemoryBytes: shared}, table(1, lending, parts...))
+			d.SetProfile(linear(time.Millisecond, time.Millisecond))
+			if shared > 0 {
+				untilLent(t, d, seen, 1)
+			}
+			const requests = 600
+			ended := make(chan struct{})
+			var faults sync.WaitGroup
+			faults.Go(func() {
+				for n := 0; ; n++ {
+					select {
+					case <-ended:
+						return
+					case <-time.After(time.Duration(20+rand.IntN(60)) * time.Millisecond):
+					}
+					i := rand.IntN(2)
+					if n%3 > 0 {
+						servers[i].mu.Lock()
+						servers[i].fails = errCUDA
+						servers[i].mu.Unlock()
+						continue
+					}
+					servers[i] = newSerial(t, parts[i], takes) // the old one's executions go on
+				}
+			})
+			var wrong, ok atomic.Int64
+			inTurns(requests, 12, func(i int) error {
+				ctx := t.Context()
+				if rand.IntN(2) == 0 {
+					var cancel func()
+					ctx, cancel = context.WithTimeout(ctx, time.Duration(rand.IntN(20_000))*time.Microsecond)
+					defer cancel()
+				}
+				foreign, err := inferStamped(ctx, t, d, uint32(i+2), 1+rand.IntN(2))
+				if foreign > 0 {
+					wrong.Add(1)
+				} else if err == nil {
+					ok.Add(1)
+				}
+				return nil
+			})
+			close(ended)
+			faults.Wait()
+			require.Zero(t, wrong.Load(), "answers with others' rows, beside %d without", ok.Load())
+			require.Greater(t, ok.Load(), int64(requests/4))
+			seen.count(t)
+		})
+	}
+}
