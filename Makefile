@@ -110,11 +110,12 @@ SWAPS ?= 1000
 POLICY_SWAPS ?= 72
 REAL ?= 100
 MODELS ?= 200
+ROWS ?= 600
 
 .PHONY: faults
-faults: build triton ## faults and plan changes under load, on real tritonservers: KILLS=200 of conch, CHANGES=1000 and SWAPS=1000 (REAL=100 of each on real servers), POLICY_SWAPS=72 (each policy to each other), MODELS=200
-	@CONCH_KILLS=$(KILLS) CONCH_CHANGES=$(CHANGES) CONCH_CHANGES_REAL=$(REAL) CONCH_SWAPS=$(SWAPS) CONCH_SWAPS_REAL=$(REAL) CONCH_POLICY_SWAPS=$(POLICY_SWAPS) CONCH_MODELS=$(MODELS) \
-	  $(GO) test -count=1 -v -timeout 3h -parallel 2 -run '^(TestConchIsKilled|TestPlanChangesLoseNothing|TestPolicySwapsLoseNothing|TestEveryPolicyInPlaceOfEveryOther|TestModelsThatDoNotLoad)$$' ./e2e
+faults: build triton ## faults and plan changes under load, on real tritonservers: KILLS=200 of conch, CHANGES=1000 and SWAPS=1000 (REAL=100 of each on real servers), POLICY_SWAPS=72 (each policy to each other), MODELS=200, ROWS=600 (seconds in which callers leave)
+	@CONCH_KILLS=$(KILLS) CONCH_CHANGES=$(CHANGES) CONCH_CHANGES_REAL=$(REAL) CONCH_SWAPS=$(SWAPS) CONCH_SWAPS_REAL=$(REAL) CONCH_POLICY_SWAPS=$(POLICY_SWAPS) CONCH_MODELS=$(MODELS) CONCH_ROWS=$(ROWS) \
+	  $(GO) test -count=1 -v -timeout 3h -parallel 2 -run '^(TestConchIsKilled|TestPlanChangesLoseNothing|TestPolicySwapsLoseNothing|TestEveryPolicyInPlaceOfEveryOther|TestModelsThatDoNotLoad|TestEveryRowIsItsOwners)$$' ./e2e
 
 DURATION ?= 30m
 .PHONY: soak
