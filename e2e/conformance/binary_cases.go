@@ -158,6 +158,23 @@ func encodingCases() []Case {
 			r := e.call("POST", inferPath("identity"), compress("gzip", head+string(fp32(1, 2.5))), "Content-Encoding", "gzip", headerLength, strconv.Itoa(len(head)))
 			e.wantHTTP(r, 200, jsonType, echoJSON)
 		}},
+		Case{"encoding/cut and broken", func(e *Env) {
+			zipped, deflated := compress("gzip", plain), compress("deflate", plain)
+			for _, body := range []string{zipped[:len(zipped)-4], zipped[:len(zipped)-8], zipped[:len(zipped)-8] + "\x00\x00\x00\x00" + zipped[len(zipped)-4:], deflated[:len(deflated)-2]} {
+				e.wantHTTP(e.call("POST", inferPath("identity"), body, "Content-Encoding", "gzip"), 200, jsonType, echoJSON)
+			}
+			for _, body := range []string{zipped[:len(zipped)/2], deflated[:len(deflated)/2]} {
+				r := e.call("POST", inferPath("identity"), body, "Content-Encoding", "gzip")
+				require.Equal(e, 500, r.status)
+				require.Contains(e, r.body, "failed to parse the request JSON buffer: ")
+			}
+		}},
+		Case{"encoding/byte order mark", func(e *Env) {
+			const mark = "\xef\xbb\xbf"
+			e.wantHTTP(e.call("POST", inferPath("identity"), mark+plain), 200, jsonType, echoJSON)
+			e.wantHTTP(e.call("POST", inferPath("identity"), mark+mark+plain), 500, jsonType, errorJSON("failed to parse the request JSON buffer: Invalid value. at 3"))
+			e.wantHTTP(e.call("POST", inferPath("identity"), mark), 500, jsonType, errorJSON("failed to parse the request JSON buffer: The document is empty. at 3"))
+		}},
 		Case{"encoding/unknown", func(e *Env) {
 			r := e.call("POST", inferPath("identity"), plain, "Content-Encoding", "br")
 			e.wantHTTP(r, 501, textPlain, errorJSON("Unsupported compression type"))

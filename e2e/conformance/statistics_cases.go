@@ -110,9 +110,13 @@ func statisticsCases() []Case {
 			after := e.settled(before, 2)
 			require.Equal(e, before.InferenceStats.Success.Count+1, after.InferenceStats.Success.Count)
 			require.Equal(e, before.InferenceStats.Fail.Count+1, after.InferenceStats.Fail.Count)
-			require.Equal(e, before.ExecutionCount+2, after.ExecutionCount)
+			executed := []uint64{2}
+			if e.partitions() > 1 { // an execution that failed may be tried once more, on another partition
+				executed = append(executed, 3)
+			}
+			require.Contains(e, executed, after.ExecutionCount-before.ExecutionCount)
 			require.Equal(e, before.InferenceCount+1, after.InferenceCount)
-			require.Equal(e, batchCount(before, 1)+2, batchCount(after, 1))
+			require.Contains(e, executed, batchCount(after, 1)-batchCount(before, 1))
 		}},
 		{"statistics/of a stream of a decoupled model", func(e *Env) {
 			before := e.quiet("decoupled")

@@ -4,6 +4,7 @@
 package minitriton
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -47,6 +48,9 @@ func jsonFault(text string, at int) error {
 
 func parseJSON(data []byte) (jsonValue, error) {
 	p := jsonParser{data: data}
+	if bytes.HasPrefix(data, []byte("\xef\xbb\xbf")) { // a byte order mark
+		p.pos = 3
+	}
 	p.space()
 	if p.pos == len(data) || data[p.pos] == 0 {
 		return jsonValue{}, jsonFault("The document is empty.", p.pos)

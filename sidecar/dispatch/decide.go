@@ -166,7 +166,8 @@ func (d *Dispatcher) blame(c *call, lease router.Lease, n int, err error) step {
 	}
 	text, now := forward.Status(err).Message(), d.now()
 	e.fault, e.dead = true, forward.DeadStub(text)
-	e.own = !e.dead && c.model.failsByItself(text, now)
+	// An answer of a model's own is nothing that another place would answer otherwise, as far as is known. It counts in the rate of the place.
+	e.own = !e.dead && (c.model.failsByItself(text, now) || judgeError(err, c.model.backend()) == succeeded)
 	process := lease.Process()
 	var fault router.Fault
 	switch {

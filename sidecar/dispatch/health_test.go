@@ -117,8 +117,9 @@ func TestWhenTheLastHealthyPlaceGoesTheEjectedOneServes(t *testing.T) {
 // TestBadRequestsEjectNoPlace: what a server refuses says nothing of it, and what fails on two places is the request's own fault.
 func TestBadRequestsEjectNoPlace(t *testing.T) {
 	for name, failure := range map[string]error{
-		"refused": status.Error(codes.InvalidArgument, "[request id: id1] unexpected shape for input 'IN' for model 'm'. Expected [-1,4], got [1,5]"),
-		"failed":  status.Error(codes.Internal, "Failed to process the request(s) for model instance 'm_0', message: ValueError: negative"),
+		"refused":                        status.Error(codes.InvalidArgument, "[request id: id1] unexpected shape for input 'IN' for model 'm'. Expected [-1,4], got [1,5]"),
+		"given up by the server's queue": status.Error(codes.Unavailable, "Request timeout expired"),
+		"failed":                         status.Error(codes.Internal, "Failed to process the request(s) for model instance 'm_0', message: ValueError: negative"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			parts := []*triton{newTriton(t), newTriton(t)}

@@ -86,13 +86,15 @@ func DeadStub(text string) bool {
 }
 
 // Faulted reports whether an execution failed on a server in a way that may be the fault of the model as well as of the request. It is false for
-// a request that Triton refused, for a code by which a model calls the request invalid, and for a request whose caller has gone.
+// a request that Triton refused, for one that its queue gave up (UNAVAILABLE), for a code by which a model calls the request invalid, and for a
+// request whose caller has gone.
 func Faulted(err error) bool {
 	if err == nil || Refused(err) {
 		return false
 	}
 	switch Status(err).Code() {
-	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.Unimplemented, codes.OutOfRange, codes.Canceled, codes.DeadlineExceeded:
+	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.Unimplemented, codes.OutOfRange, codes.Canceled, codes.DeadlineExceeded,
+		codes.Unavailable: // its queue gave it up, or the model was unloaded
 		return false
 	}
 	return true

@@ -206,25 +206,25 @@ func readLimited(r io.Reader, limit int64) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// decompress decompresses gzip or zlib, whichever the data is: Triton, too, decides by the data and not by the label.
+// decompress decompresses gzip or zlib, whichever the data is: Triton, too, decides by the data and not by the label. As Triton does, it takes what came
+// out before an error for all: data that are cut or broken give a text that is cut, data of another kind none, and checksums do not count.
 func decompress(data []byte, limit int64) (mem.Buffer, error) {
 	var reader io.Reader
+	var err error
 	if len(data) > 1 && data[0] == 0x1f && data[1] == 0x8b {
-		z, err := gzip.NewReader(bytes.NewReader(data))
-		if err != nil {
-			return nil, fmt.Errorf("gzip: %w", err)
+		var z *gzip.Reader
+		if z, err = gzip.NewReader(bytes.NewReader(data)); err == nil {
+			z.Multistream(false) // what follows the first member is ignored
+			reader = z
 		}
-		z.Multistream(false) // what follows the first member is ignored
-		reader = z
 	} else {
-		z, err := zlib.NewReader(bytes.NewReader(data))
-		if err != nil {
-			return nil, fmt.Errorf("deflate: %w", err)
-		}
-		reader = z
+		reader, err = zlib.NewReader(bytes.NewReader(data))
+	}
+	if err != nil {
+		return mem.SliceBuffer(nil), nil //nolint:nilerr // see above
 	}
 	all, err := readLimited(reader, limit)
-	if err != nil {
+	if errors.Is(err, errTooLarge) {
 		return nil, err
 	}
 	return mem.SliceBuffer(all), nil

@@ -4,6 +4,7 @@
 package tritonjson
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"strconv"
@@ -68,7 +69,7 @@ type Doc struct {
 // Parse checks the text. An error is a *SyntaxError or a *DepthError.
 func Parse(text []byte, maxDepth int) (*Doc, error) {
 	p := parser{doc: Doc{text: text}, maxDepth: maxDepth}
-	pos := p.space(0)
+	pos := p.begin()
 	if pos >= len(text) || text[pos] == 0 {
 		return nil, &SyntaxError{errEmpty, pos}
 	}
@@ -85,7 +86,18 @@ func Parse(text []byte, maxDepth int) (*Doc, error) {
 // Root is the document's value.
 func (d *Doc) Root() Value {
 	p := parser{doc: *d}
-	return Value{doc: d, pos: p.space(0)}
+	return Value{doc: d, pos: p.begin()}
+}
+
+// byteOrderMark is what a text may begin with.
+const byteOrderMark = "\xef\xbb\xbf"
+
+// begin is where the value of a text begins.
+func (p *parser) begin() int {
+	if bytes.HasPrefix(p.doc.text, []byte(byteOrderMark)) {
+		return p.space(len(byteOrderMark))
+	}
+	return p.space(0)
 }
 
 type parser struct {
