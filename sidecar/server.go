@@ -185,6 +185,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 		},
 		PlaceChanged: func(h router.PlaceHealth) { s.control.PlaceChanged(h) },
 		HangFloor:    hangFloor(o.config),
+		Swapped:      planMetrics.Swapped,
 		Hung:         func(partition string, cause error) { stubs.again(partition, cause.Error()) },
 		GroupCleared: func(partition, group string) { s.reconciler.GroupCleared(partition, group) },
 		Wanted:       func(e names.InactiveError) error { return s.control.Wanted(e) },

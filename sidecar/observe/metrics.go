@@ -218,6 +218,7 @@ type PlanMetrics struct {
 	faults   *prometheus.CounterVec
 	ejected  *prometheus.GaugeVec
 	eject    *prometheus.CounterVec
+	swaps    prometheus.Histogram
 	apart    conditionCollector
 }
 
@@ -237,6 +238,7 @@ func NewPlanMetrics(registry prometheus.Registerer) (*PlanMetrics, error) {
 		advice:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_advice_gpus", Help: "GPUs to allocate or to release for the present load; absent while too few requests were answered to say (tritonctl gpu advise)."}, []string{"action"}),
 		faults:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "conch_merge_group_faults_total", Help: "How often a merge group's executions failed, so that its members served instead."}, []string{"group"}),
 		ejected:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_place_ejected", Help: "1 while a model is not executed on a partition because its executions fail there; 0 while its next execution there decides; absent for healthy places."}, []string{"model", "partition"}),
+		swaps:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "conch_table_swap_seconds", Help: "How long no request could be queued while a route table came into force.", Buckets: prometheus.ExponentialBuckets(.0001, 2, 12)}),
 		eject:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "conch_place_ejections_total", Help: "How often a model's executions on a partition failed so that its requests went to its other places."}, []string{"model", "partition"}),
 		idle:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "conch_gpu_idle_share", Help: "Share of the time in which the GPUs that serve executed nothing; absent like conch_advice_gpus."}, nil),
 	}
@@ -244,7 +246,7 @@ func NewPlanMetrics(registry prometheus.Registerer) (*PlanMetrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up, m.advice, m.idle, m.faults, m.ejected, m.eject, &m.apart} {
+	for _, c := range []prometheus.Collector{m.plans, m.planning, m.steps, m.failures, m.breaker, m.revision, m.applied, m.up, m.advice, m.idle, m.faults, m.ejected, m.eject, m.swaps, &m.apart} {
 		errs = append(errs, registry.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -272,6 +274,9 @@ func (m *PlanMetrics) GroupFault(group string) { m.faults.WithLabelValues(group)
 func (m *PlanMetrics) PlaceEjected(model, partition string) {
 	m.eject.WithLabelValues(model, partition).Inc()
 }
+
+// Swapped counts a route table that came into force, during which no request could be queued for so long.
+func (m *PlanMetrics) Swapped(held time.Duration) { m.swaps.Observe(held.Seconds()) }
 
 // Ejected sets which places are ejected (true) or on probation (false), by model and partition.
 func (m *PlanMetrics) Ejected(places map[[2]string]bool) {
