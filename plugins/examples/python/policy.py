@@ -79,6 +79,9 @@ class Packing:
             wanted = max([1] + [c.min_instances for c in self.rules(model)])
             if self.places(model) >= wanted:
                 plan.dispatch.add(model=model.name, discipline="adaptive")
+                load = max(model.rate, model.row_rate)
+                if self.places(model) > 1 and load > 0:  # it does not say how many rows each place is to serve
+                    plan.reasons.add(model=model.name, text=f"its instances are counted on for {load:.4g} rows/s less than it has")
                 continue
             causes = [self.refuse(i, model) for i in self.held]
             counted = {c: causes.count(c) for c in sorted(set(causes)) if c}
