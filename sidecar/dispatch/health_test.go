@@ -192,6 +192,24 @@ func TestProxiedRequestsReportTheirPlace(t *testing.T) {
 	}
 }
 
+// TestStreamsReportTheirPlace: a server that fails the requests of a decoupled model gets no more of them. What failed is answered: a part of the
+// answers may have been sent.
+func TestStreamsReportTheirPlace(t *testing.T) {
+	parts := []*triton{newTriton(t), newTriton(t)}
+	parts[0].refuse = fails(errCUDA)
+	d, _, client := streamed(t, dispatch.Options{}, table(1, decoupled, parts...))
+	failed := 0
+	for range 20 {
+		for _, line := range lines(t, openStream(t.Context(), t, client, message("a", 1, 1))) {
+			if strings.Contains(line, "CUDA error") {
+				failed++
+			}
+		}
+	}
+	require.Equal(t, 3, failed)
+	require.Len(t, d.Unhealthy(), 1)
+}
+
 // TestABadRequestIsFoundByHalves: of eight requests that share an execution one fails it. Its caller alone gets the error, word for word, and it
 // takes at most six further executions instead of eight.
 func TestABadRequestIsFoundByHalves(t *testing.T) {

@@ -295,12 +295,28 @@ func (p *pendingAnswer) result() Result {
 // end counts a request out whose last answer has come, or will not come.
 func (s *inferStream) end(p *pendingAnswer, result Result, reason string) {
 	if p.lease.Valid() {
+		p.report(result)
 		p.lease.Release()
 	}
 	s.d.finishStreamed(p, result, reason)
 	s.mu.Lock()
 	s.settle(p.size)
 	s.mu.Unlock()
+}
+
+// report says to the place of a request how its execution went. Errors on a stream are text without a code. The request is not tried again elsewhere:
+// a part of its answers may have been sent.
+func (p *pendingAnswer) report(result Result) {
+	cause := status.Error(codes.Internal, p.errorText)
+	switch {
+	case result == OK || result == Cold:
+		p.lease.Worked()
+	case result != Failed || p.errorText == "" || forward.RefusalText(p.errorText):
+	case judgeError(cause, p.model.backend()) == succeeded: // the model's own answer
+		p.lease.FaultedByItself(cause)
+	default:
+		p.lease.Faulted(cause, forward.DeadStub(p.errorText))
+	}
 }
 
 // abandon ends the requests that never got their last answer, because the caller
