@@ -161,10 +161,10 @@ func (w *watch) read(ctx context.Context, s driver.Server, models []string, limi
 
 // found are the known revisions of the models that a server has; what it no longer has is forgotten.
 func (w *watch) found(models []string) map[string]string {
-	found := make(map[string]string, len(models))
-	unread := make(map[string]int, len(w.unread))
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	found := make(map[string]string, len(models))
+	unread := make(map[string]int, len(w.unread))
 	for _, model := range models {
 		if revision, known := w.revisions[model]; known {
 			found[model] = revision
