@@ -45,7 +45,8 @@ type evidence struct {
 	row int
 	// other: the model has another usable place.
 	other bool
-	// own: the failure is known as the fault of the model's requests. Repeated: the call has failed on another place before.
+	// own: the failure is known as the fault of the model's requests. Repeated: the call has failed on another place before, alone or with the same
+	// cause. A batch that failed for another cause may have held a bad request, which says nothing of this one.
 	own, repeated bool
 }
 
@@ -71,6 +72,8 @@ func (e evidence) next() step {
 type suspicion struct {
 	router.Fault
 	text string
+	// alone: the execution was of one request.
+	alone bool
 	// open is how many of several requests have not succeeded elsewhere. When all have, the place was at fault, and not one of them.
 	open atomic.Int32
 	// excuse takes the fault back.
@@ -78,7 +81,7 @@ type suspicion struct {
 }
 
 func suspect(f router.Fault, text string, calls int) *suspicion {
-	s := &suspicion{Fault: f, text: text, excuse: sync.OnceFunc(f.Excuse)}
+	s := &suspicion{Fault: f, text: text, alone: calls == 1, excuse: sync.OnceFunc(f.Excuse)}
 	s.open.Store(int32(calls))
 	return s
 }
@@ -179,7 +182,9 @@ func (d *Dispatcher) blame(c *call, lease router.Lease, n int, err error) step {
 		fault, e.row = lease.Faulted(err, e.dead)
 	}
 	before := c.suspicion
-	if e.repeated = n == 1 && before != nil && !before.On(process); e.repeated && sameCause(before.text, text) {
+	elsewhere := n == 1 && before != nil && !before.On(process)
+	same := elsewhere && sameCause(before.text, text)
+	if e.repeated = same || elsewhere && before.alone; same {
 		before.excuse() // it failed on two places: it is the request's own fault
 		fault.Excuse()
 		if e.row <= 1 { // else this place may be sick as well
