@@ -27,6 +27,7 @@ import (
 	ingressgrpc "github.com/conch-serving/conch/sidecar/dispatch/ingress/grpc"
 	ingresshttp "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/metrics"
+	"github.com/conch-serving/conch/sidecar/watch"
 )
 
 // Bounds of HTTP that Triton's clients stay far below.
@@ -48,6 +49,7 @@ type fronts struct {
 	grpc      *grpc.Server
 	http      *http.Server
 	operators []*http.Server
+	watchers  *watch.Hub // of conch's state
 	gate      *gate.Gate
 
 	// listeners by the name of their key in conch.yaml. A door that is off has none,
@@ -116,7 +118,9 @@ func (s *server) openFronts(ctx context.Context) error {
 		return err
 	}
 	s.later(func() error { scrape.Close(); return nil })
-	operators := admin.NewHandler(doors{admin.Of(s.control, s.traces), s}, s.log.With("part", "admin"))
+	conch := doors{admin.Of(s.control, s.traces), s}
+	s.watchers = s.newWatchers(conch)
+	operators := admin.NewHandler(conch, s.watchers, s.log.With("part", "admin"))
 	health := http.NewServeMux()
 	health.Handle("/metrics", scrape)
 	health.Handle("GET /livez", operators)

@@ -473,6 +473,7 @@ func (s *server) stop() {
 	if err := s.reconciler.Close(ending, s.leave.Load()); err != nil {
 		s.log.Warn("partitions did not end cleanly", "error", err)
 	}
+	s.watchers.Stop(stopWatching)
 	for _, o := range s.operators {
 		if err := o.Close(); err != nil {
 			s.log.Debug("an operators' server did not close cleanly", "error", err)

@@ -30,7 +30,7 @@ var rules = []rule{
 
 	{"sidecar", []string{"..."}, "main wires everything"},
 	{"sidecar/config", []string{"plugins/policy", "plugins/policy/grid", "repo", "internal/..."}, "configuration knows nothing that it configures"},
-	{"sidecar/admin", []string{"sidecar/admin/...", "sidecar/control", "sidecar/control/conditions", "sidecar/control/estimates", "sidecar/record", "sidecar/apply/...", "sidecar/plan", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
+	{"sidecar/admin", []string{"sidecar/admin/...", "sidecar/watch", "sidecar/control", "sidecar/control/conditions", "sidecar/control/estimates", "sidecar/record", "sidecar/apply/...", "sidecar/plan", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
 	{"sidecar/admin/api", nil, "it is types: packages that encode, fill in, decode or print them import it"},
 	{"sidecar/admin/client", []string{"sidecar/admin/api", "plugins/policy"}, "tritonctl and other people's programs import it"},
 	{"sidecar/advice", []string{"plugins/policy"}, "it is pure; conch and the simulator feed it"},
@@ -47,6 +47,7 @@ var rules = []rule{
 	{"sidecar/calibration", []string{"sidecar/apply/driver", "sidecar/apply/warmup", "estimator/...", "plugins/policy", "internal/..."}, "it starts scratch servers and measures on them; it knows of no plan"},
 	{"sidecar/reaper", nil, "it starts a program and knows nothing of it"},
 	{"sidecar/tracing", nil, "it sends spans and knows nothing of what they are about"},
+	{"sidecar/watch", []string{"sidecar/admin/api"}, "it streams what sources give it and knows none of them"},
 	{"sidecar/record", []string{"sidecar/dispatch", "sidecar/sim/workload"}, "it writes what arrives as a trace that the simulator reads"},
 	{"sidecar/apply", []string{"sidecar/apply/...", "sidecar/plan", "sidecar/dispatch/forward", "sidecar/dispatch/names", "sidecar/dispatch/router", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
 	{"sidecar/apply/driver", []string{"sidecar/apply/driver/shim", "sidecar/apply/mps", "plugins/policy", "internal/..."}, "a driver starts processes and knows nothing of plans"},

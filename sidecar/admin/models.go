@@ -19,6 +19,11 @@ func (v view) Models(context.Context) ([]api.Model, error) {
 	return each(v.control.LookAtModels(), Model), nil
 }
 
+// Glance implements API.
+func (v view) Glance(context.Context) ([]api.Model, error) {
+	return each(v.control.GlanceAtModels(), Model), nil
+}
+
 // Model implements API.
 func (v view) Model(_ context.Context, name string) (api.Model, error) {
 	m, err := v.control.LookAtModel(name)

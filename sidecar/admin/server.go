@@ -14,6 +14,7 @@ import (
 	"strconv"
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/watch"
 )
 
 // maxBody bounds a request: the largest is a plan file.
@@ -25,6 +26,8 @@ type API interface {
 	Version(ctx context.Context) (api.Version, error)
 	Ready(ctx context.Context) (api.Health, error)
 	Models(ctx context.Context) ([]api.Model, error)
+	// Glance is Models without profiles and estimates, which take long to put together.
+	Glance(ctx context.Context) ([]api.Model, error)
 	Model(ctx context.Context, name string) (api.Model, error)
 	GPUs(ctx context.Context) ([]api.GPU, error)
 	Partitions(ctx context.Context) ([]api.Partition, error)
@@ -76,9 +79,9 @@ type API interface {
 	Follow(ctx context.Context, since uint64, yield func(api.Event) error) error
 }
 
-// NewHandler serves conch. The same mux answers /livez and /readyz.
-func NewHandler(conch API, logger *slog.Logger) http.Handler {
-	s := &server{conch: conch, log: logger}
+// NewHandler serves conch, and its state to watchers, unless there is no hub of these. The same mux answers /livez and /readyz.
+func NewHandler(conch API, watchers *watch.Hub, logger *slog.Logger) http.Handler {
+	s := &server{conch: conch, watchers: watchers, log: logger}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { s.write(w, http.StatusOK, api.Health{OK: true}) })
 	mux.HandleFunc("GET /readyz", s.readyz)
@@ -128,6 +131,9 @@ func NewHandler(conch API, logger *slog.Logger) http.Handler {
 	mux.HandleFunc("GET /v1/snapshot", answer(s, func(r *http.Request) (json.RawMessage, error) { return conch.Snapshot(r.Context()) }))
 	mux.HandleFunc("GET /v1/trace", s.trace)
 	mux.HandleFunc("GET /v1/events", s.events)
+	if watchers != nil {
+		mux.HandleFunc("GET /v1/watch", s.watch)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("the admin API has no %s %s", r.Method, r.URL.Path)})
 	})
@@ -139,8 +145,9 @@ func NewHandler(conch API, logger *slog.Logger) http.Handler {
 func describes(r *http.Request) bool { return r.URL.Query().Get("describe") != "false" }
 
 type server struct {
-	conch API
-	log   *slog.Logger
+	conch    API
+	watchers *watch.Hub
+	log      *slog.Logger
 }
 
 // answer serves a call that takes nothing but the URL.

@@ -66,7 +66,7 @@ func serve(t *testing.T, s *stub) *client.Client {
 
 func serveAPI(t *testing.T, s admin.API) *client.Client {
 	t.Helper()
-	server := httptest.NewServer(admin.NewHandler(s, slog.New(slog.DiscardHandler)))
+	server := httptest.NewServer(admin.NewHandler(s, nil, slog.New(slog.DiscardHandler)))
 	t.Cleanup(server.Close)
 	c, err := client.New(server.URL)
 	require.NoError(t, err)
@@ -85,7 +85,7 @@ func TestAnAnswerThatCannotBeEncodedSaysSo(t *testing.T) {
 
 func TestReadyzSaysWhyNot(t *testing.T) {
 	s := &stub{ready: api.Health{Checks: []api.Check{{Name: "plan", Reason: "no plan has been applied yet"}}}}
-	server := httptest.NewServer(admin.NewHandler(s, slog.New(slog.DiscardHandler)))
+	server := httptest.NewServer(admin.NewHandler(s, nil, slog.New(slog.DiscardHandler)))
 	defer server.Close()
 	status, body := fetch(t, server.URL+"/readyz")
 	require.Equal(t, http.StatusServiceUnavailable, status)
@@ -128,7 +128,7 @@ func TestErrorsKeepTheirCodeAndViolations(t *testing.T) {
 }
 
 func TestAMisspeltGuardIsRefused(t *testing.T) {
-	server := httptest.NewServer(admin.NewHandler(&stub{}, slog.New(slog.DiscardHandler)))
+	server := httptest.NewServer(admin.NewHandler(&stub{}, nil, slog.New(slog.DiscardHandler)))
 	defer server.Close()
 	for body, want := range map[string]int{
 		`{"if_revison": 7}`:  http.StatusBadRequest,

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protojson"
 
@@ -31,6 +32,8 @@ type Seen interface {
 	Readiness() control.Readiness
 	Look() control.Look
 	LookAtModels() []control.ModelLook
+	// GlanceAtModels is LookAtModels without profiles and estimates.
+	GlanceAtModels() []control.ModelLook
 	// LookAtModel of a name that the repository does not have is control.ErrNotFound.
 	LookAtModel(name string) (control.ModelLook, error)
 }
@@ -76,11 +79,31 @@ type Control interface {
 
 // Of gives the admin API's view of a control loop and of the recorder of the
 // request path.
-func Of(c Control, r Recorder) API { return view{c, r} }
+func Of(c Control, r Recorder) API { return view{c, r, &encoded{}} }
 
 type view struct {
 	control  Control
 	recorder Recorder
+	plan     *encoded
+}
+
+// encoded is the plan in force as JSON, which is made once: those who watch ask for it all the time.
+type encoded struct {
+	mu   sync.Mutex
+	of   *policy.Plan
+	text json.RawMessage
+}
+
+func (e *encoded) json(p control.Plan) (_ json.RawMessage, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.of != p.Plan || e.text == nil {
+		if e.text, err = encode(p); err != nil {
+			return nil, err
+		}
+		e.of = p.Plan
+	}
+	return e.text, nil
 }
 
 func (v view) Version(context.Context) (api.Version, error) {
@@ -88,7 +111,9 @@ func (v view) Version(context.Context) (api.Version, error) {
 }
 
 func (v view) Plan(context.Context) (api.Plan, error) {
-	return planned(v.control.CurrentPlan())
+	p := v.control.CurrentPlan()
+	text, err := v.plan.json(p)
+	return describe(p, text), err
 }
 
 func (v view) Diff(ctx context.Context, r api.DiffRequest) (api.Diff, error) {
@@ -193,14 +218,23 @@ func coded(err error) error {
 }
 
 func planned(p control.Plan) (api.Plan, error) {
-	encoded, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(p.Plan)
+	text, err := encode(p)
+	return describe(p, text), err
+}
+
+func encode(p control.Plan) (json.RawMessage, error) {
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(p.Plan)
 	if err != nil {
-		return api.Plan{}, fmt.Errorf("plan %d as JSON: %w", p.Revision, err)
+		return nil, fmt.Errorf("plan %d as JSON: %w", p.Revision, err)
 	}
+	return text, nil
+}
+
+func describe(p control.Plan, text json.RawMessage) api.Plan {
 	return api.Plan{
 		Revision: p.Revision, Policy: p.GetPolicy(),
-		AppliedAt: p.AppliedAt, AppliedBy: p.AppliedBy, Reason: p.Reason, Pin: p.Pin, Plan: encoded,
-	}, nil
+		AppliedAt: p.AppliedAt, AppliedBy: p.AppliedBy, Reason: p.Reason, Pin: p.Pin, Plan: text,
+	}
 }
 
 func diff(p *control.Proposal) api.Diff {

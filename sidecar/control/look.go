@@ -180,8 +180,16 @@ func (c *Control) Look() Look {
 
 // LookAtModels looks at the models of the repository, sorted by name; derived ones are
 // left out.
-func (c *Control) LookAtModels() []ModelLook {
-	v := c.lookWide()
+func (c *Control) LookAtModels() []ModelLook { return c.lookWide().all() }
+
+// GlanceAtModels is LookAtModels without profiles and estimates: it is for those who look all the time.
+func (c *Control) GlanceAtModels() []ModelLook {
+	v := c.look()
+	v.failing, v.glance = failing(v.observed), true
+	return v.all()
+}
+
+func (v sight) all() []ModelLook {
 	if v.files == nil {
 		return nil
 	}
@@ -227,9 +235,10 @@ type sight struct {
 	// observed are the servers, retiring ones included; conditions those of all.
 	observed   apply.Observed
 	conditions conditions.All
-	// failing and profiles are only of a wide look.
+	// failing and profiles are only of a wide look; a glance has no profiles and estimates.
 	failing  map[string]apply.Condition
 	profiles []*policy.Profile
+	glance   bool
 }
 
 // look is a sight without what was learnt of models.
@@ -310,6 +319,9 @@ func (v sight) model(m *repo.Model) ModelLook {
 		}
 	}
 	for _, p := range v.c.places(v.config) {
+		if v.glance {
+			break
+		}
 		if e := v.c.estimates.Of(m, p.Type); e != nil {
 			out.Estimates = append(out.Estimates, e)
 		}

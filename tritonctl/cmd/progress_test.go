@@ -22,7 +22,7 @@ import (
 // Commands that take long show at a terminal how far they are, and leave nothing of it there; elsewhere nothing is written.
 func TestProgressIsForPeopleAtATerminal(t *testing.T) {
 	w := &world{revision: 7, logs: t.TempDir()}
-	server := httptest.NewServer(admin.NewHandler(w, slog.New(slog.DiscardHandler)))
+	server := httptest.NewServer(admin.NewHandler(w, nil, slog.New(slog.DiscardHandler)))
 	defer server.Close()
 	raw, err := w.Snapshot(t.Context())
 	require.NoError(t, err)

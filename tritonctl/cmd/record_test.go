@@ -52,7 +52,7 @@ func (busy) Record(context.Context, io.Writer) (api.Recorded, error) {
 
 // A recording that cannot begin leaves the file of an earlier one alone, and its error is printed once.
 func TestARecordingThatIsRefusedKeepsTheTrace(t *testing.T) {
-	server := httptest.NewServer(admin.NewHandler(&busy{}, slog.New(slog.DiscardHandler)))
+	server := httptest.NewServer(admin.NewHandler(&busy{}, nil, slog.New(slog.DiscardHandler)))
 	defer server.Close()
 	path := filepath.Join(t.TempDir(), "trace")
 	for address, want := range map[string]int{server.URL: cmd.ExitConflict, "unix:///nowhere/admin.sock": cmd.ExitUnreachable} {
@@ -70,7 +70,7 @@ func TestARecordingThatIsRefusedKeepsTheTrace(t *testing.T) {
 func TestARecordingThatIsEndedEarlyCanBeRead(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
-	server := httptest.NewServer(admin.NewHandler(&endless{}, slog.New(slog.DiscardHandler)))
+	server := httptest.NewServer(admin.NewHandler(&endless{}, nil, slog.New(slog.DiscardHandler)))
 	defer server.Close()
 	var out, errs bytes.Buffer
 	f := &factory.Factory{Out: &out, Err: &errs, Getenv: func(string) string { return server.URL }}

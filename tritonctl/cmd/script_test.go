@@ -57,7 +57,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			server := &http.Server{Handler: admin.NewHandler(&world{revision: 7, logs: e.WorkDir}, slog.New(slog.DiscardHandler))}
+			server := &http.Server{Handler: admin.NewHandler(&world{revision: 7, logs: e.WorkDir}, nil, slog.New(slog.DiscardHandler))}
 			done := make(chan struct{})
 			go func() {
 				defer close(done)

@@ -26,6 +26,8 @@ const (
 	TopicModels Topic = "models"
 	// TopicGPUs: GPU by id, with its partitions.
 	TopicGPUs Topic = "gpus"
+	// TopicPartitions: Partition by id, those of the plan in force and old servers that are to go.
+	TopicPartitions Topic = "partitions"
 	// TopicPlan: Plan, the one in force.
 	TopicPlan Topic = "plan"
 	// TopicRequests: ModelRequests by model.
