@@ -55,6 +55,8 @@ type Revision struct {
 	// Stale are the derived models that this revision leaves out because a member
 	// changed: they can be made again.
 	Stale []Derivation `json:"stale,omitempty"`
+	// Unloaded are models of servers that others run: earlier revisions had them, and their servers serve them no more.
+	Unloaded []*Model `json:"-"`
 }
 
 // Model finds a model by name; nil if the revision has none of that name.

@@ -89,21 +89,6 @@ func Differences() []Difference {
 			Reason: "what a load brings is part of Conch's repository, and there after a restart",
 			Docs:   "A model that came with the files of a load request is listed in the repository index; Triton serves it and does not list it.",
 		},
-		{
-			Case: "repository/load of a model that only the request has", Shows: "'fresh' is not found", Only: []string{"conch attach observe"},
-			Reason: "Conch knows only what the server serves now, and not what it served before",
-			Docs:   "Where Conch only observes, a request to a model that came with the files of a load request and was unloaded is answered as if it had never been loaded: the same status, other words.",
-		},
-		{
-			Case: "repository/unload and load", Shows: "'string' is not found", Only: []string{"conch attach observe"},
-			Reason: "Conch knows only what the server serves now, and not what it served before",
-			Docs:   "Where Conch only observes, a request to a model that was unloaded is answered as if it had never been loaded: the same status, other words.",
-		},
-		{
-			Case: "ensemble/unload of a member takes it along, load brings it back", Shows: "'pipeline_error' is not found", Only: []string{"conch attach observe"},
-			Reason: "Conch knows only what the server serves now, and not what it served before",
-			Docs:   "Where Conch only observes, a request to an ensemble of which a member was unloaded is answered as if it had never been loaded: the same status, other words.",
-		},
 	}
 }
 

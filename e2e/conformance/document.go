@@ -24,6 +24,7 @@ func Groups() []Group {
 	return []Group{
 		{"server", "ServerLive, ServerReady, ServerMetadata, grpc.health.v1 Check, unknown methods", answered + "; unknown methods " + passed},
 		{"grpc", "gRPC itself: compression, metadata, health Watch, reflection", "as Triton"},
+		{"bytes", "gRPC messages that are cut or no protobuf, streams past their deadline", "as Triton"},
 		{"model", "ModelReady, ModelMetadata, ModelConfig", answered},
 		{"infer", "ModelInfer: tensors, versions, ids, parameters, deadlines, many callers", queued},
 		{"refused", "ModelInfer: what is refused, word for word", "Triton's own answer, or Conch's in its words"},
@@ -183,6 +184,16 @@ The official clients drive Conch unmodified, and what they print is the same as 
 and HTTP, synchronous, with callbacks and futures, asyncio; streams, sequences, decoupled models, system shared memory, classification,
 compression, repository control, statistics and settings (e2e/clients). perf_analyzer 2.51.0 runs through Conch with closed loops, Poisson
 arrivals, streams, sequences and shared memory, over gRPC and HTTP.
+
+## What Conch refuses and Triton does not
+
+These requests crash a tritonserver 2.51.0, or older servers take them for memory that is not theirs. Conch answers them with INVALID_ARGUMENT
+(HTTP: 400) and sends nothing to a server, whether the model is batched or passed through:
+
+- a tensor whose shape has a byte size of 2^63 or more, such as dimensions near +-2^63;
+- an offset or a byte size in a shared memory region that is negative, or a sum of the two of 2^63 or more;
+- the classification of an output of datatype BYTES;
+- a text as sequence id that is longer than the tensor that Triton writes it into.
 
 ## What is not covered
 

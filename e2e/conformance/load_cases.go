@@ -192,6 +192,18 @@ func loadFileCases() []Case {
 			_, err := e.Client.Stub.ModelInfer(e.ctx(), request("fresh"))
 			e.refused(err, codes.NotFound, "Request for unknown model: 'fresh' has no available versions")
 		}},
+		{"repository/load of a decoupled model that only the request has", func(e *Env) {
+			more, err := python("decoupled")
+			require.NoError(e, err)
+			const config = `{"backend":"python","max_batch_size":0,"input":[{"name":"IN","data_type":"TYPE_INT32","dims":[-1]},{"name":"DELAY","data_type":"TYPE_UINT32","dims":[-1]}],` +
+				`"output":[{"name":"OUT","data_type":"TYPE_INT32","dims":[1]},{"name":"IDX","data_type":"TYPE_UINT32","dims":[1]}],` +
+				`"instance_group":[{"kind":"KIND_CPU"}],"model_transaction_policy":{"decoupled":true},"parameters":{"conch_builtin":{"string_value":"decoupled"}}}`
+			require.NoError(e, e.load("fresh", "config", config, "file:1/model.py", more))
+			defer func() { require.NoError(e, e.Client.Unload(e.ctx(), "fresh")) }()
+			r := repeat([]int32{4, 5}, []int32{0, 20}, id("d"))
+			r.ModelName = "fresh"
+			require.Equal(e, []string{"d|fresh|1|more|04000000|00000000", "d|fresh|1|more|05000000|01000000"}, summaries(e.stream(r)))
+		}},
 		{"repository/a model that only the request has is not listed", func(e *Env) {
 			require.NoError(e, e.load("fresh", "config", overrideOf(""), "file:1/model.py", code))
 			defer func() { require.NoError(e, e.Client.Unload(e.ctx(), "fresh")) }()

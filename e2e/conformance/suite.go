@@ -65,7 +65,7 @@ const callTimeout = 90 * time.Second
 
 // sharedCases are those that neither change what others see nor count what others do: they run at the same time.
 func sharedCases() []Case {
-	return slices.Concat(serverCases(), inferCases(), refusedCases(), typedCases(), stringCases(), streamCases(), streamOrderCases(), keepaliveCases(), httpCases(), jsonCases(),
+	return slices.Concat(serverCases(), inferCases(), refusedCases(), typedCases(), stringCases(), streamCases(), streamOrderCases(), keepaliveCases(), bytesCases(), httpCases(), jsonCases(),
 		jsonRefusedCases(), binaryCases(), encodingCases(), acrossCases(), connectionCases(), reshapeCases(),
 		classificationCases(), generateCases(), versionCases(), ensembleCases())
 }

@@ -27,6 +27,9 @@ var nowhere = router.Endpoint{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0", Metrics:
 func (l *loop) tableOf(routes decide.Routes) *router.Table {
 	d := l.desired
 	t := &router.Table{Revision: d.Plan.GetSnapshotRevision(), Models: map[string]*router.Model{}, Absent: map[string][]string{}}
+	for _, m := range d.Revision.Unloaded {
+		t.Absent[m.Name] = versions(m)
+	}
 	for _, m := range d.Revision.Models {
 		if m.Config != nil && m.Err() == nil && m.Derived == nil {
 			t.Absent[m.Name] = versions(m)

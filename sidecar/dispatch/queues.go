@@ -55,7 +55,6 @@ type queues struct {
 	profiles  profiles
 	retries   uint64
 	closed    bool
-	table     *router.Table // in force, or about to be
 }
 
 func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, begin func(*attempt), dropped func(*call, queue.DropReason)) *queues {
@@ -217,11 +216,11 @@ func (q *queues) putBack(c *call, key uint64) enqueued {
 // moved reports whether the table that comes into force may put a call into another queue: that of its model's merge group, or its model's own
 // after that of a group. Guarded by mu.
 func (q *queues) moved(c *call) bool {
-	if q.table == nil || q.closed || q.fault != nil {
+	if q.closed || q.fault != nil {
 		return false
 	}
-	m := q.table.Models[c.req.Model]
-	return m != nil && (m.Membership != nil || c.member != nil)
+	m := q.models[c.req.Model]
+	return m != nil && (m.spec.Membership != nil || c.member != nil)
 }
 
 // waitInGroup counts the calls that wait in the queue of their model's merge group. Guarded by mu.

@@ -133,10 +133,9 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	held := d.clock.Now()
 	defer func() { d.o.Swapped(d.clock.Now().Sub(held)) }()
 	defer q.unlock()
-	q.table = t
-	// Requests that are queued for models that the new table does not have get a
-	// lease under the old one.
-	q.removeModels(removed)
+	for _, m := range removed {
+		delete(q.models, m.name)
+	}
 	var regrouped []*model
 	changed := make([]*route, 0, len(plans))
 	for name, planned := range plans {
@@ -150,6 +149,9 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 		next.models[name] = r
 		changed = append(changed, r)
 	}
+	// Requests that are queued for models that the new table does not have get a
+	// lease under the old one.
+	q.removeModels(removed)
 	for _, r := range changed {
 		if r.lane = r.model; r.spec.Membership != nil {
 			r.lane = q.models[r.spec.Membership.Group]
@@ -216,14 +218,12 @@ func (q *queues) removeModels(removed []*model) {
 	q.do(func(s *queue.Scheduler) error {
 		s.Reconfigure(q.now(), func() {
 			for _, m := range removed {
-				delete(q.models, m.name)
 				q.check(s.RemoveModel(q.now(), m.id))
 			}
 		})
 		return nil
 	})
 	for _, m := range removed { // the scheduler may have failed, or have a batch of it in its hands until now
-		delete(q.models, m.name)
 		delete(q.byID, m.id)
 	}
 }

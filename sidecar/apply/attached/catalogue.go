@@ -92,6 +92,11 @@ func (c *Catalogue) Read(ctx context.Context, by repo.Origin) (*repo.Revision, e
 	next := &repo.Revision{ID: fmt.Sprintf("served%d", c.count), Origin: by, Models: list, Diff: diff}
 	if c.last != nil {
 		next.Parent = c.last.ID
+		for _, m := range slices.Concat(c.last.Models, c.last.Unloaded) {
+			if next.Model(m.Name) == nil {
+				next.Unloaded = append(next.Unloaded, m)
+			}
+		}
 	}
 	c.last = next
 	return next, nil

@@ -92,6 +92,26 @@ func TestCataloguePlacesModelsWhereTheyAre(t *testing.T) {
 	require.Equal(t, map[string]map[string]uint32{"one": {"both": 8}, "two": {"both": 4, "only": 0, "odd": 4}}, placed(c))
 }
 
+func TestCatalogueKnowsWhatWasUnloaded(t *testing.T) {
+	s := &servers{states: []driver.EndpointState{state("one", true, served("kept", 8, 1), served("taken", 4, 1))}}
+	c := attached.New("node", s, nil)
+	all := s.states[0].Models
+	unloaded := func(models ...driver.Served) (names []string) {
+		s.states[0].Models = models
+		r, err := c.Read(t.Context(), repo.Origin{})
+		require.NoError(t, err)
+		for _, m := range r.Unloaded {
+			names = append(names, m.Name)
+		}
+		return names
+	}
+	require.Empty(t, unloaded(all...))
+	require.Equal(t, []string{"taken"}, unloaded(all[0]))
+	require.Equal(t, []string{"taken"}, unloaded(all[0]), "nothing has changed")
+	require.ElementsMatch(t, []string{"kept", "taken"}, unloaded())
+	require.Empty(t, unloaded(all...), "they are loaded again")
+}
+
 func TestCatalogueOfNobody(t *testing.T) {
 	s := &servers{states: []driver.EndpointState{{Reason: "the server at a:1 cannot be reached"}}}
 	_, err := attached.New("node", s, nil).Read(t.Context(), repo.Origin{})

@@ -161,7 +161,7 @@ func unary(m grpc.MethodDesc) grpc.StreamHandler {
 			}
 			defer f.Data.Free()
 			if err := (batch.Codec{}).Unmarshal(f.Data, into); err != nil {
-				return status.Errorf(codes.Internal, "grpc: error unmarshalling request: %v", err)
+				return unreadable(err)
 			}
 			return nil
 		}, nil)

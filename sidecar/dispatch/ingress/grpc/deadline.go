@@ -5,6 +5,7 @@ package grpc
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -27,7 +28,10 @@ var errExceeded = status.Error(codes.DeadlineExceeded, "Deadline Exceeded")
 // client then receives DEADLINE_EXCEEDED before its own deadline. At that deadline
 // grpc-go would reset the call as cancelled. Clients with gRPC's C core, such as
 // tritonclient, report that as CANCELLED if their own timer is later than ours.
-func exceeded(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+//
+// The handler of a stream of answers may go on after that, because a server's stream is not cancelled while it sends answers. The transport ends such
+// a call for the client.
+func exceeded(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	theirs, ok := stream.Context().Deadline()
 	if !ok {
 		return next(srv, stream)
@@ -36,6 +40,13 @@ func exceeded(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next 
 	deadline := theirs.Add(-min(ahead, max(0, left/aheadShare)))
 	ctx, cancel := context.WithDeadline(stream.Context(), deadline)
 	defer cancel()
+	if w, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter); ok && info.IsServerStream {
+		defer context.AfterFunc(ctx, func() {
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				_ = w.WriteStatus(status.Convert(errExceeded)) // fails if the call has ended
+			}
+		})()
+	}
 	err := next(srv, sooner{stream, ctx})
 	// A timer may fire late: the clock decides whether the deadline has come.
 	if !time.Now().Before(deadline) && (err == nil || status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded) {
