@@ -6,6 +6,7 @@
 package dispatch_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -95,34 +96,52 @@ func (s *serial) lent(parameters map[string]*tritonpb.InferParameter) ([]byte, e
 	return memory[offset:][:parameters["shared_memory_byte_size"].GetInt64Param()], nil
 }
 
+// inputs are the data of a request's inputs, wherever they are.
+func (s *serial) inputs(r *tritonpb.ModelInferRequest) (map[string][]byte, error) {
+	all, raw := map[string][]byte{}, r.RawInputContents
+	for _, in := range r.Inputs {
+		data, err := s.lent(in.Parameters)
+		if err != nil {
+			return nil, err
+		}
+		if data == nil {
+			data, raw = raw[0], raw[1:]
+		}
+		all[in.Name] = data
+	}
+	return all, nil
+}
+
 func (s *serial) ModelInfer(_ context.Context, r *tritonpb.ModelInferRequest) (*tritonpb.ModelInferResponse, error) {
 	s.running.Add(1)
 	defer s.running.Done()
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
-	in, err := s.lent(r.Inputs[0].Parameters)
+	in, err := s.inputs(r)
 	if err != nil {
 		return nil, err
 	}
-	if in == nil {
-		in = r.RawInputContents[0]
-	}
-	data := append([]byte(nil), in...)
+	data := bytes.Clone(in["IN"])
 	time.Sleep(s.takes(int(r.Inputs[0].Shape[0])))
 	answer := &tritonpb.ModelInferResponse{ModelName: r.ModelName, ModelVersion: "1", Id: r.Id}
-	out := &tritonpb.ModelInferResponse_InferOutputTensor{Name: "OUT", Datatype: "FP32", Shape: r.Inputs[0].Shape}
-	answer.Outputs = append(answer.Outputs, out)
-	var into []byte
-	if len(r.Outputs) > 0 {
-		if into, err = s.lent(r.Outputs[0].Parameters); err != nil {
+	asked := r.Outputs
+	if len(asked) == 0 {
+		asked = []*tritonpb.ModelInferRequest_InferRequestedOutputTensor{{Name: "OUT"}}
+	}
+	for _, o := range asked {
+		out := &tritonpb.ModelInferResponse_InferOutputTensor{Name: o.Name, Datatype: "FP32", Shape: r.Inputs[0].Shape}
+		answer.Outputs = append(answer.Outputs, out)
+		into, err := s.lent(o.Parameters)
+		if err != nil {
 			return nil, err
 		}
-	}
-	if into == nil {
-		answer.RawOutputContents = append(answer.RawOutputContents, data)
-	} else {
-		out.Parameters = r.Outputs[0].Parameters
-		copy(into, data)
+		of := ofMember(in["whose"], o.Name, data)
+		if into == nil {
+			answer.RawOutputContents = append(answer.RawOutputContents, of)
+			continue
+		}
+		out.Parameters = o.Parameters
+		copy(into, of)
 	}
 	s.mu.Lock()
 	fails := s.fails
@@ -132,6 +151,20 @@ func (s *serial) ModelInfer(_ context.Context, r *tritonpb.ModelInferRequest) (*
 		return nil, fails
 	}
 	return answer, nil
+}
+
+// ofMember is an output of a merge group: the rows of its member, and nothing of the others'. An output of any other model is data.
+func ofMember(whose []byte, output string, data []byte) []byte {
+	if whose == nil {
+		return data
+	}
+	of := make([]byte, len(data))
+	for row := range len(whose) / 4 {
+		if output == []string{"OUT", "n.OUT"}[binary.LittleEndian.Uint32(whose[4*row:])] {
+			copy(of[4*lentRow*row:][:4*lentRow], data[4*lentRow*row:])
+		}
+	}
+	return of
 }
 
 // newSerial starts a server at an address of the partition.
@@ -154,16 +187,17 @@ func lending(m *router.Model) {
 }
 
 // stamped is a request all of whose values are those of its owner.
-func stamped(t testing.TB, owner uint32, rows int) *batch.Request {
-	data := make([]byte, 0, 4*rows*lentRow)
-	for range rows * lentRow {
-		data = binary.LittleEndian.AppendUint32(data, owner)
-	}
-	wire, err := proto.Marshal(&tritonpb.ModelInferRequest{
+func stamped(t testing.TB, owner uint32, rows int, options ...func(*tritonpb.ModelInferRequest)) *batch.Request {
+	data := bytes.Repeat(binary.LittleEndian.AppendUint32(nil, owner), rows*lentRow)
+	request := &tritonpb.ModelInferRequest{
 		ModelName: "m", Id: fmt.Sprint(owner),
 		Inputs:           []*tritonpb.ModelInferRequest_InferInputTensor{{Name: "IN", Datatype: "FP32", Shape: []int64{int64(rows), lentRow}}},
 		RawInputContents: [][]byte{data},
-	})
+	}
+	for _, o := range options {
+		o(request)
+	}
+	wire, err := proto.Marshal(request)
 	require.NoError(t, err)
 	r, err := batch.ReadRequest(mem.BufferSlice{mem.SliceBuffer(wire)})
 	require.NoError(t, err)
@@ -171,14 +205,17 @@ func stamped(t testing.TB, owner uint32, rows int) *batch.Request {
 }
 
 // inferStamped sends a stamped request, and counts the values of its answer that are not its owner's.
-func inferStamped(ctx context.Context, t testing.TB, d *dispatch.Dispatcher, owner uint32, rows int) (foreign int, err error) {
-	resp, err := d.Infer(ctx, stamped(t, owner, rows))
+func inferStamped(ctx context.Context, t testing.TB, d *dispatch.Dispatcher, owner uint32, rows int, options ...func(*tritonpb.ModelInferRequest)) (foreign int, err error) {
+	resp, err := d.Infer(ctx, stamped(t, owner, rows, options...))
 	if err != nil {
 		return 0, err
 	}
 	defer resp.Free()
 	data := resp.Output("OUT").Data.Materialize()
 	require.Len(t, data, 4*rows*lentRow)
+	if bytes.Equal(data, bytes.Repeat(data[:4], rows*lentRow)) && binary.LittleEndian.Uint32(data) == owner {
+		return 0, nil
+	}
 	for i := 0; i < len(data); i += 4 {
 		if binary.LittleEndian.Uint32(data[i:]) != owner {
 			foreign++
@@ -235,8 +272,15 @@ func TestMemoryIsLentUntilTheServersLastWord(t *testing.T) {
 // TestNoAnswerHoldsAnothersRows: callers leave at random, executions take long or fail at random, servers are lost and come back, requests are retried.
 // Every row of every answer is its owner's.
 func TestNoAnswerHoldsAnothersRows(t *testing.T) {
-	for name, shared := range map[string]int64{"through shared memory": 8 << 20, "through the socket": 0} {
+	for name, c := range map[string]struct {
+		shared int64
+		merged bool
+	}{
+		"through shared memory": {shared: 8 << 20}, "through the socket": {},
+		"of a merge group, through shared memory": {shared: 8 << 20, merged: true}, "of a merge group, through the socket": {merged: true},
+	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			takes := func(int) time.Duration {
 				if rand.IntN(10) == 0 {
 					return 30 * time.Millisecond
@@ -245,12 +289,27 @@ func TestNoAnswerHoldsAnothersRows(t *testing.T) {
 			}
 			parts := []*triton{newTriton(t), newTriton(t)}
 			servers := []*serial{newSerial(t, parts[0], takes), newSerial(t, parts[1], takes)}
-			d, seen := newDispatcher(t, dispatch.Options{SharedMemoryBytes: shared}, table(1, lending, parts...))
+			routes := table(1, lending, parts...)
+			if c.merged {
+				routes = merged(1, parts...)
+				for _, m := range routes.Models {
+					m.SLO = 10 * time.Second
+					for _, in := range m.Config.Input {
+						if in.Name == "IN" {
+							in.Dims = []int64{lentRow}
+						}
+					}
+					for _, out := range m.Config.Output {
+						out.Dims = []int64{lentRow}
+					}
+				}
+			}
+			d, seen := newDispatcher(t, dispatch.Options{SharedMemoryBytes: c.shared}, routes)
 			d.SetProfile(linear(time.Millisecond, time.Millisecond))
-			if shared > 0 {
+			if c.shared > 0 {
 				untilLent(t, d, seen, 1)
 			}
-			const requests = 600
+			const requests = 400
 			ended := make(chan struct{})
 			var faults sync.WaitGroup
 			faults.Go(func() {
@@ -278,7 +337,11 @@ func TestNoAnswerHoldsAnothersRows(t *testing.T) {
 					ctx, cancel = context.WithTimeout(ctx, time.Duration(rand.IntN(20_000))*time.Microsecond)
 					defer cancel()
 				}
-				foreign, err := inferStamped(ctx, t, d, uint32(i+2), 1+rand.IntN(2))
+				member := 0
+				if c.merged {
+					member = rand.IntN(2)
+				}
+				foreign, err := inferStamped(ctx, t, d, uint32(i+2), 1+rand.IntN(2), of(member))
 				if foreign > 0 {
 					wrong.Add(1)
 				} else if err == nil {
