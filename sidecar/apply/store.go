@@ -56,6 +56,7 @@ func (s boltStore) Load() (desired []byte, err error) {
 // fields survive an older conch.
 type record struct {
 	Generation uint64 `json:"generation"`
+	Number     uint64 `json:"number,omitempty"`
 	Snapshot   []byte `json:"snapshot"`
 	Plan       []byte `json:"plan"`
 	// Revision of the repository, and those before it that may still be loaded.
@@ -71,7 +72,7 @@ type record struct {
 // save writes a desired state down.
 func save(s Store, d *Desired, before []string) error {
 	r := record{
-		Generation: d.Generation, Revision: d.Revision.ID, Before: before, Given: d.Given, PassThrough: d.PassThrough,
+		Generation: d.Generation, Number: d.Number, Revision: d.Revision.ID, Before: before, Given: d.Given, PassThrough: d.PassThrough,
 		Author: d.Author, Reason: d.Reason, Time: d.Time,
 	}
 	var err error
@@ -108,6 +109,6 @@ func load(s Store) (*Desired, *record, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("desired state: %w", err)
 	}
-	d.Generation, d.Given, d.PassThrough, d.Author, d.Reason, d.Time = r.Generation, r.Given, r.PassThrough, r.Author, r.Reason, r.Time
+	d.Generation, d.Number, d.Given, d.PassThrough, d.Author, d.Reason, d.Time = r.Generation, r.Number, r.Given, r.PassThrough, r.Author, r.Reason, r.Time
 	return d, &r, nil
 }

@@ -24,6 +24,8 @@ import (
 type Desired struct {
 	// Generation is numbered by Set.
 	Generation uint64
+	// Number is the plan's own, under which operators know it; it is kept with it.
+	Number uint64
 	// Plan is the answer to Snapshot; Revision has the files that it serves.
 	Snapshot *policy.Snapshot
 	Plan     *policy.Plan

@@ -171,6 +171,8 @@ type Control struct {
 	servedBefore string
 	// before is the number of the last plan before this process.
 	before uint64
+	// policyBefore is the policy under which it came to be.
+	policyBefore string
 	// revision of the repository that the next plan is for.
 	files *repo.Revision
 	// grids are the profiles that files declare, of those models.

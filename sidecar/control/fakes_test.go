@@ -150,9 +150,19 @@ type reconciler struct {
 	slow time.Duration
 	// seen is called once, after the next observation, with mu held.
 	seen func()
+	// set is called with every state that came to be desired, with mu held.
+	set func(apply.Desired)
 }
 
-func (a *reconciler) Start(context.Context) (*apply.Desired, error) { return a.resume, nil }
+// Start finds the servers as what is resumed desires them.
+func (a *reconciler) Start(context.Context) (*apply.Desired, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.resume != nil {
+		a.applied = append(a.applied, *a.resume)
+	}
+	return a.resume, nil
+}
 
 func (a *reconciler) Set(_ context.Context, d apply.Desired, _ uint64) (uint64, error) {
 	a.mu.Lock()
@@ -162,6 +172,9 @@ func (a *reconciler) Set(_ context.Context, d apply.Desired, _ uint64) (uint64, 
 	}
 	d.Generation = uint64(len(a.applied) + 1)
 	a.applied = append(a.applied, d)
+	if a.set != nil {
+		a.set(d)
+	}
 	return d.Generation, nil
 }
 

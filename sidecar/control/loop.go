@@ -286,9 +286,10 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	}
 	c.mu.Lock()
 	clear(c.spent)
+	number := max(c.serving.Revision, c.before) + 1
 	c.mu.Unlock()
 	generation, err := c.reconciler.Set(ctx, apply.Desired{
-		Snapshot: p.Snapshot, Plan: p.Plan, Revision: in.files, Author: o.author, Reason: o.reason, Time: began,
+		Number: number, Snapshot: p.Snapshot, Plan: p.Plan, Revision: in.files, Author: o.author, Reason: o.reason, Time: began,
 		Given: in.given, PassThrough: in.passThrough,
 	}, 0)
 	if err != nil {
@@ -303,7 +304,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	c.generation = generation
 	c.mu.Lock()
 	next := serving{
-		Plan:     Plan{Revision: max(c.serving.Revision, c.before) + 1, AppliedAt: began, AppliedBy: o.author, Reason: o.reason, Plan: p.Plan},
+		Plan:     Plan{Revision: number, AppliedAt: began, AppliedBy: o.author, Reason: o.reason, Plan: p.Plan},
 		snapshot: p.Snapshot, files: in.files, given: in.given, passThrough: in.passThrough,
 	}
 	other := c.serving.files == nil || c.serving.files.ID != in.files.ID

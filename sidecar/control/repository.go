@@ -94,9 +94,7 @@ func (c *Control) serveFiles(ctx context.Context, files *repo.Revision, author, 
 	if before != nil && before.ID == files.ID {
 		return nil
 	}
-	if err := c.spoils(before, files); err != nil {
-		err = errors.Join(fmt.Errorf("%s stays: %w", before.ID, err), c.repository.Withdraw(context.WithoutCancel(ctx), files.ID))
-		c.event(api.Event{Kind: events.Repository, Author: author, Reason: reason, Message: err.Error(), Fields: map[string]string{"revision": before.ID, "directory": files.Directory}})
+	if err := c.withdrawn(ctx, before, files, author, reason); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	// If the new files turn out broken, what was learnt of the old ones is wanted.
@@ -106,6 +104,30 @@ func (c *Control) serveFiles(ctx context.Context, files *repo.Revision, author, 
 	c.event(api.Event{Kind: events.Repository, Author: author, Reason: reason, Message: message, Fields: map[string]string{"revision": files.ID, "directory": files.Directory}})
 	c.ordered(message)
 	return nil
+}
+
+// withdrawn withdraws a revision that would spoil what serves, and returns why; nil
+// where it would not.
+func (c *Control) withdrawn(ctx context.Context, before, files *repo.Revision, author, reason string) error {
+	err := c.spoils(before, files)
+	if err == nil {
+		return nil
+	}
+	err = errors.Join(fmt.Errorf("%s stays: %w", before.ID, err), c.repository.Withdraw(context.WithoutCancel(ctx), files.ID))
+	c.event(api.Event{Kind: events.Repository, Author: author, Reason: reason, Message: err.Error(), Fields: map[string]string{"revision": before.ID, "directory": files.Directory}})
+	return err
+}
+
+// unspoilt is the revision to start with: that of the first import, unless it would
+// spoil what served before the restart.
+func (c *Control) unspoilt(ctx context.Context, served, imported *repo.Revision) *repo.Revision {
+	if served.ID == imported.ID || c.withdrawn(ctx, served, imported, "conch", "start") == nil {
+		return imported
+	}
+	if before, err := c.repository.Current(); err == nil && c.spoils(served, before) == nil {
+		return before // with what clients ordered
+	}
+	return served
 }
 
 // spoils says which models that serve could not with these files. As with

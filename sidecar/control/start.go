@@ -5,19 +5,24 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/plugins/policy/grid"
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/config"
 	"github.com/conch-serving/conch/sidecar/control/events"
+	"github.com/conch-serving/conch/sidecar/control/history"
+	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/control/snapshot"
 	"github.com/conch-serving/conch/sidecar/observe"
 	"github.com/conch-serving/conch/sidecar/plan"
@@ -65,6 +70,9 @@ func (c *Control) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if resumed != nil {
+		files = c.unspoilt(ctx, resumed.Revision, files)
+	}
 	c.adopt(files, settings)
 	c.remember()
 	c.event(api.Event{Kind: events.Started, Message: fmt.Sprintf("conch %s started in mode %s with driver %s, %s", c.version.Version, settings.Mode, settings.Driver.Kind, count(len(files.Models), "model"))})
@@ -77,14 +85,29 @@ func (c *Control) begin(ctx context.Context) error {
 	if resumed == nil {
 		c.setStarting("the first plan is being applied")
 	}
-	first := order{author: "conch", reason: "start", apply: true}
-	if resumed == nil || settings.Mode == config.ModeControl {
-		_, _, err := c.cycle(ctx, first)
-		if err == nil || resumed == nil {
-			return c.undecided(err)
+	if resumed != nil && (settings.Mode != config.ModeControl || c.unchanged(resumed)) {
+		return c.undecided(c.again(ctx, resumed))
+	}
+	_, _, err = c.cycle(ctx, order{author: "conch", reason: "start", apply: true})
+	if err != nil && resumed != nil {
+		err = c.again(ctx, resumed)
+	}
+	return c.undecided(err)
+}
+
+// unchanged reports that a plan from before the restart is for the world that is now, as
+// far as it is known: then it serves on. The load is known only after a while, and a
+// policy that was asked now would plan for none.
+func (c *Control) unchanged(d *apply.Desired) bool {
+	before, now := d.Snapshot, c.observe(c.intent())
+	unlike := func(s *policy.Snapshot) *policy.Snapshot {
+		return &policy.Snapshot{
+			Seed: s.GetSeed(), Objective: s.GetObjective(), Nodes: s.GetNodes(), Offers: s.GetOffers(), Interference: s.GetInterference(),
+			Constraints: s.GetConstraints(), Parameters: s.GetParameters(), Steps: s.GetSteps(),
 		}
 	}
-	return c.undecided(c.again(ctx, resumed))
+	return d.Revision.ID == c.CurrentRevision() && c.policyBefore == c.policyUsed() &&
+		sameSettings(before, now) && proto.Equal(unlike(before), unlike(now))
 }
 
 // resume serves what was desired before the restart; nil where nothing was, or
@@ -98,12 +121,23 @@ func (c *Control) resume(ctx context.Context) (*apply.Desired, error) {
 	if err != nil || d == nil {
 		return nil, err
 	}
+	number := cmp.Or(d.Number, c.before, 1)
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.starting = ""
 	c.serving = serving{
-		Plan:     Plan{Revision: max(c.before, 1), AppliedAt: d.Time, AppliedBy: d.Author, Reason: d.Reason, Plan: d.Plan},
+		Plan:     Plan{Revision: number, AppliedAt: d.Time, AppliedBy: d.Author, Reason: d.Reason, Plan: d.Plan},
 		snapshot: d.Snapshot, files: d.Revision, given: d.Given, passThrough: d.PassThrough,
+	}
+	c.before, c.snapshot = max(c.before, number), max(c.snapshot, d.Snapshot.GetRevision())
+	resumed := c.serving.Plan
+	c.mu.Unlock()
+	if _, err := c.plans.Get(number); errors.Is(err, history.ErrNoPlan) {
+		// The conch before ended between the plan's two writes.
+		var before *policy.Plan
+		if last, err := c.plans.List(); err == nil && len(last) > 0 {
+			before, _ = decoded(last[0].Plan.Plan)
+		}
+		c.remembered(resumed, plan.Compute(before, d.Plan), d.Revision.ID, d.Given, false)
 	}
 	return d, nil
 }
@@ -132,30 +166,28 @@ func mistaken(err error) bool {
 
 // undecided notes that nothing serves yet; the loop tries again.
 func (c *Control) undecided(err error) error {
-	if err != nil {
+	if err != nil && c.current().Revision == 0 {
 		c.setStarting("no plan serves yet: " + err.Error())
 	}
 	return nil
 }
 
-// again applies the plan that served before the restart, if it still fits what
-// is there.
+// again goes on with the plan that served before the restart, if it still fits what
+// is there. Where it does not, a plan is made anew in every mode.
 func (c *Control) again(ctx context.Context, t *apply.Desired) error {
-	in := c.intent()
-	snapshot := c.observe(in)
-	p := proto.CloneOf(t.Plan)
-	p.SnapshotRevision = snapshot.GetRevision()
-	if violations := plan.Validate(snapshot, p, c.checks...); len(violations) > 0 {
-		c.event(api.Event{Kind: events.PlanRejected, Message: "the plan that served before the restart does not fit any more: " + violations.Error()})
-		if c.settings().Mode == config.ModeControl {
-			return violations
-		}
-		_, _, err := c.cycle(ctx, order{author: "conch", reason: "start: the plan from before does not fit any more", apply: true})
-		return err
-	}
-	return c.apply(ctx, order{author: t.Author, reason: "restart: " + t.Reason}, in, &Proposal{
-		Snapshot: snapshot, Plan: p, Diff: plan.Compute(t.Plan, p, plan.Changed(t.Snapshot, snapshot)...),
+	const restart = "restart: "
+	o := order{author: t.Author, reason: restart + strings.TrimPrefix(t.Reason, restart), apply: true}
+	o.planner = planner.Func(func(_ context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+		p := proto.CloneOf(t.Plan)
+		p.SnapshotRevision = s.GetRevision()
+		return p, nil
 	})
+	_, _, err := c.cycle(ctx, o)
+	var misfit plan.Violations
+	if errors.As(err, &misfit) {
+		_, _, err = c.cycle(ctx, order{author: "conch", reason: "start: the plan from before does not fit any more", apply: true})
+	}
+	return err
 }
 
 func (c *Control) setStarting(why string) {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/conch-serving/conch/sidecar/config"
 )
 
 const (
@@ -21,6 +23,8 @@ const (
 type state struct {
 	Plan     uint64 `json:"plan"`
 	Snapshot uint64 `json:"snapshot"`
+	// Policy is the one that was in use, with its parameters.
+	Policy string `json:"policy,omitempty"`
 }
 
 // restore reads the state of an earlier conch, so that numbers go on.
@@ -34,14 +38,15 @@ func (c *Control) restore() error {
 		if err := json.Unmarshal(b.Get([]byte(stateKey)), &s); err != nil {
 			return fmt.Errorf("state of the plan loop: %w; remove the state directory to start over", err)
 		}
-		c.before, c.snapshot = s.Plan, s.Snapshot
+		c.before, c.snapshot, c.policyBefore = s.Plan, s.Snapshot, s.Policy
 		return nil
 	})
 }
 
 func (c *Control) save() {
+	used := c.policyUsed()
 	c.mu.Lock()
-	s := state{Plan: max(c.serving.Revision, c.before), Snapshot: c.snapshot}
+	s := state{Plan: max(c.serving.Revision, c.before), Snapshot: c.snapshot, Policy: used}
 	c.mu.Unlock()
 	text, err := json.Marshal(s)
 	if err == nil {
@@ -56,4 +61,10 @@ func (c *Control) save() {
 	if err != nil {
 		c.log.Warn("the state of the plan loop could not be saved", "error", err)
 	}
+}
+
+// policyUsed is the policy in use with its parameters, as a text to compare.
+func (c *Control) policyUsed() string {
+	s := c.policies.Status()
+	return policyText(config.Policy{Name: s.Name, Parameters: s.Parameters})
 }
