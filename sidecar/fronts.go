@@ -118,7 +118,7 @@ func (s *server) openFronts(ctx context.Context) error {
 		return err
 	}
 	s.later(func() error { scrape.Close(); return nil })
-	conch := doors{admin.Of(s.control, s.traces), s}
+	conch := doors{admin.Of(s.control, s.traces, s.traffic()), s}
 	s.watchers = s.newWatchers(conch)
 	operators := admin.NewHandler(conch, s.watchers, s.log.With("part", "admin"))
 	health := http.NewServeMux()

@@ -50,6 +50,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 	"github.com/conch-serving/conch/sidecar/observe"
+	"github.com/conch-serving/conch/sidecar/observe/recent"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 	"github.com/conch-serving/conch/sidecar/policyhost/confine"
 	"github.com/conch-serving/conch/sidecar/record"
@@ -90,6 +91,8 @@ type server struct {
 	calibration *calibration.Calibration
 	groups      *merging.Book
 	scratch     driver.Driver
+	// recent is what became of requests a short while ago.
+	recent *recent.Recorder
 	// traces are recorded from the request path while a client asks for one.
 	traces *record.Recorder
 	// tracer makes the spans of requests; nil while tracing is off.
@@ -153,6 +156,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	if err != nil {
 		return s, err
 	}
+	s.recent = recent.New(observe.Window)
 	planMetrics, err := observe.NewPlanMetrics(s.registry)
 	if err != nil {
 		return s, err
@@ -160,7 +164,7 @@ func newServer(ctx context.Context, o serverOptions) (s *server, err error) {
 	if s.partitions, err = clientTLS("driver.tls", o.config.Driver.TLS, o.log.With("part", "tls")); err != nil {
 		return s, err
 	}
-	stubs := watchStubs(control.Observer(recorder, time.Now),
+	stubs := watchStubs(control.Observer(recorder, s.recent),
 		func(partition, reason string) error { return s.reconciler.Restart(partition, reason) }, o.log)
 	s.later(stubs.close)
 	hint := pointAtAdvice(stubs, func() bool { return s.control.Version().Mode == string(config.ModeObserve) }, s.config.Listen.Admin, o.log)

@@ -56,6 +56,7 @@ var rules = []rule{
 		"sidecar/sim/...", "sidecar/dispatch/names", "sidecar/dispatch/queue/...", "sidecar/dispatch/forecast", "sidecar/advice", "sidecar/plan", "sidecar/policyhost", "plugins/...", "internal/...",
 	}, "it drives the queue and the policies, those that are processes through the host that conch has"},
 	{"sidecar/observe", []string{"sidecar/observe/...", "plugins/policy", "internal/..."}, "observe, plan, policyhost and dispatch meet in control"},
+	{"sidecar/observe/recent", []string{"sidecar/admin/api"}, "it counts what it is given"},
 	{"sidecar/plan", []string{"plugins/policy"}, "it is pure"},
 	{"sidecar/policyhost", []string{"sidecar/policyhost/...", "plugins/policy"}, "observe, plan, policyhost and dispatch meet in control"},
 

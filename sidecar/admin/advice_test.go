@@ -50,7 +50,7 @@ func TestGPUAdviceOverTheAPI(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := serveAPI(t, admin.Of(advised{advice: test.is}, nil)).GPUAdvice(t.Context())
+			got, err := serveAPI(t, admin.Of(advised{advice: test.is}, nil, nil)).GPUAdvice(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, test.want, got)
 		})

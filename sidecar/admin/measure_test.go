@@ -14,7 +14,7 @@ import (
 
 // TestMeasureIsForServersOfOthers: a conch that runs its servers itself has timed their models, and an order that would take a server is refused.
 func TestMeasureIsForServersOfOthers(t *testing.T) {
-	c := serveAPI(t, admin.Of(advised{}, nil))
+	c := serveAPI(t, admin.Of(advised{}, nil, nil))
 	for _, test := range []struct {
 		name    string
 		request api.MeasureRequest

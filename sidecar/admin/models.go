@@ -33,6 +33,14 @@ func (v view) Model(_ context.Context, name string) (api.Model, error) {
 	return Model(m), nil
 }
 
+// Slowest implements API.
+func (v view) Slowest(_ context.Context, name string) ([]api.SlowRequest, error) {
+	if _, err := v.control.LookAtModel(name); err != nil {
+		return nil, coded(err)
+	}
+	return v.traffic.Slowest(name), nil
+}
+
 // Model is a model as operators see it.
 func Model(l control.ModelLook) api.Model {
 	out := api.Model{Name: l.Files.Name, Revision: l.Files.Digest, Profiles: []api.Profile{}, Conditions: l.Conditions}

@@ -29,6 +29,8 @@ type API interface {
 	// Glance is Models without profiles and estimates, which take long to put together.
 	Glance(ctx context.Context) ([]api.Model, error)
 	Model(ctx context.Context, name string) (api.Model, error)
+	// Slowest are the slowest requests of a model in the last minute, slowest first.
+	Slowest(ctx context.Context, model string) ([]api.SlowRequest, error)
 	GPUs(ctx context.Context) ([]api.GPU, error)
 	Partitions(ctx context.Context) ([]api.Partition, error)
 	Partition(ctx context.Context, id string) (api.Partition, error)
@@ -90,6 +92,9 @@ func NewHandler(conch API, watchers *watch.Hub, logger *slog.Logger) http.Handle
 	mux.HandleFunc("GET /v1/models", answer(s, func(r *http.Request) ([]api.Model, error) { return conch.Models(r.Context()) }))
 	mux.HandleFunc("GET /v1/models/{model}", answer(s, func(r *http.Request) (api.Model, error) {
 		return conch.Model(r.Context(), r.PathValue("model"))
+	}))
+	mux.HandleFunc("GET /v1/models/{model}/slowest", answer(s, func(r *http.Request) ([]api.SlowRequest, error) {
+		return conch.Slowest(r.Context(), r.PathValue("model"))
 	}))
 	mux.HandleFunc("GET /v1/gpus", answer(s, func(r *http.Request) ([]api.GPU, error) { return conch.GPUs(r.Context()) }))
 	mux.HandleFunc("GET /v1/partitions", answer(s, func(r *http.Request) ([]api.Partition, error) { return conch.Partitions(r.Context()) }))

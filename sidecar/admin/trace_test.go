@@ -61,7 +61,7 @@ func TestATraceComesAsItGrowsAndSaysWhatWasLost(t *testing.T) {
 		<-ctx.Done()
 		_, err = w.Write([]byte("tail"))
 		return 7, 2, err
-	}))})
+	}), nil)})
 	var out bytes.Buffer
 	got, err := c.Record(t.Context(), 50*time.Millisecond, writing(func(p []byte) (int, error) {
 		if out.Len() == 0 {
@@ -94,7 +94,7 @@ func TestARecordingThatIsRefusedOrCutOffIsAnError(t *testing.T) {
 					_ = w.(interface{ Flush() error }).Flush()
 				}
 				return 0, 0, c.err
-			}))})
+			}), nil)})
 			_, err := conch.Record(t.Context(), c.length, io.Discard)
 			require.Error(t, err)
 			require.Equal(t, c.code, api.CodeOf(err), err)
@@ -106,7 +106,7 @@ func TestARecordingThatIsRefusedOrCutOffIsAnError(t *testing.T) {
 }
 
 func TestTheSnapshotIsJSONWithTheNamesOfTheContract(t *testing.T) {
-	c := serveAPI(t, recording{of: admin.Of(observed{}, script(nil))})
+	c := serveAPI(t, recording{of: admin.Of(observed{}, script(nil), nil)})
 	got, err := c.Snapshot(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, `{"revision":"3","models":[{"name":"a","slo_us":"25000"}]}`, string(got))

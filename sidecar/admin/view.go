@@ -77,13 +77,20 @@ type Control interface {
 	Follow(ctx context.Context, since uint64, yield func(api.Event) error) error
 }
 
-// Of gives the admin API's view of a control loop and of the recorder of the
+// Traffic is what the request path remembers of requests.
+type Traffic interface {
+	// Slowest are a model's slowest requests of the last minute, slowest first.
+	Slowest(model string) []api.SlowRequest
+}
+
+// Of gives the admin API's view of a control loop, and of the recorder and the memory of the
 // request path.
-func Of(c Control, r Recorder) API { return view{c, r, &encoded{}} }
+func Of(c Control, r Recorder, t Traffic) API { return view{c, r, t, &encoded{}} }
 
 type view struct {
 	control  Control
 	recorder Recorder
+	traffic  Traffic
 	plan     *encoded
 }
 

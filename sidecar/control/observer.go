@@ -9,17 +9,18 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/warmup"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/observe"
+	"github.com/conch-serving/conch/sidecar/observe/recent"
 )
 
-// Observer makes a recorder the listener of the request path. It exists because
-// neither of the two may know the other.
-func Observer(r *observe.Recorder, now func() time.Time) dispatch.Observer {
-	return observer{r, now}
+// Observer makes recorders the listeners of the request path. It exists because
+// neither may know the other.
+func Observer(r *observe.Recorder, last *recent.Recorder) dispatch.Observer {
+	return observer{r, last}
 }
 
 type observer struct {
 	recorder *observe.Recorder
-	now      func() time.Time
+	recent   *recent.Recorder
 }
 
 // Arrived implements dispatch.Observer.
@@ -35,7 +36,15 @@ func (o observer) Asked(a dispatch.Asked) {
 }
 
 // Executed implements dispatch.Observer.
-func (o observer) Executed(e dispatch.Execution) { o.recorder.Executed(observe.Execution(e)) }
+func (o observer) Executed(e dispatch.Execution) {
+	o.recorder.Executed(observe.Execution{
+		Model: e.Model, Partition: e.Partition, GPUType: e.GPUType, ThreadPercentage: e.ThreadPercentage, Rows: e.Rows, Requests: e.Requests,
+		Start: e.Start, End: e.End, Err: e.Err, Lent: e.Lent, Shared: e.Shared,
+	})
+	o.recent.Executed(recent.Execution{
+		Model: e.Model, Partition: e.Partition, Start: e.Start, End: e.End, Rows: e.Rows, Requests: e.Requests, Deadline: e.Deadline, Failed: e.Err != nil,
+	})
+}
 
 // Busy implements dispatch.Observer.
 func (o observer) Busy(partition string, from, to time.Time) { o.recorder.Busy(partition, from, to) }
@@ -44,7 +53,15 @@ func (o observer) Busy(partition string, from, to time.Time) { o.recorder.Busy(p
 func (o observer) Finished(f dispatch.Outcome) {
 	o.recorder.Finished(observe.Outcome{
 		Model: f.Model, Early: f.Early, Name: f.Name, Result: observe.Result(f.Result.String()), Latency: f.Latency, Queued: f.Queued,
-		Rows: f.Rows, Batch: f.Batch, PassedThrough: f.PassedThrough, Retried: f.Retried, Reason: f.Reason, At: o.now(),
+		Rows: f.Rows, Batch: f.Batch, PassedThrough: f.PassedThrough, Retried: f.Retried, Reason: f.Reason, At: f.Ended,
+	})
+	o.recent.Finished(&recent.Request{
+		Model: f.Model, Result: f.Result.String(), Reason: f.Reason,
+		InTime:   f.Result == dispatch.OK,
+		Answered: f.Result == dispatch.OK || f.Result == dispatch.Late || f.Result == dispatch.Cold,
+		Left:     f.Result == dispatch.Cancelled && f.Reason != dispatch.GoneDeadline,
+		Ended:    f.Ended, Latency: f.Latency, Wait: f.Wait, Gather: f.Gather, Execute: f.Execute, Deadline: f.Deadline,
+		Partition: f.Partition, Rows: f.Rows, BatchRows: f.Batch, Retried: f.Retried, Identity: f.Identity,
 	})
 }
 

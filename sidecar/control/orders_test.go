@@ -19,6 +19,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/observe"
+	"github.com/conch-serving/conch/sidecar/observe/recent"
 	"github.com/conch-serving/conch/sidecar/policyhost"
 )
 
@@ -254,9 +255,9 @@ func TestObserver(t *testing.T) {
 	recorder, err := observe.New(nil)
 	require.NoError(t, err)
 	now := time.Unix(1000, 0)
-	o := control.Observer(recorder, func() time.Time { return now })
+	o := control.Observer(recorder, recent.New(observe.Window))
 	for _, result := range dispatch.Results() {
-		o.Finished(dispatch.Outcome{Model: "m", Result: result, Latency: time.Millisecond})
+		o.Finished(dispatch.Outcome{Model: "m", Result: result, Latency: time.Millisecond, Ended: now})
 	}
 	o.Arrived("m", 4, now)
 	o.Executed(dispatch.Execution{Model: "m", Partition: "p", GPUType: "T4", ThreadPercentage: 50, Rows: 2, Start: now.Add(-time.Second), End: now})

@@ -29,7 +29,7 @@ import (
 
 // shown is what the admin API answers of a loop, path by path, as its clients get it.
 func (r *rig) shown() []byte {
-	handler := admin.NewHandler(admin.Of(r.Control, nil), nil, slog.New(slog.DiscardHandler))
+	handler := admin.NewHandler(admin.Of(r.Control, nil, nil), nil, slog.New(slog.DiscardHandler))
 	var all bytes.Buffer
 	for _, path := range []string{
 		"/v1/ready", "/v1/models", "/v1/models/nobody", "/v1/gpus", "/v1/partitions/gpu1", "/v1/partitions/gpu9",

@@ -37,7 +37,9 @@ type attempt struct {
 	decided queue.Time
 	finish  queue.Time // as predicted; decided: there is no prediction
 	started time.Time
-	loan    *loan // nil: none
+	ended   time.Time
+	free    queue.Time // since when its process was free
+	loan    *loan      // nil: none
 	// lastWord: the server is done with what was sent.
 	lastWord bool
 	shared   bool // something ran outside the queue when it started
@@ -135,6 +137,7 @@ func (d *Dispatcher) send(a *attempt) result {
 	a.lastWord = got.LastWord
 	joined.Free()
 	end := d.clock.Now()
+	a.ended = end
 	outcome := err
 	if err == nil && got.Frame.Data.Len() == 0 {
 		outcome = batch.ErrCleared
@@ -279,10 +282,16 @@ func (c *call) alone(p *router.Process, started time.Time) *spans.Execution {
 // observe reports an execution and learns what Conch itself adds to it.
 func (d *Dispatcher) observe(a *attempt, end time.Time, err error) {
 	p := a.process.Spec()
+	var due time.Time
+	for _, c := range a.calls {
+		if !c.due.IsZero() && (due.IsZero() || c.due.Before(due)) {
+			due = c.due
+		}
+	}
 	d.o.Observer.Executed(Execution{
 		Model: a.model.name, Partition: p.ID, GPUType: p.GPUType, ThreadPercentage: p.ThreadPercentage,
 		Rows: a.rows, Requests: len(a.calls), Start: a.started, End: end, Err: err,
-		Lent: a.loan.size(), Shared: a.shared || a.lease.Outside() > 0,
+		Deadline: due, Lent: a.loan.size(), Shared: a.shared || a.lease.Outside() > 0,
 	})
 	if err == nil {
 		a.model.counts.executed(end.Sub(a.started))
@@ -292,7 +301,11 @@ func (d *Dispatcher) observe(a *attempt, end time.Time, err error) {
 
 // ran returns the answer of an execution.
 func (d *Dispatcher) ran(a *attempt, c *call, resp *batch.Response, err error) answer {
-	return answer{resp: resp, err: err, series: d.seriesOf(a, c), started: a.started, rows: a.rows, retried: c.retried}
+	free := min(max(a.free, c.queued.Arrival), a.decided)
+	return answer{
+		resp: resp, err: err, series: d.seriesOf(a, c), started: a.started, ended: a.ended, rows: a.rows, retried: c.retried,
+		waited: max(0, free-c.queued.Arrival).Duration(), gathered: (a.decided - free).Duration(),
+	}
 }
 
 // seriesOf returns the counters of the call's model on the partition where the

@@ -113,10 +113,13 @@ type answer struct {
 	reason  string
 	series  *partitionSeries // of the last execution; nil: none
 	started time.Time        // when the last execution began; zero: never
+	ended   time.Time        // likewise; zero: it has just ended
 	rows    int              // of that execution
 	passed  bool             // outside the queue
 	retried bool
-	member  *batch.Membership // how it ran as a row of a merge group, outside the queue; nil: it did not
+	// waited until the partition of the last execution was free, gathered from then until the queue decided on the execution.
+	waited, gathered time.Duration
+	member           *batch.Membership // how it ran as a row of a merge group, outside the queue; nil: it did not
 	// promised is the predicted end of the batch. Only the batch's last answer has
 	// it, and only where there was a prediction.
 	promised queue.Time
@@ -171,6 +174,7 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 func (d *Dispatcher) newCall(ctx context.Context, r *batch.Request) *call {
 	c := &call{req: r, done: make(chan answer, 1)}
 	timeout, _ := r.Timeout()
+	c.id = r.ID
 	c.open(ctx, d, timeout)
 	return c
 }

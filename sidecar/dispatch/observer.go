@@ -4,9 +4,11 @@
 package dispatch
 
 import (
+	"strings"
 	"time"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
+	"github.com/conch-serving/conch/sidecar/dispatch/spans"
 )
 
 // Observer receives the events of the request path. Its methods are called on the
@@ -65,6 +67,8 @@ type Execution struct {
 	// Err is nil when Triton answered the batch. Profiles must not be learnt from
 	// an execution with an error.
 	Err error
+	// Deadline is the earliest of its requests; zero: none has one.
+	Deadline time.Time
 	// Lent is how many bytes of tensors went through shared memory, both ways.
 	Lent int
 	// Shared: requests outside the queue ran on the partition meanwhile.
@@ -95,7 +99,18 @@ type Outcome struct {
 	// Latency is the time from Arrived to the answer, Queued the part of it
 	// before the (last) execution started.
 	Latency, Queued time.Duration
-	Rows            int
+	// Wait, Gather and Execute are parts of Latency; the rest is Conch's own time. In Wait no partition that it may run on was free, or its model was
+	// being loaded. In Gather its partition was free, and its batch was gathered. Execute is its last execution. A first attempt that was lost is in
+	// Wait.
+	Wait, Gather, Execute time.Duration
+	// Ended is when it ended. Deadline is when it was due, from its arrival; zero: never.
+	Ended    time.Time
+	Deadline time.Duration
+	// Partition of the last execution; empty: it never ran.
+	Partition string
+	// Identity is valid until Finished returns.
+	Identity Identity
+	Rows     int
 	// Batch is the number of rows that ran together; zero if it never ran.
 	Batch int
 	// PassedThrough: the request ran outside the queue.
@@ -107,6 +122,28 @@ type Outcome struct {
 	// Reason is why a request was Dropped, Rejected or Cancelled: a short metric
 	// label. Of Cancelled it is one of the Gone reasons.
 	Reason string
+}
+
+// Identity is how a client finds a request again.
+type Identity struct{ of *ticket }
+
+// ID is the request's id as the client gave it; empty: it gave none.
+func (i Identity) ID() string {
+	if i.of == nil {
+		return ""
+	}
+	return strings.Clone(i.of.id)
+}
+
+// TraceID is that of the request's trace; empty: it has none.
+func (i Identity) TraceID() string {
+	if i.of == nil {
+		return ""
+	}
+	if of := spans.Context(i.of.ctx); of.IsValid() {
+		return of.TraceID().String()
+	}
+	return i.of.span.TraceID()
 }
 
 // Result classifies an Outcome; String is its metric label.

@@ -102,7 +102,8 @@ func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
 	begun := lease.Alone()
 	span := c.alone(lease.Process(), a.started)
 	got, err := lease.Process().Conn().Call(span.Onward(onward(c.ctx)), methodInfer, &frame)
-	span.End(d.clock.Now(), err)
+	a.ended = d.clock.Now()
+	span.End(a.ended, err)
 	if err != nil {
 		a.err = err // unchanged: passThrough decides by it whether to retry
 		if forward.Lost(err) && c.ctx.Err() == nil {
@@ -134,7 +135,7 @@ func (d *Dispatcher) observeAlone(c *call, on router.Lease, started time.Time) {
 	}
 	d.o.Observer.Executed(Execution{
 		Model: ran, Partition: p.ID, GPUType: p.GPUType, ThreadPercentage: p.ThreadPercentage,
-		Rows: c.rows, Requests: 1, Start: started, End: d.clock.Now(),
+		Rows: c.rows, Requests: 1, Start: started, End: d.clock.Now(), Deadline: c.due,
 	})
 }
 

@@ -491,7 +491,7 @@ type sink struct{ q *queues }
 func (s sink) Dispatch(b *queue.Batch) {
 	q := s.q
 	m := q.byID[b.Model]
-	r := &attempt{model: m, rules: m.rules, process: q.processes[b.Partition], rows: b.Rows, decided: b.Start, finish: b.Finish, calls: make([]*call, len(b.Requests))}
+	r := &attempt{model: m, rules: m.rules, process: q.processes[b.Partition], rows: b.Rows, decided: b.Start, finish: b.Finish, free: b.Free, calls: make([]*call, len(b.Requests))}
 	r.lease, r.refused = q.router.Take(r.process, m.name)
 	for i, request := range b.Requests {
 		c := request.Owner.(*call)

@@ -38,6 +38,7 @@ type ticket struct {
 	model *model // nil: none was found yet
 	tally *tally
 	rows  int
+	id    string // as the client gave it
 	span  *spans.Request
 
 	arrived time.Time
@@ -217,6 +218,26 @@ func (t *ticket) withdraw() {
 	}
 }
 
+// spend divides the latency of an outcome.
+func (t *ticket) spend(o *Outcome, a *answer, now time.Time) {
+	o.Ended, o.Identity = now, Identity{t}
+	if !t.due.IsZero() {
+		o.Deadline = t.due.Sub(t.arrived)
+	}
+	if a.series != nil {
+		o.Partition = a.series.partition
+	}
+	if a.started.IsZero() {
+		o.Queued, o.Wait = o.Latency, o.Latency
+		return
+	}
+	if a.ended.IsZero() {
+		a.ended = now
+	}
+	o.Queued, o.Execute = a.started.Sub(t.arrived), a.ended.Sub(a.started)
+	o.Wait, o.Gather = o.Loading+a.waited, a.gathered
+}
+
 // outcome returns the outcome of a ticket that has its answer.
 func (t *ticket) outcome(a *answer) (o Outcome, now time.Time) {
 	now = t.d.clock.Now()
@@ -227,11 +248,7 @@ func (t *ticket) outcome(a *answer) (o Outcome, now time.Time) {
 	if t.model != nil {
 		o.Model = t.model.name
 	}
-	if a.started.IsZero() {
-		o.Queued = o.Latency
-	} else {
-		o.Queued = a.started.Sub(t.arrived)
-	}
+	t.spend(&o, a, now)
 	if o.Early && !t.asked.came.IsZero() { // it waited for a variant
 		o.Loading = o.Latency
 	}

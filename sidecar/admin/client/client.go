@@ -98,6 +98,11 @@ func (c *Client) Model(ctx context.Context, name string) (api.Model, error) {
 	return get[api.Model](ctx, c, "/v1/models/"+url.PathEscape(name))
 }
 
+// Slowest lists the slowest requests of a model in the last minute, slowest first.
+func (c *Client) Slowest(ctx context.Context, name string) ([]api.SlowRequest, error) {
+	return get[[]api.SlowRequest](ctx, c, "/v1/models/"+url.PathEscape(name)+"/slowest")
+}
+
 // GPUs lists the GPUs with their partitions.
 func (c *Client) GPUs(ctx context.Context) ([]api.GPU, error) {
 	return get[[]api.GPU](ctx, c, "/v1/gpus")

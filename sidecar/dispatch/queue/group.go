@@ -20,6 +20,7 @@ type partition struct {
 	up       bool
 	draining bool
 	busy     bool // from Dispatch to Complete
+	since    Time // it was free, last
 	// experiment says whether its batch is a trial or a probe.
 	experiment experiment
 	free       bool          // in the group's set of free partitions

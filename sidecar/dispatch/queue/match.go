@@ -281,7 +281,7 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 		b.Rows += int(r.Rows)
 		r = next
 	}
-	b.Start, b.Finish = now, now+svc.Table.At(b.Rows)
+	b.Start, b.Finish, b.Free = now, now+svc.Table.At(b.Rows), p.since
 	b.Late, b.Hurried = late, hurried
 	s.setFree(p, false)
 	p.busy, p.late = true, late

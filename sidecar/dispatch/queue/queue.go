@@ -146,6 +146,8 @@ type Batch struct {
 	// Start is when the batch was dispatched, Finish when the profile predicts
 	// its end; they are equal where there is no usable profile.
 	Start, Finish Time
+	// Free is since when the partition was free, at most Start.
+	Free Time
 	// Late is true for requests that were given up and are served on a partition
 	// that was left over.
 	Late bool

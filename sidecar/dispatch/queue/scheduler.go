@@ -229,6 +229,9 @@ func (s *Scheduler) idle(p *partition, now Time) {
 	if p.busy || !p.usable() {
 		return
 	}
+	if !p.free {
+		p.since = now
+	}
 	s.setFree(p, true)
 	if s.held == 0 {
 		s.freed(p, now)

@@ -88,3 +88,48 @@ func (s *Scheduler) Queued(id ModelID) (requests, rows int) {
 	}
 	return m.requests + m.late, m.rows + m.lateRows
 }
+
+// Waiting is what waits for a model.
+type Waiting struct {
+	Model ModelID
+	// Requests and Rows that wait, late requests included.
+	Requests, Rows int
+	// Oldest is when the oldest request arrived, of those that are next in their lanes.
+	Oldest Time
+	// Candidate is how many rows the candidate with the nearest latest start has; 0: there is none. Latest is that start, Never if it has no deadline
+	// or no profile.
+	Candidate int
+	Latest    Time
+}
+
+// Waiting calls visit for every model for which something waits. It looks at lanes and candidates, and not at every request.
+func (s *Scheduler) Waiting(visit func(Waiting)) {
+	for _, m := range s.models {
+		if m == nil || m.requests+m.late == 0 {
+			continue
+		}
+		w := Waiting{Model: m.id, Requests: m.requests + m.late, Rows: m.rows + m.lateRows, Oldest: Never, Latest: Never}
+		for _, l := range m.lanes {
+			for _, r := range []*Request{l.waiting.head, l.late.head} {
+				if r != nil {
+					w.Oldest = min(w.Oldest, r.Arrival)
+				}
+			}
+			for i := range l.cands {
+				c := &l.cands[i]
+				if c.Requests == 0 {
+					continue
+				}
+				w.Oldest = min(w.Oldest, c.Arrival)
+				latest := c.Latest
+				if c.svc.Table == nil || c.Deadline == Never {
+					latest = Never
+				}
+				if w.Candidate == 0 || latest < w.Latest {
+					w.Candidate, w.Latest = c.Rows, latest
+				}
+			}
+		}
+		visit(w)
+	}
+}

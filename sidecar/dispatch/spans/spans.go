@@ -95,6 +95,14 @@ func about(model string, rows int) (known []attribute.KeyValue) {
 	return known
 }
 
+// TraceID is that of the trace that the span is in; empty: there is no span.
+func (r *Request) TraceID() string {
+	if r == nil {
+		return ""
+	}
+	return r.span.SpanContext().TraceID().String()
+}
+
 // Proxied sets the HTTP path of a request that is passed to a server unchanged.
 func (r *Request) Proxied(path string) {
 	if r != nil {
