@@ -37,8 +37,8 @@ func Sources(conch API) []watch.Source {
 			return []watch.Object{{Value: api.Conch{Version: version, Health: health, MayChange: true}}}, err
 		}},
 		state(api.TopicModels, conch.Glance, func(m api.Model) string { return m.Name }),
-		state(api.TopicGPUs, conch.GPUs, func(g api.GPU) string { return g.ID }),
-		state(api.TopicPartitions, conch.Partitions, func(p api.Partition) string { return p.ID }),
+		state(api.TopicGPUs, conch.GPUs, api.GPU.Key),
+		state(api.TopicPartitions, conch.Partitions, api.Partition.Key),
 		{Topic: api.TopicPlan, State: func() ([]watch.Object, error) {
 			p, err := conch.Plan(ctx)
 			return []watch.Object{{Value: p}}, err

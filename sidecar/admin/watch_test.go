@@ -36,9 +36,11 @@ func (*seen) Ready(context.Context) (api.Health, error) { return api.Health{OK: 
 func (*seen) Glance(context.Context) ([]api.Model, error) {
 	return []api.Model{{Name: "b"}, {Name: "a", Queued: 3}}, nil
 }
-func (*seen) GPUs(context.Context) ([]api.GPU, error) { return []api.GPU{{ID: "gpu1"}}, nil }
+func (*seen) GPUs(context.Context) ([]api.GPU, error) {
+	return []api.GPU{{ID: "gpu1"}, {ID: "cpu", Node: "a"}, {ID: "cpu", Node: "b"}}, nil
+}
 func (*seen) Partitions(context.Context) ([]api.Partition, error) {
-	return []api.Partition{{ID: "gpu1-a"}}, nil
+	return []api.Partition{{ID: "gpu1-a"}, {ID: "gpu1-a", Retiring: true}}, nil
 }
 func (*seen) Plan(context.Context) (api.Plan, error) {
 	return api.Plan{Revision: 7, Plan: []byte(`{}`)}, nil
@@ -78,8 +80,8 @@ func TestWatchSendsEveryTopicToTheClient(t *testing.T) {
 	require.NotEmpty(t, last)
 	require.Equal(t, &api.Conch{Version: api.Version{Version: "1", Mode: "control"}, Health: api.Health{OK: true}, MayChange: true}, state.Conch)
 	require.Equal(t, []api.Model{{Name: "a", Queued: 3}, {Name: "b"}}, state.Models)
-	require.Equal(t, "gpu1", state.GPUs[0].ID)
-	require.Equal(t, "gpu1-a", state.Partitions[0].ID)
+	require.Equal(t, []api.GPU{{ID: "gpu1"}, {ID: "cpu", Node: "a"}, {ID: "cpu", Node: "b"}}, state.GPUs)
+	require.Equal(t, []api.Partition{{ID: "gpu1-a"}, {ID: "gpu1-a", Retiring: true}}, state.Partitions, "what is replaced has the id of what replaces it")
 	require.EqualValues(t, 7, state.Plan.Revision)
 	require.Len(t, state.Events, 200)
 	require.EqualValues(t, 300, state.Events[199].ID)

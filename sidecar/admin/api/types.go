@@ -116,6 +116,14 @@ type GPU struct {
 	Partitions []Partition `json:"partitions"`
 }
 
+// Key tells GPUs of all nodes apart: NODE/ID, or the id alone where the node has no name. The CPUs of every node are called "cpu".
+func (g GPU) Key() string {
+	if g.Node == "" {
+		return g.ID
+	}
+	return g.Node + "/" + g.ID
+}
+
 // Partition is a share of a GPU served by one Triton process.
 type Partition struct {
 	ID               string `json:"id"`
@@ -147,6 +155,14 @@ type Partition struct {
 	Log string `json:"log,omitempty"`
 	// BusyShare is the fraction of the statistics window spent executing.
 	BusyShare float64 `json:"busy_share"`
+}
+
+// Key tells partitions apart: the id, and for an old server that is to go "ID retiring", since what replaces it may have the same id.
+func (p Partition) Key() string {
+	if p.Retiring {
+		return p.ID + " retiring"
+	}
+	return p.ID
 }
 
 // Policy is a scheduling policy that this conch can run.

@@ -24,9 +24,9 @@ const (
 	TopicConch Topic = "conch"
 	// TopicModels: Model by name, without Profiles and Estimates: see GET /v1/models/NAME.
 	TopicModels Topic = "models"
-	// TopicGPUs: GPU by id, with its partitions.
+	// TopicGPUs: GPU by GPU.Key, with its partitions.
 	TopicGPUs Topic = "gpus"
-	// TopicPartitions: Partition by id, those of the plan in force and old servers that are to go.
+	// TopicPartitions: Partition by Partition.Key, those of the plan in force and old servers that are to go.
 	TopicPartitions Topic = "partitions"
 	// TopicPlan: Plan, the one in force.
 	TopicPlan Topic = "plan"

@@ -62,9 +62,9 @@ func (s *State) Take(c Change) error {
 	case api.TopicWaiting:
 		return keyed(&s.Waiting, c, func(w api.ModelWaiting) string { return w.Model }, true)
 	case api.TopicGPUs:
-		return keyed(&s.GPUs, c, func(g api.GPU) string { return g.ID }, false)
+		return keyed(&s.GPUs, c, api.GPU.Key, false)
 	case api.TopicPartitions:
-		return keyed(&s.Partitions, c, func(p api.Partition) string { return p.ID }, false)
+		return keyed(&s.Partitions, c, api.Partition.Key, false)
 	case api.TopicEvents:
 		if err := grow(&s.Events, c); err != nil {
 			return err
