@@ -4,8 +4,6 @@
 package main
 
 import (
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,35 +26,9 @@ func TestAblateOneRule(t *testing.T) {
 	require.ErrorContains(t, b.ablation(t.Context(), r), "ablation.dash")
 }
 
-// TestTheQueuesPageHasTheFigures holds README.md of the queue in step with results/ablation.json.
-func TestTheQueuesPageHasTheFigures(t *testing.T) {
-	reports, err := figure.Read("../results")
-	require.NoError(t, err)
-	page, err := os.ReadFile("../sidecar/dispatch/queue/README.md")
-	require.NoError(t, err)
-	for _, r := range reports {
-		if r.File != "ablation" {
-			continue
-		}
-		want, err := withTable(string(page), r)
-		require.NoError(t, err)
-		require.Equal(t, want, string(page), "run `make results`")
-		return
-	}
-	require.Fail(t, "there is no results/ablation.json", "run `make bench BENCH=ablation`")
-}
-
 func TestTableOfRules(t *testing.T) {
 	r := &figure.Report{Figures: []figure.Figure{
 		{Name: "ablation.quiet.mean", Value: 1.0423}, {Name: "ablation.quiet.most", Value: 2}, {Name: "ablation.quiet.least", Value: .9},
 	}}
-	table := "| without | mean | most | least |\n|---|---|---|---|\n| *quiet* | 1.042 | 2.000 | 0.900 |\n"
-	page, err := withTable("before\n"+tableBegins+"old\n"+tableEnds+"\nafter\n", r)
-	require.NoError(t, err)
-	require.Equal(t, "before\n"+tableBegins+table+tableEnds+"\nafter\n", page)
-	again, err := withTable(page, r)
-	require.NoError(t, err)
-	require.Equal(t, page, again)
-	_, err = withTable(strings.ReplaceAll(page, tableEnds, ""), r)
-	require.ErrorContains(t, err, "no place")
+	require.Equal(t, "| without | mean | most | least |\n|---|---|---|---|\n| *quiet* | 1.042 | 2.000 | 0.900 |\n", ablationTable(byNameOf([]*figure.Report{r})))
 }

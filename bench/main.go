@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -112,50 +111,7 @@ func command(out, progress io.Writer) *cobra.Command {
 		},
 	})
 
-	var page, rules string
-	var citing []string
-	results := &cobra.Command{Use: "results", Short: "Writes docs/results.md and docs/remarks.md, the queue's table of rules, and the figures in tables of other pages, from results/*.json", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
-		reports, err := figure.Read(b.results)
-		if err != nil {
-			return err
-		}
-		explain(reports)
-		for _, r := range reports {
-			if r.File == "ablation" {
-				if err := rewriteTable(rules, r); err != nil {
-					return err
-				}
-			}
-		}
-		if err := drawPlacements(b.results, reports); err != nil {
-			return err
-		}
-		for _, path := range citing {
-			if err := cite(path, reports); err != nil {
-				return err
-			}
-		}
-		var text bytes.Buffer
-		pages, err := naming(citing, rules)
-		if err != nil {
-			return err
-		}
-		if err := figure.Render(&text, reports, pages...); err != nil {
-			return err
-		}
-		if err := os.WriteFile(page, text.Bytes(), 0o644); err != nil {
-			return err
-		}
-		text.Reset()
-		if err := figure.RenderRemarks(&text, reports); err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(filepath.Dir(page), figure.RemarksPage), text.Bytes(), 0o644)
-	}}
-	results.Flags().StringVar(&page, "page", "docs/results.md", "file to write")
-	results.Flags().StringVar(&rules, "rules", "sidecar/dispatch/queue/README.md", "page whose table of rules is written anew")
-	results.Flags().StringSliceVar(&citing, "citing", []string{"README.md", "docs/comparison.md", "docs/estimate.md", "docs/performance.md", "docs/policies-compared.md", "docs/schedulability.md", "docs/when-not.md"}, "pages in whose tables figures are renewed")
-	root.AddCommand(results)
+	root.AddCommand(b.resultsCommand())
 	return root
 }
 
@@ -201,40 +157,4 @@ func target(use string) string {
 		return "make reproduce ABACUS=DIR"
 	}
 	return "make bench BENCH=" + use
-}
-
-// naming reads the pages that may name figures: those with tables of figures, and the others of docs.
-func naming(pages []string, rules string) ([]string, error) {
-	others, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		return nil, err
-	}
-	var texts []string
-	for _, path := range append(append([]string{rules}, pages...), others...) {
-		if base := filepath.Base(path); base == "results.md" || base == figure.RemarksPage {
-			continue // what they name is what is to be found out
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		texts = append(texts, string(text))
-	}
-	return texts, nil
-}
-
-// cite renews the figures in the tables of a page.
-func cite(path string, reports []*figure.Report) error {
-	page, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	text, err := figure.Cite(string(page), reports)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if text, err = rewriteBlocks(text, reports); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return os.WriteFile(path, []byte(text), 0o644)
 }

@@ -16,7 +16,7 @@ var block = regexp.MustCompile(`(?s)<!-- table ([a-z]+) -->\n.*?<!-- end -->`)
 
 // tables are the blocks by name.
 var tables = map[string]func(byName) string{
-	"live": liveTable, "latency": latencyTable, "throughput": throughputTable,
+	"ablation": ablationTable, "unseen": unseenTable, "live": liveTable, "latency": latencyTable, "throughput": throughputTable,
 	"held": heldTable, "past": pastTable, "elastic": elasticTable, "changes": changeTable, "foreseen": foreseenTable, "losses": lossTable, "gains": gainTable, "published": publishedTable,
 }
 
@@ -56,7 +56,7 @@ func (f byName) cell(name string, decimals int) string {
 		return "–"
 	}
 	text := fmt.Sprintf("%.*f", decimals, v.Value)
-	if v.Runs > 1 {
+	if v.Runs >= figure.SpreadRuns {
 		text += fmt.Sprintf(" (%.*f to %.*f)", decimals, v.Low, decimals, v.High)
 	}
 	return text

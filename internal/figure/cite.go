@@ -15,26 +15,36 @@ import (
 // 5,514 (5,487 to 5,542) req/s, 4.9 million, 0.93, below 0.
 var number = regexp.MustCompile(`^(below 0|-?[0-9][0-9,]*(?:\.([0-9]+))?)( million)?( \([^)]* to [^)]*\))?`)
 
+// marked is a number in a sentence or a cell with the name of its figure behind it, in a comment that readers of the rendered page do not see:
+// 3.2<!-- core.sharded.24x1000.owned_over_lock -->, 98%<!-- NAME -->.
+var marked = regexp.MustCompile(`(below 0|-?(?:[0-9][0-9,]*)?(?:\.([0-9]+))?)( million)?(%)?( \([^()]* to [^()]*\))?<!-- ([A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)+) -->`)
+
 // Cite renews a page: where a row of a table names a figure in a cell of its own, as in `sim.24x64.requests_per_second`, the cell
-// after it begins with the figure's value, and its spread where it has one, with as many decimals as were there. A figure
-// below zero is written as "below 0". It fails on names that no report has, and on cells that do not begin with a number.
+// after it begins with the figure's value; and anywhere a number that has the name of its figure in a comment right behind it,
+// as in 3.2<!-- core.sharded.24x1000.owned_over_lock -->, is that value. A number keeps its decimals and its form: with its spread
+// if it had one, in millions, as a percentage of a ratio. A figure below zero in a cell is written as "below 0". Cite fails on
+// names that no report has though their first part is that of a figure, and on cells and comments without a number.
 func Cite(page string, reports []*Report) (string, error) {
-	known := map[string]Figure{}
+	known, first := map[string]Figure{}, map[string]bool{}
 	for _, r := range reports {
 		for _, f := range r.Figures {
 			known[f.Name] = f
+			head, _, _ := strings.Cut(f.Name, ".")
+			first[head] = true
 		}
 	}
 	var b strings.Builder
 	for line := range strings.Lines(page) {
 		cells := strings.Split(line, "|")
 		for i := 1; i+1 < len(cells); i++ {
-			name, begins := strings.CutPrefix(strings.TrimSpace(cells[i]), "`")
-			name, ends := strings.CutSuffix(name, "`")
-			if !begins || !ends || !strings.Contains(name, ".") {
+			name, ok := namesFigure(cells[i])
+			if !ok {
 				continue
 			}
 			f, ok := known[name]
+			if head, _, _ := strings.Cut(name, "."); !ok && !first[head] {
+				continue // a key of a configuration, a file
+			}
 			if !ok {
 				return "", fmt.Errorf("a table names %s, which no results file has: measure it, or take the row out", name)
 			}
@@ -47,7 +57,35 @@ func Cite(page string, reports []*Report) (string, error) {
 		}
 		b.WriteString(strings.Join(cells, "|"))
 	}
-	return b.String(), nil
+	var wrong error
+	text := marked.ReplaceAllStringFunc(b.String(), func(old string) string {
+		m := marked.FindStringSubmatch(old)
+		f, ok := known[m[6]]
+		switch {
+		case !ok:
+			wrong = fmt.Errorf("a comment names %s, which no results file has: measure it, or take the sentence out", m[6])
+			return old
+		case m[1] == "" || m[1] == "-":
+			wrong = fmt.Errorf("the comment that names %s has no number before it", m[6])
+			return old
+		}
+		scale := 1.
+		if m[3] != "" {
+			scale = 1e6
+		}
+		if m[4] != "" && f.Unit != "%" {
+			scale = .01
+		}
+		return written(f, len(m[2]), scale, m[3]+m[4], m[5] != "") + "<!-- " + m[6] + " -->"
+	})
+	return text, wrong
+}
+
+// namesFigure is the name of a figure that a cell has in backquotes and nothing else.
+func namesFigure(cell string) (string, bool) {
+	name, begins := strings.CutPrefix(strings.TrimSpace(cell), "`")
+	name, ends := strings.CutSuffix(name, "`")
+	return name, begins && ends && strings.Contains(name, ".")
 }
 
 // cellOf writes a figure as the cell has it now, as found by number.
@@ -65,8 +103,17 @@ func cellOf(f Figure, cell string, found []int) string {
 	if found[6] >= 0 {
 		scale, unit = 1e6, " million"
 	}
+	return written(f, decimals, scale, unit, found[8] >= 0)
+}
+
+// SpreadRuns is how many runs a figure needs for its least and greatest to stand beside it: of five runs they are an interval that holds the
+// median of all runs in 94 of 100 cases (1 - 2/2^5); of two or three they say next to nothing.
+const SpreadRuns = 5
+
+// written is a figure with as many decimals, in a unit of the given scale, and its spread if that is asked for and there are runs enough.
+func written(f Figure, decimals int, scale float64, unit string, spread bool) string {
 	text := grouped(f.Value/scale, decimals) + unit
-	if found[8] >= 0 && f.Runs > 1 {
+	if spread && f.Runs >= SpreadRuns {
 		text += " (" + grouped(f.Low/scale, decimals) + " to " + grouped(f.High/scale, decimals) + ")"
 	}
 	return text

@@ -24,7 +24,7 @@ func Render(w io.Writer, reports []*Report, pages ...string) error {
 	var b strings.Builder
 	b.WriteString("# Results\n\nWritten by `make results` from results/*.json: edit those by running the commands again, not this page.\n" +
 		"Of commands with many figures it shows those that other pages name; the files have all of them.\n" +
-		"A value measured more than once is the median, with the least and the greatest beside it.\n")
+		"A value measured more than once is the median; from five runs on, the least and the greatest stand beside it.\n")
 	for _, r := range reports {
 		fmt.Fprintf(&b, "\n## %s\n\n", r.Command)
 		if r.Emulated != "" {
@@ -97,6 +97,9 @@ func table(b *strings.Builder, figures []Figure) {
 	for _, f := range figures {
 		spread := ""
 		if f.Runs > 0 {
+			spread = fmt.Sprintf("%d runs", f.Runs)
+		}
+		if f.Runs >= SpreadRuns {
 			spread = fmt.Sprintf("%s to %s, %d runs", Number(f.Low), Number(f.High), f.Runs)
 		}
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", f.Name, Number(f.Value), f.Unit, spread, strings.ReplaceAll(f.Note, "|", "\\|"))
