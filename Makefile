@@ -253,8 +253,8 @@ results: ## docs/results.md, and the figures in tables of README.md and other pa
 	@bin/conch-bench results
 
 .PHONY: figures
-figures: ## whether every figure that README cites was measured with the present code
-	@CONCH_FIGURES=1 $(GO) test -count=1 -run '^TestFiguresOfREADMEAreOfThePresentCode$$' ./internal/figure
+figures: ## whether every figure that README and docs cite was measured with the present code
+	@CONCH_FIGURES=1 $(GO) test -count=1 -run '^TestFiguresOfPagesAreOfThePresentCode$$' ./internal/figure
 
 .PHONY: triton
 triton: ## a real tritonserver, into .cache/triton (TRITONSERVER=/path: check that yours is there)

@@ -4,7 +4,6 @@
 package figure_test
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,26 +16,33 @@ import (
 	"github.com/conch-serving/conch/internal/figure"
 )
 
-// TestFiguresOfREADMEAreOfThePresentCode compares the commit of each results file that README cites with the last commit of what it measures.
+// TestFiguresOfPagesAreOfThePresentCode compares what each results file that README or docs cite was measured with to what its command runs now.
 // Between two releases code changes before its figures are measured again: the test runs in `make test-all`, which sets CONCH_FIGURES.
-func TestFiguresOfREADMEAreOfThePresentCode(t *testing.T) {
+func TestFiguresOfPagesAreOfThePresentCode(t *testing.T) {
 	if os.Getenv("CONCH_FIGURES") == "" {
 		t.Skip("CONCH_FIGURES is not set: make test-all compares figures with the code")
 	}
 	reports, err := figure.Read("../../results")
 	require.NoError(t, err)
-	page, err := os.ReadFile("../../README.md")
+	pages, err := filepath.Glob("../../docs/*.md")
 	require.NoError(t, err)
-	cited := figure.Citing(string(page), reports)
+	var text []byte
+	for _, path := range append(pages, "../../README.md") {
+		page, err := os.ReadFile(path)
+		require.NoError(t, err)
+		text = append(text, page...)
+	}
+	history := figure.NewHistory("../..")
+	cited := figure.Citing(string(text), reports)
 	require.NotEmpty(t, cited)
 	for _, r := range cited {
-		why, err := figure.Stale(t.Context(), "../..", r)
+		why, err := history.Stale(t.Context(), r)
 		require.NoError(t, err)
 		assert.Empty(t, why, "results/%s.json: run `%s` again, then `make results`", r.File, r.Command)
 	}
 }
 
-// repository is one of which a report measures sidecar/dispatch.
+// repository is one of a test.
 type repository struct {
 	t    *testing.T
 	path string
@@ -50,74 +56,118 @@ func (r repository) git(arguments ...string) string {
 	return string(out)
 }
 
-func (r repository) commit(file, text string) {
+func (r repository) write(file, text string) {
 	r.t.Helper()
 	path := filepath.Join(r.path, file)
 	require.NoError(r.t, os.MkdirAll(filepath.Dir(path), 0o755))
 	require.NoError(r.t, os.WriteFile(path, []byte(text), 0o644))
+}
+
+func (r repository) commit(file, text string) {
+	r.t.Helper()
+	r.write(file, text)
 	r.git("add", "-A")
 	r.git("commit", "-qm", file+" is "+text)
 }
 
-func TestStale(t *testing.T) {
-	r := repository{t, t.TempDir()}
-	r.git("init", "-q")
-	r.commit("sidecar/dispatch/a.go", "one")
-	report := &figure.Report{File: "overload"}
-	measure := func() {
-		report.Stamp(t.Context(), r.path)
-		require.NotEmpty(t, report.Code)
-	}
-	measure()
-	why := func() string {
-		text, err := figure.Stale(t.Context(), r.path, report)
-		require.NoError(t, err)
-		return text
-	}
-	require.Empty(t, why())
-	r.commit("sidecar/dispatch/a_test.go", "a test")
-	r.commit("sidecar/dispatch/README.md", "a page")
-	r.commit("sidecar/plan/b.go", "elsewhere")
-	require.Empty(t, why(), "none of these is measured")
-	const before, after = "package d\n\n//go:embed a\nvar a string\n\nvar b = []int{1} // %s\n", "// %s\npackage d\n\n//go:embed b\nvar a string; var b = []int{1}\n"
-	r.commit("sidecar/dispatch/d.go", fmt.Sprintf(before, "a comment"))
-	measure()
-	r.commit("sidecar/dispatch/d.go", fmt.Sprintf(before, "another"))
-	require.Empty(t, why(), "a comment is not measured")
-	r.commit("sidecar/dispatch/d.go", fmt.Sprintf(after, "a comment"))
-	require.Contains(t, why(), "sidecar/dispatch/d.go is", "the compiler reads this comment")
-	measure()
-	r.commit("sidecar/dispatch/deep/c.go", "two")
-	require.Contains(t, why(), "1 commits changed sidecar/dispatch after it was measured")
-	require.Contains(t, why(), "sidecar/dispatch/deep/c.go is two")
-
-	measure()
-	require.Empty(t, why())
-	require.NoError(t, os.MkdirAll(filepath.Join(r.path, "results"), 0o755))
-	r.commit("results/x.json", "1")
-	require.NoError(t, os.WriteFile(filepath.Join(r.path, "results/x.json"), []byte("2"), 0o644))
-	require.NotContains(t, figure.Commit(t.Context(), r.path), "dirty", "one command after the other writes its results")
-	require.NoError(t, os.WriteFile(filepath.Join(r.path, "sidecar/plan/b.go"), []byte("changed"), 0o644))
-	report.Commit = figure.Commit(t.Context(), r.path)
-	require.Contains(t, why(), "changes that no commit has")
-	known := report.Code
-	report.Code = "made otherwise"
-	report.Commit = strings.TrimSuffix(report.Commit, "-dirty")
-	require.Empty(t, why(), "the commit is there, and has the same code")
-	report.Code, report.Commit = known, "0123456789ab"
-	require.Empty(t, why(), "after a rebase the commit is gone, and the code is the same")
-	r.commit("sidecar/dispatch/deep/c.go", "three")
-	require.Contains(t, why(), "is not in the history of HEAD")
-	_, err := figure.Stale(t.Context(), r.path, &figure.Report{File: "other"})
-	require.ErrorContains(t, err, "nothing says what other.json measures")
+// small is a repository whose bench has two commands: live runs the rig, and conch; core runs a package's tests.
+var small = map[string]string{
+	"go.mod": "module example.org/m\n\nrequire (\n\texample.org/grpc v1.2.3\n\texample.org/other v1.0.0\n)\n",
+	"bench/main.go": `package main
+type bench struct{ seed int }
+func main() { b := &bench{}; measure("live", "Live", b.live); measure("core", "Core", b.core) }
+func measure(string, string, func()) {}
+`,
+	"bench/live.go": `package main
+import "example.org/m/internal/rig"
+func (b *bench) live() { rig.Start(rows{}.length()) }
+type rows []int
+func (r rows) length() int { return len(r) + stretch }
+const stretch = 5
+`,
+	"bench/core.go":                      "package main\n\nfunc (b *bench) core() {}\n",
+	"internal/rig/rig.go":                "package rig\n\nimport (\n\t\"example.org/grpc/status\"\n\t\"example.org/m/internal/pymodels\"\n)\n\nfunc Start(int) { status.Ok(pymodels.Emulate) }\n",
+	"internal/pymodels/pymodels.go":      "package pymodels\n\n//go:embed emulate/model.py\nvar Emulate []byte\n",
+	"internal/pymodels/emulate/model.py": "sleep(1)\n",
+	"sidecar/main.go":                    "package main\n\nimport (\n\t_ \"example.org/m/sidecar/admin\"\n\t_ \"example.org/m/sidecar/dispatch\"\n)\n",
+	"sidecar/admin/admin.go":             "package admin\n",
+	"sidecar/dispatch/dispatch.go":       "package dispatch\n",
+	"sidecar/dispatch/queue/q_test.go":   "package queue\n",
+	"scripts/setup/triton.txt":           "tritonserver==2.51\n",
+	"elsewhere/e.go":                     "package elsewhere\n",
 }
 
-// TestEveryReportIsKnown: for each results file something says what it measures.
-func TestEveryReportIsKnown(t *testing.T) {
+// TestAReportIsStaleOnceAnythingThatItsCommandRanHasChanged: a line of the rig is enough.
+func TestAReportIsStaleOnceAnythingThatItsCommandRanHasChanged(t *testing.T) {
+	r := repository{t, t.TempDir()}
+	r.git("init", "-q")
+	for name, text := range small {
+		r.write(name, text)
+	}
+	r.git("add", "-A")
+	r.git("commit", "-qm", "all")
+	for _, c := range []struct {
+		name, file, text string
+		live, core       bool // stale after it
+	}{
+		{"a line of the rig", "internal/rig/rig.go", strings.Replace(small["internal/rig/rig.go"], "Start(int) {", "Start(int) { print();", 1), true, false},
+		{"a python model", "internal/pymodels/emulate/model.py", "sleep(2)\n", true, false},
+		{"what the compiler reads in a comment", "internal/pymodels/pymodels.go", strings.Replace(small["internal/pymodels/pymodels.go"], "emulate/", "other/", 1), true, false},
+		{"a comment", "internal/rig/rig.go", small["internal/rig/rig.go"] + "// a comment\n", false, false},
+		{"a test", "internal/rig/rig_test.go", "package rig\n", false, false},
+		{"a page", "internal/rig/README.md", "a page\n", false, false},
+		{"the program that is started", "sidecar/dispatch/dispatch.go", "package dispatch\n\nvar a = 1\n", true, false},
+		{"the admin API", "sidecar/admin/admin.go", "package admin\n\nvar a = 1\n", false, false},
+		{"a constant that the function reaches", "bench/live.go", strings.Replace(small["bench/live.go"], "= 5", "= 6", 1), true, false},
+		{"the other command", "bench/core.go", "package main\n\nfunc (b *bench) core() { print() }\n", false, true},
+		{"the benchmark that it runs", "sidecar/dispatch/queue/q_test.go", "package queue\n\nvar a = 1\n", false, true},
+		{"a module that is imported", "go.mod", strings.Replace(small["go.mod"], "v1.2.3", "v1.2.4", 1), true, false},
+		{"a module that is not", "go.mod", strings.Replace(small["go.mod"], "v1.0.0", "v1.1.0", 1), false, false},
+		{"the server that is set up", "scripts/setup/triton.txt", "tritonserver==2.52\n", true, false},
+		{"something else", "elsewhere/e.go", "package elsewhere\n\nvar a = 1\n", false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := repository{t, r.path}
+			before := r.git("rev-parse", "HEAD")
+			live, core := &figure.Report{File: "live"}, &figure.Report{File: "core"}
+			live.Stamp(t.Context(), r.path)
+			core.Stamp(t.Context(), r.path)
+			require.NotEmpty(t, live.Code)
+			require.NotEqual(t, live.Code, core.Code)
+			r.commit(c.file, c.text)
+			for report, stale := range map[*figure.Report]bool{live: c.live, core: c.core} {
+				why, err := figure.NewHistory(r.path).Stale(t.Context(), report)
+				require.NoError(t, err)
+				if stale {
+					require.Contains(t, why, "has changed since it was measured at commit", report.File)
+				} else {
+					require.Empty(t, why, report.File)
+				}
+			}
+			r.git("reset", "-q", "--hard", strings.TrimSpace(before))
+		})
+	}
+	_, err := figure.NewHistory(r.path).Stale(t.Context(), &figure.Report{File: "other"})
+	require.ErrorContains(t, err, "no command of bench makes other.json")
+
+	report := &figure.Report{File: "core"}
+	r.commit("results/x.json", "1")
+	r.write("results/x.json", "2")
+	require.NotContains(t, figure.Commit(t.Context(), r.path), "dirty", "one command after the other writes its results")
+	r.write("elsewhere/e.go", "package changed\n")
+	report.Stamp(t.Context(), r.path)
+	why, err := figure.NewHistory(r.path).Stale(t.Context(), report)
+	require.NoError(t, err)
+	require.Contains(t, why, "changes that no commit has")
+}
+
+// TestEveryReportIsOfACommand that the program has: of each results file it can be said what its command runs.
+func TestEveryReportIsOfACommand(t *testing.T) {
 	reports, err := figure.Read("../../results")
 	require.NoError(t, err)
+	history := figure.NewHistory("../..")
 	for _, r := range reports {
-		_, err := figure.Stale(t.Context(), "../..", r)
+		_, err := history.Code(t.Context(), "HEAD", r.File)
 		require.NoError(t, err)
 	}
 }
