@@ -46,7 +46,7 @@ func TestAdminOverTCP(t *testing.T) {
 		fmt.Sprintf(`admin: "127.0.0.1:0", adminTLS: {certificate: %s, key: %s}, adminToken: %s`, certificate, key, token), 1)
 	c := startConch(t, yaml)
 	defer c.stop()
-	address := "https://" + c.listeners["admin"].Addr().String()
+	address := "https://" + c.address("admin").String()
 	with := func(token string) *client.Client {
 		a, err := client.With(address, client.Options{Token: token, TLS: &tls.Config{RootCAs: authority.Pool(), ServerName: "localhost"}})
 		require.NoError(t, err)
@@ -70,6 +70,6 @@ func TestAdminOverTCP(t *testing.T) {
 	_, err = with("another secret of many characters").Plan(t.Context())
 	require.Equal(t, api.CodeUnavailable, api.CodeOf(err))
 
-	_, err = client.With("http://"+c.listeners["admin"].Addr().String(), client.Options{Token: secret})
+	_, err = client.With("http://"+c.address("admin").String(), client.Options{Token: secret})
 	require.ErrorContains(t, err, "not sent in the clear")
 }

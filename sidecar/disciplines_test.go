@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/plugins/static"
+	"github.com/conch-serving/conch/sidecar/command"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
 	"github.com/conch-serving/conch/sidecar/plan"
 )
@@ -42,10 +43,10 @@ func TestDisciplinesHaveTheSameNamesEverywhere(t *testing.T) {
 // A discipline that is only simulated is refused in conch.yaml with that reason, and not as an unknown name.
 func TestSimulatedDisciplinesAreRefusedWithTheReason(t *testing.T) {
 	for name, why := range map[string]string{"segment": "a model's graph as a whole", "flex": "cannot abort", "earliest-latest": "nothing disturbs"} {
-		err := checkDiscipline(name, nil, "")
+		err := command.CheckDiscipline(name, nil, "")
 		require.ErrorContains(t, err, `discipline "`+name+`" runs in simulations only (tritonctl simulate)`)
 		require.ErrorContains(t, err, why)
 		require.ErrorContains(t, err, "there are adaptive")
 	}
-	require.ErrorContains(t, checkDiscipline("lazy", nil, ""), "unknown name")
+	require.ErrorContains(t, command.CheckDiscipline("lazy", nil, ""), "unknown name")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/sidecar/command"
 	"github.com/conch-serving/conch/tritonctl/cmd"
 	"github.com/conch-serving/conch/tritonctl/factory"
 )
@@ -30,7 +31,7 @@ func TestCommandsInPages(t *testing.T) {
 			shown++
 			root := cmd.New(&factory.Factory{Out: io.Discard, Err: io.Discard, Getenv: func(string) string { return "" }})
 			if line[0] == "conch" {
-				root = newCommand(process{stdout: io.Discard, stderr: io.Discard})
+				root = command.New(command.Process{Stdout: io.Discard, Stderr: io.Discard})
 			}
 			if err := understood(root, line[1:]); err != nil {
 				t.Errorf("%s shows `%s`: %v", filepath.ToSlash(page), strings.Join(line, " "), err)
@@ -90,7 +91,7 @@ func TestCommandLinesOfAPage(t *testing.T) {
 	require.Equal(t, [][]string{{"tritonctl", "model", "ls"}, {"conch", "--nonsense"}, {"tritonctl", "advise"}, {"tritonctl", "plan", "dif"}}, lines)
 	tritonctl := cmd.New(&factory.Factory{Getenv: func(string) string { return "" }})
 	require.NoError(t, understood(tritonctl, lines[0][1:]))
-	require.Error(t, understood(newCommand(process{}), lines[1][1:]))
+	require.Error(t, understood(command.New(command.Process{}), lines[1][1:]))
 	require.Error(t, understood(tritonctl, lines[3][1:]))
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/sidecar/command"
 	"github.com/conch-serving/conch/sidecar/config"
 )
 
@@ -45,7 +46,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 }
 
 // described is every metric of conch's own with its labels, separated by commas.
-func described(t *testing.T, c *conch) map[string]string {
+func described(t *testing.T, c *daemon) map[string]string {
 	descriptions := make(chan *prometheus.Desc)
 	go func() {
 		defer close(descriptions)
@@ -78,7 +79,7 @@ func TestConfigurationsInDocsAreValid(t *testing.T) {
 			require.NoError(t, err, "%s:\n%s", path, yaml)
 			file := filepath.Join(t.TempDir(), "conch.yaml")
 			require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
-			_, err = config.Load(file, nil, environment())
+			_, err = config.Load(file, nil, command.Environment())
 			require.NoError(t, err, "%s:\n%s", path, yaml)
 		}
 	}

@@ -33,7 +33,7 @@ output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "IDX" data_t
 parameters { key: "conch_builtin" value { string_value: "decoupled" } }
 `), 0o600))
 	c := startConch(t, text(dir, t.TempDir(), ""))
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+c.listeners["http"].Addr().String()+"/v2/models/many/generate_stream",
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+c.address("http").String()+"/v2/models/many/generate_stream",
 		strings.NewReader(`{"IN":[4,5],"DELAY":[0,2600]}`))
 	require.NoError(t, err)
 	answer, err := http.DefaultClient.Do(r)

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command conch is the daemon: Triton's protocol in front, Triton processes
-// behind, a scheduling policy beside. This package is wiring only: command.go
-// is the command line, server.go puts the parts together and takes them apart
-// again, adapters.go joins parts that may not know each other.
+// behind, a scheduling policy beside. This package is wiring only: main.go is the
+// process, wire.go the list of components; the command line is in command, the
+// components are in component.
 package main
 
 import (
@@ -14,6 +14,9 @@ import (
 	"os/signal"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/conch-serving/conch/sidecar/command"
+	"github.com/conch-serving/conch/sidecar/component/state"
 )
 
 func main() {
@@ -22,13 +25,22 @@ func main() {
 	ctx, stop := context.WithCancel(context.Background())
 	leave := &atomic.Bool{}
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, leaveSignal)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, state.LeaveSignal)
 	go func() {
-		leave.Store(<-signals == leaveSignal)
+		leave.Store(<-signals == state.LeaveSignal)
 		stop()
 		signal.Stop(signals)
 	}()
-	if err := newCommand(process{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, leave: leave}).ExecuteContext(ctx); err != nil {
+	serve := func(ctx context.Context, d command.Daemon) error {
+		c := newConch(d, leave.Load)
+		opened, err := c.components().Open(ctx)
+		if err != nil {
+			return err
+		}
+		return c.run(ctx, opened)
+	}
+	process := command.Process{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Serve: serve}
+	if err := command.New(process).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "conch:", err)
 		os.Exit(1)
 	}

@@ -29,7 +29,7 @@ import (
 
 // startTLS runs conch with the certificates in dir and a client certificate
 // asked for.
-func startTLS(t *testing.T, dir string, authority *certstest.Authority) *conch {
+func startTLS(t *testing.T, dir string, authority *certstest.Authority) *daemon {
 	certificate, key := authority.Issue("conch 1", time.Hour).Write(t, dir, "conch")
 	ca := certstest.Write(t, dir, "ca.pem", authority.PEM)
 	yaml := strings.Replace(text(writeZoo(t, "alpha"), t.TempDir(), ""), `admin: `,
@@ -38,18 +38,18 @@ func startTLS(t *testing.T, dir string, authority *certstest.Authority) *conch {
 }
 
 // tlsStub calls conch by gRPC with these certificates.
-func tlsStub(t *testing.T, c *conch, settings *tls.Config) tritonpb.GRPCInferenceServiceClient {
-	conn, err := grpc.NewClient(c.listeners["grpc"].Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(settings)))
+func tlsStub(t *testing.T, c *daemon, settings *tls.Config) tritonpb.GRPCInferenceServiceClient {
+	conn, err := grpc.NewClient(c.address("grpc").String(), grpc.WithTransportCredentials(credentials.NewTLS(settings)))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
 	return tritonpb.NewGRPCInferenceServiceClient(conn)
 }
 
 // live asks by HTTP, on a connection of its own.
-func live(t *testing.T, c *conch, settings *tls.Config) (*tls.ConnectionState, error) {
+func live(t *testing.T, c *daemon, settings *tls.Config) (*tls.ConnectionState, error) {
 	transport := &http.Transport{TLSClientConfig: settings, DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+c.listeners["http"].Addr().String()+"/v2/health/live", nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+c.address("http").String()+"/v2/health/live", nil)
 	require.NoError(t, err)
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {

@@ -1,0 +1,52 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package credentials makes the TLS settings of conch's doors, and of the servers
+// and collectors that conch calls, from what conch.yaml says.
+package credentials
+
+import (
+	"crypto/tls"
+	"log/slog"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/conch-serving/conch/internal/certs"
+	"github.com/conch-serving/conch/sidecar/config"
+)
+
+// Server is how clients come in with this protocol, or nil for in the clear.
+func Server(t config.ServerTLS, log *slog.Logger, protocol string) (*tls.Config, error) {
+	if !t.Enabled() {
+		return nil, nil //nolint:nilnil // nil is a setting
+	}
+	return certs.NewServer(certs.Options{
+		Certificate: certs.File{Key: "listen.tls.certificate", Path: t.Certificate}, PrivateKey: certs.File{Key: "listen.tls.key", Path: t.Key},
+		Authorities: certs.File{Key: "listen.tls.clientCA", Path: t.ClientCA}, Optional: t.ClientCertificates == config.ClientCertificatesOptional,
+		MinVersion: config.TLSVersion(t.MinVersion), Protocols: []string{protocol}, Logger: log,
+	})
+}
+
+// Admin is how operators come in over TCP, or nil where they come by a unix socket.
+func Admin(t config.AdminTLS, log *slog.Logger) (*tls.Config, error) {
+	if t.Certificate == "" {
+		return nil, nil //nolint:nilnil // nil is a setting
+	}
+	return certs.NewServer(certs.Options{
+		Certificate: certs.File{Key: "listen.adminTLS.certificate", Path: t.Certificate}, PrivateKey: certs.File{Key: "listen.adminTLS.key", Path: t.Key},
+		Authorities: certs.File{Key: "listen.adminTLS.clientCA", Path: t.ClientCA},
+		MinVersion:  config.TLSVersion(t.MinVersion), Protocols: []string{"http/1.1"}, Logger: log,
+	})
+}
+
+// Client is how the servers of a section of conch.yaml are reached, or nil for
+// in the clear.
+func Client(section string, t config.ClientTLS, log *slog.Logger) (credentials.TransportCredentials, error) {
+	if !t.Enabled() {
+		return nil, nil //nolint:nilnil // nil is a setting
+	}
+	return certs.NewClient(certs.Options{
+		Certificate: certs.File{Key: section + ".certificate", Path: t.Certificate}, PrivateKey: certs.File{Key: section + ".key", Path: t.Key},
+		Authorities: certs.File{Key: section + ".ca", Path: t.CA}, ServerName: t.ServerName, MinVersion: config.TLSVersion(t.MinVersion), Logger: log,
+	})
+}

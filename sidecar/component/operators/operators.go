@@ -1,0 +1,211 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package operators is the operators' doors to conch: the admin API, with the stream
+// of state and the orders that control alone cannot execute, and metrics and health.
+package operators
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/conch-serving/conch/sidecar/admin"
+	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/calibration"
+	"github.com/conch-serving/conch/sidecar/component/credentials"
+	"github.com/conch-serving/conch/sidecar/component/doors"
+	"github.com/conch-serving/conch/sidecar/component/routes"
+	"github.com/conch-serving/conch/sidecar/component/servers"
+	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/control"
+	"github.com/conch-serving/conch/sidecar/control/merging"
+	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/ingress/metrics"
+	"github.com/conch-serving/conch/sidecar/observe/recent"
+	"github.com/conch-serving/conch/sidecar/record"
+	"github.com/conch-serving/conch/sidecar/watch"
+)
+
+// stopWatching is how long the streams of state may take to say that conch stops.
+const stopWatching = 2 * time.Second
+
+// Options of New.
+type Options struct {
+	Config      *config.Config
+	Control     *control.Control
+	Dispatcher  *dispatch.Dispatcher
+	Routes      routes.Routes
+	Recent      *recent.Recorder
+	Traces      *record.Recorder
+	Calibration *calibration.Calibration
+	// Groups is nil where there is no repository of models to merge, Others where
+	// conch runs its servers itself.
+	Groups *merging.Book
+	Others *servers.Others
+	// Fronts says whether clients can come in, if there is something to say.
+	Fronts   func() (api.Check, bool)
+	Registry *prometheus.Registry
+	Log      *slog.Logger
+}
+
+// Operators are the doors of operators.
+type Operators struct {
+	log     *slog.Logger
+	watches *watch.Hub // of conch's state
+	scrape  *metrics.Handler
+	doors   []*door
+}
+
+// door is an address and what is behind it.
+type door struct {
+	key, address string
+	server       *http.Server
+	tls          *tls.Config // nil in the clear
+	listener     net.Listener
+}
+
+// New makes the servers and binds their addresses. Requests end with ctx.
+func New(ctx context.Context, o Options) (*Operators, error) {
+	listen := o.Config.Listen
+	log := o.Log.With("part", "admin")
+	metricsTLS, adminTLS, err := settingsTLS(listen, o.Log.With("part", "tls"))
+	if err != nil {
+		return nil, err
+	}
+	shown := traffic{o.Dispatcher, o.Recent}
+	conch := view{admin.Of(o.Control, o.Traces, shown), o}
+	p := &Operators{log: o.Log, watches: watch.New(watch.Options{
+		Sources: append(admin.Sources(conch),
+			watch.Source{Topic: api.TopicRequests, State: shown.requests},
+			watch.Source{Topic: api.TopicWaiting, State: shown.waiting},
+			watch.Source{Topic: api.TopicExecutions, Since: shown.executions, First: recent.ExecutionsKept},
+		),
+		Epoch: strconv.FormatInt(time.Now().UnixMicro(), 36), Now: time.Now, Logger: o.Log.With("part", "watch"),
+	})}
+	if p.scrape, err = metrics.New(metrics.Options{
+		Partitions: o.Routes, Requests: o.Routes, Own: o.Registry, Registerer: o.Registry, Logger: o.Log.With("part", "metrics"),
+	}); err != nil {
+		return nil, err
+	}
+	orders := http.Handler(admin.NewHandler(conch, p.watches, log))
+	health := http.NewServeMux()
+	health.Handle("/metrics", p.scrape)
+	health.Handle("GET /livez", orders)
+	health.Handle("GET /readyz", orders)
+	if listen.AdminToken != "" {
+		token, err := admin.NewToken(listen.AdminToken)
+		if err != nil {
+			return nil, errors.Join(err, p.close())
+		}
+		orders = token.Guard(orders, log)
+	}
+	p.doors = []*door{
+		{"metrics", listen.Metrics, doors.HTTP(ctx, health, o.Log), metricsTLS, nil},
+		{"admin", listen.Admin, doors.HTTP(ctx, orders, o.Log), adminTLS, nil},
+	}
+	p.doors[1].server.ConnContext = admin.WithPeer
+	if err := p.bind(); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+// settingsTLS reads the certificates of the doors that have one.
+func settingsTLS(listen config.Listen, log *slog.Logger) (forMetrics, forAdmin *tls.Config, err error) {
+	if listen.TLS.Metrics {
+		if forMetrics, err = credentials.Server(listen.TLS, log, "http/1.1"); err != nil {
+			return nil, nil, err
+		}
+	}
+	forAdmin, err = credentials.Admin(listen.AdminTLS, log)
+	return forMetrics, forAdmin, err
+}
+
+// bind opens every address that is not off.
+func (p *Operators) bind() (err error) {
+	for _, d := range p.doors {
+		if d.address == config.Off {
+			continue
+		}
+		open := doors.Listen
+		if d.key == "admin" {
+			open = admin.Listen
+		}
+		if d.listener, err = open(d.address); err != nil {
+			d.listener = nil
+			return doors.Error(d.key, err)
+		}
+	}
+	return nil
+}
+
+// Address is that of an open door, metrics or admin; nil if it is off.
+func (p *Operators) Address(key string) net.Addr {
+	for _, d := range p.doors {
+		if d.key == key && d.listener != nil {
+			return d.listener.Addr()
+		}
+	}
+	return nil
+}
+
+// Run implements component.Component.
+func (p *Operators) Run(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return p.close()
+	}
+	var running sync.WaitGroup
+	failed := make(chan error, len(p.doors))
+	for _, d := range p.doors {
+		if d.listener == nil {
+			continue
+		}
+		l := d.listener
+		if d.tls != nil {
+			l = tls.NewListener(l, d.tls)
+		}
+		running.Go(func() {
+			if err := doors.Served(d.key, d.server.Serve(l)); err != nil {
+				failed <- err
+			}
+		})
+	}
+	var cause error
+	select {
+	case <-ctx.Done():
+	case cause = <-failed:
+	}
+	p.watches.Stop(stopWatching)
+	for _, d := range p.doors {
+		if err := d.server.Close(); err != nil {
+			p.log.Debug("an operators' server did not close cleanly", "error", err)
+		}
+	}
+	running.Wait()
+	return errors.Join(cause, p.close())
+}
+
+// close closes what New opened.
+func (p *Operators) close() error {
+	var errs []error
+	for _, d := range p.doors {
+		if d.listener == nil {
+			continue
+		}
+		// The server behind it has closed it, unless nothing ever served.
+		if err := d.listener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	p.scrape.Close()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,53 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reload reads conch.yaml again when SIGHUP asks for it.
+package reload
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/conch-serving/conch/sidecar/config"
+)
+
+// Reload is the component that reads the configuration again.
+type Reload struct {
+	load  func() (*config.Config, error)
+	apply func(context.Context, *config.Config) error
+	log   *slog.Logger
+}
+
+// New makes what reads the configuration by load, and brings it into force by apply.
+func New(load func() (*config.Config, error), apply func(context.Context, *config.Config) error, log *slog.Logger) *Reload {
+	return &Reload{load, apply, log}
+}
+
+// Now reads the configuration again: all of it comes into force, or nothing.
+func (r *Reload) Now(ctx context.Context) {
+	next, err := r.load()
+	if err == nil {
+		err = r.apply(ctx, next)
+	}
+	if err != nil {
+		r.log.Error("the configuration was not reloaded", "error", err)
+	}
+}
+
+// Run implements component.Component.
+func (r *Reload) Run(ctx context.Context) error {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hangup:
+			r.Now(ctx)
+		}
+	}
+}
