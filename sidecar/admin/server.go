@@ -77,8 +77,6 @@ type API interface {
 	Record(ctx context.Context, w io.Writer) (api.Recorded, error)
 	// Events gives the events after since, oldest first.
 	Events(ctx context.Context, since uint64) ([]api.Event, error)
-	// Follow yields them and then every new one until ctx ends or yield fails.
-	Follow(ctx context.Context, since uint64, yield func(api.Event) error) error
 }
 
 // NewHandler serves conch, and its state to watchers, unless there is no hub of these. The same mux answers /livez and /readyz.
@@ -203,38 +201,14 @@ func (s *server) readyz(w http.ResponseWriter, r *http.Request) {
 	s.write(w, status, h)
 }
 
-// events answers a list, or with follow=true a stream that ends with the
-// request.
+// events answers a list.
 func (s *server) events(w http.ResponseWriter, r *http.Request) {
 	since, err := parseSince(r)
 	if err != nil {
 		s.fail(w, err)
 		return
 	}
-	if r.URL.Query().Get("follow") != "true" {
-		answer(s, func(r *http.Request) ([]api.Event, error) { return s.conch.Events(r.Context(), since) })(w, r)
-		return
-	}
-	flush := http.NewResponseController(w)
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(http.StatusOK)
-	if err := flush.Flush(); err != nil {
-		return
-	}
-	err = s.conch.Follow(r.Context(), since, func(e api.Event) error {
-		data, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintf(w, "id: %d\ndata: %s\n\n", e.ID, data); err != nil {
-			return err
-		}
-		return flush.Flush()
-	})
-	if err != nil && r.Context().Err() == nil {
-		s.log.Warn("event stream ended", "error", err)
-	}
+	answer(s, func(r *http.Request) ([]api.Event, error) { return s.conch.Events(r.Context(), since) })(w, r)
 }
 
 func parseSince(r *http.Request) (uint64, error) {

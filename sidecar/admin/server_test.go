@@ -30,10 +30,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // stub answers what a test sets and panics on the rest.
 type stub struct {
 	admin.API
-	ready  api.Health
-	err    error
-	rate   float64
-	events chan api.Event
+	ready api.Health
+	err   error
+	rate  float64
 }
 
 func (s *stub) Ready(context.Context) (api.Health, error) { return s.ready, s.err }
@@ -44,19 +43,6 @@ func (s *stub) Apply(_ context.Context, r api.ApplyRequest) (api.ApplyResult, er
 
 func (s *stub) Model(context.Context, string) (api.Model, error) {
 	return api.Model{Rate: s.rate}, s.err
-}
-
-func (s *stub) Follow(ctx context.Context, _ uint64, yield func(api.Event) error) error {
-	for {
-		select {
-		case e := <-s.events:
-			if err := yield(e); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return nil
-		}
-	}
 }
 
 func serve(t *testing.T, s *stub) *client.Client {
@@ -141,23 +127,6 @@ func TestAMisspeltGuardIsRefused(t *testing.T) {
 		r.Body.Close()
 		require.Equal(t, want, r.StatusCode, body)
 	}
-}
-
-func TestFollowDeliversEventsUntilTheCallerGoes(t *testing.T) {
-	s := &stub{events: make(chan api.Event)}
-	c := serve(t, s)
-	ctx, cancel := context.WithCancel(t.Context())
-	got := make(chan api.Event)
-	ended := make(chan error)
-	go func() {
-		ended <- c.Follow(ctx, 0, func(e api.Event) error { got <- e; return nil })
-	}()
-	for id := range uint64(3) {
-		s.events <- api.Event{ID: id + 1, Message: "a line\nand another"}
-		require.Equal(t, api.Event{ID: id + 1, Message: "a line\nand another"}, <-got)
-	}
-	cancel()
-	require.NoError(t, <-ended)
 }
 
 func TestListenReplacesOnlyASocketThatNobodyAnswersOn(t *testing.T) {

@@ -72,9 +72,6 @@ type Control interface {
 	Release(context.Context, api.ReleaseRequest) (api.ReleaseResult, error)
 	// Events gives those after id since, oldest first.
 	Events(since uint64) []api.Event
-	// Follow calls yield for the events after since, then for every new one,
-	// until ctx ends (nil) or yield fails (its error).
-	Follow(ctx context.Context, since uint64, yield func(api.Event) error) error
 }
 
 // Traffic is what the request path remembers of requests.
@@ -191,10 +188,6 @@ func (v view) UsePolicy(ctx context.Context, r api.UsePolicyRequest) (api.Policy
 
 func (v view) Events(_ context.Context, since uint64) ([]api.Event, error) {
 	return orEmpty(v.control.Events(since)), nil
-}
-
-func (v view) Follow(ctx context.Context, since uint64, yield func(api.Event) error) error {
-	return v.control.Follow(ctx, since, yield)
 }
 
 // coded gives err the code that the control loop's sentinels stand for.

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -233,4 +234,53 @@ func TestTheClientSaysHowAStreamEnded(t *testing.T) {
 	require.Equal(t, "slow", ended.Reason)
 	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, ":\n\n") })
 	require.ErrorIs(t, c.Watch(t.Context(), nil, "", nil), io.ErrUnexpectedEOF)
+}
+
+// A client that follows a conch goes on where it was when the connection is lost, also with another process, and ends where it is refused.
+func TestFollowConnectsAgain(t *testing.T) {
+	var handler atomic.Pointer[http.Handler]
+	serve := func(epoch string) {
+		h := admin.NewHandler(&seen{}, watch.New(watch.Options{
+			Sources: admin.Sources(&seen{}), Epoch: epoch, Now: time.Now, Logger: slog.New(slog.DiscardHandler),
+		}), slog.New(slog.DiscardHandler))
+		handler.Store(&h)
+	}
+	serve("a")
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*handler.Load()).ServeHTTP(w, r) }))
+	t.Cleanup(server.Close)
+	c, err := client.New(server.URL)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	states, losses := 0, 0
+	err = c.Follow(t.Context(), []api.Topic{api.TopicModels, api.TopicConch}, func(s client.State) error {
+		require.True(t, s.Knows(api.TopicModels, api.TopicConch))
+		require.Len(t, s.Models, 2)
+		states++
+		switch losses {
+		case 0:
+			serve("b") // another conch
+			server.CloseClientConnections()
+			return nil
+		case 1:
+			return errEnough
+		}
+		return nil
+	}, func(err error) error {
+		require.Error(t, err)
+		losses++
+		return nil
+	})
+	require.ErrorIs(t, err, errEnough)
+	require.Equal(t, 1, losses)
+	require.GreaterOrEqual(t, states, 2)
+
+	refuse := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, `{"error":{"code":"unauthenticated","message":"wrong token"}}`)
+	}))
+	handler.Store(&refuse)
+	err = c.Follow(t.Context(), []api.Topic{api.TopicModels}, nil, func(error) error { t.Error("refused, not lost"); return errEnough })
+	require.Equal(t, api.CodeUnauthenticated, api.CodeOf(err))
+	server.Close()
+	require.ErrorIs(t, c.Follow(t.Context(), []api.Topic{api.TopicModels}, nil, func(err error) error { return err }), client.ErrUnreachable)
 }

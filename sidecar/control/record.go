@@ -47,9 +47,3 @@ func oneLine(s string) string {
 
 // Events gives those after id since, oldest first, as far as they are held.
 func (c *Control) Events(since uint64) []api.Event { return c.events.Since(since) }
-
-// Follow calls yield for the events after since, then for every new one, until
-// ctx ends (nil) or yield fails (its error).
-func (c *Control) Follow(ctx context.Context, since uint64, yield func(api.Event) error) error {
-	return c.events.Follow(ctx, since, yield)
-}

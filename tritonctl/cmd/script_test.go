@@ -22,6 +22,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/admin"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
+	"github.com/conch-serving/conch/sidecar/watch"
 	"github.com/conch-serving/conch/tritonctl/cmd"
 	"github.com/conch-serving/conch/tritonctl/factory"
 )
@@ -57,7 +58,7 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			server := &http.Server{Handler: admin.NewHandler(&world{revision: 7, logs: e.WorkDir}, nil, slog.New(slog.DiscardHandler))}
+			server := &http.Server{Handler: handler(&world{revision: 7, logs: e.WorkDir})}
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -74,6 +75,16 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 	})
+}
+
+// handler serves a conch and its stream of state.
+func handler(conch admin.API) http.Handler {
+	silent := slog.New(slog.DiscardHandler)
+	sources := admin.Sources(conch)
+	for _, none := range []api.Topic{api.TopicRequests, api.TopicWaiting} { // they come from the request path
+		sources = append(sources, watch.Source{Topic: none, State: func() ([]watch.Object, error) { return nil, nil }})
+	}
+	return admin.NewHandler(conch, watch.New(watch.Options{Sources: sources, Epoch: "e", Period: 20 * time.Millisecond, Now: time.Now, Logger: silent}), silent)
 }
 
 // world is an API with two models on one GPU. A plan that starts a second
@@ -102,6 +113,9 @@ func (w *world) Models(context.Context) ([]api.Model, error) {
 		{Name: "counter", State: "ready", SLOSeconds: .1, PassThroughReason: "sequence batching", Partitions: []string{"gpu0"}, Rate: 3, Goodput: 3},
 	}, nil
 }
+
+func (w *world) Glance(ctx context.Context) ([]api.Model, error) { return w.Models(ctx) }
+func (w *world) Ready(context.Context) (api.Health, error)       { return api.Health{OK: true}, nil }
 
 func (w *world) Model(ctx context.Context, name string) (api.Model, error) {
 	models, _ := w.Models(ctx)
@@ -353,14 +367,4 @@ func (w *world) Record(_ context.Context, out io.Writer) (api.Recorded, error) {
 		}
 	}
 	return api.Recorded{Requests: 500, Lost: 3}, t.Flush()
-}
-
-func (w *world) Follow(ctx context.Context, since uint64, yield func(api.Event) error) error {
-	events, _ := w.Events(ctx, since)
-	for _, e := range events {
-		if err := yield(e); err != nil {
-			return err
-		}
-	}
-	return nil
 }

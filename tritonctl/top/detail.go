@@ -18,15 +18,15 @@ func detail(s *State, t tab, key string) (heading string, lines []string, ok boo
 	switch t {
 	case models, waiting:
 		if i := slices.IndexFunc(s.Models, func(m api.Model) bool { return m.Name == key }); i >= 0 {
-			return "model " + key, modelLines(s.Models[i]), true
+			return "model " + key, modelLines(s, s.Models[i]), true
 		}
 	case gpus:
 		for _, g := range s.GPUs {
-			if key == "gpu "+g.ID {
-				return "GPU " + g.ID, gpuLines(g), true
+			if key == "gpu "+g.Key() {
+				return "GPU " + nameOf(s, g), gpuLines(g), true
 			}
 			for _, p := range g.Partitions {
-				if key == "partition "+p.ID {
+				if key == "partition "+p.ID+" of "+g.Key() {
 					return "partition " + p.ID, partitionLines(p), true
 				}
 			}
@@ -74,28 +74,72 @@ func (l *list) conditions(all []api.Condition) {
 	}
 }
 
-func modelLines(m api.Model) []string {
+func modelLines(s *State, m api.Model) []string {
 	var l list
 	l.add("state", strings.TrimSuffix(string(m.State)+": "+m.StateReason, ": "))
 	l.add("traffic", fmt.Sprintf("%s req/s, %s good, %s bad, burstiness %s", decimal(m.Rate), decimal(m.Goodput), percent(m.BadRate), decimal(m.Burstiness)))
 	l.add("latency", fmt.Sprintf("p50 %s, p99 %s, SLO %s (late requests: %s)", milliseconds(m.LatencyP50Seconds), milliseconds(m.LatencyP99Seconds), milliseconds(m.SLOSeconds), m.Late))
-	l.add("waiting", fmt.Sprint(m.Queued))
+	if i := slices.IndexFunc(s.Requests, func(r api.ModelRequests) bool { return r.Model == m.Name }); i >= 0 {
+		l.add("in time", inTime(s.Requests[i]))
+		l.add("otherwise", outcomes(s.Requests[i].Now))
+		l.add("time spent", spent(s.Requests[i].Now.Spent))
+	}
+	l.add("waiting", waits(waitingFor(s, m.Name)))
 	l.add("batches", fmt.Sprintf("%s rows on average, %d at the most, discipline %s", decimal(m.MeanBatch), m.MaxBatchSize, m.Discipline))
 	l.add("not batched", m.PassThroughReason)
 	l.add("partitions", strings.Join(m.Partitions, " "))
 	l.add("versions", strings.Join(m.Versions, " "))
-	l.add("revision", m.Revision)
+	l.add("revision", m.Revision[:min(12, len(m.Revision))])
 	l.add("backend", m.Backend)
 	l.conditions(m.Conditions)
-	for _, p := range m.Profiles {
-		var points []string
-		for _, q := range p.Points {
-			points = append(points, fmt.Sprintf("%d rows at %d%%: %s", q.Batch, q.ThreadPercentage, milliseconds(q.LatencySeconds)))
-		}
-		l.add("profile", p.GPUType+" ("+p.Source+")\n"+strings.Join(points, "\n"))
-	}
-	l = append(l, "", "tritonctl plan explain "+clean(m.Name)+" says why it is where it is.")
+	l = append(l, "", "tritonctl plan explain "+clean(m.Name)+" says why it is where it is, model get its profiles.")
 	return l
+}
+
+// inTime is the attainment of the SLO, now and over the last hour.
+func inTime(r api.ModelRequests) string {
+	var parts []string
+	for _, a := range []api.Attainment{r.Now, r.Hour} {
+		if a.Requests > 0 {
+			parts = append(parts, fmt.Sprintf("%s of %d requests in %s", percent(float64(a.InTime)/float64(a.Requests)), a.Requests, span(a.Seconds)))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// span is a time in its largest unit that is not too coarse.
+func span(seconds float64) string {
+	switch {
+	case seconds >= 3600:
+		return fmt.Sprintf("%.0f h", seconds/3600)
+	case seconds >= 120:
+		return fmt.Sprintf("%.0f min", seconds/60)
+	}
+	return fmt.Sprintf("%.0f s", seconds)
+}
+
+// outcomes are the requests that were not answered in time, by result and reason.
+func outcomes(a api.Attainment) string {
+	var parts []string
+	for _, o := range a.Outcomes {
+		parts = append(parts, strings.TrimSpace(fmt.Sprintf("%d %s %s", o.Count, o.Result, o.Reason)))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// spent is where requests spend their time.
+func spent(s *api.Spent) string {
+	if s == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s wait for a GPU, %s gather, %s execute, %s Conch", milliseconds(s.Wait), milliseconds(s.Gather), milliseconds(s.Execute), milliseconds(s.Conch))
+}
+
+func waits(w api.ModelWaiting) string {
+	if w.Requests == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%d, the oldest for %s; %s, slack %s", w.Requests, milliseconds(w.OldestSeconds), candidate(w), slack(w).text)
 }
 
 func gpuLines(g api.GPU) []string {

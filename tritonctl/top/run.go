@@ -13,8 +13,9 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// Source follows a conch: it yields the state at once and again whenever it changed, until ctx ends, yield fails or the connection does.
-type Source func(ctx context.Context, yield func(*State) error) error
+// Source follows a conch: it yields the state at once and again whenever it changed, until ctx ends (nil) or it makes no sense to go on (an error).
+// Where the connection is lost it makes another, and says lost at every attempt that fails.
+type Source func(ctx context.Context, yield func(*State), lost func(error)) error
 
 // Terminal is where the screen is.
 type Terminal struct {
@@ -24,18 +25,16 @@ type Terminal struct {
 	Environment []string
 }
 
-// again is how long after a lost connection the next is tried, at first; it doubles up to longest.
-const (
-	again   = 500 * time.Millisecond
-	longest = 5 * time.Second
-)
-
-// Run shows the state until the person ends it or ctx does.
+// Run shows the state until the person ends it, ctx does, or the source fails.
 func Run(ctx context.Context, source Source, t Terminal) error {
 	ctx, cancel := context.WithCancel(ctx)
 	program := tea.NewProgram(NewScreen(time.Now), tea.WithInput(t.In), tea.WithOutput(t.Out), tea.WithEnvironment(t.Environment), tea.WithoutSignalHandler())
 	var beside sync.WaitGroup
-	beside.Go(func() { Follow(ctx, source, func(msg any) { program.Send(msg) }) })
+	var failed error
+	beside.Go(func() {
+		failed = source(ctx, func(s *State) { program.Send(Changed{s}) }, func(err error) { program.Send(Lost{err}) })
+		cancel()
+	})
 	beside.Go(func() {
 		seconds := time.NewTicker(time.Second)
 		defer seconds.Stop()
@@ -56,28 +55,5 @@ func Run(ctx context.Context, source Source, t Terminal) error {
 	_, err := program.Run()
 	cancel()
 	beside.Wait()
-	return err
-}
-
-// Follow hands on what a source yields as [Changed]. It connects again where the source ends, and says [Lost] meanwhile, until ctx ends.
-func Follow(ctx context.Context, source Source, send func(msg any)) {
-	for wait := again; ctx.Err() == nil; {
-		err := source(ctx, func(s *State) error {
-			wait = again
-			send(Changed{s})
-			return nil
-		})
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			err = errors.New("conch ended the stream")
-		}
-		send(Lost{err})
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
-		wait = min(longest, 2*wait)
-	}
+	return errors.Join(failed, err)
 }

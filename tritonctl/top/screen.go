@@ -11,6 +11,9 @@ import (
 	"charm.land/bubbles/v2/viewport"
 	tea "charm.land/bubbletea/v2"
 	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/conch-serving/conch/sidecar/admin/api"
 )
 
 // Changed brings the state; Lost says that no more comes until the next Changed, and why. Tick comes once a second: samples are taken, and
@@ -176,16 +179,24 @@ func (s *Screen) refresh() {
 	s.port.SetContent(wrap(lines, s.width))
 }
 
-// wrap breaks lines at the width, with the names' column left free.
+// wrap breaks lines at words, with the names' column left free.
 func wrap(lines []string, width int) string {
+	const names = 15
+	if width <= 2*names {
+		return strings.Join(lines, "\n")
+	}
 	var out []string
 	for _, line := range lines {
-		letters := []rune(line)
-		for i := 0; len(letters) > width && width > 30; i++ {
-			out = append(out, string(letters[:width]))
-			letters = append([]rune(strings.Repeat(" ", 15)), letters[width:]...)
+		name, value := "", line
+		if head := ansi.Truncate(line, names, ""); lipgloss.Width(line) > width && strings.HasSuffix(head, " ") {
+			name, value = head, line[len(head):]
 		}
-		out = append(out, string(letters))
+		for i, part := range strings.Split(ansi.Wrap(value, width-lipgloss.Width(name), ""), "\n") {
+			if i > 0 {
+				name = strings.Repeat(" ", lipgloss.Width(name))
+			}
+			out = append(out, name+part)
+		}
 	}
 	return strings.Join(out, "\n")
 }
@@ -247,7 +258,10 @@ func (s *Screen) top() string {
 			rate += m.Rate
 			queued += m.Queued
 		}
-		summary = fmt.Sprintf(" %s, %s  %.1f of %d GPUs busy  %s req/s  %d waiting", v.Mode, v.Driver, busyGPUs, len(s.state.GPUs), decimal(rate), queued)
+		if v.Mode != "" {
+			summary = " " + v.Mode + ", " + v.Driver
+		}
+		summary += fmt.Sprintf("  %.1f of %d GPUs busy  %s req/s  %d waiting", busyGPUs, len(s.state.GPUs), decimal(rate), queued)
 	}
 	switch {
 	case s.lost != nil && s.state != nil:
@@ -257,6 +271,8 @@ func (s *Screen) top() string {
 		right = s.styles.tones[bad].Render("no connection")
 	case s.state == nil:
 		right = ""
+	case !s.state.Health.OK:
+		right = s.styles.tones[bad].Render("not ready")
 	}
 	room := s.width - lipgloss.Width(left) - lipgloss.Width(right) - 1
 	if room < 0 {
@@ -294,6 +310,8 @@ func (s *Screen) bottom() string {
 	switch {
 	case s.lost != nil && s.state != nil:
 		return s.styles.tones[bad].Render(fit("What is shown is old. Trying again: "+s.lost.Error(), s.width, false))
+	case s.state != nil && !s.state.Health.OK && !s.help && s.open == "" && !s.typing:
+		return s.styles.tones[bad].Render(fit("Conch is not ready: "+unready(s.state.Health), s.width, false))
 	case s.help:
 		text = "any key goes back"
 	case s.open != "":
@@ -302,6 +320,17 @@ func (s *Screen) bottom() string {
 		text = "enter keep  esc show all"
 	}
 	return s.styles.tones[soft].Render(fit(text, s.width, false))
+}
+
+// unready is why a conch is not ready.
+func unready(h api.Health) string {
+	var why []string
+	for _, c := range h.Checks {
+		if !c.OK {
+			why = append(why, c.Reason)
+		}
+	}
+	return strings.Join(why, "; ")
 }
 
 const helpText = `Keys
@@ -314,6 +343,7 @@ const helpText = `Keys
 
 Figures are over conch's statistics window. The small bars are the last ten
 seconds. A BAD with ! is above the 1% up to which a rate is held. WAIT is how
-many requests wait. Shares are parts of a GPU: ████░░░░ 50%.
+many requests wait, OLDEST for how long, SLACK the time until the next batch
+must start. Shares are parts of a GPU: ████░░░░ 50%.
 
 tritonctl top --once -o json writes the same state for programs.`

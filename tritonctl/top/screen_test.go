@@ -5,15 +5,12 @@ package top_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -43,7 +40,7 @@ func world() *top.State {
 		}
 	}
 	s := &top.State{
-		Time: at(30), Version: api.Version{Version: "0.1", Mode: "control", Driver: "embedded"},
+		Time: at(30), Version: api.Version{Version: "0.1", Mode: "control", Driver: "embedded"}, Health: api.Health{OK: true},
 		Models: []api.Model{
 			model("resnet50", api.ModelReady, 812.4, .002, .0213, 3), model("bert", api.ModelReady, 95, .034, .0312, 17), model("idle", api.ModelReady, 0, 0, 0, 0),
 			model("vgg", api.ModelUnplaced, 0, 0, 0, 0), model("broken", api.ModelFailed, 0, 0, 0, 0), model("模型\x1b[31m-with-a-name-that-is-much-too-long", api.ModelUnloaded, 0, 0, 0, 0),
@@ -63,6 +60,17 @@ func world() *top.State {
 			{ID: 3, Time: at(20), Kind: "partition_down", Author: "conch", Message: "gpu1.1: exit status 1"},
 		},
 	}
+	slack, passed := .0031, -.0042
+	s.Waiting = []api.ModelWaiting{
+		{Model: "bert", Requests: 17, Rows: 20, OldestSeconds: .0271, CandidateRows: 8, SlackSeconds: &passed},
+		{Model: "resnet50", Requests: 3, Rows: 3, OldestSeconds: .0042, CandidateRows: 1, SlackSeconds: &slack},
+	}
+	s.Requests = []api.ModelRequests{{
+		Model: "resnet50", SLOSeconds: .025,
+		Now: api.Attainment{Seconds: 30, Requests: 24372, InTime: 24323, Outcomes: []api.OutcomeCount{{Result: "dropped", Reason: "deadline", Count: 31}, {Result: "late", Count: 18}},
+			Spent: &api.Spent{Wait: .0031, Gather: .0012, Execute: .0098, Conch: .00002}},
+		Hour: api.Attainment{Seconds: 3600, Requests: 2_924_640, InTime: 2_920_000},
+	}}
 	s.Models[3].StateReason, s.Models[4].StateReason = "0/3 partitions: 3 memory", "libtorch.so: cannot open shared object file"
 	return s
 }
@@ -111,7 +119,9 @@ func key(code rune) tea.KeyPressMsg { return tea.KeyPressMsg{Code: code} }
 
 func TestScreens(t *testing.T) {
 	later := world()
-	later.Models[0].Rate, later.Models[1].Queued = 400, 25
+	later.Models[0].Rate, later.Models[1].Queued, later.Waiting[0].Requests = 400, 25, 25
+	sick := world()
+	sick.Health = api.Health{Checks: []api.Check{{Name: "a", OK: true}, {Name: "plan", Reason: "no plan serves yet"}}}
 	for _, c := range []struct {
 		name          string
 		width, height int
@@ -129,12 +139,13 @@ func TestScreens(t *testing.T) {
 		{"gpus", 80, 14, []any{top.Changed{State: world()}, "2"}},
 		{"waiting", 80, 12, []any{top.Changed{State: world()}, "3", top.Changed{State: later}}},
 		{"events", 80, 12, []any{top.Changed{State: world()}, "4"}},
-		{"model", 80, 20, []any{top.Changed{State: world()}, key(tea.KeyEnter)}},
+		{"model", 80, 20, []any{top.Changed{State: world()}, "jjj", key(tea.KeyEnter)}},
 		{"partition", 80, 16, []any{top.Changed{State: world()}, "2Gk", key(tea.KeyEnter)}},
 		{"event", 80, 14, []any{top.Changed{State: world()}, "4j", key(tea.KeyEnter)}},
 		{"gone", 80, 10, []any{top.Changed{State: world()}, key(tea.KeyEnter), top.Changed{State: &top.State{}}}},
 		{"lost", 80, 12, []any{top.Changed{State: world()}, top.Lost{Err: errors.New("connection reset by peer")}}},
 		{"back", 80, 12, []any{top.Changed{State: world()}, top.Lost{Err: errors.New("connection reset by peer")}, top.Changed{State: later}}},
+		{"not-ready", 80, 12, []any{top.Changed{State: sick}}},
 		{"help", 80, 24, []any{top.Changed{State: world()}, "?"}},
 		{"resized", 60, 10, []any{top.Changed{State: world()}, tea.WindowSizeMsg{Width: 60, Height: 10}}},
 	} {
@@ -146,7 +157,7 @@ func TestScreens(t *testing.T) {
 func TestTheSelectionFollowsItsRow(t *testing.T) {
 	changed := world()
 	changed.Models[1].Rate, changed.Models = 5000, append(changed.Models, api.Model{Name: "another", Rate: 9000})
-	text := shown(t, 80, 16, top.Changed{State: world()}, "j", top.Changed{State: changed}, key(tea.KeyEnter))
+	text := shown(t, 80, 16, top.Changed{State: world()}, "jj", top.Changed{State: changed}, key(tea.KeyEnter))
 	require.Contains(t, text, "model bert")
 }
 
@@ -215,26 +226,6 @@ func TestColours(t *testing.T) {
 	require.NotContains(t, none, "38;")
 	require.Equal(t, ansi.Strip(light), ansi.Strip(none))
 	require.Contains(t, none, "\x1b[7m", "what is selected is reversed")
-}
-
-// A lost connection is made again, with growing pauses, until the end.
-func TestConnectionsAreMadeAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		var got []string
-		begun := time.Now()
-		tries := 0
-		top.Follow(ctx, func(_ context.Context, yield func(*top.State) error) error {
-			if tries++; tries == 3 {
-				require.NoError(t, yield(world()))
-			}
-			if tries == 5 {
-				cancel()
-			}
-			return fmt.Errorf("refused %d", tries)
-		}, func(msg any) { got = append(got, fmt.Sprintf("%.1f %T", time.Since(begun).Seconds(), msg)) })
-		require.Equal(t, []string{"0.0 top.Lost", "0.5 top.Lost", "1.5 top.Changed", "1.5 top.Lost", "2.0 top.Lost"}, got)
-	})
 }
 
 func TestOnceIsForScripts(t *testing.T) {

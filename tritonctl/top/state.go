@@ -13,8 +13,13 @@ import (
 type State struct {
 	Time    time.Time   `json:"time"`
 	Version api.Version `json:"version"`
-	Models  []api.Model `json:"models"`
-	GPUs    []api.GPU   `json:"gpus"`
+	// Health says why conch is not ready, if it is not.
+	Health api.Health  `json:"health"`
+	Models []api.Model `json:"models"`
+	GPUs   []api.GPU   `json:"gpus"`
+	// Requests are what became of each model's requests, Waiting what waits for a model; a model of which none waits is not there.
+	Requests []api.ModelRequests `json:"requests"`
+	Waiting  []api.ModelWaiting  `json:"waiting"`
 	// Events are the last ones, oldest first.
 	Events []api.Event `json:"events"`
 }
@@ -38,9 +43,9 @@ func (h history) add(s *State) {
 		keep(queuedOf(m.Name), float64(m.Queued))
 	}
 	for _, g := range s.GPUs {
-		keep(busyOf(g.ID), busy(g))
+		keep(busyOf(g.Key()), busy(g))
 		for _, p := range g.Partitions {
-			keep(busyOf(p.ID+"/"), p.BusyShare)
+			keep(busyOf(p.ID+" of "+g.Key()), p.BusyShare)
 		}
 	}
 	for key := range h {

@@ -5,6 +5,8 @@ package top
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,14 +29,14 @@ func (t tab) String() string { return [...]string{"Models", "GPUs", "Waiting", "
 // lists are the tables of the tabs, before there are rows. Each is in the order in which a person looks for trouble.
 func lists() [tabs]table {
 	return [tabs]table{
-		models: {by: 2, down: true, columns: []column{
+		models: {by: 4, down: true, columns: []column{
 			{"MODEL", 0, false}, {"STATE", 8, false}, {"REQ/S", 8, true}, {"", 10, false}, {"BAD", 7, true}, {"P99", 8, true}, {"SLO", 8, true}, {"WAIT", 6, true},
 		}},
 		gpus: {columns: []column{
 			{"GPU", 14, false}, {"SHARE", 13, false}, {"BUSY", 5, true}, {"", 10, false}, {"STATE", 11, false}, {"SERVES", 0, false},
 		}},
 		waiting: {by: 1, down: true, columns: []column{
-			{"MODEL", 18, false}, {"WAIT", 6, true}, {"", 10, false}, {"STATE", 9, false}, {"WHY", 0, false},
+			{"MODEL", 18, false}, {"WAIT", 6, true}, {"", 10, false}, {"OLDEST", 8, true}, {"SLACK", 8, true}, {"WHY", 0, false},
 		}},
 		happened: {down: true, columns: []column{
 			{"TIME", 8, false}, {"KIND", 18, false}, {"WHO", 10, false}, {"WHAT", 0, false},
@@ -95,8 +97,11 @@ func state(m api.Model) cell {
 	return cell{string(m.State), string(m.State), t}
 }
 
+// badness puts models that do not serve before all others.
 func badness(m api.Model) cell {
 	switch {
+	case m.State != api.ModelReady && m.State != api.ModelUnloaded:
+		return number(2, "-", soft)
 	case m.Rate == 0:
 		return number(0, "-", soft)
 	case m.BadRate > .01:
@@ -111,6 +116,14 @@ func latency(m api.Model) cell {
 		t = bad
 	}
 	return number(m.LatencyP99Seconds, milliseconds(m.LatencyP99Seconds), t)
+}
+
+// nameOf is a GPU's name, with its node's where there are several.
+func nameOf(s *State, g api.GPU) string {
+	if slices.ContainsFunc(s.GPUs, func(o api.GPU) bool { return o.Node != g.Node }) {
+		return g.Key()
+	}
+	return g.ID
 }
 
 func gpuRows(s *State, h history) (all []row) {
@@ -130,14 +143,14 @@ func gpuRows(s *State, h history) (all []row) {
 			serves.text = "emulated"
 		}
 		b := busy(g)
-		all = append(all, row{key: "gpu " + g.ID, cells: []cell{
-			text(g.ID), {text: kind, sort: kind, tone: soft}, number(b, whole(b), plain), {text: spark(h[busyOf(g.ID)], 10, 1), sort: b, tone: soft}, condition, serves,
+		all = append(all, row{key: "gpu " + g.Key(), cells: []cell{
+			text(nameOf(s, g)), {text: kind, sort: kind, tone: soft}, number(b, whole(b), plain), {text: spark(h[busyOf(g.Key())], 10, 1), sort: b, tone: soft}, condition, serves,
 		}})
 		for _, p := range g.Partitions {
 			b := p.BusyShare
-			all = append(all, row{key: "partition " + p.ID, under: "gpu " + g.ID, cells: []cell{
-				{text: "  " + p.ID, sort: g.ID}, {text: share(p), sort: g.Type}, number(b, whole(b), plain),
-				{text: spark(h[busyOf(p.ID+"/")], 10, 1), sort: b, tone: soft}, place(p), {text: strings.Join(p.Serving, " "), sort: ""},
+			all = append(all, row{key: "partition " + p.ID + " of " + g.Key(), under: "gpu " + g.Key(), cells: []cell{
+				{text: "  " + p.ID, sort: nameOf(s, g)}, {text: share(p), sort: g.Type}, number(b, whole(b), plain),
+				{text: spark(h[busyOf(p.ID+" of "+g.Key())], 10, 1), sort: b, tone: soft}, place(p), {text: strings.Join(p.Serving, " "), sort: ""},
 			}})
 		}
 	}
@@ -169,18 +182,54 @@ func place(p api.Partition) cell {
 // waitingRows are models for which requests wait, and those that nobody serves.
 func waitingRows(s *State, h history) (all []row) {
 	for _, m := range s.Models {
-		if m.Queued == 0 && m.State == api.ModelReady || m.State == api.ModelUnloaded {
+		w := waitingFor(s, m.Name)
+		if w.Requests == 0 && m.State == api.ModelReady || m.State == api.ModelUnloaded {
 			continue
 		}
-		why := cell{text: m.StateReason, tone: soft}
-		if m.Queued > 0 && m.StateReason == "" {
-			why.text = fmt.Sprintf("p99 %s of %s, mean batch %s", milliseconds(m.LatencyP99Seconds), milliseconds(m.SLOSeconds), decimal(m.MeanBatch))
+		why := state(m)
+		if m.StateReason != "" {
+			why.text += ": " + m.StateReason
+		}
+		if w.Requests > 0 && m.State == api.ModelReady {
+			why = cell{text: candidate(w)}
 		}
 		all = append(all, row{key: m.Name, cells: []cell{
-			text(m.Name), count(m.Queued), {text: spark(h[queuedOf(m.Name)], 10, 0), sort: float64(m.Queued), tone: soft}, state(m), why,
+			text(m.Name), count(w.Requests), {text: spark(h[queuedOf(m.Name)], 10, 0), sort: float64(w.Requests), tone: soft},
+			number(w.OldestSeconds, milliseconds(w.OldestSeconds), plain), slack(w), why,
 		}})
 	}
 	return all
+}
+
+// waitingFor is what waits for a model.
+func waitingFor(s *State, model string) api.ModelWaiting {
+	if i := slices.IndexFunc(s.Waiting, func(w api.ModelWaiting) bool { return w.Model == model }); i >= 0 {
+		return s.Waiting[i]
+	}
+	return api.ModelWaiting{Model: model}
+}
+
+// candidate is the batch that would be executed now.
+func candidate(w api.ModelWaiting) string {
+	switch w.CandidateRows {
+	case 0:
+		return "no batch can be executed"
+	case 1:
+		return "a batch of 1 row is next"
+	}
+	return fmt.Sprintf("a batch of %d rows is next", w.CandidateRows)
+}
+
+// slack is the time until the candidate must start; below 0 its deadline cannot be kept.
+func slack(w api.ModelWaiting) cell {
+	if w.SlackSeconds == nil {
+		return number(math.Inf(1), "-", soft)
+	}
+	v := *w.SlackSeconds
+	if v < 0 {
+		return number(v, "-"+milliseconds(-v), bad)
+	}
+	return number(v, milliseconds(v), plain)
 }
 
 func eventRows(s *State) (all []row) {
@@ -213,6 +262,8 @@ func milliseconds(seconds float64) string {
 	switch {
 	case seconds == 0:
 		return "-"
+	case seconds < 50e-6:
+		return "<0.1 ms"
 	case seconds >= 10:
 		return fmt.Sprintf("%.1f s", seconds)
 	case seconds >= .1:

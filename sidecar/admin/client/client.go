@@ -4,7 +4,6 @@
 package client
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -224,40 +223,6 @@ func (c *Client) UsePolicy(ctx context.Context, r api.UsePolicyRequest) (api.Pol
 // Events gives the events after id since, oldest first.
 func (c *Client) Events(ctx context.Context, since uint64) ([]api.Event, error) {
 	return get[[]api.Event](ctx, c, "/v1/events?since="+strconv.FormatUint(since, 10))
-}
-
-// Follow calls yield for every event after id since, as it happens, until ctx
-// ends (nil is returned), yield fails (its error is returned) or conch goes.
-func (c *Client) Follow(ctx context.Context, since uint64, yield func(api.Event) error) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/v1/events?follow=true&since="+strconv.FormatUint(since, 10), nil)
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Accept", "text/event-stream")
-	response, err := c.do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	lines := bufio.NewScanner(response.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		data, isData := strings.CutPrefix(lines.Text(), "data: ")
-		if !isData {
-			continue
-		}
-		var e api.Event
-		if err := json.Unmarshal([]byte(data), &e); err != nil {
-			return fmt.Errorf("event from %s: %w", c.address, err)
-		}
-		if err := yield(e); err != nil {
-			return err
-		}
-	}
-	if err := lines.Err(); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("events from %s ended: %w", c.address, err)
-	}
-	return nil
 }
 
 func get[T any](ctx context.Context, c *Client, path string) (T, error) {

@@ -4,7 +4,6 @@
 package events
 
 import (
-	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -32,13 +31,11 @@ type Log struct {
 	mu     sync.Mutex
 	last   uint64
 	recent []api.Event
-	// more is closed, and replaced, when an event comes.
-	more chan struct{}
 }
 
 // Open reads the log of an earlier conch.
 func Open(db *bbolt.DB, log *slog.Logger) (*Log, error) {
-	l := &Log{db: db, log: log, more: make(chan struct{})}
+	l := &Log{db: db, log: log}
 	err := db.Update(func(tx *bbolt.Tx) error {
 		b, err := tx.CreateBucketIfNotExists([]byte(bucket))
 		if err != nil {
@@ -77,8 +74,6 @@ func (l *Log) Add(e api.Event) api.Event {
 	if len(l.recent) > 2*held {
 		l.recent = append([]api.Event(nil), l.recent[len(l.recent)-held:]...)
 	}
-	close(l.more)
-	l.more = make(chan struct{})
 	if err := l.keep(e); err != nil {
 		l.log.Warn("an event could not be written to disk", "error", err)
 	}
@@ -103,9 +98,8 @@ func (l *Log) keep(e api.Event) error {
 
 func key(id uint64) []byte { return binary.BigEndian.AppendUint64(nil, id) }
 
-// since returns the events after an id, and a channel that closes when there
-// are more.
-func (l *Log) since(id uint64) ([]api.Event, <-chan struct{}) {
+// Since gives the events after id, oldest first, as far as they are held.
+func (l *Log) Since(id uint64) []api.Event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var events []api.Event
@@ -114,30 +108,5 @@ func (l *Log) since(id uint64) ([]api.Event, <-chan struct{}) {
 			events = append(events, e)
 		}
 	}
-	return events, l.more
-}
-
-// Since gives the events after id, oldest first, as far as they are held.
-func (l *Log) Since(id uint64) []api.Event {
-	events, _ := l.since(id)
 	return events
-}
-
-// Follow calls yield for the events after since, then for every new one, until
-// ctx ends (nil) or yield fails (its error).
-func (l *Log) Follow(ctx context.Context, since uint64, yield func(api.Event) error) error {
-	for {
-		events, more := l.since(since)
-		for _, e := range events {
-			if err := yield(e); err != nil {
-				return err
-			}
-			since = e.ID
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-more:
-		}
-	}
 }

@@ -115,7 +115,7 @@ func (w *filter) follow(ctx context.Context, f *factory.Factory) error {
 	if err != nil {
 		return err
 	}
-	return conch.Follow(ctx, w.after, func(e api.Event) error {
+	return f.FollowEvents(ctx, conch, w.after, func(e api.Event) error {
 		if !w.shows(e) {
 			return nil
 		}

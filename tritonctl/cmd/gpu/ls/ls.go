@@ -23,7 +23,11 @@ func New(f *factory.Factory) *cobra.Command {
 		Use:   "ls",
 		Short: "List the GPUs with their partitions",
 		Args:  cobra.NoArgs,
-	}, func([]string) factory.Ask[[]api.GPU] { return (*client.Client).GPUs }, draw)
+	}, func([]string) factory.Ask[[]api.GPU] { return (*client.Client).GPUs }, func([]string) factory.Live[[]api.GPU] {
+		return factory.Live[[]api.GPU]{
+			Topics: []api.Topic{api.TopicGPUs}, Answer: func(s client.State) ([]api.GPU, bool) { return s.GPUs, true },
+		}
+	}, draw)
 }
 
 func draw(t *output.Table, gpus []api.GPU) {

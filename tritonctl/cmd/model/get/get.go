@@ -6,6 +6,7 @@ package get
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,6 +28,15 @@ func New(f *factory.Factory) *cobra.Command {
 		ValidArgsFunction: factory.ModelNames(f),
 	}, func(args []string) factory.Ask[api.Model] {
 		return func(conch *client.Client, ctx context.Context) (api.Model, error) { return conch.Model(ctx, args[0]) }
+	}, func(args []string) factory.Live[api.Model] {
+		// The stream has no profiles; they are learnt from the executions that change the rest.
+		return factory.Live[api.Model]{Topics: []api.Topic{api.TopicModels}, Basis: func(s client.State) any {
+			i := slices.IndexFunc(s.Models, func(m api.Model) bool { return m.Name == args[0] })
+			if i < 0 {
+				return nil
+			}
+			return s.Models[i]
+		}}
 	}, draw)
 }
 

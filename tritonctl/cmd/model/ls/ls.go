@@ -20,8 +20,14 @@ func New(f *factory.Factory) *cobra.Command {
 	return factory.Watchable(f, &cobra.Command{
 		Use:   "ls",
 		Short: "List the models with their load and latency",
-		Args:  cobra.NoArgs,
-	}, func([]string) factory.Ask[[]api.Model] { return (*client.Client).Models }, draw)
+		Long: `ls lists the models of the repository with their load and latency over the statistics
+window. -o json has the profiles and estimates of each too, but not with --watch.`,
+		Args: cobra.NoArgs,
+	}, func([]string) factory.Ask[[]api.Model] { return (*client.Client).Models }, func([]string) factory.Live[[]api.Model] {
+		return factory.Live[[]api.Model]{
+			Topics: []api.Topic{api.TopicModels}, Answer: func(s client.State) ([]api.Model, bool) { return s.Models, true },
+		}
+	}, draw)
 }
 
 func draw(t *output.Table, models []api.Model) {

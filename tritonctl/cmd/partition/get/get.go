@@ -7,6 +7,7 @@ package get
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +31,14 @@ func New(f *factory.Factory) *cobra.Command {
 		return func(conch *client.Client, ctx context.Context) (api.Partition, error) {
 			return conch.Partition(ctx, args[0])
 		}
+	}, func(args []string) factory.Live[api.Partition] {
+		return factory.Live[api.Partition]{Topics: []api.Topic{api.TopicPartitions}, Answer: func(s client.State) (p api.Partition, known bool) {
+			i := slices.IndexFunc(s.Partitions, func(p api.Partition) bool { return p.Key() == args[0] })
+			if i < 0 {
+				return p, false
+			}
+			return s.Partitions[i], true
+		}}
 	}, draw)
 }
 

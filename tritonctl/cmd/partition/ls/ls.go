@@ -27,7 +27,11 @@ func New(f *factory.Factory) *cobra.Command {
 servers that a plan has replaced. READY is whether a partition serves as the plan
 asks, STATUS what is amiss or under way.`,
 		Args: cobra.NoArgs,
-	}, func([]string) factory.Ask[[]api.Partition] { return (*client.Client).Partitions }, draw)
+	}, func([]string) factory.Ask[[]api.Partition] { return (*client.Client).Partitions }, func([]string) factory.Live[[]api.Partition] {
+		return factory.Live[[]api.Partition]{
+			Topics: []api.Topic{api.TopicPartitions}, Answer: func(s client.State) ([]api.Partition, bool) { return s.Partitions, true },
+		}
+	}, draw)
 }
 
 func draw(t *output.Table, all []api.Partition) {

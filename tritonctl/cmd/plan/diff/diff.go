@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -56,7 +57,7 @@ file may be edited; -f compares one with what serves.`,
 	c.Flags().StringVarP(&o.output, "output", "o", "table", "output format ("+strings.Join(output.Formats(), ", ")+"), or the FILE.json to write the plan to")
 	c.Flags().StringVarP(&o.from, "file", "f", "", "compare the plan in this file (- is the standard input) in place of the policy's")
 	c.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 when there is a difference")
-	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "go on and show every change, until interrupted or --timeout")
+	factory.WatchFlag(c, &o.watch)
 	return c
 }
 
@@ -79,7 +80,7 @@ func (o *Options) run(ctx context.Context) error {
 	}
 	ask := func(conch *client.Client, ctx context.Context) (api.Diff, error) { return conch.Diff(ctx, request) }
 	if o.watch {
-		return factory.Watch(ctx, o.Factory, ask, Draw)
+		return factory.Watch(ctx, o.Factory, ask, live(), Draw)
 	}
 	conch, err := o.Client()
 	if err != nil {
@@ -106,6 +107,23 @@ func (o *Options) run(ctx context.Context) error {
 		return ErrDiffers
 	}
 	return nil
+}
+
+// live is what the next plan depends on: the plan in force, what happened, and the models with their rates, of which small changes do not count.
+func live() factory.Live[api.Diff] {
+	type model struct {
+		name  string
+		state api.ModelState
+		slo   float64
+		rate  float64 // its logarithm, in steps of a tenth of the rate
+	}
+	return factory.Live[api.Diff]{Topics: []api.Topic{api.TopicPlan, api.TopicEvents, api.TopicModels}, Basis: func(s client.State) any {
+		models := make([]model, len(s.Models))
+		for i, m := range s.Models {
+			models[i] = model{m.Name, m.State, m.SLOSeconds, math.Round(math.Log1p(m.Rate) / math.Log(1.1))}
+		}
+		return []any{s.Plan, factory.LastEvent(s, func(api.Event) bool { return true }), models}
+	}}
 }
 
 // Draw shows a diff to a person.

@@ -24,7 +24,9 @@ func New(f *factory.Factory) *cobra.Command {
 that did nothing but load and unload models on demand. -o json has each plan itself and its
 diff; tritonctl plan rollback goes back to one.`,
 		Args: cobra.NoArgs,
-	}, func([]string) factory.Ask[[]api.PlanRecord] { return (*client.Client).History }, draw)
+	}, func([]string) factory.Ask[[]api.PlanRecord] { return (*client.Client).History }, func([]string) factory.Live[[]api.PlanRecord] {
+		return factory.Live[[]api.PlanRecord]{Topics: []api.Topic{api.TopicPlan}, Basis: func(s client.State) any { return s.Plan }}
+	}, draw)
 }
 
 func draw(t *output.Table, all []api.PlanRecord) {

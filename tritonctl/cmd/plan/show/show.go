@@ -25,7 +25,14 @@ func New(f *factory.Factory) *cobra.Command {
 		Use:   "show",
 		Short: "Show the plan that serves",
 		Args:  cobra.NoArgs,
-	}, func([]string) factory.Ask[api.Plan] { return (*client.Client).Plan }, draw)
+	}, func([]string) factory.Ask[api.Plan] { return (*client.Client).Plan }, func([]string) factory.Live[api.Plan] {
+		return factory.Live[api.Plan]{Topics: []api.Topic{api.TopicPlan}, Answer: func(s client.State) (p api.Plan, known bool) {
+			if s.Plan == nil {
+				return p, false
+			}
+			return *s.Plan, true
+		}}
+	}, draw)
 }
 
 func draw(t *output.Table, shown api.Plan) {

@@ -5,6 +5,8 @@
 package ls
 
 import (
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
@@ -15,14 +17,15 @@ import (
 
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return factory.Watchable(f, &cobra.Command{
 		Use:   "ls",
 		Short: "List the policies that this conch can run",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return factory.Show(c.Context(), f, (*client.Client).Policies, draw)
-		},
-	}
+	}, func([]string) factory.Ask[[]api.Policy] { return (*client.Client).Policies }, func([]string) factory.Live[[]api.Policy] {
+		return factory.Live[[]api.Policy]{Topics: []api.Topic{api.TopicEvents}, Basis: func(s client.State) any {
+			return factory.LastEvent(s, func(e api.Event) bool { return strings.HasPrefix(string(e.Kind), "policy_") })
+		}}
+	}, draw)
 }
 
 func draw(t *output.Table, policies []api.Policy) {

@@ -19,7 +19,7 @@ import (
 
 // New builds the command.
 func New(f *factory.Factory) *cobra.Command {
-	return &cobra.Command{
+	return factory.Watchable(f, &cobra.Command{
 		Use:   "history",
 		Short: "List the revisions of the model repository: who made them, when, why, and what changed",
 		Long: `history lists the revisions of the model repository, newest first. Imports, orders of
@@ -27,10 +27,11 @@ clients and operators, merge groups and rollbacks make revisions. One is current
 are made for it. While a rollback holds, conch does not read the directory when it
 starts; tritonctl repo import reads it again. -o wide has what was read, too.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return factory.Show(c.Context(), f, (*client.Client).Revisions, draw)
-		},
-	}
+	}, func([]string) factory.Ask[[]api.RepositoryRevision] { return (*client.Client).Revisions }, func([]string) factory.Live[[]api.RepositoryRevision] {
+		return factory.Live[[]api.RepositoryRevision]{Topics: []api.Topic{api.TopicEvents}, Basis: func(s client.State) any {
+			return factory.LastEvent(s, func(api.Event) bool { return true }) // every change of the repository is an event
+		}}
+	}, draw)
 }
 
 func draw(t *output.Table, revisions []api.RepositoryRevision) {
