@@ -234,12 +234,16 @@ func (c *conch) newDispatcher(context.Context) (_ component.Component, err error
 		LoadWait: c.Config.Demand.Wait.Std(), MaxLoadWaiters: c.Config.Demand.Requests,
 		MaxQueuedRequests: limits.QueueRequests, MaxQueuedBytes: int64(limits.QueueBytes),
 		SharedMemoryBytes: shared, Regions: c.regions, HangFloor: hang, Swapped: c.plans.Swapped,
-		LoadWanted:   func(model string) { c.control.LoadWanted(model) },
-		Wanted:       func(e names.InactiveError) error { return c.control.Wanted(e) },
-		PlaceChanged: func(h router.PlaceHealth) { c.control.PlaceChanged(h) },
-		Hung:         func(partition string, cause error) { c.stubs.Again(partition, cause.Error()) },
-		GroupFaulted: func(partition, group string, cause error) { c.partitions.GroupFaulted(partition, group, cause) },
-		GroupCleared: func(partition, group string) { c.partitions.GroupCleared(partition, group) },
+		LoadWanted: func(model string) { c.control.LoadWanted(model) },
+		Wanted:     func(e names.InactiveError) error { return c.control.Wanted(e) },
+		PlaceChanged: func(h router.PlaceHealth) {
+			if h.Group {
+				c.partitions.GroupChanged(h) // which reports it
+			} else {
+				c.control.PlaceChanged(h)
+			}
+		},
+		Hung: func(partition string, cause error) { c.stubs.Again(partition, cause.Error()) },
 	})
 	return component.Closing(c.dispatcher.Close), nil
 }

@@ -4,12 +4,13 @@
 package apply
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/conch-serving/conch/sidecar/apply/decide"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
-	"github.com/conch-serving/conch/sidecar/dispatch/forward"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // GroupFault is a merge group whose executions fail on a partition: its members serve until it is tried again.
@@ -24,10 +25,16 @@ type GroupFault struct {
 // for that, and unloaded again.
 const groupPause = 10
 
-// GroupFaulted takes in that executions of a merge group fail on a partition of the route table. It does not wait. The group is taken out
-// of the table at once; it is unloaded and, with a growing delay, loaded again. Meanwhile it serves elsewhere, or its members do.
-func (r *Reconciler) GroupFaulted(route, group string, cause error) {
-	r.box.put(func(l *loop) { l.groupFaulted(route, group, cause) })
+// GroupChanged takes in the health of a place of a merge group in the route table. It does not wait. A group whose executions fail is taken out
+// of the table at once; it is unloaded and, with a growing delay, loaded again. Meanwhile it serves elsewhere, or its members do. If the fault turns
+// out to be that of a request, which fails on its member as well, the group is loaded again at once, and what failed is not counted.
+func (r *Reconciler) GroupChanged(h router.PlaceHealth) {
+	switch {
+	case h.Ejected:
+		r.box.put(func(l *loop) { l.groupFaulted(h.Partition, h.Model, errors.New(h.Cause)) })
+	case h.Excused:
+		r.box.put(func(l *loop) { l.groupCleared(h.Partition, h.Model) })
+	}
 }
 
 func (l *loop) groupFaulted(route, group string, cause error) {
@@ -55,7 +62,7 @@ func (l *loop) takeOut(v *server, key decide.Load, cause error) {
 	}
 	k.faults++
 	l.kept[key] = k
-	text := forward.Status(cause).Message()
+	text := cause.Error()
 	f := decide.Failure{
 		Attempts: k.faults, Ran: true, Next: time.Now().Add(l.r.o.Backoff.delay(k.faults) * groupPause),
 		Reason: "its executions fail, so that its members serve: " + text,
@@ -65,12 +72,6 @@ func (l *loop) takeOut(v *server, key decide.Load, cause error) {
 	if l.r.o.OnGroupFault != nil {
 		l.r.o.OnGroupFault(GroupFault{Partition: v.Partition, Group: key.Model, Reason: text, Attempts: f.Attempts, Next: f.Next})
 	}
-}
-
-// GroupCleared takes back a GroupFaulted of a merge group on a partition: the fault was that of a request, which fails on its
-// member as well. It does not wait. The group is loaded again at once, and what failed is not counted.
-func (r *Reconciler) GroupCleared(route, group string) {
-	r.box.put(func(l *loop) { l.groupCleared(route, group) })
 }
 
 func (l *loop) groupCleared(route, group string) {

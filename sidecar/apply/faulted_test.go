@@ -14,6 +14,7 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/decide"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // A merge group whose executions fail gives way to its members, and comes back with a growing delay; where it has served for longer than
@@ -36,9 +37,9 @@ func TestAGroupWhoseExecutionsFail(t *testing.T) {
 		}
 		pauses := []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second}
 		for _, pause := range pauses {
-			r.GroupFaulted("p", "g", failed)
-			r.GroupFaulted("p", "g", failed) // a repeated report changes nothing
-			r.GroupFaulted("p", "nobody", failed)
+			r.GroupChanged(router.PlaceHealth{Partition: "p", Model: "g", Ejected: true, Cause: "out of memory"})
+			r.GroupChanged(router.PlaceHealth{Partition: "p", Model: "g", Ejected: true, Cause: "out of memory"}) // a repeated report changes nothing
+			r.GroupChanged(router.PlaceHealth{Partition: "p", Model: "nobody", Ejected: true, Cause: "out of memory"})
 			require.True(t, isOut("p [a b]"), "its members serve: %v", w.loaded())
 			require.Equal(t, decide.IsFailing, condition(r, "p", "g"))
 			after(pause - time.Second)
@@ -52,7 +53,7 @@ func TestAGroupWhoseExecutionsFail(t *testing.T) {
 		w.mu.Lock()
 		w.leases[s.at] = lease
 		w.mu.Unlock()
-		r.GroupFaulted("p", "g", failed)
+		r.GroupChanged(router.PlaceHealth{Partition: "p", Model: "g", Ejected: true, Cause: "out of memory"})
 		after(time.Second)
 		require.ErrorContains(t, r.Settle(t.Context(), 0, "g"), "out of memory")
 		require.NotContains(t, r.Observed().Partitions[0].Models, "g")
@@ -64,7 +65,7 @@ func TestAGroupWhoseExecutionsFail(t *testing.T) {
 		after(2 * time.Minute)
 		require.Equal(t, []string{"p [g]"}, w.loaded())
 		// It is tried with a request of Conch's own before clients' go there.
-		r.GroupFaulted("p", "g", failed)
+		r.GroupChanged(router.PlaceHealth{Partition: "p", Model: "g", Ejected: true, Cause: "out of memory"})
 		w.mu.Lock()
 		w.warmErr = map[string]error{"g": failed}
 		w.mu.Unlock()
@@ -76,23 +77,23 @@ func TestAGroupWhoseExecutionsFail(t *testing.T) {
 		after(10 * time.Minute)
 		require.Equal(t, []string{"p [g]"}, w.loaded())
 		after(20 * time.Minute)
-		r.GroupFaulted("p", "g", failed)
+		r.GroupChanged(router.PlaceHealth{Partition: "p", Model: "g", Ejected: true, Cause: "out of memory"})
 		after(12 * time.Second)
 		require.Equal(t, []string{"p [g]"}, w.loaded(), "the first pause again")
 		// What turns out to be a request's fault is taken back, and makes no later pause longer.
 		after(20 * time.Minute)
 		for range 3 {
-			r.GroupFaulted("p", "g", failed)
+			r.GroupChanged(router.PlaceHealth{Partition: "p", Model: "g", Ejected: true, Cause: "out of memory"})
 			require.True(t, isOut("p [a b]"), "%v", w.loaded())
-			r.GroupCleared("p", "a")
-			r.GroupCleared("nowhere", "g")
+			r.GroupChanged(router.PlaceHealth{Partition: "p", Model: "a", Excused: true})
+			r.GroupChanged(router.PlaceHealth{Partition: "nowhere", Model: "g", Excused: true})
 			require.True(t, isOut("p [a b]"), "%v", w.loaded())
-			r.GroupCleared("p", "g")
+			r.GroupChanged(router.PlaceHealth{Partition: "p", Model: "g", Excused: true})
 			after(time.Second)
 			require.Equal(t, []string{"p [g]"}, w.loaded())
 			require.Empty(t, condition(r, "p", "g"))
 		}
-		r.GroupFaulted("p", "g", failed)
+		r.GroupChanged(router.PlaceHealth{Partition: "p", Model: "g", Ejected: true, Cause: "out of memory"})
 		after(12 * time.Second)
 		require.Equal(t, []string{"p [g]"}, w.loaded(), "the first pause")
 	})

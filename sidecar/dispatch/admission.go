@@ -16,8 +16,9 @@ import (
 //
 // One half of the limits is divided equally among the models of the route table: each has a share of the requests and of the bytes that no other
 // can use. The other half is common. What a model has under way beyond its share takes from the common half, and so does all that is for no model:
-// open streams, answers that wait for their turn on one, requests that name no model. An overloaded model, whose late requests pile up, thus fills
-// its own share and the common half, and the shares of the others stay free.
+// open streams, answers that wait for their turn on one, requests that name no model. Late requests take from their own model's share only: a model
+// that has more of them than its share gets nothing of the common half. An overloaded model, whose late requests pile up, thus leaves the others their
+// shares and the common half.
 type admission struct {
 	limit held
 
@@ -62,19 +63,21 @@ func (a *admission) init(limit held) {
 	a.quiet, a.empty = make(chan struct{}), make(chan struct{})
 }
 
-// admit counts a request into an account, or refuses it with a reason and an error.
-func (a *admission) admit(to *account, size int64) (reason string, err error) {
+// admit counts a request into an account, or refuses it with a reason and an error. Late is how many late requests its model has.
+func (a *admission) admit(to *account, size, late int64) (reason string, err error) {
 	more := held{1, size}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	manyLate := late > to.share.requests
+	largeLate := late > 0 && float64(late)*float64(to.held.bytes) > float64(to.share.bytes)*float64(max(1, to.held.requests)) // their part of its bytes
 	grown := to.beyond(more).minus(to.beyond(held{}))
 	taken := a.common.plus(grown)
 	switch {
 	case a.draining:
 		return reasonDraining, errDraining
-	case grown.requests > 0 && taken.requests > a.room.requests:
+	case grown.requests > 0 && (manyLate || taken.requests > a.room.requests):
 		return reasonRequests, status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d requests are under way, %d of the same model (limits.queueRequests)", a.all.requests, to.held.requests)
-	case grown.bytes > 0 && taken.bytes > a.room.bytes && a.all.requests > 0: // one request alone may be larger
+	case grown.bytes > 0 && (largeLate || taken.bytes > a.room.bytes) && a.all.requests > 0: // one request alone may be larger
 		return reasonBytes, status.Errorf(codes.Unavailable, "Exceeds maximum queue size: %d bytes of requests are under way, %d of the same model (limits.queueBytes)", a.all.bytes, to.held.bytes)
 	}
 	a.add(to, more)
@@ -102,7 +105,7 @@ func (a *admission) leave(from *account, size int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.add(from, held{-1, -size})
-	a.settle()
+	a.tell()
 }
 
 // hold counts bytes in, or out where n is negative, that are for no model and cannot be refused.
@@ -133,11 +136,11 @@ func (a *admission) close() {
 	defer a.mu.Unlock()
 	a.streams--
 	a.add(&a.rest, held{-1, 0})
-	a.settle()
+	a.tell()
 }
 
-// settle closes quiet and empty when it is time. Guarded by mu.
-func (a *admission) settle() {
+// tell closes quiet and empty when it is time. Guarded by mu.
+func (a *admission) tell() {
 	if !a.draining || a.all.requests > a.streams {
 		return
 	}
@@ -184,7 +187,7 @@ func (a *admission) refuseAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.draining = true
-	a.settle()
+	a.tell()
 }
 
 // drain refuses new requests and streams, and waits until none is under way. A stream ends when quiet is closed.

@@ -34,7 +34,10 @@ func TestAdmission(t *testing.T) {
 				size := rapid.Int64Range(0, 50).Draw(t, "size")
 				own := to.held.plus(held{1, size})
 				within := own.requests <= to.share.requests && own.bytes <= to.share.bytes
-				if _, err := a.admit(to, size); err == nil {
+				late := rapid.Int64Range(0, to.held.requests).Draw(t, "late")
+				common := a.common
+				if _, err := a.admit(to, size, late); err == nil {
+					require.True(t, late <= to.share.requests || a.common.requests == common.requests, "late requests beyond its share")
 					inside = append(inside, entry{to, size})
 				} else {
 					require.False(t, within, "refused within its share")

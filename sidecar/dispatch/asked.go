@@ -137,7 +137,7 @@ func (d *Dispatcher) elsewhere(c *call) *route {
 	if c.asked.name == "" {
 		return nil
 	}
-	d.queues.settled() // until then resolve finds the table that had the model
+	d.queues.awaitSwap() // until then resolve finds the table that had the model
 	again := &batch.Request{Model: c.asked.name, Version: c.asked.version, Parameters: c.asked.parameters}
 	if len(c.req.Inputs) > 0 {
 		again.Inputs = []batch.Tensor{{Shape: c.req.Inputs[0].Shape}}
@@ -149,14 +149,14 @@ func (d *Dispatcher) elsewhere(c *call) *route {
 	}
 	d.queues.mu.Lock()
 	defer d.queues.mu.Unlock()
-	if c.state.Load() != waiting {
+	if c.is(left) {
 		return nil
 	}
 	c.req.Model, c.req.Version, c.req.Parameters = again.Model, again.Version, again.Parameters
 	c.moves(route.model)
 	c.asked, c.tally = asked, route.tallyOf(c.req.Version)
 	key, rows, ok, _ := route.rules.Key(c.req)
-	c.queued.Key, c.batch = key, ok
+	c.key, c.queued.Key, c.batch = key, key, ok
 	c.rows, c.queued.Rows = max(1, rows), int32(rows)
 	c.setDue(route)
 	return route

@@ -50,7 +50,7 @@ func TestElsewhere(t *testing.T) {
 			require.NoError(t, d.Swap(t.Context(), next))
 			from := c.model
 			if gone {
-				c.state.Store(abandoned)
+				c.phase.Store(left)
 				require.Nil(t, d.elsewhere(c))
 				require.Equal(t, "good", c.req.Model)
 				require.EqualValues(t, 1, from.counts.underWay.Load())

@@ -24,34 +24,40 @@ import (
 
 const methodInfer = tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
 
-// attempt is one execution of one or several calls on one place that the queue decided on. It owns the lease of the place and the loan of shared
-// memory, and ends both when it ends: see conclude.
+// attempt is one execution of one or several calls on one place. It owns the lease of the place and the loan of shared memory, and ends both when it
+// ends. Those of the queue are batches, which run end with conclude; those outside it have one call (outside.go).
 type attempt struct {
-	model   *model
-	rules   *batch.Rules // of the model when it was decided
-	process *router.Process
-	lease   router.Lease
-	refused error // there is no lease: the process is not up any more
-	calls   []*call
-	rows    int
-	decided queue.Time
-	finish  queue.Time // as predicted; decided: there is no prediction
-	started time.Time
-	ended   time.Time
-	free    queue.Time // since when its process was free
-	loan    *loan      // nil: none
+	model    *model       // that is executed: the calls' own, or their merge group's
+	rules    *batch.Rules // of the model when it was decided
+	process  *router.Process
+	lease    router.Lease
+	unleased error // why there is no lease: the process is not up any more
+	calls    []*call
+	spent    []*call // of these, that may not be sent again
+	rows     int
+	started  time.Time
+	ended    time.Time
+	loan     *loan // nil: none
 	// lastWord: the server is done with what was sent.
 	lastWord bool
-	shared   bool // something ran outside the queue when it started
-	over     bool // the scheduler has its partition back; guarded by queues.mu
-	hung     bool // it takes far too long; guarded by queues.mu
+	shared   bool   // something ran outside the queue when it started
+	sole     uint64 // Lease.Alone when it started
+	passed   bool   // it runs outside the queue
+	inline   bool   // it runs on the goroutine of its caller, who must not have to wait for the server: nothing is lent for it
+
+	// Of attempts of the queue.
+	decided queue.Time
+	finish  queue.Time // as predicted; decided: there is no prediction
+	free    queue.Time // since when its process was free
+	over    bool       // the scheduler has its partition back; guarded by queues.mu
+	hung    bool       // it takes far too long; guarded by queues.mu
 }
 
 // ending is how an attempt has ended, by the server's word or for lack of one.
 type ending uint8
 
 const (
-	// answered: the server has answered every call.
+	// answeredAll: the server has answered every call.
 	answeredAll ending = iota
 	// failed: the server has answered with an error. It may have refused the request, or the execution has failed.
 	failed
@@ -59,7 +65,7 @@ const (
 	lost
 	// absent: the server does not have the model, because it is ending or another client has unloaded the model, before the route table shows it.
 	absent
-	// indivisible: the server's answer cannot be divided among the calls, or their requests cannot be joined.
+	// indivisible: the server's answer cannot be read, or divided among the calls, or their requests cannot be joined.
 	indivisible
 )
 
@@ -81,13 +87,14 @@ type result struct {
 	ending ending
 	err    error
 	parts  []*batch.Response // the answers of the calls, in their order, if they were answered
+	meta   *forward.Answer   // what came with the answer, or the error; nil: nothing was sent
 }
 
 // execute makes an attempt and decides what becomes of its calls.
 func (d *Dispatcher) execute(a *attempt) {
 	defer d.conclude(a)
-	if a.refused != nil {
-		d.decide(a, result{ending: lost, err: a.refused})
+	if a.unleased != nil {
+		d.decide(a, result{ending: lost, err: a.unleased})
 		return
 	}
 	if a.withoutGone(d.left); len(a.calls) == 0 {
@@ -104,7 +111,7 @@ func (d *Dispatcher) conclude(a *attempt) {
 	if fault := recover(); fault != nil {
 		d.o.Logger.Error("executing a batch failed: its requests are forwarded one by one", "model", a.model.name, "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
 		for _, c := range a.calls {
-			if c.state.Load() == waiting {
+			if c.is(running) {
 				d.answer(c, d.safely(func() answer { return d.passThrough(c) }))
 			}
 		}
@@ -130,21 +137,20 @@ func (d *Dispatcher) send(a *attempt) result {
 	ctx := span.Onward(a.context(d.background))
 	frame := batch.Frame{Data: a.loan.marshal(joined)}
 	got, err := a.process.Conn().Call(ctx, methodInfer, &frame)
-	if a.loan.refused(d, a, err) {
+	if a.loan.denied(d, a, err) {
 		frame = batch.Frame{Data: joined.Marshal()}
 		got, err = a.process.Conn().Call(ctx, methodInfer, &frame)
 	}
 	a.lastWord = got.LastWord
 	joined.Free()
-	end := d.clock.Now()
-	a.ended = end
+	a.ended = d.clock.Now()
 	outcome := err
 	if err == nil && got.Frame.Data.Len() == 0 {
 		outcome = batch.ErrCleared
 	}
-	span.End(end, outcome)
-	d.observe(a, end, outcome)
-	r := result{ending: endingOf(err, a.model.name), err: err}
+	span.End(a.ended, outcome)
+	d.observe(a, outcome)
+	r := result{ending: endingOf(err, a.model.name), err: err, meta: got}
 	if r.ending == answeredAll || r.ending == failed {
 		a.answered(err)
 	}
@@ -169,14 +175,14 @@ func (d *Dispatcher) completeLater(a *attempt, now time.Time) {
 }
 
 // withoutGone takes out the calls that were abandoned since the batch was decided,
-// and calls left for each. A request whose caller has gone is not executed if that
+// and calls gone for each. A request whose caller has gone is not executed if that
 // can be avoided.
-func (a *attempt) withoutGone(left func(*call)) {
+func (a *attempt) withoutGone(gone func(*call)) {
 	kept := a.calls[:0]
 	for _, c := range a.calls {
-		if c.state.Load() == abandoned {
+		if c.is(left) {
 			a.rows -= c.rows
-			left(c)
+			gone(c)
 			c.req.Free()
 			continue
 		}
@@ -271,16 +277,11 @@ func (a *attempt) span() *spans.Execution {
 	return spans.Execute(of, a.model.name, a.process.ID(), a.rows, len(a.calls), a.started)
 }
 
-// alone begins the span of an execution of this call only; nil if it has none.
-func (c *call) alone(p *router.Process, started time.Time) *spans.Execution {
-	if c.span == nil {
-		return nil
+// observe reports an execution, if its time shows l(b), and learns what Conch itself adds to it.
+func (d *Dispatcher) observe(a *attempt, err error) {
+	if a.passed && (err != nil || !a.calls[0].batch || a.sole == 0 || a.sole != a.lease.Alone()) {
+		return
 	}
-	return spans.Execute([]*spans.Request{c.span}, c.req.Model, p.ID(), c.rows, 1, started)
-}
-
-// observe reports an execution and learns what Conch itself adds to it.
-func (d *Dispatcher) observe(a *attempt, end time.Time, err error) {
 	p := a.process.Spec()
 	var due time.Time
 	for _, c := range a.calls {
@@ -290,29 +291,41 @@ func (d *Dispatcher) observe(a *attempt, end time.Time, err error) {
 	}
 	d.o.Observer.Executed(Execution{
 		Model: a.model.name, Partition: p.ID, GPUType: p.GPUType, ThreadPercentage: p.ThreadPercentage,
-		Rows: a.rows, Requests: len(a.calls), Start: a.started, End: end, Err: err,
-		Deadline: due, Lent: a.loan.size(), Shared: a.shared || a.lease.Outside() > 0,
+		Rows: a.rows, Requests: len(a.calls), Start: a.started, End: a.ended, Err: err,
+		Deadline: due, Lent: a.loan.size(), Shared: !a.passed && (a.shared || a.lease.Outside() > 0),
 	})
-	if err == nil {
-		a.model.counts.executed(end.Sub(a.started))
+	if err == nil && !a.passed {
+		a.model.counts.executed(a.ended.Sub(a.started))
 		d.queues.learn((d.queues.time(a.started) - a.decided).Duration())
 	}
 }
 
-// ran returns the answer of an execution.
-func (d *Dispatcher) ran(a *attempt, c *call, resp *batch.Response, err error) answer {
-	free := min(max(a.free, c.queued.Arrival), a.decided)
-	return answer{
-		resp: resp, err: err, series: d.seriesOf(a, c), started: a.started, ended: a.ended, rows: a.rows, retried: c.retried,
-		waited: max(0, free-c.queued.Arrival).Duration(), gathered: (a.decided - free).Duration(),
+// answerOf returns the answer of one of an attempt's calls.
+func (d *Dispatcher) answerOf(a *attempt, i int, r result) answer {
+	c := a.calls[i]
+	given := answer{series: d.seriesOf(a, c), started: a.started, ended: a.ended, rows: a.rows, retried: c.retried, passed: a.passed}
+	if !a.passed {
+		free := min(max(a.free, c.queued.Arrival), a.decided)
+		given.waited, given.gathered = max(0, free-c.queued.Arrival).Duration(), (a.decided - free).Duration()
 	}
+	switch r.ending {
+	case answeredAll:
+		given.resp = r.parts[i]
+	case lost:
+		given.err = lostStatus(a.process, r.err)
+	case indivisible:
+		given.err = status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", r.err)
+	default:
+		given.err = renamed(forward.Status(r.err).Err(), c.member)
+	}
+	return given
 }
 
 // seriesOf returns the counters of the call's model on the partition where the
-// batch ran.
+// attempt ran.
 func (d *Dispatcher) seriesOf(a *attempt, c *call) *partitionSeries {
 	attached := a.lease.Attached()
-	if c.member != nil {
+	if c.member != nil && !a.passed { // the lease is the group's
 		attached = d.router.AttachedOn(a.process, c.model.name)
 	}
 	s, _ := attached.(*partitionSeries)
@@ -337,8 +350,4 @@ func (a *attempt) members() []*batch.Membership {
 		all[i] = c.member
 	}
 	return all
-}
-
-func lostStatus(p *router.Process, cause error) error {
-	return status.Errorf(codes.Unavailable, "partition %s was lost: %v", p.ID(), status.Convert(cause).Message())
 }

@@ -4,6 +4,7 @@
 package dispatch
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,13 +51,13 @@ func (f *freed) Put(*[]byte)       { f.n++ }
 // for a test from outside.
 func TestWhoLeftSinceTheDecisionIsLeftOut(t *testing.T) {
 	f := &freed{}
-	callOf := func(rows int, state int32) *call {
+	callOf := func(rows int, at phase) *call {
 		c := &call{ticket: ticket{rows: rows}, req: &batch.Request{Wire: mem.BufferSlice{mem.NewBuffer(f.Get(4096), f)}}}
-		c.state.Store(state)
+		c.phase.Store(at)
 		return c
 	}
-	stays, also := callOf(1, waiting), callOf(2, waiting)
-	b := &attempt{rows: 10, calls: []*call{callOf(3, abandoned), stays, callOf(4, abandoned), also}}
+	stays, also := callOf(1, running), callOf(2, running)
+	b := &attempt{rows: 10, calls: []*call{callOf(3, left), stays, callOf(4, left), also}}
 	gone := 0
 	b.withoutGone(func(*call) { gone++ })
 	require.Equal(t, 2, gone, "each of them is counted")
@@ -82,15 +83,15 @@ func TestWhatWasNotSentIsNoAttempt(t *testing.T) {
 		process = p
 	}
 	for _, sent := range []bool{false, true} {
-		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: q.models["m"], rows: 1}, req: &batch.Request{Model: "m"}, lane: q.models["m"], done: make(chan answer, 1), running: true, retried: true}
+		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: q.models["m"], rows: 1}, req: &batch.Request{Model: "m"}, executes: q.models["m"], done: make(chan answer, 1), retried: true}
+		c.phase.Store(running)
 		c.queued.Owner, c.queued.Rows, c.queued.Deadline = c, 1, queue.Never
 		b := &attempt{model: c.model, process: process, calls: []*call{c}, rows: 1}
-		if sent {
-			b.started = d.clock.Now()
+		if !sent {
+			b.unleased = errors.New("it is down")
 		}
-		hopeless, gone := q.again(b, lost, alone)
-		require.Empty(t, gone)
-		require.Equal(t, sent, len(hopeless) == 1, "sent: %v", sent)
-		require.Equal(t, sent, c.running, "sent: %v", sent)
+		d.decide(b, result{ending: lost, err: errors.New("it is down")})
+		require.Equal(t, sent, c.is(done), "sent: %v", sent)
+		require.Equal(t, !sent, c.is(queued), "sent: %v", sent)
 	}
 }

@@ -86,7 +86,7 @@ func (d *Dispatcher) Counts(model string) (ModelCounts, bool) {
 	m := ModelCounts{
 		Success: c.success.Load(), Failed: c.failed.Load(), Rows: c.rows.Load(), Executions: c.executions.Load(),
 		SuccessTime: time.Duration(c.successTime.Load()), FailedTime: time.Duration(c.failedTime.Load()),
-		QueueTime: time.Duration(c.queue.Load()), ExecutionTime: time.Duration(c.execution.Load()), Margin: r.lane.margin.Held(),
+		QueueTime: time.Duration(c.queue.Load()), ExecutionTime: time.Duration(c.execution.Load()), Margin: r.executes.margin.Held(),
 	}
 	if ns := c.last.Load(); ns != 0 {
 		m.LastInference = time.Unix(0, ns)
@@ -259,8 +259,6 @@ type series struct {
 // partitionSeries are those of a model on a partition.
 type partitionSeries struct {
 	partition string
-	// faults counts the executions of a merge group that failed there in a row.
-	faults atomic.Int32
 	seriesSet
 }
 

@@ -53,10 +53,12 @@ func New(o Options) *Dispatcher {
 		ModelChanged:   func(name string) { d.queues.followModel(name) },
 		PlaceChanged: func(p *router.Process, now router.PlaceHealth) {
 			d.queues.followPlace(p)
-			d.o.PlaceChanged(now)
+			if !now.Absent { // the plan way sees itself which models a server has
+				d.o.PlaceChanged(now)
+			}
 		},
 	})
-	d.queues = newQueues(d.clock, d.o.Logger, d.router, d.workers.begin, d.dropped)
+	d.queues = newQueues(d.clock, d.o.Logger, d.router, d.workers.start, d.dropped)
 	if d.o.HangFloor > 0 {
 		d.queues.watch, d.queues.watchAfter = d.watch, min(watchInterval, d.o.HangFloor/4)
 	}
@@ -66,44 +68,58 @@ func New(o Options) *Dispatcher {
 // call is the ticket of a request for inference that Conch has read.
 type call struct {
 	ticket
-	queued queue.Request
-	req    *batch.Request
-	done   chan answer // buffered: a send never blocks
-	state  atomic.Int32
-	batch  bool     // its rules have a key and rows for it
-	own    *attempt // run on its caller's goroutine; from enqueue to settle
+	req   *batch.Request
+	key   uint64      // equal for requests that may share an execution
+	batch bool        // its rules have a key and rows for it
+	done  chan answer // buffered: a send never blocks
 
-	// Guarded by queues.mu; retried, lane and member until it runs again.
-	running bool // dispatched, and not queued
-	// lane is the model in whose queue the call is, or was last: the call's own model, or the merge group that member
-	// names.
-	lane   *model
-	member *batch.Membership
-	// inGroup: it waits in its merge group's queue.
-	inGroup bool
-	left    bool // its caller's context ended while it was running
-	retried bool // a first attempt was lost
-	// suspicion is the last fault of a place that it may have caused; nil: none. Owned by who executes the call.
+	// phase changes only under queues.mu; done and left are never changed again, so that they may be read without it.
+	phase atomic.Uint32
+	// What follows belongs to who has the call: whoever holds queues.mu while it is queued, its attempt while it runs.
+	queued queue.Request
+	// executes is the model whose executions the call is in: its own, or the merge group that member names.
+	executes *model
+	member   *batch.Membership
+	retried  bool // it was sent once to a server that did not answer
+	absences int  // of its merge group, on servers that it was sent to
+	// suspicion is the last fault of a place that it may have caused; nil: none.
 	suspicion *suspicion
-	// piece is the part of a failed batch that it is queued in; nil: none. If keyed, its key is not that of its kind, which is origin.
-	piece  *piece
-	origin uint64
-	keyed  bool
-	// faults counts its failed executions in a merge group. awaitGone resets it.
-	faults int32
-	// blames is its last failure for which Options.GroupFaulted was called; nil:
-	// none.
-	blames *blame
-	// absences are its executions in a merge group that its server did not have.
-	absences int32
+	// apart: its key in the queue is not its own. Piece is the part of a failed batch that it is queued in; nil: none.
+	apart bool
+	piece *piece
 }
 
-// States of a call.
+// phase is where a call is on its way.
+type phase = uint32
+
 const (
-	waiting   int32 = iota // for an answer
-	answered               // which is in done
-	abandoned              // by its caller
+	// unqueued: its caller has it. It is not queued yet, or it is executed outside the queue.
+	unqueued phase = iota
+	// queued: the scheduler has it.
+	queued
+	// running: an attempt has it, or a task that passes it through.
+	running
+	// done: it has its answer, or will not get one because its caller has taken it out of the queue.
+	done
+	// left: its caller has left it while it was running. Its answer is only counted.
+	left
 )
+
+func (c *call) now() phase      { return c.phase.Load() }
+func (c *call) is(p phase) bool { return c.phase.Load() == p }
+
+// set changes the phase of a call, and counts those that wait in the queue of their model's merge group. Guarded by queues.mu.
+func (c *call) set(p phase) {
+	if c.member != nil {
+		if c.is(queued) {
+			c.model.inGroup--
+		}
+		if p == queued {
+			c.model.inGroup++
+		}
+	}
+	c.phase.Store(p)
+}
 
 // answer is the result of a call.
 type answer struct {
@@ -119,7 +135,6 @@ type answer struct {
 	retried bool
 	// waited until the partition of the last execution was free, gathered from then until the queue decided on the execution.
 	waited, gathered time.Duration
-	member           *batch.Membership // how it ran as a row of a merge group, outside the queue; nil: it did not
 	// promised is the predicted end of the batch. Only the batch's last answer has
 	// it, and only where there was a prediction.
 	promised queue.Time
@@ -167,7 +182,7 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 
 	// 5. Every other request is queued. The scheduler passes it to execute, alone
 	// or in a batch, or drops it. It is forwarded if the scheduler has failed.
-	return d.finish(c, d.settle(c, d.enqueue(c, route)))
+	return d.finish(c, d.enqueue(c, route)())
 }
 
 // newCall opens the ticket of a request.
@@ -184,7 +199,11 @@ func (c *call) admitted() (refused answer, ok bool) {
 	if c.under != nil {
 		return answer{}, true
 	}
-	return c.admit(sizeOfRequest(c.req))
+	late := int64(0)
+	if c.executes != nil {
+		late = c.executes.late.Load()
+	}
+	return c.admit(sizeOfRequest(c.req), late)
 }
 
 // arrive gives a call its model, counts it, and reports it to the Observer and the
@@ -192,7 +211,7 @@ func (c *call) admitted() (refused answer, ok bool) {
 func (d *Dispatcher) arrive(c *call, route *route) (queueable bool) {
 	r, asked := c.req, &c.asked
 	c.moves(route.model)
-	c.tally = route.tallyOf(r.Version)
+	c.executes, c.tally = route.executes, route.tallyOf(r.Version)
 	if !asked.came.IsZero() { // it waited for a model that did not run
 		c.begins, c.loaded = d.clock.Now(), true
 	}
@@ -218,9 +237,9 @@ func (d *Dispatcher) arrive(c *call, route *route) (queueable bool) {
 // rules of a route. It sets the call's key and rows.
 func (c *call) queueable(route *route) bool {
 	key, rows, ok, _ := route.rules.Key(c.req)
-	c.rows, c.batch = max(1, rows), ok
+	c.rows, c.batch, c.key = max(1, rows), ok, key
 	c.queued.Key, c.queued.Rows = key, int32(rows)
-	return ok && rows <= route.maxBatch && !route.lane.unsplittable.Load()
+	return ok && rows <= route.maxBatch && !route.executes.unsplittable.Load()
 }
 
 // setDue sets when the answer is due: the soonest of the model's SLO, the latency that was asked of an app, the
@@ -242,14 +261,14 @@ func (c *call) setDue(route *route) {
 }
 
 // setDeadline sets the deadline that the queue plans with. It is earlier than
-// c.due by the response budget and by the lane's margin for prediction errors.
+// c.due by the response budget and by the margin of who executes it for prediction errors.
 func (c *call) setDeadline(d *Dispatcher, route *route) {
 	c.queued.Arrival = d.queues.time(c.begins)
 	c.queued.Deadline = queue.Never
 	if c.due.IsZero() {
 		return
 	}
-	back := d.o.ResponseBudget + route.lane.margin.Of(c.due.Sub(c.begins)-d.o.ResponseBudget)
+	back := d.o.ResponseBudget + route.executes.margin.Of(c.due.Sub(c.begins)-d.o.ResponseBudget)
 	c.queued.Deadline = max(1, d.queues.time(c.due.Add(-back)))
 }
 
@@ -288,6 +307,14 @@ func (d *Dispatcher) route(name string) (*route, error) {
 	return r, nil
 }
 
+// modelOf finds a model in the table in force; nil: it does not have it.
+func (d *Dispatcher) modelOf(name string) *model {
+	if r, err := d.route(name); err == nil {
+		return r.model
+	}
+	return nil
+}
+
 // unserved returns the error for a request whose model has no route: err, or
 // Triton's error for the version that the request asked for.
 func (d *Dispatcher) unserved(r *batch.Request, err error) error {
@@ -304,45 +331,44 @@ func (d *Dispatcher) UnderWay() (requests, bytes int64) {
 	return all.requests, all.bytes
 }
 
-// enqueue queues a call.
-func (d *Dispatcher) enqueue(c *call, route *route) enqueued {
+// enqueue queues a call. The function that it returns waits for the answer. An attempt of this call alone that the scheduler decides on at once is
+// made there, on the caller's goroutine, which would wait otherwise: switching to another goroutine and back is most of what the queue costs a request
+// that runs alone.
+func (d *Dispatcher) enqueue(c *call, route *route) (result func() answer) {
 	c.setDeadline(d, route)
-	return d.queues.enqueue(c)
-}
-
-// settle returns the answer of a call, by the result of enqueue. A run of this
-// call alone that the scheduler decided on while the call was queued is executed
-// here, on the caller's goroutine, which would wait otherwise. Switching to
-// another goroutine and back is most of what the queue costs a request that runs
-// alone.
-func (d *Dispatcher) settle(c *call, how enqueued) answer {
-	switch how {
-	case isUnknown: // it was unloaded since its route was read
-		if route := d.elsewhere(c); route != nil {
-			if !c.batch || c.rows > route.maxBatch {
-				return d.passThrough(c)
+	how, at := d.queues.enqueue(c)
+	return func() answer {
+		switch how {
+		case isQueued:
+			if at != nil && at.mayLend() { // it may outlast its caller
+				d.workers.start(at)
+			} else if at != nil {
+				at.inline = true
+				d.execute(at)
 			}
-			return d.settle(c, d.enqueue(c, route))
+			return d.answered(c)
+		case isUnknown:
+			return d.unloaded(c)
+		case isOut:
+			return d.outage(c)
 		}
-		_, err := d.route(c.req.Model)
-		if err == nil { // and it is back
-			return d.passThrough(c)
-		}
-		return answer{err: d.unserved(c.req, err), result: Rejected, reason: "unloaded"}
-	case isOut:
-		return d.outage(c)
-	case isUnqueued:
 		return d.passThrough(c)
 	}
-	if own := c.own; own != nil {
-		c.own = nil
-		if own.mayLend() { // it may outlast its caller
-			d.workers.begin(own)
-		} else {
-			d.execute(own)
+}
+
+// unloaded answers a call whose model was unloaded since its route was read.
+func (d *Dispatcher) unloaded(c *call) answer {
+	if route := d.elsewhere(c); route != nil {
+		if !c.batch || c.rows > route.maxBatch {
+			return d.passThrough(c)
 		}
+		return d.enqueue(c, route)()
 	}
-	return d.await(c)
+	_, err := d.route(c.req.Model)
+	if err == nil { // and it is back
+		return d.passThrough(c)
+	}
+	return answer{err: d.unserved(c.req, err), result: Rejected, reason: reasonUnloaded}
 }
 
 // outage answers a call whose model the queue has marked as out. If the router has a process for the model again, the call is passed through to
@@ -364,9 +390,9 @@ func (d *Dispatcher) out(c *call) (a answer, out bool) {
 	return answer{err: err, result: Failed, reason: "outage"}, err != nil
 }
 
-// await waits for the answer, or until the caller's context ends. If the scheduler
-// fails, await forwards a call that is still queued.
-func (d *Dispatcher) await(c *call) answer {
+// answered waits for the answer to a call, or until the caller's context ends. If the scheduler
+// fails, it forwards a call that is still queued.
+func (d *Dispatcher) answered(c *call) answer {
 	select {
 	case a := <-c.done:
 		return a
@@ -390,24 +416,27 @@ func (d *Dispatcher) await(c *call) answer {
 
 // dropped handles a call that the scheduler has dropped. Guarded by queues.mu.
 func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
-	d.queues.waitInGroup(c, false)
+	now := func(a answer) {
+		c.set(done)
+		c.done <- a
+	}
 	switch why {
 	case queue.DropModelRemoved, queue.DropClosed, queue.DropTooLarge:
 	case queue.DropOutage:
 		if a, out := d.out(c); out {
-			d.answer(c, a)
+			now(a)
 			return
 		}
 	default:
-		d.answer(c, answer{err: errExpired, result: Dropped, reason: why.String()})
+		now(answer{err: errExpired, result: Dropped, reason: why.String()})
 		return
 	}
 	// The call was admitted, so it is served. Close closes the queues before
-	// tasks, so tasks.begin starts the function.
-	c.running = true
+	// tasks, so tasks.start starts the function.
+	c.set(running)
 	c.req.Ref()
 	if why != queue.DropTooLarge && d.queues.moved(c) {
-		d.tasks.begin(func() { d.move(c) }) // move queues it again
+		d.tasks.start(func() { d.move(c) }) // move queues it again
 		return
 	}
 	serve := func() answer { return d.passThrough(c) }
@@ -419,10 +448,11 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 			if err != nil {
 				return answer{err: err}
 			}
-			return d.passOn(c, lease).final(lease.Process())
+			a, _ := d.outside(c, lease)
+			return a
 		}
 	}
-	d.tasks.begin(func() {
+	d.tasks.start(func() {
 		defer c.req.Free()
 		d.answer(c, d.safely(serve))
 	})
@@ -431,7 +461,7 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 // move queues a call again, under a table that comes into force.
 func (d *Dispatcher) move(c *call) {
 	defer c.req.Free()
-	d.queues.settled() // the new table is in force after this
+	d.queues.awaitSwap() // the new table is in force after this
 	how := isUnqueued
 	if route, err := d.route(c.req.Model); err == nil {
 		if key, rows, ok, _ := route.rules.Key(c.req); ok && rows <= route.maxBatch {
@@ -452,10 +482,10 @@ func (d *Dispatcher) move(c *call) {
 // errExpired is Triton's answer to a request that waited for too long.
 var errExpired = status.Error(codes.Unavailable, "Request timeout expired")
 
-// answer gives a call its answer. The answer of an abandoned call is counted and
+// answer gives a call its answer. The answer of a call that its caller has left is counted and
 // freed. Triton, too, completes and counts a request whose caller has gone.
 func (d *Dispatcher) answer(c *call, a answer) {
-	if c.state.CompareAndSwap(waiting, answered) {
+	if d.queues.end(c) {
 		c.done <- a
 		return
 	}

@@ -119,7 +119,7 @@ func TestASchedulerFaultLeavesNobodyWaitingInAMergeGroup(t *testing.T) {
 				return err
 			}
 			var seen *recorder
-			d, seen = newDispatcher(t, dispatch.Options{GroupFaulted: func(string, string, error) {}}, merged(1, p))
+			d, seen = newDispatcher(t, dispatch.Options{}, merged(1, p))
 			require.NoError(t, infer(t.Context(), t, d, 1, 1, of(0)))
 			require.Error(t, d.Fault())
 			require.Zero(t, waiting(d))

@@ -39,7 +39,8 @@ func TestWhoLeavesWithTheAnswerAtHandIsCounted(t *testing.T) {
 	d := New(Options{})
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	for _, answeredFirst := range []bool{true, false} {
-		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: &model{name: "m"}, tally: newTally("1", 1)}, req: &batch.Request{Model: "m"}, done: make(chan answer, 1), running: true}
+		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: &model{name: "m"}, tally: newTally("1", 1)}, req: &batch.Request{Model: "m"}, done: make(chan answer, 1)}
+		c.phase.Store(running)
 		c.model.counts.begin(d.now())
 		served, left := answer{rows: 1}, answer{err: status.FromContextError(context.Canceled).Err(), result: Cancelled}
 		if answeredFirst {

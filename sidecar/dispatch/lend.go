@@ -28,7 +28,7 @@ type loan struct {
 // nil if there is none.
 func (d *Dispatcher) lend(b *attempt, joined *batch.Request) *loan {
 	pool := b.process.Memory()
-	if pool == nil || b.rules == nil || b.model.unlendable.Load() {
+	if pool == nil || b.passed || b.inline || b.model.unlendable.Load() {
 		return nil
 	}
 	size := joined.DataSize()
@@ -70,9 +70,9 @@ func (l *loan) size() int {
 	return len(l.in.Data) + len(l.out.Data)
 }
 
-// refused reports whether the server refused the loan. If so, it ends the loan,
+// denied reports whether the server refused the loan. If so, it ends the loan,
 // and the batch is to be sent again, through the socket.
-func (l *loan) refused(d *Dispatcher, b *attempt, err error) bool {
+func (l *loan) denied(d *Dispatcher, b *attempt, err error) bool {
 	if l == nil {
 		return false
 	}
@@ -122,7 +122,7 @@ func (l *loan) end(lastWord bool) {
 
 // mayLend reports whether an attempt may share memory with its server.
 func (a *attempt) mayLend() bool {
-	if a.refused != nil || a.process.Memory() == nil || a.rules == nil || a.model.unlendable.Load() {
+	if a.unleased != nil || a.process.Memory() == nil || a.model.unlendable.Load() {
 		return false
 	}
 	size := 0

@@ -29,6 +29,6 @@ func TestWhetherAMemberFailsAsItsGroupDid(t *testing.T) {
 		"another in a branch":  {status + "If node. Name:'merge/If1' Status Message: Failed to allocate memory", status + "Gather node. Name:'x' Status Message: idx=7 is out of bounds", false},
 		"nothing but a prefix": {"Failed to process the request(s) for model instance 'g_0_1', message: ", "no such token", false},
 	} {
-		require.Equal(t, c.same, sameFault(member, c.group, c.member), name)
+		require.Equal(t, c.same, sameCause(member.Text(c.group), c.member), name)
 	}
 }

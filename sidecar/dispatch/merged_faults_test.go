@@ -30,6 +30,15 @@ func broken(r *tritonpb.ModelInferRequest) error {
 	return nil
 }
 
+// ejects calls f when a place of the merge group is ejected, with its partition.
+func ejects(f func(partition string)) func(router.PlaceHealth) {
+	return func(h router.PlaceHealth) {
+		if h.Group && h.Ejected {
+			f(h.Partition)
+		}
+	}
+}
+
 // outside makes a request that is not batched: Triton does not accept the parameter without a sequence.
 func outside(r *tritonpb.ModelInferRequest) {
 	r.Parameters = map[string]*tritonpb.InferParameter{"sequence_id": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 0}}}
@@ -54,25 +63,25 @@ func TestRequestsOfAGroupThatFailsRunElsewhere(t *testing.T) {
 			p, q := newTriton(t), newTriton(t)
 			p.refuse = broken
 			var once sync.Once
-			faulted := make(chan [2]string, 100)
+			faulted := make(chan string, 100)
 			swapped := make(chan error, 1)
 			var d *dispatch.Dispatcher
 			var seen *recorder
-			o := dispatch.Options{GroupFaulted: func(partition, group string, cause error) {
-				faulted <- [2]string{partition, group}
+			o := dispatch.Options{PlaceChanged: ejects(func(partition string) {
+				faulted <- partition
 				once.Do(func() {
 					go func() {
 						assert.Eventually(t, func() bool { return seen.arrivals() == 12 }, 30*time.Second, time.Millisecond, "others have come meanwhile")
 						swapped <- d.Swap(t.Context(), c.next(p, q))
 					}()
 				})
-			}}
+			})}
 			d, seen = newDispatcher(t, o, merged(1, p))
 			for i, err := range atOnce(12, func(i int) error { return infer(t.Context(), t, d, uint32(i), 1+i%2, both(of(i%2), c.change)) }) { //nolint:gosec // small
 				require.NoError(t, err, "request %d", i)
 			}
 			require.NoError(t, <-swapped)
-			require.Equal(t, [2]string{"p" + p.address, "g"}, <-faulted)
+			require.Equal(t, "p"+p.address, <-faulted)
 			require.NoError(t, d.Close())
 			require.Equal(t, map[dispatch.Result]int{dispatch.OK: 12}, resultsInTime(seen.count(t)))
 		})
@@ -104,7 +113,7 @@ func TestARequestThatFailsWhileOthersSucceedIsAnswered(t *testing.T) {
 				}
 				return broken(r)
 			}
-			d, _ = newDispatcher(t, dispatch.Options{GroupFaulted: func(string, string, error) { t.Error("the group works") }}, merged(1, p))
+			d, _ = newDispatcher(t, dispatch.Options{PlaceChanged: ejects(func(string) { t.Error("the group works") })}, merged(1, p))
 			err := infer(t.Context(), t, d, 666, 1, both(of(1), change))
 			requireCode(t, codes.Internal, err)
 			require.NotContains(t, status.Convert(err).Message(), "'g", "it is the member's error")
@@ -123,7 +132,7 @@ func TestRefusalsSayNothingOfAGroup(t *testing.T) {
 		p := newTriton(t)
 		var tries atomic.Int32
 		p.refuse = func(*tritonpb.ModelInferRequest) error { tries.Add(1); return refusal }
-		d, _ := newDispatcher(t, dispatch.Options{GroupFaulted: func(string, string, error) { t.Error("the group works") }}, merged(1, p))
+		d, _ := newDispatcher(t, dispatch.Options{PlaceChanged: ejects(func(string) { t.Error("the group works") })}, merged(1, p))
 		for range 5 {
 			requireCode(t, status.Code(refusal), infer(t.Context(), t, d, 1, 1, of(1)))
 		}
@@ -131,18 +140,18 @@ func TestRefusalsSayNothingOfAGroup(t *testing.T) {
 	}
 }
 
-// If the group is not taken out of the table, its error is the answer in the end; without Options.GroupFaulted, at once.
+// If the group is not taken out of the table, its error is the answer in the end.
 func TestAGroupThatStaysAnswersItsError(t *testing.T) {
-	for _, patience := range []time.Duration{0, 20 * time.Millisecond} {
-		p := newTriton(t)
-		p.refuse = broken
-		o := dispatch.Options{OutageWait: patience}
-		if patience > 0 {
-			o.GroupFaulted = func(string, string, error) {}
-		}
-		d, _ := newDispatcher(t, o, merged(1, p))
-		requireCode(t, codes.Internal, infer(t.Context(), t, d, 1, 1, of(1)))
-		requireCode(t, codes.Internal, infer(t.Context(), t, d, 1, 1, both(of(1), outside)))
+	t.Parallel()
+	for name, change := range map[string]func(*tritonpb.ModelInferRequest){"queued": func(*tritonpb.ModelInferRequest) {}, "passed through": outside} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newTriton(t)
+			p.refuse = broken
+			d, _ := newDispatcher(t, dispatch.Options{OutageWait: 500 * time.Millisecond}, merged(1, p))
+			requireCode(t, codes.Internal, infer(t.Context(), t, d, 1, 1, both(of(1), change)))
+			require.LessOrEqual(t, len(p.executions()), 4, "three until the place is ejected, one more after the ejection, when the request may wait no longer")
+		})
 	}
 }
 
@@ -160,9 +169,9 @@ func TestAMembersOwnFailureIsItsAnswer(t *testing.T) {
 	var d *dispatch.Dispatcher
 	var once sync.Once
 	var swaps sync.WaitGroup
-	o := dispatch.Options{GroupFaulted: func(string, string, error) {
+	o := dispatch.Options{PlaceChanged: ejects(func(string) {
 		once.Do(func() { swaps.Go(func() { _ = d.Swap(t.Context(), apart(2, p)) }) })
-	}}
+	})}
 	d, _ = newDispatcher(t, o, merged(1, p))
 	requireCode(t, codes.Internal, infer(t.Context(), t, d, 1, 1, of(1)))
 	swaps.Wait()
@@ -183,7 +192,7 @@ func TestAGroupThatWasUnloadedIsWaitedFor(t *testing.T) {
 				}
 				return nil
 			}
-			d, _ := newDispatcher(t, dispatch.Options{GroupFaulted: func(string, string, error) { t.Error("nothing is wrong with it") }}, merged(1, p))
+			d, _ := newDispatcher(t, dispatch.Options{PlaceChanged: ejects(func(string) { t.Error("nothing is wrong with it") })}, merged(1, p))
 			for i, err := range atOnce(4, func(i int) error { return infer(t.Context(), t, d, uint32(i), 1, both(of(i%2), change)) }) { //nolint:gosec // small
 				require.NoError(t, err, "request %d", i)
 			}
@@ -208,7 +217,7 @@ func TestARequestThatWaitedForItsGroupMayFailThere(t *testing.T) {
 				}
 				return nil
 			}
-			d, _ := newDispatcher(t, dispatch.Options{GroupFaulted: func(string, string, error) { t.Error("it failed once") }}, merged(1, p))
+			d, _ := newDispatcher(t, dispatch.Options{PlaceChanged: ejects(func(string) { t.Error("it failed once") })}, merged(1, p))
 			require.NoError(t, infer(t.Context(), t, d, 1, 1, both(of(1), change)))
 			require.EqualValues(t, 5, asked.Load())
 		})
@@ -246,7 +255,7 @@ func TestAFaultOfTheServerBeforeIsNotHeldAgainstTheNext(t *testing.T) {
 				}
 				return broken(r)
 			}
-			o := dispatch.Options{OutageWait: 50 * time.Millisecond, GroupFaulted: func(string, string, error) { t.Error("the next one works") }}
+			o := dispatch.Options{PlaceChanged: ejects(func(string) { t.Error("the next one works") })}
 			d, _ = newDispatcher(t, o, served(1, merged, before))
 			require.NoError(t, infer(t.Context(), t, d, 1, 1, both(of(1), c.change)))
 		})
@@ -272,7 +281,7 @@ func TestWhoLeavesAFailedExecutionIsCounted(t *testing.T) {
 		o      dispatch.Options
 		table  func(uint64, ...*triton) *router.Table
 	}{
-		"a merged batch, run again one by one": {refuse: brokenTogether, o: dispatch.Options{GroupFaulted: func(string, string, error) {}}, table: merged},
+		"a merged batch, run again one by one": {refuse: brokenTogether, table: merged},
 		"a batch, run again one by one":        {refuse: brokenTogether, table: apart},
 		"a merged batch whose server is lost":  {kill: true, table: merged},
 		"a batch whose server is lost":         {kill: true, table: apart},
@@ -330,7 +339,7 @@ func brokenTogether(r *tritonpb.ModelInferRequest) error {
 func TestWhoLeavesBeforeTheGroupRunsHisRequestAgainIsCounted(t *testing.T) {
 	p := newTriton(t)
 	p.hold, p.started = make(chan struct{}), make(chan string, 10)
-	d, seen := newDispatcher(t, dispatch.Options{GroupFaulted: func(string, string, error) {}}, merged(1, p))
+	d, seen := newDispatcher(t, dispatch.Options{}, merged(1, p))
 	results := make(chan error, 2)
 	go func() { results <- infer(t.Context(), t, d, 1, 1, of(0)) }()
 	<-p.started
@@ -384,13 +393,18 @@ func TestARequestThatFailsOnItsMemberIsNotHeldAgainstTheGroup(t *testing.T) {
 			faulted, cleared, swapped := make(chan [2]string, 10), make(chan [2]string, 10), make(chan error, 10)
 			o := dispatch.Options{
 				Clock: now,
-				GroupFaulted: func(partition, group string, _ error) {
-					faulted <- [2]string{partition, group}
-					revision++
-					next := apart(revision, p)
-					go func() { swapped <- d.Swap(t.Context(), next) }()
+				PlaceChanged: func(h router.PlaceHealth) {
+					at := [2]string{h.Partition, h.Model}
+					switch {
+					case h.Group && h.Ejected:
+						faulted <- at
+						revision++
+						next := apart(revision, p)
+						go func() { swapped <- d.Swap(t.Context(), next) }()
+					case h.Group && h.Excused:
+						cleared <- at
+					}
 				},
-				GroupCleared: func(partition, group string) { cleared <- [2]string{partition, group} },
 			}
 			d, _ = newDispatcher(t, o, merged(1, p))
 			again := func() {
@@ -448,10 +462,10 @@ func TestAGroupIsNotExcusedForEver(t *testing.T) {
 	now := newMovableClock()
 	var d *dispatch.Dispatcher
 	swapped := make(chan error, 10)
-	o := dispatch.Options{Clock: now, GroupFaulted: func(string, string, error) {
+	o := dispatch.Options{Clock: now, PlaceChanged: ejects(func(string) {
 		next := apart(d.Routes().Revision+1, p)
 		go func() { swapped <- d.Swap(t.Context(), next) }()
-	}}
+	})}
 	d, _ = newDispatcher(t, o, merged(1, p))
 	require.Error(t, infer(t.Context(), t, d, 666, 1, of(1)))
 	require.NoError(t, <-swapped)
@@ -476,12 +490,14 @@ func TestAnotherFaultOfTheMemberDoesNotClearItsGroup(t *testing.T) {
 	var d *dispatch.Dispatcher
 	faulted, swapped := make(chan string, 10), make(chan error, 10)
 	o := dispatch.Options{
-		GroupFaulted: func(_, group string, _ error) {
-			faulted <- group
-			next := apart(d.Routes().Revision+1, p)
-			go func() { swapped <- d.Swap(t.Context(), next) }()
+		PlaceChanged: func(h router.PlaceHealth) {
+			require.False(t, h.Excused, "the group failed in another way")
+			ejects(func(string) {
+				faulted <- h.Model
+				next := apart(d.Routes().Revision+1, p)
+				go func() { swapped <- d.Swap(t.Context(), next) }()
+			})(h)
 		},
-		GroupCleared: func(string, string) { t.Error("the group failed in another way") },
 	}
 	d, _ = newDispatcher(t, o, merged(1, p))
 	require.ErrorContains(t, infer(t.Context(), t, d, 1, 1, of(1)), "no such token")

@@ -62,15 +62,10 @@ type Options struct {
 	// status error refuses the request: the model will not be started. It must not
 	// block and must not call the Dispatcher. Nil: no request is refused.
 	Wanted func(names.InactiveError) error
-	// GroupFaulted is called when an execution of a merge group has failed on a partition, from the third failure in a row on, or at once if the
-	// model's process has died. It is to have the group's place taken out of the table, so that requests run elsewhere or on the members: the
-	// requests that have failed wait for that. It must not block and must not call the Dispatcher. Nil: the failures are answered.
-	GroupFaulted func(partition, group string, cause error)
-	// GroupCleared is called with a partition and a group when a request for which GroupFaulted was called with them has failed on its member in
-	// the same way: the request is at fault, and the group may serve again. It must not block and must not call the Dispatcher. It may be nil.
-	GroupCleared func(partition, group string)
-	// PlaceChanged is called when a place was ejected, because its executions fail, when it is on probation, and when it is healthy again. It must
-	// not block. It may be nil.
+	// PlaceChanged is called when a place was ejected, because its executions fail, when it is on probation, and when it is healthy again. A place of
+	// a merge group (PlaceHealth.Group) that is ejected is to be taken out of the table, so that the group's members serve: the requests that have
+	// failed there wait for that, or for the end of the ejection. If it is Excused after that, the group may serve again. It must not block.
+	// It may be nil.
 	PlaceChanged func(router.PlaceHealth)
 	// HangFloor is the least time after which an execution is taken for one that hangs; it also has to take hangFactor times as long as predicted.
 	// Zero means 30 seconds, a negative time that none is.

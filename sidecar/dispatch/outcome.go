@@ -35,11 +35,8 @@ func (d *Dispatcher) finish(c *call, a answer) (*batch.Response, error) {
 	a.expire(c.ctx, d.clock.Now())
 	o, now := c.end(&a)
 	d.overdue(c, &a, now)
-	if !c.left { // else it is counted when it ends
+	if !c.is(left) { // else it is counted when it ends
 		c.model.count(c.tally, a.series, &o, judge(&o, a.failure(), c.model.backend(), a.rows > 0))
-	}
-	if o.Result == Failed && c.blames != nil { // the execution of an abandoned call may still write blames; such a call is Cancelled
-		d.clear(c, &a)
 	}
 	if a.resp != nil && !a.resp.Cleared && c.asked.target.Answer != nil {
 		c.asked.target.Answer(a.resp)
@@ -95,6 +92,6 @@ func after(now, due time.Time) bool { return !due.IsZero() && now.After(due) }
 func (d *Dispatcher) overdue(c *call, a *answer, now time.Time) {
 	if a.promised > 0 {
 		at := d.queues.time(now)
-		c.lane.margin.Add((at-a.promised).Duration()-d.o.ResponseBudget, at)
+		c.executes.margin.Add((at-a.promised).Duration()-d.o.ResponseBudget, at)
 	}
 }

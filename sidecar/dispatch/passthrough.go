@@ -12,22 +12,19 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
-// passThrough forwards one request alone and at once, outside the queue. A request
-// whose partition was lost is tried once more on another one. So is one whose
-// model another client has unloaded there before the route table shows it. A
-// request of a sequence is not, because its state was lost too.
+// passThrough executes one request alone and at once, outside the queue, and again on another place where the attempt says so. A request of a
+// sequence has one attempt, because its state is on one server.
 func (d *Dispatcher) passThrough(c *call) answer {
 	h := router.Hints{Sequence: router.SequenceOf(c.req)}
-	moved := false // the call was changed to one for another model
+	moved, repeats := false, 0 // moved: the call was changed to one for another model
+	var before answer          // of the last attempt
 	for {
-		retried := h.Avoid != nil
 		if err := c.ctx.Err(); err != nil { // checked before the router notes a step of its sequence
-			return answer{err: status.FromContextError(err).Err(), passed: true, retried: retried}
+			return answer{err: status.FromContextError(err).Err(), passed: true, retried: repeats > 0}
 		}
 		lease, none := c.lease(c.req.Model, h)
 		if none.err != nil {
@@ -35,108 +32,45 @@ func (d *Dispatcher) passThrough(c *call) answer {
 				moved = true
 				continue
 			}
-			none.err, none.passed, none.retried = d.unserved(c.req, none.err), true, retried
+			if before.err != nil && status.Code(before.err) != codes.Unavailable {
+				return before // it has waited in vain for another place
+			}
+			none.err, none.passed, none.retried = d.unserved(c.req, none.err), true, repeats > 0
 			return none
 		}
-		a := d.passOn(c, lease)
-		a.retried = retried
-		serves := c.req.Model
-		if a.member != nil {
-			serves = a.member.Group
+		a, now := d.outside(c, lease)
+		a.retried = repeats > 0
+		before = a
+		if now == giveAnswer || h.Sequence != nil || repeats > 0 && c.member == nil {
+			return a
 		}
-		ending := endingOf(a.err, serves)
-		if ending == answeredAll || h.Sequence != nil || c.ctx.Err() != nil {
-			return a.final(lease.Process())
-		}
-		on := lease.Process()
-		switch now := d.nextOutside(c, lease, &a, ending); {
-		case a.member != nil && ending != lost:
-			if now == giveAnswer || now == untilGone && !d.awaitGone(c, on.ID(), serves, d.o.OutageWait) {
-				return a.final(on)
-			}
-		case now == giveAnswer || retried:
-			return a.final(on)
-		default:
-			h.Avoid = on
-		}
+		h.Avoid = lease.Process()
+		repeats++
 	}
 }
 
-// nextOutside decides what is done next with a request that was passed through and not answered.
-func (d *Dispatcher) nextOutside(c *call, lease router.Lease, a *answer, how ending) step {
-	switch {
-	case how == failed:
-		return d.blame(c, lease, 1, a.err)
-	case how == absent && a.member != nil:
-		c.absences++
-		if c.absences > absencePatience || !d.awaitGone(c, lease.Process().ID(), a.member.Group, absencePause) && (c.ctx.Err() != nil || d.background.Err() != nil) {
-			return giveAnswer
-		}
-	}
-	return alone
-}
-
-// final makes the error of an answer that is not retried a plain status. Calls on a connection that Conch itself closed end as CANCELLED, which
-// their callers did not do.
-func (a answer) final(of *router.Process) answer {
-	if a.err == nil {
-		return a
-	}
-	if s := forward.Status(a.err); s.Code() == codes.Canceled && forward.Lost(a.err) {
-		a.err = lostStatus(of, s.Err())
-	}
-	a.err = renamed(forward.Status(a.err).Err(), a.member)
-	return a
-}
-
-// passOn forwards one request on a lease, which it releases.
-func (d *Dispatcher) passOn(c *call, lease router.Lease) answer {
+// outside makes one attempt to execute one request outside the queue, on a lease, which it releases. It returns the answer that the attempt came to,
+// and what is to be done next.
+func (d *Dispatcher) outside(c *call, lease router.Lease) (answer, step) {
 	defer lease.Release()
-	series, _ := lease.Attached().(*partitionSeries)
-	a := answer{series: series, started: d.clock.Now(), rows: c.rows, passed: true, member: lease.Membership()}
-	if a.member != nil && c.req.Version != "" && c.req.Version != a.member.Version {
-		a.err = status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", c.req.Model, c.req.Version)
-		return a
-	}
-	frame := batch.Frame{Data: marshal(c.req, a.member)}
-	begun := lease.Alone()
-	span := c.alone(lease.Process(), a.started)
-	got, err := lease.Process().Conn().Call(span.Onward(onward(c.ctx)), methodInfer, &frame)
-	a.ended = d.clock.Now()
-	span.End(a.ended, err)
-	if err != nil {
-		a.err = err // unchanged: passThrough decides by it whether to retry
-		if forward.Lost(err) && c.ctx.Err() == nil {
-			d.router.Lost(lease.Process(), err)
-		} else {
-			c.tally.answered(forward.Status(err).Err(), c.model.backend())
+	c.member = lease.Membership()
+	a := &attempt{model: c.model, process: lease.Process(), lease: lease, calls: []*call{c}, rows: c.rows, passed: true, started: d.clock.Now()}
+	if c.member != nil {
+		if c.req.Version != "" && c.req.Version != c.member.Version {
+			err := status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", c.req.Model, c.req.Version)
+			return d.answerOf(a, 0, result{ending: failed, err: err}), giveAnswer
 		}
-		return a
+		if group := d.modelOf(c.member.Group); group != nil {
+			a.model = group
+		}
 	}
-	c.tally.answered(nil, c.model.backend())
-	lease.Worked()
-	c.suspicion.succeeded(lease.Process())
-	if got.Frame.Data.Len() > 0 && c.batch && begun > 0 && begun == lease.Alone() {
-		d.observeAlone(c, lease, a.started)
+	a.sole = lease.Alone()
+	r := d.send(a)
+	now := d.judge(a, r)
+	if r.ending == answeredAll {
+		passBack(c.ctx, r.meta)
 	}
-	passBack(c.ctx, got)
-	if a.resp, err = readAnswer(got.Frame.Data, a.member); err != nil {
-		a.err = status.Errorf(codes.Internal, "the answer of the partition cannot be read: %v", err)
-	}
-	return a
-}
-
-// observeAlone reports a request that was passed through and had the partition to
-// itself as an execution. So profiles are learnt where nothing is batched yet.
-func (d *Dispatcher) observeAlone(c *call, on router.Lease, started time.Time) {
-	p, ran := on.Process().Spec(), c.req.Model
-	if member := on.Membership(); member != nil {
-		ran = member.Group
-	}
-	d.o.Observer.Executed(Execution{
-		Model: ran, Partition: p.ID, GPUType: p.GPUType, ThreadPercentage: p.ThreadPercentage,
-		Rows: c.rows, Requests: 1, Start: started, End: d.clock.Now(), Deadline: c.due,
-	})
+	return d.answerOf(a, 0, r), now
 }
 
 // Pick leases a partition for a request that is proxied: the one that serves the
@@ -159,7 +93,7 @@ func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition
 			t.model = route.model
 		}
 	}
-	if a, ok := t.admit(0); !ok { // its front counts its bytes
+	if a, ok := t.admit(0, 0); !ok { // its front counts its bytes
 		return router.Partition{}, nil, a.err
 	}
 	if t.model != nil {
@@ -176,10 +110,11 @@ func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition
 		d.o.Observer.Arrived(model, 1, t.arrived)
 	}
 	return *lease.Process().Spec(), func(failure error) {
-		if failure == nil {
+		switch {
+		case failure == nil:
 			lease.Worked()
-		} else if ctx.Err() == nil && forward.Faulted(failure) {
-			lease.Faulted(failure, false)
+		case t.model != nil && ctx.Err() == nil && forward.Faulted(failure):
+			t.faulted(lease, failure, forward.Status(failure).Message(), 1, false)
 		}
 		lease.Release()
 		if t.model == nil {

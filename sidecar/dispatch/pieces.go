@@ -32,21 +32,18 @@ func (q *queues) divide(calls []*call, avoid queue.PartitionID) {
 		first.sibling, second.sibling = second, first
 	}
 	for _, p := range []*piece{first, second} {
-		q.share(p.calls, avoid)
+		q.separate(p.calls, avoid)
 		for _, c := range p.calls {
 			c.piece = p
 		}
 	}
 }
 
-// share gives calls a key of their own, so that they share executions with each other only. Guarded by mu.
-func (q *queues) share(calls []*call, avoid queue.PartitionID) {
+// separate gives calls a key of their own, so that they share executions with each other only. Guarded by mu.
+func (q *queues) separate(calls []*call, avoid queue.PartitionID) {
 	q.retries++
 	for _, c := range calls {
-		if c.piece == nil && !c.keyed {
-			c.origin, c.keyed = c.queued.Key, true
-		}
-		c.piece = nil
+		c.piece, c.apart = nil, true
 		c.queued.Key, c.queued.Avoid = math.MaxUint64-q.retries, avoid
 	}
 }
@@ -72,9 +69,8 @@ func (q *queues) found(a *attempt, clean bool) (unqueued []*call) {
 	q.do(func(s *queue.Scheduler) error {
 		now := q.now()
 		for _, c := range other.calls {
-			if c.piece == other && !c.running && c.state.Load() == waiting && s.Cancel(now, &c.queued) {
-				c.running = true
-				q.waitInGroup(c, false)
+			if c.piece == other && c.is(queued) && s.Cancel(now, &c.queued) {
+				c.set(running)
 				calls = append(calls, c)
 			}
 		}
@@ -87,8 +83,8 @@ func (q *queues) found(a *attempt, clean bool) (unqueued []*call) {
 		q.divide(calls, calls[0].queued.Avoid)
 	default:
 		for _, c := range calls {
-			c.piece = nil
-			c.queued.Key, c.queued.Avoid = c.origin, queue.NoPartition
+			c.piece, c.apart = nil, false
+			c.queued.Key, c.queued.Avoid = c.key, queue.NoPartition
 		}
 	}
 	return q.requeue(a.model, calls)

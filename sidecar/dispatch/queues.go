@@ -44,6 +44,7 @@ type queues struct {
 	armed     queue.Time // what the alarm is set to
 	outbox    []*attempt // decided while mu is held, begun when it is released
 	entering  *call      // the call that enqueue hands to the scheduler
+	entered   *attempt   // of that call alone, if the scheduler has decided on it at once
 	models    map[string]*model
 	byID      map[queue.ModelID]*model
 	ids       map[*router.Process]queue.PartitionID
@@ -154,10 +155,20 @@ const (
 	isGone
 )
 
-// enqueue hands a call to the scheduler, under the model that has its name now.
-func (q *queues) enqueue(c *call) enqueued {
+// enqueue hands a call to the scheduler, under the model that has its name now. If the scheduler decides at once to execute it alone, the attempt is
+// returned, for the caller to make.
+func (q *queues) enqueue(c *call) (enqueued, *attempt) {
 	q.mu.Lock()
 	defer q.unlock()
+	q.entering = c
+	how := q.put(c)
+	at := q.entered
+	q.entering, q.entered = nil, nil
+	return how, at
+}
+
+// put queues a call for its model, or for that one's merge group. Guarded by mu.
+func (q *queues) put(c *call) enqueued {
 	m := q.models[c.req.Model]
 	switch {
 	case q.fault != nil:
@@ -167,50 +178,41 @@ func (q *queues) enqueue(c *call) enqueued {
 	case m.out || q.closed:
 		return isOut
 	}
-	q.entering = c
-	defer func() { q.entering = nil }()
-	return q.put(c, m)
-}
-
-// put queues a call for a model, or for its merge group. Guarded by mu.
-func (q *queues) put(c *call, m *model) enqueued {
-	lane := m
+	of := m
 	if m.spec.Membership != nil {
-		if lane = q.models[m.spec.Membership.Group]; lane == nil || lane.out {
+		if of = q.models[m.spec.Membership.Group]; of == nil || of.out {
 			return isOut
 		}
 	}
 	c.moves(m)
-	c.lane, c.member, c.running = lane, m.spec.Membership, false
-	if lane.failing.isolates() {
-		q.share([]*call{c}, queue.NoPartition)
+	c.executes, c.member = of, m.spec.Membership
+	c.set(queued)
+	if of.failing.isolates() {
+		q.separate([]*call{c}, queue.NoPartition)
 	}
 	c.queued.Owner = c
-	q.waitInGroup(c, c.member != nil)
-	q.do(func(s *queue.Scheduler) error { s.Enqueue(q.now(), lane.id, &c.queued); return nil })
+	q.do(func(s *queue.Scheduler) error { s.Enqueue(q.now(), of.id, &c.queued); return nil })
+	q.countLate(of)
 	return isQueued
 }
 
+// countLate notes how many late requests a model has, for admission. Guarded by mu.
+func (q *queues) countLate(m *model) {
+	q.do(func(s *queue.Scheduler) error { m.late.Store(int64(s.Late(m.id))); return nil })
+}
+
 // putBack queues a call again that a changed table took out of its queue, under the key that the call has by the new table. The result is isGone
-// if the caller has abandoned the call meanwhile.
+// if the caller has left the call meanwhile.
 func (q *queues) putBack(c *call, key uint64) enqueued {
 	q.mu.Lock()
 	defer q.unlock()
-	m := q.models[c.req.Model]
-	switch {
-	case c.state.Load() != waiting:
+	if c.is(left) {
 		return isGone
-	case q.fault != nil:
-		return isUnqueued
-	case m == nil:
-		return isUnknown
-	case m.out || q.closed:
-		return isOut
 	}
-	if !c.retried {
+	if c.key = key; !c.apart {
 		c.queued.Key = key
 	}
-	return q.put(c, m)
+	return q.put(c)
 }
 
 // moved reports whether the table that comes into force may put a call into another queue: that of its model's merge group, or its model's own
@@ -223,33 +225,22 @@ func (q *queues) moved(c *call) bool {
 	return m != nil && (m.spec.Membership != nil || c.member != nil)
 }
 
-// waitInGroup counts the calls that wait in the queue of their model's merge group. Guarded by mu.
-func (q *queues) waitInGroup(c *call, waits bool) {
-	switch {
-	case waits && !c.inGroup:
-		c.model.inGroup++
-	case !waits && c.inGroup:
-		c.model.inGroup--
-	}
-	c.inGroup = waits
-}
-
-// leave abandons a call whose caller's context has ended. It returns false if the
-// call has its answer. A call that waits is cancelled in the scheduler. A batch
-// that is running goes on, because it may have other calls; this call's part of
-// the answer is discarded. A batch of one call is cancelled with its caller's
-// context.
+// leave ends a call whose caller's context has ended. It returns false if the call has its answer. A call that waits is cancelled in the scheduler.
+// An attempt goes on, because it may have other calls; this call's part of the answer is discarded. An attempt of one call is cancelled with its
+// caller's context.
 func (q *queues) leave(c *call) bool {
 	q.mu.Lock()
 	defer q.unlock()
-	if !c.running {
-		q.do(func(s *queue.Scheduler) error { s.Cancel(q.now(), &c.queued); return nil })
-		q.waitInGroup(c, false)
-	}
-	if !c.state.CompareAndSwap(waiting, abandoned) {
+	switch c.now() {
+	case done:
 		return false
+	case queued:
+		q.do(func(s *queue.Scheduler) error { s.Cancel(q.now(), &c.queued); return nil })
+		q.countLate(c.executes)
+		c.set(done)
+	default:
+		c.set(left)
 	}
-	c.left = c.running
 	return true
 }
 
@@ -258,27 +249,47 @@ func (q *queues) leave(c *call) bool {
 func (q *queues) takeBack(c *call) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if c.running || !c.state.CompareAndSwap(waiting, abandoned) {
+	if !c.is(queued) {
 		return false
 	}
-	q.waitInGroup(c, false)
+	c.set(unqueued)
 	return true
 }
 
-// settled waits until no table is being swapped.
-func (q *queues) settled() {
+// end marks a call that runs as done. It returns false if its caller has left it.
+func (q *queues) end(c *call) bool {
+	if c.is(done) {
+		return true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if c.is(left) {
+		return false
+	}
+	c.set(done)
+	return true
+}
+
+// awaitSwap waits until no table is being swapped.
+func (q *queues) awaitSwap() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 }
 
-// complete reports to the scheduler that an attempt's process is free. Further calls do nothing.
+// complete reports to the scheduler that an attempt's process is free, and marks its calls as done that their callers have not left. Further calls do
+// nothing.
 func (q *queues) complete(a *attempt) {
 	q.mu.Lock()
 	defer q.unlock()
+	for _, c := range a.calls {
+		if c.is(running) {
+			c.set(done)
+		}
+	}
 	q.completed(a)
 }
 
-// completed is complete for a caller that holds mu.
+// completed is the first part of complete, for a caller that holds mu.
 func (q *queues) completed(a *attempt) {
 	if a.over {
 		return
@@ -290,6 +301,7 @@ func (q *queues) completed(a *attempt) {
 	}
 	id := q.ids[p]
 	q.do(func(s *queue.Scheduler) error { s.Complete(q.now(), id); return nil })
+	q.countLate(a.model)
 	if q.retired[p] {
 		q.remove(p)
 	}
@@ -313,63 +325,50 @@ func (q *queues) remove(p *router.Process) {
 }
 
 // again puts the calls of an attempt back into the queue, to be executed as step says, and completes the attempt. Calls that no server has seen, because
-// the process went down before, are queued as they were. Hopeless are the calls that cannot be queued: they were sent twice to servers that did not
-// answer, or no partition serves their model, or the scheduler has failed or is closed. Gone are the calls that their callers have abandoned.
-func (q *queues) again(a *attempt, why ending, how step) (hopeless, gone []*call) {
+// the process went down before, are queued as they were. Those in a.spent are left to the caller. Unqueued are the calls that cannot be queued, because
+// no partition serves their model, or the scheduler has failed or is closed. Gone are those that their callers have left.
+func (q *queues) again(a *attempt, how step) (unqueued, gone []*call) {
 	q.mu.Lock()
 	defer q.unlock()
-	calls, gone := withoutLeft(a.calls)
-	sent, unheard := !a.started.IsZero(), why == lost || why == absent
 	var back []*call
-	for _, c := range calls {
-		if a.model.out || q.closed || sent && unheard && c.retried {
-			hopeless = append(hopeless, c)
-			continue
+	for _, c := range a.calls {
+		switch {
+		case c.is(left):
+			gone = append(gone, c)
+		case slices.Contains(a.spent, c):
+		case a.model.out || q.closed:
+			unqueued = append(unqueued, c)
+		default:
+			back = append(back, c)
 		}
-		back = append(back, c)
 	}
+	a.spent = slices.DeleteFunc(a.spent, func(c *call) bool { return c.is(left) })
 	avoid := q.ids[a.process]
 	q.completed(a)
-	if unheard {
-		q.do(func(s *queue.Scheduler) error {
-			_ = s.SetUp(q.now(), avoid, q.router.Up(a.process)) // fails if it is retired, and removed
-			return nil
-		})
-	}
 	switch {
 	case len(back) == 0:
-		return hopeless, gone
-	case !sent:
+		return unqueued, gone
+	case a.unleased != nil:
 		for _, c := range back {
 			c.queued.Avoid = queue.NoPartition
 		}
 	case how == together:
-		q.share(back, avoid)
+		q.separate(back, avoid)
 	case how == halves:
 		q.divide(back, avoid)
 	default:
 		for i := range back {
-			q.share(back[i:i+1], avoid)
+			q.separate(back[i:i+1], avoid)
 		}
 	}
-	for _, c := range back {
-		c.retried = c.retried || sent && unheard
-	}
-	for _, c := range q.requeue(a.model, back) {
-		if sent && unheard {
-			c.retried = false // its second attempt is yet to come
-		}
-		hopeless = append(hopeless, c)
-	}
-	return hopeless, gone
+	return append(unqueued, q.requeue(a.model, back)...), gone
 }
 
 // requeue puts calls that were running back into a model's queue, and returns the
 // calls that the scheduler did not take because it has failed. Guarded by mu.
-func (q *queues) requeue(m *model, calls []*call) (unqueued []*call) {
+func (q *queues) requeue(m *model, calls []*call) (untaken []*call) {
 	for _, c := range calls {
-		c.running = false
-		q.waitInGroup(c, c.member != nil)
+		c.set(queued)
 	}
 	q.do(func(s *queue.Scheduler) error {
 		now := q.now()
@@ -384,27 +383,13 @@ func (q *queues) requeue(m *model, calls []*call) (unqueued []*call) {
 		return nil
 	}
 	for _, c := range calls {
-		if c.running || c.state.Load() != waiting {
-			continue // it was dispatched, or dropped, before the fault
-		}
-		c.running = true
-		q.waitInGroup(c, false)
-		unqueued = append(unqueued, c)
-	}
-	return unqueued
-}
-
-// withoutLeft divides running calls into those that are kept and those that their
-// callers have abandoned. Guarded by mu: no call is abandoned meanwhile.
-func withoutLeft(calls []*call) (kept, gone []*call) {
-	for _, c := range calls {
-		if c.state.Load() == abandoned {
-			gone = append(gone, c)
-		} else {
-			kept = append(kept, c)
+		if c.is(queued) { // else it was dispatched, or dropped, before the fault
+			c.set(running)
+			c.retried = false // what is sent next is its second attempt at the most
+			untaken = append(untaken, c)
 		}
 	}
-	return kept, gone
+	return untaken
 }
 
 // follow sets in the scheduler whether a process is up.
@@ -491,25 +476,24 @@ type sink struct{ q *queues }
 func (s sink) Dispatch(b *queue.Batch) {
 	q := s.q
 	m := q.byID[b.Model]
-	r := &attempt{model: m, rules: m.rules, process: q.processes[b.Partition], rows: b.Rows, decided: b.Start, finish: b.Finish, free: b.Free, calls: make([]*call, len(b.Requests))}
-	r.lease, r.refused = q.router.Take(r.process, m.name)
+	at := &attempt{model: m, rules: m.rules, process: q.processes[b.Partition], rows: b.Rows, decided: b.Start, finish: b.Finish, free: b.Free, calls: make([]*call, len(b.Requests))}
+	at.lease, at.unleased = q.router.Take(at.process, m.name)
 	for i, request := range b.Requests {
 		c := request.Owner.(*call)
-		c.running = true
+		c.set(running)
 		if c.piece != nil {
 			c.piece.begun = true
 		}
-		q.waitInGroup(c, false)
-		c.req.Ref() // the run's own reference: the caller may return before the run ends
-		r.calls[i] = c
+		c.req.Ref() // the attempt's own reference: the caller may return before it ends
+		at.calls[i] = c
 	}
-	q.running[r.process] = r
+	q.running[at.process] = at
 	q.watchSoon()
-	if len(r.calls) == 1 && r.calls[0] == q.entering {
-		q.entering.own = r
+	if len(at.calls) == 1 && at.calls[0] == q.entering {
+		q.entered = at
 		return
 	}
-	q.outbox = append(q.outbox, r)
+	q.outbox = append(q.outbox, at)
 }
 
 // Drop implements queue.Sink.

@@ -39,7 +39,8 @@ func (p *fixed) ModelInfer(_ context.Context, r *tritonpb.ModelInferRequest) (*t
 }
 
 // TestAnOverloadedModelLeavesRoomForOthers: model m gets twice what its partition can do, and its late requests, which are served later, pile up
-// until they fill all that it may have. No request of model n, which has a partition of its own that is nearly idle, is refused.
+// until they fill its share. No request of model n, which has a partition of its own that is nearly idle, is refused, although a burst of them takes
+// more than its share.
 func TestAnOverloadedModelLeavesRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		listeners := map[string]*bufconn.Listener{"127.0.0.1:1": bufconn.Listen(1 << 20), "127.0.0.1:2": bufconn.Listen(1 << 20)}
@@ -87,6 +88,18 @@ func TestAnOverloadedModelLeavesRoomForOthers(t *testing.T) {
 		}
 		all.Go(func() { load("m", time.Second/160, &refused[0]) }) // 8 rows in 100 ms: 80 a second are the most
 		all.Go(func() { load("n", time.Second/5, &refused[1]) })
+		time.Sleep(length / 2)
+		for range 110 { // the share of n is 100: m's late requests have left the common half free
+			r := request(t, "burst", 1, 1, func(r *tritonpb.ModelInferRequest) { r.ModelName = "n" })
+			all.Go(func() {
+				answer, err := d.Infer(t.Context(), r)
+				if err != nil {
+					refused[1].Add(1)
+					return
+				}
+				answer.Free()
+			})
+		}
 		all.Wait()
 		require.Positive(t, refused[0].Load(), "m is overloaded")
 		require.Zero(t, refused[1].Load())

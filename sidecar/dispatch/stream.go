@@ -27,7 +27,7 @@ const methodStream = tritonpb.GRPCInferenceService_ModelStreamInfer_FullMethodNa
 func (d *Dispatcher) Stream(method string, downstream grpc.ServerStream) error {
 	t := new(ticket)
 	t.open(downstream.Context(), d, 0)
-	if a, ok := t.admit(0); !ok {
+	if a, ok := t.admit(0, 0); !ok {
 		return a.err
 	}
 	defer t.withdraw()
@@ -283,17 +283,14 @@ func (s *inferStream) way(c *call, route *route, queueable bool) (begin func() (
 				case !ok:
 					return a
 				case c.queueable(loaded):
-					return d.settle(c, d.enqueue(c, loaded))
+					return d.enqueue(c, loaded)()
 				}
 				before()
 				return d.passThrough(c)
 			}
 		}
 	case queueable:
-		return func() func() answer {
-			how := d.enqueue(c, route)
-			return func() answer { return d.settle(c, how) }
-		}
+		return func() func() answer { return d.enqueue(c, route) }
 	}
 	return func() func() answer { return s.passThrough(c) }
 }

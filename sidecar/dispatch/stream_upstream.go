@@ -311,11 +311,8 @@ func (p *pendingAnswer) report(result Result) {
 	switch {
 	case result == OK || result == Cold:
 		p.lease.Worked()
-	case result != Failed || p.errorText == "" || forward.RefusalText(p.errorText):
-	case judgeError(cause, p.model.backend()) == succeeded: // the model's own answer
-		p.lease.FaultedByItself(cause)
-	default:
-		p.lease.Faulted(cause, forward.DeadStub(p.errorText))
+	case result == Failed && p.errorText != "" && !forward.RefusalText(p.errorText):
+		p.faulted(p.lease, cause, p.errorText, 1, false)
 	}
 }
 

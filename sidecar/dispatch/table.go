@@ -38,15 +38,16 @@ type route struct {
 	rules    *batch.Rules
 	maxBatch int
 	tallies  []*tally
-	// lane is the model in whose queue requests are: the route's own, or its merge group's.
-	lane *model
+	// executes is the model whose executions requests are in: the route's own, or its merge group's.
+	executes *model
 }
 
 // model is the state of a model that is kept from one table to the next.
 type model struct {
 	name    string
 	counts  counts
-	account account // what admission counts for it
+	account account      // what admission counts for it
+	late    atomic.Int64 // its requests in the queue that can be in time no more, as of its last event
 	margin  forecast.Margin
 	// series of requests that never reached a partition.
 	series seriesSet
@@ -55,14 +56,14 @@ type model struct {
 	// unsplittable is set when an answer did not have the batch's rows.
 	unsplittable atomic.Bool
 	failing      failing
-	// ownFault is the failure that is known to be its requests' own fault; nil: none is known.
-	ownFault atomic.Pointer[ownFault]
+	// known are the failures that are known to be its requests' own fault, outside merge groups and in one; nil: none is known.
+	known [2]atomic.Pointer[knownFault]
 	// unlendable is set when its tensors did not fit shared memory.
 	unlendable atomic.Bool
 
 	// Guarded by queues.mu.
 	id        queue.ModelID
-	known     bool    // to the scheduler
+	scheduled bool    // the scheduler has it
 	classes   []class // indices are the queue's profile classes; never shrinks
 	spec      *router.Model
 	queueSpec queue.ModelSpec
@@ -153,10 +154,10 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	// lease under the old one.
 	q.removeModels(removed)
 	for _, r := range changed {
-		if r.lane = r.model; r.spec.Membership != nil {
-			r.lane = q.models[r.spec.Membership.Group]
-			r.rules = r.rules.Sharing(r.lane.rules)
-			r.maxBatch = min(r.maxBatch, r.lane.spec.RowLimit())
+		if r.executes = r.model; r.spec.Membership != nil {
+			r.executes = q.models[r.spec.Membership.Group]
+			r.rules = r.rules.Sharing(r.executes.rules)
+			r.maxBatch = min(r.maxBatch, r.executes.spec.RowLimit())
 		}
 	}
 	var accounts []*account
@@ -271,7 +272,7 @@ func (q *queues) configure(changed []*route, removed []*model, change *router.Ch
 				for _, at := range on {
 					r.class(change.Process(at.Partition).Spec())
 				}
-				if r.known {
+				if r.scheduled {
 					gone[r.id] = true
 				}
 				q.check(q.setQueue(s, now, r.model))
@@ -327,10 +328,10 @@ func (q *queues) setQueue(s *queue.Scheduler, now queue.Time, m *model) error {
 	spec := q.modelSpec(m)
 	spec.Discipline, spec.Drop = m.queueSpec.Discipline, m.queueSpec.Drop
 	m.queueSpec = spec
-	if m.known {
+	if m.scheduled {
 		return s.SetModel(now, m.id, spec)
 	}
-	m.id, m.known = s.AddModel(now, spec), true
+	m.id, m.scheduled = s.AddModel(now, spec), true
 	q.byID[m.id] = m
 	return nil
 }

@@ -74,13 +74,14 @@ func (t *ticket) timedOut() bool {
 	return t.timeout > 0 && !t.d.clock.Now().Before(t.arrived.Add(t.timeout))
 }
 
-// admit takes a ticket of a request of so many bytes in. If that is refused, it returns the answer.
-func (t *ticket) admit(size int64) (refused answer, ok bool) {
+// admit takes a ticket of a request of so many bytes in. Late is how many late requests are in the queue that it would be in. If it is refused, the
+// answer is returned.
+func (t *ticket) admit(size, late int64) (refused answer, ok bool) {
 	to := &t.d.admission.rest
 	if t.model != nil {
 		to = &t.model.account
 	}
-	reason, err := t.d.admission.admit(to, size)
+	reason, err := t.d.admission.admit(to, size, late)
 	if err != nil {
 		return refusal(reason, err), false
 	}

@@ -33,8 +33,8 @@ func newWorkers(ended context.Context, execute func(*attempt)) *workers {
 	return &workers{execute: execute, ended: ended, next: make(chan *attempt)}
 }
 
-// begin executes a batch.
-func (w *workers) begin(r *attempt) {
+// start executes an attempt.
+func (w *workers) start(r *attempt) {
 	select {
 	case w.next <- r:
 	default:
@@ -83,9 +83,9 @@ func (t *tasks) add() bool {
 	return !t.closed
 }
 
-// begin runs f on a goroutine of its own. After close it returns false and does
+// start runs f on a goroutine of its own. After close it returns false and does
 // not run f.
-func (t *tasks) begin(f func()) bool {
+func (t *tasks) start(f func()) bool {
 	if !t.add() {
 		return false
 	}
@@ -96,7 +96,7 @@ func (t *tasks) begin(f func()) bool {
 	return true
 }
 
-// close makes add and begin return false from now on, and waits for the goroutines
+// close makes add and start return false from now on, and waits for the goroutines
 // that run.
 func (t *tasks) close() {
 	t.mu.Lock()

@@ -89,6 +89,14 @@ func (s *Scheduler) Queued(id ModelID) (requests, rows int) {
 	return m.requests + m.late, m.rows + m.lateRows
 }
 
+// Late returns how many requests of a model were given up and wait to be served nevertheless.
+func (s *Scheduler) Late(id ModelID) int {
+	if m := s.model(id); m != nil {
+		return m.late
+	}
+	return 0
+}
+
 // Waiting is what waits for a model.
 type Waiting struct {
 	Model ModelID

@@ -8,15 +8,21 @@ import (
 	"time"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
 // A server that answers every execution with an error at once is always free, so it would get every request. Each place therefore has a health,
 // which the executions on it decide. A place whose executions fail in a row, or far more often than those of the model's other places, is ejected:
 // it gets no lease and no batch for a time that doubles with every ejection (outlier ejection, as in Envoy). It is then on probation: its next
-// execution decides. The last usable place of a model is never ejected.
+// execution decides.
+//
+// The last usable place of a model is never ejected, unless the model is a merge group. Its requests wait meanwhile, and who is told of it
+// (Options.PlaceChanged) has the group's members serve them.
 //
 // Only faults count, for which a request cannot be blamed. What refuses a request says nothing of the place: see forward.Faulted. A fault that the
 // request repeats on another place was the request's own, and is excused.
+//
+// A place whose server does not have the model, because another client has unloaded it there, is passed over for absencePause, as an ejected one is.
 
 const (
 	// patience is how many executions in a row fail before a place is ejected.
@@ -28,6 +34,8 @@ const (
 	// The time of an ejection. It doubles with each that follows within the same time after the last.
 	firstEjection = time.Second
 	lastEjection  = time.Minute
+	// absencePause is how long a place is passed over whose server does not have the model.
+	absencePause = 250 * time.Millisecond
 )
 
 // standing is the state of a place's health.
@@ -54,6 +62,8 @@ type health struct {
 	until    time.Time     // end of the ejection
 	cause    string        // the fault that led to it
 	end      clock.Timer   // of the ejection
+	absent   bool          // the last ejection was for want of the model
+	excused  bool          // the last ejection ended because a request had caused the faults
 }
 
 // PlaceHealth says how a place of the table in force stands.
@@ -65,6 +75,12 @@ type PlaceHealth struct {
 	Until   time.Time
 	// Cause is the text of the fault that led to the ejection; empty for a healthy place.
 	Cause string
+	// Group: the model is a merge group, whose members can be served without it.
+	Group bool
+	// Excused: the place is healthy again because the faults were those of a request.
+	Excused bool
+	// Absent: the place is, or was until now, passed over because its server does not have the model.
+	Absent bool
 }
 
 // executes returns the place where executions for a place happen: that of its merge group, or the place itself. Guarded by
@@ -115,64 +131,88 @@ func (r *Router) acquit(l *place) {
 	}
 }
 
+// Blame is whose fault a failed execution may be, as far as is known.
+type Blame uint8
+
+const (
+	// OfPlace: the place may be at fault, or the request.
+	OfPlace Blame = iota
+	// OfPlaceForGood: every further execution on the place fails, too. It is ejected at once.
+	OfPlaceForGood
+	// OfOneOfSeveral: one of several requests may have caused the failure. It counts once it is confirmed.
+	OfOneOfSeveral
+	// OfRequest: it is known to be the fault of the model's requests. It counts only in the rate of the place against that of the model's others.
+	OfRequest
+)
+
 // Fault is a fault that was reported for a place. The zero Fault is none.
 type Fault struct {
 	r       *Router
 	l       *place
 	text    string
 	counted bool
+	// Row is how many executions on the place have failed without one that succeeded in between, this one included unless it is OfRequest.
+	Row int
+	// Ejected: nothing runs on the place for now. Gone: the table in force does not have it any more.
+	Ejected, Gone bool
 }
 
-// Faulted reports that an execution under the lease has failed, and not by the fault of its request as far as is known. The place is ejected if
-// that is due; at once if it is certain that every further execution fails. Row is how many executions on the place have failed without one that
-// succeeded in between, this one included.
-func (l Lease) Faulted(cause error, certain bool) (f Fault, row int) {
+// Faulted reports that an execution under the lease has failed. The place is ejected if that is due.
+func (l Lease) Faulted(cause error, of Blame) Fault {
 	at := l.at()
 	if at == nil {
-		return Fault{}, 0
+		return Fault{}
 	}
-	n := at.health.row.Add(1)
-	if certain && n < patience {
-		n = patience
-		at.health.row.Store(n)
+	f := Fault{r: l.r, l: at, text: forward.Status(cause).Message()}
+	row := int32(0) // as it is judged
+	switch of {
+	case OfOneOfSeveral:
+		f.Row = int(at.health.row.Load()) + 1
+		return f
+	case OfRequest:
+		f.Row = int(at.health.row.Load())
+	default:
+		row = at.health.row.Add(1)
+		if of == OfPlaceForGood && row < patience {
+			row = patience
+			at.health.row.Store(row)
+		}
+		f.Row, f.counted = int(row), true
 	}
-	l.r.counts(at, n, cause.Error())
-	return Fault{r: l.r, l: at, text: cause.Error(), counted: true}, int(n)
+	f.Ejected, f.Gone = l.r.count(at, row, f.text)
+	return f
 }
 
-// Suspect is Faulted for an execution of several requests, one of which may have caused the failure: the fault counts once it is confirmed.
-func (l Lease) Suspect(cause error) (f Fault, row int) {
+// Absent reports that the server of the lease does not have the model.
+func (l Lease) Absent(cause error) {
 	at := l.at()
 	if at == nil {
-		return Fault{}, 0
+		return
 	}
-	return Fault{r: l.r, l: at, text: cause.Error()}, int(at.health.row.Load()) + 1
+	var n notices
+	l.r.mu.Lock()
+	defer l.r.unlock(&n)
+	if at.health.standing != ejected && l.r.ejectable(at) {
+		l.r.eject(at, absencePause, forward.Status(cause).Message(), &n)
+		at.health.absent = true
+	}
 }
 
-// FaultedByItself reports that an execution under the lease has failed in a way that is known to be its requests' own. It counts only in the rate of
-// the place against that of the model's others.
-func (l Lease) FaultedByItself(cause error) (row int) {
-	at := l.at()
-	if at == nil {
-		return 0
-	}
-	l.r.counts(at, 0, cause.Error())
-	return int(at.health.row.Load())
-}
-
-// counts counts a failed execution on a place, and ejects the place if that is due.
-func (r *Router) counts(at *place, row int32, cause string) {
+// count counts a failed execution on a place, and ejects the place if that is due. It returns whether the place is ejected, and whether the table in
+// force does not have it any more.
+func (r *Router) count(at *place, row int32, cause string) (isEjected, gone bool) {
 	at.health.bad.Add(1)
 	var n notices
 	r.mu.Lock()
 	defer r.unlock(&n)
 	r.convict(at, row, cause, &n)
+	return at.health.standing == ejected, !at.current
 }
 
 // Confirm counts a fault that was suspected: all requests of the execution have succeeded elsewhere.
 func (f Fault) Confirm() {
 	if f.l != nil && !f.counted {
-		f.r.counts(f.l, f.l.health.row.Add(1), f.text)
+		f.r.count(f.l, f.l.health.row.Add(1), f.text)
 	}
 }
 
@@ -201,12 +241,16 @@ func (f Fault) Excuse() {
 	f.r.mu.Lock()
 	defer f.r.unlock(&n)
 	if h.standing != healthy && h.row.Load() < patience {
+		h.excused = true
 		f.r.stand(f.l, healthy, &n)
 	}
 }
 
-// On reports whether a fault was on a process.
-func (f Fault) On(p *Process) bool { return f.l != nil && f.l.process == p }
+// On reports whether a fault was on the place of a lease.
+func (f Fault) On(l Lease) bool { return f.l != nil && f.l == l.at() }
+
+// OfGroup reports whether a fault was on a place of a merge group.
+func (f Fault) OfGroup() bool { return f.l != nil && f.l.merges }
 
 // convict ejects a place if that is due. Guarded by mu.
 func (r *Router) convict(l *place, row int32, cause string, n *notices) {
@@ -217,7 +261,7 @@ func (r *Router) convict(l *place, row int32, cause string, n *notices) {
 	if row < patience && (h.standing != onProbation || row == 0) && !r.failsMore(l) {
 		return
 	}
-	r.eject(l, cause, n)
+	r.suspend(l, cause, n)
 }
 
 // failsMore reports whether the executions of a place fail far more often than those of the model's other places. Guarded by mu.
@@ -251,22 +295,34 @@ func (r *Router) failsMore(l *place) bool {
 	return others > 0 && 2*uint64(othersBad)*uint64(good+bad) <= uint64(bad)*uint64(others)
 }
 
-// eject ejects a place, unless it is the last usable one of its model. Guarded by mu.
-func (r *Router) eject(l *place, cause string, n *notices) {
+// ejectable reports whether a place may be ejected: one of the table in force that is not the last usable one of its model, or a merge group's.
+// Guarded by mu.
+func (r *Router) ejectable(l *place) bool {
 	m := r.models[l.model]
-	if m == nil || !l.current || !m.usableBeside(l) {
+	return m != nil && l.current && (l.merges || m.usableBeside(l))
+}
+
+// suspend ejects a place whose executions fail, if that may be, for a time that grows. Guarded by mu.
+func (r *Router) suspend(l *place, cause string, n *notices) {
+	if !r.ejectable(l) {
 		return
 	}
-	h, now := &l.health, r.o.Clock.Now()
-	if period := 2 * h.period; period > 0 && now.Sub(h.until) < h.period {
+	h := &l.health
+	if period := 2 * h.period; period > 0 && r.o.Clock.Now().Sub(h.until) < h.period {
 		h.period = min(period, lastEjection)
 	} else {
 		h.period = firstEjection
 	}
-	h.until, h.cause = now.Add(h.period), cause
-	r.stand(l, ejected, n)
+	r.eject(l, h.period, cause, n)
 	r.o.Logger.Warn("a place is ejected: its executions fail", "model", l.model, "partition", l.process.ID(), "for", h.period, "error", cause)
-	h.end = r.o.Clock.After(h.period, func() { r.parole(l) })
+}
+
+// eject ejects a place for a time. Guarded by mu.
+func (r *Router) eject(l *place, period time.Duration, cause string, n *notices) {
+	h := &l.health
+	h.until, h.cause, h.absent, h.excused = r.o.Clock.Now().Add(period), cause, false, false
+	r.stand(l, ejected, n)
+	h.end = r.o.Clock.After(period, func() { r.parole(l) })
 }
 
 // usableBeside reports whether a model has a usable place besides one. Guarded by Router.mu.
@@ -284,7 +340,11 @@ func (r *Router) parole(l *place) {
 	var n notices
 	r.mu.Lock()
 	defer r.unlock(&n)
-	if l.health.standing == ejected && !r.closed {
+	switch {
+	case l.health.standing != ejected || !l.current || r.closed:
+	case l.health.absent:
+		r.stand(l, healthy, &n)
+	default:
 		r.stand(l, onProbation, &n)
 	}
 }
@@ -325,13 +385,13 @@ func (r *Router) stand(l *place, to standing, n *notices) {
 	}
 }
 
-// keepLast puts the ejected places of a model on probation if it has no usable place besides them. Guarded by mu.
+// keepLast puts the ejected places of a model that is no merge group on probation if it has no usable place besides them. Guarded by mu.
 func (r *Router) keepLast(m *model, n *notices) {
 	if m.usableBeside(nil) {
 		return
 	}
 	for _, l := range m.places {
-		if l.process.state == up && l.health.standing == ejected {
+		if l.process.state == up && l.health.standing == ejected && !l.merges {
 			r.stand(l, onProbation, n)
 		}
 	}
@@ -358,8 +418,8 @@ func (r *Router) Hung(p *Process, cause error) {
 		return
 	}
 	for _, l := range p.places {
-		if l.current && l.health.standing != ejected {
-			r.eject(l, cause.Error(), &n)
+		if m := r.models[l.model]; l.current && l.health.standing != ejected && m != nil && m.usableBeside(l) {
+			r.suspend(l, cause.Error(), &n)
 		}
 	}
 	r.lose(p, cause, &n)
@@ -388,7 +448,7 @@ func (r *Router) Unhealthy() (all []PlaceHealth) {
 	defer r.mu.Unlock()
 	for _, p := range r.order {
 		for _, l := range p.places {
-			if l.current && l.health.standing != healthy {
+			if l.current && l.health.standing != healthy && !l.health.absent {
 				all = append(all, l.report())
 			}
 		}
@@ -399,7 +459,10 @@ func (r *Router) Unhealthy() (all []PlaceHealth) {
 // report describes the health of a place. Guarded by Router.mu.
 func (l *place) report() PlaceHealth {
 	h := &l.health
-	return PlaceHealth{Model: l.model, Partition: l.process.ID(), Ejected: h.standing == ejected, Since: h.since, Until: h.until, Cause: h.cause}
+	return PlaceHealth{
+		Model: l.model, Partition: l.process.ID(), Ejected: h.standing == ejected, Since: h.since, Until: h.until, Cause: h.cause,
+		Group: l.merges, Excused: h.standing == healthy && h.excused, Absent: h.absent,
+	}
 }
 
 // Other reports whether a model has a usable place on another process than p.

@@ -59,6 +59,7 @@ type place struct {
 	// member and group are set if the model runs as rows of a merge group: group is that group's place on the process. Nil: it runs in itself.
 	member *batch.Membership
 	group  *place
+	merges bool // the model is a merge group
 	health health
 }
 

@@ -319,7 +319,10 @@ func (r *Router) place(c *Change, n *notices) {
 		m.homes.idle = idleTime(spec)
 		for _, s := range spec.Places {
 			l := r.placeOf(r.processes[s.Partition], name)
-			l.current = true
+			if !l.current {
+				r.stand(l, healthy, n)
+			}
+			l.current, l.merges = true, spec.Internal
 			if l.member, l.group = spec.Membership, nil; spec.Membership != nil {
 				l.group = r.placeOf(r.processes[s.Partition], spec.Membership.Group)
 			}
