@@ -79,11 +79,11 @@ func TestWhatWasNotSentIsNoAttempt(t *testing.T) {
 	d.SetPartitionState("p", false, "its server ended")
 	q := d.queues
 	var process *router.Process
-	for p := range q.ids {
+	for p := range q.partitions {
 		process = p
 	}
 	for _, sent := range []bool{false, true} {
-		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: q.models["m"], rows: 1}, req: &batch.Request{Model: "m"}, executes: q.models["m"], done: make(chan answer, 1), retried: true}
+		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: q.model("m"), rows: 1}, req: &batch.Request{Model: "m"}, executes: q.model("m"), done: make(chan answer, 1), retried: true}
 		c.phase.Store(running)
 		c.queued.Owner, c.queued.Rows, c.queued.Deadline = c, 1, queue.Never
 		b := &attempt{model: c.model, process: process, calls: []*call{c}, rows: 1}

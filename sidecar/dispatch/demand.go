@@ -217,13 +217,15 @@ func (d *Dispatcher) proxied(t *ticket, model string) (lease router.Lease, a ans
 // acquire leases a process for a request that reaches its server unchanged. It
 // refuses names that no server has a model of.
 func (d *Dispatcher) acquire(t *ticket, model string) (router.Lease, answer) {
-	if in := d.routes.Load(); in != nil {
-		switch r := in.models[model]; {
-		case r == nil && in.names[model] != nil:
-			return router.Lease{}, refusal(reasonRefused, status.Errorf(codes.Unimplemented, "'%s' is served by other models: of the requests for it Conch serves those of the inference protocol (infer) only", model))
-		case r != nil && r.spec.Internal:
-			return router.Lease{}, refusal(reasonUnknown, in.table.Unknown(model, ""))
-		}
+	in, err := d.table()
+	if err != nil {
+		return router.Lease{}, refusal(reasonNotReady, err)
+	}
+	switch r := in.models[model]; {
+	case r == nil && in.names[model] != nil:
+		return router.Lease{}, refusal(reasonRefused, status.Errorf(codes.Unimplemented, "'%s' is served by other models: of the requests for it Conch serves those of the inference protocol (infer) only", model))
+	case r != nil && r.spec.Internal:
+		return router.Lease{}, refusal(reasonUnknown, in.table.Unknown(model, ""))
 	}
 	lease, a := t.lease(model, router.Hints{})
 	if a.err == nil && lease.Membership() != nil {

@@ -48,6 +48,7 @@ func New(o Options) *Dispatcher {
 	d.router = router.New(router.Options{
 		Clock: d.clock, Logger: d.o.Logger, OutageWait: d.o.OutageWait, Connections: d.o.Connections, DialOptions: d.o.DialOptions,
 		SharedMemoryBytes: d.o.SharedMemoryBytes, Busy: d.o.Observer.Busy,
+		Unknown:        d.unknown,
 		Attach:         func(_ string, p *router.Process) any { return &partitionSeries{partition: p.ID()} },
 		ProcessChanged: func(p *router.Process) { d.queues.follow(p) },
 		ModelChanged:   func(name string) { d.queues.followModel(name) },
@@ -305,6 +306,14 @@ func (d *Dispatcher) route(name string) (*route, error) {
 		return nil, t.table.Unknown(name, "")
 	}
 	return r, nil
+}
+
+// unknown is the error for a model that the table in force does not have.
+func (d *Dispatcher) unknown(name string) error {
+	if _, err := d.route(name); err != nil {
+		return err
+	}
+	return new(router.Table).Unknown(name, "") // it has come a moment ago
 }
 
 // modelOf finds a model in the table in force; nil: it does not have it.

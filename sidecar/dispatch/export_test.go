@@ -18,7 +18,7 @@ func BreakScheduler(d *Dispatcher) {
 func GiveUp(d *Dispatcher, model string) {
 	d.queues.mu.Lock()
 	defer d.queues.unlock()
-	m := d.queues.models[model]
+	m := d.queues.model(model)
 	m.out = true
 	d.queues.do(func(s *queue.Scheduler) error { return s.Empty(d.queues.now(), m.id, queue.DropOutage) })
 }
@@ -27,7 +27,7 @@ func GiveUp(d *Dispatcher, model string) {
 func BreakRequeue(d *Dispatcher, model string) {
 	d.queues.mu.Lock()
 	defer d.queues.mu.Unlock()
-	d.queues.models[model].id = -1
+	d.queues.model(model).id = -1
 	d.queues.dropped = func(*call, queue.DropReason) { panic("a fault") }
 }
 

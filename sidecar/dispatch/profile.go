@@ -64,7 +64,7 @@ func (d *Dispatcher) SetProfile(p *policy.Profile) {
 	q.mu.Lock()
 	defer q.unlock()
 	q.profiles.of[profileKey{p.GetModel(), p.GetGpuType()}] = p
-	if m := q.models[p.GetModel()]; m != nil {
+	if m := q.model(p.GetModel()); m != nil {
 		q.do(func(s *queue.Scheduler) error { return q.setQueue(s, q.now(), m) })
 	}
 }
@@ -76,7 +76,7 @@ func (q *queues) learn(delay time.Duration) {
 	}
 	q.mu.Lock()
 	q.profiles.budget.Current() // no other goroutine handles the same change
-	all := slices.Collect(maps.Values(q.models))
+	all := slices.Collect(maps.Values(q.byID))
 	q.unlock()
 	for _, m := range all { // one by one, so that requests can be queued in between
 		q.renew(m)
@@ -87,7 +87,7 @@ func (q *queues) learn(delay time.Duration) {
 func (q *queues) renew(m *model) {
 	q.mu.Lock()
 	defer q.unlock()
-	if q.models[m.name] == m {
+	if q.model(m.name) == m {
 		q.do(func(s *queue.Scheduler) error { return q.setQueue(s, q.now(), m) })
 	}
 }

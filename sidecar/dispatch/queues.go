@@ -37,33 +37,48 @@ type queues struct {
 	watch      func()
 	watchAfter time.Duration
 
-	mu        sync.Mutex // guards what follows; the router's lock comes after it
-	sched     *queue.Scheduler
-	fault     error // why the scheduler is not used any more
-	alarm     clock.Alarm
-	armed     queue.Time // what the alarm is set to
-	outbox    []*attempt // decided while mu is held, begun when it is released
-	entering  *call      // the call that enqueue hands to the scheduler
-	entered   *attempt   // of that call alone, if the scheduler has decided on it at once
-	models    map[string]*model
-	byID      map[queue.ModelID]*model
-	ids       map[*router.Process]queue.PartitionID
-	processes map[queue.PartitionID]*router.Process
-	retired   map[*router.Process]bool // not in the table, and busy with a batch
-	running   map[*router.Process]*attempt
-	watched   clock.Timer                             // of the next watch; nil: none
-	services  map[*router.Process]queue.PartitionSpec // by the table, without regard to the health of places
-	profiles  profiles
-	retries   uint64
-	closed    bool
+	mu       sync.Mutex // guards what follows; the router's lock comes after it
+	sched    *queue.Scheduler
+	fault    error // why the scheduler is not used any more
+	alarm    clock.Alarm
+	armed    queue.Time // what the alarm is set to
+	outbox   []*attempt // decided while mu is held, begun when it is released
+	entering *call      // the call that enqueue hands to the scheduler
+	entered  *attempt   // of that call alone, if the scheduler has decided on it at once
+	// table is the table in force, or the one that is coming into force while mu is held.
+	table      *routes
+	byID       map[queue.ModelID]*model
+	partitions map[*router.Process]*partition
+	executors  map[queue.PartitionID]*partition // the same, by their identifiers
+	watched    clock.Timer                      // of the next watch; nil: none
+	profiles   profiles
+	retries    uint64
+	closed     bool
+}
+
+// partition is a partition as the scheduler has it. Guarded by queues.mu.
+type partition struct {
+	process *router.Process
+	id      queue.PartitionID
+	// serves is what it serves by the table, without regard to the health of places.
+	serves  queue.PartitionSpec
+	running *attempt // nil: none
+	retired bool     // not in the table, and busy with a batch
+}
+
+// model finds a model by its name; nil: the table does not have it. Guarded by mu.
+func (q *queues) model(name string) *model {
+	if r := q.table.models[name]; r != nil {
+		return r.model
+	}
+	return nil
 }
 
 func newQueues(c clock.Clock, log *slog.Logger, r *router.Router, begin func(*attempt), dropped func(*call, queue.DropReason)) *queues {
 	q := &queues{
 		clock: c, origin: c.Now(), log: log, router: r, begin: begin, dropped: dropped, failed: make(chan struct{}), armed: queue.Never,
-		models: make(map[string]*model), byID: make(map[queue.ModelID]*model),
-		ids: make(map[*router.Process]queue.PartitionID), processes: make(map[queue.PartitionID]*router.Process), retired: make(map[*router.Process]bool),
-		running: make(map[*router.Process]*attempt), services: make(map[*router.Process]queue.PartitionSpec),
+		table: &routes{}, byID: make(map[queue.ModelID]*model),
+		partitions: make(map[*router.Process]*partition), executors: make(map[queue.PartitionID]*partition),
 		profiles: newProfiles(),
 	}
 	q.sched = queue.New(sink{q}, queue.Options{Trial: trialPause})
@@ -169,7 +184,7 @@ func (q *queues) enqueue(c *call) (enqueued, *attempt) {
 
 // put queues a call for its model, or for that one's merge group. Guarded by mu.
 func (q *queues) put(c *call) enqueued {
-	m := q.models[c.req.Model]
+	m := q.model(c.req.Model)
 	switch {
 	case q.fault != nil:
 		return isUnqueued
@@ -180,7 +195,7 @@ func (q *queues) put(c *call) enqueued {
 	}
 	of := m
 	if m.spec.Membership != nil {
-		if of = q.models[m.spec.Membership.Group]; of == nil || of.out {
+		if of = q.model(m.spec.Membership.Group); of == nil || of.out {
 			return isOut
 		}
 	}
@@ -221,7 +236,7 @@ func (q *queues) moved(c *call) bool {
 	if q.closed || q.fault != nil {
 		return false
 	}
-	m := q.models[c.req.Model]
+	m := q.model(c.req.Model)
 	return m != nil && (m.spec.Membership != nil || c.member != nil)
 }
 
@@ -295,31 +310,27 @@ func (q *queues) completed(a *attempt) {
 		return
 	}
 	a.over = true
-	p := a.process
-	if q.running[p] == a {
-		delete(q.running, p)
+	p := q.partitions[a.process]
+	if p.running == a {
+		p.running = nil
 	}
-	id := q.ids[p]
-	q.do(func(s *queue.Scheduler) error { s.Complete(q.now(), id); return nil })
+	q.do(func(s *queue.Scheduler) error { s.Complete(q.now(), p.id); return nil })
 	q.countLate(a.model)
-	if q.retired[p] {
+	if p.retired {
 		q.remove(p)
 	}
 }
 
-// remove takes a retired process out of the scheduler, unless it is busy with a
+// remove takes a retired partition out of the scheduler, unless it is busy with a
 // batch. Guarded by mu.
-func (q *queues) remove(p *router.Process) {
-	id := q.ids[p]
+func (q *queues) remove(p *partition) {
 	q.do(func(s *queue.Scheduler) error {
-		q.retired[p] = true
-		if s.RemovePartition(q.now(), id) != nil {
+		p.retired = true
+		if s.RemovePartition(q.now(), p.id) != nil {
 			return nil //nolint:nilerr // busy: completed removes it
 		}
-		delete(q.retired, p)
-		delete(q.ids, p)
-		delete(q.processes, id)
-		delete(q.services, p)
+		delete(q.partitions, p.process)
+		delete(q.executors, p.id)
 		return nil
 	})
 }
@@ -343,7 +354,7 @@ func (q *queues) again(a *attempt, how step) (unqueued, gone []*call) {
 		}
 	}
 	a.spent = slices.DeleteFunc(a.spent, func(c *call) bool { return c.is(left) })
-	avoid := q.ids[a.process]
+	avoid := q.partitions[a.process].id
 	q.completed(a)
 	switch {
 	case len(back) == 0:
@@ -393,27 +404,27 @@ func (q *queues) requeue(m *model, calls []*call) (untaken []*call) {
 }
 
 // follow sets in the scheduler whether a process is up.
-func (q *queues) follow(p *router.Process) {
+func (q *queues) follow(of *router.Process) {
 	q.mu.Lock()
 	defer q.unlock()
-	if id, ok := q.ids[p]; ok {
-		q.do(func(s *queue.Scheduler) error { return s.SetUp(q.now(), id, q.router.Up(p)) })
+	if p := q.partitions[of]; p != nil {
+		q.do(func(s *queue.Scheduler) error { return s.SetUp(q.now(), p.id, q.router.Up(of)) })
 	}
 }
 
 // followPlace gives the scheduler the models that a process serves, without those of its places that are ejected.
-func (q *queues) followPlace(p *router.Process) {
+func (q *queues) followPlace(of *router.Process) {
 	q.mu.Lock()
 	defer q.unlock()
-	if id, ok := q.ids[p]; ok {
-		q.do(func(s *queue.Scheduler) error { return s.SetPartition(q.now(), id, q.serves(p)) })
+	if p := q.partitions[of]; p != nil {
+		q.do(func(s *queue.Scheduler) error { return s.SetPartition(q.now(), p.id, q.usable(p)) })
 	}
 }
 
-// serves is what a process serves by the table, without its places that are ejected. Guarded by mu.
-func (q *queues) serves(p *router.Process) queue.PartitionSpec {
-	spec := q.services[p]
-	ejected := q.router.Ejected(p)
+// usable is what a partition serves by the table, without its places that are ejected. Guarded by mu.
+func (q *queues) usable(p *partition) queue.PartitionSpec {
+	spec := p.serves
+	ejected := q.router.Ejected(p.process)
 	if len(ejected) == 0 {
 		return spec
 	}
@@ -433,7 +444,7 @@ func (q *queues) serves(p *router.Process) queue.PartitionSpec {
 func (q *queues) followModel(name string) {
 	q.mu.Lock()
 	defer q.unlock()
-	if m := q.models[name]; m != nil {
+	if m := q.model(name); m != nil {
 		q.setOut(m)
 	}
 }
@@ -448,7 +459,7 @@ func (q *queues) setOut(m *model) {
 func (q *queues) waiting(m *model) (n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.models[m.name] == m {
+	if q.model(m.name) == m {
 		q.do(func(s *queue.Scheduler) error { n, _ = s.Queued(m.id); return nil })
 		n += m.inGroup
 	}
@@ -462,7 +473,7 @@ func (q *queues) close() {
 	if q.watched != nil {
 		q.watched.Stop()
 	}
-	for _, m := range q.models {
+	for _, m := range q.byID {
 		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropOutage) })
 	}
 	q.unlock()
@@ -475,8 +486,8 @@ type sink struct{ q *queues }
 // Dispatch implements queue.Sink.
 func (s sink) Dispatch(b *queue.Batch) {
 	q := s.q
-	m := q.byID[b.Model]
-	at := &attempt{model: m, rules: m.rules, process: q.processes[b.Partition], rows: b.Rows, decided: b.Start, finish: b.Finish, free: b.Free, calls: make([]*call, len(b.Requests))}
+	m, p := q.byID[b.Model], q.executors[b.Partition]
+	at := &attempt{model: m, rules: m.rules, process: p.process, rows: b.Rows, decided: b.Start, finish: b.Finish, free: b.Free, calls: make([]*call, len(b.Requests))}
 	at.lease, at.unleased = q.router.Take(at.process, m.name)
 	for i, request := range b.Requests {
 		c := request.Owner.(*call)
@@ -487,7 +498,7 @@ func (s sink) Dispatch(b *queue.Batch) {
 		c.req.Ref() // the attempt's own reference: the caller may return before it ends
 		at.calls[i] = c
 	}
-	q.running[at.process] = at
+	p.running = at
 	q.watchSoon()
 	if len(at.calls) == 1 && at.calls[0] == q.entering {
 		q.entered = at

@@ -31,6 +31,9 @@ func (d *Dispatcher) Stream(method string, downstream grpc.ServerStream) error {
 		return a.err
 	}
 	defer t.withdraw()
+	if err := d.Ready(); err != nil {
+		return err
+	}
 	lease, err := d.router.TryAcquire("", router.Hints{})
 	if err != nil {
 		return err

@@ -6,7 +6,6 @@ package dispatch
 import (
 	"context"
 	"fmt"
-	"math"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -101,61 +100,61 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	}
 	d.swapping.Lock()
 	defer d.swapping.Unlock()
+	before := d.routes.Load()
+	if before == nil {
+		before = &routes{table: new(router.Table), superseded: make(chan struct{})}
+	}
+	t = t.Keeping(before.table)
 	change, err := d.router.Prepare(t)
 	if err != nil {
 		return err
 	}
-	t = change.Table()
-	plans, err := d.compile(change)
+	plans, err := d.compile(t, change)
 	if err != nil {
 		change.Discard()
 		return err
 	}
-	q, before := d.queues, d.routes.Load()
-	next := &routes{table: t, models: make(map[string]*route, len(t.Models)), superseded: make(chan struct{})}
-	if before != nil {
-		next.names = names.New(t.Names, before.names)
-		for name := range t.Models {
-			if change.Kept(name) {
-				next.models[name] = before.models[name]
-			}
+	next := &routes{table: t, names: names.New(t.Names, before.names), models: make(map[string]*route, len(t.Models)), superseded: make(chan struct{})}
+	for name := range t.Models {
+		if change.Kept(name) {
+			next.models[name] = before.models[name]
 		}
-	} else {
-		next.names = names.New(t.Names, nil)
 	}
-	var removed []*model // only Swap changes what models there are
-	for name, m := range q.models {
+	var removed []*model
+	for name, r := range before.models {
 		if t.Models[name] == nil {
-			removed = append(removed, m)
+			removed = append(removed, r.model)
 		}
 	}
 
+	q := d.queues
 	q.mu.Lock()
 	held := d.clock.Now()
 	defer func() { d.o.Swapped(d.clock.Now().Sub(held)) }()
 	defer q.unlock()
-	for _, m := range removed {
-		delete(q.models, m.name)
-	}
 	var regrouped []*model
 	changed := make([]*route, 0, len(plans))
 	for name, planned := range plans {
-		spec := t.Models[name]
-		if m := q.models[name]; m != nil && m.spec.Membership != nil && !reflect.DeepEqual(m.spec.Membership, spec.Membership) {
-			if group := q.models[m.spec.Membership.Group]; group != nil && !slices.Contains(regrouped, group) {
+		spec, m := t.Models[name], q.model(name)
+		if m != nil && m.spec.Membership != nil && !reflect.DeepEqual(m.spec.Membership, spec.Membership) {
+			if group := q.model(m.spec.Membership.Group); t.Models[m.spec.Membership.Group] != nil && !slices.Contains(regrouped, group) {
 				regrouped = append(regrouped, group)
 			}
 		}
-		r := q.setModel(spec, planned)
+		if m == nil {
+			m = &model{name: name}
+		}
+		r := m.routed(spec, planned)
 		next.models[name] = r
 		changed = append(changed, r)
 	}
+	q.table = next
 	// Requests that are queued for models that the new table does not have get a
 	// lease under the old one.
 	q.removeModels(removed)
 	for _, r := range changed {
 		if r.executes = r.model; r.spec.Membership != nil {
-			r.executes = q.models[r.spec.Membership.Group]
+			r.executes = q.model(r.spec.Membership.Group)
 			r.rules = r.rules.Sharing(r.executes.rules)
 			r.maxBatch = min(r.maxBatch, r.executes.spec.RowLimit())
 		}
@@ -169,10 +168,8 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	d.admission.divide(accounts)
 	retired := change.Commit()
 	d.routes.Store(next)
-	if before != nil {
-		close(before.superseded)
-	}
-	q.configure(changed, removed, change, retired)
+	close(before.superseded)
+	q.configure(t, changed, removed, change, retired)
 	for _, m := range regrouped { // its queued requests are queued again by their new memberships
 		q.do(func(s *queue.Scheduler) error { return s.Empty(q.now(), m.id, queue.DropClosed) })
 	}
@@ -189,8 +186,7 @@ type plan struct {
 }
 
 // compile makes the plans of the models that a change does not keep.
-func (d *Dispatcher) compile(change *router.Change) (map[string]plan, error) {
-	t := change.Table()
+func (d *Dispatcher) compile(t *router.Table, change *router.Change) (map[string]plan, error) {
 	plans := map[string]plan{}
 	for name, m := range t.Models {
 		if change.Kept(name) {
@@ -205,9 +201,6 @@ func (d *Dispatcher) compile(change *router.Change) (map[string]plan, error) {
 			if p.drop, err = queue.NewDropPolicy(m.DropPolicy); err != nil {
 				return nil, fmt.Errorf("%w %d: model %q: %w", router.ErrTable, t.Revision, name, err)
 			}
-		}
-		if q, ok := p.discipline.(queue.Preempter); ok && q.Preempts(math.MaxInt32, 1) {
-			d.o.Logger.Info("Triton cannot abort an execution: the discipline orders batches by size and preempts none", "model", name, "discipline", m.Discipline)
 		}
 		plans[name] = p
 	}
@@ -229,13 +222,8 @@ func (q *queues) removeModels(removed []*model) {
 	}
 }
 
-// setModel makes a model's route. Guarded by mu.
-func (q *queues) setModel(spec *router.Model, pl plan) *route {
-	m := q.models[spec.Name]
-	if m == nil {
-		m = &model{name: spec.Name}
-		q.models[spec.Name] = m
-	}
+// routed makes a model's route. Guarded by queues.mu.
+func (m *model) routed(spec *router.Model, pl plan) *route {
 	// Rules carry the seed of the keys of queued requests, so they are kept while
 	// the model is the same. Those of an ensemble are always replaced: they depend
 	// on its members too, and no request of an ensemble is queued.
@@ -252,12 +240,12 @@ func (q *queues) setModel(spec *router.Model, pl plan) *route {
 }
 
 // configure gives the scheduler what a table that has come into force changes. Guarded by mu.
-func (q *queues) configure(changed []*route, removed []*model, change *router.Change, retired []*router.Process) {
+func (q *queues) configure(t *router.Table, changed []*route, removed []*model, change *router.Change, retired []*router.Process) {
 	q.do(func(s *queue.Scheduler) error {
 		now := q.now()
 		s.Reconfigure(now, func() {
 			for _, p := range retired {
-				q.check(s.DrainPartition(now, q.ids[p]))
+				q.check(s.DrainPartition(now, q.partitions[p].id))
 			}
 			gone := make(map[queue.ModelID]bool, len(changed)+len(removed)) // from where they were
 			for _, m := range removed {
@@ -282,39 +270,38 @@ func (q *queues) configure(changed []*route, removed []*model, change *router.Ch
 					}
 				}
 			}
-			for _, spec := range change.Table().Partitions {
-				q.place(s, now, change.Process(spec.ID), int32(spec.Rank), gone, added)
+			for _, spec := range t.Partitions {
+				q.assign(s, now, change.Process(spec.ID), int32(spec.Rank), gone, added)
 			}
 		})
 		return nil
 	})
 	for _, p := range retired {
-		q.remove(p)
+		q.remove(q.partitions[p])
 	}
 	for _, r := range changed {
 		q.setOut(r.model)
 	}
 }
 
-// place gives the scheduler what a process serves: what it served before, without the models in gone, and with what is added. Guarded by mu.
-func (q *queues) place(s *queue.Scheduler, now queue.Time, p *router.Process, rank int32, gone map[queue.ModelID]bool, added map[*router.Process][]queue.Service) {
-	before, known := q.services[p]
+// assign gives the scheduler what a process serves: what it served before, without the models in gone, and with what is added. Guarded by mu.
+func (q *queues) assign(s *queue.Scheduler, now queue.Time, process *router.Process, rank int32, gone map[queue.ModelID]bool, added map[*router.Process][]queue.Service) {
 	leaves := func(sv queue.Service) bool { return gone[sv.Model] }
-	if known && before.Rank == rank && len(added[p]) == 0 && (len(gone) == 0 || !slices.ContainsFunc(before.Serves, leaves)) {
+	p, known := q.partitions[process]
+	if !known {
+		p = &partition{process: process, id: s.AddPartition(now, queue.PartitionSpec{Rank: rank})}
+		q.partitions[process], q.executors[p.id] = p, p
+	} else if p.serves.Rank == rank && len(added[process]) == 0 && (len(gone) == 0 || !slices.ContainsFunc(p.serves.Serves, leaves)) {
 		return
 	}
-	if _, ok := q.ids[p]; !ok {
-		id := s.AddPartition(now, queue.PartitionSpec{Rank: rank})
-		q.ids[p], q.processes[id] = id, p
-	}
-	serves := append(slices.DeleteFunc(slices.Clone(before.Serves), leaves), added[p]...)
+	serves := append(slices.DeleteFunc(slices.Clone(p.serves.Serves), leaves), added[process]...)
 	slices.SortFunc(serves, func(a, b queue.Service) int { return int(a.Model - b.Model) })
-	if known && before.Rank == rank && slices.Equal(serves, before.Serves) {
+	if known && p.serves.Rank == rank && slices.Equal(serves, p.serves.Serves) {
 		return
 	}
-	q.services[p] = queue.PartitionSpec{Rank: rank, Serves: serves}
-	q.check(s.SetPartition(now, q.ids[p], q.serves(p)))
-	q.check(s.SetUp(now, q.ids[p], q.router.Up(p)))
+	p.serves = queue.PartitionSpec{Rank: rank, Serves: serves}
+	q.check(s.SetPartition(now, p.id, q.usable(p)))
+	q.check(s.SetUp(now, p.id, q.router.Up(process)))
 }
 
 func (q *queues) check(err error) {

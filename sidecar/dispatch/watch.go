@@ -35,14 +35,19 @@ func (q *queues) hanging(floor queue.Time) (all []*attempt) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
-	for _, a := range q.running {
+	busy := false
+	for _, p := range q.partitions {
+		a := p.running
+		if a == nil {
+			continue
+		}
+		busy = true
 		if predicted := a.finish - a.decided; !a.hung && predicted > 0 && now-a.decided > max(floor, hangFactor*predicted) {
 			a.hung = true
 			all = append(all, a)
 		}
 	}
-	q.watched = nil
-	if len(q.running) > 0 {
+	if q.watched = nil; busy {
 		q.watchSoon()
 	}
 	return all

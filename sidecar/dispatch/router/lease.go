@@ -115,11 +115,8 @@ func (r *Router) outage(name string) error {
 func (r *Router) try(name string, h Hints) (l Lease, wait <-chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.closed:
+	if r.closed {
 		return l, nil, errClosed
-	case r.table == nil:
-		return l, nil, status.Error(codes.Unavailable, "Server not ready: no route table yet")
 	}
 	now := r.o.Clock.Now()
 	if h.Partition != "" || name == "" {
@@ -135,7 +132,7 @@ func (r *Router) try(name string, h Hints) (l Lease, wait <-chan struct{}, err e
 	}
 	m := r.models[name]
 	if m == nil {
-		return l, nil, r.table.Unknown(name, "")
+		return l, nil, r.o.Unknown(name)
 	}
 	var best *place
 	if h.Sequence != nil {

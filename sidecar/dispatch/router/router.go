@@ -49,6 +49,8 @@ type Options struct {
 	// Attach makes the caller's value for a model on a process, which Lease.Attached
 	// returns.
 	Attach func(model string, p *Process) any
+	// Unknown is the error for a lease on a model that has no route.
+	Unknown func(model string) error
 }
 
 func (o Options) withDefaults() Options {
@@ -73,6 +75,9 @@ func (o Options) withDefaults() Options {
 	if o.Busy == nil {
 		o.Busy = func(string, time.Time, time.Time) {}
 	}
+	if o.Unknown == nil {
+		o.Unknown = func(model string) error { return new(Table).Unknown(model, "") }
+	}
 	if o.Attach == nil {
 		o.Attach = func(string, *Process) any { return nil }
 	}
@@ -86,8 +91,7 @@ type Router struct {
 	cancel     context.CancelFunc
 	tasks      sync.WaitGroup
 
-	mu        sync.Mutex // guards what follows, and the state of processes, places and models
-	table     *Table
+	mu        sync.Mutex          // guards what follows, and the state of processes, places and models
 	models    map[string]*model   // of the table in force
 	processes map[string]*Process // of the table in force, by partition
 	order     []*Process          // those, in the table's order
@@ -108,6 +112,7 @@ func New(o Options) *Router {
 // model is where one model is served.
 type model struct {
 	name   string
+	spec   *Model   // in the table in force
 	places []*place // of the table in force
 	up     int      // places whose process is up
 	// changed is closed when calls that wait for a place should try again; nil: no
@@ -170,13 +175,6 @@ func (r *Router) unlock(n *notices) {
 	}
 }
 
-// Table returns the table in force, nil before the first.
-func (r *Router) Table() *Table {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.table
-}
-
 // Change is a table that is ready to come into force.
 type Change struct {
 	r     *Router
@@ -193,9 +191,6 @@ type Change struct {
 func (r *Router) Prepare(t *Table) (*Change, error) {
 	if err := t.Check(); err != nil {
 		return nil, err
-	}
-	if before := r.Table(); before != nil {
-		t = t.keeping(before)
 	}
 	c := &Change{r: r, table: t, fresh: make(map[string]*Process)}
 	r.mu.Lock()
@@ -216,7 +211,7 @@ func (r *Router) Prepare(t *Table) (*Change, error) {
 	}
 	c.kept = make(map[string]bool, len(t.Models))
 	for name, m := range t.Models {
-		kept := r.table != nil && r.table.Models[name] == m &&
+		kept := r.models[name] != nil && r.models[name].spec == m &&
 			!slices.ContainsFunc(m.Places, func(at Place) bool { return c.fresh[at.Partition] != nil })
 		if c.kept[name] = kept; !kept {
 			c.changed = append(c.changed, m)
@@ -229,9 +224,6 @@ func (r *Router) Prepare(t *Table) (*Change, error) {
 	}
 	return c, nil
 }
-
-// Table is the table that comes into force: that of Prepare, with the models that it does not change taken from the table in force.
-func (c *Change) Table() *Table { return c.table }
 
 // Kept reports whether a model of the new table is as it was, on the same processes.
 func (c *Change) Kept(model string) bool { return c.kept[model] }
@@ -286,7 +278,7 @@ func (c *Change) Commit() (retired []*Process) {
 	for _, p := range retired {
 		r.retire(p)
 	}
-	r.table, r.processes, r.order = t, named, order
+	r.processes, r.order = named, order
 	r.place(c, &n)
 	for id, why := range r.downs {
 		if p := named[id]; p == nil {
@@ -314,6 +306,7 @@ func (r *Router) place(c *Change, n *notices) {
 			m = &model{name: name}
 			r.models[name] = m
 		}
+		m.spec = spec
 		before := m.places
 		m.places, m.up = make([]*place, 0, len(spec.Places)), 0
 		m.homes.idle = idleTime(spec)

@@ -162,9 +162,9 @@ func (t *Table) Unknown(model, version string) error {
 	return status.Errorf(codes.NotFound, "Request for unknown model: '%s' version %s is not found", model, version)
 }
 
-// keeping returns the table with the models of another one in place of its own where they are the same. Ensembles are its own, because they depend on
+// Keeping returns the table with the models of another one in place of its own where they are the same. Ensembles are its own, because they depend on
 // their members.
-func (t *Table) keeping(before *Table) *Table {
+func (t *Table) Keeping(before *Table) *Table {
 	out := *t
 	out.Models = make(map[string]*Model, len(t.Models))
 	for name, m := range t.Models {
