@@ -117,6 +117,10 @@ faults: build triton ## faults and plan changes under load, on real tritonserver
 	@CONCH_KILLS=$(KILLS) CONCH_CHANGES=$(CHANGES) CONCH_CHANGES_REAL=$(REAL) CONCH_SWAPS=$(SWAPS) CONCH_SWAPS_REAL=$(REAL) CONCH_POLICY_SWAPS=$(POLICY_SWAPS) CONCH_MODELS=$(MODELS) CONCH_ROWS=$(ROWS) \
 	  $(GO) test -count=1 -v -timeout 3h -parallel 2 -run '^(TestConchIsKilled|TestPlanChangesLoseNothing|TestPolicySwapsLoseNothing|TestEveryPolicyInPlaceOfEveryOther|TestModelsThatDoNotLoad|TestEveryRowIsItsOwners)$$' ./e2e
 
+.PHONY: pictures
+pictures: build ## the pictures of README and docs, from the running program
+	@$(GO) run ./scripts/pictures
+
 DURATION ?= 30m
 .PHONY: soak
 soak: build triton ## random load, orders and faults on real tritonservers (DURATION=30m, SEED=n repeats one)
@@ -227,7 +231,7 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 	@scripts/setup/golangci.sh; touch $@
 
 .PHONY: bench
-BENCH ?= core cores sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity demand evaluate estimator
+BENCH ?= core cores sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity demand evaluate watch estimator
 bench: ## the figures of docs/results.md (BENCH="core sim" chooses; all are below)
 	@$(MAKE) build
 	@case '$(BENCH)' in *live*|*fidelity*|*demand*|*merge*|*estimator*) $(MAKE) triton;; esac

@@ -98,6 +98,7 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("merge", "Merged models: goodput of fine-tunes in the simulator and on real tritonservers, time and memory of an analysis, of each mode in ONNX Runtime; --only goodput, live, analyze or modes", b.merge)
 	measure("demand", "Load on demand on a real tritonserver: 40 models, memory for 10, asked for by Zipf's law: hit rate and the time of cold starts", b.demand)
 	measure("evaluate", "How long the evaluation of 64 plans takes, and whether the request path notices it; needs two quiet cores", b.evaluating)
+	measure("watch", "What it costs conch to be watched by ten clients, under load", b.watching)
 	measure("unseen", "Goodput of adaptive over that of the best other discipline on loads that seeds draw; --only NAME for a part of them", b.unseen)
 
 	root.AddCommand(peers()...)

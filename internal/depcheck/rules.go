@@ -107,6 +107,7 @@ var rules = []rule{
 	{"tritonctl/cmd/merge", []string{"tritonctl/...", "merger/...", "estimator/...", "internal/onnx/...", "internal/triton/trial", "sidecar/admin/api"}, "merge verify is an order to conch, or runs models on a Triton for trials, which the user names"},
 	{"internal", []string{"internal/..."}, "internal packages are leaves"},
 	{"internal/minitriton", []string{"internal/...", "plugins/policy"}, "what it emulates, interference, is the contract's"},
+	{"scripts/pictures", []string{"internal/..."}, "it runs the programs that a user runs"},
 	{"demo", []string{"internal/..."}, "it runs the programs that a user runs"},
 	{"bench", []string{"internal/...", "plugins/policy", "plugins/builtin", "merger/...", "estimator/...", "sidecar/admin/api", "sidecar/admin/client", "sidecar/sim/...", "sidecar/dispatch/queue/..."}, "it runs the programs that a user runs, and the simulator with every discipline of the queue"},
 	{"e2e", []string{"e2e/...", "internal/...", "sidecar/admin/api", "sidecar/admin/client", "plugins/..."}, "it tests from outside"},

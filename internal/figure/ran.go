@@ -51,7 +51,7 @@ func runs(report string) run {
 		return run{starts: append([]string{"tritonctl"}, conch...), files: triton}
 	case "merge":
 		return run{starts: append([]string{"tritonctl"}, conch...), files: triton}
-	case "overload", "proxy", "sizing", "evaluate":
+	case "overload", "proxy", "sizing", "evaluate", "watch":
 		return run{starts: conch}
 	case "estimator":
 		return run{starts: []string{"tritonctl"}, files: triton}
