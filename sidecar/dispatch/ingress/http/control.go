@@ -75,7 +75,7 @@ func (h *Handler) serverMetadata(w nethttp.ResponseWriter, r *nethttp.Request, _
 		failStatus(w, jsonType, err)
 		return
 	}
-	reply(w, nethttp.StatusOK, jsonType, tritonjson.ServerMetadata(answer))
+	reply(w, nethttp.StatusOK, jsonType, tritonjson.Message(answer))
 }
 
 func (h *Handler) modelMetadata(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
@@ -87,7 +87,7 @@ func (h *Handler) modelMetadata(w nethttp.ResponseWriter, r *nethttp.Request, rt
 		failStatus(w, jsonType, err)
 		return
 	}
-	reply(w, nethttp.StatusOK, jsonType, tritonjson.ModelMetadata(answer))
+	reply(w, nethttp.StatusOK, jsonType, tritonjson.Message(answer))
 }
 
 func (h *Handler) modelConfig(w nethttp.ResponseWriter, r *nethttp.Request, rt route) {
@@ -99,7 +99,7 @@ func (h *Handler) modelConfig(w nethttp.ResponseWriter, r *nethttp.Request, rt r
 		failStatus(w, jsonType, err)
 		return
 	}
-	reply(w, nethttp.StatusOK, jsonType, tritonjson.ModelConfig(answer.GetConfig()))
+	reply(w, nethttp.StatusOK, jsonType, tritonjson.Message(answer.GetConfig()))
 }
 
 // statistics is of one model, of one version of it, or of all.
@@ -112,7 +112,7 @@ func (h *Handler) statistics(w nethttp.ResponseWriter, r *nethttp.Request, rt ro
 		failStatus(w, jsonType, err)
 		return
 	}
-	reply(w, nethttp.StatusOK, jsonType, tritonjson.ModelStatistics(answer))
+	reply(w, nethttp.StatusOK, jsonType, tritonjson.Message(answer))
 }
 
 func (h *Handler) repositoryIndex(w nethttp.ResponseWriter, r *nethttp.Request, _ route) {

@@ -4,144 +4,29 @@
 package tritonjson
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 )
 
-// ServerMetadata is the answer of GET /v2.
-func ServerMetadata(m *tritonpb.ServerMetadataResponse) []byte {
-	b := AppendString([]byte(`{"name":`), m.GetName())
-	b = AppendString(append(b, `,"version":`...), m.GetVersion())
-	b = appendStrings(append(b, `,"extensions":`...), m.GetExtensions())
-	return append(b, '}')
-}
+// Message is a message of Triton's gRPC protocol as the HTTP endpoint writes it: every field under its proto name in
+// printOrder, defaults written out, 64-bit integers as numbers. Of messages that are absent only statistics are written.
+func Message(m proto.Message) []byte { return appendMessage(nil, m.ProtoReflect()) }
 
-// ModelMetadata is the answer of GET /v2/models/M.
-func ModelMetadata(m *tritonpb.ModelMetadataResponse) []byte {
-	b := AppendString([]byte(`{"name":`), m.GetName())
-	b = appendStrings(append(b, `,"versions":`...), m.GetVersions())
-	b = AppendString(append(b, `,"platform":`...), m.GetPlatform())
-	b = appendTensorMetadata(append(b, `,"inputs":`...), m.GetInputs())
-	b = appendTensorMetadata(append(b, `,"outputs":`...), m.GetOutputs())
-	return append(b, '}')
-}
-
-func appendStrings(b []byte, list []string) []byte {
-	b = append(b, '[')
-	for i, s := range list {
-		b = AppendString(appendComma(b, i), s)
-	}
-	return append(b, ']')
-}
-
-func appendTensorMetadata(b []byte, list []*tritonpb.ModelMetadataResponse_TensorMetadata) []byte {
-	b = append(b, '[')
-	for i, t := range list {
-		b = AppendString(append(appendComma(b, i), `{"name":`...), t.GetName())
-		b = AppendString(append(b, `,"datatype":`...), t.GetDatatype())
-		b = AppendShape(append(b, `,"shape":`...), t.GetShape())
-		b = append(b, '}')
-	}
-	return append(b, ']')
-}
-
-// RepositoryIndex is the answer of POST /v2/repository/index; what is empty is left out.
+// RepositoryIndex is the answer of POST /v2/repository/index: the bare list, without what is empty.
 func RepositoryIndex(m *tritonpb.RepositoryIndexResponse) []byte {
-	b := []byte{'['}
-	for i, model := range m.GetModels() {
-		b = AppendString(append(appendComma(b, i), `{"name":`...), model.GetName())
-		for _, member := range []struct{ name, value string }{
-			{`,"version":`, model.GetVersion()}, {`,"state":`, model.GetState()}, {`,"reason":`, model.GetReason()}} {
-			if member.value != "" {
-				b = AppendString(append(b, member.name...), member.value)
-			}
-		}
-		b = append(b, '}')
-	}
-	return append(b, ']')
+	f := m.ProtoReflect().Descriptor().Fields().ByName("models")
+	return appendField(nil, f, m.ProtoReflect().Get(f))
 }
 
-// ModelStatistics is the answer of GET .../stats.
-func ModelStatistics(m *tritonpb.ModelStatisticsResponse) []byte {
-	b := []byte(`{"model_stats":[`)
-	for i, s := range m.GetModelStats() {
-		b = AppendString(append(appendComma(b, i), `{"name":`...), s.GetName())
-		b = AppendString(append(b, `,"version":`...), s.GetVersion())
-		b = appendUint(append(b, `,"last_inference":`...), s.GetLastInference())
-		b = appendUint(append(b, `,"inference_count":`...), s.GetInferenceCount())
-		b = appendUint(append(b, `,"execution_count":`...), s.GetExecutionCount())
-		t := s.GetInferenceStats()
-		b = append(b, `,"inference_stats":{`...)
-		b = appendDurations(b, durations{
-			{"success", t.GetSuccess()}, {"fail", t.GetFail()}, {"queue", t.GetQueue()},
-			{"compute_input", t.GetComputeInput()}, {"compute_infer", t.GetComputeInfer()},
-			{"compute_output", t.GetComputeOutput()}, {"cache_hit", t.GetCacheHit()}, {"cache_miss", t.GetCacheMiss()}})
-		b = appendResponses(append(b, `},"response_stats":`...), s.GetResponseStats())
-		b = append(b, `,"batch_stats":[`...)
-		for j, batch := range s.GetBatchStats() {
-			b = appendUint(append(appendComma(b, j), `{"batch_size":`...), batch.GetBatchSize())
-			b = appendDurations(append(b, ','), durations{
-				{"compute_input", batch.GetComputeInput()}, {"compute_infer", batch.GetComputeInfer()},
-				{"compute_output", batch.GetComputeOutput()}})
-			b = append(b, '}')
-		}
-		b = append(b, `],"memory_usage":[`...)
-		for j, u := range s.GetMemoryUsage() {
-			b = AppendString(append(appendComma(b, j), `{"type":`...), u.GetType())
-			b = appendInt(append(b, `,"id":`...), u.GetId())
-			b = appendUint(append(b, `,"byte_size":`...), u.GetByteSize())
-			b = append(b, '}')
-		}
-		b = append(b, "]}"...)
-	}
-	return append(b, "]}"...)
-}
-
-type durations []struct {
-	name string
-	d    *tritonpb.StatisticDuration
-}
-
-func appendDurations(b []byte, list durations) []byte {
-	for i, e := range list {
-		b = append(appendName(appendComma(b, i), e.name), `{"count":`...)
-		b = appendUint(b, e.d.GetCount())
-		b = appendUint(append(b, `,"ns":`...), e.d.GetNs())
-		b = append(b, '}')
-	}
-	return b
-}
-
-func appendResponses(b []byte, responses map[string]*tritonpb.InferResponseStatistics) []byte {
-	b = append(b, '{')
-	for i, key := range sortedKeys(responses) {
-		r := responses[key]
-		b = append(appendName(appendComma(b, i), key), '{')
-		b = appendDurations(b, durations{
-			{"compute_infer", r.GetComputeInfer()}, {"compute_output", r.GetComputeOutput()}, {"success", r.GetSuccess()},
-			{"fail", r.GetFail()}, {"empty_response", r.GetEmptyResponse()}, {"cancel", r.GetCancel()}})
-		b = append(b, '}')
-	}
-	return append(b, '}')
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// ModelConfig is the answer of GET /v2/models/M/config: every field under its proto name in the order of the
-// definition, defaults written out, absent messages left out, and 64-bit integers as numbers.
-func ModelConfig(c *tritonpb.ModelConfig) []byte {
-	return appendMessage(nil, c.ProtoReflect())
+// Error is the body of every refusal: {"error":"..."}.
+func Error(message string) []byte {
+	return append(AppendString([]byte(`{"error":`), message), '}')
 }
 
 // printOrder is where the order in which the server prints a message's fields is not the order of their numbers.
@@ -153,11 +38,10 @@ var printOrder = map[protoreflect.FullName][]protoreflect.Name{
 	"inference.ModelInstanceGroup": {"name", "kind", "count", "rate_limiter", "gpus", "secondary_devices", "profile",
 		"passive", "host_policy"},
 	"inference.ModelSequenceBatching.Control": {"kind", "int32_false_true", "fp32_false_true", "bool_false_true", "data_type"},
-	"inference.ModelSequenceBatching":         {"direct", "oldest", "max_sequence_idle_microseconds", "control_input", "state"},
+	"inference.ModelStatistics": {"name", "version", "last_inference", "inference_count", "execution_count", "inference_stats",
+		"response_stats", "batch_stats", "memory_usage"},
+	"inference.ModelSequenceBatching": {"direct", "oldest", "max_sequence_idle_microseconds", "control_input", "state"},
 }
-
-// newer is a field that servers of version 2.51 do not have. A server whose field has the default may be one of them.
-const newer = "inference.ModelEnsembling.max_inflight_requests"
 
 // fieldsOf are a message's fields in the order in which they are printed; what the order does not name comes last.
 func fieldsOf(d protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
@@ -176,15 +60,29 @@ func fieldsOf(d protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
 	return fields
 }
 
+// left reports whether a field is left out. A server of version 2.51 does not have max_inflight_requests: one whose value
+// is the default may be such a server.
+func left(m protoreflect.Message, f protoreflect.FieldDescriptor) bool {
+	switch {
+	case m.Has(f):
+		return false
+	case f.Parent().FullName() == "inference.RepositoryIndexResponse.ModelIndex", f.FullName() == "inference.ModelEnsembling.max_inflight_requests":
+		return true
+	case f.Message() == nil:
+		return f.HasPresence()
+	}
+	name := f.Message().FullName()
+	return f.HasPresence() && name != "inference.StatisticDuration" && name != "inference.InferStatistics"
+}
+
 func appendMessage(b []byte, m protoreflect.Message) []byte {
 	b = append(b, '{')
 	n := 0
 	for _, f := range fieldsOf(m.Descriptor()) {
-		if (f.HasPresence() || f.FullName() == newer) && !m.Has(f) {
+		if left(m, f) {
 			continue
 		}
-		b = appendName(appendComma(b, n), string(f.Name()))
-		b = appendField(b, f, m.Get(f))
+		b = appendField(appendName(appendComma(b, n), string(f.Name())), f, m.Get(f))
 		n++
 	}
 	return append(b, '}')
@@ -199,7 +97,7 @@ func appendField(b []byte, f protoreflect.FieldDescriptor, v protoreflect.Value)
 			return true
 		})
 		b = append(b, '{')
-		for i, k := range sortedKeys(byKey) {
+		for i, k := range slices.Sorted(maps.Keys(byKey)) {
 			b = appendScalar(appendName(appendComma(b, i), k), f.MapValue(), byKey[k])
 		}
 		return append(b, '}')
@@ -222,9 +120,9 @@ func appendScalar(b []byte, f protoreflect.FieldDescriptor, v protoreflect.Value
 		if e := f.Enum().Values().ByNumber(v.Enum()); e != nil {
 			return AppendString(b, string(e.Name()))
 		}
-		return appendInt(b, int64(v.Enum()))
+		return strconv.AppendInt(b, int64(v.Enum()), 10)
 	case protoreflect.BoolKind:
-		return appendBool(b, v.Bool())
+		return strconv.AppendBool(b, v.Bool())
 	case protoreflect.StringKind:
 		return AppendString(b, v.String())
 	case protoreflect.BytesKind:
@@ -232,8 +130,8 @@ func appendScalar(b []byte, f protoreflect.FieldDescriptor, v protoreflect.Value
 	case protoreflect.FloatKind, protoreflect.DoubleKind:
 		return strconv.AppendFloat(b, v.Float(), 'g', -1, 64)
 	case protoreflect.Uint32Kind, protoreflect.Uint64Kind, protoreflect.Fixed32Kind, protoreflect.Fixed64Kind:
-		return appendUint(b, v.Uint())
+		return strconv.AppendUint(b, v.Uint(), 10)
 	default:
-		return appendInt(b, v.Int())
+		return strconv.AppendInt(b, v.Int(), 10)
 	}
 }

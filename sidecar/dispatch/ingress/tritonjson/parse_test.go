@@ -203,7 +203,7 @@ func TestMessages(t *testing.T) {
 		`"inference_stats":{"success":{"count":1,"ns":10},"fail":%[1]s,"queue":%[1]s,"compute_input":%[1]s,"compute_infer":%[1]s,"compute_output":%[1]s,"cache_hit":%[1]s,"cache_miss":%[1]s},`+
 		`"response_stats":{"0":{"compute_infer":%[1]s,"compute_output":%[1]s,"success":{"count":2,"ns":20},"fail":%[1]s,"empty_response":%[1]s,"cancel":%[1]s}},`+
 		`"batch_stats":[{"batch_size":8,"compute_input":%[1]s,"compute_infer":{"count":3,"ns":30},"compute_output":%[1]s}],"memory_usage":[{"type":"GPU","id":1,"byte_size":9}]}]}`, zero),
-		string(tritonjson.ModelStatistics(&tritonpb.ModelStatisticsResponse{ModelStats: []*tritonpb.ModelStatistics{{Name: "m", Version: "1",
+		string(tritonjson.Message(&tritonpb.ModelStatisticsResponse{ModelStats: []*tritonpb.ModelStatistics{{Name: "m", Version: "1",
 			LastInference: 5, InferenceCount: 6, ExecutionCount: 7, InferenceStats: &tritonpb.InferStatistics{Success: d(1)},
 			ResponseStats: map[string]*tritonpb.InferResponseStatistics{"0": {Success: d(2)}},
 			BatchStats:    []*tritonpb.InferBatchStatistics{{BatchSize: 8, ComputeInfer: d(3)}},
@@ -219,6 +219,6 @@ func TestModelConfig(t *testing.T) {
 		require.NoError(t, prototext.Unmarshal(message, config))
 		want, err := os.ReadFile("testdata/config-" + name + ".json")
 		require.NoError(t, err)
-		require.Equal(t, string(want), string(tritonjson.ModelConfig(config)))
+		require.Equal(t, string(want), string(tritonjson.Message(config)))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 )
 
 // ErrShape is a "data" array with more or fewer elements than the tensor's shape has.
@@ -107,43 +108,32 @@ var converters = map[string]func(*tensorReader, Value) (int, error){
 	"BYTES": readBytes,
 }
 
-// startsNumber distinguishes numbers from the other values of a well-formed text.
-func startsNumber(c byte) bool { return isDigit(c) || c == '-' || c == 'N' || c == 'I' }
+// readNumber reads numbers by one of number's conversions; the error is of a value that is no number.
+func readNumber[N any](convert func(number) (N, error), other string, put func([]byte, N) []byte) func(*tensorReader, Value) (int, error) {
+	return func(r *tensorReader, v Value) (int, error) {
+		n, ok := v.number()
+		if !ok {
+			return 0, &TypeError{other}
+		}
+		x, err := convert(n)
+		if err != nil {
+			return 0, err
+		}
+		r.out = put(r.out, x)
+		return v.pos + len(n), nil
+	}
+}
 
 func readUint(put func([]byte, uint64) []byte) func(*tensorReader, Value) (int, error) {
-	return func(r *tensorReader, v Value) (int, error) {
-		if startsNumber(r.text[v.pos]) {
-			if n := scanNumber(r.text, v.pos); n.integer && (!n.negative || n.mantissa == 0) {
-				r.out = put(r.out, n.mantissa)
-				return v.pos + len(n.text), nil
-			}
-		}
-		return 0, &TypeError{notUnsigned}
-	}
+	return readNumber(number.uint64, notUnsigned, put)
 }
 
 func readInt(put func([]byte, int64) []byte) func(*tensorReader, Value) (int, error) {
-	return func(r *tensorReader, v Value) (int, error) {
-		if startsNumber(r.text[v.pos]) {
-			n := scanNumber(r.text, v.pos)
-			if i, ok := n.int64(); ok && n.integer {
-				r.out = put(r.out, i)
-				return v.pos + len(n.text), nil
-			}
-		}
-		return 0, &TypeError{notSigned}
-	}
+	return readNumber(number.int64, notSigned, put)
 }
 
 func readDouble(put func([]byte, float64) []byte) func(*tensorReader, Value) (int, error) {
-	return func(r *tensorReader, v Value) (int, error) {
-		if !startsNumber(r.text[v.pos]) {
-			return 0, &TypeError{notDouble}
-		}
-		n := scanNumber(r.text, v.pos)
-		r.out = put(r.out, n.float64())
-		return v.pos + len(n.text), nil
-	}
+	return readNumber(func(n number) (float64, error) { return n.float64(), nil }, notDouble, put)
 }
 
 func readBool(r *tensorReader, v Value) (int, error) {
@@ -193,23 +183,23 @@ func AppendTensor(dst []byte, datatype string, raw []byte, count int64) ([]byte,
 		e := raw[i*int(size):]
 		switch datatype {
 		case "BOOL":
-			dst = appendBool(dst, e[0] != 0)
+			dst = strconv.AppendBool(dst, e[0] != 0)
 		case "UINT8":
-			dst = appendUint(dst, uint64(e[0]))
+			dst = strconv.AppendUint(dst, uint64(e[0]), 10)
 		case "UINT16":
-			dst = appendUint(dst, uint64(le.Uint16(e)))
+			dst = strconv.AppendUint(dst, uint64(le.Uint16(e)), 10)
 		case "UINT32":
-			dst = appendUint(dst, uint64(le.Uint32(e)))
+			dst = strconv.AppendUint(dst, uint64(le.Uint32(e)), 10)
 		case "UINT64":
-			dst = appendUint(dst, le.Uint64(e))
+			dst = strconv.AppendUint(dst, le.Uint64(e), 10)
 		case "INT8":
-			dst = appendInt(dst, int64(int8(e[0])))
+			dst = strconv.AppendInt(dst, int64(int8(e[0])), 10)
 		case "INT16":
-			dst = appendInt(dst, int64(int16(le.Uint16(e))))
+			dst = strconv.AppendInt(dst, int64(int16(le.Uint16(e))), 10)
 		case "INT32":
-			dst = appendInt(dst, int64(int32(le.Uint32(e))))
+			dst = strconv.AppendInt(dst, int64(int32(le.Uint32(e))), 10)
 		case "INT64":
-			dst = appendInt(dst, int64(le.Uint64(e)))
+			dst = strconv.AppendInt(dst, int64(le.Uint64(e)), 10)
 		case "FP32":
 			dst = AppendDouble(dst, float64(math.Float32frombits(le.Uint32(e))))
 		case "FP64":

@@ -7,8 +7,6 @@ import (
 	"bytes"
 	"fmt"
 	"iter"
-	"math"
-	"strconv"
 	"unicode/utf8"
 )
 
@@ -51,11 +49,7 @@ func (v Value) Kind() Kind {
 	case 'n':
 		return Null
 	default:
-		n := scanNumber(v.doc.text, v.pos)
-		if n.integer {
-			return Integer
-		}
-		return Double
+		return numberAt(v.doc.text, v.pos).kind()
 	}
 }
 
@@ -86,11 +80,7 @@ func (v Value) end() int {
 			pos++
 		}
 	default:
-		pos := v.pos
-		for pos < len(text) && !isSpace(text[pos]) && text[pos] != ',' && text[pos] != ']' && text[pos] != '}' && text[pos] != 0 {
-			pos++
-		}
-		return pos
+		return endOfWord(text, v.pos)
 	}
 }
 
@@ -269,32 +259,26 @@ func (v Value) AsBool() (bool, error) {
 
 // AsUint is an integer in the range of uint64.
 func (v Value) AsUint() (uint64, error) {
-	if v.isNumber() {
-		if n := scanNumber(v.doc.text, v.pos); n.integer && (!n.negative || n.mantissa == 0) {
-			return n.mantissa, nil
-		}
+	if n, ok := v.number(); ok {
+		return n.uint64()
 	}
 	return 0, &TypeError{notUnsigned}
 }
 
 // AsInt is an integer in the range of int64.
 func (v Value) AsInt() (int64, error) {
-	if v.isNumber() {
-		if n := scanNumber(v.doc.text, v.pos); n.integer {
-			if i, ok := n.int64(); ok {
-				return i, nil
-			}
-		}
+	if n, ok := v.number(); ok {
+		return n.int64()
 	}
 	return 0, &TypeError{notSigned}
 }
 
 // AsDouble is any number.
 func (v Value) AsDouble() (float64, error) {
-	if !v.isNumber() {
-		return 0, &TypeError{notDouble}
+	if n, ok := v.number(); ok {
+		return n.float64(), nil
 	}
-	return scanNumber(v.doc.text, v.pos).float64(), nil
+	return 0, &TypeError{notDouble}
 }
 
 // CheckArray fails unless the value is an array.
@@ -305,137 +289,9 @@ func (v Value) CheckArray() error {
 	return nil
 }
 
-func (v Value) isNumber() bool {
-	k := v.Kind()
-	return k == Integer || k == Double
-}
-
-// number is a scanned number: an integer of 64 bits, or the text of anything else.
-type number struct {
-	text     []byte
-	mantissa uint64
-	scale    int // decimal exponent of mantissa, when exact
-	negative bool
-	integer  bool
-	exact    bool // mantissa and scale are the whole value
-}
-
-func (n number) int64() (int64, bool) {
-	switch {
-	case n.negative && n.mantissa <= 1<<63:
-		return -int64(n.mantissa), true
-	case !n.negative && n.mantissa <= math.MaxInt64:
-		return int64(n.mantissa), true
-	default:
-		return 0, false
+func (v Value) number() (number, bool) {
+	if v.doc == nil || !startsNumber(v.doc.text[v.pos]) {
+		return nil, false
 	}
-}
-
-var powersOfTen = [...]float64{1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
-	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
-
-// float64 is the nearest double.
-func (n number) float64() float64 {
-	if n.integer && n.mantissa == 0 {
-		return 0 // "-0" is the integer zero
-	}
-	if n.exact && n.mantissa < 1<<53 && n.scale >= -22 && n.scale <= 22 {
-		f := float64(n.mantissa)
-		if n.scale < 0 {
-			f /= powersOfTen[-n.scale]
-		} else {
-			f *= powersOfTen[n.scale]
-		}
-		if n.negative {
-			f = -f
-		}
-		return f
-	}
-	switch word := bytes.TrimPrefix(n.text, []byte("-")); {
-	case bytes.HasPrefix(word, []byte("NaN")):
-		return math.NaN()
-	case word[0] == 'N' || word[0] == 'I':
-		if n.negative {
-			return math.Inf(-1)
-		}
-		return math.Inf(1)
-	}
-	f, _ := strconv.ParseFloat(view(n.text), 64)
-	return f
-}
-
-// scanNumber reads the number at pos of a well-formed text.
-func scanNumber(text []byte, start int) number {
-	n := number{exact: true, integer: true}
-	pos := start
-	if text[pos] == '-' {
-		n.negative = true
-		pos++
-	}
-	for ; pos < len(text); pos++ {
-		c := text[pos]
-		if isDigit(c) {
-			n.digit(c)
-			if n.integer && !n.exact {
-				n.integer = false
-			} else if !n.integer {
-				n.scale--
-			}
-			continue
-		}
-		if c == '.' {
-			n.integer = false
-			continue
-		}
-		break
-	}
-	if pos < len(text) {
-		switch text[pos] {
-		case 'e', 'E':
-			n.integer = false
-			pos = n.exponent(text, pos+1)
-		case 'N', 'I':
-			n.integer, n.exact = false, false
-			for pos < len(text) && bytes.IndexByte([]byte(",]} \t\r\n\x00"), text[pos]) < 0 {
-				pos++
-			}
-		}
-	}
-	if n.integer && n.negative && n.mantissa > 1<<63 {
-		n.integer = false
-	}
-	n.text = text[start:pos]
-	return n
-}
-
-func (n *number) digit(c byte) {
-	if !n.exact {
-		return
-	}
-	const limit = (math.MaxUint64 - 9) / 10
-	d := uint64(c - '0')
-	if n.mantissa > limit && (n.mantissa > math.MaxUint64/10 || n.mantissa*10 > math.MaxUint64-d) {
-		n.exact = false
-		return
-	}
-	n.mantissa = n.mantissa*10 + d
-}
-
-func (n *number) exponent(text []byte, pos int) int {
-	negative := false
-	if text[pos] == '+' || text[pos] == '-' {
-		negative = text[pos] == '-'
-		pos++
-	}
-	e := 0
-	for ; pos < len(text) && isDigit(text[pos]); pos++ {
-		if e < 10000 {
-			e = e*10 + int(text[pos]-'0')
-		}
-	}
-	if negative {
-		e = -e
-	}
-	n.scale += e
-	return pos
+	return numberAt(v.doc.text, v.pos), true
 }

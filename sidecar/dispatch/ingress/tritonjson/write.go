@@ -8,9 +8,6 @@ import (
 	"strconv"
 )
 
-func appendBool(dst []byte, b bool) []byte      { return strconv.AppendBool(dst, b) }
-func appendInt(dst []byte, i int64) []byte      { return strconv.AppendInt(dst, i, 10) }
-func appendUint(dst []byte, u uint64) []byte    { return strconv.AppendUint(dst, u, 10) }
 func appendName(dst []byte, name string) []byte { return append(AppendString(dst, name), ':') }
 func appendComma(dst []byte, i int) []byte {
 	if i > 0 {
@@ -105,12 +102,7 @@ func AppendString[S string | []byte](dst []byte, s S) []byte {
 func AppendShape(dst []byte, shape []int64) []byte {
 	dst = append(dst, '[')
 	for i, d := range shape {
-		dst = appendInt(appendComma(dst, i), d)
+		dst = strconv.AppendInt(appendComma(dst, i), d, 10)
 	}
 	return append(dst, ']')
-}
-
-// Error is the body of every refusal: {"error":"..."}.
-func Error(message string) []byte {
-	return append(AppendString([]byte(`{"error":`), message), '}')
 }
