@@ -296,8 +296,10 @@ func (c *conch) newControl(context.Context) (component.Component, error) {
 		Reconciler: func(h control.Hooks) (_ control.Reconciler, err error) {
 			c.partitions, err = partitions.New(partitions.Options{
 				Config: c.Config, State: c.state, Servers: c.servers, Router: c.dispatcher, Recorder: c.recorder, MPS: c.mps, Credentials: c.tritonTLS,
-				Replay: func(ctx context.Context, address string) error { return c.aggregate.Replay(ctx, address) },
-				Hooks:  h, Leave: c.leave, Log: c.Log,
+				Replay: func(ctx context.Context, server grpc.ClientConnInterface) error {
+					return c.aggregate.Replay(ctx, server)
+				},
+				Hooks: h, Leave: c.leave, Log: c.Log,
 			})
 			return c.partitions, err
 		},
@@ -332,7 +334,7 @@ func (c *conch) newAggregate(context.Context) (component.Component, error) {
 		others = c.servers.Others.Driver
 	}
 	o := aggregate.Options{
-		Partitions: c.routes(), Models: c.routes(), Counts: c.routes(), Credentials: c.tritonTLS,
+		Partitions: c.routes(), Models: c.routes(), Counts: c.routes(),
 		Repository: modelcontrol.New(c.control, others, c.Config.ModelControl.Clients),
 	}
 	// Where servers may be on other hosts, what clients share with them cannot be
@@ -342,7 +344,7 @@ func (c *conch) newAggregate(context.Context) (component.Component, error) {
 		o.Regions = c.regions
 	}
 	c.aggregate = aggregate.New(o)
-	return component.Closing(func() error { c.aggregate.Close(); return nil }), nil
+	return nil, nil
 }
 
 func (c *conch) newOperators(ctx context.Context) (_ component.Component, err error) {

@@ -46,7 +46,7 @@ var rules = []rule{
 	{"sidecar/component/partitions", []string{"sidecar/apply/...", "sidecar/component/servers", "sidecar/component/state", "sidecar/config", "sidecar/control", "sidecar/observe", "internal/triton/..."}, "it ties the reconciler to what it acts on"},
 	{"sidecar/component/policies", []string{"sidecar/config", "sidecar/control", "sidecar/policyhost/..."}, "it makes the policy host"},
 	{"sidecar/component/reload", []string{"sidecar/config"}, "it hands a configuration on"},
-	{"sidecar/component/routes", []string{"sidecar/apply", "sidecar/control", "sidecar/dispatch", "sidecar/dispatch/ingress/...", "sidecar/dispatch/names", "internal/triton/..."}, "it joins packages that may not know each other"},
+	{"sidecar/component/routes", []string{"sidecar/apply", "sidecar/control", "sidecar/dispatch", "sidecar/dispatch/ingress/...", "sidecar/dispatch/names", "sidecar/dispatch/router", "internal/triton/..."}, "it joins packages that may not know each other"},
 	{"sidecar/component/scratch", []string{"estimator", "repo", "plugins/policy", "sidecar/apply/...", "sidecar/calibration", "sidecar/component/servers", "sidecar/config", "sidecar/control", "sidecar/control/estimates", "sidecar/control/merging", "sidecar/observe", "internal/triton/..."}, "it measures and verifies in partitions that no plan has"},
 	{"sidecar/component/servers", []string{"repo", "plugins/policy", "sidecar/apply/...", "sidecar/config", "sidecar/observe", "internal/triton/..."}, "it makes drivers and knows no plan"},
 	{"sidecar/component/state", []string{"repo", "sidecar/apply/driver/shim"}, "it is a directory"},

@@ -202,7 +202,6 @@ func TestWhatTheGateRefusesHasAnOutcome(t *testing.T) {
 	d, seen := newDispatcher(t, dispatch.Options{}, routes)
 	r := &rig{d: d, table: routes}
 	agg := aggregate.New(aggregate.Options{Partitions: r, Models: r})
-	t.Cleanup(agg.Close)
 	g := gate.New(gate.Options{Requests: 1, Bytes: 1 << 20, Connections: 10, Stall: time.Minute})
 	t.Cleanup(g.Close)
 	s := front.New(front.Options{Inferer: d, Aggregator: agg, Refused: d.Refused})

@@ -27,7 +27,6 @@ import (
 func fronts(t *testing.T, d *dispatch.Dispatcher, table *router.Table) (grpcAddress, httpAddress string) {
 	r := &rig{d: d, table: table}
 	agg := aggregate.New(aggregate.Options{Partitions: r, Models: r})
-	t.Cleanup(agg.Close)
 	s := front.New(front.Options{Inferer: d, Aggregator: agg, Refused: d.Refused})
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -109,7 +109,6 @@ func newAttacked(t *testing.T) *attacked {
 	d, _ := newDispatcher(t, dispatch.Options{}, table)
 	r := &rig{d: d, table: table}
 	agg := aggregate.New(aggregate.Options{Partitions: r, Models: r})
-	t.Cleanup(agg.Close)
 
 	front := grpcfront.New(grpcfront.Options{Inferer: d, Aggregator: agg})
 	fl, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -97,7 +97,6 @@ func newRig(t testing.TB, partitions int, models ...string) *rig {
 	require.NoError(t, r.d.Swap(t.Context(), r.table))
 
 	agg := aggregate.New(aggregate.Options{Partitions: r, Models: r})
-	t.Cleanup(agg.Close)
 	r.agg = agg
 	s := front.New(front.Options{Inferer: r.d, Aggregator: agg})
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -137,7 +136,7 @@ func (r *rig) Partitions() []aggregate.Partition {
 	parts := r.d.Partitions()
 	all := make([]aggregate.Partition, 0, len(parts))
 	for _, p := range parts {
-		all = append(all, aggregate.Partition{ID: p.Partition.ID, GRPC: p.Partition.Endpoint.GRPC, HTTP: p.Partition.Endpoint.HTTP, Up: p.Up})
+		all = append(all, aggregate.Partition{ID: p.Partition.ID, HTTP: p.Partition.Endpoint.HTTP, Up: p.Up, Conn: p.Conn})
 	}
 	return all
 }

@@ -61,7 +61,6 @@ type Options struct {
 type Operators struct {
 	log     *slog.Logger
 	watches *watch.Hub // of conch's state
-	scrape  *metrics.Handler
 	doors   []*door
 }
 
@@ -91,14 +90,15 @@ func New(ctx context.Context, o Options) (*Operators, error) {
 		),
 		Epoch: strconv.FormatInt(time.Now().UnixMicro(), 36), Now: time.Now, Logger: o.Log.With("part", "watch"),
 	})}
-	if p.scrape, err = metrics.New(metrics.Options{
+	scrape, err := metrics.New(metrics.Options{
 		Partitions: o.Routes, Requests: o.Routes, Own: o.Registry, Registerer: o.Registry, Logger: o.Log.With("part", "metrics"),
-	}); err != nil {
+	})
+	if err != nil {
 		return nil, err
 	}
 	orders := http.Handler(admin.NewHandler(conch, p.watches, log))
 	health := http.NewServeMux()
-	health.Handle("/metrics", p.scrape)
+	health.Handle("/metrics", scrape)
 	health.Handle("GET /livez", orders)
 	health.Handle("GET /readyz", orders)
 	if listen.AdminToken != "" {
@@ -206,6 +206,5 @@ func (p *Operators) close() error {
 			errs = append(errs, err)
 		}
 	}
-	p.scrape.Close()
 	return errors.Join(errs...)
 }

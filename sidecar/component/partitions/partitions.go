@@ -8,13 +8,16 @@ package partitions
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/conch-serving/conch/internal/triton"
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/apply"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
@@ -41,9 +44,8 @@ type Options struct {
 	MPS      mps.Daemon
 	// Credentials of Triton's gRPC; nil is in the clear.
 	Credentials credentials.TransportCredentials
-	// Replay tells a server that has started, at its gRPC address, what clients have
-	// told the others.
-	Replay func(ctx context.Context, address string) error
+	// Replay tells a server that has started what clients have told the others.
+	Replay func(ctx context.Context, server grpc.ClientConnInterface) error
 	// Hooks are whom the reconciler reports to.
 	Hooks control.Hooks
 	// Leave reports whether servers of conch's own go on when it stops.
@@ -76,7 +78,7 @@ func New(o Options) (*Partitions, error) {
 			return warmup.Run(ctx, address, m, w)
 		},
 		LoadTimeout: o.Config.Driver.LoadTimeout.Std(), Health: servers.Health(o.Config),
-		Settings:    func(ctx context.Context, at driver.Endpoint) error { return o.Replay(ctx, at.GRPC) },
+		Settings:    func(ctx context.Context, at driver.Endpoint) error { return replay(ctx, o, at) },
 		OnAction:    o.Hooks.ActionDone,
 		OnPartition: func(e driver.Event) { o.Hooks.PartitionChanged(e.Partition, e.Up, changed(e)) },
 		OnFault:     o.Hooks.MPSFault, OnGroupFault: o.Hooks.GroupFault,
@@ -89,6 +91,19 @@ func New(o Options) (*Partitions, error) {
 		return nil, err
 	}
 	return &Partitions{r, o.Leave, o.Log}, nil
+}
+
+// replay connects to a server that has started.
+func replay(ctx context.Context, o Options, at driver.Endpoint) error {
+	options := []grpc.DialOption{grpc.WithNoProxy()}
+	if o.Credentials != nil {
+		options = append(options, grpc.WithTransportCredentials(o.Credentials))
+	}
+	client, err := triton.Dial(at.GRPC, options...)
+	if err != nil {
+		return err
+	}
+	return errors.Join(o.Replay(ctx, client.Conn()), client.Close())
 }
 
 // changed says why a partition's server is down, or what is amiss since it is

@@ -16,6 +16,7 @@ import (
 	ingresshttp "github.com/conch-serving/conch/sidecar/dispatch/ingress/http"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/metrics"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
+	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
 // Routes are the dispatcher's, with what control and the reconciler add to them.
@@ -31,16 +32,18 @@ func (r Routes) Partitions() []aggregate.Partition {
 	if table == nil {
 		return nil
 	}
-	up := map[string]bool{}
+	seen := map[string]router.PartitionState{}
 	for _, p := range r.Dispatcher.Partitions() {
-		up[p.Partition.ID] = p.Up && !p.Draining
+		if _, inForce := seen[p.Partition.ID]; !inForce { // those that drain come last
+			seen[p.Partition.ID] = p
+		}
 	}
 	all := make([]aggregate.Partition, 0, len(table.Partitions))
 	at := map[string]int{}
 	for _, p := range table.Partitions {
 		at[p.ID] = len(all)
 		all = append(all, aggregate.Partition{
-			ID: p.ID, GRPC: p.Endpoint.GRPC, HTTP: p.Endpoint.HTTP, Up: up[p.ID],
+			ID: p.ID, HTTP: p.Endpoint.HTTP, Up: seen[p.ID].Up && !seen[p.ID].Draining, Conn: seen[p.ID].Conn,
 			WarmedUp: func(model string) []*tritonpb.ModelStatistics { return r.Reconciler.WarmedUp(p.ID, model) },
 		})
 	}

@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -22,15 +21,14 @@ import (
 // Partition is one Triton process, with what this package uses of it.
 type Partition struct {
 	ID     string
-	GRPC   string // "host:port" or "unix:path"; not needed with a Conn
-	HTTP   string // the same; empty if the process has no HTTP endpoint
+	HTTP   string // "host:port" or "unix:path"; empty if the process has no HTTP endpoint
 	Up     bool
 	Models []string // names of the models that are served there
 
 	// WarmedUp returns the part of its statistics of a model that no client's request added; nil means nothing.
 	WarmedUp func(model string) []*tritonpb.ModelStatistics
 
-	// Conn is a connection to the process that is not closed here; nil makes Aggregate open one to GRPC.
+	// Conn is a connection to the process.
 	Conn grpc.ClientConnInterface
 }
 
@@ -113,8 +111,6 @@ type Options struct {
 	Models     Models
 	Counts     Counts     // nil: statistics are the partitions' sums
 	Repository Repository // nil: models cannot be loaded by clients
-	// Credentials are how partitions are reached over gRPC; nil means in the clear.
-	Credentials credentials.TransportCredentials
 	// Regions is called when servers have mapped or unmapped system shared memory; it may be nil.
 	Regions Regions
 	// Server is the answer about the server while no partition is up.
@@ -131,14 +127,13 @@ type Aggregate struct {
 	tritonpb.UnimplementedGRPCInferenceServiceServer
 
 	o      Options
-	conns  connections
-	memory *memory
+	memory memory
 	// telling is held while partitions get orders that may have to be taken back.
 	telling sync.Mutex
 	anew    bygone
 }
 
-// New makes an Aggregate; Close it.
+// New makes an Aggregate.
 func New(o Options) *Aggregate {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
@@ -149,16 +144,13 @@ func New(o Options) *Aggregate {
 	if o.Server == nil {
 		o.Server = &tritonpb.ServerMetadataResponse{Name: "triton"}
 	}
-	return &Aggregate{o: o, conns: connections{credentials: o.Credentials}, memory: newMemory(o.Regions)}
+	return &Aggregate{o: o, memory: memory{orders: map[key]proto.Message{}}}
 }
 
 type nobody struct{}
 
 func (nobody) Registered(string, string, uint64, uint64) {}
 func (nobody) Unregistered(string)                       {}
-
-// Close closes the connections to partitions.
-func (a *Aggregate) Close() { a.conns.close() }
 
 // HTTPEndpoints are the HTTP endpoints of the partitions that are up.
 func (a *Aggregate) HTTPEndpoints() []string {

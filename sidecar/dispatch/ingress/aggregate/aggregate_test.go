@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -102,7 +103,7 @@ func newWorld(t *testing.T) (*world, *aggregate.Aggregate) {
 	for name, models := range map[string][]string{"a": {"m"}, "b": {"m", "n"}} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
-		s := &triton{name: name, settings: newSettings(), Partition: aggregate.Partition{ID: name, GRPC: listener.Addr().String(), HTTP: name + ":8000", Up: true, Models: models}}
+		s := &triton{name: name, settings: newSettings(), Partition: aggregate.Partition{ID: name, Conn: dial(t, listener.Addr().String()), HTTP: name + ":8000", Up: true, Models: models}}
 		server := grpc.NewServer()
 		tritonpb.RegisterGRPCInferenceServiceServer(server, s)
 		go server.Serve(listener) //nolint:errcheck // ends with the test
@@ -118,8 +119,15 @@ func newWorld(t *testing.T) (*world, *aggregate.Aggregate) {
 	w.models = map[string]aggregate.Model{"m": {Config: config, Versions: []string{"1"}},
 		"n": {Config: &tritonpb.ModelConfig{Name: "n"}, Versions: []string{"1", "3"}}, "u": {Config: &tritonpb.ModelConfig{Name: "u"}}}
 	a := aggregate.New(aggregate.Options{Partitions: w, Models: w, Counts: w, Timeout: 2 * time.Second})
-	t.Cleanup(a.Close)
 	return w, a
+}
+
+func dial(t *testing.T, address string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 func requireStatus(t *testing.T, err error, code codes.Code, text string) {
@@ -321,10 +329,10 @@ func TestStatistics(t *testing.T) {
 			InferenceStats: &tritonpb.InferStatistics{Success: &tritonpb.StatisticDuration{Count: 28, Ns: 70000}, Fail: &tritonpb.StatisticDuration{Count: 2, Ns: 10},
 				// The wait in Conch and the average wait in Triton; every request is charged with the time of its batch.
 				Queue: &tritonpb.StatisticDuration{Count: 28, Ns: 3000 + 28*100}, ComputeInfer: d(28),
-				ComputeInput: &tritonpb.StatisticDuration{Count: 28}, ComputeOutput: &tritonpb.StatisticDuration{Count: 28}, CacheHit: d(0), CacheMiss: d(0)},
-			BatchStats: []*tritonpb.InferBatchStatistics{{BatchSize: 1, ComputeInput: d(0), ComputeInfer: d(2), ComputeOutput: d(0)},
+				ComputeInput: &tritonpb.StatisticDuration{Count: 28}, ComputeOutput: &tritonpb.StatisticDuration{Count: 28}},
+			BatchStats: []*tritonpb.InferBatchStatistics{{BatchSize: 1, ComputeInfer: d(2)},
 				{BatchSize: 4, ComputeInfer: d(3)}, {BatchSize: 8, ComputeInfer: d(2)}},
-			ResponseStats: map[string]*tritonpb.InferResponseStatistics{"0": {Success: d(4), ComputeInfer: d(0), ComputeOutput: d(0), Fail: d(0), EmptyResponse: d(0), Cancel: d(0)}}},
+			ResponseStats: map[string]*tritonpb.InferResponseStatistics{"0": {Success: d(4)}}},
 		{Name: "n", Version: "1", InferenceStats: &tritonpb.InferStatistics{Success: d(5)}},
 		{Name: "n", Version: "3", InferenceStats: &tritonpb.InferStatistics{Success: &tritonpb.StatisticDuration{Count: 9}, Fail: d(0), Queue: &tritonpb.StatisticDuration{Count: 9},
 			ComputeInput: d(0), ComputeInfer: d(0), ComputeOutput: d(0)}},
@@ -427,7 +435,6 @@ func TestLoadAndUnload(t *testing.T) {
 
 	r := &repository{}
 	a = aggregate.New(aggregate.Options{Partitions: w, Models: w, Repository: r})
-	defer a.Close()
 	_, err = a.RepositoryModelLoad(t.Context(), &tritonpb.RepositoryModelLoadRequest{ModelName: "m"})
 	require.NoError(t, err)
 	_, err = a.RepositoryModelUnload(t.Context(), &tritonpb.RepositoryModelUnloadRequest{ModelName: "m"})
@@ -437,14 +444,6 @@ func TestLoadAndUnload(t *testing.T) {
 	require.Equal(t, []string{"load m", "unload m"}, r.calls)
 }
 
-func TestClosed(t *testing.T) {
-	_, a := newWorld(t)
-	a.Close()
-	_, err := a.ModelStatistics(t.Context(), &tritonpb.ModelStatisticsRequest{})
-	require.ErrorContains(t, err, "closed")
-}
-
-// Members of a merge group are models like any other to clients; the group is not visible to them.
 func TestMembersOfAMergeGroup(t *testing.T) {
 	w, a := newWorld(t)
 	config := &tritonpb.ModelConfig{Name: "a", MaxBatchSize: 4, Input: []*tritonpb.ModelInput{{Name: "IN", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{3}}}}

@@ -97,35 +97,8 @@ func (a *Aggregate) setBack(ctx context.Context, p Partition, model string, befo
 		return err
 	}
 	var errs []error
-	if changed := differing(now.log, before.log); len(changed) > 0 {
-		back := &tritonpb.LogSettingsRequest{Settings: map[string]*tritonpb.LogSettingsRequest_SettingValue{}}
-		for _, key := range changed {
-			back.Settings[key] = logSetting(before.log[key])
-		}
-		_, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.LogSettings, back)
-		errs = append(errs, err)
-	}
-	errs = append(errs, a.setTraceBack(ctx, p, "", differing(now.trace, before.trace), before.trace, nil))
-	errs = append(errs, a.setTraceBack(ctx, p, model, differing(now.ofModel, before.ofModel), before.ofModel, before.trace))
-	for name := range now.system {
-		if before.system[name] == nil {
-			_, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryUnregister, &tritonpb.SystemSharedMemoryUnregisterRequest{Name: name})
-			errs = append(errs, err)
-		}
-	}
-	for name, r := range before.system {
-		if now.system[name] == nil {
-			_, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.SystemSharedMemoryRegister,
-				&tritonpb.SystemSharedMemoryRegisterRequest{Name: name, Key: r.GetKey(), Offset: r.GetOffset(), ByteSize: r.GetByteSize()})
-			a.o.Regions.Registered(name, r.GetKey(), r.GetOffset(), r.GetByteSize())
-			errs = append(errs, err)
-		}
-	}
-	for name := range now.cuda {
-		if before.cuda[name] == nil {
-			_, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.CudaSharedMemoryUnregister, &tritonpb.CudaSharedMemoryUnregisterRequest{Name: name})
-			errs = append(errs, err)
-		}
+	for _, order := range back(now, before, model) {
+		errs = append(errs, a.give(ctx, p.Conn, order))
 	}
 	for name := range before.cuda {
 		if now.cuda[name] == nil {
@@ -135,22 +108,49 @@ func (a *Aggregate) setBack(ctx context.Context, p Partition, model string, befo
 	return errors.Join(errs...)
 }
 
-// setTraceBack sets trace settings back. A model's setting that was the same as that of all models is cleared, so that it
-// follows them again.
-func (a *Aggregate) setTraceBack(ctx context.Context, p Partition, model string, keys []string, before, all map[string]*traceValue) error {
-	if len(keys) == 0 {
-		return nil
-	}
-	back := &tritonpb.TraceSettingRequest{ModelName: model, Settings: map[string]*tritonpb.TraceSettingRequest_SettingValue{}}
-	for _, key := range keys {
-		value := &tritonpb.TraceSettingRequest_SettingValue{}
-		if model == "" || !proto.Equal(before[key], all[key]) {
-			value.Value = before[key].GetValue()
+// back are the orders that set a partition back, but for CUDA regions that are gone.
+func back(now, before partitionState, model string) (orders []proto.Message) {
+	if changed := differing(now.log, before.log); len(changed) > 0 {
+		log := &tritonpb.LogSettingsRequest{Settings: map[string]*tritonpb.LogSettingsRequest_SettingValue{}}
+		for _, key := range changed {
+			log.Settings[key] = logSetting(before.log[key])
 		}
-		back.Settings[key] = value
+		orders = append(orders, log)
 	}
-	_, err := ask(ctx, a, p, tritonpb.GRPCInferenceServiceClient.TraceSetting, back)
-	return err
+	// A model's trace setting that was the same as that of all models is cleared, so that it follows them again.
+	for _, of := range []struct {
+		model                string
+		now, before, cleared map[string]*traceValue
+	}{{"", now.trace, before.trace, nil}, {model, now.ofModel, before.ofModel, before.trace}} {
+		changed := differing(of.now, of.before)
+		if len(changed) == 0 {
+			continue
+		}
+		trace := &tritonpb.TraceSettingRequest{ModelName: of.model, Settings: map[string]*tritonpb.TraceSettingRequest_SettingValue{}}
+		for _, key := range changed {
+			trace.Settings[key] = &tritonpb.TraceSettingRequest_SettingValue{}
+			if !proto.Equal(of.before[key], of.cleared[key]) {
+				trace.Settings[key].Value = of.before[key].GetValue()
+			}
+		}
+		orders = append(orders, trace)
+	}
+	for name := range now.system {
+		if before.system[name] == nil {
+			orders = append(orders, &tritonpb.SystemSharedMemoryUnregisterRequest{Name: name})
+		}
+	}
+	for name, r := range before.system {
+		if now.system[name] == nil {
+			orders = append(orders, &tritonpb.SystemSharedMemoryRegisterRequest{Name: name, Key: r.GetKey(), Offset: r.GetOffset(), ByteSize: r.GetByteSize()})
+		}
+	}
+	for name := range now.cuda {
+		if before.cuda[name] == nil {
+			orders = append(orders, &tritonpb.CudaSharedMemoryUnregisterRequest{Name: name})
+		}
+	}
+	return orders
 }
 
 // differing returns the keys whose values are others than before, sorted.

@@ -4,6 +4,7 @@
 package aggregate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -28,143 +28,105 @@ import (
 // server that starts later, or comes back, begins with Triton's defaults and must
 // receive them again.
 type memory struct {
-	regions Regions // records system shared memory
-
 	mu     sync.Mutex
-	log    *tritonpb.LogSettingsRequest
-	trace  map[string]*tritonpb.TraceSettingRequest // by model; "" is the server's
-	system map[string]*tritonpb.SystemSharedMemoryRegisterRequest
-	cuda   map[string]*tritonpb.CudaSharedMemoryRegisterRequest
+	orders map[key]proto.Message
 }
 
-func newMemory(regions Regions) *memory {
-	return &memory{
-		regions: regions,
-		log:     &tritonpb.LogSettingsRequest{Settings: map[string]*tritonpb.LogSettingsRequest_SettingValue{}}, trace: map[string]*tritonpb.TraceSettingRequest{},
-		system: map[string]*tritonpb.SystemSharedMemoryRegisterRequest{}, cuda: map[string]*tritonpb.CudaSharedMemoryRegisterRequest{},
-	}
+// key is what an order is about. Servers accept orders in the order of keys.
+type key struct {
+	kind kind
+	name string // of the model, "" for the server's trace setting, or of the region
 }
 
-// remember records an order that every server has accepted. A later one wins,
-// setting by setting.
-func (m *memory) remember(order proto.Message) {
+type kind int
+
+const (
+	ofLog kind = iota
+	ofTrace
+	ofSystem
+	ofCUDA
+)
+
+// keep keeps an order, setting by setting in place of earlier ones about the same.
+func (m *memory) keep(k key, order proto.Message) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch r := proto.Clone(order).(type) {
-	case *tritonpb.LogSettingsRequest:
-		maps.Copy(m.log.Settings, r.GetSettings())
-	case *tritonpb.TraceSettingRequest:
-		if len(r.GetSettings()) == 0 {
-			return // a query
-		}
-		if m.trace[r.GetModelName()] == nil {
-			m.trace[r.GetModelName()] = &tritonpb.TraceSettingRequest{ModelName: r.GetModelName(), Settings: map[string]*tritonpb.TraceSettingRequest_SettingValue{}}
-		}
-		maps.Copy(m.trace[r.GetModelName()].Settings, r.GetSettings())
-	case *tritonpb.SystemSharedMemoryRegisterRequest:
-		m.system[r.GetName()] = r
-		m.regions.Registered(r.GetName(), r.GetKey(), r.GetOffset(), r.GetByteSize())
-	case *tritonpb.SystemSharedMemoryUnregisterRequest:
-		forget(m.system, r.GetName())
-		m.regions.Unregistered(r.GetName())
-	case *tritonpb.CudaSharedMemoryRegisterRequest:
-		m.cuda[r.GetName()] = r
-	case *tritonpb.CudaSharedMemoryUnregisterRequest:
-		forget(m.cuda, r.GetName())
+	kept := m.orders[k]
+	if kept == nil || k.kind == ofSystem || k.kind == ofCUDA {
+		m.orders[k] = proto.Clone(order)
+		return
 	}
+	proto.Merge(kept, order)
 }
 
-// forget drops one region; all of them for the empty name, as Triton does.
-func forget[T any](regions map[string]T, name string) {
-	if name == "" {
-		clear(regions)
-	}
-	delete(regions, name)
-}
-
-// orders returns all that is recorded, in an order in which a server accepts it.
-func (m *memory) orders() []proto.Message {
+// forget drops one region; all of the kind for the empty name, as Triton does.
+func (m *memory) forget(region key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var all []proto.Message
-	if len(m.log.GetSettings()) > 0 {
-		all = append(all, proto.Clone(m.log))
-	}
-	all = append(all, sorted(m.trace)...)
-	all = append(all, sorted(m.system)...)
-	return append(all, sorted(m.cuda)...)
+	maps.DeleteFunc(m.orders, func(k key, _ proto.Message) bool {
+		return k.kind == region.kind && (region.name == "" || k.name == region.name)
+	})
 }
 
-func sorted[T proto.Message](by map[string]T) []proto.Message {
-	all := make([]proto.Message, 0, len(by))
-	for _, name := range slices.Sorted(maps.Keys(by)) {
-		all = append(all, proto.Clone(by[name]))
+// sorted are copies of all orders, in an order in which a server accepts them.
+func (m *memory) sorted() []proto.Message {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	keys := slices.SortedFunc(maps.Keys(m.orders), func(x, y key) int {
+		return cmp.Or(cmp.Compare(x.kind, y.kind), strings.Compare(x.name, y.name))
+	})
+	all := make([]proto.Message, len(keys))
+	for i, k := range keys {
+		all[i] = proto.Clone(m.orders[k])
 	}
 	return all
 }
 
-// Replay sends the server at a gRPC address what clients have set on all servers
-// before. The error has the server's refusals, except for a region that it has
-// already and a trace setting of a model that it does not have.
-func (a *Aggregate) Replay(ctx context.Context, endpoint string) error {
-	orders := a.memory.orders()
-	if len(orders) == 0 {
-		return nil
-	}
-	target := endpoint
-	if !strings.HasPrefix(endpoint, "unix:") {
-		target = "passthrough:///" + endpoint
-	}
-	how := a.o.Credentials
-	if how == nil {
-		how = insecure.NewCredentials()
-	}
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(how), grpc.WithNoProxy())
-	if err != nil {
-		return fmt.Errorf("settings of %s: %w", endpoint, err)
-	}
-	defer func() { _ = conn.Close() }() // nothing is under way any more
-	client := tritonpb.NewGRPCInferenceServiceClient(conn)
-	var errs []error
-	for _, order := range orders {
-		within, cancel := context.WithTimeout(ctx, a.o.Timeout)
-		errs = append(errs, replay(within, client, order))
-		if r, ok := order.(*tritonpb.SystemSharedMemoryRegisterRequest); ok {
-			a.o.Regions.Registered(r.GetName(), r.GetKey(), r.GetOffset(), r.GetByteSize())
-		}
-		cancel()
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("settings of %s: %w", endpoint, err)
-	}
-	return nil
-}
-
-func replay(ctx context.Context, client tritonpb.GRPCInferenceServiceClient, order proto.Message) error {
-	var err error
+// remember records an order that every server has accepted.
+func (a *Aggregate) remember(order proto.Message) {
 	switch r := order.(type) {
 	case *tritonpb.LogSettingsRequest:
-		_, err = client.LogSettings(ctx, r)
+		a.memory.keep(key{ofLog, ""}, r)
 	case *tritonpb.TraceSettingRequest:
-		if _, err = client.TraceSetting(ctx, r); r.GetModelName() != "" && status.Code(err) == codes.InvalidArgument {
-			return nil
+		if len(r.GetSettings()) > 0 { // else it is a query
+			a.memory.keep(key{ofTrace, r.GetModelName()}, r)
 		}
 	case *tritonpb.SystemSharedMemoryRegisterRequest:
-		_, err = client.SystemSharedMemoryRegister(ctx, r)
+		a.memory.keep(key{ofSystem, r.GetName()}, r)
+		a.o.Regions.Registered(r.GetName(), r.GetKey(), r.GetOffset(), r.GetByteSize())
+	case *tritonpb.SystemSharedMemoryUnregisterRequest:
+		a.memory.forget(key{ofSystem, r.GetName()})
+		a.o.Regions.Unregistered(r.GetName())
 	case *tritonpb.CudaSharedMemoryRegisterRequest:
-		_, err = client.CudaSharedMemoryRegister(ctx, r)
+		a.memory.keep(key{ofCUDA, r.GetName()}, r)
+	case *tritonpb.CudaSharedMemoryUnregisterRequest:
+		a.memory.forget(key{ofCUDA, r.GetName()})
 	}
-	if status.Code(err) == codes.AlreadyExists {
-		return nil
+}
+
+// Replay sends a server what clients have set on all servers before. The error has
+// the server's refusals, except for a region that it has already and a trace
+// setting of a model that it does not have.
+func (a *Aggregate) Replay(ctx context.Context, server grpc.ClientConnInterface) error {
+	var errs []error
+	for _, order := range a.memory.sorted() {
+		err := a.give(ctx, server, order)
+		trace, _ := order.(*tritonpb.TraceSettingRequest)
+		if code := status.Code(err); code != codes.AlreadyExists && (code != codes.InvalidArgument || trace.GetModelName() == "") {
+			errs = append(errs, err)
+		}
 	}
-	return err
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("settings of clients: %w", err)
+	}
+	return nil
 }
 
 // Remember records a setting that servers have accepted over HTTP: its path, as in
 // Triton's protocol, and its JSON body. It ignores what it does not understand.
 func (a *Aggregate) Remember(path string, body []byte) {
 	if order := orderOf(strings.Split(strings.Trim(path, "/"), "/"), body); order != nil {
-		a.memory.remember(order)
+		a.remember(order)
 	}
 }
 

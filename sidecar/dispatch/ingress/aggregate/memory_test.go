@@ -15,7 +15,7 @@ import (
 )
 
 // late is a server that starts after clients have made their settings.
-func late(t *testing.T) (*triton, string) {
+func late(t *testing.T) (*triton, *grpc.ClientConn) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := &triton{settings: newSettings()}
@@ -24,7 +24,7 @@ func late(t *testing.T) (*triton, string) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(l) }()
 	t.Cleanup(func() { server.Stop(); <-done })
-	return s, l.Addr().String()
+	return s, dial(t, l.Addr().String())
 }
 
 func setLog(name string, value uint32) *tritonpb.LogSettingsRequest {
@@ -46,7 +46,6 @@ func trace(model string, values map[string][]string) *tritonpb.TraceSettingReque
 // unregistered.
 func TestSettingsAreReplayed(t *testing.T) {
 	_, a := newWorld(t)
-	defer a.Close()
 	ctx := t.Context()
 	for _, r := range []*tritonpb.LogSettingsRequest{setLog("log_verbose_level", 1), setLog("log_verbose_level", 3), {}} {
 		_, err := a.LogSettings(ctx, r)
@@ -66,8 +65,8 @@ func TestSettingsAreReplayed(t *testing.T) {
 	a.Remember("/v2/cudasharedmemory/unregister", nil)
 	a.Remember("/v2/logging", []byte(`garbage`))
 
-	s, address := late(t)
-	require.NoError(t, a.Replay(ctx, address))
+	s, server := late(t)
+	require.NoError(t, a.Replay(ctx, server))
 	log := setLog("log_verbose_level", 3)
 	log.Settings["log_info"] = &tritonpb.LogSettingsRequest_SettingValue{ParameterChoice: &tritonpb.LogSettingsRequest_SettingValue_BoolParam{}}
 	log.Settings["log_file"] = &tritonpb.LogSettingsRequest_SettingValue{ParameterChoice: &tritonpb.LogSettingsRequest_SettingValue_StringParam{StringParam: "x"}}
@@ -88,12 +87,11 @@ func TestSettingsAreReplayed(t *testing.T) {
 // one that differs in its case, is not sent to the next server.
 func TestADoubledKeyIsReadAsServersReadIt(t *testing.T) {
 	_, a := newWorld(t)
-	defer a.Close()
 	a.Remember("/v2/systemsharedmemory/region/r/register", []byte(`{"key":"/mine","key":"/conch-theirs","KEY":"/triton_python_backend_shm_region_1","offset":0,"byte_size":8,"Byte_Size":99}`))
 	a.Remember("/v2/systemsharedmemory/region/theirs/register", []byte(`{"key":"/conch-theirs","byte_size":8}`))
 	a.Remember("/v2/logging", []byte(`{"log_verbose_level":1,"log_verbose_level":4,"LOG_VERBOSE_LEVEL":5}`))
-	s, address := late(t)
-	_ = a.Replay(t.Context(), address) // the server has no setting of the other name
+	s, server := late(t)
+	_ = a.Replay(t.Context(), server) // the server has no setting of the other name
 	require.Equal(t, map[string]string{"r": "/mine"}, s.settings.regions)
 	require.EqualValues(t, 1, s.settings.level)
 }
@@ -101,6 +99,5 @@ func TestADoubledKeyIsReadAsServersReadIt(t *testing.T) {
 // If nothing was set, nothing is sent: the server need not even run.
 func TestNothingToReplay(t *testing.T) {
 	_, a := newWorld(t)
-	defer a.Close()
-	require.NoError(t, a.Replay(t.Context(), "127.0.0.1:1"))
+	require.NoError(t, a.Replay(t.Context(), dial(t, "127.0.0.1:1")))
 }

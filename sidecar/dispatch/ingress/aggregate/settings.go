@@ -45,7 +45,7 @@ func tell[Q proto.Message, A any](ctx context.Context, a *Aggregate, partitions 
 		}
 	}
 	if refused == nil {
-		a.memory.remember(request)
+		a.remember(request)
 		return answers[0], nil
 	}
 	if err := restore(context.WithoutCancel(ctx)); err != nil {

@@ -169,24 +169,14 @@ func addStatistics(sum, s *tritonpb.ModelStatistics) {
 	if sum.InferenceStats == nil {
 		sum.InferenceStats = &tritonpb.InferStatistics{}
 	}
-	to, from := sum.InferenceStats, s.GetInferenceStats()
-	add(&to.Success, from.GetSuccess())
-	add(&to.Fail, from.GetFail())
-	add(&to.Queue, from.GetQueue())
-	add(&to.ComputeInput, from.GetComputeInput())
-	add(&to.ComputeInfer, from.GetComputeInfer())
-	add(&to.ComputeOutput, from.GetComputeOutput())
-	add(&to.CacheHit, from.GetCacheHit())
-	add(&to.CacheMiss, from.GetCacheMiss())
+	durations(sum.InferenceStats, s.GetInferenceStats(), add)
 	for _, b := range s.GetBatchStats() {
 		i := slices.IndexFunc(sum.BatchStats, func(have *tritonpb.InferBatchStatistics) bool { return have.GetBatchSize() == b.GetBatchSize() })
 		if i < 0 {
 			sum.BatchStats = append(sum.BatchStats, b)
 			continue
 		}
-		add(&sum.BatchStats[i].ComputeInput, b.GetComputeInput())
-		add(&sum.BatchStats[i].ComputeInfer, b.GetComputeInfer())
-		add(&sum.BatchStats[i].ComputeOutput, b.GetComputeOutput())
+		durations(sum.BatchStats[i], b, add)
 	}
 	for key, r := range s.GetResponseStats() {
 		have := sum.GetResponseStats()[key]
@@ -197,22 +187,29 @@ func addStatistics(sum, s *tritonpb.ModelStatistics) {
 			sum.ResponseStats[key] = r
 			continue
 		}
-		add(&have.ComputeInfer, r.GetComputeInfer())
-		add(&have.ComputeOutput, r.GetComputeOutput())
-		add(&have.Success, r.GetSuccess())
-		add(&have.Fail, r.GetFail())
-		add(&have.EmptyResponse, r.GetEmptyResponse())
-		add(&have.Cancel, r.GetCancel())
+		durations(have, r, add)
 	}
 	sum.MemoryUsage = append(sum.MemoryUsage, s.GetMemoryUsage()...)
 }
 
-func add(to **tritonpb.StatisticDuration, from *tritonpb.StatisticDuration) {
-	if *to == nil {
-		*to = &tritonpb.StatisticDuration{}
+// durations calls do for each duration of two messages of one type that one of them has.
+func durations(to, from proto.Message, do func(to, from *tritonpb.StatisticDuration)) {
+	into, other := to.ProtoReflect(), from.ProtoReflect()
+	for i := range into.Descriptor().Fields().Len() {
+		if f := into.Descriptor().Fields().Get(i); f.Message() != nil && (into.Has(f) || other.Has(f)) {
+			do(into.Mutable(f).Message().Interface().(*tritonpb.StatisticDuration), other.Get(f).Message().Interface().(*tritonpb.StatisticDuration))
+		}
 	}
-	(*to).Count += from.GetCount()
-	(*to).Ns += from.GetNs()
+}
+
+func add(to, from *tritonpb.StatisticDuration) {
+	to.Count += from.GetCount()
+	to.Ns += from.GetNs()
+}
+
+func subtract(from, less *tritonpb.StatisticDuration) {
+	from.Count -= min(from.Count, less.GetCount())
+	from.Ns -= min(from.Ns, less.GetNs())
 }
 
 // bygone holds the warm-ups that are in no statistics any more. An entry is deleted with its warm-up.
@@ -249,30 +246,17 @@ func (a *Aggregate) ofClients(s *tritonpb.ModelStatistics, p Partition) *tritonp
 		if s.ExecutionCount == 0 {
 			s.LastInference = 0
 		}
-		of, less := s.GetInferenceStats(), warm.GetInferenceStats()
-		subtract(of.GetSuccess(), less.GetSuccess())
-		subtract(of.GetFail(), less.GetFail())
-		subtract(of.GetQueue(), less.GetQueue())
-		subtract(of.GetComputeInput(), less.GetComputeInput())
-		subtract(of.GetComputeInfer(), less.GetComputeInfer())
-		subtract(of.GetComputeOutput(), less.GetComputeOutput())
+		if s.InferenceStats != nil {
+			durations(s.InferenceStats, warm.GetInferenceStats(), subtract)
+		}
 		for _, b := range warm.GetBatchStats() {
 			if i := slices.IndexFunc(s.GetBatchStats(), func(have *tritonpb.InferBatchStatistics) bool { return have.GetBatchSize() == b.GetBatchSize() }); i >= 0 {
-				subtract(s.BatchStats[i].GetComputeInput(), b.GetComputeInput())
-				subtract(s.BatchStats[i].GetComputeInfer(), b.GetComputeInfer())
-				subtract(s.BatchStats[i].GetComputeOutput(), b.GetComputeOutput())
+				durations(s.BatchStats[i], b, subtract)
 			}
 		}
 		s.BatchStats = slices.DeleteFunc(s.BatchStats, func(b *tritonpb.InferBatchStatistics) bool { return b.GetComputeInfer().GetCount() == 0 })
 	}
 	return s
-}
-
-func subtract(from, less *tritonpb.StatisticDuration) {
-	if from != nil {
-		from.Count -= min(from.Count, less.GetCount())
-		from.Ns -= min(from.Ns, less.GetNs())
-	}
 }
 
 // called are the models that ensembles call.

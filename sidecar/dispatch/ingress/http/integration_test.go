@@ -38,7 +38,7 @@ func (d dispatcher) Partitions() []aggregate.Partition {
 	var list []aggregate.Partition
 	routes := d.Routes()
 	for _, s := range d.Dispatcher.Partitions() {
-		p := aggregate.Partition{ID: s.Partition.ID, GRPC: s.Partition.Endpoint.GRPC, HTTP: s.Partition.Endpoint.HTTP, Up: s.Up && !s.Draining, Conn: s.Conn}
+		p := aggregate.Partition{ID: s.Partition.ID, HTTP: s.Partition.Endpoint.HTTP, Up: s.Up && !s.Draining, Conn: s.Conn}
 		for name, m := range routes.Models {
 			if slices.ContainsFunc(m.Places, func(pl router.Place) bool { return pl.Partition == p.ID }) {
 				p.Models = append(p.Models, name)
@@ -129,14 +129,12 @@ parameters { key: "conch_builtin" value { string_value: "identity" } }
 	}, 30*time.Second, time.Millisecond)
 
 	a := aggregate.New(aggregate.Options{Partitions: d, Models: d, Counts: d})
-	t.Cleanup(a.Close)
 	h := front.New(front.Options{Inferer: d, Catalog: a, Picker: d, Endpoints: a, Aggregator: a})
 	t.Cleanup(h.Close)
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	m, err := metrics.New(metrics.Options{Partitions: d, Own: prometheus.NewRegistry()})
 	require.NoError(t, err)
-	t.Cleanup(m.Close)
 	return strings.TrimPrefix(server.URL, "http://"), d, m
 }
 

@@ -31,11 +31,12 @@ var (
 
 // live is one Triton server as partition, route table, inferer and picker.
 type live struct {
+	conn   grpc.ClientConnInterface
 	client tritonpb.GRPCInferenceServiceClient
 }
 
 func (l live) Partitions() []aggregate.Partition {
-	return []aggregate.Partition{{ID: "p", GRPC: *liveGRPC, HTTP: *liveHTTP, Up: true, Models: l.names()}}
+	return []aggregate.Partition{{ID: "p", HTTP: *liveHTTP, Up: true, Models: l.names(), Conn: l.conn}}
 }
 
 func (l live) Pick(context.Context, string) (front.Server, func(error), error) {
@@ -98,9 +99,8 @@ func TestAgainstTriton(t *testing.T) {
 	conn, err := grpc.NewClient(*liveGRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer conn.Close()
-	l := live{tritonpb.NewGRPCInferenceServiceClient(conn)}
+	l := live{conn, tritonpb.NewGRPCInferenceServiceClient(conn)}
 	a := aggregate.New(aggregate.Options{Partitions: l, Models: l})
-	defer a.Close()
 	h := front.New(front.Options{Inferer: l, Catalog: a, Picker: l, Endpoints: a, Aggregator: a})
 	defer h.Close()
 	server := httptest.NewServer(h)
@@ -139,7 +139,7 @@ func TestMutationsAgainstTriton(t *testing.T) {
 	conn, err := grpc.NewClient(*liveGRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer conn.Close()
-	l := live{tritonpb.NewGRPCInferenceServiceClient(conn)}
+	l := live{conn, tritonpb.NewGRPCInferenceServiceClient(conn)}
 	address := serve(t, front.Options{Inferer: l, Picker: l, Endpoints: nowhere{}})
 	seeds := []string{
 		`{"id":"a\u00e9\n","parameters":{"timeout":100,"x":-1.5e3,"y":[true,false,null]},"inputs":[{"name":"INPUT0","shape":[1,3],"datatype":"FP32","data":[[1,-2.5],[3e-2]]}],"outputs":[{"name":"OUTPUT0","parameters":{"binary_data":true}}]}`,

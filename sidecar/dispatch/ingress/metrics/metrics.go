@@ -6,11 +6,11 @@ package metrics
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -64,25 +65,29 @@ const (
 // Handler answers GET /metrics.
 type Handler struct {
 	o        Options
-	client   *http.Client
+	serve    http.Handler
 	failures *prometheus.CounterVec
 }
 
-// New makes a Handler; Close it. The error is of registering its counter.
+// New makes a Handler. The error is of registering its counter.
 func New(o Options) (*Handler, error) {
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	o.MaxBytes = cmp.Or(o.MaxBytes, DefaultMaxBytes)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Own == nil {
+		o.Own = prometheus.Gatherers{}
+	}
 	h := &Handler{o: o,
-		// Triton does not end while a connection is open, so none is kept.
-		client: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}},
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "conch_partition_scrape_failures_total",
 			Help: "Times that a partition's own metrics could not be read and were left out.",
 		}, []string{Label}),
 	}
+	h.serve = promhttp.HandlerFor(h, promhttp.HandlerOpts{
+		ErrorHandling: promhttp.ContinueOnError, ErrorLog: slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug), DisableCompression: true,
+	})
 	if o.Registerer != nil {
 		if err := o.Registerer.Register(h.failures); err != nil {
 			return nil, fmt.Errorf("metrics: %w", err)
@@ -91,42 +96,55 @@ func New(o Options) (*Handler, error) {
 	return h, nil
 }
 
-// Close closes the idle connections.
-func (h *Handler) Close() { h.client.CloseIdleConnections() }
-
 // ServeHTTP writes our own metrics and those of all partitions.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		http.Error(w, `{"error":"Method Not Allowed"}`, http.StatusMethodNotAllowed)
 		return
 	}
-	families, err := h.Gather(r.Context())
-	if err != nil {
-		h.o.Logger.Warn("some of our own metrics could not be gathered", "error", err)
-	}
-	format := expfmt.Negotiate(r.Header)
-	w.Header().Set("Content-Type", string(format))
-	encoder := expfmt.NewEncoder(w, format)
-	for _, family := range families {
-		if err := encoder.Encode(family); err != nil {
-			return // the scraper has gone
-		}
-	}
-	if closer, ok := encoder.(expfmt.Closer); ok {
-		_ = closer.Close() // writes OpenMetrics' end; a scraper that has gone misses nothing
-	}
+	h.serve.ServeHTTP(w, r)
 }
 
-// Gather reads the metrics of all partitions at once and merges them with our own, sorted by name. The error is of our
-// own registry; the metrics that it could gather are in the result all the same.
-func (h *Handler) Gather(ctx context.Context) ([]*dto.MetricFamily, error) {
-	ctx, cancel := context.WithTimeout(ctx, h.o.Timeout)
+// Gather implements prometheus.Gatherer: it reads the metrics of all partitions at once and merges them with our own. What
+// contradicts something before it, such as a partition's family of another type than ours, is left out and in the error.
+func (h *Handler) Gather() ([]*dto.MetricFamily, error) {
+	scraped := h.scrapeAll()
+	all := prometheus.Gatherers{h.o.Own}
+	if h.o.Requests != nil {
+		described := map[string]*dto.MetricFamily{}
+		for _, families := range scraped {
+			for name, family := range families {
+				switch {
+				case counted(name):
+					delete(families, name)
+					fallthrough
+				case name == familyPending:
+					described[name] = &dto.MetricFamily{Name: family.Name, Type: family.Type, Help: family.Help}
+				}
+			}
+		}
+		fill(described, h.o.Requests.MetricsRequests())
+		scraped = append(scraped, described)
+	}
+	for _, families := range scraped {
+		all = append(all, prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+			return slices.Collect(maps.Values(families)), nil
+		}))
+	}
+	return all.Gather()
+}
+
+// scrapeAll reads the metrics of every partition that has some.
+func (h *Handler) scrapeAll() []map[string]*dto.MetricFamily {
+	ctx, cancel := context.WithTimeout(context.Background(), h.o.Timeout)
 	defer cancel()
-	partitions := slices.DeleteFunc(slices.Clone(h.o.Partitions.MetricsPartitions()),
-		func(p Partition) bool { return p.Endpoint == "" })
+	partitions := h.o.Partitions.MetricsPartitions()
 	scraped := make([]map[string]*dto.MetricFamily, len(partitions))
 	var wg sync.WaitGroup
 	for i, p := range partitions {
+		if p.Endpoint == "" {
+			continue
+		}
 		wg.Go(func() {
 			families, err := h.scrape(ctx, p)
 			if err != nil {
@@ -134,55 +152,16 @@ func (h *Handler) Gather(ctx context.Context) ([]*dto.MetricFamily, error) {
 				h.o.Logger.Debug("a partition's metrics could not be read", "partition", p.ID, "error", err)
 				return
 			}
+			for _, family := range families {
+				for _, m := range family.GetMetric() {
+					label(m, p.ID)
+				}
+			}
 			scraped[i] = families
 		})
 	}
 	wg.Wait()
-
-	merged := make(map[string]*dto.MetricFamily)
-	var err error
-	if h.o.Own != nil {
-		var own []*dto.MetricFamily
-		own, err = h.o.Own.Gather()
-		for _, family := range own {
-			merged[family.GetName()] = family
-		}
-	}
-	var series []Series
-	if h.o.Requests != nil {
-		series = h.o.Requests.MetricsRequests()
-	}
-	for i, families := range scraped {
-		for name, family := range families {
-			if h.o.Requests != nil && counted(name) {
-				describe(merged, family)
-				continue
-			}
-			merge(merged, family, partitions[i].ID)
-		}
-	}
-	fill(merged, series)
-	list := make([]*dto.MetricFamily, 0, len(merged))
-	for _, family := range merged {
-		list = append(list, family)
-	}
-	slices.SortFunc(list, func(x, y *dto.MetricFamily) int { return strings.Compare(x.GetName(), y.GetName()) })
-	return list, err
-}
-
-// merge adds a partition's family. A family whose type contradicts one that is already there, such as one of our own, is
-// left out: an exposition must have one type a name.
-func merge(merged map[string]*dto.MetricFamily, family *dto.MetricFamily, partition string) {
-	for _, m := range family.GetMetric() {
-		label(m, partition)
-	}
-	have, ok := merged[family.GetName()]
-	switch {
-	case !ok:
-		merged[family.GetName()] = family
-	case have.GetType() == family.GetType():
-		have.Metric = append(have.Metric, family.GetMetric()...)
-	}
+	return scraped
 }
 
 // label adds the partition. A label of that name that the server itself set is kept as `exported_partition`, as
@@ -201,15 +180,21 @@ func label(m *dto.Metric, partition string) {
 var errTooMuch = errors.New("the exposition is too large")
 
 func (h *Handler) scrape(ctx context.Context, p Partition) (map[string]*dto.MetricFamily, error) {
-	host := p.Endpoint
+	network, address, host := "tcp", p.Endpoint, p.Endpoint
 	if path, ok := strings.CutPrefix(p.Endpoint, "unix:"); ok {
-		host = hex.EncodeToString([]byte(path)) + socketSuffix
+		network, address, host = "unix", path, "localhost"
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/metrics", nil)
 	if err != nil {
 		return nil, err
 	}
-	response, err := h.client.Do(request)
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true, // Triton does not end while a connection is open, so none is kept
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		},
+	}}
+	response, err := client.Do(request)
 	if err != nil {
 		return nil, err
 	}
@@ -227,17 +212,4 @@ func (h *Handler) scrape(ctx context.Context, p Partition) (map[string]*dto.Metr
 		return nil, fmt.Errorf("GET %s/metrics: %w", p.Endpoint, err)
 	}
 	return families, nil
-}
-
-const socketSuffix = ".unix"
-
-// dial connects to "unix:path" endpoints too, whose path scrape put into the host in hexadecimal.
-func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	var d net.Dialer
-	if host, _, err := net.SplitHostPort(address); err == nil && strings.HasSuffix(host, socketSuffix) {
-		if path, err := hex.DecodeString(strings.TrimSuffix(host, socketSuffix)); err == nil {
-			return d.DialContext(ctx, "unix", string(path))
-		}
-	}
-	return d.DialContext(ctx, network, address)
 }

@@ -74,7 +74,6 @@ func TestMergesPartitionsAndOwn(t *testing.T) {
 	h, err := metrics.New(metrics.Options{Own: own, Registerer: own, Timeout: 500 * time.Millisecond, Partitions: list{
 		partition(t, "p0", fmt.Sprintf(tritonText, 7)), partition(t, "p1", fmt.Sprintf(tritonText, 8)), {ID: "silent"}}})
 	require.NoError(t, err)
-	defer h.Close()
 	require.Equal(t, `# HELP conch_requests_total Requests.
 # TYPE conch_requests_total counter
 conch_requests_total 3
@@ -109,7 +108,6 @@ func TestSkipsWhatDoesNotAnswer(t *testing.T) {
 		partition(t, "long", "# TYPE x gauge\nx 1\n"+strings.Repeat("# comment\n", 1000)),
 		{ID: "hangs", Endpoint: strings.TrimPrefix(hang.URL, "http://")}, {ID: "gone", Endpoint: "127.0.0.1:1"}}})
 	require.NoError(t, err)
-	defer h.Close()
 	text := get(t, h) // the one that hangs never answers
 	require.Equal(t, `# HELP conch_partition_scrape_failures_total Times that a partition's own metrics could not be read and were left out.
 # TYPE conch_partition_scrape_failures_total counter
@@ -130,7 +128,6 @@ func TestConflicts(t *testing.T) {
 	h, err := metrics.New(metrics.Options{Own: own, Partitions: list{
 		partition(t, "p0", "# TYPE x counter\nx 1\n# TYPE y gauge\ny{partition=\"theirs\"} 2\n")}})
 	require.NoError(t, err)
-	defer h.Close()
 	require.Equal(t, `# HELP x Ours.
 # TYPE x gauge
 x 0
@@ -155,6 +152,5 @@ func TestUnixSocket(t *testing.T) {
 	defer server.Close()
 	h, err := metrics.New(metrics.Options{Partitions: list{{ID: "p", Endpoint: "unix:" + path}}})
 	require.NoError(t, err)
-	defer h.Close()
 	require.Equal(t, "# TYPE x untyped\nx{partition=\"p\"} 1\n", get(t, h))
 }

@@ -49,17 +49,10 @@ func counted(family string) bool {
 	return false
 }
 
-// describe takes over a family's name, type and help.
-func describe(merged map[string]*dto.MetricFamily, family *dto.MetricFamily) {
-	if merged[family.GetName()] == nil {
-		merged[family.GetName()] = &dto.MetricFamily{Name: family.Name, Type: family.Type, Help: family.Help}
-	}
-}
-
-// fill writes the series into the families that a partition showed.
-func fill(merged map[string]*dto.MetricFamily, all []Series) {
+// fill writes the series into the families that a partition showed. A family without series has no use.
+func fill(described map[string]*dto.MetricFamily, all []Series) {
 	counter := func(family string, s Series, value float64, more ...string) {
-		if f := merged[family]; f != nil && f.GetType() == dto.MetricType_COUNTER {
+		if f := described[family]; f != nil && f.GetType() == dto.MetricType_COUNTER {
 			f.Metric = append(f.Metric, &dto.Metric{Label: labels(s, more...), Counter: &dto.Counter{Value: &value}})
 		}
 	}
@@ -75,13 +68,12 @@ func fill(merged map[string]*dto.MetricFamily, all []Series) {
 				counter(familyFailure, s, float64(n), "reason", reason)
 			}
 		}
-		if f := merged[familyPending]; !here && f != nil && f.GetType() == dto.MetricType_GAUGE {
+		if f := described[familyPending]; !here && f != nil && f.GetType() == dto.MetricType_GAUGE {
 			waiting := float64(s.Waiting)
 			f.Metric = append(f.Metric, &dto.Metric{Label: labels(s), Gauge: &dto.Gauge{Value: &waiting}})
 		}
 	}
-	// A family without series is not shown.
-	maps.DeleteFunc(merged, func(name string, f *dto.MetricFamily) bool { return counted(name) && len(f.Metric) == 0 })
+	maps.DeleteFunc(described, func(_ string, f *dto.MetricFamily) bool { return len(f.Metric) == 0 })
 }
 
 func labels(s Series, more ...string) []*dto.LabelPair {
