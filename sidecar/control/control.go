@@ -68,9 +68,9 @@ type Requests interface {
 	// Unhealthy lists the places whose executions fail.
 	Unhealthy() []router.PlaceHealth
 	// Wanted lists the models that load on demand, are not loaded and have requests
-	// under way; Refuse ends the wait of those requests and says why.
+	// under way; FailLoad ends the wait of those requests and says why.
 	Wanted() []string
-	Refuse(model, why string)
+	FailLoad(model, why string)
 }
 
 // Clock is the time that the loop lives in.

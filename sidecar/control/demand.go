@@ -58,13 +58,13 @@ func (c *Control) demanded() []string {
 	for _, model := range c.requests.Wanted() {
 		switch failed, fails := failing[model]; {
 		case fails:
-			c.requests.Refuse(model, "its server does not load it: "+oneLine(failed.Reason))
+			c.requests.FailLoad(model, "its server does not load it: "+oneLine(failed.Reason))
 		case len(from.PartitionsOf(model)) > 0: // it is being loaded
 		case settings.Mode != config.ModeControl:
-			c.requests.Refuse(model, fmt.Sprintf("mode %s applies no plan without an operator's order", settings.Mode))
+			c.requests.FailLoad(model, fmt.Sprintf("mode %s applies no plan without an operator's order", settings.Mode))
 		default:
 			if why := c.refusedJustNow(model); why != "" {
-				c.requests.Refuse(model, why)
+				c.requests.FailLoad(model, why)
 				continue
 			}
 			all = append(all, model)
@@ -80,7 +80,7 @@ func (c *Control) refuse(model, why string) {
 	c.mu.Lock()
 	c.demand.refused[model] = refused{why, c.clock.Now().Add(demandRetry)}
 	c.mu.Unlock()
-	c.requests.Refuse(model, why)
+	c.requests.FailLoad(model, why)
 }
 
 func (c *Control) refusedJustNow(model string) string {

@@ -287,7 +287,7 @@ func (r *requests) Wanted() []string {
 	return slices.Sorted(maps.Keys(r.wanted))
 }
 
-func (r *requests) Refuse(model, why string) {
+func (r *requests) FailLoad(model, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.wanted, model)

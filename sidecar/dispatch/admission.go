@@ -182,8 +182,8 @@ func (a *admission) give(to *account, share held) {
 	a.common = a.common.plus(to.beyond(held{}))
 }
 
-// refuseAll refuses new requests and streams from now on.
-func (a *admission) refuseAll() {
+// startDrain refuses new requests and streams from now on.
+func (a *admission) startDrain() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.draining = true
@@ -192,7 +192,7 @@ func (a *admission) refuseAll() {
 
 // drain refuses new requests and streams, and waits until none is under way. A stream ends when quiet is closed.
 func (a *admission) drain(ctx context.Context) error {
-	a.refuseAll()
+	a.startDrain()
 	select {
 	case <-a.empty:
 		return nil

@@ -45,13 +45,13 @@ type counts struct {
 	underWay                                  atomic.Int64
 }
 
-// begin counts a request in, end counts it out.
-func (c *counts) begin(now time.Time) {
+// arrive counts a request in, leave counts it out.
+func (c *counts) arrive(now time.Time) {
 	c.underWay.Add(1)
 	c.arrival.Store(now.UnixNano())
 }
 
-func (c *counts) end() { c.underWay.Add(-1) }
+func (c *counts) leave() { c.underWay.Add(-1) }
 
 func (c *counts) add(o *Outcome, now time.Time) {
 	switch o.Result {

@@ -165,7 +165,7 @@ func (d *Dispatcher) blame(a *attempt, err error, e *evidence) {
 	fault, known := c.faulted(a.lease, err, text, e.calls, c.member != nil)
 	e.known, e.dead, e.group = known, forward.DeadStub(text), c.member != nil
 	e.row, e.ejected, e.gone = fault.Row, fault.Ejected, fault.Gone
-	now := &suspicion{Fault: fault, text: text, dead: e.dead, alone: e.calls == 1, failures: 1, excuse: sync.OnceFunc(fault.Excuse)}
+	now := &suspicion{Fault: fault, text: text, dead: e.dead, alone: e.calls == 1, failures: index(e.calls == 1), excuse: sync.OnceFunc(fault.Excuse)}
 	now.open.Store(int32(e.calls))
 	before, same := c.suspicion, false
 	switch {
@@ -297,8 +297,9 @@ func (m *model) failsAs(text string, inGroup bool, now time.Time) bool {
 	return known != nil && known.text == text && !now.After(known.until)
 }
 
-func index(second bool) int {
-	if second {
+// index is 1 for true.
+func index(is bool) int {
+	if is {
 		return 1
 	}
 	return 0

@@ -17,7 +17,7 @@ import (
 // loads holds the requests that wait for models that load on demand
 // (router.Model.Cold). All requests for one model wait for the same load. It ends
 // when a table comes into force in which the model is not cold or does not exist,
-// or when Refuse is called for the model.
+// or when FailLoad is called for the model.
 type loads struct {
 	limit    int           // requests that may wait, over all models
 	patience time.Duration // of each
@@ -71,9 +71,9 @@ func (l *loads) join(model string) (pending *load, changed <-chan struct{}, err 
 	return pending, changed, nil
 }
 
-// begin calls begun, unless another request that waits for the same load has done so, or the load was refused since the request joined it.
-// Only a request that found the model unloaded after it joined begins a load: the table by which it came here may have been replaced meanwhile.
-func (l *loads) begin(model string, pending *load) {
+// ask calls begun, unless another request that waits for the same load has done so, or the load was refused since the request joined it.
+// Only a request that found the model unloaded after it joined asks for a load: the table by which it came here may have been replaced meanwhile.
+func (l *loads) ask(model string, pending *load) {
 	l.mu.Lock()
 	first := !pending.begun && pending.refusal == nil
 	pending.begun = true
@@ -106,9 +106,9 @@ func (l *loads) wake(keep func(model string) bool) {
 	}
 }
 
-// refuse ends the wait for a model with an error. Later requests wait for a new
+// fail ends the wait for a model with an error. Later requests wait for a new
 // load, and begun is called again.
-func (l *loads) refuse(model string, err error) {
+func (l *loads) fail(model string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if pending := l.models[model]; pending != nil {
@@ -118,9 +118,9 @@ func (l *loads) refuse(model string, err error) {
 	}
 }
 
-// await waits until ready, which checks the table in force, returns true or an
+// until waits until ready, which checks the table in force, returns true or an
 // error. If there is neither, the answer says why.
-func (l *loads) await(t *ticket, model string, ready func() (bool, error)) (a answer, ok bool) {
+func (l *loads) until(t *ticket, model string, ready func() (bool, error)) (a answer, ok bool) {
 	pending, on, err := l.join(model)
 	if err != nil {
 		return refusal(reasonLoadFull, err), false
@@ -130,7 +130,7 @@ func (l *loads) await(t *ticket, model string, ready func() (bool, error)) (a an
 		if ok, err := ready(); ok || err != nil {
 			return answer{err: err}, ok
 		}
-		l.begin(model, pending)
+		l.ask(model, pending)
 		if how := t.await(on, 0); how != changed {
 			late := status.Errorf(codes.Unavailable, "Request for model '%s' waited %v for it to be loaded (demand.wait)", model, l.patience)
 			return t.gaveUp(how, reasonLoadTimeout, refusal(reasonLoadTimeout, late)), false
@@ -162,7 +162,7 @@ func (d *Dispatcher) awaitLoad(c *call) (*route, answer, bool) {
 
 // loaded waits until a model is loaded, and moves the ticket to it.
 func (d *Dispatcher) loaded(t *ticket, model string) (found *route, a answer, ok bool) {
-	a, ok = d.loads.await(t, model, func() (bool, error) {
+	a, ok = d.loads.until(t, model, func() (bool, error) {
 		route, err := d.route(model)
 		found = route
 		return err == nil && !route.spec.Cold, err
@@ -193,10 +193,10 @@ func (d *Dispatcher) Wanted() []string {
 	return all
 }
 
-// Refuse ends, with an error, the wait of requests for a model to be loaded. Why
+// FailLoad ends, with an error, the wait of requests for a model to be loaded. Why
 // follows the model's name in the error's text.
-func (d *Dispatcher) Refuse(model, why string) {
-	d.loads.refuse(model, status.Errorf(codes.Unavailable, "Request for model '%s', which cannot be loaded now: %s", model, why))
+func (d *Dispatcher) FailLoad(model, why string) {
+	d.loads.fail(model, status.Errorf(codes.Unavailable, "Request for model '%s', which cannot be loaded now: %s", model, why))
 }
 
 // proxied leases a process for the ticket of a request that is proxied, once its
@@ -204,7 +204,7 @@ func (d *Dispatcher) Refuse(model, why string) {
 func (d *Dispatcher) proxied(t *ticket, model string) (lease router.Lease, a answer, ok bool) {
 	if t.model != nil {
 		if route, err := d.route(model); err == nil && route.spec.Cold {
-			t.waits(d.o.LoadWait)
+			t.patience(d.o.LoadWait)
 			if _, a, ok := d.loaded(t, model); !ok {
 				return lease, a, false
 			}

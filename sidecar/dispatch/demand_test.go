@@ -120,7 +120,7 @@ func TestLoadsAreWaitedForWithinBounds(t *testing.T) {
 			code: codes.DeadlineExceeded, text: "deadline exceeded", result: dispatch.Cancelled, reason: dispatch.GoneDeadline,
 		},
 		"it is refused": {
-			then: func(_ *testing.T, d *dispatch.Dispatcher, _ *triton) { d.Refuse("m", "0/1 partitions: 1 memory") },
+			then: func(_ *testing.T, d *dispatch.Dispatcher, _ *triton) { d.FailLoad("m", "0/1 partitions: 1 memory") },
 			code: codes.Unavailable, text: "model 'm', which cannot be loaded now: 0/1 partitions: 1 memory", result: dispatch.Rejected, reason: "load_refused",
 		},
 		"the model is unloaded": {
@@ -171,7 +171,7 @@ func TestSoManyMayWaitForLoads(t *testing.T) {
 	err := infer(t.Context(), t, d, 2, 1, nil)
 	requireCode(t, codes.Unavailable, err)
 	require.ErrorContains(t, err, "1 requests wait for models already (demand.requests)")
-	d.Refuse("m", "there is no room")
+	d.FailLoad("m", "there is no room")
 	requireCode(t, codes.Unavailable, <-first)
 
 	go func() { first <- infer(t.Context(), t, d, 3, 1, nil) }()

@@ -160,7 +160,7 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 
 	// 2. Is it admitted? Requests that would crash a server, requests beyond the
 	// limits, and new requests during a drain are refused.
-	if err := d.refuse(r, route.rules); err != nil {
+	if err := d.hazard(r, route.rules); err != nil {
 		return d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
 	}
 	if a, ok := c.admitted(); !ok {
@@ -217,10 +217,10 @@ func (d *Dispatcher) arrive(c *call, route *route) (queueable bool) {
 		c.begins, c.loaded = d.clock.Now(), true
 	}
 	if route.spec.Cold {
-		c.waits(d.o.LoadWait)
+		c.patience(d.o.LoadWait)
 	}
 	c.here = true
-	route.counts.begin(c.begins)
+	route.counts.arrive(c.begins)
 	queueable = c.queueable(route)
 	c.setDue(route)
 	c.span = d.o.Spans.Request(c.ctx, r.Model, r.Version, r.ID, c.rows, c.arrived)
@@ -539,7 +539,7 @@ func (d *Dispatcher) Draining() bool {
 // Close ends the dispatcher's goroutines and connections. Requests that still
 // wait fail with UNAVAILABLE.
 func (d *Dispatcher) Close() error {
-	d.admission.refuseAll()
+	d.admission.startDrain()
 	d.cancel()
 	err := d.router.Close()
 	d.queues.close() // from now on nothing is dropped

@@ -41,7 +41,7 @@ func TestWhoLeavesWithTheAnswerAtHandIsCounted(t *testing.T) {
 	for _, answeredFirst := range []bool{true, false} {
 		c := &call{ticket: ticket{d: d, ctx: t.Context(), model: &model{name: "m"}, tally: newTally("1", 1)}, req: &batch.Request{Model: "m"}, done: make(chan answer, 1)}
 		c.phase.Store(running)
-		c.model.counts.begin(d.now())
+		c.model.counts.arrive(d.now())
 		served, left := answer{rows: 1}, answer{err: status.FromContextError(context.Canceled).Err(), result: Cancelled}
 		if answeredFirst {
 			d.answer(c, served)

@@ -19,9 +19,9 @@ const lendFrom = 64 << 10
 // loan is the memory that a batch shares with its partition's server. A nil loan
 // is none: the tensors go through the socket.
 type loan struct {
-	in     *shm.Block
-	out    *shm.Block // nil: the outputs come through the socket
-	places []batch.Place
+	in    *shm.Block
+	out   *shm.Block // nil: the outputs come through the socket
+	slots []batch.Slot
 }
 
 // lend takes shared memory for a batch whose inputs are large enough. It returns
@@ -40,9 +40,9 @@ func (d *Dispatcher) lend(b *attempt, joined *batch.Request) *loan {
 		return nil
 	}
 	l := &loan{in: in}
-	if places, size := b.rules.Places(joined, b.rows); size >= lendFrom {
+	if slots, size := b.rules.Slots(joined, b.rows); size >= lendFrom {
 		if out, ok := pool.Take(size); ok {
-			l.out, l.places = out, places
+			l.out, l.slots = out, slots
 		}
 	}
 	return l
@@ -56,7 +56,7 @@ func (l *loan) marshal(r *batch.Request) mem.BufferSlice {
 	if l.out == nil {
 		return r.MarshalLent(in, batch.Lent{}, nil)
 	}
-	return r.MarshalLent(in, batch.Lent{Region: l.out.Region(), Offset: l.out.Offset(), Data: l.out.Data}, l.places)
+	return r.MarshalLent(in, batch.Lent{Region: l.out.Region(), Offset: l.out.Offset(), Data: l.out.Data}, l.slots)
 }
 
 // size is how many bytes of tensors are lent.
@@ -76,7 +76,7 @@ func (l *loan) denied(d *Dispatcher, b *attempt, err error) bool {
 	if l == nil {
 		return false
 	}
-	refuses, unknown := forward.RefusesMemory(err, l.in.Region())
+	refuses, unknown := forward.DeniesMemory(err, l.in.Region())
 	if !refuses {
 		return false
 	}
@@ -99,7 +99,7 @@ func (l *loan) claim(resp *batch.Response) error {
 	memory := l.out.Buffer()
 	l.out = nil
 	defer memory.Free()
-	return resp.Claim(memory, l.places)
+	return resp.Claim(memory, l.slots)
 }
 
 // end ends the loan. The memory is free if the server has said its last word about the execution. Else the server may still read and write it, and it is

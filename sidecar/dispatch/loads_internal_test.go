@@ -21,8 +21,8 @@ func TestALoadThatIsRefusedIsNotAskedFor(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	waits := new(ticket)
 	waits.open(t.Context(), d, 0)
-	a, ok := l.await(waits, "m", func() (bool, error) {
-		l.refuse("m", refused)
+	a, ok := l.until(waits, "m", func() (bool, error) {
+		l.fail("m", refused)
 		return false, nil
 	})
 	require.False(t, ok)
@@ -30,7 +30,7 @@ func TestALoadThatIsRefusedIsNotAskedFor(t *testing.T) {
 	require.Empty(t, begun)
 
 	again := 0
-	a, ok = l.await(waits, "m", func() (bool, error) { again++; return again > 1, wakeOnce(&l, again) })
+	a, ok = l.until(waits, "m", func() (bool, error) { again++; return again > 1, wakeOnce(&l, again) })
 	require.True(t, ok)
 	require.Equal(t, answer{}, a)
 	require.Equal(t, []string{"m"}, begun, "who comes later asks anew")

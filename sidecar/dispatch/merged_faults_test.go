@@ -140,6 +140,47 @@ func TestRefusalsSayNothingOfAGroup(t *testing.T) {
 	}
 }
 
+// A failure of a batch is not one of each of its requests: a request that fails twice alone after it runs again, too.
+func TestAFailureOfABatchIsNotARequests(t *testing.T) {
+	p := newTriton(t)
+	p.hold, p.started = make(chan struct{}), make(chan string, 10)
+	var d *dispatch.Dispatcher
+	swapped := make(chan error, 1)
+	d, _ = newDispatcher(t, dispatch.Options{PlaceChanged: ejects(func(string) {
+		go func() { swapped <- d.Swap(t.Context(), apart(2, p)) }()
+	})}, merged(1, p))
+	results, left := make(chan error, 2), make(chan error, 1)
+	send := func(ctx context.Context, seed uint32, to chan<- error) {
+		go func() { to <- infer(ctx, t, d, seed, 1, of(1)) }()
+	}
+	send(t.Context(), 1, results)
+	<-p.started
+	waits := func(n int) {
+		require.Eventually(t, func() bool { c, _ := d.Counts("n"); return c.Waiting == n }, 30*time.Second, time.Millisecond)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	send(ctx, 2, left)
+	waits(1)
+	send(t.Context(), 3, results)
+	waits(2)
+	p.set(func() {
+		p.refuse = func(r *tritonpb.ModelInferRequest) error {
+			if r.Inputs[0].Shape[0] > 1 {
+				leave() // so that the other is alone
+				requireCode(t, codes.Canceled, <-left)
+			}
+			if binary.LittleEndian.Uint32(r.RawInputContents[0]) == 1 {
+				return nil
+			}
+			return broken(r)
+		}
+	})
+	close(p.hold)
+	require.NoError(t, <-results)
+	require.NoError(t, <-results, "its member serves it")
+	require.NoError(t, <-swapped)
+}
+
 // If the group is not taken out of the table, its error is the answer in the end.
 func TestAGroupThatStaysAnswersItsError(t *testing.T) {
 	t.Parallel()

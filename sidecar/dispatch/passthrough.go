@@ -97,7 +97,7 @@ func (d *Dispatcher) Pick(ctx context.Context, model string) (p router.Partition
 		return router.Partition{}, nil, a.err
 	}
 	if t.model != nil {
-		t.model.counts.begin(t.arrived)
+		t.model.counts.arrive(t.arrived)
 		t.here, t.rows = true, 1
 	}
 	lease, a, ok := d.proxied(t, model)

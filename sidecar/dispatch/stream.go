@@ -250,7 +250,7 @@ func (s *inferStream) take(r *batch.Request) error {
 	route := f.route
 	queueable := d.arrive(c, route)
 	decoupled := route.decoupled()
-	if err := d.refuse(r, route.rules); err != nil {
+	if err := d.hazard(r, route.rules); err != nil {
 		_, err = d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
 		return s.refuse(r, decoupled, err)
 	}
@@ -328,7 +328,7 @@ func (s *inferStream) alone(c *call, begin func() (await func() answer)) error {
 	}
 	s.tasks.Add(1)
 	s.mu.Unlock()
-	t := s.begin(c.size)
+	t := s.nextTurn(c.size)
 	await := begin()
 	c.req.Ref()
 	go func() {
@@ -439,7 +439,7 @@ func (s *inferStream) refuse(r *batch.Request, decoupled bool, cause error) erro
 	if decoupled {
 		return s.write(refused(r, cause))
 	}
-	s.deliver(s.begin(0), refused(r, cause), true)
+	s.deliver(s.nextTurn(0), refused(r, cause), true)
 	return nil
 }
 

@@ -22,8 +22,8 @@ type turn struct {
 	size     int64 // of the request
 }
 
-// begin counts a request of so many bytes in and gives its answer the next turn.
-func (s *inferStream) begin(size int64) *turn {
+// nextTurn counts a request of so many bytes in and gives its answer the next turn.
+func (s *inferStream) nextTurn(size int64) *turn {
 	t := &turn{size: size}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *inferStream) deliver(t *turn, m any, last bool) {
 	for len(s.turns) > 0 && s.advance(s.turns[0]) {
 		s.turns[0] = nil
 		s.turns = s.turns[1:]
-		s.settle(0)
+		s.discharge(0)
 	}
 	s.sending = false
 }
@@ -84,9 +84,9 @@ func (s *inferStream) advance(t *turn) (over bool) {
 	return t.ended && !s.over
 }
 
-// settle counts a request out, of which so many bytes are still counted. Guarded
+// discharge counts a request out, of which so many bytes are still counted. Guarded
 // by s.mu.
-func (s *inferStream) settle(size int64) {
+func (s *inferStream) discharge(size int64) {
 	s.owed--
 	s.bytes -= size
 	select {

@@ -300,7 +300,7 @@ func (s *inferStream) end(p *pendingAnswer, result Result, reason string) {
 	}
 	s.d.finishStreamed(p, result, reason)
 	s.mu.Lock()
-	s.settle(p.size)
+	s.discharge(p.size)
 	s.mu.Unlock()
 }
 

@@ -28,7 +28,7 @@ func (s *inferStream) awaitVariant(c *call, f found) error {
 		return s.refuse(r, false, d.early(c, &a))
 	}
 	before, over := s.follow(lineKey{f.inactive.Model})
-	t := s.begin(c.size) // whether its answers have an order is not known yet
+	t := s.nextTurn(c.size) // whether its answers have an order is not known yet
 	s.waiting.Add(1)
 	r.Ref()
 	wait := func() {
@@ -49,7 +49,7 @@ func (s *inferStream) awaitVariant(c *call, f found) error {
 			return
 		}
 		queueable := d.arrive(c, route)
-		if err := d.refuse(r, route.rules); err != nil {
+		if err := d.hazard(r, route.rules); err != nil {
 			_, err = d.finish(c, answer{err: err, result: Rejected, reason: reasonRefused})
 			s.deliver(t, refused(r, err), true)
 			before()
@@ -138,6 +138,6 @@ func (s *inferStream) giveUp(c *call, a answer) error {
 	_, err := s.d.finish(c, a)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settle(c.size)
+	s.discharge(c.size)
 	return err
 }

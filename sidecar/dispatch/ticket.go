@@ -58,15 +58,15 @@ type ticket struct {
 func (t *ticket) open(ctx context.Context, d *Dispatcher, timeout time.Duration) {
 	t.d, t.ctx, t.timeout, t.arrived = d, ctx, timeout, d.clock.Now()
 	t.begins = t.arrived
-	t.waits(d.o.OutageWait)
+	t.patience(d.o.OutageWait)
 }
 
-// waits sets until when the ticket waits, if its own timeout is not sooner.
-func (t *ticket) waits(patience time.Duration) {
+// patience sets until when the ticket waits, if its own timeout is not sooner.
+func (t *ticket) patience(limit time.Duration) {
 	if t.timeout > 0 {
-		patience = min(patience, t.timeout)
+		limit = min(limit, t.timeout)
 	}
-	t.until = t.arrived.Add(patience)
+	t.until = t.arrived.Add(limit)
 }
 
 // timedOut reports whether the ticket's own timeout has passed.
@@ -105,8 +105,8 @@ func (t *ticket) moves(to *model) {
 		return
 	}
 	if t.here {
-		t.model.counts.end()
-		to.counts.begin(t.arrived)
+		t.model.counts.leave()
+		to.counts.arrive(t.arrived)
 	}
 	t.model = to
 	if t.under != nil {
@@ -188,7 +188,7 @@ func (t *ticket) end(a *answer) (o Outcome, now time.Time) {
 		return o, now
 	}
 	if t.here {
-		t.model.counts.end()
+		t.model.counts.leave()
 		t.model.counts.add(&o, now)
 	}
 	t.d.o.Observer.Finished(o)
@@ -212,7 +212,7 @@ func (t *ticket) withdraw() {
 		return
 	}
 	if t.here {
-		t.model.counts.end()
+		t.model.counts.leave()
 	}
 	if t.under != nil {
 		t.d.admission.leave(t.under, t.size)

@@ -29,7 +29,7 @@ func Assemble(reqs []*Request) (*Request, error) {
 	first := reqs[0]
 	joined := &Request{Model: first.Model, Version: first.Version, Inputs: make([]Tensor, len(first.Inputs))}
 	for _, p := range first.Parameters {
-		if !ownParameter(p.Name) {
+		if !ofOneCaller(p.Name) {
 			joined.Parameters = append(joined.Parameters, p)
 		}
 	}
@@ -89,9 +89,9 @@ func (r *Request) input(i int, name string) *Tensor {
 	return nil
 }
 
-// ownParameter reports whether a parameter concerns one caller only, and not its
+// ofOneCaller reports whether a parameter concerns one caller only, and not its
 // batch.
-func ownParameter(name string) bool {
+func ofOneCaller(name string) bool {
 	return name == ParameterTimeout || name == ParameterEmptyFinalResponse
 }
 
@@ -103,7 +103,7 @@ func sameParameters(a, b []Parameter) bool {
 
 func includesParameters(a, b []Parameter) bool {
 	for _, p := range a {
-		if ownParameter(p.Name) {
+		if ofOneCaller(p.Name) {
 			continue
 		}
 		q, ok := FindParameter(b, p.Name)

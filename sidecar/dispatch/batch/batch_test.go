@@ -237,7 +237,7 @@ func TestRefuseWhatKillsTheServer(t *testing.T) {
 	refused := func(change func(*tritonpb.ModelInferRequest)) error {
 		m := message(1)
 		change(m)
-		return rules.Refuse(read(t, m))
+		return rules.Hazard(read(t, m))
 	}
 	for name, change := range map[string]func(*tritonpb.ModelInferRequest){
 		"product":  func(m *tritonpb.ModelInferRequest) { m.Inputs[0].Shape = []int64{1 << 32, 1 << 32} },

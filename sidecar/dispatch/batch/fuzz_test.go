@@ -288,7 +288,7 @@ func FuzzAssemble(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if refused := rules.Refuse(r); refused != nil {
+			if refused := rules.Hazard(r); refused != nil {
 				_, _, ok, _ := rules.Key(r)
 				require.False(t, ok, "refused and yet batched: %v", refused)
 			}

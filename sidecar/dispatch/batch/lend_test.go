@@ -34,15 +34,15 @@ func TestPlacesOfOutputs(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		outputs []batch.RequestedOutput
-		want    []batch.Place
+		want    []batch.Slot
 		size    int
 	}{
-		{"all, named so that the sizes can be", nil, []batch.Place{{Name: "FIXED", Size: 24}, {Name: "ANY"}, {Name: "TEXT"}}, 24},
-		{"only what is asked for", []batch.RequestedOutput{{Name: "ANY"}}, []batch.Place{{Name: "ANY"}}, 0},
+		{"all, named so that the sizes can be", nil, []batch.Slot{{Name: "FIXED", Size: 24}, {Name: "ANY"}, {Name: "TEXT"}}, 24},
+		{"only what is asked for", []batch.RequestedOutput{{Name: "ANY"}}, []batch.Slot{{Name: "ANY"}}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			places, size := rules.Places(&batch.Request{Outputs: c.outputs}, 2)
-			require.Equal(t, c.want, places)
+			slots, size := rules.Slots(&batch.Request{Outputs: c.outputs}, 2)
+			require.Equal(t, c.want, slots)
 			require.Equal(t, c.size, size)
 		})
 	}
@@ -61,13 +61,13 @@ func TestLentTensorsComeBackAsIfTheyHadBeenInTheMessage(t *testing.T) {
 	require.NoError(t, err)
 	defer r.Free()
 	rules := batch.NewRules(lendConfig(), []string{"1"})
-	places, size := rules.Places(r, 1)
+	slots, size := rules.Slots(r, 1)
 	memory := make([]byte, 1000)
 	in := batch.Lent{Region: "in", Offset: 100, Data: memory[100 : 100+r.DataSize()]}
 	out := batch.Lent{Region: "out", Offset: 500, Data: memory[500 : 500+size]}
 
 	var sent tritonpb.ModelInferRequest
-	require.NoError(t, proto.Unmarshal(r.MarshalLent(in, out, places).Materialize(), &sent))
+	require.NoError(t, proto.Unmarshal(r.MarshalLent(in, out, slots).Materialize(), &sent))
 	require.Empty(t, sent.RawInputContents)
 	require.Equal(t, "7", sent.Id)
 	at := func(p map[string]*tritonpb.InferParameter, region string) []byte {
@@ -92,7 +92,7 @@ func TestLentTensorsComeBackAsIfTheyHadBeenInTheMessage(t *testing.T) {
 	resp, err := batch.ReadResponse(mem.BufferSlice{mem.SliceBuffer(wire)})
 	require.NoError(t, err)
 	defer resp.Free()
-	require.NoError(t, resp.Claim(mem.SliceBuffer(out.Data), places))
+	require.NoError(t, resp.Claim(mem.SliceBuffer(out.Data), slots))
 	var got tritonpb.ModelInferResponse
 	require.NoError(t, proto.Unmarshal(resp.Marshal().Materialize(), &got))
 	require.Equal(t, [][]byte{{4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0}, {3, 0, 0, 0}}, got.RawOutputContents)
@@ -102,6 +102,6 @@ func TestLentTensorsComeBackAsIfTheyHadBeenInTheMessage(t *testing.T) {
 
 func TestAnAnswerThatDoesNotFitItsPlaceIsRefused(t *testing.T) {
 	resp := &batch.Response{Outputs: []batch.Tensor{{Name: "FIXED", Datatype: "INT32", Shape: []int64{1, 4}}}}
-	err := resp.Claim(mem.SliceBuffer(make([]byte, 12)), []batch.Place{{Name: "FIXED", Size: 12}})
+	err := resp.Claim(mem.SliceBuffer(make([]byte, 12)), []batch.Slot{{Name: "FIXED", Size: 12}})
 	require.ErrorIs(t, err, batch.ErrUnsplittable)
 }

@@ -30,8 +30,8 @@ type Membership struct {
 	Produced []string
 }
 
-// own returns the member's name of a group's output; empty for one of another member.
-func (a *Membership) own(output string) string {
+// outputOf returns the member's name of a group's output; empty for one of another member.
+func (a *Membership) outputOf(output string) string {
 	if a.Outputs[output] == output {
 		return output
 	}
@@ -103,7 +103,7 @@ func (a *Membership) Answer(resp *Response) {
 	resp.Detach()
 	resp.Model, resp.Version = a.Member, a.Version
 	for i := range resp.Outputs {
-		if own := a.own(resp.Outputs[i].Name); own != "" {
+		if own := a.outputOf(resp.Outputs[i].Name); own != "" {
 			resp.Outputs[i].Name = own
 		}
 	}

@@ -34,7 +34,7 @@ func Batchable(config *tritonpb.ModelConfig) (ok bool, reason string) {
 		return false, "batch_output"
 	case config.GetResponseCache().GetEnable():
 		return false, "response cache"
-	case ownQueue(config.GetDynamicBatching()):
+	case asksForQueue(config.GetDynamicBatching()):
 		return false, "queue policy, priorities or preserve_ordering"
 	}
 	for _, in := range config.GetInput() {
@@ -56,9 +56,9 @@ func Batchable(config *tritonpb.ModelConfig) (ok bool, reason string) {
 	return true, ""
 }
 
-// ownQueue reports whether the model's author asks for what only Triton's own
+// asksForQueue reports whether the model's author asks for what only Triton's own
 // queue keeps: limits, priorities, order.
-func ownQueue(d *tritonpb.ModelDynamicBatching) bool {
+func asksForQueue(d *tritonpb.ModelDynamicBatching) bool {
 	all := d.GetDefaultQueuePolicy()
 	return d.GetPriorityLevels() > 0 || d.GetPreserveOrdering() || all.GetMaxQueueSize() > 0 || all.GetDefaultTimeoutMicroseconds() > 0
 }
@@ -170,7 +170,7 @@ func (u *Rules) Key(r *Request) (key uint64, rows int, ok bool, reason string) {
 		if !p.valid() {
 			return 0, 0, false, "parameter that Triton does not take"
 		}
-		if ownParameter(p.Name) {
+		if ofOneCaller(p.Name) {
 			continue
 		}
 		// Sums, because the order of parameters and of inputs does not matter.
@@ -271,23 +271,23 @@ func exactly(have int, t *Tensor, count int64, size int) bool {
 	return ok && c.left == 0
 }
 
-// Refuse returns a gRPC status error for the requests that are known to crash a
+// Hazard returns a gRPC status error for the requests that are known to crash a
 // Triton server (2.51). They are: a shape whose byte size overflows, which Triton
 // computes as too small; a classification of a BYTES output, which divides by the
 // size of its elements; a text as sequence id that is longer than the tensor that
-// Triton writes it into. It also refuses a place in shared memory whose end
+// Triton writes it into. It also returns one for a place in shared memory whose end
 // overflows, which older servers take for one inside the region. It returns nil
 // for all others.
 //
 // A classification of an answer without elements crashes a server that it reaches
 // over HTTP, and is answered over gRPC: Conch forwards over gRPC.
-func (u *Rules) Refuse(r *Request) error {
-	if err := u.textID.refuse(r); err != nil {
+func (u *Rules) Hazard(r *Request) error {
+	if err := u.textID.hazard(r); err != nil {
 		return err
 	}
 	for i := range r.Inputs {
 		t := &r.Inputs[i]
-		if err := r.refusePlace("input", t.Name, t.Parameters); err != nil {
+		if err := r.placeHazard("input", t.Name, t.Parameters); err != nil {
 			return err
 		}
 		if overflows(t.Shape, elementSize(t.Datatype)) {
@@ -296,7 +296,7 @@ func (u *Rules) Refuse(r *Request) error {
 	}
 	for i := range r.Outputs {
 		o := &r.Outputs[i]
-		if err := r.refusePlace("output", o.Name, o.Parameters); err != nil {
+		if err := r.placeHazard("output", o.Name, o.Parameters); err != nil {
 			return err
 		}
 		if _, ok := FindParameter(o.Parameters, ParameterClassification); !ok {
@@ -309,8 +309,8 @@ func (u *Rules) Refuse(r *Request) error {
 	return nil
 }
 
-// refusePlace refuses a place in shared memory that no region can have.
-func (r *Request) refusePlace(what, name string, parameters []Parameter) error {
+// placeHazard returns an error for a place in shared memory that no region can have.
+func (r *Request) placeHazard(what, name string, parameters []Parameter) error {
 	if len(parameters) == 0 {
 		return nil
 	}

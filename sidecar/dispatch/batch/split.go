@@ -93,7 +93,7 @@ func splitOutput(out *Tensor, reqs []*Request, members []*Membership, rooms []sp
 		}
 		name := out.Name
 		if members != nil {
-			name = members[i].own(name)
+			name = members[i].outputOf(name)
 		}
 		if members != nil && name == "" || !wants(r, name) {
 			c.skip(int(bytes))

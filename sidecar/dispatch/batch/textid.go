@@ -55,9 +55,9 @@ func newTextIDRule(configs []*tritonpb.ModelConfig) (rule textIDRule) {
 	return rule
 }
 
-// refuse returns a gRPC status error for an id that does not fit, but not for one
+// hazard returns a gRPC status error for an id that does not fit, but not for one
 // that Triton refuses by itself.
-func (u *textIDRule) refuse(r *Request) error {
+func (u *textIDRule) hazard(r *Request) error {
 	if u.most == 0 {
 		return nil
 	}

@@ -100,10 +100,10 @@ func Faulted(err error) bool {
 	return true
 }
 
-// RefusesMemory reports whether a server refused a request because of the shared
+// DeniesMemory reports whether a server refused a request because of the shared
 // memory that it names, and whether that is because the server does not know the
 // region.
-func RefusesMemory(err error, region string) (refuses, unknown bool) {
+func DeniesMemory(err error, region string) (refuses, unknown bool) {
 	if err == nil || Lost(err) {
 		return false, false
 	}

@@ -107,7 +107,7 @@ func TestForeignErrorsAreTritons(t *testing.T) {
 			"shared_memory_byte_size": {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 4}},
 		}
 	})
-	refuses, unknown := forward.RefusesMemory(memory, "conch-7")
+	refuses, unknown := forward.DeniesMemory(memory, "conch-7")
 	require.True(t, refuses && unknown, "%v", memory)
 
 	err = ask(2, nil)

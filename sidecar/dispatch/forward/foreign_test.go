@@ -48,8 +48,8 @@ func TestForeignErrors(t *testing.T) {
 		}
 	}
 	require.Equal(t, codes.DeadlineExceeded, forward.Status(context.DeadlineExceeded).Code())
-	refuses, unknown := forward.RefusesMemory(status.Error(codes.NotFound, "Unable to find shared memory region: 'conch-1'"), "conch-1")
+	refuses, unknown := forward.DeniesMemory(status.Error(codes.NotFound, "Unable to find shared memory region: 'conch-1'"), "conch-1")
 	require.True(t, refuses && unknown)
-	refuses, unknown = forward.RefusesMemory(status.Error(codes.InvalidArgument, "shared memory is not for this output"), "conch-1")
+	refuses, unknown = forward.DeniesMemory(status.Error(codes.InvalidArgument, "shared memory is not for this output"), "conch-1")
 	require.True(t, refuses && !unknown)
 }

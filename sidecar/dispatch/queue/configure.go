@@ -42,18 +42,18 @@ func (s *Scheduler) release(now Time) {
 	}
 	respecified := s.respecified
 	s.respecified = nil
-	if s.dirty || s.regrouped && !s.regroup(&respecified) {
+	if s.dirty || s.altered && !s.regroup(&respecified) {
 		s.rewire()
 	} else {
 		for _, m := range respecified {
 			s.respec(m)
 		}
 	}
-	s.regrouped = false
-	clear(s.regroups)
+	s.altered = false
+	clear(s.concerned)
 	for _, m := range s.models {
 		if m != nil {
-			s.replace(m, now)
+			s.rematch(m, now)
 		}
 	}
 	for _, pl := range s.pools {
@@ -61,18 +61,18 @@ func (s *Scheduler) release(now Time) {
 	}
 }
 
-// replace places the lanes of a model anew.
-func (s *Scheduler) replace(m *model, now Time) {
+// rematch matches the lanes of a model anew.
+func (s *Scheduler) rematch(m *model, now Time) {
 	for _, l := range m.lanes {
 		s.dropTooLarge(l)
 		if l.n > 0 {
-			s.place(l, now)
+			s.match(l, now)
 		}
 	}
 }
 
 // respec is rewire for a single model that has another specification and the same
-// groups, so that a new profile of one model costs the others nothing.
+// cohorts, so that a new profile of one model costs the others nothing.
 func (s *Scheduler) respec(m *model) {
 	m.shed(len(m.lanes))
 	for _, l := range m.lanes {
@@ -81,15 +81,15 @@ func (s *Scheduler) respec(m *model) {
 			l.cands[i].park(nil)
 		}
 	}
-	groups := s.groups
-	if !s.regroups[m.id] {
-		groups = make([]*group, len(m.services))
+	cohorts := s.cohorts
+	if !s.concerned[m.id] {
+		cohorts = make([]*cohort, len(m.services))
 		for i, svc := range m.services {
-			groups[i] = svc.group
+			cohorts[i] = svc.cohort
 		}
 	}
 	m.unserve()
-	m.serve(groups)
+	m.serve(cohorts)
 	for _, l := range m.lanes {
 		l.wire()
 	}
@@ -98,19 +98,19 @@ func (s *Scheduler) respec(m *model) {
 	}
 }
 
-// regroup adds the models whose groups serve something else to those that are respecified. It reports whether that is enough: the same groups compete
+// regroup adds the models whose cohorts serve something else to those that are respecified. It reports whether that is enough: the same cohorts compete
 // as before, and no request waits that would have to be moved from one pool to another. Else everything is rewired.
 func (s *Scheduler) regroup(respecified *[]*model) bool {
 	if !s.poolsHold() {
 		return false
 	}
-	for id := range s.regroups {
+	for id := range s.concerned {
 		m := s.model(id)
 		if m == nil {
 			continue
 		}
 		var next *pool
-		for _, g := range s.groups {
+		for _, g := range s.cohorts {
 			if g.has(id) {
 				next = g.pool
 				break
@@ -123,7 +123,7 @@ func (s *Scheduler) regroup(respecified *[]*model) bool {
 			*respecified = append(*respecified, m)
 		}
 	}
-	for _, g := range s.groups {
+	for _, g := range s.cohorts {
 		if g.changed {
 			g.changed = false
 			s.order(g)
@@ -142,7 +142,7 @@ func (m *model) rests() bool {
 	return !m.trial.owed
 }
 
-// dropTooLarge drops late requests that no batch has room for any more; place
+// dropTooLarge drops late requests that no batch has room for any more; match
 // does so for those that wait.
 func (s *Scheduler) dropTooLarge(l *lane) {
 	for r := l.late.head; r != nil; {
@@ -155,10 +155,10 @@ func (s *Scheduler) dropTooLarge(l *lane) {
 	}
 }
 
-// rewire rebuilds groups, pools and candidates. Requests stay where they are.
+// rewire rebuilds cohorts, pools and candidates. Requests stay where they are.
 func (s *Scheduler) rewire() {
 	s.dirty = false
-	for _, g := range s.groups {
+	for _, g := range s.cohorts {
 		g.changed = false
 	}
 	for _, m := range s.models {
@@ -179,7 +179,7 @@ func (s *Scheduler) rewire() {
 		if m == nil {
 			continue
 		}
-		m.serve(s.groups)
+		m.serve(s.cohorts)
 		for _, l := range m.lanes {
 			l.wire()
 			switch {
@@ -199,7 +199,7 @@ func (s *Scheduler) rewire() {
 			m.pool.preempt = true
 		}
 	}
-	for _, g := range s.groups {
+	for _, g := range s.cohorts {
 		s.order(g)
 	}
 }
@@ -231,7 +231,7 @@ func (s *Scheduler) SetModel(now Time, id ModelID, spec ModelSpec) error {
 	} else {
 		s.reopen(m, was)
 	}
-	// The values that groups and pools take from disciplines are computed for all of them.
+	// The values that cohorts and pools take from disciplines are computed for all of them.
 	s.dirty = s.dirty || m.cycles != cycles || (m.preempter != nil) != preempts
 	if s.held > 1 || s.dirty {
 		s.respecified = append(s.respecified, m)
@@ -240,7 +240,7 @@ func (s *Scheduler) SetModel(now Time, id ModelID, spec ModelSpec) error {
 	}
 	s.held--
 	s.respec(m)
-	s.replace(m, now)
+	s.rematch(m, now)
 	s.end(m.pool, now)
 	return nil
 }
@@ -281,7 +281,7 @@ func (s *Scheduler) RemoveModel(now Time, id ModelID) error {
 		m.pool.owed--
 	}
 	s.models[id] = nil
-	s.regrouped = true
+	s.altered = true
 	s.release(now)
 	return nil
 }
@@ -296,7 +296,7 @@ func (s *Scheduler) Empty(now Time, id ModelID, why DropReason) error {
 	s.empty(m, why)
 	if s.held == 0 {
 		for _, l := range m.lanes {
-			s.place(l, now)
+			s.match(l, now)
 		}
 	}
 	s.end(m.pool, now)
@@ -373,7 +373,7 @@ func (s *Scheduler) change(now Time, p *partition, alter func()) {
 	now = s.begin(now)
 	was := p.usable()
 	alter()
-	g := p.group
+	g := p.cohort
 	switch is := p.usable(); {
 	case is && !was:
 		g.count(p, 1)
@@ -388,7 +388,7 @@ func (s *Scheduler) change(now Time, p *partition, alter func()) {
 
 // reconsider places the lanes that avoid a partition which may now be the only
 // one that is left for them.
-func (s *Scheduler) reconsider(g *group, now Time) {
+func (s *Scheduler) reconsider(g *cohort, now Time) {
 	if s.held > 0 {
 		return
 	}
@@ -399,7 +399,7 @@ func (s *Scheduler) reconsider(g *group, now Time) {
 		}
 		for _, l := range m.lanes {
 			if l.avoid != NoPartition && l.n > 0 {
-				s.place(l, now)
+				s.match(l, now)
 			}
 		}
 	}

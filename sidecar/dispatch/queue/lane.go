@@ -131,7 +131,7 @@ type candidate struct {
 	first, last *Request // B, a run of the lane's waiting list; valid while Requests > 0
 	svc         *service
 	lane        *lane
-	in          *heap // of its group: ready, pending, blocked or none
+	in          *heap // of its cohort: ready, pending, blocked or none
 	unblocked   Time  // from when it may start, as of the last call of blocked
 	order       slot
 }
@@ -200,7 +200,7 @@ func (c *candidate) mark() {
 	c.Frontrun = c.Deadline - t.At(c.Rows+1)
 }
 
-// park puts the candidate into a heap of its group, or takes it out of all.
+// park puts the candidate into a heap of its cohort, or takes it out of all.
 func (c *candidate) park(h *heap) {
 	if c.in != h {
 		if c.in != nil {

@@ -34,7 +34,7 @@ func (s *Scheduler) settle(pl *pool, now Time) {
 			break
 		}
 		s.grant(c, p, now, true)
-		s.place(c.lane, now)
+		s.match(c.lane, now)
 	}
 	if next == Never {
 		s.timers.remove(&pl.timer)
@@ -99,13 +99,13 @@ const (
 // unblock places the lanes of candidates that were held back, the most urgent first,
 // up to the first that the running batches still hold back.
 func (s *Scheduler) unblock(pl *pool, now Time) {
-	for _, g := range pl.groups {
+	for _, g := range pl.cohorts {
 		for g.nfree > 0 && len(g.blocked) > 0 {
 			c := g.blocked[0].s.cand
 			if c.blocked(now) {
 				break
 			}
-			s.place(c.lane, now)
+			s.match(c.lane, now)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func hurried(l *lane, now Time) (best *candidate, on *partition, at Time, blocke
 	at = Never
 	for i := range l.cands {
 		c := &l.cands[i]
-		if c.in != &c.svc.group.pending {
+		if c.in != &c.svc.cohort.pending {
 			continue
 		}
 		p := freeFor(l, c.svc)
@@ -157,7 +157,7 @@ func hurried(l *lane, now Time) (best *candidate, on *partition, at Time, blocke
 func (pl *pool) mostUrgent() *candidate {
 	var best *candidate
 	key := Never
-	for _, g := range pl.groups {
+	for _, g := range pl.cohorts {
 		if g.nfree > 0 && len(g.pending) > 0 && (best == nil || g.pending[0].key < key) {
 			best, key = g.pending[0].s.cand, g.pending[0].key
 		}
@@ -188,7 +188,7 @@ func (s *Scheduler) serveLate(pl *pool, now Time, why lateReason) bool {
 			last, rows, n = r, rows+int(r.Rows), n+1
 		}
 		if l.m.trial.owed {
-			l.m.settled()
+			l.m.trialDone()
 			on.experiment = experimentTrial
 			if why == lateTrial {
 				pl.force(now, svc.Table.At(rows))

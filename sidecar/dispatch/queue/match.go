@@ -7,10 +7,10 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 )
 
-// place updates a lane after a possible change: it gives up requests that cannot be
+// match updates a lane after a possible change: it gives up requests that cannot be
 // in time, gathers the candidates, starts those that may start while partitions are
 // free for them, and sets the lane's timer for the next call.
-func (s *Scheduler) place(l *lane, now Time) {
+func (s *Scheduler) match(l *lane, now Time) {
 	for {
 		s.refresh(l, now)
 		c, p := s.choose(l, now)
@@ -102,7 +102,7 @@ func (c *candidate) blocked(now Time) bool {
 }
 
 func (svc *service) unblocked(now Time, l *Load, b Blocker) Time {
-	pl := svc.group.pool
+	pl := svc.cohort.pool
 	pl.Kept.Renew(pl.Need, pl.Usable)
 	return b.Unblocked(now, l)
 }
@@ -121,7 +121,7 @@ func (c *candidate) prefers(p *partition, o *candidate, on *partition) bool {
 
 // freeFor returns the idle partition of the smallest rank that a lane may use.
 func freeFor(l *lane, svc *service) *partition {
-	g := svc.group
+	g := svc.cohort
 	if g.nfree == 0 {
 		return nil
 	}
@@ -137,7 +137,7 @@ func freeFor(l *lane, svc *service) *partition {
 // hasOther reports whether any usable partition but the one to avoid serves m.
 func (m *model) hasOther(avoid PartitionID) bool {
 	for _, svc := range m.services {
-		for _, p := range svc.group.members {
+		for _, p := range svc.cohort.members {
 			if p.id != avoid && p.usable() {
 				return true
 			}
@@ -146,7 +146,7 @@ func (m *model) hasOther(avoid PartitionID) bool {
 	return false
 }
 
-// park puts the candidates into the heaps of their groups and sets the lane's timer
+// park puts the candidates into the heaps of their cohorts and sets the lane's timer
 // to the first of: an exec to come, the end of a block, and the moment from which the
 // head cannot be in time.
 func (s *Scheduler) park(l *lane, now Time) {
@@ -161,17 +161,17 @@ func (s *Scheduler) park(l *lane, now Time) {
 		case c.Requests == 0:
 			c.park(nil)
 		case c.unblocked > now:
-			c.park(&c.svc.group.blocked)
+			c.park(&c.svc.cohort.blocked)
 			due = min(due, c.unblocked)
 			if c.exec > now {
 				due = min(due, c.exec)
 			}
 		case c.exec <= now:
-			c.park(&c.svc.group.ready)
+			c.park(&c.svc.cohort.ready)
 		default:
 			due = min(due, c.exec)
 			if l.m.hurrier != nil {
-				c.park(&c.svc.group.pending)
+				c.park(&c.svc.cohort.pending)
 			} else {
 				c.park(nil)
 			}
@@ -216,7 +216,7 @@ func (s *Scheduler) grant(c *candidate, p *partition, now Time, hurried bool) {
 		// Requests that could start only just in time are given up if younger ones can take their place.
 		hold, edge := svc.hold, svc.edge
 		if u := l.m.surger; u != nil {
-			if load := u.surgeLoad(now, &c.Load, l.m.rows); load > svc.group.pool.Load() {
+			if load := u.surgeLoad(now, &c.Load, l.m.rows); load > svc.cohort.pool.Load() {
 				hold, _ = u.hold(&c.Load, load)
 				hold = min(hold, svc.most)
 			}
@@ -286,9 +286,9 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 	s.setFree(p, false)
 	p.busy, p.late = true, late
 	p.work = adaptive.WorkOf(b.Finish, svc.Table.At(svc.Reach))
-	p.group.pool.runs(p, 1)
-	if len(p.group.cycle) > 0 && !late {
-		p.group.took(p, l.m)
+	p.cohort.pool.runs(p, 1)
+	if len(p.cohort.cycle) > 0 && !late {
+		p.cohort.took(p, l.m)
 	}
 	s.stats.dispatched(b)
 	s.sink.Dispatch(b)
@@ -298,7 +298,7 @@ func (s *Scheduler) dispatch(p *partition, l *lane, svc *service, r *Request, no
 // nearest latest first. A candidate with a nearer latest that may start before its
 // exec goes first.
 func (s *Scheduler) freed(p *partition, now Time) {
-	if pl := p.group.pool; pl.late.n > 0 {
+	if pl := p.cohort.pool; pl.late.n > 0 {
 		if pl.serving < pl.leftOver() {
 			s.serveLate(pl, now, lateLeftOver)
 		} else {
@@ -306,7 +306,7 @@ func (s *Scheduler) freed(p *partition, now Time) {
 		}
 	}
 	for p.free {
-		g := p.group
+		g := p.cohort
 		c := g.mostUrgent(p)
 		if c == nil {
 			return
@@ -330,7 +330,7 @@ func (s *Scheduler) freed(p *partition, now Time) {
 			continue
 		}
 		s.grant(c, p, now, hurried)
-		s.place(c.lane, now)
+		s.match(c.lane, now)
 	}
 }
 
@@ -344,7 +344,7 @@ func (s *Scheduler) retime(l *lane, now Time) {
 }
 
 // mostUrgent returns the candidate of the nearest latest that may use p now.
-func (g *group) mostUrgent(p *partition) *candidate {
+func (g *cohort) mostUrgent(p *partition) *candidate {
 	if len(g.ready) == 0 {
 		return nil
 	}

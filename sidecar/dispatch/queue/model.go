@@ -11,7 +11,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch/queue/adaptive"
 )
 
-// model is one model's queue: its lanes, and the groups that serve it.
+// model is one model's queue: its lanes, and the cohorts that serve it.
 type model struct {
 	id        ModelID
 	spec      ModelSpec
@@ -151,15 +151,15 @@ func (l *lane) wire() {
 	}
 }
 
-// serve makes the model's services from the groups that serve it, and the values
+// serve makes the model's services from the cohorts that serve it, and the values
 // that depend on them.
-func (m *model) serve(groups []*group) {
+func (m *model) serve(cohorts []*cohort) {
 	m.services, m.pool, m.maxRows = nil, nil, 0
 	profiled := m.spec.Drop.bounded() && len(m.spec.Classes) > 0
-	for _, g := range groups {
+	for _, g := range cohorts {
 		if i, ok := slices.BinarySearchFunc(g.serves, m.id, func(s Service, id ModelID) int { return cmp.Compare(s.Model, id) }); ok {
 			sv := g.serves[i]
-			svc := &service{group: g, hope: m.hope(sv.Class), Model: adaptive.Model{Table: m.table(sv.Class), MaxBatch: m.spec.MaxBatch, SLO: m.spec.SLO}}
+			svc := &service{cohort: g, hope: m.hope(sv.Class), Model: adaptive.Model{Table: m.table(sv.Class), MaxBatch: m.spec.MaxBatch, SLO: m.spec.SLO}}
 			svc.load = adaptive.Load{Model: &svc.Model, Pool: &g.pool.Pool}
 			if sv.MaxBatch > 0 {
 				svc.MaxBatch = min(svc.MaxBatch, sv.MaxBatch)
@@ -322,7 +322,7 @@ func (m *model) aim() {
 			svc.Saved = max(0, 1-row/float64(svc.Table.At(1)))
 		}
 		if svc.Slack > 0 && svc.Slack < Never {
-			m.share.Partitions += float64(svc.group.usable) * max(0, float64(m.spec.SLO-svc.Alone)/float64(svc.Slack))
+			m.share.Partitions += float64(svc.cohort.usable) * max(0, float64(m.spec.SLO-svc.Alone)/float64(svc.Slack))
 		}
 		m.share.Long = max(m.share.Long, svc.Table.At(svc.Reach))
 		m.share.Burst = max(m.share.Burst, adaptive.Burst(svc.Table, svc.MaxBatch, dispersion))
@@ -358,7 +358,7 @@ func (m *model) weigh() {
 	m.weighedNeed, m.weighedUsable = pl.Need, pl.Usable
 	partitions := 0
 	for _, svc := range m.services {
-		partitions += svc.group.usable
+		partitions += svc.cohort.usable
 	}
 	for _, svc := range m.services {
 		svc.most = svc.MaxBatch

@@ -7,7 +7,7 @@ package queue
 // discipline preempts and the sink can end a batch. The loop ends, because every
 // turn runs more rows than the one before.
 func (s *Scheduler) preempt(pl *pool, now Time) {
-	for _, g := range pl.groups {
+	for _, g := range pl.cohorts {
 		for g.nfree == 0 && len(g.ready) > 0 {
 			c := g.ready[0].s.cand
 			if c.lane.m.preempter == nil || c.svc.Table == nil {
@@ -32,7 +32,7 @@ func (s *Scheduler) preempt(pl *pool, now Time) {
 // ones the one that started last. Nil if there is none.
 func (s *Scheduler) victim(c *candidate) *partition {
 	var best *partition
-	for _, p := range c.svc.group.members {
+	for _, p := range c.svc.cohort.members {
 		if !p.busy || !p.usable() || p.id == c.lane.avoid {
 			continue
 		}
@@ -55,7 +55,7 @@ func (s *Scheduler) takeOver(c *candidate, p *partition, now Time) {
 	s.stats.Preempted++
 	s.stats.PreemptedRequests += uint64(len(s.lost))
 	s.preemptor.Preempt(&p.batch)
-	p.group.pool.runs(p, -1)
+	p.cohort.pool.runs(p, -1)
 	p.busy, p.experiment = false, experimentNone
 	clear(p.batch.Requests)
 	l.waiting.cut(c.first, c.last)
@@ -67,8 +67,8 @@ func (s *Scheduler) takeOver(c *candidate, p *partition, now Time) {
 		s.insert(back, s.lost[i], true)
 	}
 	clear(s.lost)
-	s.place(back, now)
+	s.match(back, now)
 	if l != back {
-		s.place(l, now)
+		s.match(l, now)
 	}
 }

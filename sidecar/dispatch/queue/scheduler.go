@@ -28,8 +28,8 @@ type Scheduler struct {
 
 	models     []*model     // by identifier; nil where removed
 	partitions []*partition // by identifier; nil where removed
-	groups     []*group
-	byKey      map[string]*group
+	cohorts    []*cohort
+	byKey      map[string]*cohort
 	pools      []*pool
 	timers     heap // lanes and pools, by the moment at which something is due
 	free       int
@@ -39,10 +39,10 @@ type Scheduler struct {
 	lost []*Request // scratch of takeOver
 
 	held  int  // open Reconfigure calls
-	dirty bool // groups have changed
-	// regrouped: groups serve something else, regroups are the models that are concerned.
-	regrouped bool
-	regroups  map[ModelID]bool
+	dirty bool // cohorts have changed
+	// altered: cohorts serve something else, concerned are the models that this concerns.
+	altered   bool
+	concerned map[ModelID]bool
 	// respecified are the models whose specification has changed while held.
 	respecified []*model
 }
@@ -54,9 +54,9 @@ func New(sink Sink, o Options) *Scheduler {
 	}
 	preemptor, _ := sink.(Preemptor)
 	return &Scheduler{
-		sink: sink, preemptor: preemptor, window: o.RateWindow, trial: o.Trial, byKey: make(map[string]*group),
-		regroups: make(map[ModelID]bool),
-		models:   make([]*model, 1), partitions: make([]*partition, 1),
+		sink: sink, preemptor: preemptor, window: o.RateWindow, trial: o.Trial, byKey: make(map[string]*cohort),
+		concerned: make(map[ModelID]bool),
+		models:    make([]*model, 1), partitions: make([]*partition, 1),
 	}
 }
 
@@ -146,7 +146,7 @@ func (s *Scheduler) admit(m *model, r *Request, now Time) {
 	if r.next == nil && r.prev != nil && m.stepper == nil {
 		s.extend(l, r, now)
 	} else {
-		s.place(l, now)
+		s.match(l, now)
 	}
 }
 
@@ -182,7 +182,7 @@ func (s *Scheduler) extend(l *lane, r *Request, now Time) {
 	}
 	if c, p := s.choose(l, now); c != nil {
 		s.grant(c, p, now, c.exec > now)
-		s.place(l, now)
+		s.match(l, now)
 		return
 	}
 	s.park(l, now)
@@ -199,7 +199,7 @@ func (s *Scheduler) Cancel(now Time, r *Request) bool {
 	s.take(l, r)
 	s.stats.Cancelled++
 	if s.held == 0 {
-		s.place(l, now)
+		s.match(l, now)
 	}
 	s.end(l.m.pool, now)
 	return true
@@ -216,12 +216,12 @@ func (s *Scheduler) Complete(now Time, id PartitionID) {
 	}
 	s.found(p, now)
 	if p.usable() {
-		p.group.pool.runs(p, -1)
+		p.cohort.pool.runs(p, -1)
 	}
 	p.busy = false
 	clear(p.batch.Requests)
 	s.idle(p, now)
-	s.end(p.group.pool, now)
+	s.end(p.cohort.pool, now)
 }
 
 // idle makes a partition available if it may be.
@@ -253,7 +253,7 @@ func (s *Scheduler) begin(now Time) Time {
 			due := s.timers[0].s
 			pl := due.pool
 			if l := due.lane; l != nil {
-				s.place(l, s.now)
+				s.match(l, s.now)
 				pl = l.m.pool
 			}
 			s.settle(pl, s.now)
@@ -296,7 +296,7 @@ func (s *Scheduler) countLate(l *lane, requests, rows int) {
 	l.m.late += requests
 	l.m.lateRows += rows
 	if l.m.late == 0 {
-		l.m.settled()
+		l.m.trialDone()
 	}
 	s.stats.LateRequests += requests
 	if l.avoid != NoPartition {

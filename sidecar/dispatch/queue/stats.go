@@ -55,7 +55,7 @@ type ModelStats struct {
 	// Rate is in rows per second over the rate window, zero until a tenth of
 	// the window has been seen.
 	Rate float64
-	// Hold is the batch in rows that the drop policy holds on to, one per group
+	// Hold is the batch in rows that the drop policy holds on to, one per cohort
 	// of equal partitions that serve the model.
 	Hold []int
 	// Requests and Rows wait and can still be in time; Late requests were given up

@@ -86,8 +86,8 @@ func (t *trial) executes(rows int, now, pause Time) {
 	}
 }
 
-// settled clears a model's owed trial: a late request was dispatched, or none is left.
-func (m *model) settled() {
+// trialDone clears a model's owed trial: a late request was dispatched, or none is left.
+func (m *model) trialDone() {
 	if !m.trial.owed {
 		return
 	}

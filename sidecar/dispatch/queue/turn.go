@@ -5,7 +5,7 @@ package queue
 
 // inTurn returns the candidate of the next model, in the order of the models,
 // that has one for p: those that have none are skipped.
-func (g *group) inTurn(p *partition) *candidate {
+func (g *cohort) inTurn(p *partition) *candidate {
 	n := len(g.cycle)
 	for k := 1; k <= n; k++ {
 		var best *candidate
@@ -27,7 +27,7 @@ func (g *group) inTurn(p *partition) *candidate {
 }
 
 // took notes that a model has had its turn on p.
-func (g *group) took(p *partition, m *model) {
+func (g *cohort) took(p *partition, m *model) {
 	for i, o := range g.cycle {
 		if o == m {
 			p.turn = i
@@ -36,8 +36,8 @@ func (g *group) took(p *partition, m *model) {
 	}
 }
 
-// order sets the cycle of a group, which is empty unless all its models take turns.
-func (s *Scheduler) order(g *group) {
+// order sets the cycle of a cohort, which is empty unless all its models take turns.
+func (s *Scheduler) order(g *cohort) {
 	g.cycle = g.cycle[:0]
 	for _, sv := range g.serves {
 		m := s.model(sv.Model)

@@ -279,7 +279,7 @@ func (c *Change) Commit() (retired []*Process) {
 		r.retire(p)
 	}
 	r.processes, r.order = named, order
-	r.place(c, &n)
+	r.occupy(c, &n)
 	for id, why := range r.downs {
 		if p := named[id]; p == nil {
 			delete(r.downs, id)
@@ -290,8 +290,8 @@ func (c *Change) Commit() (retired []*Process) {
 	return retired
 }
 
-// place sets the places of the models that a change does not keep. Guarded by mu.
-func (r *Router) place(c *Change, n *notices) {
+// occupy sets the places of the models that a change does not keep. Guarded by mu.
+func (r *Router) occupy(c *Change, n *notices) {
 	for _, name := range c.removed {
 		m := r.models[name]
 		delete(r.models, name)

@@ -16,28 +16,28 @@ type Regions interface {
 	Missing(region string, offset, size uint64) bool
 }
 
-// refuse returns an error for a request that must not reach a server, because it
+// hazard returns an error for a request that must not reach a server, because it
 // is known to crash one.
-func (d *Dispatcher) refuse(r *batch.Request, rules *batch.Rules) error {
-	if err := rules.Refuse(r); err != nil || d.o.Regions == nil {
+func (d *Dispatcher) hazard(r *batch.Request, rules *batch.Rules) error {
+	if err := rules.Hazard(r); err != nil || d.o.Regions == nil {
 		return err
 	}
 	for i := range r.Inputs {
-		if err := d.refuseRegion(r.Inputs[i].Parameters); err != nil {
+		if err := d.regionHazard(r.Inputs[i].Parameters); err != nil {
 			return err
 		}
 	}
 	for i := range r.Outputs {
-		if err := d.refuseRegion(r.Outputs[i].Parameters); err != nil {
+		if err := d.regionHazard(r.Outputs[i].Parameters); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// refuseRegion refuses a tensor in memory that no longer exists: a server that
+// regionHazard returns an error for a tensor in memory that no longer exists: a server that
 // reads it crashes.
-func (d *Dispatcher) refuseRegion(parameters []batch.Parameter) error {
+func (d *Dispatcher) regionHazard(parameters []batch.Parameter) error {
 	if len(parameters) == 0 {
 		return nil
 	}

@@ -15,19 +15,19 @@ import (
 type partition struct {
 	id       PartitionID
 	rank     int32
-	group    *group
-	pos      int // in group.members
+	cohort   *cohort
+	pos      int // in cohort.members
 	up       bool
 	draining bool
 	busy     bool // from Dispatch to Complete
 	since    Time // it was free, last
 	// experiment says whether its batch is a trial or a probe.
 	experiment experiment
-	free       bool          // in the group's set of free partitions
+	free       bool          // in the cohort's set of free partitions
 	late       bool          // it runs requests that were given up
 	work       adaptive.Work // of its batch, in its pool's sum
 	batch      Batch
-	turn       int // index in group.cycle of the model that had its turn last
+	turn       int // index in cohort.cycle of the model that had its turn last
 }
 
 // usable reports whether the partition may be given batches when it is idle.
@@ -37,10 +37,10 @@ func before(p, q *partition) int {
 	return cmp.Or(cmp.Compare(p.rank, q.rank), cmp.Compare(p.id, q.id))
 }
 
-// group is the set of partitions that serve the same models with the same
+// cohort is the set of partitions that serve the same models with the same
 // profile classes and limits: they are interchangeable but for their rank. A
-// cluster of equal GPUs on which every model is loaded is a single group.
-type group struct {
+// cluster of equal GPUs on which every model is loaded is a single cohort.
+type cohort struct {
 	key     string
 	serves  []Service // by model
 	members []*partition
@@ -51,16 +51,16 @@ type group struct {
 	cycle   []*model // models that take turns; empty unless all do
 	changed bool     // it serves something else since the last wiring
 
-	// Candidates for a partition of this group, by latest or rank: those whose exec
+	// Candidates for a partition of this cohort, by latest or rank: those whose exec
 	// has come, those whose discipline may let them start before it, and those
 	// that are blocked because of the running batches.
 	ready, pending, blocked heap
 }
 
-// pool is a set of groups connected by models that several of them serve:
+// pool is a set of cohorts connected by models that several of them serve:
 // the extent over which lanes compete for partitions.
 type pool struct {
-	groups []*group
+	cohorts []*cohort
 	adaptive.Pool
 	serving int      // partitions that run requests that were given up
 	waiting int      // lanes with requests that can still be in time
@@ -72,9 +72,9 @@ type pool struct {
 	timer   slot     // when the most urgent candidate may start before its exec
 }
 
-// service is a group as one model sees it.
+// service is a cohort as one model sees it.
 type service struct {
-	group *group
+	cohort *cohort
 	adaptive.Model
 	load    adaptive.Load // of the model and its pool, without a batch
 	hope    Table         // nil where Table is known well
@@ -88,8 +88,8 @@ type service struct {
 	edge Time
 }
 
-// groupKey renders a list of services, sorted by model, as a map key.
-func groupKey(serves []Service) string {
+// cohortKey renders a list of services, sorted by model, as a map key.
+func cohortKey(serves []Service) string {
 	var b []byte
 	for _, s := range serves {
 		b = binary.AppendVarint(b, int64(s.Model))
@@ -99,18 +99,18 @@ func groupKey(serves []Service) string {
 	return string(b)
 }
 
-// join adds p to the group of partitions that serve the same.
+// join adds p to the cohort of partitions that serve the same.
 func (s *Scheduler) join(p *partition, spec PartitionSpec) {
 	serves := normal(spec.Serves)
-	key := groupKey(serves)
+	key := cohortKey(serves)
 	g := s.byKey[key]
 	if g == nil {
-		g = &group{key: key, serves: serves}
+		g = &cohort{key: key, serves: serves}
 		s.byKey[key] = g
-		s.groups = append(s.groups, g)
+		s.cohorts = append(s.cohorts, g)
 		s.dirty = true
 	}
-	p.rank, p.group = spec.Rank, g
+	p.rank, p.cohort = spec.Rank, g
 	i, _ := slices.BinarySearchFunc(g.members, p, before)
 	g.members = slices.Insert(g.members, i, p)
 	if p.usable() {
@@ -126,21 +126,21 @@ func normal(serves []Service) []Service {
 	return slices.CompactFunc(serves, func(a, b Service) bool { return a.Model == b.Model })
 }
 
-// has reports whether a group serves a model.
-func (g *group) has(id ModelID) bool {
+// has reports whether a cohort serves a model.
+func (g *cohort) has(id ModelID) bool {
 	_, ok := slices.BinarySearchFunc(g.serves, id, func(s Service, id ModelID) int { return cmp.Compare(s.Model, id) })
 	return ok
 }
 
-// alter changes what p serves in its group, if p is alone in it and no other group serves that: only the models that differ are affected. So a
+// alter changes what p serves in its cohort, if p is alone in it and no other cohort serves that: only the models that differ are affected. So a
 // change of some models costs the others nothing.
 func (s *Scheduler) alter(p *partition, spec PartitionSpec) bool {
-	g := p.group
+	g := p.cohort
 	if len(g.members) != 1 || p.draining {
 		return false
 	}
 	serves := normal(spec.Serves)
-	key := groupKey(serves)
+	key := cohortKey(serves)
 	if key == g.key {
 		p.rank = spec.Rank
 		return true
@@ -151,14 +151,14 @@ func (s *Scheduler) alter(p *partition, spec PartitionSpec) bool {
 	for i, j := 0, 0; i < len(g.serves) || j < len(serves); {
 		switch {
 		case j == len(serves) || i < len(g.serves) && g.serves[i].Model < serves[j].Model:
-			s.regroups[g.serves[i].Model] = true
+			s.concerned[g.serves[i].Model] = true
 			i++
 		case i == len(g.serves) || serves[j].Model < g.serves[i].Model:
-			s.regroups[serves[j].Model] = true
+			s.concerned[serves[j].Model] = true
 			j++
 		default:
 			if g.serves[i] != serves[j] {
-				s.regroups[serves[j].Model] = true
+				s.concerned[serves[j].Model] = true
 			}
 			i, j = i+1, j+1
 		}
@@ -166,13 +166,13 @@ func (s *Scheduler) alter(p *partition, spec PartitionSpec) bool {
 	delete(s.byKey, g.key)
 	s.byKey[key] = g
 	g.key, g.serves, g.changed, p.rank = key, serves, true, spec.Rank
-	s.regrouped = true
+	s.altered = true
 	return true
 }
 
-// components finds the connected components of groups, by the models that several of them serve: the index of a group of each.
+// components finds the connected components of cohorts, by the models that several of them serve: the index of a cohort of each.
 func (s *Scheduler) components() (root []int) {
-	root = make([]int, len(s.groups))
+	root = make([]int, len(s.cohorts))
 	find := func(i int) int {
 		for root[i] != i {
 			root[i] = root[root[i]]
@@ -180,8 +180,8 @@ func (s *Scheduler) components() (root []int) {
 		}
 		return i
 	}
-	owner := make([]int, len(s.models)) // the index of a group that serves the model, and one
-	for i, g := range s.groups {
+	owner := make([]int, len(s.models)) // the index of a cohort that serves the model, and one
+	for i, g := range s.cohorts {
 		root[i] = i
 		for _, sv := range g.serves {
 			if o := owner[sv.Model]; o > 0 {
@@ -197,11 +197,11 @@ func (s *Scheduler) components() (root []int) {
 	return root
 }
 
-// poolsHold reports whether the pools are the components of the groups as they are now.
+// poolsHold reports whether the pools are the components of the cohorts as they are now.
 func (s *Scheduler) poolsHold() bool {
 	of := make(map[int]*pool, len(s.pools))
 	for i, root := range s.components() {
-		pl := s.groups[i].pool
+		pl := s.cohorts[i].pool
 		if known, ok := of[root]; pl == nil || ok && known != pl {
 			return false
 		}
@@ -210,26 +210,26 @@ func (s *Scheduler) poolsHold() bool {
 	return len(of) == len(s.pools)
 }
 
-// part takes p out of its group.
+// part takes p out of its cohort.
 func (s *Scheduler) part(p *partition) {
-	g := p.group
+	g := p.cohort
 	s.setFree(p, false)
 	if p.usable() {
 		g.count(p, -1)
 	}
 	g.members = slices.Delete(g.members, p.pos, p.pos+1)
 	g.renumber()
-	p.group = nil
+	p.cohort = nil
 	if len(g.members) == 0 {
 		delete(s.byKey, g.key)
-		s.groups = slices.DeleteFunc(s.groups, func(o *group) bool { return o == g })
+		s.cohorts = slices.DeleteFunc(s.cohorts, func(o *cohort) bool { return o == g })
 		s.dirty = true
 	}
 }
 
 // count adjusts the number of usable partitions, and what runs on them, when p
 // becomes or ceases to be one.
-func (g *group) count(p *partition, d int) {
+func (g *cohort) count(p *partition, d int) {
 	g.usable += d
 	if g.pool != nil {
 		g.pool.Usable += d
@@ -252,7 +252,7 @@ func (pl *pool) runs(p *partition, d int) {
 	}
 }
 
-func (g *group) renumber() {
+func (g *cohort) renumber() {
 	g.free = newBitset(len(g.members))
 	for i, p := range g.members {
 		p.pos = i
@@ -268,7 +268,7 @@ func (s *Scheduler) setFree(p *partition, free bool) {
 		return
 	}
 	p.free = free
-	g, d := p.group, 1
+	g, d := p.cohort, 1
 	if free {
 		g.free.add(p.pos)
 	} else {
@@ -282,7 +282,7 @@ func (s *Scheduler) setFree(p *partition, free bool) {
 	}
 }
 
-// repool finds the connected components of groups and models anew. Lanes must
+// repool finds the connected components of cohorts and models anew. Lanes must
 // be detached.
 func (s *Scheduler) repool() {
 	roots := s.components()
@@ -291,7 +291,7 @@ func (s *Scheduler) repool() {
 	}
 	s.pools = s.pools[:0]
 	of := make(map[int]*pool)
-	for i, g := range s.groups {
+	for i, g := range s.cohorts {
 		pl := of[roots[i]]
 		if pl == nil {
 			pl = &pool{}
@@ -300,7 +300,7 @@ func (s *Scheduler) repool() {
 			s.pools = append(s.pools, pl)
 		}
 		g.pool = pl
-		pl.groups = append(pl.groups, g)
+		pl.cohorts = append(pl.cohorts, g)
 		pl.Free += g.nfree
 		pl.Usable += g.usable
 		for _, p := range g.members {
