@@ -30,7 +30,7 @@ type Factors struct {
 	Move      float64 `json:"move"`
 	// Saturation is the share of the GPU that draws its whole bandwidth.
 	Saturation float64 `json:"saturation"`
-	// Bound is the relative error that nine of ten whole models stayed below when they were left out of the fit.
+	// Bound is how far nine of ten whole models were from their estimate, relative to it, when they were left out of the fit.
 	Bound float64 `json:"bound"`
 	// Source says what was fitted.
 	Source string `json:"source"`
@@ -82,7 +82,9 @@ type Device struct {
 	Kernels *kernel.Model
 	Runtime lower.Runtime
 	Factors Factors
-	Uses    *Uses
+	// Bounds are those of batches of measured kernels; without any the factors' bound is that of every batch.
+	Bounds []Bound
+	Uses   *Uses
 	// Float is the arithmetic of FP32 tensors.
 	Float kernel.Precision
 }
@@ -132,7 +134,9 @@ func span(launches []lower.Launch, times []*timed, share int, input float64, f *
 	host, device := 0.0, 0.0
 	for i := range launches {
 		r := launches[i].Repeat
-		host += f.Launch
+		if !launches[i].Within {
+			host += f.Launch
+		}
 		start := max(device, host)
 		device = start + times[i].at[share]
 		if r > 1 {

@@ -31,19 +31,25 @@ func NewDevice(gpuName, runtimeName string) (Device, error) {
 	if d.Uses, err = ShippedUses(); err != nil {
 		return Device{}, err
 	}
+	if d.Bounds, err = ShippedBounds(); err != nil {
+		return Device{}, err
+	}
 	d.Factors, err = factorsFor(sheet, rt)
 	return d, err
 }
 
-// factorsFor takes fitted factors of the GPU type where there are any, then those of a type of the same architecture, then of any type; what the host does
+// factorsFor takes fitted factors of the GPU type where there are any, also if it has another size of memory, then those of a type of the same architecture, then of any type; what the host does
 // is taken from the runtime's own.
 func factorsFor(sheet gpu.Sheet, rt lower.Runtime) (Factors, error) {
 	all, err := Shipped()
 	if err != nil {
 		return Factors{}, err
 	}
-	if f, ok := all[sheet.Name+"/"+rt.Name]; ok {
-		return f, nil
+	for _, name := range sortedKeys(all) {
+		gpuName, runtime, _ := cut(name)
+		if other, err := gpu.Find(gpuName); err == nil && runtime == rt.Name && other.ComputesAs(&sheet) {
+			return all[name], nil
+		}
 	}
 	prior := Priors(rt)
 	best, score := "", -1
@@ -55,7 +61,7 @@ func factorsFor(sheet gpu.Sheet, rt lower.Runtime) (Factors, error) {
 		}
 		if other, err := gpu.Find(gpuName); err == nil && other.Architecture == sheet.Architecture {
 			s++
-			if other.Name == sheet.Name {
+			if other.ComputesAs(&sheet) {
 				s += 3
 			}
 		}

@@ -86,7 +86,7 @@ type Estimate struct {
 	Fits bool `json:"fits"`
 	// MemoryOfGPU is that memory, in bytes.
 	MemoryOfGPU float64 `json:"gpu_memory"`
-	// Bound is the relative error that nine of ten models should stay below; Basis says what it was found on.
+	// Bound is the widest of the batches' bounds: how far, relative to the estimate, nine of ten models should be from it at most. Basis says what it was found on.
 	Bound    float64  `json:"relative_error_bound"`
 	Basis    string   `json:"basis"`
 	Warnings []string `json:"warnings"`
@@ -127,6 +127,7 @@ func Do(q Request) (*Estimate, error) {
 	warned := map[string]bool{}
 	var curves [][]float64
 	var held holding
+	near := q.Device.near()
 	for n, batch := range g.Batches {
 		inputs, err := q.Inputs(batch)
 		if err != nil {
@@ -182,12 +183,14 @@ func Do(q Request) (*Estimate, error) {
 			}
 		}
 		curves = append(curves, curve)
-		bound := q.Device.Factors.Bound
 		full := span(launches, times, whole, input, &q.Device.Factors)
+		bound, basis := q.Device.bound(kindOf(launches, times, whole, full), near)
 		if guessed > 0 && full > 0 {
 			bound += 2 * guessed / full
 		}
-		e.Bound = max(e.Bound, bound)
+		if bound > e.Bound {
+			e.Bound, e.Basis = bound, basis
+		}
 		for s, p := range g.Shares {
 			slow := full / curve[s] // the same work in more time uses less per second
 			e.Points = append(e.Points, grid.Point{

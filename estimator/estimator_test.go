@@ -99,9 +99,30 @@ func TestRuntimesFuseWhatTheyFuse(t *testing.T) {
 		kernels[runtime] = estimate(t, g, device(t, "V100", runtime), estimator.Grid{Batches: []int{1}, Shares: []int{100}}).Kernels
 	}
 	require.Equal(t, map[string]int{
-		"eager":       53 + 49 + 16 + 1 + 1 + 1, // convolutions, activations, additions, two poolings, one product
+		"eager":       53 + 53 + 49 + 16 + 1 + 1 + 1 + 1, // convolutions, normalisations, activations, additions, two poolings, one product and its bias
 		"onnxruntime": 53 + 1 + 1 + 1,
 	}, kernels)
+}
+
+// PyTorch launches 69 kernels for a ResNet-18 of one row, whichever way the file was exported: with its batch normalisations, or with these folded into
+// weights, as torch.onnx.export does unless it is told otherwise.
+func TestEagerCountsWhatPyTorchLaunches(t *testing.T) {
+	for _, name := range []string{"torchvision/resnet18", "torchvision/resnet18-training"} {
+		g, err := data.Graph(os.DirFS("data"), name)
+		require.NoError(t, err)
+		one := estimator.Grid{Batches: []int{1}, Shares: []int{100}}
+		require.Equal(t, 20+20+17+8+1+1+1+1, estimate(t, g, device(t, "V100", "eager"), one).Kernels, "%s: convolutions, normalisations, activations, additions, poolings, a product and its bias", name)
+		require.Equal(t, 20+1+1+1, estimate(t, g, device(t, "V100", "onnxruntime"), one).Kernels, name)
+	}
+	for name, want := range map[string]int{
+		"vgg11":         8 + 8 + 10 + 5 + 1 + 3 + 3, // biases of convolutions are kernels of their own
+		"vgg11_bn":      8 + 8 + 10 + 5 + 1 + 3 + 3, // normalisations take their place
+		"squeezenet1_1": 26 + 26 + 26 + 3 + 8 + 1,
+	} {
+		g, err := data.Graph(os.DirFS("data"), "torchvision/"+name)
+		require.NoError(t, err)
+		require.Equal(t, want, estimate(t, g, device(t, "V100", "eager"), estimator.Grid{Batches: []int{1}, Shares: []int{100}}).Kernels, name)
+	}
 }
 
 func TestWhatDoesNotFitSaysSo(t *testing.T) {

@@ -125,6 +125,7 @@ type prepared struct {
 
 type preparedLaunch struct {
 	family                                    int
+	within                                    bool
 	compute, memory, fill, correction, repeat float64
 }
 
@@ -199,7 +200,7 @@ func prepare(d *Device, samples []Sample) []prepared {
 				launch.compute, launch.fill, launch.memory = b.Compute, b.Memory, l.Bytes()/d.Sheet.Bandwidth
 				known[k] = launch
 			}
-			launch.repeat = l.Repeat
+			launch.repeat, launch.within = l.Repeat, l.Within
 			p.launches[j] = launch
 		}
 		out[i] = p
@@ -217,7 +218,9 @@ func (p *prepared) span(v *[factors]float64) float64 {
 	for i := range p.launches {
 		l := &p.launches[i]
 		t := max(l.compute, l.fill, l.memory/draw)*l.correction*v[l.family] + v[fFloor]
-		host += v[fLaunch]
+		if !l.within {
+			host += v[fLaunch]
+		}
 		device = max(device, host) + t*l.repeat
 	}
 	return v[fFixed] + v[fCopy]*p.bytes + device
@@ -290,13 +293,13 @@ func Predict(d *Device, samples []Sample, f Factors) []float64 {
 	return newPredictor(d, samples).predict(&v)
 }
 
-// LeaveOut fits without each group in turn, as group names a model's, and gives the relative errors on what was left out.
+// LeaveOut fits without each group in turn, as group names a model's, and gives what it predicts for what was left out, in seconds.
 func LeaveOut(d *Device, samples []Sample, start Factors, prior float64, group func(model string) string) ([]float64, error) {
 	groups := map[string]bool{}
 	for _, s := range samples {
 		groups[group(s.Model)] = true
 	}
-	errs := make([]float64, len(samples))
+	predicted := make([]float64, len(samples))
 	for g := range groups {
 		var fit, judge []Sample
 		var at []int
@@ -311,11 +314,11 @@ func LeaveOut(d *Device, samples []Sample, start Factors, prior float64, group f
 		if err != nil {
 			return nil, err
 		}
-		for i, e := range Errors(d, judge, f) {
-			errs[at[i]] = e
+		for i, seconds := range Predict(d, judge, f) {
+			predicted[at[i]] = seconds
 		}
 	}
-	return errs, nil
+	return predicted, nil
 }
 
 // Median and P90 of relative errors.

@@ -12,7 +12,7 @@ import (
 	"github.com/conch-serving/conch/estimator/kernel"
 )
 
-//go:embed kernels.json factors.json uses.json
+//go:embed kernels.json factors.json uses.json bounds.json
 var files embed.FS
 
 // Kernels reads the correction of kernels that were learnt from measurements of all GPU types; it is decoded once.
@@ -33,6 +33,9 @@ var Kernels = sync.OnceValues(func() (*kernel.Model, error) {
 
 // Factors is factors.json: what was fitted to whole models, by GPU type and runtime.
 func Factors() []byte { return read("factors.json") }
+
+// Bounds is bounds.json: how far whole models of measured kernels were off that were left out.
+func Bounds() []byte { return read("bounds.json") }
 
 // Uses is uses.json: how much of a GPU a model uses.
 func Uses() []byte { return read("uses.json") }

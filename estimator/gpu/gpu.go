@@ -9,6 +9,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,6 +93,13 @@ func Find(name string) (Sheet, error) {
 // Is reports whether the sheet is that of a GPU type, by the rules of [Find].
 func (s *Sheet) Is(name string) bool {
 	return key(s.Name) == key(name) || slices.ContainsFunc(s.Aliases, func(a string) bool { return a != "" && key(a) == key(name) })
+}
+
+// ComputesAs reports whether two GPU types differ in nothing but how much memory they have, so that what was measured on one holds for the other.
+func (s *Sheet) ComputesAs(other *Sheet) bool {
+	alike := *other
+	alike.Name, alike.Aliases, alike.Memory, alike.Context, alike.Source = s.Name, s.Aliases, s.Memory, s.Context, s.Source
+	return reflect.DeepEqual(*s, alike)
 }
 
 func key(name string) string {

@@ -73,7 +73,7 @@ func (e Errors) String() string {
 	return b.String()
 }
 
-// LeaveOut trains on the GPU types that are not left out and judges the fit on those that are.
+// LeaveOut trains on what is steady of the GPU types that are not left out, and judges the fit on all that was measured on those that are.
 func LeaveOut(all []Measurement, left func(gpuName string) bool, seed uint64) (Errors, error) {
 	var train, judge []Measurement
 	for _, m := range all {
@@ -86,6 +86,7 @@ func LeaveOut(all []Measurement, left func(gpuName string) bool, seed uint64) (E
 	if len(train) == 0 || len(judge) == 0 {
 		return nil, fmt.Errorf("kernel: %d measurements to train on and %d left out: both must be there", len(train), len(judge))
 	}
+	train, _ = Steady(train)
 	model, err := Train(train, seed)
 	if err != nil {
 		return nil, err

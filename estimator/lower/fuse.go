@@ -18,6 +18,8 @@ type Runtime struct {
 	Pointwise bool
 	// Separate says that layers are executed as they are written: a batch normalisation is a kernel of its own, and so are sigmoid and product of a gate.
 	Separate bool `json:",omitempty"`
+	// Modules says that what executes is the module that a file was exported from, as PyTorch does without a compiler (eager.go).
+	Modules bool `json:",omitempty"`
 	// Transformer says that the kernels of a transformer's blocks are put together on GPUs: attention, additions before a normalisation, and casts
 	// around either.
 	Transformer bool `json:",omitempty"`
@@ -33,7 +35,7 @@ func ONNXRuntime() Runtime {
 }
 
 // Eager is PyTorch without a compiler.
-func Eager() Runtime { return Runtime{Name: "eager", Launch: 9e-6, Fixed: 40e-6} }
+func Eager() Runtime { return Runtime{Name: "eager", Modules: true, Launch: 9e-6, Fixed: 40e-6} }
 
 // TensorFlow is a SavedModel as TensorFlow 2 executes it, without XLA: weights are variables, so that nothing is folded into them.
 func TensorFlow() Runtime {
@@ -128,8 +130,11 @@ func fuse(r *shape.Result, rt Runtime) *fusion {
 			continue
 		}
 		f.gate(i)
-		if f.steps[i].Node.Op == "BatchNormalization" {
+		if f.steps[i].Node.Op == "BatchNormalization" && !rt.Modules {
 			f.fold(i)
+		}
+		if rt.Modules {
+			f.view(i)
 		}
 	}
 	for i := range f.steps {

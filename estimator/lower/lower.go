@@ -20,6 +20,8 @@ type Launch struct {
 	Ready int
 	// Guessed says that the operator is not known.
 	Guessed bool
+	// Within says that the operator before launches it, too: the host's time per kernel is that of an operator, and counted there.
+	Within bool
 }
 
 // Options of lowering.
@@ -50,6 +52,13 @@ func Lower(r *shape.Result, o Options) []Launch {
 			for _, k := range sequence(s, op, &f.work[i], o) {
 				out = append(out, Launch{Kernel: k, Node: s.Node.Name, Op: op, Repeat: s.Repeat * f.work[i].Serial, Ready: last - 1, Guessed: f.work[i].Class == shape.Opaque})
 				last = len(out)
+			}
+			if o.Runtime.Modules {
+				if l, ok := f.besides(i, o); ok {
+					l.Ready = last - 1
+					out = append(out, l)
+					last = len(out)
+				}
 			}
 		}
 		for _, v := range s.Out {

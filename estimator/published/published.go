@@ -67,7 +67,16 @@ func newSampler(fsys fs.FS, folder string, rt lower.Runtime, float kernel.Precis
 
 // Shares are the samples of GPU/shares.csv: torchvision's models at batches and thread percentages.
 func Shares(fsys fs.FS, gpuName string, rt lower.Runtime) ([]estimator.Sample, error) {
-	f, err := fsys.Open(gpuName + "/shares.csv")
+	return torchvision(fsys, gpuName+"/shares.csv", rt)
+}
+
+// Unseen are the samples of v100/unseen.csv: models of the same measurements with the whole GPU, none of which any fit has seen.
+func Unseen(fsys fs.FS) ([]estimator.Sample, error) {
+	return torchvision(fsys, "v100/unseen.csv", lower.Eager())
+}
+
+func torchvision(fsys fs.FS, name string, rt lower.Runtime) ([]estimator.Sample, error) {
+	f, err := fsys.Open(name)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +92,7 @@ func Shares(fsys fs.FS, gpuName string, rt lower.Runtime) ([]estimator.Sample, e
 		percentage, err2 := strconv.Atoi(row[2])
 		us, err3 := strconv.ParseFloat(row[3], 64)
 		if err := errors.Join(err1, err2, err3); err != nil {
-			return nil, fmt.Errorf("%s/shares.csv, line %d: %w", gpuName, i+2, err)
+			return nil, fmt.Errorf("%s, line %d: %w", name, i+2, err)
 		}
 		l, bytes, err := s.lower(row[0], batch)
 		if err != nil {

@@ -6,7 +6,7 @@
 //
 //	go run ./estimator/train
 //
-// writes estimator/data/kernels.json and, from it and whole models, estimator/data/factors.json. Equal data give equal files.
+// writes estimator/data/kernels.json, uses.json and, from kernels and whole models, factors.json and bounds.json. Equal data give equal files.
 package main
 
 import (
@@ -50,7 +50,9 @@ func run(directory, without string) error {
 		fmt.Println(report)
 		return nil
 	}
-	m, err := kernel.Train(all, 1)
+	steady, left := kernel.Steady(all)
+	fmt.Printf("%d of %d kernels are trained on; left out are %s\n", len(steady), len(all), strings.Join(left, "; "))
+	m, err := kernel.Train(steady, 1)
 	if err != nil {
 		return err
 	}
@@ -70,7 +72,14 @@ func run(directory, without string) error {
 	if err != nil {
 		return err
 	}
-	return write(filepath.Join(directory, "factors.json"), factors, true)
+	if err := write(filepath.Join(directory, "factors.json"), factors, true); err != nil {
+		return err
+	}
+	limits, err := bounds(os.DirFS(directory), m, all)
+	if err != nil {
+		return err
+	}
+	return write(filepath.Join(directory, "bounds.json"), limits, true)
 }
 
 func say(name string, s *regress.Stack) {
@@ -117,16 +126,20 @@ func whole(fsys fs.FS, kernels *kernel.Model) (map[string]estimator.Factors, err
 			return err
 		}
 		d := &estimator.Device{Sheet: sheet, Kernels: kernels, Runtime: rt}
-		errs, err := estimator.LeaveOut(d, samples, start, published.Prior, group)
+		predicted, err := estimator.LeaveOut(d, samples, start, published.Prior, group)
 		if err != nil {
 			return err
+		}
+		errs := make([]float64, len(samples))
+		for i, s := range samples {
+			errs[i] = estimator.Deviation(s.Seconds, predicted[i])
 		}
 		f, err := estimator.Fit(d, samples, start, published.Prior)
 		if err != nil {
 			return err
 		}
-		f.Bound, f.Source = estimator.P90(errs), source
-		fmt.Printf("%s/%s: left out: median %.1f%%, 90th percentile %.1f%%\n", gpuName, rt.Name, 100*estimator.Median(errs), 100*f.Bound)
+		f.Bound, f.Source = estimator.BoundOf(errs), source
+		fmt.Printf("%s/%s: left out: median %.1f%%, 90th percentile %.1f%% of the estimate; bound %.1f%%\n", gpuName, rt.Name, 100*estimator.Median(errs), 100*estimator.P90(errs), 100*f.Bound)
 		out[gpuName+"/"+rt.Name] = f
 		return nil
 	}
@@ -144,6 +157,33 @@ func whole(fsys fs.FS, kernels *kernel.Model) (map[string]estimator.Factors, err
 		}
 		if err := fit(gpuName, published.ZooRuntime(), published.ZooStart(published.ZooRuntime()), samples, published.Family, "models of keras.applications on "+gpuName+" (Symphony, tables 3 and 4), families left out in turn"); err != nil {
 			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// bounds are those of batches of measured kernels, from whole transformers: with all kernels, and with those of each chip left out.
+func bounds(fsys fs.FS, kernels *kernel.Model, measured []kernel.Measurement) ([]estimator.Bound, error) {
+	all, err := published.Transformers(fsys)
+	if err != nil {
+		return nil, err
+	}
+	var out []estimator.Bound
+	for _, near := range []estimator.Near{estimator.OwnKernels, estimator.SheetOnly} {
+		predicted, err := published.PredictTransformers(all, kernels, measured, near)
+		if err != nil {
+			return nil, err
+		}
+		for _, low := range []bool{false, true} {
+			var some []float64
+			for i := range all {
+				if estimator.IsLowPower(&all[i].Sheet) == low {
+					some = append(some, estimator.Deviation(all[i].Seconds, predicted[i]))
+				}
+			}
+			b := estimator.Bound{Near: near, LowPower: low, Bound: estimator.BoundOf(some), Median: estimator.Median(some), Samples: len(some)}
+			fmt.Printf("transformers, %s, at most 75 W %v: %d, median %.1f%% of the estimate, bound %.1f%%\n", near, low, b.Samples, 100*b.Median, 100*b.Bound)
+			out = append(out, b)
 		}
 	}
 	return out, nil
