@@ -54,7 +54,7 @@ func runs(report string) run {
 	case "overload", "proxy", "sizing", "evaluate", "watch":
 		return run{starts: conch}
 	case "estimator":
-		return run{starts: []string{"tritonctl"}, files: triton}
+		return run{starts: []string{"tritonctl"}, files: append([]string{"estimator/data/"}, triton...)}
 	}
 	return run{}
 }
