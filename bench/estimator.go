@@ -33,13 +33,13 @@ func (b *bench) estimator(ctx context.Context, r *figure.Report) error {
 		name string
 		run  func(context.Context, *figure.Report) error
 	}{
-		{"model_ms", b.estimatorSpeed}, {"cpu", b.estimatorCPU}, // what is measured comes first; the rest is arithmetic
 		{"neusight", b.estimatorKernels}, {"transformers", b.estimatorTransformers}, {"unseen", b.estimatorUnseen}, {"bounds", b.estimatorBounds},
-		{"shares", b.estimatorShares}, {"uses", b.estimatorUses}, {"zoo", b.estimatorZoo},
+		{"shares", b.estimatorShares}, {"uses", b.estimatorUses}, {"zoo", b.estimatorZoo}, {"model_ms", b.estimatorSpeed}, {"cpu", b.estimatorCPU},
 	} {
 		if b.only != "" && !strings.Contains(part.name, b.only) {
 			continue
 		}
+		b.say("estimator: " + part.name)
 		if err := part.run(ctx, r); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
