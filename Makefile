@@ -231,7 +231,7 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 	@scripts/setup/golangci.sh; touch $@
 
 .PHONY: bench
-BENCH ?= core cores sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity demand evaluate watch estimator
+BENCH ?= core cores sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity demand evaluate watch estimator estimator-whole
 bench: ## the figures of docs/results.md (BENCH="core sim" chooses; all are below)
 	@$(MAKE) build
 	@case '$(BENCH)' in *live*|*fidelity*|*demand*|*merge*|*estimator*) $(MAKE) triton;; esac

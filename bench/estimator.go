@@ -33,8 +33,8 @@ func (b *bench) estimator(ctx context.Context, r *figure.Report) error {
 		name string
 		run  func(context.Context, *figure.Report) error
 	}{
-		{"neusight", b.estimatorKernels}, {"transformers", b.estimatorTransformers}, {"unseen", b.estimatorUnseen}, {"bounds", b.estimatorBounds},
-		{"shares", b.estimatorShares}, {"uses", b.estimatorUses}, {"zoo", b.estimatorZoo}, {"model_ms", b.estimatorSpeed}, {"cpu", b.estimatorCPU},
+		{"neusight", b.estimatorKernels}, {"shares", b.estimatorShares}, {"uses", b.estimatorUses}, {"zoo", b.estimatorZoo},
+		{"model_ms", b.estimatorSpeed}, {"cpu", b.estimatorCPU},
 	} {
 		if b.only != "" && !strings.Contains(part.name, b.only) {
 			continue

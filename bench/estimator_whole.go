@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 
 	"github.com/conch-serving/conch/estimator"
 	"github.com/conch-serving/conch/estimator/data"
@@ -17,6 +18,24 @@ import (
 	samples "github.com/conch-serving/conch/estimator/published"
 	"github.com/conch-serving/conch/internal/figure"
 )
+
+// estimatorWhole says how far off estimates of whole models are that no fit has seen, and how often their bounds hold; --only takes a part's name.
+func (b *bench) estimatorWhole(ctx context.Context, r *figure.Report) error {
+	for _, part := range []struct {
+		name string
+		run  func(context.Context, *figure.Report) error
+	}{{"transformers", b.estimatorTransformers}, {"unseen", b.estimatorUnseen}, {"bounds", b.estimatorBounds}} {
+		if b.only != "" && !strings.Contains(part.name, b.only) {
+			continue
+		}
+		b.say("estimator-whole: " + part.name)
+		if err := part.run(ctx, r); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	r.Emulated = "nothing: published measurements of GPUs"
+	return nil
+}
 
 // estimatorTransformers judges kernels by whole transformers, which no fit has seen: with the kernels of all GPU types, and without those of the chip.
 // The bound of each is what the others ask for: other models, and other chips.

@@ -85,7 +85,8 @@ func command(out, progress io.Writer) *cobra.Command {
 
 	measure("fidelity", "Goodput and p99 of live conch over the simulator's for the same arrivals, on minitriton and real tritonservers; --only SCENARIO.TRITON", b.fidelity)
 
-	measure("estimator", "How far off estimates are on what their fit never saw, and how long one takes; --only neusight, transformers, unseen, bounds, shares, uses, zoo, model_ms or cpu", b.estimator)
+	measure("estimator", "How far off estimates are on what their fit never saw, and how long one takes; --only neusight, shares, uses, zoo, model_ms or cpu", b.estimator)
+	measure("estimator-whole", "How far off estimates of whole models are that no fit has seen, and how often their bounds hold; --only transformers, unseen or bounds", b.estimatorWhole)
 	measure("reproduce", "What Symphony's paper and its published scheduler say against the simulator", b.reproduce)
 	measure("reproduce-abacus", "What Abacus's paper says of its 21 pairs against the simulator, with the predictor that its authors published (--abacus DIR)", b.reproduceAbacus)
 	measure("reproduce-placement", "What INFaaS, USHER and gpulet say of placement against their policies here", b.reproducePlacement)

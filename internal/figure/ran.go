@@ -53,6 +53,8 @@ func runs(report string) run {
 		return run{starts: append([]string{"tritonctl"}, conch...), files: triton}
 	case "overload", "proxy", "sizing", "evaluate", "watch":
 		return run{starts: conch}
+	case "estimator-whole":
+		return run{files: []string{"estimator/data/"}}
 	case "estimator":
 		return run{starts: []string{"tritonctl"}, files: append([]string{"estimator/data/"}, triton...)}
 	}
