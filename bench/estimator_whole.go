@@ -68,7 +68,8 @@ func (b *bench) estimatorTransformers(_ context.Context, r *figure.Report) error
 		for i := range all {
 			t := &all[i]
 			errs = append(errs, math.Abs(predicted[i]/t.Seconds-1))
-			byGPU[t.Sheet.Name] = append(byGPU[t.Sheet.Name], errs[i])
+			card, _, _ := strings.Cut(t.Sheet.Name, "-") // a name of a figure has no dash
+			byGPU[card] = append(byGPU[card], errs[i])
 			deviations = append(deviations, estimator.Deviation(t.Seconds, predicted[i]))
 			cells = append(cells, fmt.Sprint(estimator.IsLowPower(&t.Sheet)))
 			group := t.Model
@@ -79,7 +80,7 @@ func (b *bench) estimatorTransformers(_ context.Context, r *figure.Report) error
 		}
 		r.Add(name+".median_error", 100*estimator.Median(errs), "%", note)
 		r.Add(name+".p90_error", 100*estimator.P90(errs), "%", "")
-		for _, gpuName := range []string{"H100", "A100", "V100-32GB", "P100", "T4", "L4", "P4"} {
+		for _, gpuName := range []string{"H100", "A100", "V100", "P100", "T4", "L4", "P4"} {
 			r.Add(name+"."+gpuName+".median_error", 100*estimator.Median(byGPU[gpuName]), "%", fmt.Sprintf("%d of them", len(byGPU[gpuName])))
 		}
 		addCoverage(r, name, deviations, cells, groups)
