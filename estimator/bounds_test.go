@@ -55,7 +55,7 @@ func TestBoundsAreByKindAndByHowNearTheDataAre(t *testing.T) {
 	require.Greater(t, bound("torchvision/resnet50", "A10", "eager"), shipped["V100/eager"].Bound)
 }
 
-// Whole transformers, which no fit has seen: what was measured on a card fits it, and is near its estimate. `make bench BENCH=estimator` has the figures.
+// Whole transformers, which no fit has seen: what was measured on a card fits it, and is near its estimate. `make bench BENCH=estimator-whole` has the figures.
 func TestWholeTransformersAreNearTheirEstimates(t *testing.T) {
 	all, err := published.Transformers(os.DirFS("data"))
 	require.NoError(t, err)
