@@ -182,7 +182,7 @@ func short(v float64) string {
 	switch {
 	case v >= 1e6:
 		return fmt.Sprintf("%.4gM", v/1e6)
-	case v >= 1e4:
+	case v >= 1e3:
 		return fmt.Sprintf("%.4gk", v/1e3)
 	}
 	return fmt.Sprintf("%.4g", v)

@@ -81,7 +81,7 @@ func TestAxesOfLargeAndSmallNumbers(t *testing.T) {
 		busy  float64
 		ticks []string
 	}{
-		{18_500, []string{">5000<", ">10k<", ">15k<", ">20k<"}},
+		{18_500, []string{">5k<", ">10k<", ">15k<", ">20k<"}},
 		{3_000_000, []string{">1M<", ">2M<", ">3M<"}},
 		{7, []string{">2<", ">4<", ">6<", ">8<"}},
 		{0, []string{">0<", ">1<"}},
@@ -118,13 +118,13 @@ func TestVerdicts(t *testing.T) {
 		text  string
 	}{
 		{[]report.Side{side("a", .002, .003, .001)}, "held", report.Good,
-			"At 1,000 requests per second, 0.20% (0.10% to 0.30% over 3 seeds) of the requests of the model that fares worst are bad: the load is held."},
-		{[]report.Side{side("a", .02, .03, .011)}, "not held", report.Bad, "and at most 1% may be: the load is not held."},
+			"At 1,000 requests per second, 0.20% (0.10% to 0.30% over 3 seeds) of the worst model's requests are bad: the load is held."},
+		{[]report.Side{side("a", .02, .03, .011)}, "not held", report.Bad, "the load, of which at most 1% may be bad, is not held."},
 		{[]report.Side{side("a", .02, .03, .001)}, "not certain", report.Unsure, "depends on chance."},
-		{[]report.Side{side("a", .002)}, "held", report.Good, "0.20% of the requests of the model that fares worst are bad: the load is held (one seed, so that the spread is not known)."},
-		{[]report.Side{side("a", .002, .003), side("b", .2, .3)}, "a is better", report.Good, "a makes 0.25% (0.20% to 0.30% over 2 seeds) of the requests of the model that fares worst bad, and b 25.00% (20.00% to 30.00% over 2 seeds): a is better."},
+		{[]report.Side{side("a", .002)}, "held", report.Good, "0.20% of the worst model's requests are bad: the load is held (one seed, so that the spread is not known)."},
+		{[]report.Side{side("a", .002, .003), side("b", .2, .3)}, "a is better", report.Good, "0.25% (0.20% to 0.30% over 2 seeds) of the worst model's requests are bad with a and 25.00% (20.00% to 30.00% over 2 seeds) with b: a is better."},
 		{[]report.Side{side("a", .2, .3), side("b", .002, .003)}, "b is better", report.Good, "b is better."},
-		{[]report.Side{side("a", .002, .005), side("b", .004, .003)}, "no certain difference", report.Unsure, "both hold the load, with which at most 1% may be: the difference is within the spread."},
+		{[]report.Side{side("a", .002, .005), side("b", .004, .003)}, "no certain difference", report.Unsure, "with b; both hold the load (at most 1% bad), and the difference is within the spread."},
 		{[]report.Side{side("a", .02), side("b", .5)}, "not certain", report.Unsure, "with one seed the spread is not known."},
 		{[]report.Side{holding("a", 90, 100, 110), holding("b", 180, 200, 220)}, "b holds more", report.Good, "b holds 200 (180 to 220 over 3 seeds) requests per second with at most 1% bad for every model, and a 100 (90.0 to 110 over 3 seeds): 2.00 times as much."},
 		{[]report.Side{holding("a", 90, 100, 110), holding("b", 105, 120, 130)}, "no certain difference", report.Unsure, "within the spread."},

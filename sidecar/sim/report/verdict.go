@@ -92,14 +92,14 @@ func held(s Side) string {
 
 func alone(s Side) Verdict {
 	b := badAt(s)
-	v := Verdict{fmt.Sprintf("At %s requests per second, %s of the requests of the model that fares worst are bad", Rate(s.Result.Total.Rate), b.text(percent)), "not certain", Unsure}
+	v := Verdict{fmt.Sprintf("At %s requests per second, %s of the worst model's requests are bad", Rate(s.Result.Total.Rate), b.text(percent)), "not certain", Unsure}
 	switch {
 	case b.high <= .01:
 		v.Text, v.Label, v.Judgement = v.Text+": the load is held", "held", Good
 	case b.low > .01:
-		v.Text, v.Label, v.Judgement = v.Text+", and at most 1% may be: the load is not held", "not held", Bad
+		v.Text, v.Label, v.Judgement = v.Text+": the load, of which at most 1% may be bad, is not held", "not held", Bad
 	default:
-		v.Text += ", and at most 1% may be: whether the load is held depends on chance"
+		v.Text += ": whether the load, of which at most 1% may be bad, is held depends on chance"
 	}
 	if b.seeds < 2 {
 		v.Text += " (one seed, so that the spread is not known)"
@@ -132,22 +132,30 @@ func byBad(sides []Side) Verdict {
 	slices.SortStableFunc(order, func(a, b Side) int { return cmp.Compare(badAt(a).mid, badAt(b).mid) })
 	first, second := order[0], order[1]
 	a, b := badAt(first), badAt(second)
-	text := fmt.Sprintf("At %s requests per second, %s makes %s of the requests of the model that fares worst bad, and %s %s",
-		Rate(first.Result.Total.Rate), first.Name, a.text(percent), second.Name, b.text(percent))
+	text := fmt.Sprintf("At %s requests per second, %s of the worst model's requests are bad with %s and %s with %s",
+		Rate(first.Result.Total.Rate), a.text(percent), first.Name, b.text(percent), second.Name)
 	both := ""
 	switch {
 	case a.high <= .01 && b.high <= .01:
-		both = ", and both hold the load, with which at most 1% may be"
+		both = "; both hold the load (at most 1% bad)"
 	case a.low > .01 && b.low > .01:
-		both = ", and neither holds the load, with which at most 1% may be"
+		both = "; neither holds the load (at most 1% bad)"
 	}
 	switch {
 	case a.seeds < 2 || b.seeds < 2:
 		return Verdict{text + "; with one seed the spread is not known.", "not certain", Unsure}
 	case a.high < b.low:
-		return Verdict{text + both + ": " + first.Name + " is better.", first.Name + " is better", Good}
+		return Verdict{text + both + ending(both) + first.Name + " is better.", first.Name + " is better", Good}
 	}
-	return Verdict{text + both + ": the difference is within the spread.", "no certain difference", Unsure}
+	return Verdict{text + both + ending(both) + "the difference is within the spread.", "no certain difference", Unsure}
+}
+
+// ending joins the last part of the sentence.
+func ending(both string) string {
+	if both == "" {
+		return ": "
+	}
+	return ", and "
 }
 
 // Rate is a number of requests per second for a reader.
