@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/conch-serving/conch/sidecar/sim/report"
 )
@@ -36,7 +37,7 @@ func (a *Advice) Page(in Input) *report.Page {
 	}
 	from := "generated at the present rates and burstiness"
 	if in.Traffic != nil {
-		from = fmt.Sprintf("recorded, %v long; each repetition draws another recording from pieces of it", in.Traffic.Length.Round(1e6))
+		from = fmt.Sprintf("recorded, %v long; each repetition draws another recording from pieces of it", in.Traffic.Length.Round(100*time.Millisecond))
 	}
 	p.Setup = append(p.Setup,
 		report.Fact{Name: "Traffic", Text: from},

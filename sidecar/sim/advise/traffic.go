@@ -90,7 +90,7 @@ func (a *Advice) look(in Input) (*world, error) {
 			a.note("what arrived after the recording was cut off: it ends in the middle of an entry.")
 		}
 		if in.Traffic.Length < short {
-			a.note("how the traffic varies beyond the %v that were recorded.", in.Traffic.Length.Round(time.Millisecond))
+			a.note("how the traffic varies beyond the %v that were recorded.", in.Traffic.Length.Round(100*time.Millisecond))
 		}
 	} else {
 		for _, m := range s.GetModels() {
