@@ -86,9 +86,11 @@ func (m *memory) sorted() []proto.Message {
 func (a *Aggregate) remember(order proto.Message) {
 	switch r := order.(type) {
 	case *tritonpb.LogSettingsRequest:
-		a.memory.keep(key{ofLog, ""}, r)
-	case *tritonpb.TraceSettingRequest:
 		if len(r.GetSettings()) > 0 { // else it is a query
+			a.memory.keep(key{ofLog, ""}, r)
+		}
+	case *tritonpb.TraceSettingRequest:
+		if len(r.GetSettings()) > 0 {
 			a.memory.keep(key{ofTrace, r.GetModelName()}, r)
 		}
 	case *tritonpb.SystemSharedMemoryRegisterRequest:
@@ -140,13 +142,11 @@ func orderOf(parts []string, body []byte) proto.Message {
 	last := parts[len(parts)-1]
 	switch {
 	case at(1) == "logging":
-		return logOf(body)
+		return &tritonpb.LogSettingsRequest{Settings: settingsOf(body, logOf)}
 	case at(1) == "trace":
-		return traceOf("", body)
-	case at(1) == "models" && at(3) == "trace":
-		return traceOf(at(2), body)
-	case at(1) == "models" && at(3) == "versions" && at(5) == "trace":
-		return traceOf(at(2), body)
+		return &tritonpb.TraceSettingRequest{Settings: settingsOf(body, traceOf)}
+	case at(1) == "models" && (at(3) == "trace" || at(3) == "versions" && at(5) == "trace"):
+		return &tritonpb.TraceSettingRequest{ModelName: at(2), Settings: settingsOf(body, traceOf)}
 	case at(1) != "systemsharedmemory" && at(1) != "cudasharedmemory":
 		return nil
 	}
@@ -168,7 +168,7 @@ func orderOf(parts []string, body []byte) proto.Message {
 		return nil
 	}
 	root := doc.Root()
-	key, _ := text(root, "key")
+	key := text(root, "key")
 	size, offset := number(root, "byte_size"), number(root, "offset")
 	if system {
 		if guard.Region(key, offset, size) != nil {
@@ -177,19 +177,15 @@ func orderOf(parts []string, body []byte) proto.Message {
 		return &tritonpb.SystemSharedMemoryRegisterRequest{Name: region, Key: key, Offset: offset, ByteSize: size}
 	}
 	handle, _ := root.Find("raw_handle")
-	b64, _ := text(handle, "b64")
-	return &tritonpb.CudaSharedMemoryRegisterRequest{Name: region, RawHandle: triton.LenientBase64(b64), DeviceId: int64(number(root, "device_id")), ByteSize: size}
+	return &tritonpb.CudaSharedMemoryRegisterRequest{Name: region, RawHandle: triton.LenientBase64(text(handle, "b64")), DeviceId: int64(number(root, "device_id")), ByteSize: size}
 }
 
 // text and number read members as a server does: of several members of one name
 // the first, and no other whose name only looks alike.
-func text(v tritonjson.Value, name string) (string, bool) {
-	member, ok := v.Find(name)
-	if !ok {
-		return "", false
-	}
-	s, err := member.AsString()
-	return strings.Clone(s), err == nil
+func text(v tritonjson.Value, name string) string {
+	member, _ := v.Find(name)
+	s, _ := member.AsString()
+	return strings.Clone(s)
 }
 
 func number(v tritonjson.Value, name string) uint64 {
@@ -198,54 +194,48 @@ func number(v tritonjson.Value, name string) uint64 {
 	return n
 }
 
-// membersOf returns the members of an object, of several of one name the first.
-func membersOf(body []byte) map[string]tritonjson.Value {
+// settingsOf reads the members of an object, of several of one name the first; read is false for what is no setting.
+func settingsOf[S any](body []byte, read func(tritonjson.Value) (S, bool)) map[string]S {
+	all := map[string]S{}
 	doc, err := tritonjson.Parse(body, tritonjson.DefaultMaxDepth)
-	if err != nil || doc.Root().Kind() != tritonjson.Object {
-		return nil
+	if err != nil {
+		return all
 	}
-	all := map[string]tritonjson.Value{}
+	seen := map[string]bool{}
 	for name, value := range doc.Root().Members() {
-		if _, double := all[name]; !double {
-			all[strings.Clone(name)] = value
+		if !seen[name] {
+			name = strings.Clone(name)
+			seen[name] = true
+			if s, ok := read(value); ok {
+				all[name] = s
+			}
 		}
 	}
 	return all
 }
 
-func logOf(body []byte) proto.Message {
-	r := &tritonpb.LogSettingsRequest{Settings: map[string]*tritonpb.LogSettingsRequest_SettingValue{}}
-	for name, value := range membersOf(body) {
-		v := &tritonpb.LogSettingsRequest_SettingValue{}
-		if flag, err := value.AsBool(); err == nil {
-			v.ParameterChoice = &tritonpb.LogSettingsRequest_SettingValue_BoolParam{BoolParam: flag}
-		} else if n, err := value.AsUint(); err == nil {
-			v.ParameterChoice = &tritonpb.LogSettingsRequest_SettingValue_Uint32Param{Uint32Param: uint32(n)}
-		} else if s, err := value.AsString(); err == nil {
-			v.ParameterChoice = &tritonpb.LogSettingsRequest_SettingValue_StringParam{StringParam: strings.Clone(s)}
-		} else {
-			continue
-		}
-		r.Settings[name] = v
+func logOf(v tritonjson.Value) (s *tritonpb.LogSettingsRequest_SettingValue, ok bool) {
+	s = &tritonpb.LogSettingsRequest_SettingValue{}
+	if flag, err := v.AsBool(); err == nil {
+		s.ParameterChoice = &tritonpb.LogSettingsRequest_SettingValue_BoolParam{BoolParam: flag}
+	} else if n, err := v.AsUint(); err == nil {
+		s.ParameterChoice = &tritonpb.LogSettingsRequest_SettingValue_Uint32Param{Uint32Param: uint32(n)}
+	} else if t, err := v.AsString(); err == nil {
+		s.ParameterChoice = &tritonpb.LogSettingsRequest_SettingValue_StringParam{StringParam: strings.Clone(t)}
 	}
-	return r
+	return s, s.ParameterChoice != nil
 }
 
-// traceOf reads a trace setting; null stands for a setting that is taken back.
-func traceOf(model string, body []byte) proto.Message {
-	r := &tritonpb.TraceSettingRequest{ModelName: model, Settings: map[string]*tritonpb.TraceSettingRequest_SettingValue{}}
-	for name, value := range membersOf(body) {
-		v := &tritonpb.TraceSettingRequest_SettingValue{}
-		if s, err := value.AsString(); err == nil {
-			v.Value = []string{strings.Clone(s)}
-		} else if value.Kind() == tritonjson.Array {
-			for element := range value.Elements() {
-				if s, err := element.AsString(); err == nil {
-					v.Value = append(v.Value, strings.Clone(s))
-				}
-			}
-		}
-		r.Settings[name] = v
+// traceOf reads a trace setting; null stands for one that is taken back.
+func traceOf(v tritonjson.Value) (*tritonpb.TraceSettingRequest_SettingValue, bool) {
+	s := &tritonpb.TraceSettingRequest_SettingValue{}
+	if t, err := v.AsString(); err == nil {
+		s.Value = []string{strings.Clone(t)}
 	}
-	return r
+	for element := range v.Elements() {
+		if t, err := element.AsString(); err == nil {
+			s.Value = append(s.Value, strings.Clone(t))
+		}
+	}
+	return s, true
 }

@@ -99,5 +99,6 @@ func TestADoubledKeyIsReadAsServersReadIt(t *testing.T) {
 // If nothing was set, nothing is sent: the server need not even run.
 func TestNothingToReplay(t *testing.T) {
 	_, a := newWorld(t)
+	a.Remember("/v2/logging", []byte(`garbage`))
 	require.NoError(t, a.Replay(t.Context(), dial(t, "127.0.0.1:1")))
 }

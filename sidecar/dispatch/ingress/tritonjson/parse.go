@@ -69,7 +69,7 @@ type Doc struct {
 // Parse checks the text. An error is a *SyntaxError or a *DepthError.
 func Parse(text []byte, maxDepth int) (*Doc, error) {
 	p := parser{doc: Doc{text: text}, maxDepth: maxDepth}
-	pos := p.begin()
+	pos := begin(text)
 	if pos >= len(text) || text[pos] == 0 {
 		return nil, &SyntaxError{errEmpty, pos}
 	}
@@ -84,20 +84,17 @@ func Parse(text []byte, maxDepth int) (*Doc, error) {
 }
 
 // Root is the document's value.
-func (d *Doc) Root() Value {
-	p := parser{doc: *d}
-	return Value{doc: d, pos: p.begin()}
-}
+func (d *Doc) Root() Value { return Value{doc: d, pos: begin(d.text)} }
 
 // byteOrderMark is what a text may begin with.
 const byteOrderMark = "\xef\xbb\xbf"
 
 // begin is where the value of a text begins.
-func (p *parser) begin() int {
-	if bytes.HasPrefix(p.doc.text, []byte(byteOrderMark)) {
-		return p.space(len(byteOrderMark))
+func begin(text []byte) int {
+	if bytes.HasPrefix(text, []byte(byteOrderMark)) {
+		return space(text, len(byteOrderMark))
 	}
-	return p.space(0)
+	return space(text, 0)
 }
 
 type parser struct {
@@ -107,12 +104,15 @@ type parser struct {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\t' }
 
-func (p *parser) space(pos int) int {
-	for pos < len(p.doc.text) && isSpace(p.doc.text[pos]) {
+// space is where what follows white space begins.
+func space(text []byte, pos int) int {
+	for pos < len(text) && isSpace(text[pos]) {
 		pos++
 	}
 	return pos
 }
+
+func (p *parser) space(pos int) int { return space(p.doc.text, pos) }
 
 // peek is the byte at pos; like a C string's, the text ends in a zero.
 func (p *parser) peek(pos int) byte {
@@ -294,7 +294,7 @@ func hex4(text []byte, pos int) (rune, bool) {
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 func (p *parser) number(start int) (int, error) {
-	text, pos := p.doc.text, start
+	pos := start
 	if p.peek(pos) == '-' {
 		pos++
 	}
@@ -302,9 +302,7 @@ func (p *parser) number(start int) (int, error) {
 	case c == '0':
 		pos++
 	case isDigit(c):
-		for pos < len(text) && isDigit(text[pos]) {
-			pos++
-		}
+		pos = p.digits(pos)
 	case c == 'N' || c == 'I': // the server accepts a fraction and an exponent after it; they have no effect
 		var err error
 		if pos, err = p.notFinite(pos); err != nil {
@@ -313,19 +311,17 @@ func (p *parser) number(start int) (int, error) {
 	default:
 		return 0, &SyntaxError{errValue, pos}
 	}
-	digits := pos - start
-	exponent := false
+	whole := pos - start
 	if p.peek(pos) == '.' {
 		pos++
 		if !isDigit(p.peek(pos)) {
 			return 0, &SyntaxError{errMissFraction, pos}
 		}
-		for pos < len(text) && isDigit(text[pos]) {
-			pos++
-		}
+		pos = p.digits(pos)
 	}
-	if c := p.peek(pos); c == 'e' || c == 'E' {
-		exponent = true
+	c := p.peek(pos)
+	exponent := c == 'e' || c == 'E'
+	if exponent {
 		pos++
 		if c := p.peek(pos); c == '+' || c == '-' {
 			pos++
@@ -333,17 +329,23 @@ func (p *parser) number(start int) (int, error) {
 		if !isDigit(p.peek(pos)) {
 			return 0, &SyntaxError{errMissExponent, pos}
 		}
-		for pos < len(text) && isDigit(text[pos]) {
-			pos++
-		}
+		pos = p.digits(pos)
 	}
 	// Only a long integer part or an exponent can leave the range of a double.
-	if exponent || digits > 300 {
-		if f, _ := strconv.ParseFloat(view(text[start:pos]), 64); math.IsInf(f, 0) {
+	if exponent || whole > 300 {
+		if f, _ := strconv.ParseFloat(view(p.doc.text[start:pos]), 64); math.IsInf(f, 0) {
 			return 0, &SyntaxError{errTooBig, start}
 		}
 	}
 	return pos, nil
+}
+
+// digits is the offset behind digits.
+func (p *parser) digits(pos int) int {
+	for pos < len(p.doc.text) && isDigit(p.doc.text[pos]) {
+		pos++
+	}
+	return pos
 }
 
 // notFinite reads NaN, Inf and Infinity as RapidJSON 1.1 does, which tries Inf where NaN stopped fitting: NaInf is

@@ -102,13 +102,6 @@ func skipString(text []byte, pos int) int {
 // Raw is the value's own text.
 func (v Value) Raw() []byte { return v.doc.text[v.pos:v.end()] }
 
-func skipSpace(text []byte, pos int) int {
-	for isSpace(text[pos]) {
-		pos++
-	}
-	return pos
-}
-
 // Elements are the elements of an array; nothing for any other value.
 func (v Value) Elements() iter.Seq[Value] {
 	return func(yield func(Value) bool) {
@@ -116,7 +109,7 @@ func (v Value) Elements() iter.Seq[Value] {
 			return
 		}
 		text := v.doc.text
-		pos := skipSpace(text, v.pos+1)
+		pos := space(text, v.pos+1)
 		if text[pos] == ']' {
 			return
 		}
@@ -125,11 +118,11 @@ func (v Value) Elements() iter.Seq[Value] {
 			if !yield(el) {
 				return
 			}
-			pos = skipSpace(text, el.end())
+			pos = space(text, el.end())
 			if text[pos] == ']' {
 				return
 			}
-			pos = skipSpace(text, pos+1)
+			pos = space(text, pos+1)
 		}
 	}
 }
@@ -141,22 +134,22 @@ func (v Value) Members() iter.Seq2[string, Value] {
 			return
 		}
 		text := v.doc.text
-		pos := skipSpace(text, v.pos+1)
+		pos := space(text, v.pos+1)
 		if text[pos] == '}' {
 			return
 		}
 		for {
 			name := Value{v.doc, pos}
-			pos = skipSpace(text, name.end())
-			member := Value{v.doc, skipSpace(text, pos+1)}
+			pos = space(text, name.end())
+			member := Value{v.doc, space(text, pos+1)}
 			if !yield(view(name.bytes()), member) {
 				return
 			}
-			pos = skipSpace(text, member.end())
+			pos = space(text, member.end())
 			if text[pos] == '}' {
 				return
 			}
-			pos = skipSpace(text, pos+1)
+			pos = space(text, pos+1)
 		}
 	}
 }
