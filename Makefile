@@ -231,12 +231,14 @@ lint: .cache/bin/golangci-lint ## golangci-lint at the pinned version
 	@scripts/setup/golangci.sh; touch $@
 
 .PHONY: bench
-BENCH ?= core cores sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity demand evaluate watch estimator estimator-whole
+BENCH ?= core sim unseen ablation placements schedulability proxy instant overload sizing merge live policies-live fidelity watch estimator estimator-whole
+# What BENCH=live runs: what advise says of ten loads is written down before any of them is measured.
+LIVE := advise live mix
 bench: ## the figures of docs/results.md (BENCH="core sim" chooses; all are below)
 	@$(MAKE) build
-	@case '$(BENCH)' in *live*|*fidelity*|*demand*|*merge*|*estimator*) $(MAKE) triton;; esac
+	@case '$(BENCH)' in *live*|*fidelity*|*merge*|*estimator*) $(MAKE) triton;; esac
 	@case '$(BENCH)' in *proxy*) $(MAKE) proxies || echo '-- proxy: without nginx and HAProxy' >&2;; esac
-	@for b in $(BENCH); do bin/conch-bench "$$b"; done
+	@for b in $(patsubst live,$(LIVE),$(BENCH)); do bin/conch-bench "$$b"; done
 
 .PHONY: reproduce
 reproduce: ## what papers and published schedulers say that needs no GPU, against the simulator (ABACUS=DIR: with the rows of Abacus)

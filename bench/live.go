@@ -4,15 +4,29 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"gonum.org/v1/gonum/stat"
 
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/rig"
 	"github.com/conch-serving/conch/internal/zoo"
+)
+
+const (
+	// screened and judged are how many requests a trial has that screens settings of Triton, and one that counts: of eight models with at
+	// most 1% bad each, judged has some four for each.
+	screened, counted = 1000, 3000
+	// liveSeeds is how many seeds of arrivals each finalist is measured with, and overlapSeeds for each overlap.
+	liveSeeds, overlapSeeds = 5, 2
+	// learnFor is for how long whatever was started is offered a load that does not count.
+	learnFor = 4 * time.Second
 )
 
 // stretch is by how much emulated times and SLOs are longer than published, so that all executions together stay below 400 a second, which
@@ -23,83 +37,19 @@ const stretch = 5
 type liveScenario struct {
 	name         string
 	models, gpus int
-	// start is where the first search begins, in req/s; measure how long a trial is, so that 1% is some ten requests at least; confirm how
-	// long the trials are that confirm what a search found.
-	start            float64
-	measure, confirm time.Duration
+	// start is where the first search begins, in req/s.
+	start float64
 }
 
 func liveScenarios() []liveScenario {
 	return []liveScenario{
-		{name: "1on4", models: 1, gpus: 4, start: 330, measure: 5 * time.Second, confirm: 20 * time.Second},
-		{name: "8on4", models: 8, gpus: 4, start: 105, measure: 10 * time.Second, confirm: 30 * time.Second},
+		{name: "1on4", models: 1, gpus: 4, start: 330},
+		{name: "8on4", models: 8, gpus: 4, start: 105},
 	}
 }
 
-// liveRow is what one line of the comparison shows: the best of some setups.
-type liveRow struct {
-	name   string // of its figure
-	setups []rig.Setup
-}
-
-// conchRow is the row of Conch's defaults.
-const conchRow = "conch"
-
-// rows are the setups that are compared: Triton as its documentation tells users to tune it, and Conch with and without deadlines.
-func (s liveScenario) rows(p zoo.Profile) []liveRow {
-	ms := func(n float64) time.Duration { return time.Duration(stretch * n * float64(time.Millisecond)) }
-	dynamic := func(d time.Duration) zoo.DynamicBatching { return zoo.DynamicBatching{MaxQueueDelay: d} }
-	preferred := func(d time.Duration, sizes ...int) rig.Setup {
-		return rig.TritonSetup{DynamicBatching: zoo.DynamicBatching{MaxQueueDelay: d, PreferredBatchSizes: sizes}}
-	}
-	timeout := func(part float64) rig.Setup {
-		return rig.TritonSetup{DynamicBatching: zoo.DynamicBatching{QueueTimeout: time.Duration(part * stretch * float64(p.SLO))}}
-	}
-	rows := []liveRow{
-		{"triton.dynamic", rig.Delays(0, ms(2), ms(5), ms(10))},
-		{"triton.preferred", []rig.Setup{preferred(ms(2), 4), preferred(ms(5), 8)}},
-		{"triton.queue_timeout", []rig.Setup{timeout(.6), timeout(.4)}},
-	}
-	if s.models > 1 {
-		alone, twice := s.placement(1), s.placement(2)
-		const onOne, onTwo = "each model on 1 GPU", "each model on 2 GPUs"
-		rows = append(rows,
-			liveRow{"triton.dedicated", []rig.Setup{
-				rig.TritonSetup{Placement: alone, Placed: onOne},
-				rig.TritonSetup{Placement: twice, Placed: onTwo},
-				rig.TritonSetup{DynamicBatching: dynamic(ms(5)), Placement: alone, Placed: onOne},
-			}},
-			liveRow{"triton.rate_limiter", []rig.Setup{
-				rig.TritonSetup{RateLimiter: true},
-				rig.TritonSetup{RateLimiter: true, Placement: alone, Placed: onOne},
-				rig.TritonSetup{RateLimiter: true, Placement: twice, Placed: onTwo},
-			}},
-		)
-	}
-	return append(rows,
-		liveRow{conchRow + ".eager", []rig.Setup{rig.ConchSetup{Discipline: "eager"}}},
-		liveRow{conchRow + ".timeout", []rig.Setup{conchTimeout(0), conchTimeout(ms(2))}},
-		liveRow{conchRow, []rig.Setup{rig.ConchSetup{}}},
-	)
-}
-
-func conchTimeout(d time.Duration) rig.Setup {
-	return rig.ConchSetup{Discipline: "timeout", Parameters: map[string]string{"max_queue_delay": d.String()}}
-}
-
-// placement deals the models out, so that each is on so many GPUs and GPUs have equally many.
-func (s liveScenario) placement(copies int) [][]int {
-	placed := make([][]int, s.gpus)
-	for m := range s.models {
-		for c := range copies {
-			gpu := (m + c*(s.gpus/copies)) % s.gpus
-			placed[gpu] = append(placed[gpu], m)
-		}
-	}
-	return placed
-}
-
-// live compares Conch with Triton's own scheduling, one and eight models on four GPUs.
+// live compares Conch with Triton's own scheduling, one and eight models on four GPUs: with the best of many settings of it, whether one server has all
+// GPUs or each has a server.
 func (b *bench) live(ctx context.Context, r *figure.Report) error {
 	if b.server == "" {
 		return errors.New("no tritonserver: run `make bench`, or say --tritonserver")
@@ -109,121 +59,190 @@ func (b *bench) live(ctx context.Context, r *figure.Report) error {
 		return err
 	}
 	resnet := cases[0].Profile // Symphony's Table 2
-	r.Emulated = fmt.Sprintf("GPUs: an execution of b rows of %s sleeps for %d times %v + %v*b, in the python backend of real tritonservers; SLO %d times %v. All rates are a fifth of what unstretched times would give",
-		resnet.Model, stretch, resnet.Beta, resnet.Alpha, stretch, resnet.SLO)
+	r.Emulated = fmt.Sprintf("GPUs: an execution of b rows of %s sleeps for %d times %v + %v*b, in the python backend of real tritonservers; SLO %d times %v. All rates are a fifth of what unstretched times would give. Executions of one GPU take turns; in the rows of overlap a part of the %v runs beside others",
+		resnet.Model, stretch, resnet.Beta, resnet.Alpha, stretch, resnet.SLO, resnet.Beta)
+	var last []*standings
 	for _, s := range liveScenarios() {
-		if err := b.liveScenario(ctx, r, s, resnet); err != nil {
+		if last, err = b.liveScenario(ctx, r, s, resnet); err != nil {
 			return fmt.Errorf("live.%s: %w", s.name, err)
 		}
 	}
-	return b.disturbed(ctx, r, resnet)
+	return b.overlaps(ctx, r, resnet, last)
 }
 
 // contest is what the rows of a scenario have in common.
 func (b *bench) contest(s liveScenario, p zoo.Profile) *rig.Contest {
-	c := &rig.Contest{
+	return &rig.Contest{
 		Models: rig.Copies(p, s.models, stretch, 64), GPUs: s.gpus, GPUType: zoo.GTX1080Ti, Server: b.server, Bin: b.bin,
-		Warmup: time.Second, Measure: s.measure, Confirm: s.confirm, Progress: func(line string) { b.say(s.name + ": " + line) },
+		Warmup: time.Second, Learn: learnFor, Seed: b.seed, Progress: func(line string) { b.say(s.name + ": " + line) },
 	}
-	if b.quick {
-		c.Measure, c.Confirm = s.measure/2, 0
-	}
-	return c
 }
 
-// standings are the rates that one row held, a round each.
+// requests is how many a trial has.
+func (b *bench) requests(n int) int {
+	if b.quick {
+		return n / 4
+	}
+	return n
+}
+
+// standings are the rates that one row held, a seed each.
 type standings struct {
 	row  liveRow
 	held []float64
-	best rig.Setup // chosen in the first round
-	rate float64
+	best rig.Setup
+	rate float64 // from which the next search begins; 0: nothing is known
 }
 
-// liveScenario measures every row once, then Triton's best row and Conch's again in turns, so that their ratio has a spread.
-func (b *bench) liveScenario(ctx context.Context, r *figure.Report, s liveScenario, p zoo.Profile) error {
+// is says whether --only lets a row of a scenario through.
+func (b *bench) is(s liveScenario, row liveRow) bool {
+	return strings.Contains("live."+s.name+"."+row.name, b.only)
+}
+
+// liveScenario screens the settings of Triton with short trials of one seed, and then measures the best with one server for all GPUs, the best with a
+// server per GPU, and Conch's rows, in turns, seed by seed. It returns those two and Conch's defaults.
+func (b *bench) liveScenario(ctx context.Context, r *figure.Report, s liveScenario, p zoo.Profile) ([]*standings, error) {
 	c := b.contest(s, p)
-	all := map[string]*standings{}
-	var order []*standings
+	prefix := "live." + s.name + "."
+	c.Requests = b.requests(screened)
 	start := s.start
-	for _, row := range s.rows(p) {
-		if name := "live." + s.name + "." + row.name; !strings.Contains(name, b.only) {
+	var node, each *standings
+	for _, row := range s.settings(p) {
+		if !b.is(s, row) {
 			continue
 		}
-		entry := &standings{row: row}
-		if row.name == conchRow+".eager" {
-			start *= 1.25 // Conch's rows are searched from a higher rate on
+		found, err := c.Highest(ctx, row.setups, start)
+		if err != nil {
+			return nil, err
 		}
-		if err := b.round(ctx, c, entry, start, 0); err != nil {
-			return err
+		start = found.Rate
+		r.Add(prefix+row.name+".screened", found.Held(), "req/s", fmt.Sprintf("one search with trials of %d requests, all models together: %v", c.Requests, found.Setup))
+		of := &each
+		if setup, ok := found.Setup.(rig.TritonSetup); ok && setup.Node != "" {
+			of = &node
 		}
-		start = entry.rate
-		all[row.name] = entry
-		order = append(order, entry)
+		if *of == nil || found.Rate > (*of).rate {
+			*of = &standings{row: row, best: found.Setup, rate: found.Rate}
+		}
 	}
-	if b.only == "" {
-		best := order[0]
-		for _, entry := range order {
-			if entry.best.System() == "Triton" && entry.held[0] > best.held[0] {
-				best = entry
-			}
+	var order []*standings
+	for _, best := range []struct {
+		of   *standings
+		name string
+	}{{node, nodeRow}, {each, eachRow}} {
+		if best.of != nil {
+			best.of.row.name = best.name
+			order = append(order, best.of)
 		}
-		conch := all[conchRow]
-		rounds := 2
-		if b.quick {
-			rounds = 1
-		}
-		for round := 1; round < b.roundsOr(rounds); round++ {
-			for _, entry := range []*standings{best, conch} {
-				if err := b.round(ctx, c, entry, entry.rate, round); err != nil {
-					return err
-				}
-			}
-		}
-		s.ratios(r, all, best)
 	}
+	for _, row := range s.conchs(p) {
+		if b.is(s, row) {
+			order = append(order, &standings{row: row})
+		}
+	}
+	if err := b.inTurns(ctx, c, order, 1.5*start, liveSeeds); err != nil {
+		return nil, err
+	}
+	all := map[string]*standings{}
 	for _, entry := range order {
-		r.AddRuns("live."+s.name+"."+entry.row.name+".goodput", entry.held, "req/s", entry.best.String())
-	}
-	if len(order) == 0 {
-		return nil
+		all[entry.row.name] = entry
+		r.AddRuns(prefix+entry.row.name+".goodput", entry.held, "req/s", fmt.Sprintf("at most 1%% bad for every model, trials of %d requests: %v", c.Requests, entry.best))
 	}
 	late, ofSLO := c.Lateness()
-	r.Add("live."+s.name+".timer_lateness_p99_ms", float64(late)/1e6, "ms", fmt.Sprintf("worst trial; %.1f%% of the SLO", 100*ofSLO))
+	r.Add(prefix+"timer_lateness_p99_ms", float64(late)/1e6, "ms", fmt.Sprintf("worst trial; %.1f%% of the SLO", 100*ofSLO))
+	if b.only != "" {
+		return nil, nil
+	}
+	s.ratios(r, all)
+	return []*standings{node, each, all[conchRow]}, nil
+}
+
+// inTurns measures what each row holds, seed by seed, and begins with another row for each seed. A row of which nothing is known is searched first.
+func (b *bench) inTurns(ctx context.Context, c *rig.Contest, order []*standings, start float64, seeds int) error {
+	if b.quick {
+		seeds = 1
+	}
+	for seed := range b.roundsOr(seeds) {
+		c.Seed = b.seed + 1 + uint64(seed) //nolint:gosec // few
+		for i := range order {
+			entry := order[(i+seed)%len(order)]
+			if entry.rate == 0 {
+				c.Requests = b.requests(screened)
+				setups := entry.row.setups
+				if entry.best != nil {
+					setups = []rig.Setup{entry.best}
+				}
+				found, err := c.Highest(ctx, setups, start)
+				if err != nil {
+					return err
+				}
+				entry.rate, entry.best = found.Rate, found.Setup
+			}
+			c.Requests = b.requests(counted)
+			found, err := c.Holds(ctx, entry.best, entry.rate)
+			if err != nil {
+				return err
+			}
+			entry.rate = found.Rate
+			entry.held = append(entry.held, found.Held())
+		}
+	}
 	return nil
 }
 
-// round searches the rate that a row holds. The best of its setups is chosen in the first round.
-func (b *bench) round(ctx context.Context, c *rig.Contest, entry *standings, start float64, round int) error {
-	setups := entry.row.setups
-	if entry.best != nil {
-		setups = []rig.Setup{entry.best}
+// quotient is what one row held over another, seed by seed.
+func quotient(above, below *standings) (all []float64) {
+	for i := range min(len(above.held), len(below.held)) {
+		all = append(all, above.held[i]/below.held[i])
 	}
-	c.Seed = b.seed + uint64(round)
-	found, err := c.Highest(ctx, setups, start)
-	if err != nil {
-		return err
-	}
-	entry.best, entry.rate = found.Setup, found.Rate
-	entry.held = append(entry.held, found.Held())
-	return nil
+	return all
+}
+
+// better is the one of two rows that held more.
+func better(rows ...*standings) *standings {
+	return slices.MaxFunc(rows, func(a, b *standings) int { return cmp.Compare(stat.Mean(a.held, nil), stat.Mean(b.held, nil)) })
 }
 
 // ratios adds what the rates say of each other.
-func (s liveScenario) ratios(r *figure.Report, all map[string]*standings, best *standings) {
+func (s liveScenario) ratios(r *figure.Report, all map[string]*standings) {
 	name, conch := "live."+s.name+".", all[conchRow]
-	over := func(figure string, above, below *standings, note string) {
-		var runs []float64
-		for i := range min(len(above.held), len(below.held)) {
-			runs = append(runs, above.held[i]/below.held[i])
+	triton := better(all[nodeRow], all[eachRow])
+	add := func(figure string, above, below *standings, note string) {
+		r.AddRuns(name+figure, quotient(above, below), "ratio", fmt.Sprintf("%s: %v over %v", note, above.best, below.best))
+	}
+	add("goodput_ratio", conch, triton, "highest rate with at most 1% bad for every model, Conch's defaults over the best of all of Triton's settings")
+	add("to_node", conch, all[nodeRow], "Conch's defaults over the best of one server for all GPUs")
+	add("to_each", conch, all[eachRow], "Conch's defaults over the best of a server per GPU")
+	pooled, dropping := better(all["conch.timeout"], all["conch.eager_none"]), better(all["conch.eager"], all["conch.eager_thrift"])
+	add("pooling_part", pooled, triton, "what a queue per model over all GPUs brings: neither deadlines nor drops")
+	add("drop_part", dropping, pooled, "what dropping by deadline, and the nearest deadline first, bring on top")
+	add("deferral_part", conch, dropping, "what starting late brings on top")
+	add("attached_to_node", better(all["conch.attached"], all["conch.attached_each"]), all[nodeRow], "Conch attached to one server for all GPUs, over that server's own best")
+}
+
+// overlaps measures eight models on four GPUs again where a part of an execution's fixed cost runs beside other executions, as it may on a real GPU.
+func (b *bench) overlaps(ctx context.Context, r *figure.Report, p zoo.Profile, from []*standings) error {
+	if b.only != "" {
+		return nil
+	}
+	scenarios := liveScenarios()
+	s := scenarios[len(scenarios)-1]
+	for _, percent := range []int{40, 80} {
+		c := b.contest(s, p)
+		c.Models = c.Models.Overlapping(float64(percent) / 100)
+		var order []*standings
+		for _, entry := range from {
+			order = append(order, &standings{row: entry.row, best: entry.best})
 		}
-		r.AddRuns(name+figure, runs, "ratio", note)
+		if err := b.inTurns(ctx, c, order, from[0].rate, overlapSeeds); err != nil {
+			return fmt.Errorf("live.overlap: %w", err)
+		}
+		name, conch := fmt.Sprintf("live.overlap.o%d.", percent), order[len(order)-1]
+		triton := better(order[0], order[1])
+		note := fmt.Sprintf("8on4 with %d%% of the fixed cost beside other executions: ", percent)
+		r.AddRuns(name+"triton.goodput", triton.held, "req/s", note+triton.best.String())
+		r.AddRuns(name+"conch.goodput", conch.held, "req/s", note+conch.best.String())
+		r.AddRuns(name+"goodput_ratio", quotient(conch, triton), "ratio", note+"Conch's defaults over the better of the two settings of Triton that are best without overlap")
 	}
-	dynamic, pooled := all["triton.dynamic"], all[conchRow+".eager"]
-	if other := all[conchRow+".timeout"]; other.held[0] > pooled.held[0] {
-		pooled = other
-	}
-	over("goodput_ratio", conch, best, fmt.Sprintf("highest rate with at most 1%% bad for every model, Conch's defaults over the best of all Triton's settings: %v", best.best))
-	over("to_dynamic_batching", conch, dynamic, fmt.Sprintf("Conch's defaults over Triton's dynamic batching, every model on every GPU: %v", dynamic.best))
-	over("pooling_ratio", pooled, dynamic, "what a queue per model over all GPUs brings: Conch without deadlines ("+pooled.best.String()+") over Triton's dynamic batching")
-	over("deadline_ratio", conch, pooled, "what deadlines bring on top: Conch's defaults over the better of eager and timeout")
+	return nil
 }

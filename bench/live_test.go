@@ -4,7 +4,10 @@
 package main
 
 import (
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,30 +25,56 @@ func TestPlacementsDealModelsOutEvenly(t *testing.T) {
 // TestEveryRowHasAFigure: names are good and the ratios compare what they say.
 func TestEveryRowHasAFigure(t *testing.T) {
 	for _, s := range liveScenarios() {
-		all := map[string]*standings{}
 		r := &figure.Report{File: "live"}
-		for i, row := range s.rows(zoo.Profile{SLO: 1}) {
-			all[row.name] = &standings{row: row, best: row.setups[0], held: []float64{float64(100 * (i + 1))}}
-			r.AddRuns("live."+s.name+"."+row.name+".goodput", all[row.name].held, "req/s", "")
+		for _, row := range s.settings(zoo.Profile{SLO: 1}) {
+			r.Add("live."+s.name+"."+row.name+".screened", 1, "req/s", row.setups[0].String())
+			require.Equal(t, "Triton", row.setups[0].System())
 		}
-		all[conchRow].held = append(all[conchRow].held, 1000)
-		best := all["triton.queue_timeout"]
-		best.held = append(best.held, 400)
-		s.ratios(r, all, best)
+		all := map[string]*standings{
+			nodeRow: {best: rig.TritonSetup{Node: rig.NodeBound}, held: []float64{100, 110}}, eachRow: {best: rig.TritonSetup{}, held: []float64{90, 80}},
+		}
+		for i, row := range s.conchs(zoo.Profile{SLO: 1}) {
+			all[row.name] = &standings{row: row, best: row.setups[0], held: []float64{float64(200 + 10*i), float64(210 + 10*i)}}
+		}
+		s.ratios(r, all)
 		require.NoError(t, r.Validate())
 		values := map[string]figure.Figure{}
 		for _, f := range r.Figures {
 			values[f.Name] = f
 		}
-		conch := all[conchRow].held[0]
-		ratio := values["live."+s.name+".goodput_ratio"]
-		require.Equal(t, 2, ratio.Runs)
-		require.InDelta(t, (conch/300+2.5)/2, ratio.Value, 1e-9)
-		require.InDelta(t, conch/100, values["live."+s.name+".to_dynamic_batching"].Value, 1e-9)
-		pooled := all["conch.timeout"].held[0] // the better of the two here
-		require.InDelta(t, pooled/100, values["live."+s.name+".pooling_ratio"].Value, 1e-9)
-		require.InDelta(t, conch/pooled, values["live."+s.name+".deadline_ratio"].Value, 1e-9)
-		require.Equal(t, "Triton", best.best.System())
+		at := func(name string) float64 { return values["live."+s.name+"."+name].Value }
+		require.Equal(t, 2, values["live."+s.name+".goodput_ratio"].Runs)
+		require.InDelta(t, (2.4+250./110)/2, at("goodput_ratio"), 1e-9, "over the better of the two")
+		require.InDelta(t, (240./90+250./80)/2, at("to_each"), 1e-9)
+		require.InDelta(t, (2.1+2.)/2, at("pooling_part"), 1e-9, "eager with drop none is the better here")
+		require.InDelta(t, (230./210+240./220)/2, at("drop_part"), 1e-9)
+		require.InDelta(t, (240./230+250./240)/2, at("deferral_part"), 1e-9)
+		require.InDelta(t, (2.6+270./110)/2, at("attached_to_node"), 1e-9)
 		require.IsType(t, rig.ConchSetup{}, all[conchRow].best)
+	}
+}
+
+// TestMixesAreOfDifferentModels: ten loads of eight models each, different from each other, with times that four GPUs need for some 120 requests a second.
+func TestMixesAreOfDifferentModels(t *testing.T) {
+	seen := map[string]bool{}
+	for number := range mixLoads {
+		m, err := drawMix(number)
+		require.NoError(t, err)
+		require.Len(t, m.names, mixModels)
+		require.Len(t, slices.Compact(slices.Sorted(slices.Values(m.names))), mixModels)
+		require.GreaterOrEqual(t, m.stretch, float64(stretch))
+		key := strings.Join(m.names, " ")
+		require.False(t, seen[key])
+		seen[key] = true
+
+		arrivals, err := m.arrivals(mixRate, 1, 100*time.Second)
+		require.NoError(t, err)
+		require.InEpsilon(t, 100*mixRate, len(arrivals), .15)
+		counts := make([]int, mixModels)
+		for i, a := range arrivals {
+			counts[a.Model]++
+			require.True(t, i == 0 || arrivals[i-1].At <= a.At)
+		}
+		require.Greater(t, counts[0], 3*counts[mixModels-1], "the first is asked for most")
 	}
 }

@@ -75,13 +75,14 @@ func command(out, progress io.Writer) *cobra.Command {
 		}})
 	}
 	measure("core", "The queue alone: on one core, and past that core's capacity", b.core)
-	measure("cores", "The queue alone on one core and on two: behind a lock, in stripes, and in shards behind locks and with a goroutine each; needs two quiet cores", b.cores)
 	measure("sim", "How many requests a second the simulator simulates, on one core", b.sim)
 	measure("proxy", "A call through conch against the same call straight to the server behind it", b.proxy)
 	measure("instant", "Calls per second through conch over those of the server alone, a real tritonserver whose model takes no time", b.instant)
 	measure("overload", "Goodput and memory of conch at multiples of what it can do", b.overload)
 	measure("sizing", "What a machine needs for conch: processor time per request and per byte, memory per connection; --only grpc or http", b.sizing)
 	measure("live", "Goodput over Triton's own best scheduling, real tritonservers on emulated GPUs; --only SCENARIO.ROW", b.live)
+	measure("advise", "What tritonctl advise says of ten loads, before mix measures them; --only mixN", b.advise)
+	measure("mix", "Goodput on ten loads of eight models of the zoo each, of one real tritonserver for four emulated GPUs and of Conch attached to it; --only mixN", b.mixes)
 
 	measure("fidelity", "Goodput and p99 of live conch over the simulator's for the same arrivals, on minitriton and real tritonservers; --only SCENARIO.TRITON", b.fidelity)
 
@@ -97,13 +98,10 @@ func command(out, progress io.Writer) *cobra.Command {
 	measure("placements", "Placement policies in the simulator: what each holds on fixed GPUs, and how many it needs and what they cost on elastic ones; --only SCENARIO", b.placementMatrix)
 	measure("policies-live", "Policies on real tritonservers that emulate partitions with interference, and the simulator with the same plan and arrivals; --only POLICY", b.policiesLive)
 	measure("merge", "Merged models: goodput of fine-tunes in the simulator and on real tritonservers, time and memory of an analysis, of each mode in ONNX Runtime; --only goodput, live, analyze or modes", b.merge)
-	measure("demand", "Load on demand on a real tritonserver: 40 models, memory for 10, asked for by Zipf's law: hit rate and the time of cold starts", b.demand)
-	measure("evaluate", "How long the evaluation of 64 plans takes, and whether the request path notices it; needs two quiet cores", b.evaluating)
 	measure("watch", "What it costs conch to be watched by ten clients, under load", b.watching)
 	measure("unseen", "Goodput of adaptive over that of the best other discipline on loads that seeds draw; --only NAME for a part of them", b.unseen)
 
 	root.AddCommand(peers()...)
-	root.AddCommand(spinCommand())
 	root.AddCommand(&cobra.Command{
 		Use: "minitriton ARGUMENTS", Short: "A minitriton that takes tritonserver's arguments", Hidden: true,
 		DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
@@ -157,6 +155,8 @@ func target(use string) string {
 		return "make " + use
 	case "reproduce-abacus":
 		return "make reproduce ABACUS=DIR"
+	case "advise", "mix":
+		return "make bench BENCH=live"
 	}
 	return "make bench BENCH=" + use
 }

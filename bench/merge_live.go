@@ -43,6 +43,7 @@ type mergeSide struct {
 	late time.Duration
 	// bad is the part of bad requests at partOfSingle of what one model held, a trial each; of the merge group only.
 	bad []float64
+	all float64 // the rate that all of some trials hold
 }
 
 // mergeLive compares fine-tunes of a ResNet-50 on emulated A100s behind real tritonservers: each with batches of its own, under the discipline that the
@@ -94,6 +95,12 @@ func (b *bench) mergeLive(ctx context.Context, r *figure.Report, found []foresee
 		}
 		if err := b.mergePart(ctx, f, rows[1], rows[2].held); err != nil {
 			return fmt.Errorf("%s, merged, at a part of one model's rate: %w", f.name(), err)
+		}
+		for _, row := range rows[:3] {
+			c := b.mergeContest(f, row, median(row.held), b.seed)
+			if row.all, err = c.AllHold(ctx, row.setups[0], median(row.held), partTrials); err != nil {
+				return fmt.Errorf("%s, %s, at a rate that %d trials hold: %w", f.name(), row.name, partTrials, err)
+			}
 		}
 		f.report(r, rows, stretch)
 	}
@@ -156,6 +163,10 @@ func (f foreseen) report(r *figure.Report, rows []*mergeSide, stretch float64) {
 		r.Add(name+"."+row.name+".timer_lateness_p99_ms", float64(row.late)/1e6, "ms", fmt.Sprintf("what the machine alone added, worst trial; the SLO is %.0f ms", stretch*25))
 	}
 	r.AddRuns(name+".goodput_ratio", over(rows[1], rows[0]), "ratio", "merged over unmerged, on real tritonservers")
+	for _, row := range rows[:3] {
+		r.Add(name+"."+row.name+".all_hold", row.all, "req/s", fmt.Sprintf("highest rate, in steps of 3%%, that all of %d trials with other arrivals held", partTrials))
+	}
+	r.Add(name+".all_hold_ratio", rows[1].all/rows[0].all, "ratio", fmt.Sprintf("merged over unmerged at the rates that all of %d trials held", partTrials))
 	r.AddRuns(name+".at_part_of_single.bad", rows[1].bad, "ratio", fmt.Sprintf("bad requests of the merge group at %g of what one model held, each trial with other arrivals; a rate holds up to %g", partOfSingle, rig.Limit))
 	r.AddRuns(name+".of_single", over(rows[1], rows[2]), "ratio", "merged over one model at the summed rate, on real tritonservers")
 	if len(rows) > 3 {

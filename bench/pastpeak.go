@@ -292,3 +292,12 @@ func (b *bench) pastThePeak(ctx context.Context, r *figure.Report) error {
 	r.AddRuns("core.past.offered3.unbounded_over_peak", unbounded, "ratio", "the same where every request is taken in, however many wait")
 	return nil
 }
+
+// ratios are a over b, one by one.
+func ratios(a, b []float64) []float64 {
+	out := make([]float64, len(a))
+	for i := range a {
+		out[i] = a[i] / b[i]
+	}
+	return out
+}

@@ -28,8 +28,6 @@ func explain(reports []*figure.Report) {
 			r.Remarks = coreRemarks(r)
 		case "placements", "reproduce-placement":
 			r.Remarks = []figure.Remark{{About: "Tables", Text: "[Policies compared](policies-compared.md) has the figures as tables, with what is compared, and why some are not what papers print."}}
-		case "cores":
-			r.Remarks = intakeRemarks()
 		}
 	}
 }

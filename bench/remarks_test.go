@@ -125,7 +125,7 @@ func TestExplainKnowsEveryReportWithRemarks(t *testing.T) {
 	explain(reports)
 	for _, r := range reports {
 		switch r.File {
-		case "reproduce", "compare", "ablation", "core", "cores", "placements", "reproduce-placement", "reproduce-abacus":
+		case "reproduce", "compare", "ablation", "core", "placements", "reproduce-placement", "reproduce-abacus":
 			require.NotEmpty(t, r.Remarks, r.File)
 		default:
 			require.Empty(t, r.Remarks, r.File)

@@ -79,18 +79,29 @@ func liveTable(f byName) string {
 	add := func(title, name string, decimals int) {
 		rows = append(rows, []string{title, f.cell("live.1on4."+name, decimals), f.cell("live.8on4."+name, decimals)})
 	}
-	add("Triton, dynamic batching, req/s", "triton.dynamic.goodput", 0)
-	add("Triton, preferred sizes", "triton.preferred.goodput", 0)
-	add("Triton, queue-policy timeouts", "triton.queue_timeout.goodput", 0)
-	add("Triton, dedicated GPUs", "triton.dedicated.goodput", 0)
-	add("Triton, rate limiter", "triton.rate_limiter.goodput", 0)
-	add("Conch, `eager`", "conch.eager.goodput", 0)
-	add("Conch, `timeout`", "conch.timeout.goodput", 0)
-	add("Conch", "conch.goodput", 0)
+	for _, kind := range [][2]string{{"dynamic", "dynamic"}, {"batch", "batch"}, {"preferred", "preferred"}, {"timeouts", "queue_timeout"}, {"dedicated", "dedicated"}, {"rate limiter", "rate_limiter"}, {"affine", "affine"}} {
+		add("Triton, a server per GPU, "+kind[0]+", req/s", "triton."+kind[1]+".screened", 0)
+		add("Triton, a server per GPU, "+kind[0]+", req/s", "triton."+kind[1]+".goodput", 0)
+	}
+	for _, kind := range [][2]string{{"dynamic", "dynamic"}, {"free", "free"}, {"batch", "batch"}, {"preferred", "preferred"}, {"rate limiter", "limiter"}, {"copies", "copies"}} {
+		add("Triton, one server for all GPUs, "+kind[0]+", screened", "triton.node_"+kind[1]+".screened", 0)
+	}
+	add("**Triton, the best with a server per GPU**", "triton.each.goodput", 0)
+	add("**Triton, the best with one server for all GPUs**", "triton.node.goodput", 0)
+	add("Conch, pooling alone: `timeout`", "conch.timeout.goodput", 0)
+	add("Conch, pooling alone: `eager`, drop policy `none`", "conch.eager_none.goodput", 0)
+	add("Conch, with drops: `eager`, `window`", "conch.eager.goodput", 0)
+	add("Conch, with drops: `eager`, `thrift`", "conch.eager_thrift.goodput", 0)
+	add("**Conch**", "conch.goodput", 0)
+	add("Conch, attached at one address", "conch.attached.goodput", 0)
+	add("Conch, attached at an address for each GPU", "conch.attached_each.goodput", 0)
 	add("Conch over the best of Triton (`goodput_ratio`)", "goodput_ratio", 2)
-	add("Conch over Triton's dynamic batching (`to_dynamic_batching`)", "to_dynamic_batching", 2)
-	add("of which pooling (`pooling_ratio`)", "pooling_ratio", 2)
-	add("and deadlines (`deadline_ratio`)", "deadline_ratio", 2)
+	add("over the best of one server for all GPUs (`to_node`)", "to_node", 2)
+	add("over the best of a server per GPU (`to_each`)", "to_each", 2)
+	add("of which pooling (`pooling_part`)", "pooling_part", 2)
+	add("drops (`drop_part`)", "drop_part", 2)
+	add("deferral (`deferral_part`)", "deferral_part", 2)
+	add("Conch attached, over that server's best (`attached_to_node`)", "attached_to_node", 2)
 	return write([]string{"", "one model on four GPUs (`live.1on4`)", "eight models on four GPUs (`live.8on4`)"}, rows)
 }
 

@@ -50,7 +50,7 @@ func unseenTable(f byName) string {
 			for _, v := range list {
 				texts = append(texts, fmt.Sprintf("%.3f", v))
 			}
-			all = append(all, []string{"`" + set.name + "." + strings.TrimSuffix(family, ".gpus") + "`", strings.Join(texts, " ")})
+			all = append(all, []string{set.name + ", " + strings.TrimSuffix(family, ".gpus"), strings.Join(texts, " ")})
 		}
 	}
 	return write([]string{"loads", "how many", "at least .995", "at least .97", "above 1.03", "least"}, rows) + "\n" + write([]string{"loads", "ratio of each"}, all)

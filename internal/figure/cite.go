@@ -16,12 +16,12 @@ import (
 var number = regexp.MustCompile(`^(below 0|-?[0-9][0-9,]*(?:\.([0-9]+))?)( million)?( \([^)]* to [^)]*\))?`)
 
 // marked is a number in a sentence or a cell with the name of its figure behind it, in a comment that readers of the rendered page do not see:
-// 3.2<!-- core.sharded.24x1000.owned_over_lock -->, 98%<!-- NAME -->.
+// 1.56<!-- proxy.triton.600KB.c64.shared_memory -->, 98%<!-- NAME -->.
 var marked = regexp.MustCompile(`(below 0|-?(?:[0-9][0-9,]*)?(?:\.([0-9]+))?)( million)?(%)?( \([^()]* to [^()]*\))?<!-- ([A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)+) -->`)
 
 // Cite renews a page: where a row of a table names a figure in a cell of its own, as in `sim.24x64.requests_per_second`, the cell
 // after it begins with the figure's value; and anywhere a number that has the name of its figure in a comment right behind it,
-// as in 3.2<!-- core.sharded.24x1000.owned_over_lock -->, is that value. A number keeps its decimals and its form: with its spread
+// as in 1.56<!-- proxy.triton.600KB.c64.shared_memory -->, is that value. A number keeps its decimals and its form: with its spread
 // if it had one, in millions, as a percentage of a ratio. A figure below zero in a cell is written as "below 0". Cite fails on
 // names that no report has though their first part is that of a figure, and on cells and comments without a number.
 func Cite(page string, reports []*Report) (string, error) {

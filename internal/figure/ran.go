@@ -47,11 +47,11 @@ func runs(report string) run {
 		return run{files: []string{"sidecar/sim/scenario/"}}
 	case "demo", "demo-real":
 		return run{program: "demo", starts: conch, files: triton}
-	case "live", "policies-live", "fidelity", "advised", "instant", "demand":
+	case "live", "advise", "mix", "policies-live", "fidelity", "instant":
 		return run{starts: append([]string{"tritonctl"}, conch...), files: triton}
 	case "merge":
 		return run{starts: append([]string{"tritonctl"}, conch...), files: triton}
-	case "overload", "proxy", "sizing", "evaluate", "watch":
+	case "overload", "proxy", "sizing", "watch":
 		return run{starts: conch}
 	case "estimator-whole":
 		return run{files: []string{"estimator/data/"}}

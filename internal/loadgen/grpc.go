@@ -26,6 +26,7 @@ type GRPC struct {
 	templates [][]byte
 	ends      []*endpoint
 	serving   [][]*endpoint // by model
+	affine    []bool        // by model
 	turn      atomic.Uint64
 }
 
@@ -66,7 +67,7 @@ func NewGRPC(endpoints []string, models []Model, t Tensor) (*GRPC, error) {
 		if len(serving) == 0 {
 			return nil, errors.Join(fmt.Errorf("load: model %q is served by no endpoint", m.Name), g.Close())
 		}
-		g.serving = append(g.serving, serving)
+		g.serving, g.affine = append(g.serving, serving), append(g.affine, m.Affine)
 	}
 	return g, nil
 }
@@ -80,9 +81,9 @@ func (g *GRPC) Close() error {
 	return errors.Join(errs...)
 }
 
-// Call sends one request to the endpoint with the fewest outstanding ones, of those that serve the model, and checks the answer.
+// Call sends one request to the endpoint with the fewest outstanding ones, of those that serve the model, or to the model's own, and checks the answer.
 func (g *GRPC) Call(ctx context.Context, model int, sequence uint64) error {
-	e := g.pick(g.serving[model])
+	e := g.pick(g.serving[model], g.affine[model])
 	e.outstanding.Add(1)
 	defer e.outstanding.Add(-1)
 
@@ -106,8 +107,21 @@ func (g *GRPC) Call(ctx context.Context, model int, sequence uint64) error {
 	return g.payload.check(raw, sequence)
 }
 
-// pick takes the endpoint with the fewest outstanding requests, and among equals goes round.
-func (g *GRPC) pick(ends []*endpoint) *endpoint {
+// fairShare is by how much an endpoint may exceed the mean of what is outstanding before requests that prefer it go elsewhere.
+const fairShare = 1.25
+
+// pick takes the endpoint with the fewest outstanding requests, and among equals goes round; or the first, if that is preferred and has no more than
+// its share.
+func (g *GRPC) pick(ends []*endpoint, affine bool) *endpoint {
+	if affine {
+		all := int64(1)
+		for _, e := range ends {
+			all += e.outstanding.Load()
+		}
+		if float64(ends[0].outstanding.Load()+1) <= math.Ceil(fairShare*float64(all)/float64(len(ends))) {
+			return ends[0]
+		}
+	}
 	first := int(g.turn.Add(1) % uint64(len(ends)))
 	best := ends[first]
 	for i := 1; i < len(ends); i++ {

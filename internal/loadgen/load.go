@@ -22,6 +22,8 @@ type Model struct {
 	Weight float64
 	// Endpoints are the indexes of the endpoints that serve the model; nil means all of them do.
 	Endpoints []int
+	// Affine sends requests to the first endpoint while it has at most 1.25 times the mean of what is outstanding at all of them, this request included.
+	Affine bool
 }
 
 // Arrivals is the process that spaces requests.

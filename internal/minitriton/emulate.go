@@ -23,6 +23,7 @@ type emulation struct {
 	alpha, beta time.Duration // l(b) = beta + alpha*b at the whole GPU
 	knee        float64       // thread percentage beyond which more does not help
 	jitter      float64       // standard deviation of a multiplicative normal
+	overlap     float64       // the part of beta that runs beside other executions of the partition, before its turn; 0 is none
 	load        policy.Load   // at the whole GPU
 }
 
@@ -46,6 +47,9 @@ func parseEmulation(c *pb.ModelConfig) (e emulation, ok bool, err error) {
 	e.alpha, e.beta = micros("alpha_us"), micros("beta_us")
 	e.knee = number("knee", 100, 1)
 	e.jitter = number("jitter", 0, 0)
+	if e.overlap = number("overlap", 0, 0); err == nil && e.overlap > 1 {
+		err = invalid("parameter conch_emulate_overlap: %g is more than all of beta, which is 1", e.overlap)
+	}
 	e.load = policy.Load{L2: number("l2", .3, 0), Bandwidth: number("bandwidth", .3, 0)}
 	return e, true, err
 }
@@ -108,17 +112,22 @@ func newEmulated(c *pb.ModelConfig, e emulation, p *place) (*emulated, error) {
 }
 
 func (e *emulated) execute(p *payload, responses []response) error {
+	jitter := 1.0
+	if e.jitter > 0 {
+		jitter = max(0, 1+e.jitter*e.place.normal())
+	}
+	overlapped := e.overlap * float64(emulation{beta: e.beta, knee: e.knee}.latency(0, e.place.share))
+	if overlapped > 0 {
+		e.place.until(e.place.clock.Now().Add(time.Duration(overlapped * jitter * e.place.stretch)))
+	}
 	slow := e.place.gpu.enter(e.place.partition, policy.Load{L2: e.load.L2 * e.place.share / 100, Bandwidth: e.load.Bandwidth * e.place.share / 100})
 	defer e.place.gpu.leave(e.place.partition)
 	start := e.place.clock.Now()
-	factor := slow * e.place.stretch
-	if e.jitter > 0 {
-		factor *= max(0, 1+e.jitter*e.place.normal())
-	}
+	factor := slow * e.place.stretch * jitter
 	for i, r := range p.requests {
 		responses[i] = e.answer(r)
 	}
-	e.place.until(start.Add(time.Duration(float64(e.latency(p.rows, e.place.share)) * factor)))
+	e.place.until(start.Add(time.Duration((float64(e.latency(p.rows, e.place.share)) - overlapped) * factor)))
 	return nil
 }
 

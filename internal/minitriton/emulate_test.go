@@ -56,6 +56,25 @@ func took(f func()) time.Duration {
 	return time.Since(start)
 }
 
+// TestOverlap: an execution alone takes as long whatever overlaps; of two at once the second saves the part of beta that ran beside the first.
+func TestOverlap(t *testing.T) {
+	for overlap, second := range map[float64]time.Duration{0: 10 * time.Millisecond, .5: 8 * time.Millisecond, 1: 6 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := emulated5ms("a"), emulated5ms("b")
+			a.Overlap, b.Overlap = overlap, overlap
+			s := emulator(t, Options{}, a, b)
+			require.Equal(t, 5*time.Millisecond, took(func() { ask(t, s, "a", 1) }), "alone")
+			require.Equal(t, second, took(func() {
+				var wg sync.WaitGroup
+				for _, m := range []string{"a", "b"} {
+					wg.Go(func() { ask(t, s, m, 1) })
+				}
+				wg.Wait()
+			}))
+		})
+	}
+}
+
 func TestEmulatedTime(t *testing.T) {
 	for _, c := range []struct {
 		name    string

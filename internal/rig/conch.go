@@ -242,6 +242,9 @@ func (c *Conch) Endpoints() []string { return []string{c.GRPC} }
 // Serving is nil: every model is served at the one address.
 func (c *Conch) Serving() [][]int { return nil }
 
+// Affine is false.
+func (c *Conch) Affine() bool { return false }
+
 // Pid is the process id of conch.
 func (c *Conch) Pid() int { return c.child.cmd.Process.Pid }
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/conch-serving/conch/internal/loadgen"
@@ -28,6 +29,10 @@ type Contest struct {
 	Bin string
 	// Warmup and Measure are the lengths of one trial.
 	Warmup, Measure time.Duration
+	// Requests is how many requests a trial counts, whatever its rate, instead of Measure and Confirm; 0 means that those count.
+	Requests int
+	// Arrivals draws what is sent at a rate in so much time, in order; nil: Poisson arrivals, each for a model by its weight.
+	Arrivals func(rate float64, seed uint64, length time.Duration) ([]loadgen.Arrival, error)
 	// Confirm is the length of the trials, with other arrivals, that confirm the rate that a search found; 0 means that none do. A rate is
 	// confirmed if at most Limit of the requests of every model are bad; a search, whose trials are too short for that, looks at all models
 	// together.
@@ -67,7 +72,11 @@ func (s Standing) Held() float64 { return s.Rate * (1 - s.Bad()) }
 
 // load is the load of one trial. Arrivals differ between rates and rounds, not between systems.
 func (c *Contest) load(rate float64) loadgen.Load {
-	l := loadgen.Load{Models: c.Models.Load(), Rate: rate, Warmup: c.Warmup, Measure: c.Measure, Seed: c.Seed, Patience: time.Second}
+	length := c.Measure
+	if c.Requests > 0 {
+		length = time.Duration(float64(c.Requests) / rate * float64(time.Second))
+	}
+	l := loadgen.Load{Models: c.Models.Load(), Rate: rate, Warmup: c.Warmup, Measure: length, Seed: c.Seed, Patience: time.Second}
 	for _, m := range l.Models {
 		l.Patience = max(l.Patience, m.SLO) // what is answered after that is late anyway
 	}
@@ -118,6 +127,20 @@ func (c *Contest) Bad(ctx context.Context, setup Setup, rate float64, trials int
 	return bad, err
 }
 
+// AllHold is the highest rate, from the given one down in steps of 3%, that a setup holds in each of the given number of trials with other arrivals each.
+func (c *Contest) AllHold(ctx context.Context, setup Setup, rate float64, trials int) (held float64, err error) {
+	for least := rate / 2; rate > least; rate /= confirmStep {
+		bad, err := c.Bad(ctx, setup, rate, trials)
+		if err != nil {
+			return 0, err
+		}
+		if slices.Max(bad) <= Limit {
+			return rate, nil
+		}
+	}
+	return 0, fmt.Errorf("rig: %s: no rate above %.0f req/s was held by all of %d trials", title(setup), rate, trials)
+}
+
 // Highest searches the highest rate that the best of the setups holds. The first is searched from start on; each other has to hold a little
 // more than the best so far to be searched too, so that the most promising belongs first.
 func (c *Contest) Highest(ctx context.Context, setups []Setup, start float64) (best Standing, err error) {
@@ -146,6 +169,29 @@ func (c *Contest) Highest(ctx context.Context, setups []Setup, start float64) (b
 	return best, nil
 }
 
+// Holds finds the highest rate that a setup holds near one that it may hold: trials of the same length up or down from there, until one holds and the next
+// higher one does not. All trials count as those that confirm.
+func (c *Contest) Holds(ctx context.Context, setup Setup, from float64) (best Standing, err error) {
+	err = c.with(ctx, setup, func(s System) error {
+		best, err = c.HoldsOf(ctx, setup, s, from)
+		return err
+	})
+	return best, err
+}
+
+// HoldsOf is Holds of a setup that was started as s.
+func (c *Contest) HoldsOf(ctx context.Context, setup Setup, s System, from float64) (Standing, error) {
+	if err := c.learn(ctx, s, from); err != nil {
+		return Standing{}, err
+	}
+	held, err := confirm(from, from/100, c.bad, func(rate float64) (*Trial, error) {
+		load := c.load(rate)
+		load.AbortAbove = Limit
+		return c.trial(ctx, title(setup), s, load)
+	})
+	return Standing{Setup: setup, Trial: held}, err
+}
+
 // HighestOf searches the highest rate that a setup holds which was started as s.
 func (c *Contest) HighestOf(ctx context.Context, setup Setup, s System, start float64) (Standing, error) {
 	found, err := c.highest(ctx, title(setup), s, c.search(start))
@@ -165,7 +211,7 @@ func (c *Contest) learn(ctx context.Context, s System, rate float64) error {
 	}
 	load := c.load(learnAt * rate)
 	load.Warmup, load.Measure, load.Seed = 0, c.Learn, c.Seed+2_000_003
-	_, err := Measure(ctx, s, load)
+	_, err := measure(ctx, s, load, c.Models.tensor())
 	return err
 }
 
@@ -238,7 +284,15 @@ func confirm(rate, least float64, bad func(*Trial) float64, try func(rate float6
 }
 
 func (c *Contest) trial(ctx context.Context, name string, s System, l loadgen.Load) (*Trial, error) {
-	trial, err := Measure(ctx, s, l)
+	if c.Arrivals != nil {
+		given, err := c.Arrivals(l.Rate, l.Seed, l.Warmup+l.Measure)
+		if err != nil {
+			return nil, fmt.Errorf("rig: arrivals: %w", err)
+		}
+		l.Given = given
+	}
+	rate := l.Rate
+	trial, err := measure(ctx, s, l, c.Models.tensor())
 	if err != nil {
 		return nil, err
 	}
@@ -249,6 +303,7 @@ func (c *Contest) trial(ctx context.Context, name string, s System, l loadgen.Lo
 	if trial.Aborted {
 		bad = "too many bad, stopped early"
 	}
+	trial.Rate = rate // what was asked for: given arrivals have more or fewer by chance
 	c.Progress(fmt.Sprintf("%s at %.0f req/s: %s", name, l.Rate, bad))
 	c.worstLateness = max(c.worstLateness, trial.Lateness)
 	return trial, nil

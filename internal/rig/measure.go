@@ -18,6 +18,8 @@ type System interface {
 	Endpoints() []string
 	// Serving lists, for each model, the indexes of the endpoints that serve it; nil means that all of them serve every model.
 	Serving() [][]int
+	// Affine says that callers send a model's requests to the first of its endpoints while that has no more than a fair share of what is outstanding.
+	Affine() bool
 	Usage(ctx context.Context) (Usage, error)
 	BusyShare(u Usage, over time.Duration) float64
 }
@@ -31,15 +33,19 @@ type Trial struct {
 	Lateness time.Duration
 }
 
-// Measure offers the load to the system.
+// Measure offers the load to the system, in rows of 16 elements.
 func Measure(ctx context.Context, s System, l loadgen.Load) (*Trial, error) {
+	return measure(ctx, s, l, loadgen.Emulated(16))
+}
+
+func measure(ctx context.Context, s System, l loadgen.Load, row loadgen.Tensor) (*Trial, error) {
 	if serving := s.Serving(); serving != nil {
 		l.Models = slices.Clone(l.Models)
 		for i := range l.Models {
-			l.Models[i].Endpoints = serving[i]
+			l.Models[i].Endpoints, l.Models[i].Affine = serving[i], s.Affine()
 		}
 	}
-	caller, err := loadgen.NewGRPC(s.Endpoints(), l.Models, loadgen.Emulated(16))
+	caller, err := loadgen.NewGRPC(s.Endpoints(), l.Models, row)
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
 	}

@@ -109,6 +109,33 @@ func Instant(name string, elements, maxBatch int) Models {
 	}}}
 }
 
+// Overlapping are the models with this part of beta beside other executions of the same GPU (zoo.Model.Overlap).
+func (m Models) Overlapping(part float64) Models {
+	m.list = slices.Clone(m.list)
+	for i := range m.list {
+		m.list[i].Overlap = part
+	}
+	return m
+}
+
+// WithRows are the models with rows of so many FP32 elements.
+func (m Models) WithRows(elements int) Models {
+	m.list = slices.Clone(m.list)
+	for i := range m.list {
+		m.list[i].Dims = []int64{int64(elements)}
+	}
+	return m
+}
+
+// tensor is a row of the models' input.
+func (m Models) tensor() loadgen.Tensor {
+	elements := 16
+	if len(m.list) > 0 && len(m.list[0].Dims) > 0 {
+		elements = int(m.list[0].Dims[0])
+	}
+	return loadgen.Emulated(elements)
+}
+
 // Names lists the models.
 func (m Models) Names() []string {
 	var names []string
@@ -134,6 +161,20 @@ func (m Models) Load() []loadgen.Model {
 type batching struct {
 	dynamic    *zoo.DynamicBatching // nil: none
 	takesTurns bool
+	maxBatch   int                      // 0: the models' own
+	instances  int                      // of each model; 0: 1
+	onGPUs     func(model int) []string // the GPUs that instances are bound to, in order; nil: to none
+}
+
+// apply has a model scheduled so.
+func (b batching) apply(m *zoo.Model, index int) {
+	m.Dynamic, m.TakesTurns, m.Instances = b.dynamic, b.takesTurns, b.instances
+	if b.maxBatch > 0 {
+		m.MaxBatchSize = min(m.MaxBatchSize, b.maxBatch)
+	}
+	if b.onGPUs != nil {
+		m.OnGPUs = b.onGPUs(index)
+	}
 }
 
 // Write writes a model repository of the models.
@@ -141,8 +182,8 @@ func (m Models) Write(directory string) error { return m.write(directory, nil, b
 
 // write writes a model repository of the models whose indexes are given; nil means all of them.
 func (m Models) write(directory string, only []int, how batching) error {
-	for _, model := range m.parts {
-		model.Dynamic, model.TakesTurns = how.dynamic, how.takesTurns
+	for i, model := range m.parts {
+		how.apply(&model, i)
 		if err := zoo.Write(directory, model); err != nil {
 			return fmt.Errorf("rig: %w", err)
 		}
@@ -151,7 +192,7 @@ func (m Models) write(directory string, only []int, how batching) error {
 		if only != nil && !slices.Contains(only, i) {
 			continue
 		}
-		model.Dynamic, model.TakesTurns = how.dynamic, how.takesTurns
+		how.apply(&model, i)
 		if err := zoo.Write(directory, model); err != nil {
 			return fmt.Errorf("rig: %w", err)
 		}

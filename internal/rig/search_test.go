@@ -34,6 +34,8 @@ type exhausted struct {
 	closed           bool
 }
 
+func (*exhausted) Affine() bool { return false }
+
 func (e *exhausted) System() string { return "Fake" }
 func (e *exhausted) String() string { return "exhausted" }
 

@@ -34,9 +34,16 @@ type running interface {
 	Close() error
 }
 
-// TritonSetup is a tritonserver per GPU with Triton's own scheduling.
+// TritonSetup is Triton with its own scheduling: a tritonserver per GPU, or one for all of them.
 type TritonSetup struct {
 	zoo.DynamicBatching
+	// Node is how one server serves all GPUs; empty: a server per GPU.
+	Node Node
+	// MaxBatch is max_batch_size; 0 is that of the models.
+	MaxBatch int
+	// Affine has callers send a model's requests to one server each, unless that has more than a fair share of what is outstanding (consistent
+	// hashing with bounded loads, at 1.25), instead of the one with the fewest outstanding.
+	Affine bool
 	// Placement lists the models of each GPU; nil means that every GPU has every model. Placed says it in words.
 	Placement [][]int
 	Placed    string
@@ -50,6 +57,15 @@ func (TritonSetup) System() string { return "Triton" }
 // String lists the settings that differ from Triton's defaults, and always the delay.
 func (t TritonSetup) String() string {
 	all := []string{fmt.Sprintf("max_queue_delay %v", t.MaxQueueDelay)}
+	if t.Node != "" {
+		all = append(all, "one server for all GPUs, "+string(t.Node))
+	}
+	if t.MaxBatch > 0 {
+		all = append(all, fmt.Sprintf("max_batch_size %d", t.MaxBatch))
+	}
+	if t.Affine {
+		all = append(all, "callers prefer a server per model")
+	}
 	if len(t.PreferredBatchSizes) > 0 {
 		all = append(all, fmt.Sprintf("preferred_batch_size %v", t.PreferredBatchSizes))
 	}
@@ -68,6 +84,7 @@ func (t TritonSetup) String() string {
 func (t TritonSetup) start(ctx context.Context, c *Contest) (running, error) {
 	tritons, err := StartTritons(ctx, TritonOptions{
 		Server: c.Server, Models: c.Models, GPUs: c.GPUs, Placement: t.Placement, Dynamic: &t.DynamicBatching, RateLimiter: t.RateLimiter,
+		Node: t.Node, MaxBatch: t.MaxBatch, Affine: t.Affine,
 	})
 	if err != nil {
 		return nil, err
@@ -89,6 +106,13 @@ type ConchSetup struct {
 	// Discipline is an operator's choice; empty leaves Conch's default.
 	Discipline string
 	Parameters map[string]string
+	// DropPolicy is an operator's choice; empty leaves the discipline's default.
+	DropPolicy string
+	// Attach has Conch form batches in front of one tritonserver for all GPUs, which others run (driver attach, mode control), known by this many
+	// addresses: Conch executes one batch at a time for each. 0: Conch starts a server per GPU.
+	Attach int
+	// Observe has an attached Conch pass requests on as they come (mode observe).
+	Observe bool
 	// Merge has all models merged; the setup has started once the group serves everywhere.
 	Merge bool
 }
@@ -101,10 +125,16 @@ func (s ConchSetup) String() string {
 	if s.Merge {
 		return "late: drop, merged"
 	}
-	if s.Discipline == "" {
-		return "late: drop"
+	parts := []string{"late: drop"}
+	if s.Discipline != "" {
+		parts = append(parts, "discipline "+s.Discipline)
 	}
-	parts := []string{"late: drop", "discipline " + s.Discipline}
+	if s.DropPolicy != "" {
+		parts = append(parts, "drop policy "+s.DropPolicy)
+	}
+	if s.Attach > 0 {
+		parts = append(parts, fmt.Sprintf("attached to one server for all GPUs, at %d addresses of it", s.Attach))
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Parameters)) {
 		parts = append(parts, fmt.Sprintf("%s %s", name, s.Parameters[name]))
 	}
@@ -112,6 +142,9 @@ func (s ConchSetup) String() string {
 }
 
 func (s ConchSetup) start(ctx context.Context, c *Contest) (running, error) {
+	if s.Attach > 0 {
+		return s.startAttached(ctx, c)
+	}
 	conch, err := s.Start(ctx, c)
 	if err != nil {
 		return nil, err
@@ -122,18 +155,61 @@ func (s ConchSetup) start(ctx context.Context, c *Contest) (running, error) {
 // Start starts the Conch of a contest.
 func (s ConchSetup) Start(ctx context.Context, c *Contest) (*Conch, error) {
 	o := ConchOptions{Bin: c.Bin, Server: c.Server, Models: c.Models, GPUs: c.GPUs, GPUType: c.GPUType, Late: "drop"}
-	if s.Discipline != "" {
-		defaults := map[string]any{"late": "drop", "discipline": s.Discipline}
-		if len(s.Parameters) > 0 {
-			defaults["parameters"] = s.Parameters
-		}
-		o.Settings = map[string]any{"defaults": defaults}
-	}
+	o.Settings = map[string]any{"defaults": s.defaults()}
 	if !s.Merge {
 		return StartConch(ctx, o)
 	}
 	o.Settings = map[string]any{"merge": []map[string]any{{"members": c.Models.Names()}}}
 	return startMerged(ctx, o)
+}
+
+// defaults are the setup's in conch.yaml.
+func (s ConchSetup) defaults() map[string]any {
+	all := map[string]any{"late": "drop"}
+	if s.Discipline != "" {
+		all["discipline"] = s.Discipline
+	}
+	if s.DropPolicy != "" {
+		all["dropPolicy"] = s.DropPolicy
+	}
+	if len(s.Parameters) > 0 {
+		all["parameters"] = s.Parameters
+	}
+	return all
+}
+
+// attached is a conch in front of a server that goes with it.
+type attached struct {
+	*Conch
+	server *Tritons
+}
+
+// Close ends conch, and then the server.
+func (a attached) Close() error { return errors.Join(a.Conch.Close(), a.server.Close()) }
+
+// startAttached starts a server whose instances take turns on the GPUs, without batching of its own, and conch in front of it.
+func (s ConchSetup) startAttached(ctx context.Context, c *Contest) (running, error) {
+	server, err := StartTritons(ctx, TritonOptions{Server: c.Server, Models: c.Models, GPUs: c.GPUs, Node: NodeFree})
+	if err != nil {
+		return nil, err
+	}
+	conch, err := s.StartBefore(ctx, c, server)
+	if err != nil {
+		return nil, errors.Join(err, server.Close())
+	}
+	return attached{conch, server}, nil
+}
+
+// StartBefore starts conch in front of a server over all GPUs, of which nothing is changed.
+func (s ConchSetup) StartBefore(ctx context.Context, c *Contest, server *Tritons) (*Conch, error) {
+	mode := "control"
+	if s.Observe {
+		mode = "observe"
+	}
+	return StartConch(ctx, ConchOptions{Bin: c.Bin, Models: c.Models, GPUs: c.GPUs, Mode: mode, Settings: map[string]any{
+		"defaults": s.defaults(), "gpus": "auto", "repository": nil,
+		"driver": map[string]any{"kind": "attach", "endpoints": server.endpoints(s.Attach)},
+	}})
 }
 
 // startMerged has the group made on one GPU, and then serves it on all of them: what was made is kept, so that not every GPU has to hold

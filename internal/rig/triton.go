@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,9 +33,26 @@ type TritonOptions struct {
 	Placement [][]int
 	// Dynamic is Triton's dynamic batching; nil means none.
 	Dynamic *zoo.DynamicBatching
+	// Node is how one server serves all GPUs; empty: a server per GPU. It needs a real Server.
+	Node Node
+	// MaxBatch is max_batch_size; 0 is that of the models.
+	MaxBatch int
+	// Affine has callers prefer a server for each model.
+	Affine bool
 	// RateLimiter has Triton's rate limiter execute one model at a time on each GPU. It needs a real Server.
 	RateLimiter bool
 }
+
+// Node is how a server over all GPUs has its instances.
+type Node string
+
+const (
+	// NodeBound has an instance of a model on each GPU, bound to it, in an order that begins elsewhere for every model: Triton prefers the first.
+	NodeBound Node = "instances bound to GPUs"
+	// NodeFree has as many instances of a model as there are GPUs, each of which executes wherever a GPU is free. No Triton does that with real GPUs: it
+	// is more than instances that are bound can reach.
+	NodeFree Node = "instances on any free GPU"
+)
 
 // Tritons are servers with Triton's own scheduling.
 type Tritons struct {
@@ -44,6 +62,7 @@ type Tritons struct {
 	models  Models
 	gpus    int
 	serving [][]int
+	affine  bool
 	dir     string
 	minis   []*minitriton.Server
 	servers []*child
@@ -67,6 +86,9 @@ func (t *Tritons) start(ctx context.Context, o TritonOptions) error {
 	if o.Placement != nil && len(o.Placement) != o.GPUs {
 		return fmt.Errorf("rig: a placement on %d GPUs, of which there are %d", len(o.Placement), o.GPUs)
 	}
+	if o.Node != "" {
+		return t.startNode(ctx, o)
+	}
 	for i := range o.GPUs {
 		gpu := "gpu" + strconv.Itoa(i)
 		var only []int
@@ -74,7 +96,7 @@ func (t *Tritons) start(ctx context.Context, o TritonOptions) error {
 			only = o.Placement[i]
 		}
 		repository := filepath.Join(t.dir, gpu+"-models")
-		if err := o.Models.write(repository, only, batching{o.Dynamic, o.RateLimiter}); err != nil {
+		if err := o.Models.write(repository, only, batching{dynamic: o.Dynamic, takesTurns: o.RateLimiter, maxBatch: o.MaxBatch}); err != nil {
 			return err
 		}
 		begin := t.startMini
@@ -86,6 +108,68 @@ func (t *Tritons) start(ctx context.Context, o TritonOptions) error {
 		}
 	}
 	t.serving = serving(o.Placement, len(o.Models.list))
+	if t.affine = o.Affine; o.Affine {
+		t.serving = homes(len(o.Models.list), o.GPUs)
+	}
+	return t.await(ctx, o)
+}
+
+// startNode starts one server over all GPUs.
+func (t *Tritons) startNode(ctx context.Context, o TritonOptions) error {
+	if o.Server == "" {
+		return errors.New("rig: minitriton has one GPU")
+	}
+	gpus := make([]string, o.GPUs)
+	for i := range gpus {
+		gpus[i] = "gpu" + strconv.Itoa(i)
+	}
+	on := serving(o.Placement, len(o.Models.list))
+	if on == nil {
+		on = homes(len(o.Models.list), o.GPUs)
+	}
+	how := batching{dynamic: o.Dynamic, takesTurns: o.RateLimiter, maxBatch: o.MaxBatch, instances: o.GPUs}
+	if o.Node == NodeBound {
+		how.onGPUs = func(model int) (all []string) {
+			for _, gpu := range on[model] {
+				all = append(all, gpus[gpu])
+			}
+			return all
+		}
+	}
+	repository := filepath.Join(t.dir, "node-models")
+	if err := o.Models.write(repository, nil, how); err != nil {
+		return err
+	}
+	if err := t.startReal(o, strings.Join(gpus, ","), repository); err != nil {
+		return err
+	}
+	o.Placement = nil
+	return t.await(ctx, o)
+}
+
+// homes has, for every model, all GPUs, and first the one that is the model's own.
+func homes(models, gpus int) [][]int {
+	on := make([][]int, models)
+	for m := range on {
+		for i := range gpus {
+			on[m] = append(on[m], (m+i)%gpus)
+		}
+	}
+	return on
+}
+
+// endpoints are the server's addresses as conch.yaml has them, as often as is asked for, each by another name of this machine: a server listens on all.
+func (t *Tritons) endpoints(n int) (all []map[string]any) {
+	for i := range n {
+		host := fmt.Sprintf("127.0.0.%d:", i+1)
+		at := func(address string) string { return host + address[strings.LastIndex(address, ":")+1:] }
+		all = append(all, map[string]any{"grpc": at(t.GRPC[0]), "http": at(t.HTTP[0]), "metrics": at(t.Metrics[0])})
+	}
+	return all
+}
+
+// await returns once all servers serve their models.
+func (t *Tritons) await(ctx context.Context, o TritonOptions) error {
 	for i, end := range t.GRPC {
 		ready := func(ctx context.Context) error {
 			_, err := readUsage(ctx, t.Metrics[i]) // the door that a tritonserver opens last
@@ -155,18 +239,21 @@ func (t *Tritons) startReal(o TritonOptions, gpu, repository string) error {
 		return err
 	}
 	t.ports = append(t.ports, free)
-	ports := free.numbers
+	ports, name, listen := free.numbers, gpu, "127.0.0.1"
+	if o.Node != "" {
+		name, listen = "node", "0.0.0.0"
+	}
 	arguments := []string{
 		"--model-repository=" + repository, "--model-control-mode=none", "--disable-auto-complete-config", "--strict-readiness=false",
-		"--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1",
+		"--http-address=" + listen, "--grpc-address=" + listen, "--metrics-address=" + listen,
 		fmt.Sprintf("--http-port=%d", ports[0]), fmt.Sprintf("--grpc-port=%d", ports[1]), fmt.Sprintf("--metrics-port=%d", ports[2]),
-		"--backend-config=python,shm-region-prefix-name=" + filepath.Base(t.dir) + "-" + gpu,
+		"--backend-config=python,shm-region-prefix-name=" + filepath.Base(t.dir) + "-" + name,
 	}
 	if o.RateLimiter {
 		arguments = append(arguments, "--rate-limit=execution_count")
 	}
-	environment := []string{"CONCH_PARTITION=" + gpu, "CONCH_GPU=" + gpu, "CONCH_SHARE=100", "CONCH_EMULATION_DIR=" + t.dir}
-	c, err := start("tritonserver of "+gpu, filepath.Join(t.dir, gpu+".log"), o.Server, arguments, environment)
+	environment := []string{"CONCH_PARTITION=" + name, "CONCH_GPU=" + gpu, "CONCH_SHARE=100", "CONCH_EMULATION_DIR=" + t.dir}
+	c, err := start("tritonserver of "+name, filepath.Join(t.dir, name+".log"), o.Server, arguments, environment)
 	if err != nil {
 		return err
 	}
@@ -189,6 +276,9 @@ func (t *Tritons) Endpoints() []string { return t.GRPC }
 
 // Serving lists, for each model, the indexes of the endpoints that serve it; nil means that each serves every model.
 func (t *Tritons) Serving() [][]int { return t.serving }
+
+// Affine says that callers prefer the first endpoint of a model.
+func (t *Tritons) Affine() bool { return t.affine }
 
 // Close ends the servers and removes their files.
 func (t *Tritons) Close() error {

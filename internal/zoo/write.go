@@ -32,18 +32,26 @@ type Model struct {
 	MaxBatchSize int
 	// Dims of INPUT and OUTPUT without the batch dimension; [16] unless given.
 	Dims []int64
-	// Knee, Jitter, L2 and Bandwidth are the conch_emulate_ parameters of these names; 0 leaves the parameter out.
-	Knee          int
-	Jitter        float64
+	// Knee, Jitter, Overlap, L2 and Bandwidth are the conch_emulate_ parameters of these names; 0 leaves the parameter out.
+	Knee   int
+	Jitter float64
+	// Overlap is the part of beta, from 0 to 1, that runs beside other executions of the same partition, as with streams of one process. In Orion's
+	// published kernel profiles of a V100 (github.com/eth-easl/orion, benchmarking/model_kernels) kernels that fill less than all SMs leave
+	// .45 of an inference's SM time idle for ResNet50 at a batch of 4, .48 for MobileNetV2 and ResNet101, .18 for Transformer-XL and .03 for
+	// BERT at 2: at most so much can overlap, which for ResNet50's l(4) is .8 of beta.
+	Overlap       float64
 	L2, Bandwidth float64
 	// Mreq is the part of a GPU's memory that the model needs while it runs, for Grid; nothing emulates it.
 	Mreq float64
 	// Instances is instance_group count; 0 means 1.
 	Instances int
+	// OnGPUs has an instance bound to each of these GPUs of a server over several, in this order, instead of Instances that are bound to none.
+	OnGPUs []string
 	// Dynamic asks for Triton's dynamic batching; nil means none.
 	Dynamic *DynamicBatching
 	// TakesTurns gives every instance a rate_limiter resource of which the server has one: a server started with
-	// --rate-limit=execution_count then executes one instance at a time, and forms a batch only when it may execute.
+	// --rate-limit=execution_count then executes one instance at a time, and forms a batch only when it may execute. With OnGPUs each GPU is a
+	// resource of its own.
 	TakesTurns bool
 	// ModelPy is written as 1/model.py, which a real server needs and minitriton does not.
 	ModelPy []byte
@@ -80,11 +88,18 @@ func (m Model) Config() (string, error) {
 	fmt.Fprintf(&b, "name: %q\nbackend: \"python\"\nmax_batch_size: %d\n", m.name(), m.MaxBatchSize)
 	fmt.Fprintf(&b, "input [ { name: \"INPUT\" data_type: TYPE_FP32 dims: [ %s ] } ]\n", dims)
 	fmt.Fprintf(&b, "output [ { name: \"OUTPUT\" data_type: TYPE_FP32 dims: [ %s ] } ]\n", dims)
-	limiter := ""
-	if m.TakesTurns {
-		limiter = " rate_limiter { resources [ { name: \"GPU\" count: 1 global: true } ] }"
+	limiter := func(resource string) string {
+		if !m.TakesTurns {
+			return ""
+		}
+		return fmt.Sprintf(" rate_limiter { resources [ { name: %q count: 1 global: true } ] }", resource)
 	}
-	fmt.Fprintf(&b, "instance_group [ { count: %d kind: KIND_CPU%s } ]\n", max(1, m.Instances), limiter)
+	if len(m.OnGPUs) == 0 {
+		fmt.Fprintf(&b, "instance_group [ { count: %d kind: KIND_CPU%s } ]\n", max(1, m.Instances), limiter("GPU"))
+	}
+	for _, gpu := range m.OnGPUs {
+		fmt.Fprintf(&b, "instance_group { name: %q count: 1 kind: KIND_CPU%s }\n", gpu, limiter(gpu))
+	}
 	if d := m.Dynamic; d != nil {
 		b.WriteString("dynamic_batching {")
 		if len(d.PreferredBatchSizes) > 0 {
@@ -111,6 +126,7 @@ func (m Model) Config() (string, error) {
 	parameter("conch_emulate_beta_us", micros(p.Beta))
 	optional("conch_emulate_knee", float64(m.Knee))
 	optional("conch_emulate_jitter", m.Jitter)
+	optional("conch_emulate_overlap", m.Overlap)
 	optional("conch_emulate_l2", m.L2)
 	optional("conch_emulate_bandwidth", m.Bandwidth)
 	if p.SLO > 0 {

@@ -54,10 +54,10 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 
 
-def model(partition, share, alpha, beta, knee, l2, bandwidth):
+def model(partition, share, alpha, beta, knee, l2, bandwidth, overlap=0):
     """A model on a partition, initialised as Triton does."""
     os.environ.update(CONCH_GPU="gpu0", CONCH_PARTITION=partition, CONCH_SHARE=str(share))
-    given = {"alpha_us": alpha, "beta_us": beta, "knee": knee, "l2": l2, "bandwidth": bandwidth}
+    given = {"alpha_us": alpha, "beta_us": beta, "knee": knee, "l2": l2, "bandwidth": bandwidth, "overlap": overlap}
     parameters = {"conch_emulate_" + name: {"string_value": repr(value)} for name, value in given.items()}
     m = module.TritonPythonModel()
     m.initialize({"model_config": json.dumps({"parameters": parameters}), "model_name": "m", "model_repository": "/nowhere", "model_version": "1"})
@@ -81,7 +81,7 @@ for line in sys.stdin:
             fd, running = seen[0]
             os.pwrite(fd, running, 0)
         clock.now = began + case["after_us"] / 1e6
-        own = model("own", case["share"], case["alpha_us"], case["beta_us"], case["knee"], case["l2"], case["bandwidth"])
+        own = model("own", case["share"], case["alpha_us"], case["beta_us"], case["knee"], case["l2"], case["bandwidth"], case["overlap"])
         start = clock.now
         own.execute([Rows(case["rows"])])
         print(round((clock.now - start) * 1e6, 3), flush=True)

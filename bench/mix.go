@@ -1,0 +1,276 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/conch-serving/conch/internal/figure"
+	"github.com/conch-serving/conch/internal/loadgen"
+	"github.com/conch-serving/conch/internal/minitriton"
+	"github.com/conch-serving/conch/internal/rig"
+	"github.com/conch-serving/conch/internal/zoo"
+	"github.com/conch-serving/conch/sidecar/sim/workload"
+)
+
+const (
+	// mixSeed drew the ten loads, once, from /dev/urandom.
+	mixSeed = 946436129
+	// mixLoads is how many there are, mixModels and mixGPUs of what each has.
+	mixLoads, mixModels, mixGPUs = 10, 8, 4
+	// mixElements is a row: 600 KB.
+	mixElements = 150_000
+	// mixRate is about what the GPUs of a load can do in batches of eight, in req/s: times are stretched for that, so that two cores carry the bytes.
+	mixRate = 120
+	// mixRequests is how many a trial has.
+	mixRequests = 1500
+	// adviceFile is the results file with what advise said.
+	adviceFile = "advise"
+)
+
+// mix is a load as users have it: different models of the zoo, some asked for much and some little, in bursts.
+type mix struct {
+	name    string
+	models  rig.Models
+	names   []string
+	weights []float64
+	shapes  []float64 // of the gaps' Gamma distribution, by model; 1 is Poisson
+	stretch float64
+}
+
+// drawMix draws one of the loads.
+func drawMix(number int) (mix, error) {
+	profiles, err := zoo.Profiles(zoo.GTX1080Ti)
+	if err != nil {
+		return mix{}, err
+	}
+	random := workload.Seed(mixSeed, "mix", fmt.Sprint(number))
+	m := mix{name: fmt.Sprintf("mix%d", number)}
+	var list []zoo.Model
+	busy, sum := 0.0, 0.0 // GPU seconds of a request, by weight
+	for rank, i := range random.Perm(len(profiles))[:mixModels] {
+		p := profiles[i]
+		weight := math.Pow(float64(rank+1), -.9)
+		m.names, m.weights = append(m.names, p.Model), append(m.weights, weight)
+		m.shapes = append(m.shapes, []float64{1, 1, .3, .1}[random.IntN(4)])
+		busy, sum = busy+weight*p.Latency(8).Seconds()/8, sum+weight
+		list = append(list, zoo.Model{Name: p.Model, Profile: p, MaxBatchSize: 32, Dims: []int64{mixElements}})
+	}
+	m.stretch = max(stretch, mixGPUs*sum/busy/mixRate)
+	for i := range list {
+		list[i].Profile = list[i].Profile.Stretched(m.stretch)
+	}
+	m.models = rig.Emulated(list...)
+	return m, nil
+}
+
+// arrivals of the load at a rate.
+func (m mix) arrivals(rate float64, seed uint64, length time.Duration) ([]loadgen.Arrival, error) {
+	var streams []workload.Stream
+	sum := 0.0
+	for _, w := range m.weights {
+		sum += w
+	}
+	for i, w := range m.weights {
+		s, err := workload.Renewal{Model: int32(i), Curve: workload.Constant(rate * w / sum), Shape: m.shapes[i], Random: workload.Seed(seed, "arrivals", m.names[i])}.Stream() //nolint:gosec // few
+		if err != nil {
+			return nil, err
+		}
+		streams = append(streams, s)
+	}
+	var all []loadgen.Arrival
+	for _, s := range streams {
+		for a := (workload.Arrival{}); s.Next(&a) && a.At < length; {
+			all = append(all, loadgen.Arrival{At: a.At, Model: int(a.Model)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b loadgen.Arrival) int { return int(a.At - b.At) })
+	return all, nil
+}
+
+// contest is what measures the load.
+func (b *bench) mixContest(m mix) *rig.Contest {
+	return &rig.Contest{
+		Models: m.models, GPUs: mixGPUs, GPUType: zoo.GTX1080Ti, Server: b.server, Bin: b.bin, Warmup: time.Second, Learn: learnFor,
+		Requests: b.requests(mixRequests), Arrivals: m.arrivals, Seed: b.seed, Step: 1.25, Resolution: .06, Progress: func(line string) { b.say(m.name + ": " + line) },
+	}
+}
+
+// node starts the server of a mix: one for all GPUs, with dynamic batching as Triton's documentation begins with.
+func (b *bench) node(ctx context.Context, m mix) (*rig.Tritons, error) {
+	return rig.StartTritons(ctx, rig.TritonOptions{Server: b.server, Models: m.models, GPUs: mixGPUs, Node: rig.NodeBound, Dynamic: &zoo.DynamicBatching{}})
+}
+
+// eachMix runs something for each load that --only lets through.
+func (b *bench) eachMix(do func(mix) error) error {
+	if b.server == "" {
+		return errors.New("no tritonserver: run `make bench BENCH=live`, or say --tritonserver")
+	}
+	n := mixLoads
+	if b.quick {
+		n = 1
+	}
+	for number := range n {
+		m, err := drawMix(number)
+		if err == nil && strings.Contains("mix."+m.name, b.only) {
+			err = do(m)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	return nil
+}
+
+// emulatedMix says what is not real.
+const emulatedMix = "GPUs: an execution sleeps for the published times of models of the 1080 Ti, stretched so that four GPUs do some 120 requests a second, in the python backend of one real tritonserver for all four"
+
+// advise asks `tritonctl advise` what Conch would gain on each of the ten loads, before anything of them is measured.
+func (b *bench) advise(ctx context.Context, r *figure.Report) error {
+	r.Emulated = emulatedMix
+	return b.eachMix(func(m mix) error {
+		a, err := b.adviceOf(ctx, m)
+		if err != nil {
+			return err
+		}
+		name := "advise." + m.name + "."
+		if !a.Enough {
+			r.Add(name+"answered", 0, "bool", "too little is known: "+strings.Join(a.Missing, "; "))
+			return nil
+		}
+		r.Add(name+"answered", 1, "bool", fmt.Sprintf("eight models, Zipf .9, 600 KB rows, times x%.1f", m.stretch))
+		r.Add(name+"predicted", a.Ratio, "ratio", "rate that Conch would hold over what the server holds")
+		r.Add(name+"predicted_low", a.Low, "ratio", "the answer's range")
+		r.Add(name+"predicted_high", a.High, "ratio", "the answer's range")
+		return nil
+	})
+}
+
+// mixes measures the ten loads that advise was asked about: what the server holds alone, and with Conch in front of it (driver attach, mode control).
+func (b *bench) mixes(ctx context.Context, r *figure.Report) error {
+	r.Emulated = emulatedMix
+	said := byName{}
+	reports, err := figure.Read(b.results)
+	if err != nil {
+		return err
+	}
+	for _, report := range reports {
+		if report.File == adviceFile {
+			said = byNameOf([]*figure.Report{report})
+			r.Versions["advice"] = report.When.UTC().Format(time.RFC3339)
+		}
+	}
+	if len(said) == 0 && !b.quick {
+		return errors.New("results/advise.json is missing: `make bench BENCH=live` asks first and measures then")
+	}
+	var ratios []float64
+	hits, answered := 0, 0
+	err = b.eachMix(func(m mix) (err error) {
+		server, err := b.node(ctx, m)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, server.Close()) }()
+		c := b.mixContest(m)
+		alone, err := c.HighestOf(ctx, rig.TritonSetup{Node: rig.NodeBound}, server, .6*mixRate)
+		if err != nil {
+			return err
+		}
+		setup := rig.ConchSetup{Attach: mixGPUs}
+		conch, err := setup.StartBefore(ctx, c, server)
+		if err != nil {
+			return err
+		}
+		with, err := c.HighestOf(ctx, setup, conch, alone.Rate)
+		if err = errors.Join(err, conch.Close()); err != nil {
+			return err
+		}
+		name, ratio := "mix."+m.name+".", with.Held()/alone.Held()
+		ratios = append(ratios, ratio)
+		r.Add(name+"triton.goodput", alone.Held(), "req/s", "one server for all GPUs, dynamic batching")
+		r.Add(name+"conch.goodput", with.Held(), "req/s", "the same server with Conch in front of it")
+		r.Add(name+"goodput_ratio", ratio, "ratio", "measured")
+		low, known := said["advise."+m.name+".predicted_low"]
+		if high := said["advise."+m.name+".predicted_high"]; known {
+			answered++
+			if .9*low.Value <= ratio && ratio <= 1.1*high.Value {
+				hits++
+			}
+		}
+		return nil
+	})
+	if err != nil || b.only != "" {
+		return err
+	}
+	r.AddMean("mix.goodput_ratio", ratios, "ratio", "geometric mean of the loads, each measured once")
+	r.Add("mix.advise.answered", float64(answered), "loads", fmt.Sprintf("of %d that advise had an answer for", len(ratios)))
+	r.Add("mix.advise.hits", float64(hits), "loads", "where what was measured lies in the answer's range, give or take a tenth")
+	return nil
+}
+
+// advice is the part of the advice that is compared.
+type advice struct {
+	Enough  bool
+	Missing []string
+	Ratio   float64 `json:"ratio"`
+	Low     float64 `json:"ratio_low"`
+	High    float64 `json:"ratio_high"`
+}
+
+// adviceOf asks for advice while clients send single rows, at half of what the GPUs can do, to a server that a conch observes.
+func (b *bench) adviceOf(ctx context.Context, m mix) (out advice, err error) {
+	server, err := b.node(ctx, m)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	c := b.mixContest(m)
+	conch, err := rig.ConchSetup{Attach: mixGPUs, Observe: true}.StartBefore(ctx, c, server)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, conch.Close()) }()
+	caller, err := loadgen.NewGRPC(conch.Endpoints(), m.models.Load(), loadgen.Emulated(mixElements))
+	if err != nil {
+		return out, err
+	}
+	sending, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	const most = 5 * time.Minute
+	given, err := m.arrivals(mixRate/2, b.seed, most)
+	if err != nil {
+		stop()
+		return out, errors.Join(err, caller.Close())
+	}
+	go func() {
+		defer close(done)
+		// It ends with the advice; what came of the requests is not what is measured.
+		_, _ = loadgen.Run(sending, loadgen.Load{Models: m.models.Load(), Given: given, Measure: most, Patience: time.Second}, caller, minitriton.SystemClock())
+	}()
+	defer func() { stop(); <-done; err = errors.Join(err, caller.Close()) }()
+
+	b.say(fmt.Sprintf("%s: tritonctl advise --measure at %d req/s", m.name, mixRate/2))
+	command := exec.CommandContext(ctx, filepath.Join(b.bin, "tritonctl"), "--admin", conch.Admin, "advise", "--measure", "--yes", "--for", "30s", "--seeds", "3", "-o", "json")
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	text, err := command.Output()
+	if err != nil && !json.Valid(text) {
+		return out, fmt.Errorf("tritonctl advise: %w\n%s", err, stderr.Bytes())
+	}
+	if err := json.Unmarshal(text, &out); err != nil {
+		return out, fmt.Errorf("tritonctl advise: %w", err)
+	}
+	b.say(fmt.Sprintf("%s: advised %.2f (%.2f to %.2f), missing %v", m.name, out.Ratio, out.Low, out.High, out.Missing))
+	return out, nil
+}
