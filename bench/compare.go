@@ -277,26 +277,3 @@ func shade(v, best float64) string {
 	}
 	return "████"
 }
-
-// matrixRemarks say what is not in the table, and how to read what is.
-func matrixRemarks(r *figure.Report) []figure.Remark {
-	var counts []string
-	for _, f := range r.Figures {
-		if strings.HasPrefix(f.Name, "compare.adaptive_") {
-			counts = append(counts, f.Note)
-		}
-	}
-	return []figure.Remark{
-		{
-			About: "What is left out",
-			Text: "Popularity where there is one model; loads of which the bound says that not even one request per second and model can be held; and the worst model's rows (`each`) but for twenty models and more under Poisson " +
-				"arrivals and tight SLOs on 8 GPUs and more. Every discipline is searched on a tenth of the requests first; those that then reach nine tenths of the best, and `adaptive` in any case, at length with three seeds, and a discipline that " +
-				"would otherwise be the best by its short run.",
-		},
-		{
-			About: "How it is judged",
-			Text: "A value is the geometric mean over the seeds. All disciplines get the same arrivals with the same seed, and under bursts seeds differ by more than disciplines do; so `adaptive` and the best of the others are compared seed by " +
-				"seed, and where three do not tell whether it is below .995, there are up to twelve. " + strings.Join(counts, ". ") + ".",
-		},
-	}
-}

@@ -15,15 +15,15 @@ import (
 	"github.com/conch-serving/conch/internal/figure"
 )
 
-// Pages that are written from results/*.json alone, and those beside README.md and docs in which figures are renewed.
-const resultsPage, remarksPage, queuePage = "docs/results.md", "docs/" + figure.RemarksPage, "sidecar/dispatch/queue/README.md"
+// resultsPage is written from results/*.json alone; queuePage is one beside README.md and docs in which figures are renewed.
+const resultsPage, queuePage = "docs/results.md", "sidecar/dispatch/queue/README.md"
 
 // keysPage cites no figures, and has tables of keys that look like their names.
 const keysPage = "docs/configuration.md"
 
 func (b *bench) resultsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "results", Short: "Writes docs/results.md and docs/remarks.md, and renews the figures in README.md, docs and the queue's page, from results/*.json", Args: cobra.NoArgs,
+		Use: "results", Short: "Writes docs/results.md, and renews the figures in README.md, docs and the queue's page, from results/*.json", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			reports, err := figure.Read(b.results)
 			if err != nil {
@@ -53,14 +53,13 @@ func citing(root string) ([]string, error) {
 		return nil, fmt.Errorf("results: %w", err)
 	}
 	docs = slices.DeleteFunc(docs, func(path string) bool {
-		return path == filepath.Join(root, resultsPage) || path == filepath.Join(root, remarksPage) || path == filepath.Join(root, keysPage)
+		return path == filepath.Join(root, resultsPage) || path == filepath.Join(root, keysPage)
 	})
 	return append(docs, filepath.Join(root, "README.md"), filepath.Join(root, queuePage)), nil
 }
 
 // renewed are the pages below a directory as the reports have them, by path: those that cite figures, and those that are written from figures.
 func renewed(root string, reports []*figure.Report) (map[string]string, error) {
-	explain(reports)
 	paths, err := citing(root)
 	if err != nil {
 		return nil, err
@@ -82,13 +81,10 @@ func renewed(root string, reports []*figure.Report) (map[string]string, error) {
 		pages[path] = text
 		texts = append(texts, text)
 	}
-	var results, remarks bytes.Buffer
+	var results bytes.Buffer
 	if err := figure.Render(&results, reports, texts...); err != nil {
 		return nil, err
 	}
-	if err := figure.RenderRemarks(&remarks, reports); err != nil {
-		return nil, err
-	}
-	pages[filepath.Join(root, resultsPage)], pages[filepath.Join(root, remarksPage)] = results.String(), remarks.String()
+	pages[filepath.Join(root, resultsPage)] = results.String()
 	return pages, nil
 }

@@ -57,8 +57,6 @@ func (b *bench) sections(cases []zoo.Case) []section {
 		{"fig6b", func() ([]*row, error) { return b.timeouts(cases[0]) }},
 		{"fig9", b.zoos},
 		{"few", func() ([]*row, error) { return b.fewGPUs(cases[0]), nil }},
-		{"table1", b.synthetic},
-		{"table1 bursts", b.bursts},
 		{"overload and idle", func() ([]*row, error) { return b.aroundThePeak(cases[0]), nil }},
 		{"example", missing},
 	}
@@ -90,7 +88,7 @@ func (b *bench) reproduce(ctx context.Context, r *figure.Report) error {
 	}
 	b.print(rows, r)
 	r.Emulated = "everything: simulated time, Poisson arrivals unless a figure says otherwise, no delays; at most 1% bad of the worst model; " +
-		fmt.Sprintf("%d seeds, but one for each workload of the `table1.deferred_over` rows, whose spread is over workloads", seeds)
+		fmt.Sprintf("%d seeds", seeds)
 	return nil
 }
 

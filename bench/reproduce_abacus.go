@@ -269,31 +269,3 @@ func inTimeGain(a, other []*segment.Result, _ abacusLoad) float64 {
 	}
 	return 0
 }
-
-// abacusRemarks say where the rows of Abacus differ from the paper, and why.
-func abacusRemarks(r *figure.Report) []figure.Remark {
-	f := figuresOf(r)
-	n := func(what string) float64 { return f["abacus."+what] }
-	if !f.have("abacus.qps50.p99_reduction.fcfs", "abacus.qps100.in_time_gain.sjf_in_time", "abacus.qps100.abacus_whole.in_time", "abacus.qps50.abacus_no_margin.violations", "abacus.qps50.violations_reduction.sjf.as_run") {
-		return nil
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "Simulated: groups take as long as the published predictor says, off by 5.7%% on average at random (section 5.5), so what cannot come out is that the predictor is wrong about a kind of group. "+
-		"The baselines of the paper are its authors' code: the oldest query of each model, one after the other, dropped once its deadline has passed. With one target for a pair EDF is FCFS. "+
-		"At 50 queries per second the 99th percentile falls by %.1f%%, %.1f%% and %.1f%% against FCFS, SJF and EDF (paper 23.1, 34.1, 23.8). Its SJF is further behind than ours, which waits 88 us for each prediction; the paper does not say what else theirs waits for. ",
-		n("qps50.p99_reduction.fcfs"), n("qps50.p99_reduction.sjf"), n("qps50.p99_reduction.edf"))
-	fmt.Fprintf(&b, "Violations fall by %.0f%%, %.0f%% and %.0f%% there (38.8, 71.0, 44.0). Ours are of sums over pairs. The paper also says that almost no query violates with Abacus, so its means are likely over pairs, of which many have no violation under a baseline either and count as no reduction; per pair it prints nothing. "+
-		"That FCFS violates everywhere here is in part the data: the profile that the predictor was trained with has VGG16's batch of 32 alone at 22 to 24 ms, where the authors' logs of FCFS have 14, so that with VGGs our GPU is slower than theirs was. ",
-		n("qps50.violations_reduction.fcfs"), n("qps50.violations_reduction.sjf"), n("qps50.violations_reduction.edf"))
-	fmt.Fprintf(&b, "And their code asks the predictor with features in another order than it was trained with; Abacus as run (`as_run` rows: that, and no margin) loses a part of what it gains, and violations at 50 fall by %.0f%%, %.0f%% and %.0f%%. ",
-		n("qps50.violations_reduction.fcfs.as_run"), n("qps50.violations_reduction.sjf.as_run"), n("qps50.violations_reduction.edf.as_run"))
-	fmt.Fprintf(&b, "At 100, %.0f%%, %.0f%% and %.0f%% more queries are answered (25.7, 38.1, 25.7) and violations fall by %.0f%%, %.0f%% and %.0f%% (55.7, 63.2, 54.3). ",
-		n("qps100.answered_gain.fcfs"), n("qps100.answered_gain.sjf"), n("qps100.answered_gain.edf"), n("qps100.violations_reduction.fcfs"), n("qps100.violations_reduction.sjf"), n("qps100.violations_reduction.edf"))
-	fmt.Fprintf(&b, "**Against baselines that drop the hopeless**, as Abacus does and as anybody can who has a prediction (`in_time` rows), the gain is smaller: the 99th percentile falls by %.1f%% (EDF) and %.1f%% (SJF) at 50, and at 100 %.1f%% and %.1f%% more queries are answered in time. "+
-		"The rest of the paper's gain is the baselines' own: past the peak they run queries that come too late in any case. ",
-		n("qps50.p99_reduction.edf_in_time"), n("qps50.p99_reduction.sjf_in_time"), n("qps100.in_time_gain.edf_in_time"), n("qps100.in_time_gain.sjf_in_time"))
-	fmt.Fprintf(&b, "**Segments** bring little here: with whole queries only (`abacus_whole`) %.1f queries a second are in time at 100, with segments %.1f. What gains is that queries overlap and that the group is chosen with a prediction. "+
-		"**Margin**: without one (`abacus_no_margin`) %.4f of the queries violate at 50 and %.4f at 100, with it %.4f and %.4f.",
-		n("qps100.abacus_whole.in_time"), n("qps100.abacus.in_time"), n("qps50.abacus_no_margin.violations"), n("qps100.abacus_no_margin.violations"), n("qps50.abacus.violations"), n("qps100.abacus.violations"))
-	return []figure.Remark{{About: "Abacus", Text: b.String()}}
-}

@@ -41,10 +41,6 @@ func TestAbacusRows(t *testing.T) {
 		}
 	}
 	require.Equal(t, 24, papers, "three baselines in four comparisons, with the features of training and as run")
-	remarks := abacusRemarks(r)
-	require.Len(t, remarks, 1)
-	require.NotContains(t, remarks[0].Text, "%!")
-	require.Empty(t, abacusRemarks(&figure.Report{}))
 }
 
 // TestAbacusWithoutItsPredictor: the error of a run without the predictor's directory names what is missing.

@@ -4,14 +4,12 @@
 package main
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/zoo"
-	"github.com/conch-serving/conch/sidecar/sim"
 )
 
 // promised are what reproduce has rows of, by part: the tables and figures of papers that need no GPU, and what Symphony's published scheduler was run
@@ -25,8 +23,6 @@ func promised() map[string][]string {
 		"fig6b":             {"fig6b.resnet50.best_timeout.of_deferred", "fig6b.a100.best_timeout.of_deferred"},
 		"fig9":              {"fig9.a100.mixed.adaptive_prefix.goodput", "fig9.a100.strong.deferred.of_best_system", "fig9.gtx1080ti.mixed.eager_prefix.overall.goodput", "fig9.gtx1080ti.weak.flex.goodput"},
 		"few":               {"few.8on4.deferred.goodput", "few.16on32.adaptive.goodput"},
-		"table1":            {"table1.deferred_over_eager.all", "table1.deferred_over_eager.densenet121_slo30", "table1.deferred_over_eager_prefix.bert", "table1.deferred_over_eager.mixed"},
-		"table1 bursts":     {"table1.bursts.hard.deferred_over_eager", "table1.bursts.delays.deferred_over_eager"},
 		"overload and idle": {"overload.resnet50.deferred.offered10000.goodput", "overload.resnet50.adaptive.load125.bad", "idle.resnet50.deferred.load25.share", "idle.resnet50.adaptive.load50.gpus_used"},
 		"example":           {"example.fig4.deferred.first_start", "example.fig5a.eager_from_r16.first_drop", "example.fig5b.deferred.staggered_again"},
 	}
@@ -108,86 +104,6 @@ func TestAroundThePeak(t *testing.T) {
 		require.Contains(t, note["idle."+n+".load25.share"], "paper 0.75;")
 		require.Greater(t, f["idle."+n+".load25.share"], f["idle."+n+".load75.share"])
 		require.Less(t, f["idle."+n+".load25.gpus_used"], 8.)
-	}
-}
-
-// TestDrawsAreEven: each option of a column of table 1 comes as often as the others, and a seed is a sample.
-func TestDrawsAreEven(t *testing.T) {
-	all := draws(126, 1)
-	require.Equal(t, all, draws(126, 1))
-	require.NotEqual(t, all, draws(126, 2))
-	for name, column := range map[string]struct {
-		options int
-		of      func(load) any
-	}{
-		"model": {6, func(l load) any { return l.model }}, "models": {6, func(l load) any { return l.models }}, "gpus": {7, func(l load) any { return l.gpus }},
-		"slo": {5, func(l load) any { return l.slo }}, "shape": {6, func(l load) any { return l.shape }},
-	} {
-		count := map[any]int{}
-		for _, l := range all {
-			count[column.of(l)]++
-		}
-		require.Len(t, count, column.options, name)
-		for option, n := range count {
-			require.InDelta(t, float64(len(all))/float64(column.options), n, 1, "%s %v", name, option)
-		}
-	}
-}
-
-// TestTable1InPanels: its many workloads are no figures, what follows from them is.
-func TestTable1InPanels(t *testing.T) {
-	holds := func(rate float64) *cell { return &cell{name: "table1.x", found: &sim.Found{Rate: rate}} }
-	workload := func(panel, model string, models int, deferred, eager, prefix float64) pair {
-		return pair{load: load{model: model, models: models, gpus: 1, slo: 20, shape: 1}, panel: panel, cells: []*cell{holds(deferred), holds(eager), holds(prefix)}}
-	}
-	value := map[string][]float64{}
-	for _, row := range panels([]pair{
-		workload("", "BERT", 8, 90, 100, 90), workload("", "VGG16", 64, 96, 100, 120), workload("", "VGG16", 64, 160, 100, 100),
-		workload("", "VGG16", 8, 80, 100, 100), workload("", "VGG16", 8, 80, 0, 100), workload("mixed", "", 35, 150, 100, 200),
-	}) {
-		if row.hidden {
-			require.Equal(t, "table1.x", row.figure)
-			continue
-		}
-		require.Regexp(t, `^table1\.deferred_over_eager(_prefix)?\.`, row.figure)
-		value[strings.TrimPrefix(row.figure, "table1.deferred_over_")] = row.rest()
-	}
-	require.Equal(t, []float64{1.5}, value["eager.mixed"])
-	require.Equal(t, []float64{.75}, value["eager_prefix.mixed"])
-	require.Equal(t, []float64{.9}, value["eager.bert"])
-	require.Equal(t, []float64{.9, .8}, value["eager.models8"], "where eager holds nothing there is no ratio")
-	require.Equal(t, []float64{.96, 1.6}, value["eager.models64"])
-	require.Equal(t, []float64{.5}, value["eager.share_from_95_percent"])
-	require.Equal(t, []float64{.75}, value["eager.share_from_90_percent"])
-	require.Equal(t, []float64{.25}, value["eager.share_from_half_more"])
-	require.Equal(t, []float64{.4}, value["eager_prefix.share_from_95_percent"])
-	require.Empty(t, value["eager.gamma1"])
-}
-
-// TestTable1SearchesWhatItShows: every workload under deferred, eager and eager with prefix drop.
-func TestTable1SearchesWhatItShows(t *testing.T) {
-	b, _ := tiny("")
-	rows, err := b.synthetic()
-	require.NoError(t, err)
-	bursts, err := b.bursts()
-	require.NoError(t, err)
-	searched := map[string]int{}
-	for _, row := range append(rows, bursts...) {
-		if row.cell != nil {
-			require.True(t, row.hidden, row.figure)
-			searched[strings.Split(row.figure, ".")[1]]++
-		}
-	}
-	require.Equal(t, 3, searched["drawn5"])
-	require.Equal(t, 3*4*3, searched["mixed"])
-	require.Equal(t, 3*2*3, searched["densenet121_slo30"])
-	require.Equal(t, 5+2*8, searched["bursts"])
-}
-
-// TestEverySeedOfTable1IsNoted: a spread that is not over seeds says so.
-func TestEverySeedOfTable1IsNoted(t *testing.T) {
-	for _, row := range panels(nil) {
-		require.Contains(t, row.note, "one seed", row.figure)
 	}
 }
 

@@ -47,7 +47,6 @@ func TestWriteReadRender(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []*figure.Report{report()}, reports)
 
-	reports[0].Remarks = []figure.Remark{{About: "Why so slow", Text: "One core."}}
 	var page bytes.Buffer
 	require.NoError(t, figure.Render(&page, reports))
 	golden := filepath.Join("testdata", "results.md")
@@ -57,12 +56,6 @@ func TestWriteReadRender(t *testing.T) {
 	want, err := os.ReadFile(golden)
 	require.NoError(t, err)
 	require.Equal(t, string(want), page.String())
-
-	var remarks bytes.Buffer
-	require.NoError(t, figure.RenderRemarks(&remarks, append(reports, &figure.Report{Command: "make nothing"})))
-	require.Contains(t, remarks.String(), "\n## make bench BENCH=proxy\n\n**Why so slow.** One core.\n")
-	require.NotContains(t, remarks.String(), "make nothing")
-	require.Contains(t, page.String(), "(remarks.md#make-bench-benchproxy)")
 }
 
 func TestReadSaysWhichReportIsBroken(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
 )
 
 // few figures of a report are all shown; of more, those that pages name.
@@ -24,7 +23,8 @@ func Render(w io.Writer, reports []*Report, pages ...string) error {
 	var b strings.Builder
 	b.WriteString("# Results\n\nWritten by `make results` from results/*.json: edit those by running the commands again, not this page.\n" +
 		"Of commands with many figures it shows those that other pages name; the files have all of them.\n" +
-		"A value measured more than once is the median; from five runs on, the least and the greatest stand beside it.\n")
+		"A value measured more than once is the median; from five runs on, the least and the greatest stand beside it.\n" +
+		"[Remarks](remarks.md) says where figures differ from what others print, and why.\n")
 	for _, r := range reports {
 		fmt.Fprintf(&b, "\n## %s\n\n", r.Command)
 		if r.Emulated != "" {
@@ -43,9 +43,6 @@ func Render(w io.Writer, reports []*Report, pages ...string) error {
 		if left := len(r.Figures) - len(shown); left > 0 {
 			fmt.Fprintf(&b, "\nresults/%s.json has %d figures more.\n", r.File, left)
 		}
-		if len(r.Remarks) > 0 {
-			fmt.Fprintf(&b, "\n[What explains these figures, and where they differ from what others print](%s#%s)\n", RemarksPage, anchor(r.Command))
-		}
 		var versions []string
 		for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
 			versions = append(versions, name+" "+r.Versions[name])
@@ -57,38 +54,6 @@ func Render(w io.Writer, reports []*Report, pages ...string) error {
 		return fmt.Errorf("results page: %w", err)
 	}
 	return nil
-}
-
-// RemarksPage is the file that Render links to, beside the page itself.
-const RemarksPage = "remarks.md"
-
-// RenderRemarks writes the remarks of the reports that have some as a Markdown page, under the headings of Render's.
-func RenderRemarks(w io.Writer, reports []*Report) error {
-	var b strings.Builder
-	b.WriteString("# Remarks on the results\n\nWritten by `make results`. What explains figures of [results.md](results.md), and where they differ from what others print.\n")
-	for _, r := range reports {
-		if len(r.Remarks) == 0 {
-			continue
-		}
-		fmt.Fprintf(&b, "\n## %s\n", r.Command)
-		for _, m := range r.Remarks {
-			fmt.Fprintf(&b, "\n**%s.** %s\n", m.About, m.Text)
-		}
-	}
-	if _, err := io.WriteString(w, b.String()); err != nil {
-		return fmt.Errorf("remarks page: %w", err)
-	}
-	return nil
-}
-
-// anchor is the link that Markdown gives a heading.
-func anchor(heading string) string {
-	return strings.ReplaceAll(strings.Map(func(r rune) rune {
-		if r == ' ' || r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) {
-			return unicode.ToLower(r)
-		}
-		return -1
-	}, heading), " ", "-")
 }
 
 // table renders one figure a row.

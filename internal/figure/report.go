@@ -52,13 +52,7 @@ type Report struct {
 	// Matrix renders figures named FILE.ROW.COLUMN.WHAT as a table of rows and columns.
 	Matrix  bool     `json:"matrix,omitempty"`
 	Figures []Figure `json:"figures"`
-	// Remarks explain figures, and where they differ from what others say. They are not measured, so they are not kept in the file: the
-	// renderer of the page fills them in.
-	Remarks []Remark `json:"-"`
 }
-
-// Remark is a paragraph of the results page: what it is about, and the text, in Markdown.
-type Remark struct{ About, Text string }
 
 var (
 	goodName = regexp.MustCompile(`^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+$`)
