@@ -242,6 +242,16 @@ func (c *Conch) Endpoints() []string { return []string{c.GRPC} }
 // Serving is nil: every model is served at the one address.
 func (c *Conch) Serving() [][]int { return nil }
 
+// Died says that the process has ended.
+func (c *Conch) Died() bool {
+	select {
+	case <-c.child.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // Affine is false.
 func (c *Conch) Affine() bool { return false }
 

@@ -35,6 +35,7 @@ type exhausted struct {
 }
 
 func (*exhausted) Affine() bool { return false }
+func (*exhausted) Died() bool   { return false }
 
 func (e *exhausted) System() string { return "Fake" }
 func (e *exhausted) String() string { return "exhausted" }

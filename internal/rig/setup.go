@@ -31,6 +31,8 @@ type Setup interface {
 // running is a system that was started.
 type running interface {
 	System
+	// Died says that a process of it has ended.
+	Died() bool
 	Close() error
 }
 
@@ -184,6 +186,9 @@ type attached struct {
 	server *Tritons
 }
 
+// Died says that conch or the server has ended.
+func (a attached) Died() bool { return a.Conch.Died() || a.server.Died() }
+
 // Close ends conch, and then the server.
 func (a attached) Close() error { return errors.Join(a.Conch.Close(), a.server.Close()) }
 
@@ -286,9 +291,27 @@ func (c *Conch) awaitMerged(ctx context.Context, o ConchOptions) error {
 
 // with starts a setup, uses it and closes it.
 func (c *Contest) with(ctx context.Context, s Setup, use func(System) error) error {
-	started, err := s.start(ctx, c)
-	if err != nil {
-		return fmt.Errorf("rig: %s, %v: %w", s.System(), s, err)
+	for again := startAgain; ; again-- {
+		started, err := s.start(ctx, c)
+		died := true
+		if err == nil {
+			err = use(started)
+			died = started.Died()
+			if closing := started.Close(); !died {
+				err = errors.Join(err, closing)
+			}
+		}
+		if err == nil {
+			return nil
+		}
+		err = fmt.Errorf("rig: %s: %w", title(s), err)
+		if !died || again == 0 || ctx.Err() != nil {
+			return err
+		}
+		c.Progress(fmt.Sprintf("%v; it is started again", err))
 	}
-	return errors.Join(use(started), started.Close())
 }
+
+// startAgain is how often a setup is started again whose servers did not start, or died while they were used: python models of a tritonserver crash at
+// their start now and then on a busy machine, and a contest takes hours.
+const startAgain = 2

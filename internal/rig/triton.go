@@ -280,6 +280,18 @@ func (t *Tritons) Serving() [][]int { return t.serving }
 // Affine says that callers prefer the first endpoint of a model.
 func (t *Tritons) Affine() bool { return t.affine }
 
+// Died says that a server's process has ended.
+func (t *Tritons) Died() bool {
+	for _, c := range t.servers {
+		select {
+		case <-c.done:
+			return true
+		default:
+		}
+	}
+	return false
+}
+
 // Close ends the servers and removes their files.
 func (t *Tritons) Close() error {
 	errs := make([]error, len(t.servers))
