@@ -12,7 +12,6 @@ import (
 
 	"github.com/conch-serving/conch/internal/zoo"
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
-	"github.com/conch-serving/conch/sidecar/dispatch/queue/queuetest"
 )
 
 const (
@@ -46,9 +45,9 @@ func spec(tb testing.TB, r rule, table queue.Table, slo queue.Time) queue.ModelS
 	}
 }
 
-func workload(model queue.ModelSpec, models, partitions int, seconds float64) queuetest.Workload {
-	return queuetest.Workload{
-		Models: queuetest.Copies(model, models), Partitions: queuetest.Equal(partitions),
+func workload(model queue.ModelSpec, models, partitions int, seconds float64) Workload {
+	return Workload{
+		Models: Copies(model, models), Partitions: Equal(partitions),
 		Seconds: seconds, Warmup: 1, Seed: 1,
 	}
 }
@@ -81,7 +80,7 @@ func TestPublishedGoodput(t *testing.T) {
 		{"InceptionResNetV2", inceptionResNetV2, rule{"adaptive", "reserve"}, 960, 1010},
 	} {
 		t.Run(fmt.Sprintf("%s/%v", c.name, c.rule), func(t *testing.T) {
-			got := queuetest.Goodput(workload(c.model(t, c.rule), 1, 8, 20), (c.low+c.top)/2)
+			got := Goodput(workload(c.model(t, c.rule), 1, 8, 20), (c.low+c.top)/2)
 			t.Logf("%.0f req/s", got)
 			require.GreaterOrEqual(t, got, c.low)
 			require.LessOrEqual(t, got, c.top)
@@ -97,7 +96,7 @@ func TestAdaptiveIsNeverFarFromTheBest(t *testing.T) {
 			continue // left to BenchmarkGoodput: too many requests for a quick test
 		}
 		goodput := func(r rule) float64 {
-			return queuetest.Goodput(workload(resnet50(t, r), c.models, c.partitions, enough(c.partitions)), 400*float64(c.partitions))
+			return Goodput(workload(resnet50(t, r), c.models, c.partitions, enough(c.partitions)), 400*float64(c.partitions))
 		}
 		adaptive := goodput(rule{"adaptive", "reserve"})
 		best := max(goodput(rule{"deferred", "window"}), goodput(rule{"eager", "window"}))
@@ -111,9 +110,9 @@ func TestAdaptiveIsNeverFarFromTheBest(t *testing.T) {
 func TestServingLateCostsLittle(t *testing.T) {
 	for _, c := range []struct{ models, partitions int }{{1, 1}, {1, 8}, {8, 4}, {4, 4}} {
 		model := resnet50(t, rule{"adaptive", "reserve"})
-		dropping := queuetest.Goodput(workload(model, c.models, c.partitions, enough(c.partitions)), 400*float64(c.partitions))
+		dropping := Goodput(workload(model, c.models, c.partitions, enough(c.partitions)), 400*float64(c.partitions))
 		model.Late = queue.LateServe
-		serving := queuetest.Goodput(workload(model, c.models, c.partitions, enough(c.partitions)), dropping)
+		serving := Goodput(workload(model, c.models, c.partitions, enough(c.partitions)), dropping)
 		require.GreaterOrEqual(t, serving, .96*dropping, "%d models on %d partitions", c.models, c.partitions)
 	}
 }
@@ -126,7 +125,7 @@ func TestOverloadIsFlat(t *testing.T) {
 			model := resnet50(t, r)
 			model.Late = late
 			for _, rate := range []float64{6000, 10000, 20000} {
-				result := queuetest.Run(workload(model, 1, 8, 3), rate)
+				result := runWorkload(workload(model, 1, 8, 3), rate)
 				good := float64(result.Sent[0]-result.Bad[0]) / 2
 				require.Greater(t, good, 5300., "%v, late: %v, at %.0f req/s", r, late, rate)
 			}
@@ -165,7 +164,7 @@ func TestOverloadKeepsThePeak(t *testing.T) {
 				w := workload(spec(t, rule{"adaptive", "reserve"}, table, c.slo), models, partitions, max(5, 12*c.slo.Duration().Seconds()))
 				w.Warmup = w.Seconds / 4
 				good := func(of float64) float64 {
-					result := queuetest.Run(w, of*full)
+					result := runWorkload(w, of*full)
 					n := 0
 					for i, sent := range result.Sent {
 						n += sent - result.Bad[i]
@@ -200,7 +199,7 @@ func TestOverloadStaysOffTheEdge(t *testing.T) {
 			w.Jitter, w.Inflated = .05, 1.05
 			full := float64(partitions*c.most) / table.At(c.most).Duration().Seconds()
 			for _, of := range []float64{3, 10} {
-				result := queuetest.Run(w, of*full)
+				result := runWorkload(w, of*full)
 				good := float64(result.Sent[0]-result.Bad[0]) / (w.Seconds - w.Warmup)
 				require.GreaterOrEqual(t, good, full, "%v + %v a row, %d partitions, at %g times", c.beta.Duration(), c.alpha.Duration(), partitions, of)
 			}
@@ -214,7 +213,7 @@ func TestStartsWellAtFullLoad(t *testing.T) {
 	start := func(r rule) float64 {
 		w := workload(resnet50(t, r), 1, 8, .5)
 		w.Warmup = 0
-		return queuetest.Run(w, 5300).WorstBad()
+		return runWorkload(w, 5300).WorstBad()
 	}
 	require.LessOrEqual(t, start(rule{"adaptive", "reserve"}), start(rule{"deferred", "thrift"})+.005)
 }
@@ -223,9 +222,9 @@ func TestStartsWellAtFullLoad(t *testing.T) {
 //
 //	go test -bench Goodput -benchtime 1x ./sidecar/dispatch/queue/queuetest
 func BenchmarkGoodput(b *testing.B) {
-	measure := func(b *testing.B, w queuetest.Workload, guess float64) {
+	measure := func(b *testing.B, w Workload, guess float64) {
 		for b.Loop() {
-			b.ReportMetric(queuetest.Goodput(w, guess), "goodput-req/s")
+			b.ReportMetric(Goodput(w, guess), "goodput-req/s")
 		}
 		b.ReportMetric(0, "ns/op")
 	}
@@ -275,15 +274,15 @@ func BenchmarkMixes(b *testing.B) {
 		for _, zipf := range []float64{0, .9} {
 			for _, r := range []rule{{"deferred", "window"}, {"deferred", "thrift"}, {"eager", "window"}, {"eager", "prefix"}, {"eager", "thrift"}, {"adaptive", "reserve"}} {
 				b.Run(fmt.Sprintf("%s/%d/zipf%g/%v", c.name, c.gpus, zipf, r), func(b *testing.B) {
-					w := queuetest.Workload{
-						Models: mix(r, c.gpuType, c.least, c.most), Partitions: queuetest.Equal(c.gpus),
+					w := Workload{
+						Models: mix(r, c.gpuType, c.least, c.most), Partitions: Equal(c.gpus),
 						Seconds: 120000 / c.guess, Warmup: 1, Seed: 1,
 					}
 					for i := range w.Models {
 						w.Shares = append(w.Shares, math.Pow(float64(i+1), -zipf))
 					}
 					for b.Loop() {
-						b.ReportMetric(queuetest.Goodput(w, c.guess), "goodput-req/s")
+						b.ReportMetric(Goodput(w, c.guess), "goodput-req/s")
 					}
 					b.ReportMetric(0, "ns/op")
 				})

@@ -10,23 +10,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/queue"
-	"github.com/conch-serving/conch/sidecar/dispatch/queue/queuetest"
 )
 
 // TestLowLoadIsQuickOnFewPartitions: under low load a request does not wait for
 // company, and the load takes few partitions, where eager takes them all and
 // deferred the whole SLO.
 func TestLowLoadIsQuickOnFewPartitions(t *testing.T) {
-	lone := func(r rule) queuetest.Result { return queuetest.Run(workload(resnet50(t, r), 1, 8, 20), 5) }
+	lone := func(r rule) Result { return runWorkload(workload(resnet50(t, r), 1, 8, 20), 5) }
 	require.Less(t, lone(rule{"adaptive", "reserve"}).MeanLatency, .0075, "l(1) is 6.1 ms")
 	require.Greater(t, lone(rule{"deferred", "window"}).MeanLatency, .022)
 
 	const peak = 5500
 	for _, share := range []float64{.1, .3} {
-		adaptive := queuetest.Run(workload(resnet50(t, rule{"adaptive", "reserve"}), 1, 8, 10), share*peak)
-		eager := queuetest.Run(workload(resnet50(t, rule{"eager", "prefix"}), 1, 8, 10), share*peak)
+		adaptive := runWorkload(workload(resnet50(t, rule{"adaptive", "reserve"}), 1, 8, 10), share*peak)
+		eager := runWorkload(workload(resnet50(t, rule{"eager", "prefix"}), 1, 8, 10), share*peak)
 		require.LessOrEqual(t, adaptive.WorstBad(), .001)
-		deferred := queuetest.Run(workload(resnet50(t, rule{"deferred", "window"}), 1, 8, 10), share*peak)
+		deferred := runWorkload(workload(resnet50(t, rule{"deferred", "window"}), 1, 8, 10), share*peak)
 		require.LessOrEqual(t, adaptive.Used, deferred.Used+1, "at %.0f%%", 100*share)
 		require.Less(t, adaptive.MeanLatency, deferred.MeanLatency)
 		require.Equal(t, 8, eager.Used)
@@ -35,7 +34,7 @@ func TestLowLoadIsQuickOnFewPartitions(t *testing.T) {
 
 // eightOnSixteen are models that have less than one and a half partitions to
 // themselves each. Their peak is taken for 10,000 req/s.
-func eightOnSixteen(tb testing.TB, discipline, idle, drop string) queuetest.Workload {
+func eightOnSixteen(tb testing.TB, discipline, idle, drop string) Workload {
 	m := resnet50(tb, rule{discipline, drop})
 	if idle != "" {
 		var err error
@@ -52,7 +51,7 @@ func TestLowLoadOfManyModels(t *testing.T) {
 		idle  string
 		share float64
 	}{{"", .1}, {"", .2}, {"", .3}, {"", .5}, {"0", .1}, {"0", .2}, {"0", .3}, {"0", .5}} {
-		got := queuetest.Run(eightOnSixteen(t, "adaptive", c.idle, "reserve"), c.share*10_000)
+		got := runWorkload(eightOnSixteen(t, "adaptive", c.idle, "reserve"), c.share*10_000)
 		require.LessOrEqual(t, got.WorstBad(), .002)
 		require.GreaterOrEqual(t, 1-got.Busy, .75*(1-c.share), "idle %q at %g", c.idle, c.share)
 		if c.share < .5 {
@@ -65,8 +64,8 @@ func TestLowLoadOfManyModels(t *testing.T) {
 //
 //	go test -bench LowLoad -benchtime 1x ./sidecar/dispatch/queue/queuetest
 func BenchmarkLowLoad(b *testing.B) {
-	report := func(b *testing.B, share float64, run func() queuetest.Result) {
-		var result queuetest.Result
+	report := func(b *testing.B, share float64, run func() Result) {
+		var result Result
 		for b.Loop() {
 			result = run()
 		}
@@ -80,21 +79,21 @@ func BenchmarkLowLoad(b *testing.B) {
 	for _, r := range []rule{{"adaptive", "reserve"}, {"deferred", "window"}, {"eager", "prefix"}} {
 		for _, share := range []float64{.001, .1, .2, .3, .4, .5, .6, .8, .95} {
 			b.Run(fmt.Sprintf("1on8/%v/%.3f", r, share), func(b *testing.B) {
-				report(b, share, func() queuetest.Result { return queuetest.Run(workload(resnet50(b, r), 1, 8, 20), share*5500) })
+				report(b, share, func() Result { return runWorkload(workload(resnet50(b, r), 1, 8, 20), share*5500) })
 			})
 		}
 	}
 	for _, c := range []struct{ discipline, idle, drop string }{{"adaptive", "", "reserve"}, {"adaptive", "0", "reserve"}, {"deferred", "", "window"}} {
 		for _, share := range []float64{.1, .2, .3, .5, .7} {
 			b.Run(fmt.Sprintf("8on16/%s%s/%.3f", c.discipline, c.idle, share), func(b *testing.B) {
-				report(b, share, func() queuetest.Result {
-					return queuetest.Run(eightOnSixteen(b, c.discipline, c.idle, c.drop), share*10_000)
+				report(b, share, func() Result {
+					return runWorkload(eightOnSixteen(b, c.discipline, c.idle, c.drop), share*10_000)
 				})
 			})
 		}
 		b.Run(fmt.Sprintf("8on16/%s%s/goodput", c.discipline, c.idle), func(b *testing.B) {
 			for b.Loop() {
-				b.ReportMetric(queuetest.Goodput(eightOnSixteen(b, c.discipline, c.idle, c.drop), 10_000), "goodput-req/s")
+				b.ReportMetric(Goodput(eightOnSixteen(b, c.discipline, c.idle, c.drop), 10_000), "goodput-req/s")
 			}
 			b.ReportMetric(0, "ns/op")
 		})

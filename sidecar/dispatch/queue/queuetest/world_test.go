@@ -1,7 +1,16 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package queuetest
+// Package queuetest_test measures queue disciplines on virtual time: Poisson
+// or bursty arrivals, partitions that take l(b) for a batch, or nearly.
+//
+// sidecar/sim is the simulator for users, and can do all of this too. It is not
+// used here because it stands above the queue: it brings the snapshot, plans, the
+// forecast and the policies along, whose faults would then fail the queue's tests,
+// and the queue may not import any of them (internal/depcheck). Two independent
+// harnesses that agree, about the goodput of Symphony's table 2 in both packages'
+// tests, are worth more than one.
+package queuetest_test
 
 import (
 	"cmp"
@@ -70,8 +79,8 @@ func (r Result) WorstBad() float64 {
 	return worst
 }
 
-// Run offers the workload at a total rate in requests per second.
-func Run(w Workload, rate float64) Result {
+// runWorkload offers the workload at a total rate in requests per second.
+func runWorkload(w Workload, rate float64) Result {
 	rng := rand.New(rand.NewPCG(w.Seed, 0x636f6e6368))
 	s := &sim{
 		counted: queue.Time(w.Warmup * 1e9), rng: rng, delay: w.Delay, jitter: w.Jitter, inflated: max(1, w.Inflated),
@@ -145,7 +154,7 @@ func Run(w Workload, rate float64) Result {
 // Goodput bisects for the largest total rate at which no model has more than
 // 1% bad requests, to within half a percent, starting from a guess.
 func Goodput(w Workload, guess float64) float64 {
-	holds := func(rate float64) bool { return Run(w, rate).WorstBad() <= .01 }
+	holds := func(rate float64) bool { return runWorkload(w, rate).WorstBad() <= .01 }
 	lo, hi := 0.0, guess
 	for holds(hi) {
 		lo, hi = hi, hi*1.25

@@ -1,7 +1,7 @@
 // Copyright The Conch Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package queuetest
+package queuetest_test
 
 import (
 	"math/rand/v2"
