@@ -452,7 +452,7 @@ func (d *Dispatcher) dropped(c *call, why queue.DropReason) {
 	if why == queue.DropModelRemoved {
 		// The lease is taken now, because the router removes the model a moment
 		// later.
-		lease, err := d.router.TryAcquire(c.req.Model, router.Hints{})
+		lease, _, err := d.router.Acquire(c.req.Model, router.Hints{})
 		serve = func() answer {
 			if err != nil {
 				return answer{err: err}

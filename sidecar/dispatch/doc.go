@@ -9,10 +9,10 @@
 // passes it through, and waits. What happens to it then is in the files beside
 // it: ticket.go (what every request has, from its front to its outcome), admission.go
 // (what may come in), queues.go (the queue and its alarm),
-// workers.go and attempt.go (one batch on one partition, retries, one by one),
-// verdict.go (what became of it), table.go (a route table made ready for
-// requests), profile.go (how l(b) reaches the queue). Package router owns the
-// partitions.
+// workers.go, attempt.go and passthrough.go (one execution on one place, in the queue and
+// outside it), decide.go and pieces.go (what becomes of its calls), verdict.go (how it is
+// counted), table.go (the route table in force), profile.go (how l(b) reaches the queue).
+// Package router owns the partitions.
 //
 // The request path never waits for the plan path: it reads one immutable table
 // through an atomic pointer, and Swap replaces it.

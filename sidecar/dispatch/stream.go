@@ -34,7 +34,7 @@ func (d *Dispatcher) Stream(method string, downstream grpc.ServerStream) error {
 	if err := d.Ready(); err != nil {
 		return err
 	}
-	lease, err := d.router.TryAcquire("", router.Hints{})
+	lease, _, err := d.router.Acquire("", router.Hints{})
 	if err != nil {
 		return err
 	}

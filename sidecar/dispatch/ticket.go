@@ -164,15 +164,25 @@ func (t *ticket) gaveUp(how waited, reason string, patience answer) answer {
 
 // lease leases a process for a request outside the queue. It waits for one that serves the model.
 func (t *ticket) lease(model string, h router.Hints) (router.Lease, answer) {
-	h.Until = t.until
-	lease, err := t.d.router.Acquire(t.ctx, model, h)
-	switch {
-	case err == nil:
-		return lease, answer{}
-	case status.Code(err) == codes.Unavailable && t.timedOut():
-		return lease, answer{err: errExpired, result: Dropped, reason: reasonTimeout}
+	for {
+		lease, on, err := t.d.router.Acquire(model, h)
+		if err == nil {
+			return lease, answer{}
+		}
+		how := waitExpired
+		if on != nil {
+			how = t.await(on, 0)
+		}
+		switch {
+		case how == changed, how == waitStopped && on != nil: // the router is closed then, too
+			continue
+		case how == waitLeft:
+			return lease, answer{err: status.FromContextError(t.ctx.Err()).Err()}
+		case status.Code(err) == codes.Unavailable && t.timedOut():
+			return lease, answer{err: errExpired, result: Dropped, reason: reasonTimeout}
+		}
+		return lease, answer{err: err}
 	}
-	return lease, answer{err: err}
 }
 
 // reasonTimeout: a request's own timeout passed while it waited for a process of its model.

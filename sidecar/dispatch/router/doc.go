@@ -28,8 +28,8 @@
 //
 // # Waiting
 //
-// Acquire waits while no process of a model is up. When a model has been without
-// one for Options.OutageWait, its outage is declared and the waiting calls fail. A
+// A call that asks for a lease while no process of its model is up may wait. When a model has been without
+// one for Options.OutageWait, its outage is declared and waiting calls fail. A
 // waiting call is woken when a process of its model comes up, when a new table
 // comes into force, when the outage is declared and when the router is closed. A
 // change of another model's processes does not wake it.

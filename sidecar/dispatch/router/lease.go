@@ -5,7 +5,6 @@ package router
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"time"
 
@@ -44,95 +43,36 @@ func (l Lease) Attached() any {
 // Membership describes how the model runs as rows of a merge group on the leased process; nil: it runs in itself.
 func (l Lease) Membership() *batch.Membership { return l.member }
 
-// Hints restrict or order the processes that a lease may be on.
+// Hints order the processes that a lease may be on.
 type Hints struct {
 	// Avoid is leased only if no other process of the model is up.
 	Avoid *Process
 	// Sequence keeps the requests of a sequence on one process; nil: no sequence.
 	Sequence *Sequence
-	// Until is when Acquire ends its wait; zero: it waits as long as ctx lasts.
-	Until time.Time
-	// Partition names the only partition that may be leased; empty: any.
-	Partition string
 }
 
 // Acquire leases a process for a call that runs outside the queue: a process that
 // serves the model, or any process if the model is empty. It picks the process of
-// the hinted sequence, or else the one with the fewest leases. It waits while no
-// process of the model is up. Errors are gRPC status errors in Triton's words: the
-// table in force does not have the model, its outage was declared or its process did
-// not come until Hints.Until, or ctx has ended.
-func (r *Router) Acquire(ctx context.Context, model string, h Hints) (Lease, error) {
-	for {
-		l, wait, err := r.try(model, h)
-		if wait == nil || err != nil {
-			return l, err
-		}
-		if err := r.await(ctx, wait, model, h.Until); err != nil {
-			return Lease{}, err
-		}
-	}
-}
-
-// await waits until a channel is closed. It returns the model's outage if the time until passes before that.
-func (r *Router) await(ctx context.Context, on <-chan struct{}, model string, until time.Time) error {
-	var passed chan struct{}
-	if !until.IsZero() {
-		passed = make(chan struct{})
-		defer r.o.Clock.After(max(0, until.Sub(r.o.Clock.Now())), func() { close(passed) }).Stop()
-	}
-	select {
-	case <-on:
-		return nil
-	case <-passed:
-		return r.outage(model)
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
-	}
-}
-
-// TryAcquire is Acquire without waiting.
-func (r *Router) TryAcquire(model string, h Hints) (Lease, error) {
-	l, wait, err := r.try(model, h)
-	if wait != nil && err == nil {
-		err = r.outage(model)
-	}
-	return l, err
-}
-
-// outage returns the error of a model that no process serves now.
-func (r *Router) outage(name string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if m := r.models[name]; m != nil {
-		return m.outageError()
-	}
-	return status.Errorf(codes.Unavailable, "no partition that serves model '%s' is up", name)
-}
-
-// try leases a process. If it returns a channel instead, the caller has to try
-// again when the channel is closed.
-func (r *Router) try(name string, h Hints) (l Lease, wait <-chan struct{}, err error) {
+// the hinted sequence, or else the one with the fewest leases. Errors are gRPC
+// status errors in Triton's words. With an error comes a channel if the caller may
+// wait for a process of the model: it is to try again when the channel is closed.
+func (r *Router) Acquire(model string, h Hints) (l Lease, wait <-chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return l, nil, errClosed
 	}
 	now := r.o.Clock.Now()
-	if h.Partition != "" || name == "" {
-		p, err := r.any(h)
-		if err != nil {
-			return l, nil, err
+	if model == "" {
+		p := r.any()
+		if p == nil {
+			return l, nil, status.Error(codes.Unavailable, "no partition is up")
 		}
-		var at *place
-		if name != "" {
-			at = p.places[name]
-		}
-		return r.lease(p, at, false, now), nil, nil
+		return r.lease(p, nil, false, now), nil, nil
 	}
-	m := r.models[name]
+	m := r.models[model]
 	if m == nil {
-		return l, nil, r.o.Unknown(name)
+		return l, nil, r.o.Unknown(model)
 	}
 	var best *place
 	if h.Sequence != nil {
@@ -140,10 +80,10 @@ func (r *Router) try(name string, h Hints) (l Lease, wait <-chan struct{}, err e
 	}
 	if best == nil {
 		if best = m.leastBusy(h.Avoid); best == nil {
-			if m.out {
-				return l, nil, m.outageError()
+			if !m.out {
+				wait = m.wait()
 			}
-			return l, m.wait(), nil
+			return l, wait, m.outageError()
 		}
 	}
 	if h.Sequence != nil {
@@ -152,28 +92,14 @@ func (r *Router) try(name string, h Hints) (l Lease, wait <-chan struct{}, err e
 	return r.lease(best.process, best, false, now), nil, nil
 }
 
-// any returns a process that is up, whatever it serves: that of h.Partition, or
-// else the one with the fewest leases. Guarded by mu.
-func (r *Router) any(h Hints) (best *Process, err error) {
-	if h.Partition != "" {
-		p := r.processes[h.Partition]
-		if p == nil {
-			return nil, status.Errorf(codes.NotFound, "partition '%s' does not exist", h.Partition)
-		}
-		if p.state == up {
-			return p, nil
-		}
-	} else {
-		for _, p := range r.order {
-			if p.state == up && (best == nil || p.leases < best.leases) {
-				best = p
-			}
+// any returns the process with the fewest leases of those that are up. Guarded by mu.
+func (r *Router) any() (best *Process) {
+	for _, p := range r.order {
+		if p.state == up && (best == nil || p.leases < best.leases) {
+			best = p
 		}
 	}
-	if best == nil {
-		return nil, status.Error(codes.Unavailable, "no partition is up")
-	}
-	return best, nil
+	return best
 }
 
 // leastBusy returns the place with the fewest leases among the usable ones. The

@@ -67,6 +67,26 @@ func newRouter(t *testing.T, o router.Options) *router.Router {
 	return r
 }
 
+func tryLease(r *router.Router, model string) (router.Lease, error) {
+	l, _, err := r.Acquire(model, router.Hints{})
+	return l, err
+}
+
+// await leases a process, and waits for one as long as it may.
+func await(ctx context.Context, r *router.Router, model string) (router.Lease, error) {
+	for {
+		l, on, err := r.Acquire(model, router.Hints{})
+		if on == nil {
+			return l, err
+		}
+		select {
+		case <-on:
+		case <-ctx.Done():
+			return l, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -81,12 +101,12 @@ func isClosed(c <-chan struct{}) bool {
 func TestLeasesAreOnTheTableInForce(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	commit(t, r, table(1, map[string][]string{"p0": {"a", "b"}, "p1": {"b"}}))
-	before, err := r.TryAcquire("a", router.Hints{})
+	before, err := tryLease(r, "a")
 	require.NoError(t, err)
 	require.Equal(t, "p0", before.Process().ID())
 
 	commit(t, r, table(2, map[string][]string{"p0": {"b"}, "p1": {"a", "b"}}))
-	after, err := r.TryAcquire("a", router.Hints{})
+	after, err := tryLease(r, "a")
 	require.NoError(t, err)
 	require.Equal(t, "p1", after.Process().ID())
 	_, err = r.Take(before.Process(), "a")
@@ -107,10 +127,10 @@ func TestLeasesAreOnTheTableInForce(t *testing.T) {
 func TestAReplacedProcessDrains(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	commit(t, r, table(1, map[string][]string{"p0": {"a"}}))
-	old, err := r.TryAcquire("a", router.Hints{})
+	old, err := tryLease(r, "a")
 	require.NoError(t, err)
 	commit(t, r, table(2, map[string][]string{"p0/2": {"a"}}))
-	fresh, err := r.TryAcquire("a", router.Hints{})
+	fresh, err := tryLease(r, "a")
 	require.NoError(t, err)
 	require.NotSame(t, old.Process(), fresh.Process())
 	require.True(t, r.Retired(old.Process()))
@@ -121,8 +141,7 @@ func TestAReplacedProcessDrains(t *testing.T) {
 	fresh.Release()
 }
 
-// TestWhoWaitsForAModel: a waiting Acquire ends with its context, and fails when the model's outage is declared. From then on Acquire fails
-// at once.
+// TestWhoWaitsForAModel: a wait ends when the model's outage is declared. From then on nobody waits.
 func TestWhoWaitsForAModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changed := make(chan string, 10)
@@ -136,7 +155,7 @@ func TestWhoWaitsForAModel(t *testing.T) {
 		wait := func(ctx context.Context, model string) <-chan error {
 			result := make(chan error, 1)
 			go func() {
-				l, err := r.Acquire(ctx, model, router.Hints{})
+				l, err := await(ctx, r, model)
 				if err == nil {
 					l.Release()
 				}
@@ -175,10 +194,10 @@ func TestTheDriverHasTheLastWord(t *testing.T) {
 	r = newRouter(t, router.Options{ProcessChanged: func(p *router.Process) { changes = append(changes, r.Up(p)) }})
 	r.Set("p0", false, "starting")
 	commit(t, r, table(1, map[string][]string{"p0": {"a"}}))
-	_, err := r.TryAcquire("a", router.Hints{})
+	_, err := tryLease(r, "a")
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	r.Set("p0", true, "")
-	l, err := r.TryAcquire("a", router.Hints{})
+	l, err := tryLease(r, "a")
 	require.NoError(t, err)
 	r.Lost(l.Process(), errors.New("gone"))
 	r.Lost(l.Process(), errors.New("gone"))
@@ -195,13 +214,13 @@ func TestTheDriverHasTheLastWord(t *testing.T) {
 func TestNewsOfTheDriverDoNotUndoALoss(t *testing.T) {
 	r := newRouter(t, router.Options{})
 	commit(t, r, table(1, map[string][]string{"p0": {"a"}}))
-	l, err := r.TryAcquire("a", router.Hints{})
+	l, err := tryLease(r, "a")
 	require.NoError(t, err)
 	defer l.Release()
 	r.Lost(l.Process(), errors.New("gone"))
 	r.Set("p0", true, "")
 	require.False(t, r.Up(l.Process()), "nothing answers there")
-	_, err = r.TryAcquire("a", router.Hints{})
+	_, err = tryLease(r, "a")
 	require.Equal(t, codes.Unavailable, status.Code(err), "what is retried waits")
 	r.Set("p0", false, "dead")
 	r.Set("p0", true, "")
@@ -255,7 +274,7 @@ func TestNobodyIsLeasedWhatWasTakenAway(t *testing.T) {
 						at = append(at, p[:2])
 					}
 				}
-				l, err := r.TryAcquire(model, router.Hints{})
+				l, err := tryLease(r, model)
 				if len(at) == 0 {
 					require.Error(t, err)
 					return
@@ -324,13 +343,13 @@ func BenchmarkLease(b *testing.B) {
 			ended := make(chan struct{})
 			for range waiting {
 				go func() {
-					_, _ = r.Acquire(ctx, "b", router.Hints{})
+					_, _ = await(ctx, r, "b")
 					ended <- struct{}{}
 				}()
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				l, err := r.Acquire(ctx, "a", router.Hints{})
+				l, err := await(ctx, r, "a")
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -382,16 +401,16 @@ func TestALostServerWithManyModelsIsFoundAgain(t *testing.T) {
 	changed := make(chan struct{}, 10)
 	r := newRouter(t, router.Options{ProcessChanged: func(*router.Process) { changed <- struct{}{} }})
 	commit(t, r, routes)
-	lease, err := r.TryAcquire("m0", router.Hints{})
+	held, err := tryLease(r, "m0")
 	require.NoError(t, err)
-	defer lease.Release()
-	r.Lost(lease.Process(), errors.New("gone"))
+	defer held.Release()
+	r.Lost(held.Process(), errors.New("gone"))
 	<-changed
 	select {
 	case <-changed:
 	case <-time.After(10 * time.Second):
 	}
-	require.True(t, r.Up(lease.Process()))
+	require.True(t, r.Up(held.Process()))
 }
 
 // TestACallAfterTheServerIsUpAgainKeepsItsConnection: what ends the calls of a partition that is down does not reach calls of its next server.
