@@ -111,11 +111,10 @@ func (c *call) is(p phase) bool { return c.phase.Load() == p }
 
 // set changes the phase of a call, and counts those that wait in the queue of their model's merge group. Guarded by queues.mu.
 func (c *call) set(p phase) {
-	if c.member != nil {
-		if c.is(queued) {
+	if was := c.is(queued); was != (p == queued) && c.member != nil {
+		if was {
 			c.model.inGroup--
-		}
-		if p == queued {
+		} else {
 			c.model.inGroup++
 		}
 	}
@@ -183,7 +182,7 @@ func (d *Dispatcher) Infer(ctx context.Context, r *batch.Request) (*batch.Respon
 
 	// 5. Every other request is queued. The scheduler passes it to execute, alone
 	// or in a batch, or drops it. It is forwarded if the scheduler has failed.
-	return d.finish(c, d.enqueue(c, route)())
+	return d.finish(c, d.result(c, d.enqueue(c, route)))
 }
 
 // newCall opens the ticket of a request.
@@ -340,29 +339,31 @@ func (d *Dispatcher) UnderWay() (requests, bytes int64) {
 	return all.requests, all.bytes
 }
 
-// enqueue queues a call. The function that it returns waits for the answer. An attempt of this call alone that the scheduler decides on at once is
-// made there, on the caller's goroutine, which would wait otherwise: switching to another goroutine and back is most of what the queue costs a request
-// that runs alone.
-func (d *Dispatcher) enqueue(c *call, route *route) (result func() answer) {
+// enqueue queues a call.
+func (d *Dispatcher) enqueue(c *call, route *route) enqueued {
 	c.setDeadline(d, route)
-	how, at := d.queues.enqueue(c)
-	return func() answer {
-		switch how {
-		case isQueued:
-			if at != nil && at.mayLend() { // it may outlast its caller
-				d.workers.start(at)
-			} else if at != nil {
-				at.inline = true
-				d.execute(at)
-			}
-			return d.answered(c)
-		case isUnknown:
-			return d.unloaded(c)
-		case isOut:
-			return d.outage(c)
+	return d.queues.enqueue(c)
+}
+
+// result waits for the answer to a call that was queued. An attempt of this call alone that the scheduler has decided on at once is
+// made here, on the caller's goroutine, which would wait otherwise: switching to another goroutine and back is most of what the queue costs a request
+// that runs alone.
+func (d *Dispatcher) result(c *call, e enqueued) answer {
+	switch e.how {
+	case isQueued:
+		if e.at != nil && e.at.mayLend() { // it may outlast its caller
+			d.workers.start(e.at)
+		} else if e.at != nil {
+			e.at.inline = true
+			d.execute(e.at)
 		}
-		return d.passThrough(c)
+		return d.answered(c)
+	case isUnknown:
+		return d.unloaded(c)
+	case isOut:
+		return d.outage(c)
 	}
+	return d.passThrough(c)
 }
 
 // unloaded answers a call whose model was unloaded since its route was read.
@@ -371,7 +372,7 @@ func (d *Dispatcher) unloaded(c *call) answer {
 		if !c.batch || c.rows > route.maxBatch {
 			return d.passThrough(c)
 		}
-		return d.enqueue(c, route)()
+		return d.result(c, d.enqueue(c, route))
 	}
 	_, err := d.route(c.req.Model)
 	if err == nil { // and it is back

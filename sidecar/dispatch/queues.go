@@ -154,12 +154,18 @@ func (q *queues) failure() error {
 	}
 }
 
-// enqueued is the result of queueing a call.
-type enqueued uint8
+// enqueued is the result of queueing a call: how it went, and the attempt that its caller is to make; nil: none.
+type enqueued struct {
+	how whether
+	at  *attempt
+}
+
+// whether a call was queued.
+type whether uint8
 
 const (
 	// isQueued: the answer comes through call.done.
-	isQueued enqueued = iota
+	isQueued whether = iota
 	// isUnknown: the table in force does not have the model.
 	isUnknown
 	// isOut: nothing has served the model for too long, or Conch stops.
@@ -171,19 +177,18 @@ const (
 )
 
 // enqueue hands a call to the scheduler, under the model that has its name now. If the scheduler decides at once to execute it alone, the attempt is
-// returned, for the caller to make.
-func (q *queues) enqueue(c *call) (enqueued, *attempt) {
+// for the caller to make.
+func (q *queues) enqueue(c *call) (e enqueued) {
 	q.mu.Lock()
 	defer q.unlock()
 	q.entering = c
-	how := q.put(c)
-	at := q.entered
-	q.entering, q.entered = nil, nil
-	return how, at
+	e.how = q.put(c)
+	e.at, q.entering, q.entered = q.entered, nil, nil
+	return e
 }
 
 // put queues a call for its model, or for that one's merge group. Guarded by mu.
-func (q *queues) put(c *call) enqueued {
+func (q *queues) put(c *call) whether {
 	m := q.model(c.req.Model)
 	switch {
 	case q.fault != nil:
@@ -218,7 +223,7 @@ func (q *queues) countLate(m *model) {
 
 // putBack queues a call again that a changed table took out of its queue, under the key that the call has by the new table. The result is isGone
 // if the caller has left the call meanwhile.
-func (q *queues) putBack(c *call, key uint64) enqueued {
+func (q *queues) putBack(c *call, key uint64) whether {
 	q.mu.Lock()
 	defer q.unlock()
 	if c.is(left) {

@@ -286,14 +286,17 @@ func (s *inferStream) way(c *call, route *route, queueable bool) (begin func() (
 				case !ok:
 					return a
 				case c.queueable(loaded):
-					return d.enqueue(c, loaded)()
+					return d.result(c, d.enqueue(c, loaded))
 				}
 				before()
 				return d.passThrough(c)
 			}
 		}
 	case queueable:
-		return func() func() answer { return d.enqueue(c, route) }
+		return func() func() answer {
+			e := d.enqueue(c, route)
+			return func() answer { return d.result(c, e) }
+		}
 	}
 	return func() func() answer { return s.passThrough(c) }
 }

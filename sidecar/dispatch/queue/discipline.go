@@ -69,7 +69,7 @@ type Parameter struct {
 	Name, Default, Help string
 }
 
-// Description documents a discipline or a drop policy; it becomes CLI help.
+// Description documents a discipline; it becomes CLI help.
 type Description struct {
 	Name, Help  string
 	DefaultDrop string

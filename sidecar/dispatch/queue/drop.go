@@ -47,17 +47,6 @@ func DropPolicyNames() []string {
 	return names
 }
 
-// DescribeDropPolicies documents every drop policy.
-func DescribeDropPolicies() []Description {
-	return []Description{
-		{Name: reserve{}.Name(), Help: "as window, but leave a reserve: hold on only to a size with which the partitions can carry the present load"},
-		{Name: thrift{}.Name(), Help: "as window, but hold on only to a size that runs nearly as efficiently as the one that the rate asks for"},
-		{Name: window{}.Name(), Help: "give up requests that stand in the way of a batch of the size that the rate asks for (Symphony, Nexus)"},
-		{Name: prefix{}.Name(), Help: "give up only requests that could not make it even alone"},
-		{Name: none{}.Name(), Help: "give up nothing; deadlines do not limit a batch (Triton)"},
-	}
-}
-
 // NewDropPolicy makes a drop policy by name.
 func NewDropPolicy(name string) (DropPolicy, error) {
 	for _, p := range dropPolicies() {
