@@ -120,6 +120,7 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 			next.models[name] = before.models[name]
 		}
 	}
+	others := namesOthers(t, before.models)
 	var removed []*model
 	for name, r := range before.models {
 		if t.Models[name] == nil {
@@ -159,13 +160,15 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 			r.maxBatch = min(r.maxBatch, r.executes.spec.RowLimit())
 		}
 	}
-	var accounts []*account
-	for _, r := range next.models {
-		if !r.spec.Internal {
-			accounts = append(accounts, &r.account)
+	if others {
+		var accounts []*account
+		for _, r := range next.models {
+			if !r.spec.Internal {
+				accounts = append(accounts, &r.account)
+			}
 		}
+		d.admission.divide(accounts)
 	}
-	d.admission.divide(accounts)
 	retired := change.Commit()
 	d.routes.Store(next)
 	close(before.superseded)
@@ -175,6 +178,19 @@ func (d *Dispatcher) Swap(ctx context.Context, t *router.Table) error {
 	}
 	d.loads.wake(func(model string) bool { r := next.models[model]; return r != nil && r.spec.Cold })
 	return nil
+}
+
+// namesOthers reports whether a table has other models that clients can name than these.
+func namesOthers(t *router.Table, models map[string]*route) bool {
+	if len(t.Models) != len(models) {
+		return true
+	}
+	for name, m := range t.Models {
+		if was := models[name]; was == nil || was.spec.Internal != m.Internal {
+			return true
+		}
+	}
+	return false
 }
 
 // plan is the part of a model's route that is made and checked before anything is

@@ -52,7 +52,7 @@ func (s *Scheduler) release(now Time) {
 	s.altered = false
 	clear(s.concerned)
 	for _, m := range s.models {
-		if m != nil {
+		if m != nil && m.requests+m.late > 0 {
 			s.rematch(m, now)
 		}
 	}
