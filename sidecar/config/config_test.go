@@ -177,6 +177,7 @@ func TestTLSKeysBelongTogether(t *testing.T) {
 		"listen: {tls: {metrics: true}}":                                                  "listen.tls.metrics: has no meaning without listen.tls.certificate",
 		"listen: {tls: {certificate: /c, key: /k, clientCertificates: required}}":         "wants listen.tls.clientCA",
 		"listen: {tls: {certificate: /c, key: /k, clientCA: /a, clientCertificates: no}}": `listen.tls.clientCertificates: "no" is not known`,
+		"listen: {grpc: 8001}":                                                            `listen.grpc: "8001" is neither host:port nor off; :8001 is port 8001 of every address`,
 		`listen: {tls: {certificate: /c, key: /k, minVersion: "1.1"}}`:                    `listen.tls.minVersion: "1.1" is not known`,
 		"listen: {reusePort: true, grpc: \":0\"}":                                         "listen.grpc: port 0 is a free one",
 		"listen: {admin: \":9000\", adminToken: /t}":                                      "listen.admin: :9000 can be reached by others, and every caller that reaches it decides what serves: set listen.adminTLS.certificate and .key",

@@ -143,7 +143,7 @@ func (v *validator) listen(l Listen) {
 		}
 		_, port, err := net.SplitHostPort(a.address)
 		if err != nil {
-			v.problem(a.path, "%q is neither host:port nor off", a.address)
+			v.problem(a.path, "%q is neither host:port nor off; :8001 is port 8001 of every address", a.address)
 			continue
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil {

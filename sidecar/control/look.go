@@ -211,7 +211,7 @@ func (c *Control) LookAtModel(name string) (ModelLook, error) {
 			return v.model(m), nil
 		}
 	}
-	return ModelLook{}, fmt.Errorf("%w: no model is called %q in the repository", ErrNotFound, name)
+	return ModelLook{}, fmt.Errorf("%w: no model is called %q in the repository; tritonctl model ls shows those there are", ErrNotFound, name)
 }
 
 // PlannedPartition is one of the plan in force; ErrNotFound where that has none of the

@@ -83,6 +83,7 @@ func TestModelsAndGPUs(t *testing.T) {
 		require.Equal(t, "none of 1 partitions is up; gpu0: killed", r.Ready()[1].Reason)
 		_, err = r.Model("nobody")
 		require.ErrorIs(t, err, control.ErrNotFound)
+		require.ErrorContains(t, err, "tritonctl model ls shows those there are")
 
 		e, err := r.Explain(t.Context(), "z")
 		require.NoError(t, err)

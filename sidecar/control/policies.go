@@ -42,7 +42,7 @@ func (c *Control) Policy(ctx context.Context, name string, describe bool) (api.P
 	if err != nil {
 		return api.Policy{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return api.Policy{}, fmt.Errorf("%w: no policy is called %q", ErrNotFound, name)
+	return api.Policy{}, fmt.Errorf("%w: no policy is called %q; tritonctl policy ls shows those there are", ErrNotFound, name)
 }
 
 func (c *Control) describe(ctx context.Context, k policyhost.Known, ask bool) api.Policy {

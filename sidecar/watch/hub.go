@@ -20,7 +20,7 @@ type Options struct {
 	Sources []Source
 	// Epoch differs between processes: ids of another epoch are not known here. It has no dot.
 	Epoch string
-	// Period is the time between samples; 0 is half a second.
+	// Period is the time between samples; 0 is a second: with half of it, being watched took more than 1% of a core.
 	Period time.Duration
 	// Watchers is how many there may be at once; 0 is 100.
 	Watchers int
@@ -63,7 +63,7 @@ func New(o Options) *Hub {
 	orElse(&o.QueueFrames, 512)
 	orElse(&o.QueueBytes, 8<<20)
 	if o.Period == 0 {
-		o.Period = 500 * time.Millisecond
+		o.Period = time.Second
 	}
 	h := &Hub{o: o, watchers: map[*Watcher]bool{}, wake: make(chan struct{}, 1), left: make(chan struct{})}
 	for i, s := range o.Sources {

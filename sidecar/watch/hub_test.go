@@ -96,7 +96,7 @@ func (w *world) sources() []watch.Source {
 func newWorld() *world { return &world{models: map[string]any{}, kept: 1000} }
 
 func (w *world) hub(more func(*watch.Options)) *watch.Hub {
-	o := watch.Options{Sources: w.sources(), Epoch: "e", Now: time.Now, Logger: slog.New(slog.DiscardHandler)}
+	o := watch.Options{Sources: w.sources(), Epoch: "e", Period: 500 * time.Millisecond, Now: time.Now, Logger: slog.New(slog.DiscardHandler)}
 	if more != nil {
 		more(&o)
 	}

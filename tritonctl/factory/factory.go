@@ -107,7 +107,11 @@ func (f *Factory) Client() (*client.Client, error) {
 		address = f.own()
 	}
 	if !strings.HasPrefix(address, "https://") {
-		return client.New(address)
+		conch, err := client.New(address)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrUsage, err)
+		}
+		return conch, nil
 	}
 	o := client.Options{TLS: &tls.Config{MinVersion: tls.VersionTLS12}}
 	if file := cmp.Or(f.TokenFile, f.Getenv(TokenVariable)); file != "" {

@@ -70,7 +70,7 @@ func With(address string, o Options) (*Client, error) {
 		}
 		return &Client{address: address, base: strings.TrimSuffix(address, "/"), token: o.Token, http: &http.Client{Transport: &http.Transport{TLSClientConfig: o.TLS}}}, nil
 	default:
-		return nil, fmt.Errorf("admin address %q: scheme is neither unix, http nor https", address)
+		return nil, fmt.Errorf("admin address %q: scheme is neither unix, http nor https; write unix:///path/to/admin.sock or https://host:port", address)
 	}
 }
 
