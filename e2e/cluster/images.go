@@ -1,0 +1,80 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// TritonImage and ConchImage are those that Images makes.
+const (
+	TritonImage = "docker.io/local/tritonserver:1"
+	ConchImage  = "docker.io/local/conch:1"
+)
+
+// Images makes the images of the tests in a directory: the sandbox's; a tritonserver, which is the one that `make triton` has set up in triton
+// (its Pods mount the directories that TritonMounts says, so that nothing is copied); and Conch's programs of bin, where they are there.
+func Images(dir, clusterBin, bin, triton string) ([]string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	pause, err := os.ReadFile(filepath.Join(clusterBin, "pause"))
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := TritonMounts(triton)
+	if err != nil {
+		return nil, err
+	}
+	triton = mounts[0]
+	all := map[string]Image{
+		"pause.tar": {Name: "local/pause:1", Entrypoint: []string{"/pause"}, Path: "/", Files: map[string][]byte{"/pause": pause}},
+		"tritonserver.tar": {
+			Name: "local/tritonserver:1", Path: "/opt/tritonserver/bin:/usr/bin",
+			Files: map[string][]byte{"/opt/tritonserver/bin/tritonserver": fmt.Appendf(nil, "#!/bin/sh\nexec %s/tritonserver \"$@\"\n", triton)},
+			Dirs:  mounts,
+			Links: map[string]string{"/bin": "usr/bin", "/lib": "usr/lib", "/lib64": "usr/lib64"},
+		},
+	}
+	conch := Image{Name: "local/conch:1", Entrypoint: []string{"/usr/bin/conch", "--config", "/etc/conch/conch.yaml"}, Path: "/usr/bin", Files: map[string][]byte{}}
+	for _, program := range []string{"conch", "conch-policies", "tritonctl"} {
+		text, err := os.ReadFile(filepath.Join(bin, program))
+		if err == nil {
+			conch.Files["/usr/bin/"+program] = text
+		}
+	}
+	if len(conch.Files) == 3 {
+		all["conch.tar"] = conch
+	}
+	var files []string
+	for _, name := range sortedKeys(all) {
+		file := filepath.Join(dir, name)
+		if err := all[name].Write(file); err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+// TritonMounts are the directories of this machine that Pods with TritonImage need at the same paths: first that of the tests' tritonserver, then the system's
+// libraries, and the Python that its virtual environment was made from, where that lies elsewhere.
+func TritonMounts(triton string) ([]string, error) {
+	triton, err := filepath.EvalSymlinks(triton)
+	if err != nil {
+		return nil, fmt.Errorf("the tritonserver of the tests (make triton): %w", err)
+	}
+	all := []string{triton, "/usr"}
+	python, err := filepath.EvalSymlinks(filepath.Join(triton, "venv", "bin", "python"))
+	if err != nil {
+		return nil, fmt.Errorf("the Python of the tests' tritonserver: %w", err)
+	}
+	if prefix := filepath.Dir(filepath.Dir(python)); !strings.HasPrefix(prefix+"/", "/usr/") {
+		all = append(all, prefix)
+	}
+	return all, nil
+}
