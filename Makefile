@@ -130,6 +130,20 @@ soak: build triton ## random load, orders and faults on real tritonservers (DURA
 e2e-gpu: ## what needs an NVIDIA GPU and a running MPS control daemon: NVML, shares, memory limits, faults (says what is missing)
 	@CONCH_GPU=1 $(GO) test -count=1 -v ./e2e/gpu
 
+# A real Kubernetes on this machine, of a module of its own (e2e/cluster): it needs root, and over ten minutes for its first build.
+CLUSTER = .cache/cluster/bin/cluster -bin .cache/cluster/bin -triton $(TRITON_HOME)
+.PHONY: cluster-programs cluster cluster-down e2e-cluster
+cluster-programs:
+	@scripts/setup/cluster.sh
+cluster: cluster-programs triton ## a real Kubernetes with two nodes of two emulated GPUs each, to try driver kubernetes on (make cluster-down ends it)
+	@$(CLUSTER) -conch bin/static up
+
+cluster-down: ## ends what `make cluster` started
+	@$(CLUSTER) down
+
+e2e-cluster: build cluster-programs triton ## driver kubernetes on a real Kubernetes: real tritonservers in Pods of two nodes, faults of Pods, kubelet and API server
+	@cd e2e/cluster && CONCH_CLUSTER_BIN=$(CURDIR)/.cache/cluster/bin CONCH_TRITON_HOME=$(TRITON_HOME) $(GO) test -count=1 -v -timeout 20m .
+
 # What is in deploy/, tried as far as one machine without containers and clusters can.
 .PHONY: deploy
 deploy: export CONCH_PROMETHEUS = $(CURDIR)/.cache/prometheus

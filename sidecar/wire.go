@@ -27,6 +27,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/calibration"
 	"github.com/conch-serving/conch/sidecar/command"
 	"github.com/conch-serving/conch/sidecar/component"
+	"github.com/conch-serving/conch/sidecar/component/cluster"
 	"github.com/conch-serving/conch/sidecar/component/credentials"
 	"github.com/conch-serving/conch/sidecar/component/evaluations"
 	"github.com/conch-serving/conch/sidecar/component/fronts"
@@ -68,7 +69,8 @@ type conch struct {
 	// leave reports whether servers of conch's own go on when it stops.
 	leave func() bool
 
-	state *state.State
+	cluster *cluster.Cluster // nil unless servers are Pods
+	state   *state.State
 	// What is seen of requests and plans: conch's metrics, what profiles are learnt
 	// from, what became of requests a short while ago, and traces that clients ask for.
 	registry *prometheus.Registry
@@ -114,6 +116,7 @@ func newConch(d command.Daemon, leave func() bool) *conch { return &conch{Daemon
 // watched by operators to the last, then what all of these were using is closed.
 func (c *conch) components() component.List {
 	return component.List{
+		{Name: "cluster", New: c.newCluster},
 		{Name: "state", New: c.newState},
 		{Name: "metrics", New: c.newMetrics},
 		{Name: "tracing", New: c.newTracing},
@@ -159,6 +162,15 @@ func (c *conch) address(key string) net.Addr {
 	return c.operators.Address(key)
 }
 
+func (c *conch) newCluster(ctx context.Context) (_ component.Component, err error) {
+	if c.Config.Driver.Kind != config.DriverKubernetes {
+		return nil, nil
+	}
+	c.leave = func() bool { return true } // Pods outlive conch: the next one finds them, and their owner takes them along
+	c.cluster, err = cluster.New(ctx, c.Config, c.Log.With("part", "cluster"))
+	return c.cluster, err
+}
+
 func (c *conch) newState(context.Context) (_ component.Component, err error) {
 	c.state, err = state.Open(c.Config.State, c.Config.Driver.Kind == config.DriverEmbedded, c.Log)
 	return c.state, err
@@ -187,7 +199,11 @@ func (c *conch) newTracing(ctx context.Context) (component.Component, error) {
 }
 
 func (c *conch) newMachine(ctx context.Context) (_ component.Component, err error) {
-	c.mps = mps.Detect(ctx, os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), "")
+	if k := c.Config.Driver; k.Kind == config.DriverKubernetes {
+		c.mps = mps.Daemon{Running: k.Kubernetes.GPUs.Sharing == "mps", Reason: "driver.kubernetes.gpus.sharing is none", Elsewhere: true}
+	} else {
+		c.mps = mps.Detect(ctx, os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), "")
+	}
 	if c.node, err = machine.Node(c.Config, c.mps, c.Log); err != nil {
 		return nil, err
 	}
@@ -248,11 +264,20 @@ func (c *conch) newDispatcher(context.Context) (_ component.Component, err error
 	return component.Closing(c.dispatcher.Close), nil
 }
 
-func (c *conch) newServers(context.Context) (_ component.Component, err error) {
-	c.servers, err = servers.New(servers.Options{
-		Config: c.Config, Node: c.node, Store: c.state.Repository, Credentials: c.tritonTLS, MPS: c.mps, Log: c.Log,
+func (c *conch) newServers(ctx context.Context) (_ component.Component, err error) {
+	c.servers, err = servers.New(ctx, servers.Options{
+		Config: c.Config, Node: c.node, Store: c.state.Repository, Credentials: c.tritonTLS, MPS: c.mps, Log: c.Log, Cluster: c.cluster,
+		Leaving:      func(partition, reason string) { go c.leaving(partition, reason) },
+		NodesChanged: func(reason string) { c.control.NodesChanged(reason) },
 	})
 	return c.servers, err
+}
+
+// leaving has another server take the place of one that somebody else ends.
+func (c *conch) leaving(partition, reason string) {
+	if err := c.partitions.StartAnew(partition, reason); err != nil {
+		c.Log.Debug("a server that others end is not wanted any more", "partition", partition, "reason", reason, "error", err)
+	}
 }
 
 func (c *conch) newEvaluations(context.Context) (component.Component, error) {
@@ -283,7 +308,7 @@ func (c *conch) newControl(context.Context) (component.Component, error) {
 		others = c.servers.Others.Catalogue
 	}
 	c.control, err = control.New(control.Options{
-		Evaluator: c.evaluations, Estimates: book, Groups: c.groups, Config: c.Config, Nodes: []*policy.Node{c.node},
+		Evaluator: c.evaluations, Estimates: book, Groups: c.groups, Config: c.Config, Nodes: c.servers.Nodes,
 		Repository: c.state.Repository, Attached: others, Requests: c.dispatcher, Recorder: c.recorder, Metrics: c.plans,
 		DB: c.state.DB, Logger: c.Log.With("part", "control"), Version: c.Version,
 		CheckDispatch: func(d *policy.Dispatch) error {
@@ -340,7 +365,7 @@ func (c *conch) newAggregate(context.Context) (component.Component, error) {
 	// Where servers may be on other hosts, what clients share with them cannot be
 	// seen, and no region is kept.
 	far := func(e config.Endpoint) bool { return !shm.SameHost(e.GRPC) }
-	if c.Config.Driver.Kind != config.DriverAttach || !slices.ContainsFunc(c.Config.Driver.Endpoints, far) {
+	if kind := c.Config.Driver.Kind; kind != config.DriverKubernetes && (kind != config.DriverAttach || !slices.ContainsFunc(c.Config.Driver.Endpoints, far)) {
 		o.Regions = c.regions
 	}
 	c.aggregate = aggregate.New(o)

@@ -14,11 +14,16 @@ import (
 
 // supported refuses what the contract can say and this build cannot do, before
 // it is written down as desired.
-func supported(d *Desired) error {
+func supported(d *Desired, with driver.Driver) error {
 	index := policy.NewIndex(d.Snapshot)
 	for _, p := range d.Plan.GetPartitions() {
 		if hostOf(index, p) == nil {
 			return fmt.Errorf("%w: partition %s is on %v of node %s, which is neither one GPU of the snapshot nor CPUs that it offers", ErrUnsupported, p.GetId(), p.GetGpus(), p.GetNode())
+		}
+		if able, is := with.(driver.Particular); is {
+			if err := able.Refused(p, hostOf(index, p)); err != nil {
+				return fmt.Errorf("%w: %w", ErrUnsupported, err)
+			}
 		}
 		for _, in := range instances(d, p) {
 			m := d.Revision.Model(in.GetModel())

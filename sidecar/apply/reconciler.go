@@ -142,7 +142,7 @@ func (r *Reconciler) clean(used map[string]bool) error {
 // and not part of it is cancelled. It does not wait for servers. IfGeneration is
 // the generation that the caller knows; 0 is any.
 func (r *Reconciler) Set(ctx context.Context, d Desired, ifGeneration uint64) (uint64, error) {
-	if err := supported(&d); err != nil {
+	if err := supported(&d, r.o.Driver); err != nil {
 		return 0, err
 	}
 	r.setting.Lock()

@@ -88,7 +88,7 @@ Watch Triton servers that run already, and change nothing of theirs:
 	root.Flags().StringVarP(&f.file, "config", "c", "", "conch.yaml; docs/configuration.md describes it")
 	root.Flags().StringVar(&f.repository, "repository", "", "model repository directory")
 	root.Flags().StringVar(&f.state, "state", "", "directory of conch's own state")
-	root.Flags().StringVar(&f.driver, "driver", "", "where Triton processes come from: process, embedded or attach")
+	root.Flags().StringVar(&f.driver, "driver", "", "where Triton processes come from: process, embedded, attach or kubernetes")
 	root.Flags().StringArrayVar(&f.attach, "attach", nil, "servers that others run: host:port of their gRPC, separated by commas, HTTP and metrics on the ports beside; or grpc=host:port,http=host:port,metrics=host:port (repeatable)")
 	root.Flags().StringVar(&f.triton, "tritonserver", "", "path of tritonserver")
 	root.Flags().StringVar(&f.mode, "mode", "", "observe, advise or control")

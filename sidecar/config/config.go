@@ -171,15 +171,17 @@ type Driver struct {
 	StartTimeout Duration `yaml:"startTimeout"`
 	LoadTimeout  Duration `yaml:"loadTimeout"`
 	// OrphanGrace is how long servers of conch's own go on without a conch.
-	OrphanGrace Duration  `yaml:"orphanGrace"`
-	TLS         ClientTLS `yaml:"tls"`
+	OrphanGrace Duration   `yaml:"orphanGrace"`
+	TLS         ClientTLS  `yaml:"tls"`
+	Kubernetes  Kubernetes `yaml:"kubernetes"`
 }
 
 // The kinds of driver of this build.
 const (
-	DriverEmbedded = "embedded"
-	DriverProcess  = "process"
-	DriverAttach   = "attach"
+	DriverEmbedded   = "embedded"
+	DriverProcess    = "process"
+	DriverAttach     = "attach"
+	DriverKubernetes = "kubernetes"
 )
 
 // Endpoint is a Triton server that others run. HTTP and Metrics are host:port or

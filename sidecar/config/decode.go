@@ -138,6 +138,9 @@ func (d *decoder) decode(n ast.Node, into reflect.Value, path string, depth int)
 	case into.Type() == reflect.TypeFor[Merge]():
 		d.autoOr(n, into, path, depth, "[{members: [a, b], mode: backbone}]")
 		return
+	case into.Type() == reflect.TypeFor[JSON]():
+		into.SetString(d.text(n, path, depth))
+		return
 	case into.Kind() == reflect.Pointer:
 		into.Set(reflect.New(into.Type().Elem()))
 		d.decode(n, into.Elem(), path, depth+1)

@@ -55,6 +55,7 @@ func (c *Config) Provision(env Environment) {
 	for i := range c.Merge.List {
 		fill(&c.Merge.List[i].Mode, MergeBackbone)
 	}
+	c.provisionKubernetes()
 	fill(&c.Driver.Stretch, 1)
 	fill(&c.Driver.StartTimeout, Duration(30*time.Second))
 	fill(&c.Driver.LoadTimeout, Duration(5*time.Minute))

@@ -160,7 +160,8 @@ func (v *validator) listen(l Listen) {
 
 func (v *validator) driver(c *Config) {
 	d := c.Driver
-	v.oneOf("driver.kind", d.Kind, DriverEmbedded, DriverProcess, DriverAttach)
+	v.oneOf("driver.kind", d.Kind, DriverEmbedded, DriverProcess, DriverAttach, DriverKubernetes)
+	v.kubernetes(c)
 	v.positive("driver.startTimeout", d.StartTimeout)
 	v.positive("driver.loadTimeout", d.LoadTimeout)
 	v.positive("driver.orphanGrace", d.OrphanGrace)

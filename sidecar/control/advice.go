@@ -64,7 +64,7 @@ func (c *Control) weigh(t *triggers, now time.Time) {
 		statistics.Up = up[p.GetId()]
 		measured = append(measured, statistics)
 	}
-	w.GPUs, w.Spare = advice.GPUs(c.nodes, s.Plan.Plan, measured)
+	w.GPUs, w.Spare = advice.GPUs(c.nodes(), s.Plan.Plan, measured)
 	rule := advice.Rule{BadRate: c.settings().Triggers.BadRate}
 	var next *policy.Advice
 	t.size, next = rule.Next(t.size, w)

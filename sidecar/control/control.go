@@ -92,8 +92,8 @@ func (systemClock) After(d time.Duration) <-chan time.Time { return time.After(d
 type Options struct {
 	// Config is provisioned and valid.
 	Config *config.Config
-	// Nodes are the machines with their GPUs.
-	Nodes      []*policy.Node
+	// Nodes are the machines with their GPUs, as they are now; NodesChanged says that they are others than before.
+	Nodes      func() []*policy.Node
 	Repository Repository
 	// Attached is nil unless others run the servers.
 	Attached Attached
@@ -121,7 +121,7 @@ type Options struct {
 
 // Control is the plan way. Make it with New, start it with Run.
 type Control struct {
-	nodes      []*policy.Node
+	nodes      func() []*policy.Node
 	repository Repository
 	attached   Attached
 	requests   Requests

@@ -82,7 +82,7 @@ func (c *Control) Cordon(ctx context.Context, r api.CordonRequest) (*Proposal, e
 
 // gpus are the ids of all.
 func (c *Control) gpus() (ids []string) {
-	for _, n := range c.nodes {
+	for _, n := range c.nodes() {
 		for _, g := range n.GetGpus() {
 			ids = append(ids, g.GetId())
 		}

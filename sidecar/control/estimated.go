@@ -22,7 +22,7 @@ import (
 // places are the types of GPUs and CPUs that models may run on.
 func (c *Control) places(settings *config.Config) []estimates.Place {
 	physical := map[string]bool{}
-	for _, n := range c.nodes {
+	for _, n := range c.nodes() {
 		for _, g := range n.GetGpus() {
 			physical[g.GetType()] = physical[g.GetType()] || !g.GetEmulated()
 		}
@@ -35,7 +35,7 @@ func (c *Control) places(settings *config.Config) []estimates.Place {
 		physical[o.GetType()] = true
 	}
 	var all []estimates.Place
-	for _, t := range snapshot.Types(c.nodes, offers) {
+	for _, t := range snapshot.Types(c.nodes(), offers) {
 		all = append(all, estimates.Place{Type: t, Emulated: !physical[t]})
 	}
 	return all

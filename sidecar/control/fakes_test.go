@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -315,6 +316,7 @@ type rig struct {
 	requests   *requests
 	recorder   *observe.Recorder
 	db         *bbolt.DB
+	nodes      atomic.Pointer[[]*policy.Node]
 	done       chan error
 }
 
@@ -358,10 +360,11 @@ func newRigWith(t *testing.T, configuration *config.Config, attached control.Att
 		t: t, policies: &policies{}, reconciler: &reconciler{}, repository: &repository{}, requests: &requests{},
 		recorder: recorder, db: db, done: make(chan error, 1),
 	}
+	r.nodes.Store(&[]*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", Type: "T4", MemoryBytes: 1 << 34}, {Id: "gpu1", Type: "T4", MemoryBytes: 1 << 34}}}})
 	r.repository.hold(model("a", "d1", 8), model("b", "d1", 0))
 	r.Control, err = control.New(control.Options{
 		Config:     configuration,
-		Nodes:      []*policy.Node{{Name: "n", Gpus: []*policy.GPU{{Id: "gpu0", Type: "T4", MemoryBytes: 1 << 34}, {Id: "gpu1", Type: "T4", MemoryBytes: 1 << 34}}}},
+		Nodes:      func() []*policy.Node { return *r.nodes.Load() },
 		Repository: r.repository, Attached: attached, Requests: r.requests, Recorder: recorder, Metrics: metrics, DB: db,
 		Policies:   func(h control.Hooks) (planner.Host, error) { r.policies.hooks = h; return r.policies, nil },
 		Reconciler: func(h control.Hooks) (control.Reconciler, error) { r.reconciler.hooks = h; return r.reconciler, nil },

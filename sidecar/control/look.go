@@ -164,7 +164,7 @@ func (c *Control) Names() []string {
 func (c *Control) Look() Look {
 	v := c.look()
 	out := Look{
-		Plan: v.serving.Plan, Nodes: c.nodes, Cordons: v.cordons, Servers: v.states, Conditions: v.conditions,
+		Plan: v.serving.Plan, Nodes: c.nodes(), Cordons: v.cordons, Servers: v.states, Conditions: v.conditions,
 		BusyShares: make(map[string]float64, len(v.serving.GetPartitions())),
 	}
 	for _, s := range v.observed.Partitions {

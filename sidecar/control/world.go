@@ -143,7 +143,7 @@ func (c *Control) observe(in intent) *policy.Snapshot {
 	settings := in.config
 	w := observe.World{
 		Revision: revision, Seed: settings.Seed, Budget: settings.Policy.Deadline.Std(), Objective: snapshot.Objective(settings.Objective),
-		Nodes: in.nodes(c.nodes, s.Plan.Plan), Current: s.Plan.Plan, Parameters: c.policies.Status().Parameters,
+		Nodes: in.nodes(c.nodes(), s.Plan.Plan), Current: s.Plan.Plan, Parameters: c.policies.Status().Parameters,
 		ChangeCost:  snapshot.ChangeCost(settings.Driver.Kind, loads, starts),
 		Constraints: snapshot.Constraints(settings.Models),
 		Queued: func(model string) int {

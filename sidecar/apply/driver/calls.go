@@ -123,14 +123,8 @@ func (c calls) unload(ctx context.Context, model string) error {
 	}
 }
 
-// mortal is a server of which is known when it is dead.
-type mortal interface {
-	Done() <-chan struct{}
-	Death() string
-}
-
 // loadIn loads a model in a server that may die of it; the error is a *LoadError.
-func loadIn(ctx context.Context, s mortal, model string, load func(context.Context) error) error {
+func loadIn(ctx context.Context, s Mortal, model string, load func(context.Context) error) error {
 	within, release := whileAlive(ctx, s)
 	err := load(within)
 	release()
@@ -154,7 +148,7 @@ func loadIn(ctx context.Context, s mortal, model string, load func(context.Conte
 
 // over reports whether a call failed because the server died. A connection ends a
 // moment before its server is known to be dead, on a busy machine seconds.
-func over(s mortal, err error) bool {
+func over(s Mortal, err error) bool {
 	wait := time.Duration(0)
 	if status.Code(err) == codes.Unavailable {
 		wait = 5 * time.Second
@@ -175,7 +169,7 @@ func over(s mortal, err error) bool {
 }
 
 // whileAlive is ctx until the server dies.
-func whileAlive(ctx context.Context, s mortal) (context.Context, func()) {
+func whileAlive(ctx context.Context, s Mortal) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	gone := make(chan struct{})
 	go func() {

@@ -36,6 +36,12 @@ type Driver interface {
 	Close() error
 }
 
+// Particular is a Driver that cannot have every partition that a plan may ask for.
+type Particular interface {
+	// Refused says why a partition cannot be on a GPU; nil where it can.
+	Refused(p *policy.Partition, g *policy.GPU) error
+}
+
 // Spec says what to start.
 type Spec struct {
 	// Partition without its instances, which come and go.

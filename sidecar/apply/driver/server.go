@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -179,17 +178,7 @@ func (s *processServer) Stop(ctx context.Context) error {
 func (s *processServer) release(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, s.driver.o.DrainTimeout)
 	defer cancel()
-	within, release := whileAlive(bounded, s)
-	defer release()
-	models, err := s.Models(within)
-	if err != nil {
-		return err
-	}
-	group, unloading := errgroup.WithContext(within)
-	for _, model := range models {
-		group.Go(func() error { return s.unload(unloading, model) })
-	}
-	return group.Wait()
+	return (&Remote{calls: s.calls, life: s, at: s.at}).Release(bounded)
 }
 
 // Leave implements Server.

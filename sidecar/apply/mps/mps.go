@@ -39,6 +39,8 @@ type Daemon struct {
 	Running bool
 	// Reason says why it is not used, where it does not.
 	Reason string
+	// Elsewhere: daemons of other machines are meant, which cannot be asked for faults.
+	Elsewhere bool
 	// ThreadPercentage is the daemon's default for its clients, which theirs can only
 	// tighten; 0 where it does not say.
 	ThreadPercentage float64
@@ -107,7 +109,7 @@ const faulted = "FAULT"
 // have ended ("Error containment" in NVIDIA's documentation of MPS). The server
 // does not say which client or GPU it was.
 func (d Daemon) Faulted(ctx context.Context) (bool, error) {
-	if !d.Running {
+	if !d.Running || d.Elsewhere {
 		return false, nil
 	}
 	list, err := d.ask(ctx, "get_server_list")

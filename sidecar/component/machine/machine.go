@@ -28,6 +28,9 @@ func Node(c *config.Config, daemon mps.Daemon, log *slog.Logger) (*policy.Node, 
 		name = "localhost"
 	}
 	node := &policy.Node{Name: name, Cpu: snapshot.CPU(c)}
+	if c.Driver.Kind == config.DriverKubernetes {
+		return &policy.Node{Name: name}, nil // those of the cluster have the GPUs
+	}
 	if c.Driver.Kind == config.DriverAttach {
 		// The devices are the servers' affair, wherever they are.
 		node.Cpu, node.Gpus = nil, devices(c)

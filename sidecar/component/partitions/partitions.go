@@ -71,7 +71,7 @@ func New(o Options) (*Partitions, error) {
 		files = others.Files
 	}
 	options := apply.Options{
-		Dir: filepath.Join(o.Config.State, "partitions"), Store: desired, Driver: o.Servers.Driver, Repository: files, Router: o.Router,
+		Dir: directory(o.Config), Store: desired, Driver: o.Servers.Driver, Repository: files, Router: o.Router,
 		Recorder: control.Samples(o.Recorder), MPS: o.MPS, Logger: o.Log.With("part", "apply"),
 		WarmUp: func(ctx context.Context, address string, m *tritonpb.ModelConfig, w warmup.Options) (warmup.Result, error) {
 			w.Credentials = o.Credentials
@@ -83,7 +83,7 @@ func New(o Options) (*Partitions, error) {
 		OnPartition: func(e driver.Event) { o.Hooks.PartitionChanged(e.Partition, e.Up, changed(e)) },
 		OnFault:     o.Hooks.MPSFault, OnGroupFault: o.Hooks.GroupFault,
 	}
-	if o.MPS.Running {
+	if o.MPS.Running && !o.MPS.Elsewhere {
 		options.Faulted = o.MPS.Faulted
 	}
 	r, err := apply.New(options)
@@ -91,6 +91,14 @@ func New(o Options) (*Partitions, error) {
 		return nil, err
 	}
 	return &Partitions{r, o.Leave, o.Log}, nil
+}
+
+// directory is where the servers have their models: servers elsewhere have a volume of conch's at the same path.
+func directory(c *config.Config) string {
+	if c.Driver.Kind == config.DriverKubernetes {
+		return c.Driver.Kubernetes.Models.Path
+	}
+	return filepath.Join(c.State, "partitions")
 }
 
 // replay connects to a server that has started.

@@ -19,6 +19,7 @@ import (
 	"github.com/conch-serving/conch/repo"
 	"github.com/conch-serving/conch/sidecar/apply/driver"
 	"github.com/conch-serving/conch/sidecar/apply/mps"
+	"github.com/conch-serving/conch/sidecar/component/cluster"
 	"github.com/conch-serving/conch/sidecar/config"
 )
 
@@ -30,7 +31,12 @@ type Options struct {
 	// Credentials of the servers' gRPC; nil is in the clear.
 	Credentials credentials.TransportCredentials
 	MPS         mps.Daemon
-	Log         *slog.Logger
+	// Cluster is that of driver kubernetes, and nil with others. Leaving is called when somebody else ends the server of a partition there, NodesChanged when
+	// its nodes are others than before, both in goroutines of the driver.
+	Cluster      *cluster.Cluster
+	Leaving      func(partition, reason string)
+	NodesChanged func(reason string)
+	Log          *slog.Logger
 }
 
 // Servers are the drivers of this conch.
@@ -41,10 +47,20 @@ type Servers struct {
 	Scratch driver.Driver
 	// Others is nil unless others run the servers.
 	Others *Others
+	// Nodes are the machines with GPUs, as they are now.
+	Nodes func() []*policy.Node
 }
 
 // New makes the driver that conch.yaml names. It starts no server.
-func New(o Options) (*Servers, error) {
+func New(ctx context.Context, o Options) (*Servers, error) {
+	s, err := makeServers(ctx, o)
+	if err == nil && s.Nodes == nil {
+		s.Nodes = func() []*policy.Node { return []*policy.Node{o.Node} }
+	}
+	return s, err
+}
+
+func makeServers(ctx context.Context, o Options) (*Servers, error) {
 	d, log := o.Config.Driver, o.Log.With("part", "driver")
 	switch d.Kind {
 	case config.DriverAttach:
@@ -53,6 +69,8 @@ func New(o Options) (*Servers, error) {
 			return nil, err
 		}
 		return &Servers{Driver: others.Driver, Others: others}, nil
+	case config.DriverKubernetes:
+		return inCluster(ctx, o)
 	case config.DriverEmbedded:
 		return &Servers{Driver: driver.NewEmbedded(driver.EmbeddedOptions{Stretch: d.Stretch, Logger: log})}, nil
 	}

@@ -25,6 +25,8 @@ const (
 	GPUCordoned        api.EventKind = "gpu_cordoned"
 	GPUDrained         api.EventKind = "gpu_drained"
 	GPUUncordoned      api.EventKind = "gpu_uncordoned"
+	// NodesChanged: nodes of the cluster, or their GPUs, are others than before.
+	NodesChanged api.EventKind = "nodes_changed"
 	// MPSFault: a client of MPS made a GPU fault, and its neighbours are started again.
 	MPSFault api.EventKind = "mps_fault"
 	// Degraded: a model fails to load somewhere, a merge group fails there or could not be made; Recovered: it no longer does.

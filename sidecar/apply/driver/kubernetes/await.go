@@ -1,0 +1,110 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+)
+
+const (
+	// lookEvery is how often a Pod that starts is looked at, in the cache; its events are asked for each askEvery.
+	lookEvery = 50 * time.Millisecond
+	askEvery  = 3 * time.Second
+	// unplaced is how long the scheduler may find no place: an earlier Pod may be about to give one back.
+	unplaced = time.Minute
+)
+
+// await waits until a Pod has an address. Its error says what the cluster says.
+func (d *Driver) await(ctx context.Context, pod *core.Pod, spec driver.Spec) (*server, error) {
+	begin, asked := time.Now(), time.Now()
+	last, complaint := "the scheduler has not looked at it yet", ""
+	for {
+		p := d.cache.pod(pod.Name)
+		switch {
+		case p == nil || p.UID != pod.UID:
+			if time.Since(begin) > 10*time.Second {
+				return nil, fmt.Errorf("pod %s was deleted while it started", pod.Name)
+			}
+		case over(p):
+			return nil, errors.New(ended(p))
+		case p.DeletionTimestamp != nil:
+			return nil, errors.New(evicted(p))
+		case p.Status.PodIP != "" && runs(p):
+			return d.behind(p, spec)
+		default:
+			var final bool
+			if last, final = waiting(p, time.Since(begin)); final {
+				return nil, errors.New(last)
+			}
+			if time.Since(asked) < askEvery {
+				break
+			}
+			asked = time.Now()
+			if complaint, final = d.complaint(ctx, p); final {
+				return nil, errors.New(complaint)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("pod %s did not start: %w; at the last look: %s", pod.Name, context.Cause(ctx), cmp.Or(complaint, last))
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+func runs(p *core.Pod) bool {
+	return slices.ContainsFunc(p.Status.ContainerStatuses, func(c core.ContainerStatus) bool { return c.Name == serverContainer && c.State.Running != nil })
+}
+
+// waiting says what a Pod waits for, and whether that is in vain.
+func waiting(p *core.Pod, since time.Duration) (text string, final bool) {
+	for _, c := range p.Status.Conditions {
+		if c.Type == core.PodScheduled && c.Status == core.ConditionFalse {
+			return fmt.Sprintf("pod %s has no place: %s", p.Name, cmp.Or(c.Message, c.Reason)), since > unplaced
+		}
+	}
+	for _, c := range p.Status.ContainerStatuses {
+		if w := c.State.Waiting; w != nil {
+			text = fmt.Sprintf("pod %s, container %s: %s: %s", p.Name, c.Name, w.Reason, w.Message)
+			return text, slices.Contains([]string{"ErrImageNeverPull", "InvalidImageName", "ImagePullBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}, w.Reason)
+		}
+	}
+	return fmt.Sprintf("pod %s is on its way (%s)", p.Name, p.Status.Phase), false
+}
+
+// complaint is the latest warning about a Pod.
+func (d *Driver) complaint(ctx context.Context, p *core.Pod) (text string, final bool) {
+	list, err := d.b.Client.CoreV1().Events(d.b.Namespace).List(ctx, meta.ListOptions{FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(p.UID)).String()})
+	if err != nil {
+		return "", false // the wait goes on without
+	}
+	var latest *core.Event
+	for i, e := range list.Items {
+		if e.Type == core.EventTypeWarning && e.InvolvedObject.UID == p.UID && e.Reason != "FailedScheduling" && (latest == nil || latest.LastTimestamp.Before(&e.LastTimestamp)) {
+			latest = &list.Items[i]
+		}
+	}
+	if latest == nil {
+		return "", false
+	}
+	text = fmt.Sprintf("pod %s: %s: %s", p.Name, latest.Reason, latest.Message)
+	if latest.Reason != "FailedPrepareDynamicResources" {
+		return text, false
+	}
+	if d.b.Sharing == SharingMPS {
+		text += ". Shares of a GPU need the feature gate MPSSupport of NVIDIA's DRA driver; without it say driver.kubernetes.gpus.sharing: none, and plan whole GPUs"
+	}
+	return text, true
+}

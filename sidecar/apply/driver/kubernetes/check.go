@@ -1,0 +1,89 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	authorization "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// oldest is the first minor version of Kubernetes 1 whose Pods have the preStop action sleep; with DRA 1.34, which has resource.k8s.io/v1.
+const oldest = 30
+
+// may are a verb and a resource that conch needs.
+type may struct {
+	verb, group, resource string
+	// namespaced: in the namespace of the release; else in the whole cluster.
+	namespaced bool
+}
+
+func needs(dra, owned bool) (all []may) {
+	add := func(group, resource string, namespaced bool, verbs ...string) {
+		for _, v := range verbs {
+			all = append(all, may{v, group, resource, namespaced})
+		}
+	}
+	add("", "nodes", false, "list", "watch")
+	add("", "pods", true, "list", "watch", "create", "delete")
+	add("", "pods/status", true, "patch")
+	add("", "events", true, "list")
+	add("policy", "poddisruptionbudgets", true, "create", "patch")
+	if owned {
+		add("", "configmaps", true, "get")
+	}
+	if dra {
+		add("resource.k8s.io", "resourceslices", false, "list", "watch")
+		add("resource.k8s.io", "resourceclaims", true, "list", "watch", "create", "patch", "delete")
+	}
+	return all
+}
+
+// check refuses a cluster that is too old, and one that does not let conch do what it has to. It reports whether the cluster has DRA.
+func (o Options) check(ctx context.Context) (dra bool, err error) {
+	version, err := o.Client.Discovery().ServerVersion()
+	if err != nil {
+		return false, fmt.Errorf("the API server does not answer: %w", err)
+	}
+	minor, err := strconv.Atoi(strings.TrimRight(version.Minor, "+"))
+	if err != nil || version.Major != "1" || minor < oldest {
+		return false, fmt.Errorf("the cluster is Kubernetes %s; conch needs 1.%d or later, and 1.34 for DRA", version.GitVersion, oldest)
+	}
+	_, err = o.Client.Discovery().ServerResourcesForGroupVersion("resource.k8s.io/v1")
+	if dra = err == nil; err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("whether the cluster has resource.k8s.io/v1: %w", err)
+	}
+	var missing []string
+	for _, n := range needs(dra, o.Owner != "") {
+		resource, sub, _ := strings.Cut(n.resource, "/")
+		attributes := &authorization.ResourceAttributes{Verb: n.verb, Group: n.group, Resource: resource, Subresource: sub}
+		where := "the cluster"
+		if n.namespaced {
+			attributes.Namespace, where = o.Namespace, "namespace "+o.Namespace
+		}
+		answer, err := o.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorization.SelfSubjectAccessReview{Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}, meta.CreateOptions{})
+		if err != nil {
+			return dra, fmt.Errorf("what conch may do here: %w", err)
+		}
+		if !answer.Status.Allowed {
+			name := n.resource
+			if n.group != "" {
+				name += "." + n.group
+			}
+			missing = append(missing, n.verb+" "+name+" in "+where)
+		}
+	}
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		return dra, errors.New("conch may not: " + strings.Join(missing, "; ") + ". docs/kubernetes.md has the role that allows it")
+	}
+	return dra, nil
+}

@@ -1,0 +1,328 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/apply/driver"
+)
+
+// fieldManager is conch's name for server-side apply.
+const fieldManager = "conch"
+
+// Driver is the driver "kubernetes".
+type Driver struct {
+	b     build
+	cache *cache
+
+	mu sync.Mutex
+	// servers by the unique id of their Pods.
+	servers map[types.UID]*server
+	// generations are the latest of each partition, by its label.
+	generations map[string]int
+	// condemned are Pods to remove until they are gone, by unique id: their names.
+	condemned map[types.UID]string
+	// claiming counts the starts under way that need a GPU's claim, by the claim's name.
+	claiming map[string]int
+	// nodes are those of the last look.
+	nodes []*policy.Node
+	// guarded is what the PodDisruptionBudget in the cluster asks for; -1: not known.
+	guarded int
+
+	keeping sync.WaitGroup
+	stop    context.CancelFunc
+}
+
+// New makes the driver, once the cluster is found fit for it and its objects are known.
+func New(ctx context.Context, o Options) (*Driver, error) {
+	template, models, err := o.normalise()
+	if err != nil {
+		return nil, err
+	}
+	refused := func(err error) (*Driver, error) { return nil, fmt.Errorf("driver kubernetes: %w", err) }
+	dra, err := o.check(ctx)
+	if err != nil {
+		return refused(err)
+	}
+	d := &Driver{
+		b: build{Options: o, template: template, models: models}, servers: map[types.UID]*server{}, generations: map[string]int{},
+		condemned: map[types.UID]string{}, claiming: map[string]int{}, guarded: -1,
+	}
+	if o.Owner != "" {
+		owner, err := o.Client.CoreV1().ConfigMaps(o.Namespace).Get(ctx, o.Owner, meta.GetOptions{})
+		if err != nil {
+			return refused(fmt.Errorf("driver.kubernetes.owner: %w", err))
+		}
+		d.b.owner = &meta.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}
+	}
+	life, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	if d.cache, err = watch(ctx, life, o, dra, d.seen, d.gone); err != nil {
+		stop()
+		return refused(err)
+	}
+	var remarks []string
+	if d.nodes, remarks = o.read(d.cache.world()); len(d.nodes) == 0 || free(d.nodes) == 0 {
+		err := errors.Join(noGPUs(o, d.nodes, dra, remarks), d.Close())
+		return refused(err)
+	}
+	for _, remark := range remarks {
+		o.Logger.Warn("a device is left out", "reason", remark)
+	}
+	d.keeping.Go(func() { d.keep(life) })
+	return d, nil
+}
+
+// free counts the GPUs that no other release has.
+func free(nodes []*policy.Node) (n int) {
+	for _, node := range nodes {
+		for _, g := range node.GetGpus() {
+			if !strings.HasPrefix(g.GetUnavailableReason(), "claimed by ") {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func noGPUs(o Options, nodes []*policy.Node, dra bool, remarks []string) error {
+	if len(nodes) > 0 {
+		g := nodes[0].GetGpus()[0]
+		return fmt.Errorf("every GPU of the cluster belongs to another release of conch: %s is %s. Two releases share no GPU; give each nodes of its own", g.GetId(), g.GetUnavailableReason())
+	}
+	text := "no node of the cluster has GPUs: none offers " + o.GPUResource
+	if dra {
+		text += ", and no ResourceSlice is of driver " + o.GPUDriver
+	} else {
+		text += ", and the cluster has no resource.k8s.io/v1"
+	}
+	if len(remarks) > 0 {
+		text += " (" + strings.Join(remarks, "; ") + ")"
+	}
+	return errors.New(text + ". Install NVIDIA's DRA driver or device plugin, or name another with driver.kubernetes.gpus")
+}
+
+// Kind is "kubernetes".
+func (d *Driver) Kind() string { return "kubernetes" }
+
+// Repository is empty: every partition gets a directory of its own.
+func (d *Driver) Repository(string) string { return "" }
+
+// Lasting is false: the servers end with conch.
+func (d *Driver) Lasting() bool { return false }
+
+// Hash implements driver.Driver: of the Pod, template and image included.
+func (d *Driver) Hash(p *policy.Partition, g *policy.GPU) string { return d.b.digest(p, g) }
+
+// Refused says why this cluster cannot have a partition.
+func (d *Driver) Refused(p *policy.Partition, g *policy.GPU) error { return d.b.refused(p, g) }
+
+// Nodes are those with GPUs, as they are now. They are not to be changed.
+func (d *Driver) Nodes() []*policy.Node {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.nodes
+}
+
+// Close stops watching the cluster.
+func (d *Driver) Close() error {
+	d.stop()
+	d.keeping.Wait()
+	d.cache.close()
+	return nil
+}
+
+// Find implements driver.Driver. Of two Pods with the same partition and digest the later one is kept.
+func (d *Driver) Find(ctx context.Context) ([]driver.Server, error) {
+	pods := d.cache.ofRelease()
+	slices.SortFunc(pods, func(a, b *core.Pod) int { return cmp.Compare(generation(b), generation(a)) })
+	var all []driver.Server
+	var errs []error
+	kept := map[string]bool{}
+	for _, p := range pods {
+		spec, err := bundle(p)
+		key := spec.Partition.GetId() + " " + spec.Hash
+		if p.DeletionTimestamp != nil || over(p) {
+			continue // it ends by itself, or is removed as a dead one is
+		}
+		if err == nil && !kept[key] && p.Status.PodIP != "" {
+			var s *server
+			if s, err = d.behind(p, spec); err == nil {
+				kept[key] = true
+				all = append(all, s)
+				continue
+			}
+		}
+		// It had not started, is there twice, or cannot be known.
+		errs = append(errs, err, d.remove(ctx, p.Name, p.UID, 1))
+	}
+	return all, errors.Join(errs...)
+}
+
+// behind is the server of a Pod that has an address.
+func (d *Driver) behind(p *core.Pod, spec driver.Spec) (*server, error) {
+	s := &server{d: d, spec: spec, at: endpoint(p.Status.PodIP), name: p.Name, uid: p.UID, begin: began(p), done: make(chan struct{})}
+	remote, err := driver.NewRemote(s.at, d.b.Credentials, s)
+	if err != nil {
+		return nil, err
+	}
+	s.Remote = remote
+	d.mu.Lock()
+	d.servers[p.UID] = s
+	d.mu.Unlock()
+	// What came to pass before it was in the map.
+	if now := d.cache.pod(p.Name); now == nil || now.UID != p.UID {
+		d.gone(p)
+	} else {
+		d.seen(now)
+	}
+	return s, nil
+}
+
+// Start implements driver.Driver.
+func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Server, error) {
+	s, err := d.start(ctx, spec)
+	if err != nil {
+		return nil, fmt.Errorf("partition %s: %w", spec.Partition.GetId(), err)
+	}
+	return s, nil
+}
+
+func (d *Driver) start(ctx context.Context, spec driver.Spec) (*server, error) {
+	if err := d.b.refused(spec.Partition, spec.GPU); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.b.StartTimeout)
+	defer cancel()
+	if byClaim(spec.GPU) {
+		defer d.claiming1(d.b.claimName(spec.GPU.GetId()))()
+		if err := d.claim(ctx, spec.GPU); err != nil {
+			return nil, fmt.Errorf("the claim of %s: %w", spec.GPU.GetId(), err)
+		}
+	}
+	pod, err := d.create(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.await(ctx, pod, spec)
+	if err != nil {
+		return nil, errors.Join(err, d.remove(context.WithoutCancel(ctx), pod.Name, pod.UID, 0))
+	}
+	if err := s.Ready(ctx); err != nil {
+		if reason := s.Death(); reason != "" {
+			err = errors.New(reason)
+		}
+		return nil, errors.Join(err, s.Kill(context.WithoutCancel(ctx)))
+	}
+	if err := d.answers(ctx, pod); err != nil {
+		d.b.Logger.Warn("a Pod's readiness gate could not be set: the cluster does not see that its server answers", "pod", pod.Name, "error", err)
+	}
+	return s, nil
+}
+
+// claiming1 keeps the claim of a GPU until the returned function is called.
+func (d *Driver) claiming1(name string) func() {
+	d.mu.Lock()
+	d.claiming[name]++
+	d.mu.Unlock()
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.claiming[name]--; d.claiming[name] == 0 {
+			delete(d.claiming, name)
+		}
+	}
+}
+
+// claim applies the claim of a GPU.
+func (d *Driver) claim(ctx context.Context, g *policy.GPU) error {
+	if err := d.b.Fence(); err != nil {
+		return err
+	}
+	want := d.b.claim(g)
+	text, err := json.Marshal(want)
+	if err != nil {
+		return err
+	}
+	_, err = d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Patch(ctx, want.Name, types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
+	return err
+}
+
+// create makes the Pod of the partition's next generation.
+func (d *Driver) create(ctx context.Context, spec driver.Spec) (*core.Pod, error) {
+	label := dnsName(spec.Partition.GetId(), 63)
+	for {
+		if err := d.b.Fence(); err != nil {
+			return nil, err
+		}
+		d.mu.Lock()
+		last := d.generations[label]
+		for _, p := range d.cache.ofRelease() {
+			if p.Labels[labelPartition] == label {
+				last = max(last, generation(p))
+			}
+		}
+		d.generations[label] = last + 1
+		d.mu.Unlock()
+		want, err := d.b.pod(spec, last+1)
+		if err != nil {
+			return nil, err
+		}
+		pod, err := d.b.Client.CoreV1().Pods(d.b.Namespace).Create(ctx, want, meta.CreateOptions{FieldManager: fieldManager})
+		if apierrors.IsAlreadyExists(err) && ctx.Err() == nil {
+			continue // one that the cache does not have yet
+		}
+		return pod, err
+	}
+}
+
+// answers sets the readiness gate of a Pod.
+func (d *Driver) answers(ctx context.Context, p *core.Pod) error {
+	if err := d.b.Fence(); err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []core.PodCondition{{
+		Type: gateAnswers, Status: core.ConditionTrue, Reason: "Answered", Message: "the server has answered conch", LastTransitionTime: meta.Now(),
+	}}}})
+	if err != nil {
+		return err
+	}
+	_, err = d.b.Client.CoreV1().Pods(d.b.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, meta.PatchOptions{FieldManager: fieldManager}, "status")
+	return err
+}
+
+// remove deletes a Pod, and sees to it until it is gone: an API server that does not answer now does later.
+func (d *Driver) remove(ctx context.Context, name string, uid types.UID, grace int64) error {
+	d.mu.Lock()
+	if grace == 0 {
+		d.condemned[uid] = name
+	}
+	d.mu.Unlock()
+	if err := d.b.Fence(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	err := d.b.Client.CoreV1().Pods(d.b.Namespace).Delete(ctx, name, meta.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &meta.Preconditions{UID: &uid}})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone, or another has its name
+	}
+	return err
+}

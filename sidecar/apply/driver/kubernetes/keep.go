@@ -1,0 +1,180 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// keepEvery is how often the cluster's objects are put in order, and at most how often changed nodes are reported.
+const keepEvery = time.Second
+
+// keep puts the cluster in order until ctx ends: what is dead is removed, claims that no Pod uses are, the disruption budget counts the servers, and
+// nodes that changed are reported.
+func (d *Driver) keep(ctx context.Context) {
+	tick := time.NewTicker(keepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		d.lookAtNodes()
+		if d.b.Fence() == nil {
+			d.bury(ctx)
+			d.releaseClaims(ctx)
+			d.guard(ctx)
+		}
+	}
+}
+
+// lookAtNodes reports nodes that are others than before.
+func (d *Driver) lookAtNodes() {
+	if !d.cache.stirred.Swap(false) {
+		return
+	}
+	now, _ := d.b.read(d.cache.world())
+	d.mu.Lock()
+	before := d.nodes
+	same := slices.EqualFunc(before, now, func(a, b *policy.Node) bool { return proto.Equal(a, b) })
+	if !same {
+		d.nodes = now
+	}
+	d.mu.Unlock()
+	if !same {
+		d.b.Changed(difference(before, now))
+	}
+}
+
+// difference says in a sentence how GPUs changed.
+func difference(before, now []*policy.Node) string {
+	state := func(nodes []*policy.Node) map[string]string {
+		all := map[string]string{}
+		for _, n := range nodes {
+			for _, g := range n.GetGpus() {
+				all[g.GetId()] = "available"
+				if g.GetUnavailable() {
+					all[g.GetId()] = g.GetUnavailableReason()
+				}
+			}
+		}
+		return all
+	}
+	was, is := state(before), state(now)
+	var ids []string
+	for id := range was {
+		if is[id] != was[id] {
+			ids = append(ids, id)
+		}
+	}
+	for id := range is {
+		if was[id] == "" {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return "a GPU of the cluster is described anew"
+	}
+	slices.Sort(ids)
+	text := "GPU " + ids[0] + " is " + is[ids[0]]
+	if is[ids[0]] == "" {
+		text = "GPU " + ids[0] + " is no more"
+	}
+	switch n := len(ids) - 1; {
+	case n == 1:
+		text += ", and another one has changed"
+	case n > 1:
+		text += ", and others have changed"
+	}
+	return text
+}
+
+// bury removes Pods that are dead, and those that were to be removed before and are not.
+func (d *Driver) bury(ctx context.Context) {
+	for _, p := range d.cache.ofRelease() {
+		d.mu.Lock()
+		_, condemned := d.condemned[p.UID]
+		d.mu.Unlock()
+		if over(p) || condemned {
+			if err := d.remove(ctx, p.Name, p.UID, 0); err != nil {
+				d.b.Logger.Debug("a dead Pod could not be removed; it is tried again", "pod", p.Name, "error", err)
+			}
+		}
+	}
+}
+
+// releaseClaims deletes claims of GPUs that no Pod uses, so that others may have them.
+func (d *Driver) releaseClaims(ctx context.Context) {
+	if d.cache.claims == nil {
+		return
+	}
+	used := map[string]bool{}
+	for _, p := range d.cache.ofRelease() {
+		for _, c := range p.Spec.ResourceClaims {
+			if c.ResourceClaimName != nil {
+				used[*c.ResourceClaimName] = true
+			}
+		}
+	}
+	claims, err := d.cache.claims.List(labels.SelectorFromSet(labels.Set{labelRelease: d.b.Release}))
+	if err != nil {
+		panic(err) // it is a map
+	}
+	for _, c := range claims {
+		d.mu.Lock()
+		unused := !used[c.Name] && d.claiming[c.Name] == 0 && c.DeletionTimestamp == nil && time.Since(c.CreationTimestamp.Time) > 5*keepEvery
+		d.mu.Unlock()
+		if !unused {
+			continue
+		}
+		err := d.b.Client.ResourceV1().ResourceClaims(d.b.Namespace).Delete(ctx, c.Name, meta.DeleteOptions{Preconditions: &meta.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion}})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			d.b.Logger.Debug("a claim that no Pod uses could not be deleted; it is tried again", "claim", c.Name, "error", err)
+		}
+	}
+}
+
+// guard keeps a PodDisruptionBudget that lets the servers be evicted one after the other. Pods that no controller has take no percentage, so that it has to
+// follow their number.
+func (d *Driver) guard(ctx context.Context) {
+	servers := 0
+	for _, p := range d.cache.ofRelease() {
+		if p.DeletionTimestamp == nil && !over(p) {
+			servers++
+		}
+	}
+	want := max(servers-1, 0)
+	if want == d.guarded { // it is the loop's alone
+		return
+	}
+	least := intstr.FromInt32(int32(want)) //nolint:gosec // it counts Pods
+	text, err := json.Marshal(&policyv1.PodDisruptionBudget{
+		TypeMeta:   meta.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"},
+		ObjectMeta: meta.ObjectMeta{Name: d.b.Release + "-servers", Namespace: d.b.Namespace, OwnerReferences: d.b.owners(), Labels: map[string]string{labelManaged: managed, labelRelease: d.b.Release}},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &least, Selector: &meta.LabelSelector{MatchLabels: map[string]string{labelRelease: d.b.Release, labelManaged: managed}}},
+	})
+	if err == nil {
+		_, err = d.b.Client.PolicyV1().PodDisruptionBudgets(d.b.Namespace).Patch(ctx, d.b.Release+"-servers", types.ApplyPatchType, text, meta.PatchOptions{FieldManager: fieldManager, Force: proto.Bool(true)})
+	}
+	if err != nil {
+		d.b.Logger.Debug("the disruption budget of the servers could not be set; it is tried again", "error", err)
+		return
+	}
+	d.guarded = want
+}

@@ -1,0 +1,224 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubernetes
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	core "k8s.io/api/core/v1"
+	resource "k8s.io/api/resource/v1"
+
+	"github.com/conch-serving/conch/plugins/policy"
+)
+
+// Why GPUs are unavailable, besides taints and claims.
+const (
+	cordoned  = "cordoned"
+	notReady  = "node not ready"
+	beingGone = "node is being removed"
+)
+
+// world is what a cluster's objects say of its GPUs; it is a function of them alone.
+type world struct {
+	nodes  []*core.Node
+	slices []*resource.ResourceSlice
+	claims []*resource.ResourceClaim
+}
+
+// gpuID is the id of a GPU: unique in the cluster, and NODE is what stands before the last dot.
+func gpuID(node, device string) string { return node + "." + device }
+
+// read returns the nodes that have GPUs, sorted by name, with what is amiss with devices that are left out.
+func (o Options) read(w world) (nodes []*policy.Node, remarks []string) {
+	byNode := map[string][]*resource.ResourceSlice{}
+	for _, s := range w.latest(o.GPUDriver) {
+		if s.Spec.NodeName != nil {
+			byNode[*s.Spec.NodeName] = append(byNode[*s.Spec.NodeName], s)
+		}
+	}
+	taken := o.taken(w.claims)
+	for _, n := range slices.SortedFunc(slices.Values(w.nodes), func(a, b *core.Node) int { return strings.Compare(a.Name, b.Name) }) {
+		var gpus []*policy.GPU
+		if own := byNode[n.Name]; len(own) > 0 {
+			for _, s := range own {
+				for _, d := range s.Spec.Devices {
+					g, remark := o.draGPU(n, &d)
+					if remark != "" {
+						remarks = append(remarks, remark)
+						continue
+					}
+					if release := taken[s.Spec.Pool.Name+"/"+d.Name]; release != "" {
+						unavailable(g, "claimed by release "+release)
+					}
+					gpus = append(gpus, g)
+				}
+			}
+		} else {
+			var remark string
+			if gpus, remark = o.pluginGPUs(n); remark != "" {
+				remarks = append(remarks, remark)
+			}
+		}
+		if len(gpus) == 0 {
+			continue
+		}
+		slices.SortFunc(gpus, func(a, b *policy.GPU) int {
+			return cmp.Or(cmp.Compare(len(a.GetId()), len(b.GetId())), strings.Compare(a.GetId(), b.GetId()))
+		})
+		why := o.whyNot(n)
+		cost, _ := strconv.ParseFloat(n.Labels[labelCost], 64)
+		for i, g := range gpus {
+			g.Index, g.CostPerHour = uint32(i), max(cost, 0)
+			if why != "" {
+				unavailable(g, why)
+			}
+			facts := o.Complete(GPUFacts{Type: g.GetType()})
+			g.SmCount, g.BandwidthBytesPerSecond = facts.SMCount, facts.BandwidthBytesPerSecond
+			if !g.GetEmulated() {
+				g.ContextBytes = facts.ContextBytes
+			}
+		}
+		nodes = append(nodes, &policy.Node{Name: n.Name, Gpus: gpus})
+	}
+	return nodes, remarks
+}
+
+func unavailable(g *policy.GPU, why string) { g.Unavailable, g.UnavailableReason = true, why }
+
+// latest are the slices of a driver's pools, of their newest generation alone.
+func (w world) latest(driver string) (all []*resource.ResourceSlice) {
+	newest := map[string]int64{}
+	for _, s := range w.slices {
+		if s.Spec.Driver == driver {
+			newest[s.Spec.Pool.Name] = max(newest[s.Spec.Pool.Name], s.Spec.Pool.Generation)
+		}
+	}
+	for _, s := range w.slices {
+		if s.Spec.Driver == driver && s.Spec.Pool.Generation == newest[s.Spec.Pool.Name] {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// taken says which other release's claim holds a device, by pool/device.
+func (o Options) taken(claims []*resource.ResourceClaim) map[string]string {
+	all := map[string]string{}
+	for _, c := range claims {
+		release := c.Labels[labelRelease]
+		if release == o.Release && c.Namespace == o.Namespace || c.Status.Allocation == nil {
+			continue
+		}
+		for _, d := range c.Status.Allocation.Devices.Results {
+			if d.Driver == o.GPUDriver {
+				all[d.Pool+"/"+d.Device] = cmp.Or(release, "of another") + " in namespace " + c.Namespace
+			}
+		}
+	}
+	return all
+}
+
+// draGPU is a device of a ResourceSlice, as NVIDIA's driver describes one.
+func (o Options) draGPU(n *core.Node, d *resource.Device) (g *policy.GPU, remark string) {
+	name := n.Name + "/" + d.Name
+	if len(d.ConsumesCounters) > 0 {
+		return nil, name + " is one of several ways to partition a GPU (DynamicMIG), which conch does not choose among"
+	}
+	text := func(key string) string {
+		for _, name := range []string{key, o.GPUDriver + "/" + key} {
+			if a, ok := d.Attributes[resource.QualifiedName(name)]; ok && a.StringValue != nil {
+				return *a.StringValue
+			}
+		}
+		return ""
+	}
+	uuid := text("uuid")
+	if uuid == "" {
+		return nil, name + " has no attribute uuid, by which a claim could ask for it"
+	}
+	g = &policy.GPU{Id: gpuID(n.Name, d.Name), Type: gpuType(text("productName")), Uuid: uuid}
+	if profile := text("profile"); text("type") == "mig" && profile != "" {
+		g.Type += "-MIG-" + profile
+	}
+	for _, key := range []string{"memory", o.GPUDriver + "/memory"} {
+		if c, ok := d.Capacity[resource.QualifiedName(key)]; ok {
+			g.MemoryBytes = uint64(max(c.Value.Value(), 0))
+		}
+	}
+	if a, ok := d.Attributes["emulated"]; ok && a.BoolValue != nil {
+		g.Emulated = *a.BoolValue
+	}
+	g.SharesEnforced = o.Sharing == SharingMPS && !g.GetEmulated()
+	for _, t := range d.Taints {
+		if t.Effect == resource.DeviceTaintEffectNoSchedule || t.Effect == resource.DeviceTaintEffectNoExecute {
+			unavailable(g, fmt.Sprintf("device taint %s=%s:%s", t.Key, t.Value, t.Effect))
+		}
+	}
+	return g, ""
+}
+
+// gpuType is the name of a product as NVML's is written elsewhere in conch: A100-SXM4-80GB.
+func gpuType(product string) string {
+	product = strings.ReplaceAll(strings.TrimSpace(product), " ", "-")
+	return cmp.Or(strings.TrimPrefix(product, "NVIDIA-"), "unknown")
+}
+
+// pluginGPUs are those that the device plugin offers on a node, described by GPU feature discovery.
+func (o Options) pluginGPUs(n *core.Node) (gpus []*policy.GPU, remark string) {
+	count := n.Status.Allocatable[core.ResourceName(o.GPUResource)]
+	if count.Value() <= 0 {
+		return nil, ""
+	}
+	if strategy := n.Labels["nvidia.com/gpu.sharing-strategy"]; strategy != "" && strategy != "none" {
+		return nil, fmt.Sprintf("%s shares its GPUs by the device plugin (%s), which gives all Pods the same part; conch uses GPUs that are not shared, or DRA", n.Name, strategy)
+	}
+	mebibytes, _ := strconv.ParseUint(n.Labels["nvidia.com/gpu.memory"], 10, 44)
+	for i := range min(count.Value(), 64) {
+		gpus = append(gpus, &policy.GPU{Id: gpuID(n.Name, fmt.Sprintf("gpu-%d", i)), Type: gpuType(n.Labels["nvidia.com/gpu.product"]), MemoryBytes: mebibytes << 20})
+	}
+	return gpus, ""
+}
+
+// whyNot is why nothing may be placed on a node; empty where it may.
+func (o Options) whyNot(n *core.Node) string {
+	if n.DeletionTimestamp != nil {
+		return beingGone
+	}
+	ready := false
+	for _, c := range n.Status.Conditions {
+		if c.Type == core.NodeReady {
+			ready = c.Status == core.ConditionTrue
+		}
+	}
+	if !ready {
+		return notReady
+	}
+	if n.Spec.Unschedulable {
+		return cordoned
+	}
+	for _, t := range n.Spec.Taints {
+		if t.Effect == core.TaintEffectPreferNoSchedule || slices.ContainsFunc(o.tolerations, func(l core.Toleration) bool { return tolerates(l, t) }) {
+			continue
+		}
+		return strings.TrimSuffix(fmt.Sprintf("taint %s=%s", t.Key, t.Value), "=") + ":" + string(t.Effect)
+	}
+	return ""
+}
+
+// tolerates reports whether a toleration covers a taint, as Kubernetes does for its operators Equal and Exists.
+func tolerates(l core.Toleration, t core.Taint) bool {
+	switch {
+	case l.Effect != "" && l.Effect != t.Effect, l.Key != "" && l.Key != t.Key:
+		return false
+	case l.Operator == core.TolerationOpExists:
+		return true
+	case l.Operator == "" || l.Operator == core.TolerationOpEqual:
+		return l.Key == t.Key && l.Value == t.Value
+	}
+	return false
+}

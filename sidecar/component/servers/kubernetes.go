@@ -1,0 +1,35 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package servers
+
+import (
+	"context"
+
+	"github.com/conch-serving/conch/estimator/gpu"
+	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
+)
+
+// inCluster makes the driver whose servers are Pods.
+func inCluster(ctx context.Context, o Options) (*Servers, error) {
+	d, k := o.Config.Driver, o.Config.Driver.Kubernetes
+	pods, err := kubernetes.New(ctx, kubernetes.Options{
+		Connection: o.Cluster.Connection, Release: k.Release, Owner: k.Owner, Image: k.Image, Server: d.TritonServer, BackendDir: d.BackendDirectory,
+		Arguments: d.Arguments, Environment: d.Environment, Template: string(k.PodTemplate), ModelsPath: k.Models.Path, ModelsVolume: string(k.Models.Volume),
+		GPUDriver: k.GPUs.Driver, GPUClass: k.GPUs.Class, GPUResource: k.GPUs.Resource, Sharing: kubernetes.Sharing(k.GPUs.Sharing), Complete: dataSheet,
+		Stretch: d.Stretch, Credentials: o.Credentials, StartTimeout: d.StartTimeout.Std(), DrainTimeout: o.Config.Limits.Drain.Std(),
+		Leaving: o.Leaving, Changed: o.NodesChanged, Fence: o.Cluster.Held, Logger: o.Log.With("part", "driver"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Servers{Driver: pods, Nodes: pods.Nodes}, nil
+}
+
+// dataSheet is what is known of a type of GPU besides what the cluster says.
+func dataSheet(f kubernetes.GPUFacts) kubernetes.GPUFacts {
+	if sheet, err := gpu.Find(f.Type); err == nil {
+		f.SMCount, f.BandwidthBytesPerSecond, f.ContextBytes = uint32(sheet.SMs), sheet.Bandwidth, uint64(sheet.Context)
+	}
+	return f
+}

@@ -1,0 +1,32 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package control_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/plugins/policy"
+	"github.com/conch-serving/conch/sidecar/control/events"
+)
+
+// A GPU that goes away is one event, and a plan without it long before the interval is over.
+func TestNodesThatChangeArePlannedFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "interval: 1h\n")
+		r.policies.set(available)
+		stop := r.start()
+		defer stop()
+		require.Equal(t, []string{"gpu0", "gpu1"}, r.places())
+		r.nodes.Store(&[]*policy.Node{{Name: "n", Gpus: []*policy.GPU{
+			{Id: "gpu0", Type: "T4", MemoryBytes: 1 << 34}, {Id: "gpu1", Type: "T4", MemoryBytes: 1 << 34, Unavailable: true, UnavailableReason: "node not ready"},
+		}}})
+		r.NodesChanged("GPU gpu1 is node not ready")
+		pass(5 * time.Second)
+		require.Equal(t, []string{"gpu0"}, r.places())
+		require.Equal(t, "GPU gpu1 is node not ready", r.lastEvent(events.NodesChanged).Message)
+	})
+}
