@@ -11,9 +11,12 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
+
 	"github.com/conch-serving/conch/internal/figure"
 	"github.com/conch-serving/conch/internal/loadgen"
 	"github.com/conch-serving/conch/internal/rig"
+	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/histogram"
 	"github.com/conch-serving/conch/sidecar/sim/scenario"
@@ -31,7 +34,7 @@ type comparison struct {
 	lateness  time.Duration // of sleeps, 99th percentile
 	jitter    float64       // of executions, as a fraction
 	live      side
-	simulated []side // one for each seed of the jitter
+	simulated []side
 	// partitions of the plan that served, and executions a second (policies-live).
 	partitions int
 	executions float64
@@ -63,14 +66,25 @@ func (s *side) count(log []loadgen.Entry, models []loadgen.Model, warmup time.Du
 	s.p99 = h.Quantile(.99)
 }
 
-// jitterSeeds is how often a live run is simulated, each time with other jitter.
-const jitterSeeds = 5
-
-// simulate runs what conch was by its snapshot: its models, GPUs, plan and learnt profiles. A profile's mean is what executions take there, the
-// way to the server and back included, and its upper latency what conch plans with, so that the simulator's queue has the knowledge of the
-// live one; the delays outside the call are those that were measured, and the arrivals come when they were really sent: first those that
-// were alone, so that both have the same past.
+// simulate runs what conch was by its snapshot: its models, GPUs and plan. Of executions it knows what the emulation declares, and nothing that conch learnt
+// while it ran; the delays around them are those that were measured of requests that were alone, and the arrivals come when they were really sent: first
+// those that were alone, so that both have the same past.
 func (c *comparison) simulate(ctx context.Context, raw []byte, models rig.Models, lost, restored time.Duration, seed uint64) error {
+	learnt, err := scenario.FromSnapshot(raw, nil)
+	if err != nil {
+		return err
+	}
+	w, err := learnt.World(scenario.Options{Seed: seed})
+	if err != nil {
+		return err
+	}
+	c.jitter = spread(&w.World)
+	if err := w.Close(); err != nil {
+		return err
+	}
+	if raw, err = declared(raw, models); err != nil {
+		return err
+	}
 	s, err := scenario.FromSnapshot(raw, nil)
 	if err != nil {
 		return err
@@ -98,30 +112,45 @@ func (c *comparison) simulate(ctx context.Context, raw []byte, models rig.Models
 		}
 		w.Streams = []workload.Stream{workload.Slice(arrivals...)}
 		w.Warmup, w.Duration = shift+warmup, max(shift+fidelityWarmup+c.stage.measure(), arrivals[len(arrivals)-1].At+1)
-		w.Delays = sim.Delays{Request: c.delays.request, Control: c.delays.control, Reply: c.delays.reply}
-		c.jitter = spread(&w.World)
-		w.Jitter = c.jitter
+		w.Delays = sim.Delays{Request: c.delays.request, Control: c.delays.control, Response: max(0, c.delays.call-c.delays.emulated), Reply: c.delays.reply}
 		if lost > 0 {
 			w.Failures = []sim.Failure{{At: shift + lost, For: restored, Partition: lostPartition}}
 		}
 		r, err := sim.Run(ctx, w.World)
 		return r, errors.Join(err, w.Close())
 	}
-	for i := range uint64(jitterSeeds) {
-		r, err := run(seed+i, fidelityWarmup)
-		if err != nil {
-			return err
-		}
-		all, err := run(seed+i, 0)
-		if err != nil {
-			return err
-		}
-		c.simulated = append(c.simulated, side{
-			seconds: r.Seconds, good: int(r.Total.Good), arrived: int(r.Total.Arrivals), p99: time.Duration(r.Latency.P99Us * 1e3),
-			batch: meanBatch(all),
-		})
+	r, err := run(seed, fidelityWarmup)
+	if err != nil {
+		return err
 	}
+	all, err := run(seed, 0)
+	if err != nil {
+		return err
+	}
+	c.simulated = []side{{
+		seconds: r.Seconds, good: int(r.Total.Good), arrived: int(r.Total.Arrivals), p99: time.Duration(r.Latency.P99Us * 1e3), batch: meanBatch(all),
+	}}
 	return nil
+}
+
+// declared is a snapshot with profiles that say what the emulation of equal models takes, at every twentieth of a GPU.
+func declared(raw []byte, models rig.Models) ([]byte, error) {
+	var s policy.Snapshot
+	if err := protojson.Unmarshal(raw, &s); err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	for _, p := range s.GetProfiles() {
+		p.Points, p.Source = nil, policy.ProfileSource_PROFILE_SOURCE_DECLARED
+		for share := uint32(5); share <= 100; share += 5 {
+			for batch := 1; batch <= 32; batch++ {
+				us := float64(models.Latency(batch)) / float64(time.Microsecond) * 100 / float64(share)
+				p.Points = append(p.Points, &policy.ProfilePoint{
+					Batch: uint32(batch), ThreadPercentage: share, LatencyUs: &policy.Estimate{Value: us}, LatencyUpperUs: us,
+				})
+			}
+		}
+	}
+	return protojson.Marshal(&s)
 }
 
 // meanBatch is rows per execution over all models.
@@ -212,7 +241,7 @@ func addComparisons(r *figure.Report, name string, runs []comparison) {
 	values := map[string][]float64{}
 	for _, c := range runs {
 		g, _, _ := c.over(goodput)
-		t, low, high := c.over(tail)
+		t, _, _ := c.over(tail)
 		batch, _, _ := c.over(func(s side) float64 { return s.batch })
 		values["goodput_ratio"] = append(values["goodput_ratio"], g)
 		values["p99_ratio"] = append(values["p99_ratio"], t)
@@ -220,8 +249,8 @@ func addComparisons(r *figure.Report, name string, runs []comparison) {
 		values["goodput"] = append(values["goodput"], goodput(c.live))
 		values["p99_ms"] = append(values["p99_ms"], tail(c.live))
 		values["bad"] = append(values["bad"], 100*c.live.bad())
-		note = fmt.Sprintf("p99 from %.3f to %.3f of the simulator's over %d seeds of its jitter; sleeps ended %v late, machine load %.1f%s",
-			low, high, len(c.simulated), round(c.lateness), c.delays.machineLoad, c.disturbed())
+		note = fmt.Sprintf("the simulator has declared profiles; sleeps ended %v late, machine load %.1f%s",
+			round(c.lateness), c.delays.machineLoad, c.disturbed())
 	}
 	r.AddRuns(name+".goodput_ratio", values["goodput_ratio"], "ratio", "live over simulated, same arrivals; "+note)
 	r.AddRuns(name+".p99_ratio", values["p99_ratio"], "ratio", "live over simulated, same arrivals; "+note)

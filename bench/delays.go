@@ -166,7 +166,7 @@ func addDelays(r *figure.Report, name string, all []comparison) {
 	add("call_us", "us", note+"; what the call takes beyond the emulated time, which is part of the learnt profile", func(c comparison) float64 { return micros(c.delays.call - c.delays.emulated) })
 	add("reply_us", "us", note+"; from when conch has the answer to the caller", func(c comparison) float64 { return micros(c.delays.reply) })
 	add("jitter_us", "us", "standard deviation of a lone request's latency, the outermost twentieths pulled in", func(c comparison) float64 { return micros(c.delays.deviation) })
-	add("execution_jitter", "ratio", "standard deviation of executions under load over their mean, by the learnt profile: the simulation's jitter", func(c comparison) float64 { return c.jitter })
+	add("execution_jitter", "ratio", "standard deviation of executions under load over their mean, by the learnt profile; the simulation has none", func(c comparison) float64 { return c.jitter })
 	add("restart_s", "s", "from SIGKILL of a server until conch has it up again with its models", func(c comparison) float64 {
 		if c.delays.restored == 0 {
 			return math.NaN()

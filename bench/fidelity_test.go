@@ -6,7 +6,6 @@ package main
 import (
 	"bytes"
 	"errors"
-	"math"
 	"slices"
 	"testing"
 	"time"
@@ -84,7 +83,7 @@ const snapshotOfOne = `{"revision": "3", "nodes": [{"name": "n", "gpus": [{"id":
 
 // TestComparison: a live run of which every request took as long as the simulator says compares as equal, and one that lost a tenth as less.
 func TestComparison(t *testing.T) {
-	models := rig.Copies(zoo.Profile{Model: "m", GPUType: zoo.A100, SLO: 200 * time.Millisecond}, 1, 1, 16)
+	models := rig.Copies(zoo.Profile{Model: "m", GPUType: zoo.A100, Alpha: 10 * time.Millisecond, Beta: 20 * time.Millisecond, SLO: 200 * time.Millisecond}, 1, 1, 16)
 	c := comparison{name: "test", slo: 200 * time.Millisecond, stage: stage{name: "test", models: 1, rate: 50, stretch: 8}, start: time.Unix(1, 0), delays: delays{start: time.Unix(0, 0), lone: []loadgen.Entry{{}}, request: time.Millisecond, control: time.Millisecond, reply: 2 * time.Millisecond}}
 	for at := time.Duration(0); at < fidelityWarmup+c.stage.measure(); at += 50 * time.Millisecond {
 		c.log = append(c.log, loadgen.Entry{Arrival: loadgen.Arrival{At: at}, Sent: at + time.Millisecond, Latency: 34 * time.Millisecond})
@@ -100,7 +99,7 @@ func TestComparison(t *testing.T) {
 	require.InDelta(t, 34, tail(c.live), .01)
 	for _, s := range c.simulated {
 		require.Equal(t, 200, s.good)
-		require.InDelta(t, 34+2.33*3, tail(s), 2, "three deviations of a tenth")
+		require.InDelta(t, 34, tail(s), .5, "what was learnt, that some were a tenth slower, is not known there")
 	}
 	for i := range c.log {
 		if i%10 == 0 {
@@ -119,9 +118,8 @@ func TestComparison(t *testing.T) {
 	require.NoError(t, r.Validate())
 	require.Len(t, r.Figures, 6+1+9, "no restart, for nothing was killed")
 	require.Equal(t, "fidelity.minitriton.worst_difference", r.Figures[6].Name)
-	late, _, _ := c.over(tail)
-	require.InDelta(t, math.Abs(late-1), r.Figures[6].Value, 1e-9, "p99 differs by more than the tenth of goodput")
-	require.Contains(t, r.Figures[6].Note, "p99 of test")
+	require.InDelta(t, .1, r.Figures[6].Value, .001, "the tenth of goodput")
+	require.Contains(t, r.Figures[6].Note, "goodput of test")
 	require.Len(t, c.lines(), 3)
 	c.lateness = 5 * time.Millisecond
 	require.Contains(t, c.lines()[2], "DISTURBED")
