@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// screened and judged are how many requests a trial has that screens settings of Triton, and one that counts: of eight models with at
-	// most 1% bad each, judged has some four for each.
-	screened, counted = 1000, 3000
+	// screened and counted are how many requests a trial has that screens settings of Triton, and one that counts. Of eight models a trial that counts
+	// has some 250 requests each, of which two may be bad: what is held is below what longer trials would find, on both sides alike.
+	screened, counted = 800, 2000
 	// liveSeeds is how many seeds of arrivals each finalist is measured with, and overlapSeeds for each overlap.
-	liveSeeds, overlapSeeds = 5, 2
+	liveSeeds, overlapSeeds = 5, 1
 	// learnFor is for how long whatever was started is offered a load that does not count.
-	learnFor = 4 * time.Second
+	learnFor = 3 * time.Second
 )
 
 // stretch is by how much emulated times and SLOs are longer than published, so that all executions together stay below 400 a second, which

@@ -34,7 +34,7 @@ const (
 	// mixRate is about what the GPUs of a load can do in batches of eight, in req/s: times are stretched for that, so that two cores carry the bytes.
 	mixRate = 120
 	// mixRequests is how many a trial has.
-	mixRequests = 1500
+	mixRequests = 1000
 	// adviceFile is the results file with what advise said.
 	adviceFile = "advise"
 )
@@ -261,7 +261,7 @@ func (b *bench) adviceOf(ctx context.Context, m mix) (out advice, err error) {
 	defer func() { stop(); <-done; err = errors.Join(err, caller.Close()) }()
 
 	b.say(fmt.Sprintf("%s: tritonctl advise --measure at %d req/s", m.name, mixRate/2))
-	command := exec.CommandContext(ctx, filepath.Join(b.bin, "tritonctl"), "--admin", conch.Admin, "advise", "--measure", "--yes", "--for", "30s", "--seeds", "3", "-o", "json")
+	command := exec.CommandContext(ctx, filepath.Join(b.bin, "tritonctl"), "--admin", conch.Admin, "advise", "--measure", "--yes", "--for", "25s", "--seeds", "3", "-o", "json")
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	text, err := command.Output()
