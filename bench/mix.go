@@ -35,6 +35,8 @@ const (
 	mixRate = 120
 	// mixRequests is how many a trial has.
 	mixRequests = 1000
+	// adviceLimit is how long an answer may take; one that takes longer is none.
+	adviceLimit = 75 * time.Second
 	// adviceFile is the results file with what advise said.
 	adviceFile = "advise"
 )
@@ -261,10 +263,16 @@ func (b *bench) adviceOf(ctx context.Context, m mix) (out advice, err error) {
 	defer func() { stop(); <-done; err = errors.Join(err, caller.Close()) }()
 
 	b.say(fmt.Sprintf("%s: tritonctl advise --measure at %d req/s", m.name, mixRate/2))
-	command := exec.CommandContext(ctx, filepath.Join(b.bin, "tritonctl"), "--admin", conch.Admin, "advise", "--measure", "--yes", "--for", "25s", "--seeds", "3", "-o", "json")
+	limited, cancel := context.WithTimeout(ctx, adviceLimit)
+	defer cancel()
+	command := exec.CommandContext(limited, filepath.Join(b.bin, "tritonctl"), "--admin", conch.Admin, "advise", "--measure", "--share", "0.5", "--yes", "--for", "20s", "--seeds", "3", "-o", "json")
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	text, err := command.Output()
+	if limited.Err() != nil && ctx.Err() == nil {
+		b.say(fmt.Sprintf("%s: no advice within %v", m.name, adviceLimit))
+		return advice{Missing: []string{fmt.Sprintf("there was no answer within %v", adviceLimit)}}, nil
+	}
 	if err != nil && !json.Valid(text) {
 		return out, fmt.Errorf("tritonctl advise: %w\n%s", err, stderr.Bytes())
 	}
