@@ -168,6 +168,27 @@ func TestARequestOfASequenceIsNotRetriedElsewhere(t *testing.T) {
 	require.Empty(t, parts[1].executions())
 }
 
+// TestASequenceBeginsAnewElsewhere: a sequence whose place is ejected stays there, with its state, but one that begins again begins on another place.
+func TestASequenceBeginsAnewElsewhere(t *testing.T) {
+	parts := []*triton{newTriton(t), newTriton(t)}
+	parts[0].refuse = fails(errCUDA)
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, func(m *router.Model) { m.Batchable = false }, parts...))
+	step := func(start bool) error {
+		return infer(t.Context(), t, d, 1, 1, func(r *tritonpb.ModelInferRequest) {
+			r.Parameters = map[string]*tritonpb.InferParameter{
+				"sequence_id":    {ParameterChoice: &tritonpb.InferParameter_Int64Param{Int64Param: 7}},
+				"sequence_start": {ParameterChoice: &tritonpb.InferParameter_BoolParam{BoolParam: start}},
+			}
+		})
+	}
+	for i := range 4 { // three faults eject the place
+		requireCode(t, codes.Internal, step(i == 0))
+	}
+	require.Len(t, d.Unhealthy(), 1)
+	require.NoError(t, step(true))
+	require.Len(t, parts[1].executions(), 1)
+}
+
 // TestProxiedRequestsReportTheirPlace: a server that fails requests of the HTTP proxy is ejected, too.
 func TestProxiedRequestsReportTheirPlace(t *testing.T) {
 	parts := []*triton{newTriton(t), newTriton(t)}
