@@ -114,6 +114,22 @@ func TestWhenTheLastHealthyPlaceGoesTheEjectedOneServes(t *testing.T) {
 	require.NoError(t, infer(t.Context(), t, d, 1, 1, nil))
 }
 
+// TestATableThatLeavesOnlyTheEjectedPlaceHasItServe, though the partition serves what it did: the others have lost the model.
+func TestATableThatLeavesOnlyTheEjectedPlaceHasItServe(t *testing.T) {
+	sick, well := newTriton(t), newTriton(t)
+	sick.refuse = fails(errCUDA)
+	d, _ := newDispatcher(t, dispatch.Options{}, table(1, nil, sick, well))
+	for i := range 20 {
+		require.NoError(t, infer(t.Context(), t, d, uint32(i+1), 1, nil))
+	}
+	require.Len(t, d.Unhealthy(), 1)
+	sick.set(func() { sick.refuse = nil })
+	require.NoError(t, d.Swap(t.Context(), table(2, nil, sick)))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	require.NoError(t, infer(ctx, t, d, 1, 1, nil))
+}
+
 // TestBadRequestsEjectNoPlace: what a server refuses says nothing of it, and what fails on two places is the request's own fault.
 func TestBadRequestsEjectNoPlace(t *testing.T) {
 	for name, failure := range map[string]error{

@@ -60,10 +60,10 @@ type queues struct {
 type partition struct {
 	process *router.Process
 	id      queue.PartitionID
-	// serves is what it serves by the table, without regard to the health of places.
-	serves  queue.PartitionSpec
-	running *attempt // nil: none
-	retired bool     // not in the table, and busy with a batch
+	// serves is what it serves by the table, without regard to the health of places; offered is what the scheduler has of that.
+	serves, offered queue.PartitionSpec
+	running         *attempt // nil: none
+	retired         bool     // not in the table, and busy with a batch
 }
 
 // model finds a model by its name; nil: the table does not have it. Guarded by mu.
@@ -422,8 +422,18 @@ func (q *queues) followPlace(of *router.Process) {
 	q.mu.Lock()
 	defer q.unlock()
 	if p := q.partitions[of]; p != nil {
-		q.do(func(s *queue.Scheduler) error { return s.SetPartition(q.now(), p.id, q.usable(p)) })
+		q.do(func(s *queue.Scheduler) error { return q.offer(s, q.now(), p) })
 	}
+}
+
+// offer gives the scheduler what a partition serves, without its places that are ejected, unless the scheduler has that. Guarded by mu.
+func (q *queues) offer(s *queue.Scheduler, now queue.Time, p *partition) error {
+	spec := q.usable(p)
+	if spec.Rank == p.offered.Rank && slices.Equal(spec.Serves, p.offered.Serves) {
+		return nil
+	}
+	p.offered = spec
+	return s.SetPartition(now, p.id, spec)
 }
 
 // usable is what a partition serves by the table, without its places that are ejected. Guarded by mu.

@@ -305,18 +305,16 @@ func (q *queues) assign(s *queue.Scheduler, now queue.Time, process *router.Proc
 	leaves := func(sv queue.Service) bool { return gone[sv.Model] }
 	p, known := q.partitions[process]
 	if !known {
-		p = &partition{process: process, id: s.AddPartition(now, queue.PartitionSpec{Rank: rank})}
+		empty := queue.PartitionSpec{Rank: rank}
+		p = &partition{process: process, id: s.AddPartition(now, empty), serves: empty, offered: empty}
 		q.partitions[process], q.executors[p.id] = p, p
 	} else if p.serves.Rank == rank && len(added[process]) == 0 && (len(gone) == 0 || !slices.ContainsFunc(p.serves.Serves, leaves)) {
 		return
 	}
 	serves := append(slices.DeleteFunc(slices.Clone(p.serves.Serves), leaves), added[process]...)
 	slices.SortFunc(serves, func(a, b queue.Service) int { return int(a.Model - b.Model) })
-	if known && p.serves.Rank == rank && slices.Equal(serves, p.serves.Serves) {
-		return
-	}
 	p.serves = queue.PartitionSpec{Rank: rank, Serves: serves}
-	q.check(s.SetPartition(now, p.id, q.usable(p)))
+	q.check(q.offer(s, now, p)) // the table may also have made a place usable: the last one of its model
 	q.check(s.SetUp(now, p.id, q.router.Up(process)))
 }
 

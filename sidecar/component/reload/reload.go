@@ -37,11 +37,10 @@ func (r *Reload) Now(ctx context.Context) {
 	}
 }
 
-// Run implements component.Component.
+// Run implements component.Component. SIGHUP stays caught when it returns: it would end conch before accepted requests are answered.
 func (r *Reload) Run(ctx context.Context) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
 	for {
 		select {
 		case <-ctx.Done():
