@@ -62,6 +62,7 @@ func newRig(t *testing.T) *rig {
 	must(t, os.Chmod(r.state, 0o700))
 	r.kubectl("create", "namespace", namespaceOfTests)
 	r.kubectl("create", "configmap", "-n", namespaceOfTests, "conch-release")
+	r.giveRole(root)
 	r.writeModels(root)
 	r.writeConfig(triton)
 	return r
@@ -80,6 +81,40 @@ func (r *rig) kubectl(args ...string) string {
 	must(r.t, err)
 	return strings.TrimSpace(out)
 }
+
+// giveRole makes an account that may do what the role in docs/kubernetes.md says, and nothing else; conch works as that.
+func (r *rig) giveRole(root string) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "kubernetes.md"))
+	must(r.t, err)
+	_, role, found := strings.Cut(string(page), "\n## The role\n\n")
+	if !found {
+		r.t.Fatal("docs/kubernetes.md has no section \"The role\"")
+	}
+	var text strings.Builder
+	for line := range strings.Lines(role) {
+		if !strings.HasPrefix(line, "    ") {
+			break
+		}
+		text.WriteString(strings.TrimPrefix(line, "    "))
+	}
+	file := filepath.Join(r.dir, "role.yaml")
+	must(r.t, os.WriteFile(file, []byte(text.String()), 0o644))
+	r.kubectl("apply", "-n", namespaceOfTests, "-f", file)
+	r.kubectl("create", "serviceaccount", "-n", namespaceOfTests, "conch")
+	r.kubectl("create", "rolebinding", "-n", namespaceOfTests, "conch", "--role=conch", "--serviceaccount="+namespaceOfTests+":conch")
+	r.kubectl("create", "clusterrolebinding", "conch", "--clusterrole=conch", "--serviceaccount="+namespaceOfTests+":conch")
+	token := r.kubectl("create", "token", "-n", namespaceOfTests, "conch", "--duration=2h")
+	admin, err := os.ReadFile(r.Kubeconfig())
+	must(r.t, err)
+	head, _, found := strings.Cut(string(admin), "users: ")
+	if !found {
+		r.t.Fatal("the administrator's kubeconfig has another form")
+	}
+	must(r.t, os.WriteFile(r.account(), []byte(head+"users: [{name: admin, user: {token: "+token+"}}]\ncontexts: [{name: conch, context: {cluster: conch, user: admin}}]\ncurrent-context: conch\n"), 0o600))
+}
+
+// account is the kubeconfig that conch uses.
+func (r *rig) account() string { return filepath.Join(r.dir, "conch.kubeconfig") }
 
 // writeModels makes the repository: two emulating models of the end-to-end tests.
 func (r *rig) writeModels(root string) {
@@ -127,7 +162,7 @@ driver:
 limits: {drain: 10s}
 policy: {name: static, parameters: {partitions: "* = 40, 60"}}
 defaults: {slo: 2s}
-`, r.dir, r.state, r.address, r.state, r.Kubeconfig(), namespaceOfTests, TritonImage, Driver, r.state, strings.Join(inside, ", "), strings.Join(outside, ", "))
+`, r.dir, r.state, r.address, r.state, r.account(), namespaceOfTests, TritonImage, Driver, r.state, strings.Join(inside, ", "), strings.Join(outside, ", "))
 	must(r.t, os.WriteFile(filepath.Join(r.dir, "conch.yaml"), []byte(text), 0o644))
 }
 

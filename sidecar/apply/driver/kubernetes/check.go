@@ -61,17 +61,31 @@ func (o Options) check(ctx context.Context) (dra bool, err error) {
 	if dra = err == nil; err != nil && !apierrors.IsNotFound(err) {
 		return false, fmt.Errorf("whether the cluster has resource.k8s.io/v1: %w", err)
 	}
+	return dra, o.permitted(ctx, needs(dra, o.Owner != ""))
+}
+
+// toLead is what Lead needs.
+func toLead() (all []may) {
+	for _, verb := range []string{"get", "create", "update"} {
+		all = append(all, may{verb, "coordination.k8s.io", "leases", true})
+	}
+	return all
+}
+
+// permitted asks the API server whether conch may do what it has to. The error lists what it may not.
+func (c Connection) permitted(ctx context.Context, needs []may) error {
 	var missing []string
-	for _, n := range needs(dra, o.Owner != "") {
+	for _, n := range needs {
 		resource, sub, _ := strings.Cut(n.resource, "/")
 		attributes := &authorization.ResourceAttributes{Verb: n.verb, Group: n.group, Resource: resource, Subresource: sub}
 		where := "the cluster"
 		if n.namespaced {
-			attributes.Namespace, where = o.Namespace, "namespace "+o.Namespace
+			attributes.Namespace, where = c.Namespace, "namespace "+c.Namespace
 		}
-		answer, err := o.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorization.SelfSubjectAccessReview{Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}, meta.CreateOptions{})
+		review := &authorization.SelfSubjectAccessReview{Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}
+		answer, err := c.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, meta.CreateOptions{})
 		if err != nil {
-			return dra, fmt.Errorf("what conch may do here: %w", err)
+			return fmt.Errorf("what conch may do in the cluster: %w", err)
 		}
 		if !answer.Status.Allowed {
 			name := n.resource
@@ -81,9 +95,9 @@ func (o Options) check(ctx context.Context) (dra bool, err error) {
 			missing = append(missing, n.verb+" "+name+" in "+where)
 		}
 	}
-	if len(missing) > 0 {
-		slices.Sort(missing)
-		return dra, errors.New("conch may not: " + strings.Join(missing, "; ") + ". docs/kubernetes.md has the role that allows it")
+	if len(missing) == 0 {
+		return nil
 	}
-	return dra, nil
+	slices.Sort(missing)
+	return errors.New("conch may not: " + strings.Join(missing, "; ") + ". docs/kubernetes.md has the role that allows it")
 }

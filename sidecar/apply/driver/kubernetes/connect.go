@@ -7,8 +7,10 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 )
 
 // Requests to the API server a second, and at once: a plan for many partitions starts many Pods, and a conch at rest asks for nothing.
@@ -36,6 +38,8 @@ func Connect(kubeconfig, namespace string) (Connection, error) {
 	if err != nil {
 		return Connection{}, fmt.Errorf("driver.kubernetes.kubeconfig: %w", err)
 	}
+	// client-go's own log would go past conch's, in another form. What matters of it is in errors.
+	klog.SetLogger(logr.Discard())
 	config.QPS, config.Burst, config.UserAgent = requestRate, requestBurst, "conch"
 	client, err := kubernetes.NewForConfig(config)
 	return Connection{Client: client, Namespace: cmp.Or(namespace, own, "default")}, err

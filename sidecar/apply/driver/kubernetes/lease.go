@@ -54,6 +54,9 @@ type Lease struct {
 // Lead waits until this conch leads its release. Afterwards it keeps the lease: where the API server does not answer, the lease is lost and taken again,
 // and Held says meanwhile that nothing may be written. Where another conch took it, Lost is called.
 func Lead(ctx context.Context, o LeaseOptions) (*Lease, error) {
+	if err := o.permitted(ctx, toLead()); err != nil {
+		return nil, fmt.Errorf("driver kubernetes: %w", err)
+	}
 	life, stop := context.WithCancel(context.Background())
 	l := &Lease{o: o, began: time.Now(), led: make(chan struct{}), stop: stop}
 	l.renewed.Store(-int64(time.Hour))

@@ -68,3 +68,14 @@ func TestALeaseThatCannotBeRenewed(t *testing.T) {
 	eventually(t, "it leads again", func() bool { return l.Held() == nil })
 	l.Release()
 }
+
+// A conch that may not touch leases says so, and does not wait for ever.
+func TestALeaseThatIsForbidden(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.denied["update leases"] = true
+	_, err := kubernetes.Lead(t.Context(), kubernetes.LeaseOptions{
+		Connection: kubernetes.Connection{Client: c.Clientset, Namespace: namespace}, Release: "conch", Identity: "a", Logger: slog.New(slog.DiscardHandler),
+	})
+	require.ErrorContains(t, err, "conch may not: update leases.coordination.k8s.io in namespace serving. docs/kubernetes.md has the role")
+}
