@@ -286,6 +286,14 @@ clients: ## Triton's official clients and perf_analyzer, into .cache/clients
 	@[ -e .cache/clients/ready ] || echo "-- setting up Triton's clients" >&2
 	@scripts/setup/clients.sh
 
+.PHONY: h2spec
+h2spec: .cache/bin/h2spec ## HTTP/2 conformance of the gRPC front, beside grpc-go's (two minutes)
+	@CONCH_H2SPEC=$(CURDIR)/.cache/bin/h2spec $(GO) test -count=1 -v -run '^TestH2Spec$$' ./sidecar/dispatch/ingress/grpc
+
+.cache/bin/h2spec: scripts/setup/h2spec.sh scripts/setup/lib.sh
+	@echo '-- setting up h2spec' >&2
+	@scripts/setup/h2spec.sh; touch $@
+
 .PHONY: proxies
 proxies: ## nginx and HAProxy for `make bench BENCH=proxy`, unpacked into .cache/proxies (optional)
 	@scripts/setup/proxies.sh

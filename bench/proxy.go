@@ -46,11 +46,12 @@ type way struct {
 
 // The names of the ways that are always there; those of reverses are there too if they are set up.
 const (
-	straight  = "straight"
-	forwarded = "forwarder"
-	libraries = "libraries"
-	attached  = "attached" // a conch that observes the same server as the ways above lead to
-	through   = "conch"    // a conch that has started a server of the same kind, which it reaches on a Unix socket
+	straight   = "straight"
+	forwarded  = "forwarder"
+	libraries  = "libraries"
+	attached   = "attached"         // a conch that observes the same server as the ways above lead to
+	withGRPCGo = "attached_library" // another one, whose HTTP/2 is all grpc-go's
+	through    = "conch"            // a conch that has started a server of the same kind, which it reaches on a Unix socket
 )
 
 // proxy measures a call straight to a server that takes no time, through a plain TCP forwarder, through a proxy of nothing but the libraries
@@ -128,6 +129,14 @@ func (b *bench) proxy(ctx context.Context, r *figure.Report) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, observer.Close()) }()
+	former, err := rig.StartConch(starting, rig.ConchOptions{
+		Bin: b.bin, GPUs: 1, Mode: "observe", Attach: []*rig.Server{server}, Settings: map[string]any{"wire": "grpc-go"},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, former.Close()) }()
+	ways = append(ways, way{withGRPCGo, former.GRPC, former.HTTP, pids{own, former.Pid(), served}, false})
 	ways = append(ways, way{attached, observer.GRPC, observer.HTTP, pids{own, observer.Pid(), served}, false})
 	ways = append(ways, way{through, conch.GRPC, conch.HTTP, pids{own, conch.Pid(), owned}, false})
 	for _, protocol := range []string{"grpc", "http"} {
@@ -282,7 +291,7 @@ func (b *bench) compare(ctx context.Context, r *figure.Report, conch *rig.Conch,
 }
 
 // titles are the ways in words.
-var titles = map[string]string{forwarded: "the forwarder", libraries: "a proxy of nothing but the libraries", attached: "a conch that observes the server", "nginx": "nginx", "haproxy": "HAProxy"}
+var titles = map[string]string{forwarded: "the forwarder", libraries: "a proxy of nothing but the libraries", attached: "a conch that observes the server", withGRPCGo: "a conch that observes the server with wire: grpc-go", "nginx": "nginx", "haproxy": "HAProxy"}
 
 // pairwise combines what was measured in the same round.
 func pairwise(a, b []float64, combine func(a, b float64) float64) []float64 {

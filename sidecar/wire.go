@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc"
 	grpccredentials "google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/experimental"
 
 	"github.com/conch-serving/conch/estimator"
 	"github.com/conch-serving/conch/internal/buffers"
@@ -49,6 +48,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/control/merging"
 	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/forward/shm"
 	"github.com/conch-serving/conch/sidecar/dispatch/ingress/aggregate"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
@@ -232,10 +232,6 @@ func (c *conch) newDispatcher(context.Context) (_ component.Component, err error
 	if c.tritonTLS, err = credentials.Client("driver.tls", c.Config.Driver.TLS, c.Log.With("part", "tls")); err != nil {
 		return nil, err
 	}
-	dial := []grpc.DialOption{experimental.WithBufferPool(&c.buffers)}
-	if c.tritonTLS != nil {
-		dial = append(dial, grpc.WithTransportCredentials(c.tritonTLS))
-	}
 	limits := c.Config.Limits
 	shared := int64(*limits.SharedMemory)
 	if c.Config.Driver.Kind == config.DriverAttach {
@@ -246,7 +242,8 @@ func (c *conch) newDispatcher(context.Context) (_ component.Component, err error
 		hang = -1
 	}
 	c.dispatcher = dispatch.New(dispatch.Options{
-		Spans: c.tracer, Observer: c.hint, Recorder: c.traces, Logger: c.Log.With("part", "dispatch"), DialOptions: dial,
+		Spans: c.tracer, Observer: c.hint, Recorder: c.traces, Logger: c.Log.With("part", "dispatch"),
+		Forward:  forward.Options{Credentials: c.tritonTLS, GRPC: c.Config.Wire == config.WireGRPC, Pool: &c.buffers},
 		LoadWait: c.Config.Demand.Wait.Std(), MaxLoadWaiters: c.Config.Demand.Requests,
 		MaxQueuedRequests: limits.QueueRequests, MaxQueuedBytes: int64(limits.QueueBytes),
 		SharedMemoryBytes: shared, Regions: c.regions, HangFloor: hang, Swapped: c.plans.Swapped,

@@ -94,8 +94,9 @@ var rules = []rule{
 	{"sidecar/dispatch/router", []string{"sidecar/dispatch/batch", "sidecar/dispatch/clock", "sidecar/dispatch/names", "sidecar/dispatch/forward/...", "plugins/policy", "internal/..."}, "it owns partitions and knows no queue"},
 	{"sidecar/dispatch/clock", nil, "it is time"},
 	{"sidecar/dispatch/spans", nil, "it is what the request path says of itself, and does not know it"},
-	{"sidecar/dispatch/forward", []string{"sidecar/dispatch/batch", "internal/..."}, "it knows how to reach a partition"},
-	{"sidecar/dispatch/ingress", []string{"sidecar/dispatch/ingress/...", "sidecar/dispatch/batch", "sidecar/dispatch/spans", "internal/..."}, "a front declares the interfaces that it needs"},
+	{"sidecar/dispatch/wire", []string{"internal/buffers"}, "it is gRPC on HTTP/2, and knows no message"},
+	{"sidecar/dispatch/forward", []string{"sidecar/dispatch/batch", "sidecar/dispatch/wire", "internal/..."}, "it knows how to reach a partition"},
+	{"sidecar/dispatch/ingress", []string{"sidecar/dispatch/ingress/...", "sidecar/dispatch/batch", "sidecar/dispatch/spans", "sidecar/dispatch/wire", "internal/..."}, "a front declares the interfaces that it needs"},
 
 	{"estimator", []string{"estimator/...", "internal/onnx/...", "internal/modeldir", "plugins/policy", "plugins/policy/grid"}, "it reads graphs"},
 	{"estimator/calibrate/server", []string{"estimator/...", "internal/triton/...", "internal/pymodels"}, "it runs the models of a calibration on a Triton"},

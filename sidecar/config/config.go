@@ -30,6 +30,16 @@ const (
 	ModeControl Mode = "control"
 )
 
+// Wire says what serves inference over gRPC.
+type Wire string
+
+const (
+	// WireOwn is Conch's own HTTP/2, for calls of ModelInfer.
+	WireOwn Wire = "own"
+	// WireGRPC is grpc-go, for everything.
+	WireGRPC Wire = "grpc-go"
+)
+
 // Config is conch.yaml. The zero value of a field means "not set".
 type Config struct {
 	APIVersion string   `yaml:"apiVersion"`
@@ -59,6 +69,7 @@ type Config struct {
 	Changes      Changes        `yaml:"changes"`
 	Limits       Limits         `yaml:"limits"`
 	Seed         uint64         `yaml:"seed"`
+	Wire         Wire           `yaml:"wire"`
 	Log          Log            `yaml:"log"`
 	Tracing      Tracing        `yaml:"tracing"`
 

@@ -64,6 +64,7 @@ func (c *Config) Provision(env Environment) {
 	fill(&c.Driver.Probe.Deadline, Duration(5*time.Second))
 	c.provisionGPUs()
 	fill(&c.Objective, "max-goodput")
+	fill(&c.Wire, WireOwn)
 	fill(&c.Policy.Name, "static")
 	fill(&c.Policy.Deadline, Duration(time.Second))
 	if c.Policy.Evaluations == nil {

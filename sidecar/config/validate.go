@@ -31,6 +31,7 @@ func (c *Config) Validate(env Environment) error {
 	v.driver(c)
 	v.gpus(c.GPUs)
 	v.oneOf("objective", c.Objective, "max-goodput", "min-cost")
+	v.oneOf("wire", string(c.Wire), string(WireOwn), string(WireGRPC))
 	v.policy(c.Policy)
 	v.positive("defaults.slo", c.Defaults.SLO)
 	v.dispatch("defaults", c.Defaults.Late, c.Defaults.Discipline, c.Defaults.Parameters, c.Defaults.DropPolicy)

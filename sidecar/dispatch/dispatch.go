@@ -46,7 +46,7 @@ func New(o Options) *Dispatcher {
 	d.background, d.cancel = context.WithCancel(context.Background())
 	d.workers = newWorkers(d.background, d.execute)
 	d.router = router.New(router.Options{
-		Clock: d.clock, Logger: d.o.Logger, OutageWait: d.o.OutageWait, Connections: d.o.Connections, DialOptions: d.o.DialOptions,
+		Clock: d.clock, Logger: d.o.Logger, OutageWait: d.o.OutageWait, Connections: d.o.Connections, Forward: d.o.Forward,
 		SharedMemoryBytes: d.o.SharedMemoryBytes, Busy: d.o.Observer.Busy,
 		Unknown:        d.unknown,
 		Attach:         func(_ string, p *router.Process) any { return &partitionSeries{partition: p.ID()} },

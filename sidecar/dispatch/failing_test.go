@@ -22,6 +22,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
@@ -62,7 +63,7 @@ func TestBadRequestsCostTheOthersLittle(t *testing.T) {
 			parts = append(parts, p)
 		}
 		dial := grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return near[address].DialContext(ctx) })
-		d, seen := newDispatcher(t, dispatch.Options{Clock: clock.Timers(), DialOptions: []grpc.DialOption{dial}},
+		d, seen := newDispatcher(t, dispatch.Options{Clock: clock.Timers(), Forward: forward.Options{DialOptions: []grpc.DialOption{dial}}},
 			table(1, func(m *router.Model) { m.SLO = slo }, parts...))
 		d.SetProfile(linear(each, fixed))
 		rate := .8 * 2 * 8 / (fixed + 8*each).Seconds()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
@@ -318,7 +319,7 @@ func TestAFaultInARescueEndsNothing(t *testing.T) {
 		}
 		return next(ctx, method, in, out, c, o...)
 	})
-	d, seen := newDispatcher(t, dispatch.Options{DialOptions: []grpc.DialOption{broken}}, table(1, nil, p))
+	d, seen := newDispatcher(t, dispatch.Options{Forward: forward.Options{DialOptions: []grpc.DialOption{broken}}}, table(1, nil, p))
 	requireCode(t, codes.Internal, infer(t.Context(), t, d, 1, 1, nil))
 	require.NoError(t, infer(t.Context(), t, d, 2, 1, nil))
 	seen.count(t)

@@ -7,10 +7,9 @@ import (
 	"log/slog"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
 	"github.com/conch-serving/conch/sidecar/dispatch/forecast"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/names"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/dispatch/spans"
@@ -75,8 +74,8 @@ type Options struct {
 	Hung func(partition string, cause error)
 	// Swapped is called after a route table came into force, with how long no request could be queued meanwhile. It must not block. It may be nil.
 	Swapped func(held time.Duration)
-	// DialOptions are added to every connection to a partition.
-	DialOptions []grpc.DialOption
+	// Forward is how partitions are connected to, but for Connections.
+	Forward forward.Options
 }
 
 func (o Options) withDefaults() Options {

@@ -21,6 +21,7 @@ import (
 	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 )
 
@@ -64,9 +65,9 @@ func spasmodically(t *testing.T) *dispatch.Dispatcher {
 	t.Cleanup(server.Stop)
 	tritonpb.RegisterGRPCInferenceServiceServer(server, &spasmodic{random: rand.New(rand.NewPCG(1, 2))})
 	go func() { _ = server.Serve(l) }()
-	d, _ := newDispatcher(t, dispatch.Options{Clock: clock.Timers(), DialOptions: []grpc.DialOption{
+	d, _ := newDispatcher(t, dispatch.Options{Clock: clock.Timers(), Forward: forward.Options{DialOptions: []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),
-	}}, table(1, func(m *router.Model) { m.SLO, m.Late = spasmodicSLO, policy.LatePolicy_LATE_POLICY_DROP }, &triton{address: "127.0.0.1:1"}))
+	}}}, table(1, func(m *router.Model) { m.SLO, m.Late = spasmodicSLO, policy.LatePolicy_LATE_POLICY_DROP }, &triton{address: "127.0.0.1:1"}))
 	d.SetProfile(linear(spasmodicAlpha, spasmodicBeta+16*time.Millisecond+32*time.Millisecond))
 	return d
 }

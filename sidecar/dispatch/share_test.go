@@ -19,6 +19,7 @@ import (
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
 // fixed is a partition on virtual time that takes 100 ms for an execution, one at a time.
@@ -60,11 +61,11 @@ func TestAnOverloadedModelLeavesRoomForOthers(t *testing.T) {
 		for _, model := range routes.Models {
 			model.SLO = 400 * time.Millisecond
 		}
-		d, _ := newDispatcher(t, dispatch.Options{Clock: clock.Timers(), MaxQueuedRequests: 400, DialOptions: []grpc.DialOption{
+		d, _ := newDispatcher(t, dispatch.Options{Clock: clock.Timers(), MaxQueuedRequests: 400, Forward: forward.Options{DialOptions: []grpc.DialOption{
 			grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 				return listeners[address].DialContext(ctx)
 			}),
-		}}, routes)
+		}}}, routes)
 		for _, name := range []string{"m", "n"} {
 			profile := linear(0, 100*time.Millisecond)
 			profile.Model = name

@@ -27,6 +27,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/dispatch"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 	"github.com/conch-serving/conch/sidecar/dispatch/router"
 	"github.com/conch-serving/conch/sidecar/sim"
 	"github.com/conch-serving/conch/sidecar/sim/workload"
@@ -148,9 +149,9 @@ func newLive(t *testing.T, s small, plan *policy.Plan, snapshot *policy.Snapshot
 		}
 		table.Models[model.Name] = model
 	}
-	l.dispatcher = dispatch.New(dispatch.Options{Clock: clock.Timers(), DialOptions: []grpc.DialOption{
+	l.dispatcher = dispatch.New(dispatch.Options{Clock: clock.Timers(), Forward: forward.Options{DialOptions: []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return doors[address].DialContext(ctx) }),
-	}})
+	}}})
 	t.Cleanup(func() { require.NoError(t, l.dispatcher.Close()) })
 	require.NoError(t, l.dispatcher.Swap(t.Context(), table))
 	for _, p := range snapshot.GetProfiles() {

@@ -19,7 +19,6 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/conch-serving/conch/internal/buffers"
@@ -62,7 +61,7 @@ type Options struct {
 // Fronts are the doors of clients.
 type Fronts struct {
 	o     Options
-	grpc  *grpc.Server
+	grpc  *ingressgrpc.Server
 	http  *http.Server
 	proxy *ingresshttp.Handler
 	gate  *gate.Gate
@@ -119,8 +118,8 @@ func New(ctx context.Context, o Options) (f *Fronts, err error) {
 	}
 	f.grpc = ingressgrpc.New(ingressgrpc.Options{
 		Inferer: o.Dispatcher, Aggregator: o.Aggregate, Refused: o.Dispatcher.Refused, Credentials: over,
-		ServerOptions: []grpc.ServerOption{grpc.MaxRecvMsgSize(limit), grpc.MaxSendMsgSize(math.MaxInt32)},
-		Pool:          o.Buffers, Logger: o.Log.With("part", "grpc"),
+		MaxMessage: limit, GRPC: o.Config.Wire == config.WireGRPC,
+		Pool: o.Buffers, Logger: o.Log.With("part", "grpc"),
 	})
 	if err := errors.Join(o.Registry.Register(newQueues(o.Dispatcher, f.gate)), f.bind()); err != nil {
 		return nil, errors.Join(err, f.close())

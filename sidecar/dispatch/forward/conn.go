@@ -5,17 +5,20 @@ package forward
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
@@ -27,22 +30,33 @@ type Options struct {
 	// connection was faster than four for small messages (it carried 600 calls at
 	// once) and slower for many callers with large ones.
 	Connections int
-	// DialOptions are added to the package's own, for example credentials.
+	// DialOptions are added to the package's own for grpc-go's connections. With any, grpc-go makes all calls.
 	DialOptions []grpc.DialOption
+	// Credentials secure the connections; nil: they are in the clear.
+	Credentials credentials.TransportCredentials
+	// GRPC has grpc-go make the calls of inference, too.
+	GRPC bool
+	// Pool supplies buffers for answers; nil means one of grpc's.
+	Pool mem.BufferPool
 }
 
 // Conn is the connection to one partition. It implements grpc.ClientConnInterface
 // for generated clients; Call and NewStream with *batch.Frame messages pass
 // messages on without decoding them.
 type Conn struct {
-	target  string
-	options []grpc.DialOption
-	count   int
+	address string
+	o       Options
 	next    atomic.Uint32
 
-	conns atomic.Pointer[[]*grpc.ClientConn]
-	mu    sync.Mutex // held to replace or close conns
+	ways  atomic.Pointer[ways]
+	mu    sync.Mutex // held to replace or close ways
 	ended bool
+}
+
+// ways are the connections that calls are made on: as many of each kind.
+type ways struct {
+	conns []*grpc.ClientConn
+	lanes []*lane // none: calls of inference are grpc-go's
 }
 
 var _ grpc.ClientConnInterface = (*Conn)(nil)
@@ -57,14 +71,24 @@ const (
 // Dial makes a connection to a gRPC address, host:port or unix:PATH. It does not
 // wait for the server; a lost connection is made again automatically.
 func Dial(address string, o Options) (*Conn, error) {
-	target := address
-	if !strings.HasPrefix(address, "unix:") {
-		// The address is the operator's or our own: no proxy, and grpc's default
-		// resolver only where there is a name to resolve.
-		target = "dns:///" + address
+	o.Connections, o.GRPC = max(1, o.Connections), o.GRPC || len(o.DialOptions) > 0
+	c := &Conn{address: address, o: o}
+	w, err := c.dial()
+	if err != nil {
+		return nil, fmt.Errorf("connection to partition at %q: %w", address, err)
 	}
-	options := append([]grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+	c.ways.Store(w)
+	return c, nil
+}
+
+// options are those of grpc-go's connections.
+func (c *Conn) options() []grpc.DialOption {
+	secured := c.o.Credentials
+	if secured == nil {
+		secured = insecure.NewCredentials()
+	}
+	all := []grpc.DialOption{
+		grpc.WithTransportCredentials(secured),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		// Conch retries itself, elsewhere, and once.
@@ -81,34 +105,39 @@ func Dial(address string, o Options) (*Conn, error) {
 		),
 		// Triton answers pings on an idle connection with GOAWAY; while calls are
 		// under way it accepts them.
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: silence, Timeout: silencePatient}),
 		// A restarted server should be found soon, not after grpc's two minutes.
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
-			MinConnectTimeout: 5 * time.Second,
+			Backoff:           backoff.Config{BaseDelay: firstPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longestPause},
+			MinConnectTimeout: connectTimeout,
 		}),
-	}, o.DialOptions...)
-	c := &Conn{target: target, options: options, count: max(1, o.Connections)}
-	conns, err := c.dial()
-	if err != nil {
-		return nil, fmt.Errorf("connection to partition at %q: %w", address, err)
 	}
-	c.conns.Store(&conns)
-	return c, nil
+	if c.o.Pool != nil {
+		all = append(all, experimental.WithBufferPool(c.o.Pool))
+	}
+	return append(all, c.o.DialOptions...)
 }
 
-func (c *Conn) dial() ([]*grpc.ClientConn, error) {
-	var conns []*grpc.ClientConn
-	for range c.count {
-		conn, err := grpc.NewClient(c.target, c.options...)
+func (c *Conn) dial() (*ways, error) {
+	target := c.address
+	if !strings.HasPrefix(target, "unix:") {
+		// The address is the operator's or our own: no proxy, and grpc's default
+		// resolver only where there is a name to resolve.
+		target = "dns:///" + target
+	}
+	w := &ways{}
+	for range c.o.Connections {
+		conn, err := grpc.NewClient(target, c.options()...)
 		if err != nil {
-			_ = closeAll(conns)
-			return nil, err
+			return nil, errors.Join(err, w.close())
 		}
 		conn.Connect()
-		conns = append(conns, conn)
+		w.conns = append(w.conns, conn)
+		if !c.o.GRPC {
+			w.lanes = append(w.lanes, newLane(c.address, c.o.Credentials, c.o.Pool))
+		}
 	}
-	return conns, nil
+	return w, nil
 }
 
 // Close ends all connections. Calls under way fail with an error for which Lost
@@ -120,7 +149,7 @@ func (c *Conn) Close() error {
 		return nil
 	}
 	c.ended = true
-	return closeAll(*c.conns.Load())
+	return c.ways.Load().close()
 }
 
 // Replace begins new connections for all further calls: for a server that keeps its connections open and answers nothing. The returned
@@ -135,46 +164,57 @@ func (c *Conn) Replace() (drop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	old := *c.conns.Swap(&fresh)
-	return func() error { return closeAll(old) }, nil
+	return c.ways.Swap(fresh).close, nil
 }
 
-func closeAll(conns []*grpc.ClientConn) error {
+func (w *ways) close() error {
 	var first error
-	for _, conn := range conns {
+	for _, conn := range w.conns {
 		if err := conn.Close(); err != nil && first == nil {
 			first = err
 		}
+	}
+	for _, l := range w.lanes {
+		l.close()
 	}
 	return first
 }
 
 // Reconnect makes connections that wait for their next attempt try to connect now.
 func (c *Conn) Reconnect() {
-	for _, conn := range *c.conns.Load() {
+	w := c.ways.Load()
+	for _, conn := range w.conns {
 		conn.ResetConnectBackoff()
 		conn.Connect()
 	}
+	for _, l := range w.lanes {
+		l.reconnect()
+	}
 }
 
-// pick returns the connections in turn.
-func (c *Conn) pick() *grpc.ClientConn {
-	conns := *c.conns.Load()
-	if len(conns) == 1 {
-		return conns[0]
+// pick returns the connections in turn, and the lane beside it; nil: there is none.
+func (c *Conn) pick() (*grpc.ClientConn, *lane) {
+	w, i := c.ways.Load(), 0
+	if len(w.conns) > 1 {
+		i = int(c.next.Add(1)) % len(w.conns)
 	}
-	return conns[int(c.next.Add(1))%len(conns)]
+	if w.lanes == nil {
+		return w.conns[i], nil
+	}
+	return w.conns[i], w.lanes[i]
 }
 
 // Invoke implements grpc.ClientConnInterface.
 func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	return c.pick().Invoke(ctx, method, args, reply, opts...)
+	conn, _ := c.pick()
+	return conn.Invoke(ctx, method, args, reply, opts...)
 }
 
 // NewStream implements grpc.ClientConnInterface. An error for which Lost is true
 // means that nothing was sent.
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	s, err := c.pick().NewStream(ctx, desc, method, opts...)
+	conn, _ := c.pick()
+	s, err := conn.NewStream(ctx, desc, method, opts...)
 	if err != nil {
 		return nil, classify(err, false)
 	}
@@ -195,8 +235,14 @@ type Answer struct {
 // error for which Lost is true means that the server may or may not have received
 // the request; any other error is the server's answer, or ctx's end.
 func (c *Conn) Call(ctx context.Context, method string, request *batch.Frame) (*Answer, error) {
+	conn, way := c.pick()
+	if way != nil && ctx.Err() == nil {
+		if a, err, made := way.call(ctx, method, request); made {
+			return a, err
+		}
+	}
 	var a Answer
-	err := c.pick().Invoke(ctx, method, request, &a.Frame, grpc.Header(&a.Header), grpc.Trailer(&a.Trailer))
+	err := conn.Invoke(ctx, method, request, &a.Frame, grpc.Header(&a.Header), grpc.Trailer(&a.Trailer))
 	if request.Data != nil {
 		// The call ended before the message was handed over.
 		request.Data.Free()

@@ -77,7 +77,9 @@ func (p *Process) Memory() *shm.Pool { return p.memory }
 
 // dial makes a process.
 func (r *Router) dial(spec *Partition) (*Process, error) {
-	conn, err := forward.Dial(spec.Endpoint.GRPC, forward.Options{Connections: r.o.Connections, DialOptions: r.o.DialOptions})
+	o := r.o.Forward
+	o.Connections = r.o.Connections
+	conn, err := forward.Dial(spec.Endpoint.GRPC, o)
 	if err != nil {
 		return nil, err
 	}

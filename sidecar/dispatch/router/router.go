@@ -12,11 +12,11 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/clock"
+	"github.com/conch-serving/conch/sidecar/dispatch/forward"
 )
 
 // Options of New. The zero value is usable.
@@ -29,8 +29,8 @@ type Options struct {
 	OutageWait time.Duration
 	// Connections per process. Zero means one, which measured best.
 	Connections int
-	// DialOptions are added to every connection.
-	DialOptions []grpc.DialOption
+	// Forward is how processes are connected to, but for Connections.
+	Forward forward.Options
 	// SharedMemoryBytes is the most memory that each process on the same host may
 	// share with Conch. Zero means none.
 	SharedMemoryBytes int64

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/mem"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // Conn is a client's connection.
@@ -28,6 +30,7 @@ type Conn struct {
 	counted bool
 	raw     syscall.RawConn // the socket; nil where there is none
 	read    *readyRead      // nil where raw is
+	socket  *wire.Socket    // nil where raw is
 
 	shaken   atomic.Bool // the protocol has begun
 	received atomic.Int64
@@ -204,6 +207,23 @@ func (c *Conn) writeLarge(p []byte) (written int, err error) {
 		err = &net.OpError{Op: "write", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: failure}
 	}
 	return written, err
+}
+
+// Gathers implements wire.GatherWriter: a connection in the clear does.
+func (c *Conn) Gathers() bool { return c.socket != nil }
+
+// TryWrite implements wire.GatherWriter. Where the client takes nothing for about Stall, its answers stay unsent, by which the gate closes the connection, or
+// a Write that waits for it fails.
+func (c *Conn) TryWrite(pieces [][]byte) (int, error) {
+	now := time.Now()
+	if err := c.extend(now); err != nil { // one that has passed would fail the write
+		return 0, err
+	}
+	n, err := c.socket.TryWrite(pieces)
+	if n > answerSize {
+		c.moved.Store(now.UnixNano())
+	}
+	return n, err
 }
 
 // extend renews the write deadline for what is written from now on. Setting a

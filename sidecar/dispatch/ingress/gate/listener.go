@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
 )
 
 // Listener accepts connections as *Conn.
@@ -40,7 +42,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		}
 		if tcp, ok := below.(*net.TCPConn); ok {
 			if raw, err := tcp.SyscallConn(); err == nil {
-				c.raw, c.read = raw, newReadyRead()
+				c.raw, c.read, c.socket = raw, newReadyRead(), wire.NewSocket(tcp)
 			}
 		}
 		if l.gate.add(c) {

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/tap"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
@@ -62,9 +61,9 @@ func (r *refusals) codes(t *testing.T, n int) (all []codes.Code) {
 }
 
 // gated serves the front behind a gate.
-func gated(t *testing.T, g gate.Options, o ...grpc.ServerOption) (*refusals, tritonpb.GRPCInferenceServiceClient) {
+func gated(t *testing.T, g gate.Options, largest int) (*refusals, tritonpb.GRPCInferenceServiceClient) {
 	seen := &refusals{}
-	s := front.New(front.Options{Inferer: &reading{}, Aggregator: &control{ready: true}, ServerOptions: o, Refused: seen.refused})
+	s := front.New(front.Options{Inferer: &reading{}, Aggregator: &control{ready: true}, MaxMessage: largest, Refused: seen.refused})
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	g.Connections, g.Stall = 10, time.Minute
@@ -80,7 +79,7 @@ func gated(t *testing.T, g gate.Options, o ...grpc.ServerOption) (*refusals, tri
 // TestMessagesThatCannotBeReadAreToldOf: Options.Refused is called once for each. It is not called for calls that are not for inference, nor for
 // a stream that its caller cancels.
 func TestMessagesThatCannotBeReadAreToldOf(t *testing.T) {
-	seen, client := gated(t, gate.Options{Requests: 10, Bytes: 1 << 20}, grpc.MaxRecvMsgSize(100))
+	seen, client := gated(t, gate.Options{Requests: 10, Bytes: 1 << 20}, 100)
 	large := &tritonpb.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{make([]byte, 200)}}
 	_, err := client.ModelInfer(t.Context(), large)
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
@@ -122,7 +121,7 @@ func TestACallThatIsEvictedIsToldOf(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			seen, client := gated(t, gate.Options{Requests: 10, Bytes: 256 << 10})
+			seen, client := gated(t, gate.Options{Requests: 10, Bytes: 256 << 10}, 0)
 			// Long enough that the gate checks while it arrives: one that is whole within a millisecond may be admitted.
 			err := send(client, &tritonpb.ModelInferRequest{ModelName: "m", RawInputContents: [][]byte{make([]byte, 64<<20)}})
 			require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
@@ -137,22 +136,21 @@ func TestACallThatIsEvictedIsToldOf(t *testing.T) {
 // reason, which is that the caller cancelled or half-closed the call.
 func TestACallWhoseMessageNeverComesIsToldOf(t *testing.T) {
 	seen := &refusals{}
-	began := make(chan struct{}, 2)
-	tap := grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) { began <- struct{}{}; return ctx, nil })
-	s := front.New(front.Options{Inferer: &reading{}, Aggregator: &control{}, ServerOptions: []grpc.ServerOption{tap}, Refused: seen.refused})
+	s := front.New(front.Options{Inferer: &reading{}, Aggregator: &control{}, Refused: seen.refused})
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan struct{})
-	go func() { defer close(done); _ = s.Serve(l) }()
+	door := gate.New(gate.Options{Requests: 10, Bytes: 1 << 20, Connections: 10, Stall: time.Minute})
+	go func() { defer close(done); _ = s.Serve(door.Listener(l, true)) }()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, conn.Close()); s.Stop(); <-done })
+	t.Cleanup(func() { require.NoError(t, conn.Close()); s.Stop(); <-done; door.Close() })
 	method := tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
 	description := &grpc.StreamDesc{ClientStreams: true}
 	ctx, leave := context.WithCancel(t.Context())
 	_, err = conn.NewStream(ctx, description, method)
 	require.NoError(t, err)
-	<-began
+	require.Eventually(t, func() bool { return door.Stats().Requests == 1 }, 30*time.Second, time.Millisecond)
 	leave()
 	require.Equal(t, []codes.Code{codes.Canceled}, seen.codes(t, 1))
 	call, err := conn.NewStream(t.Context(), description, method)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -68,9 +69,10 @@ type Options struct {
 	// Credentials are those of clients' connections; nil means in the clear. The
 	// gate bounds what clients make Conch hold where the listener is the gate's.
 	Credentials credentials.TransportCredentials
-	// ServerOptions are added to the front's own. Every method is a stream to
-	// grpc-go, so that interceptors are those of streams.
-	ServerOptions []grpc.ServerOption
+	// MaxMessage is the largest message that is received; 0: there is no limit but gRPC's.
+	MaxMessage int
+	// GRPC has grpc-go serve ModelInfer, too.
+	GRPC bool
 	// Refused is called for inference requests that the Inferer never receives, with the answer's error: calls of ModelInfer and ModelStreamInfer
 	// for which there is no room, and messages of theirs that cannot be read or never came whole. Their model is not known. It may be nil.
 	//
@@ -114,8 +116,8 @@ const (
 const streamWorkers = 128
 
 // New makes the gRPC server: serve it with Serve(listener), end it with
-// GracefulStop.
-func New(o Options) *grpc.Server {
+// GracefulStop or Stop.
+func New(o Options) *Server {
 	if o.Credentials == nil {
 		o.Credentials = insecure.NewCredentials()
 	}
@@ -125,9 +127,21 @@ func New(o Options) *grpc.Server {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := grpc.NewServer(append([]grpc.ServerOption{
+	if o.MaxMessage == 0 {
+		o.MaxMessage = math.MaxInt32
+	}
+	if o.Refused == nil {
+		o.Refused = func(context.Context, string, error) {}
+	}
+	served := &Server{calls: newWorkers()}
+	own := gate.Credentials(o.Credentials)
+	if !o.GRPC {
+		served.wire = newWire(o, &unaryInfer{inferer: o.Inferer, refused: o.Refused, calls: served.calls, log: o.Logger})
+		own = inner{own}
+	}
+	s := grpc.NewServer([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(batch.Codec{}),
-		grpc.MaxRecvMsgSize(math.MaxInt32),
+		grpc.MaxRecvMsgSize(o.MaxMessage),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(4 * window),
@@ -137,7 +151,7 @@ func New(o Options) *grpc.Server {
 		grpc.WriteBufferSize(connectionBuffer),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshake),
-		grpc.Creds(gate.Credentials(o.Credentials)),
+		grpc.Creds(own),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingInterval, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 		grpc.ChainStreamInterceptor(recovering(o.Logger), exceeded),
@@ -149,10 +163,7 @@ func New(o Options) *grpc.Server {
 			}
 			return stage(stream, nil, func(stream grpc.ServerStream) error { return o.Inferer.Stream(method, stream) })
 		}),
-	}, o.ServerOptions...)...)
-	if o.Refused == nil {
-		o.Refused = func(context.Context, string, error) {}
-	}
+	}...)
 	f := &front{Aggregator: o.Aggregator, inferer: o.Inferer, refused: o.Refused}
 	infer := tritonpb.GRPCInferenceService_ServiceDesc
 	s.RegisterService(staged(&infer, map[string]grpc.StreamHandler{
@@ -161,8 +172,26 @@ func New(o Options) *grpc.Server {
 	}), f)
 	alive := healthpb.Health_ServiceDesc
 	s.RegisterService(staged(&alive, nil), &health{aggregator: o.Aggregator})
-	return s
+	served.grpc = s
+	return served
 }
+
+// inner are the credentials of connections behind package wire, which have done their handshake.
+type inner struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (inner) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, ok := raw.(interface{ AuthInfo() credentials.AuthInfo })
+	if !ok {
+		return nil, nil, errors.New("a connection that has not come through the front")
+	}
+	return raw, c.AuthInfo(), nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (i inner) Clone() credentials.TransportCredentials { return inner{i.TransportCredentials.Clone()} }
 
 // front is the generated service: its control-plane methods are the
 // Aggregator's.

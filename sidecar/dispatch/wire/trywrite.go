@@ -1,0 +1,113 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"errors"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// GatherWriter is a connection that writes several pieces with one system call and does not wait: it returns how many bytes the socket has taken. A nil
+// error with fewer bytes than there are says that the socket is full. Gathers reports whether the connection can do so.
+type GatherWriter interface {
+	Gathers() bool
+	TryWrite(pieces [][]byte) (int, error)
+}
+
+// maxPieces is how many pieces one system call takes (IOV_MAX).
+const maxPieces = 1024
+
+// tryWriter writes what is pending without waiting.
+type tryWriter struct {
+	to     GatherWriter
+	pieces [][]byte
+}
+
+// newTryWriter returns nil for a connection that cannot write so, such as one of TLS.
+func newTryWriter(conn net.Conn) *tryWriter {
+	if g, ok := conn.(GatherWriter); ok {
+		if g.Gathers() {
+			return &tryWriter{to: g}
+		}
+		return nil
+	}
+	if s := NewSocket(conn); s != nil {
+		return &tryWriter{to: s}
+	}
+	return nil
+}
+
+// write reports how many bytes the socket has taken, and whether that is everything.
+func (w *tryWriter) write(p *pending) (written int, all bool, err error) {
+	for next := 0; next < len(p.parts); {
+		w.pieces = w.pieces[:0]
+		size := 0
+		for ; next < len(p.parts) && len(w.pieces) < maxPieces; next++ {
+			b := p.bytes(next)
+			w.pieces = append(w.pieces, b)
+			size += len(b)
+		}
+		n, err := w.to.TryWrite(w.pieces)
+		clear(w.pieces)
+		written += n
+		if err != nil || n < size {
+			return written, false, err
+		}
+	}
+	return written, true, nil
+}
+
+// Socket writes to a socket without waiting.
+type Socket struct {
+	raw    syscall.RawConn
+	try    func(fd uintptr) bool
+	pieces [][]byte
+	n      int
+	err    error
+}
+
+var _ GatherWriter = (*Socket)(nil)
+
+// NewSocket returns nil for a connection that is no socket.
+func NewSocket(conn net.Conn) *Socket {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	s := &Socket{raw: raw}
+	s.try = func(fd uintptr) bool {
+		for {
+			if s.n, s.err = writev(int(fd), s.pieces); !errors.Is(s.err, unix.EINTR) {
+				return true
+			}
+		}
+	}
+	return s
+}
+
+// Gathers implements GatherWriter.
+func (*Socket) Gathers() bool { return true }
+
+// TryWrite implements GatherWriter. It must not be called by two goroutines at once.
+func (s *Socket) TryWrite(pieces [][]byte) (int, error) {
+	s.pieces = pieces
+	err := s.raw.Write(s.try)
+	s.pieces = nil
+	switch {
+	case err != nil:
+		return 0, err
+	case errors.Is(s.err, unix.EAGAIN):
+		return 0, nil
+	case s.err != nil:
+		return 0, s.err
+	}
+	return s.n, nil
+}
