@@ -58,19 +58,21 @@ build: ## the programs, into bin/
 test: ## what CI runs at every push: vet, unit, property and golden tests; conformance and end to end on a real tritonserver
 	@$(MAKE) -j2 $(SET_UP)
 	@$(MAKE) -j2 conformance e2e unit SHORT=-short
+	@$(MAKE) console
 
 .PHONY: test-all
 test-all: ## what CI runs every night: the same with -race everywhere, conformance of every target, and fuzzing (FUZZ_SECONDS=60 each)
 	@$(MAKE) -j2 $(SET_UP)
 	@$(MAKE) -j2 unit conformance ONE_GOROUTINE=
 	@$(MAKE) e2e E2E_RACE='$$(RACE)'
+	@CONCH_PICTURES=$(CURDIR)/.cache/pictures $(MAKE) console
 	@$(MAKE) faults
 	@$(MAKE) deploy
 	@$(MAKE) figures
 	@$(MAKE) fuzz FUZZ_SECONDS=$(if $(filter command line environment,$(origin FUZZ_SECONDS)),$(FUZZ_SECONDS),60)
 
 # What tests of both kinds need comes first: unit tests skip what needs a server where none was set up.
-SET_UP = triton clients
+SET_UP = triton clients browser
 SKIP_WITHOUT_TRITON = for v in CONCH_TRITONSERVER CONCH_PYTHON; do \
 	[ -e "$${!v}" ] || { echo "-- $$v: nothing is set up there (make triton); tests that need it are skipped" >&2; unset $$v; }; done
 
@@ -118,8 +120,19 @@ faults: build triton ## faults and plan changes under load, on real tritonserver
 	  $(GO) test -count=1 -v -timeout 3h -parallel 2 -run '^(TestConchIsKilled|TestPlanChangesLoseNothing|TestPolicySwapsLoseNothing|TestEveryPolicyInPlaceOfEveryOther|TestModelsThatDoNotLoad|TestEveryRowIsItsOwners)$$' ./e2e
 
 .PHONY: pictures
-pictures: build ## the pictures of README and docs, from the running program
+pictures: build browser ## the pictures of README and docs, from the running program
 	@$(GO) run ./scripts/pictures
+	@CONCH_BROWSER=required CONCH_SHOW=$(CURDIR)/docs/pictures $(GO) test -count=1 -timeout 10m -run '^TestPictures$$' ./e2e/console
+
+# Its times are of what a browser's main thread does: nothing else runs beside it.
+.PHONY: console
+console: build browser ## the console in a real browser, on bin/conch
+	@echo "-- the console in a browser" >&2
+	@CONCH_BROWSER=required $(GO_TEST) -count=1 ./e2e/console
+
+.PHONY: browser
+browser: ## chromium, from Debian
+	@scripts/setup/browser.sh
 
 DURATION ?= 30m
 .PHONY: soak

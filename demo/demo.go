@@ -123,7 +123,12 @@ func (d *demo) report(ctx context.Context, r *rows) error {
 // leaveRunning says how to reach conch and waits.
 func (d *demo) leaveRunning(ctx context.Context, conch *rig.Conch) error {
 	address := "--admin " + conch.Admin
-	fmt.Fprintf(d.out, "\nconch keeps running: gRPC %s, HTTP http://%s, metrics http://%s/metrics\nTry:\n", conch.GRPC, conch.HTTP, conch.Metrics)
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	rate := d.scenario.offered / 2
+	load := d.keepBusy(ctx, conch, rate)
+	defer func() { end(); <-load }()
+	fmt.Fprintf(d.out, "\nconch keeps running under %.0f req/s: gRPC %s, HTTP http://%s, metrics http://%s/metrics\nTry:\n", rate, conch.GRPC, conch.HTTP, conch.Metrics)
 	for _, command := range []string{
 		fmt.Sprintf("bin/tritonctl %s model ls", address),
 		fmt.Sprintf("bin/tritonctl %s plan explain %s", address, models[0]),
@@ -132,6 +137,12 @@ func (d *demo) leaveRunning(ctx context.Context, conch *rig.Conch) error {
 	} {
 		fmt.Fprintln(d.out, "  "+command)
 	}
+	link, console, err := d.openConsole(ctx, conch)
+	if err != nil {
+		return err
+	}
+	defer func() { end(); <-console }()
+	fmt.Fprintf(d.out, "See it in a browser (the link opens once; bin/tritonctl %s ui prints another):\n  %s\n", address, link)
 	if d.stay > 0 {
 		fmt.Fprintf(d.out, "It ends in %v (DEMO_SECONDS), or with Ctrl-C.\n", d.stay)
 		var cancel context.CancelFunc

@@ -23,7 +23,7 @@ import (
 func programs(t *testing.T) string {
 	t.Helper()
 	bin := t.TempDir()
-	for program, dir := range map[string]string{"conch": "sidecar", "conch-policies": "plugins"} {
+	for program, dir := range map[string]string{"conch": "sidecar", "conch-policies": "plugins", "tritonctl": "tritonctl"} {
 		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(bin, program), "../"+dir).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
@@ -47,6 +47,7 @@ func TestDemo(t *testing.T) {
 	require.Regexp(t, `Conch holds [0-9.]+ times the load of Triton's best setting`, out.String())
 	require.Contains(t, out.String(), "EMULATED GPUs: an execution of b rows sleeps")
 	require.Contains(t, progress.String(), "4/4 Conch's highest load")
+	require.Regexp(t, `(?m)^  http://127\.0\.0\.1:\d+/open\?key=\S{43}$`, out.String())
 	address := regexp.MustCompile(`admin unix://(\S+)`).FindStringSubmatch(out.String())
 	require.NotNil(t, address, out.String())
 	require.NoFileExists(t, address[1], "conch ends with the demo")

@@ -142,7 +142,7 @@ func (c *conch) components() component.List {
 // run runs the components until ctx ends.
 func (c *conch) run(ctx context.Context, opened *component.Opened) error {
 	var listening []any
-	for _, key := range []string{"grpc", "http", "metrics", "admin"} {
+	for _, key := range []string{"grpc", "http", "metrics", "admin", "ui"} {
 		if at := c.address(key); at != nil {
 			listening = append(listening, key, at.String())
 		}

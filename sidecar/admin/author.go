@@ -36,6 +36,14 @@ func WithPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, userName(uid))
 }
 
+// By is the context of a request whose user is known by name.
+func By(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, peerKey{}, oneLine(name))
+}
+
+// ByToken is the context of a request that showed a token: its author is only claimed.
+func ByToken(ctx context.Context) context.Context { return context.WithValue(ctx, tokenKey{}, true) }
+
 // userName is the name of a user, or its number where the machine has none for it.
 func userName(uid uint32) string {
 	text := strconv.FormatUint(uint64(uid), 10)
@@ -71,11 +79,11 @@ func oneLine(claimed string) string {
 
 // Token is a secret in a file that operators have to show. The file is read for every
 // request, so that a token can be replaced while conch runs.
-type Token struct{ path string }
+type Token struct{ key, path string }
 
-// NewToken reads the file once, to say at once what is wrong with it.
-func NewToken(path string) (Token, error) {
-	t := Token{path}
+// NewToken reads the file once, to say at once what is wrong with it. Key is where conch.yaml names it.
+func NewToken(key, path string) (Token, error) {
+	t := Token{key, path}
 	_, err := t.read()
 	return t, err
 }
@@ -86,40 +94,49 @@ const shortestToken = 16
 func (t Token) read() (string, error) {
 	info, err := os.Stat(t.path)
 	if err != nil {
-		return "", fmt.Errorf("listen.adminToken: %w", err)
+		return "", fmt.Errorf("%s: %w", t.key, err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("listen.adminToken: %s can be read by others (mode %04o); chmod 600 it", t.path, info.Mode().Perm())
+		return "", fmt.Errorf("%s: %s can be read by others (mode %04o); chmod 600 it", t.key, t.path, info.Mode().Perm())
 	}
 	text, err := os.ReadFile(t.path)
 	if err != nil {
-		return "", fmt.Errorf("listen.adminToken: %w", err)
+		return "", fmt.Errorf("%s: %w", t.key, err)
 	}
 	token := strings.TrimSpace(string(text))
 	if len(token) < shortestToken {
-		return "", fmt.Errorf("listen.adminToken: the token in %s is shorter than %d characters; openssl rand -hex 32 makes one", t.path, shortestToken)
+		return "", fmt.Errorf("%s: the token in %s is shorter than %d characters; openssl rand -hex 32 makes one", t.key, t.path, shortestToken)
 	}
 	return token, nil
+}
+
+// Is reports whether a text is the token.
+func (t Token) Is(shown string) (bool, error) {
+	want, err := t.read()
+	if err != nil {
+		return false, err
+	}
+	// Digests are of one length, so that the time says nothing of the token's.
+	a, b := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(shown))
+	return subtle.ConstantTimeCompare(a[:], b[:]) == 1, nil
 }
 
 // Guard lets only requests with the token through.
 func (t Token) Guard(next http.Handler, logger *slog.Logger) http.Handler {
 	s := &server{log: logger}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		want, err := t.read()
+		shown, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		right, err := t.Is(shown)
 		if err != nil {
 			logger.Error("nobody is let in on the admin address", "error", err)
 			s.fail(w, &api.Error{Code: api.CodeUnavailable, Message: "conch cannot read its token and lets nobody in; its log says why"})
 			return
 		}
-		shown, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		// Digests are of one length, so that the time says nothing of the token's.
-		a, b := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(shown))
-		if !bearer || subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
+		if !bearer || !right {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			s.fail(w, &api.Error{Code: api.CodeUnauthenticated, Message: "the admin API wants the token of listen.adminToken; tritonctl reads it from --token-file or CONCH_ADMIN_TOKEN_FILE"})
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, true)))
+		next.ServeHTTP(w, r.WithContext(ByToken(r.Context())))
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"strconv"
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
+	"github.com/conch-serving/conch/sidecar/console"
 	"github.com/conch-serving/conch/sidecar/watch"
 )
 
@@ -79,7 +80,8 @@ type API interface {
 	Events(ctx context.Context, since uint64) ([]api.Event, error)
 }
 
-// NewHandler serves conch, and its state to watchers, unless there is no hub of these. The same mux answers /livez and /readyz.
+// NewHandler serves conch, and its state to watchers, unless there is no hub of these. The same mux answers /livez and /readyz, and has the files of
+// the console. Requests that are marked as those of a door that takes no orders only look.
 func NewHandler(conch API, watchers *watch.Hub, logger *slog.Logger) http.Handler {
 	s := &server{conch: conch, watchers: watchers, log: logger}
 	mux := http.NewServeMux()
@@ -137,10 +139,11 @@ func NewHandler(conch API, watchers *watch.Hub, logger *slog.Logger) http.Handle
 	if watchers != nil {
 		mux.HandleFunc("GET /v1/watch", s.watch)
 	}
+	mux.Handle("GET "+console.Path, console.New())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("the admin API has no %s %s", r.Method, r.URL.Path)})
 	})
-	return mux
+	return s.guard(mux)
 }
 
 // describes reports whether policies are to be asked what they are; ?describe=false is

@@ -243,7 +243,10 @@ func diff(p *control.Proposal) api.Diff {
 		Text: p.Diff.Text(), Violations: violationsOf(p.Violations), Changes: []api.Change{}, BreakFirst: p.Diff.BreakFirst,
 	}
 	if j := p.Judgement; j != nil {
-		out.Verdict, out.Judgement = string(j.Verdict), j.Text
+		out.Verdict, out.Judgement, out.DisturbedRequests = string(j.Verdict), j.Text, j.Disturbed
+		if j.Now != nil && j.Then != nil {
+			out.Expected = &api.Expected{GoodputNow: j.Now.GetGoodput(), GoodputThen: j.Then.GetGoodput(), BadNow: j.Now.GetBadRate(), BadThen: j.Then.GetBadRate()}
+		}
 	}
 	add := func(action, partition, model, detail string) {
 		out.Changes = append(out.Changes, api.Change{Action: action, Partition: partition, Model: model, Detail: detail})

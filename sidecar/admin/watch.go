@@ -61,12 +61,6 @@ func state[T any](topic api.Topic, list func(context.Context) ([]T, error), key 
 	}}
 }
 
-// onlyLooks marks requests that came by a door that takes no orders.
-type onlyLooks struct{}
-
-// OnlyLook marks a request's context as that of a door that takes no orders.
-func OnlyLook(ctx context.Context) context.Context { return context.WithValue(ctx, onlyLooks{}, true) }
-
 // watch streams state until the caller goes, does not read, or conch stops.
 func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()

@@ -94,6 +94,22 @@ type Listen struct {
 	// host:port; it needs both.
 	AdminTLS   AdminTLS `yaml:"adminTLS"`
 	AdminToken string   `yaml:"adminToken"`
+	// UI is the door of the console for browsers; off unless it has an address.
+	UI UI `yaml:"ui"`
+}
+
+// UI is how browsers reach the console: with a token, with a client certificate, or with both.
+type UI struct {
+	// Address is host:port, or off.
+	Address string `yaml:"address"`
+	// TLS is needed unless the address is one of this machine's own (loopback).
+	TLS AdminTLS `yaml:"tls"`
+	// Token is the file of a secret that a person shows once for each browser.
+	Token string `yaml:"token"`
+	// Hosts are the names by which browsers reach it, besides localhost.
+	Hosts []string `yaml:"hosts"`
+	// AllowChanges lets it give orders.
+	AllowChanges bool `yaml:"allowChanges"`
 }
 
 // AdminTLS is how operators reach conch over TCP.

@@ -38,6 +38,7 @@ func (c *Config) Provision(env Environment) {
 	fill(&c.Listen.HTTP, ":8000")
 	fill(&c.Listen.Metrics, ":8002")
 	fill(&c.Listen.Admin, "unix://"+filepath.Join(runtimeDirectory(env), "admin.sock"))
+	fill(&c.Listen.UI.Address, Off)
 	if c.Listen.TLS.ClientCA != "" {
 		fill(&c.Listen.TLS.ClientCertificates, ClientCertificatesRequired)
 	}

@@ -5,6 +5,7 @@ package config
 
 import (
 	"crypto/tls"
+	"net"
 	"strings"
 )
 
@@ -60,6 +61,42 @@ func (v *validator) admin(l Listen) {
 	}
 	if l.AdminToken == "" {
 		v.problem("listen.admin", "%s can be reached by others, and every caller that reaches it decides what serves: name the file of a token with listen.adminToken, or make it unix:///path", l.Admin)
+	}
+}
+
+// ui checks the console's door: nobody comes in without a token or a certificate, and neither goes over a network in the clear.
+func (v *validator) ui(u UI) {
+	const path = "listen.ui"
+	v.pair(path+".tls", u.TLS.Certificate, u.TLS.Key)
+	v.tlsVersion(path+".tls.minVersion", u.TLS.MinVersion)
+	if u.TLS.Certificate == "" && (u.TLS.ClientCA != "" || u.TLS.MinVersion != "") {
+		v.problem(path+".tls", "has no meaning without listen.ui.tls.certificate, which turns TLS on")
+	}
+	if u.Address == Off {
+		if u.Token != "" || len(u.Hosts) > 0 || u.AllowChanges || u.TLS != (AdminTLS{}) {
+			v.problem(path, "has no meaning without listen.ui.address, which opens the door")
+		}
+		return
+	}
+	host, _, err := net.SplitHostPort(u.Address)
+	if err != nil {
+		return // reported with the other addresses
+	}
+	ip := net.ParseIP(host)
+	own := host == "localhost" || ip != nil && ip.IsLoopback()
+	if u.Token == "" && u.TLS.ClientCA == "" {
+		v.problem(path, "lets nobody in: name the file of a token with listen.ui.token, or the authorities of client certificates with listen.ui.tls.clientCA")
+	}
+	if !own && u.TLS.Certificate == "" {
+		v.problem(path+".address", "%s can be reached by others: set listen.ui.tls.certificate and .key, or make it 127.0.0.1", u.Address)
+	}
+	if !own && len(u.Hosts) == 0 {
+		v.problem(path+".hosts", "is empty: list the names by which browsers reach %s, such as gpu1.example.org; requests by other names are refused", u.Address)
+	}
+	for _, h := range u.Hosts {
+		if h == "" || strings.ContainsAny(h, "/:* ") && net.ParseIP(h) == nil {
+			v.problem(path+".hosts", "%q is not a name or address; ports, wildcards and https:// do not belong there", h)
+		}
 	}
 }
 

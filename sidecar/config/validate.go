@@ -24,6 +24,7 @@ func (c *Config) Validate(env Environment) error {
 	v.listen(c.Listen)
 	v.serverTLS(c.Listen.TLS)
 	v.admin(c.Listen)
+	v.ui(c.Listen.UI)
 	v.driverTLS(c.Driver)
 	if c.Repository == "" && c.Driver.Kind != DriverAttach {
 		v.problem("repository", "is missing; name the directory of the model repository (or use --repository)")
@@ -126,7 +127,7 @@ func (v *validator) listen(l Listen) {
 	}
 	seen := map[string]string{}
 	for _, a := range []struct{ path, address string }{
-		{"listen.grpc", l.GRPC}, {"listen.http", l.HTTP}, {"listen.metrics", l.Metrics}, {"listen.admin", l.Admin},
+		{"listen.grpc", l.GRPC}, {"listen.http", l.HTTP}, {"listen.metrics", l.Metrics}, {"listen.admin", l.Admin}, {"listen.ui.address", l.UI.Address},
 	} {
 		if a.address == Off {
 			continue

@@ -45,6 +45,8 @@ type policies struct {
 	asked  []*policy.Snapshot
 	ref    policyhost.Ref
 	useErr error
+	// try answers for policies that are not in use.
+	try func(name string, s *policy.Snapshot) (*policy.Plan, error)
 }
 
 func (p *policies) Use(_ context.Context, ref policyhost.Ref) (*policy.Description, error) {
@@ -74,6 +76,13 @@ func (p *policies) Plan(ctx context.Context, s *policy.Snapshot) (*policy.Plan, 
 		return nil, fmt.Errorf("%w: %w", policyhost.ErrRejected, err)
 	}
 	return out, nil
+}
+
+func (p *policies) Try(ctx context.Context, ref policyhost.Ref, s *policy.Snapshot) (*policy.Plan, error) {
+	if p.try == nil {
+		return nil, policyhost.ErrUnknownPolicy
+	}
+	return p.try(ref.Name, s)
 }
 
 func (p *policies) Describe(context.Context, policyhost.Ref) (*policy.Description, error) {

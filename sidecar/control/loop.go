@@ -19,6 +19,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/control/planner"
 	"github.com/conch-serving/conch/sidecar/plan"
+	"github.com/conch-serving/conch/sidecar/policyhost"
 )
 
 // A plan, top-down. cycle is one turn of the loop; its steps carry the numbers
@@ -56,6 +57,8 @@ type order struct {
 	cordons map[string]api.Cordon
 	// policy has the policy asked though the plan in force is pinned.
 	policy bool
+	// try is asked in place of the policy in use.
+	try *policyhost.Ref
 	// model is the one that the order is about: a plan without it is no answer, and
 	// if its server refuses to load it the order has failed.
 	model string
@@ -177,6 +180,11 @@ func (c *Control) judge(s *policy.Snapshot, p *policy.Plan, in intent) plan.Viol
 // policy only says how requests are dispatched. A pinned plan stays.
 func (c *Control) planner(in intent, o order) planner.Planner {
 	var who planner.Planner = planner.Func(c.ask)
+	if o.try != nil {
+		who = planner.Func(func(ctx context.Context, s *policy.Snapshot) (*policy.Plan, error) {
+			return c.policies.Try(ctx, *o.try, s)
+		})
+	}
 	from, pin := c.current(), c.orders.Declared().Pin
 	switch {
 	case in.given:
@@ -214,6 +222,9 @@ func (c *Control) ask(ctx context.Context, s *policy.Snapshot) (*policy.Plan, er
 func (c *Control) unanswered(p *Proposal, o order, err error) (*Proposal, *Applied, error) {
 	var violations plan.Violations
 	name := c.policies.Status().Name
+	if o.try != nil {
+		name = o.try.Name
+	}
 	if errors.As(err, &violations) {
 		p.Violations = violations
 		if p.Plan == nil {

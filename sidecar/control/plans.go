@@ -87,6 +87,12 @@ func (c *Control) Apply(ctx context.Context, r api.ApplyRequest) (*Applied, erro
 // named lets an order propose the plan that a request names.
 func (c *Control) named(o *order, r api.DiffRequest) error {
 	rollback := r.Rollback > 0 || r.RollbackLast
+	if r.Policy != "" {
+		if r.File != nil || rollback {
+			return fmt.Errorf("%w: a policy to ask and a plan that there is already; choose one", ErrInvalid)
+		}
+		return c.trying(o, r.Policy)
+	}
 	switch {
 	case r.File == nil && !rollback:
 		return nil
@@ -110,6 +116,19 @@ func (c *Control) named(o *order, r api.DiffRequest) error {
 	if o.reason == "an operator's order" {
 		o.reason = fmt.Sprintf("rollback to plan %d", record.Revision)
 	}
+	return nil
+}
+
+// trying lets an order ask another policy than the one in use.
+func (c *Control) trying(o *order, name string) error {
+	switch {
+	case o.apply:
+		return fmt.Errorf("%w: a policy that is not in use is only asked; apply the plan that it proposed as a file, or put it in use", ErrInvalid)
+	case name == c.policies.Status().Name:
+		return nil // it is asked as it is in use
+	}
+	ref := c.chosen(orders.Policy{Name: name}, c.settings())
+	o.try = &ref
 	return nil
 }
 

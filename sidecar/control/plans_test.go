@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/conch-serving/conch/plugins/policy"
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/control"
 	"github.com/conch-serving/conch/sidecar/control/events"
@@ -192,5 +193,32 @@ func TestHistoryAndRollback(t *testing.T) {
 		require.ErrorIs(t, err, control.ErrNotFound)
 		_, err = r.Propose(t.Context(), api.DiffRequest{Rollback: 1, File: &api.PlanFile{}})
 		require.ErrorIs(t, err, control.ErrInvalid)
+	})
+}
+
+func TestAnotherPolicyIsAskedAndDoesNotComeIntoUse(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "mode: advise\n")
+		stop := r.start()
+		defer stop()
+		var asked string
+		r.policies.try = func(name string, s *policy.Snapshot) (*policy.Plan, error) {
+			asked = name
+			return firstOnly(t.Context(), s)
+		}
+		r.policies.set(everywhere)
+		before := len(r.Events(0))
+		p, err := r.Propose(t.Context(), api.DiffRequest{Policy: "other"})
+		require.NoError(t, err)
+		require.Equal(t, "other", asked)
+		require.Len(t, p.Plan.GetPartitions(), 1)
+		require.Len(t, r.Events(0), before, "a question is no event")
+		_, err = r.Apply(t.Context(), api.ApplyRequest{DiffRequest: api.DiffRequest{Policy: "other"}})
+		require.ErrorIs(t, err, control.ErrInvalid)
+		_, err = r.Propose(t.Context(), api.DiffRequest{Policy: "other", RollbackLast: true})
+		require.ErrorIs(t, err, control.ErrInvalid)
+		r.policies.try = nil
+		_, err = r.Propose(t.Context(), api.DiffRequest{Policy: "nobody"})
+		require.Error(t, err)
 	})
 }

@@ -39,6 +39,9 @@ type Judgement struct {
 	// GainPerSecond is the goodput that is expected to be gained, Disturbed the requests that wait or move for it; 0 without an evaluation.
 	GainPerSecond float64 `json:"gain_per_second"`
 	Disturbed     float64 `json:"disturbed_requests"`
+	// Now and Then are the evaluations of the plan in force and of the next one; nil where there is none.
+	Now  *policy.Outcome `json:"-"`
+	Then *policy.Outcome `json:"-"`
 }
 
 // Margins are how the operator weighs plans.
@@ -77,7 +80,7 @@ func Judge(s *policy.Snapshot, d *Diff, current, next *policy.Plan, now, then *p
 		}
 		return j
 	}
-	j.GainPerSecond = then.GetGoodput() - now.GetGoodput()
+	j.Now, j.Then, j.GainPerSecond = now, then, then.GetGoodput()-now.GetGoodput()
 	if j.GainPerSecond < -m.Loss*now.GetGoodput() {
 		j.Verdict = VerdictLoss
 		j.Text = fmt.Sprintf("it is expected to serve %.4g requests/s where the plan in force serves %.4g; apply it yourself if that is wanted", then.GetGoodput(), now.GetGoodput())

@@ -156,6 +156,34 @@ func (h *Host) Describe(ctx context.Context, ref Ref) (*policy.Description, erro
 	return d, nil
 }
 
+// Try asks another policy than the one in use for one plan: its process is started for that and stopped again. It begins without the state of an
+// earlier answer, leaves none, and counts for nothing. What Options.Check says of the answer is the caller's to ask.
+func (h *Host) Try(ctx context.Context, ref Ref, s *policy.Snapshot) (*policy.Plan, error) {
+	u, err := h.prepare(ctx, ref)
+	if err != nil {
+		return nil, fmt.Errorf("policy %s: %w", ref.Name, err)
+	}
+	defer u.process.stop()
+	if unmet := u.description.Unmet(s); len(unmet) > 0 {
+		return nil, fmt.Errorf("policy %s: %w", ref.Name, needs(unmet))
+	}
+	budget := time.Duration(s.GetPlanningBudgetUs()) * time.Microsecond
+	if budget <= 0 {
+		budget = h.o.Budget
+	}
+	asked := withParameters(s, u)
+	asked.PlanningBudgetUs, asked.PolicyState = budget.Microseconds(), nil
+	if h.o.Evaluator == nil {
+		asked.Evaluations = 0
+	}
+	answer, err := u.process.plan(ctx, asked, budget+h.o.Grace, h.o.Evaluator, h.o.EvaluationTime)
+	if err != nil {
+		return nil, fmt.Errorf("policy %s: %w", ref.Name, err)
+	}
+	answer.Policy, answer.PolicyVersion = u.description.GetName(), u.description.GetVersion()
+	return answer, nil
+}
+
 // Status tells about the policy in use.
 func (h *Host) Status() Status {
 	h.mu.Lock()

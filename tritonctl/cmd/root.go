@@ -33,6 +33,7 @@ import (
 	"github.com/conch-serving/conch/tritonctl/cmd/repo"
 	"github.com/conch-serving/conch/tritonctl/cmd/simulate"
 	"github.com/conch-serving/conch/tritonctl/cmd/top"
+	"github.com/conch-serving/conch/tritonctl/cmd/ui"
 	"github.com/conch-serving/conch/tritonctl/cmd/version"
 	"github.com/conch-serving/conch/tritonctl/factory"
 	"github.com/conch-serving/conch/tritonctl/output"
@@ -85,7 +86,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats(), cobra.ShellCompDirectiveNoFileComp))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", factory.ErrUsage, err) })
 	root.AddCommand(repo.New(f), model.New(f), partition.New(f), plan.New(f), policy.New(f), gpu.New(f), release.New(f), events.New(f), logs.New(f), version.New(f),
-		simulate.New(f), record.New(f), replay.New(f), top.New(f), advise.New(f), estimate.New(f), calibrate.New(f), merge.New(f))
+		simulate.New(f), record.New(f), replay.New(f), top.New(f), ui.New(f), advise.New(f), estimate.New(f), calibrate.New(f), merge.New(f))
 	root.SetIn(f.In)
 	root.SetOut(f.Out)
 	root.SetErr(f.Err)

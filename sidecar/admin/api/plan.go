@@ -72,6 +72,8 @@ type ModelBasis struct {
 // before.
 type DiffRequest struct {
 	File *PlanFile `json:"file,omitempty"`
+	// Policy is asked in place of the one in use. It comes in no use by that.
+	Policy string `json:"policy,omitempty"`
 	// Rollback is a plan of the history; RollbackLast the last one that differs.
 	Rollback     uint64 `json:"rollback,omitempty"`
 	RollbackLast bool   `json:"rollback_last,omitempty"`
@@ -93,8 +95,20 @@ type Diff struct {
 	// consent, loss, gain or a pin; Judgement is why. Empty where there is nothing to do.
 	Verdict   string `json:"verdict,omitempty"`
 	Judgement string `json:"judgement,omitempty"`
+	// Expected is what conch's own evaluation expects of both plans; nil where it could not be made.
+	Expected *Expected `json:"expected,omitempty"`
+	// DisturbedRequests wait or move once for the change.
+	DisturbedRequests float64 `json:"disturbed_requests,omitempty"`
 	// Proposed is the plan itself, for ApplyRequest.File.
 	Proposed *PlanFile `json:"proposed,omitempty"`
+}
+
+// Expected compares two plans under the load of late, in requests per second finished inside their SLO, and the share of those that are late or dropped.
+type Expected struct {
+	GoodputNow  float64 `json:"goodput_now"`
+	GoodputThen float64 `json:"goodput_then"`
+	BadNow      float64 `json:"bad_now"`
+	BadThen     float64 `json:"bad_then"`
 }
 
 // Change is one line of a Diff.

@@ -27,14 +27,14 @@ func Server(t config.ServerTLS, log *slog.Logger, protocol string) (*tls.Config,
 	})
 }
 
-// Admin is how operators come in over TCP, or nil where they come by a unix socket.
-func Admin(t config.AdminTLS, log *slog.Logger) (*tls.Config, error) {
+// Admin is how operators come in over TCP by a section of conch.yaml, or nil for in the clear.
+func Admin(section string, t config.AdminTLS, log *slog.Logger) (*tls.Config, error) {
 	if t.Certificate == "" {
 		return nil, nil //nolint:nilnil // nil is a setting
 	}
 	return certs.NewServer(certs.Options{
-		Certificate: certs.File{Key: "listen.adminTLS.certificate", Path: t.Certificate}, PrivateKey: certs.File{Key: "listen.adminTLS.key", Path: t.Key},
-		Authorities: certs.File{Key: "listen.adminTLS.clientCA", Path: t.ClientCA},
+		Certificate: certs.File{Key: section + ".certificate", Path: t.Certificate}, PrivateKey: certs.File{Key: section + ".key", Path: t.Key},
+		Authorities: certs.File{Key: section + ".clientCA", Path: t.ClientCA},
 		MinVersion:  config.TLSVersion(t.MinVersion), Protocols: []string{"http/1.1"}, Logger: log,
 	})
 }

@@ -76,7 +76,7 @@ type door struct {
 func New(ctx context.Context, o Options) (*Operators, error) {
 	listen := o.Config.Listen
 	log := o.Log.With("part", "admin")
-	metricsTLS, adminTLS, err := settingsTLS(listen, o.Log.With("part", "tls"))
+	metricsTLS, adminTLS, uiTLS, err := settingsTLS(listen, o.Log.With("part", "tls"))
 	if err != nil {
 		return nil, err
 	}
@@ -97,12 +97,16 @@ func New(ctx context.Context, o Options) (*Operators, error) {
 		return nil, err
 	}
 	orders := http.Handler(admin.NewHandler(conch, p.watches, log))
+	browsers, err := newBrowsers(listen.UI, orders, o.Log.With("part", "ui"))
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
 	health := http.NewServeMux()
 	health.Handle("/metrics", scrape)
 	health.Handle("GET /livez", orders)
 	health.Handle("GET /readyz", orders)
 	if listen.AdminToken != "" {
-		token, err := admin.NewToken(listen.AdminToken)
+		token, err := admin.NewToken("listen.adminToken", listen.AdminToken)
 		if err != nil {
 			return nil, errors.Join(err, p.close())
 		}
@@ -111,6 +115,7 @@ func New(ctx context.Context, o Options) (*Operators, error) {
 	p.doors = []*door{
 		{"metrics", listen.Metrics, doors.HTTP(ctx, health, o.Log), metricsTLS, nil},
 		{"admin", listen.Admin, doors.HTTP(ctx, orders, o.Log), adminTLS, nil},
+		{"ui", listen.UI.Address, doors.HTTP(ctx, browsers, o.Log), uiTLS, nil},
 	}
 	p.doors[1].server.ConnContext = admin.WithPeer
 	if err := p.bind(); err != nil {
@@ -120,14 +125,17 @@ func New(ctx context.Context, o Options) (*Operators, error) {
 }
 
 // settingsTLS reads the certificates of the doors that have one.
-func settingsTLS(listen config.Listen, log *slog.Logger) (forMetrics, forAdmin *tls.Config, err error) {
+func settingsTLS(listen config.Listen, log *slog.Logger) (forMetrics, forAdmin, forUI *tls.Config, err error) {
 	if listen.TLS.Metrics {
 		if forMetrics, err = credentials.Server(listen.TLS, log, "http/1.1"); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 	}
-	forAdmin, err = credentials.Admin(listen.AdminTLS, log)
-	return forMetrics, forAdmin, err
+	if forAdmin, err = credentials.Admin("listen.adminTLS", listen.AdminTLS, log); err != nil {
+		return nil, nil, nil, err
+	}
+	forUI, err = credentials.Admin("listen.ui.tls", listen.UI.TLS, log)
+	return forMetrics, forAdmin, forUI, err
 }
 
 // bind opens every address that is not off.
@@ -148,7 +156,7 @@ func (p *Operators) bind() (err error) {
 	return nil
 }
 
-// Address is that of an open door, metrics or admin; nil if it is off.
+// Address is that of an open door, metrics, admin or ui; nil if it is off.
 func (p *Operators) Address(key string) net.Addr {
 	for _, d := range p.doors {
 		if d.key == key && d.listener != nil {

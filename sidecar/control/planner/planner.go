@@ -24,6 +24,8 @@ type Host interface {
 	Use(ctx context.Context, ref policyhost.Ref) (*policy.Description, error)
 	Describe(ctx context.Context, ref policyhost.Ref) (*policy.Description, error)
 	List(ctx context.Context) ([]policyhost.Known, error)
+	// Try asks another policy than the one in use.
+	Try(ctx context.Context, ref policyhost.Ref, s *policy.Snapshot) (*policy.Plan, error)
 	Status() policyhost.Status
 }
 

@@ -32,6 +32,8 @@ type Options struct {
 	output string
 	// from is the file of a plan to compare in place of the policy's.
 	from string
+	// policy is asked in place of the one in use.
+	policy string
 }
 
 // New builds the command.
@@ -56,6 +58,7 @@ file may be edited; -f compares one with what serves.`,
 	}
 	c.Flags().StringVarP(&o.output, "output", "o", "table", "output format ("+strings.Join(output.Formats(), ", ")+"), or the FILE.json to write the plan to")
 	c.Flags().StringVarP(&o.from, "file", "f", "", "compare the plan in this file (- is the standard input) in place of the policy's")
+	c.Flags().StringVar(&o.policy, "policy", "", "ask this policy in place of the one in use, which stays in use")
 	c.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 when there is a difference")
 	factory.WatchFlag(c, &o.watch)
 	return c
@@ -71,7 +74,7 @@ func (o *Options) run(ctx context.Context) error {
 	if err := output.Check(o.Format); err != nil {
 		return fmt.Errorf("%w: %w, or a FILE.json", factory.ErrUsage, err)
 	}
-	var request api.DiffRequest
+	request := api.DiffRequest{Policy: o.policy}
 	if o.from != "" {
 		var err error
 		if request.File, err = planfile.Read(o.from, o.In); err != nil {

@@ -1,0 +1,191 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package console_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/conch-serving/conch/sidecar/admin/api"
+)
+
+// fake is the admin API of a conch that is not there: its state is what the test says, and the console's files are those of bin/conch.
+type fake struct {
+	// whole are the objects of each topic, changes those that change twice a second.
+	whole, changes map[api.Topic][]any
+	// answers by path.
+	answers map[string]any
+}
+
+// serve gives the fake's admin address.
+func (f *fake) serve(t *testing.T) string {
+	t.Helper()
+	conch := running(t)
+	socket := strings.TrimPrefix(conch.Admin, "unix://")
+	files := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "conch"})
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}
+	files.Transport = transport
+	mux := http.NewServeMux()
+	mux.Handle("/console/", files)
+	mux.HandleFunc("/v1/watch", f.watch)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		body, known := f.answers[r.URL.Path]
+		if !known {
+			body = []any{}
+			if strings.HasPrefix(r.URL.Path, "/v1/plan/explain/") {
+				body = api.Explanation{Text: hostile[1]}
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(body)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close(); transport.CloseIdleConnections() })
+	return server.URL
+}
+
+func (f *fake) watch(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	topics, out := r.URL.Query()["topic"], http.NewResponseController(w)
+	send := func(from map[api.Topic][]any, all bool) {
+		for topic, objects := range from {
+			if !slices.Contains(topics, string(topic)) {
+				continue
+			}
+			update := map[string]any{"time": time.Now(), "changed": objects}
+			if all {
+				update["all"] = true
+			}
+			text, _ := json.Marshal(update) // of what the test made
+			fmt.Fprintf(w, "event: %s\nid: 1\ndata: %s\n\n", topic, text)
+		}
+		_ = out.Flush()
+	}
+	send(f.whole, true)
+	for again := time.NewTicker(500 * time.Millisecond); ; {
+		select {
+		case <-r.Context().Done():
+			again.Stop()
+			return
+		case <-again.C:
+			send(f.changes, false)
+		}
+	}
+}
+
+// newFake has models and GPUs of these names.
+func newFake(models, gpus []string) *fake {
+	f := &fake{whole: map[api.Topic][]any{}, changes: map[api.Topic][]any{}, answers: map[string]any{
+		"/v1/version": api.Version{Version: "1", Mode: "control", Driver: "process"},
+	}}
+	f.whole[api.TopicConch] = []any{api.Conch{Version: api.Version{Version: "1", Mode: "control", Driver: "process"}, Health: api.Health{OK: true}}}
+	now := time.Now()
+	conditions := []api.Condition{{Type: api.ConditionReady, Holds: true, Since: now}, {Type: api.ConditionProgressing, Since: now}, {Type: api.ConditionDegraded, Since: now}}
+	for i, name := range models {
+		m := api.Model{
+			Name: name, Versions: []string{"1"}, State: api.ModelReady, SLOSeconds: .05, Late: "drop", MaxBatchSize: 16, Batchable: true, Discipline: "adaptive", Partitions: []string{"p"},
+			Rate: 20, Goodput: 19, MeanBatch: 3, LatencyP50Seconds: .01, LatencyP99Seconds: .04, Conditions: conditions, Revision: "0123456789abcdef", Backend: "onnxruntime",
+		}
+		if i%50 == 7 {
+			m.State, m.StateReason = api.ModelUnplaced, "0/8 partitions: 5 memory, 3 latency"
+		}
+		window := api.Attainment{Seconds: 5, Requests: 100, InTime: 100, Spent: &api.Spent{Wait: .002, Gather: .001, Execute: .015, Conch: .0003}}
+		if i%10 == 3 {
+			window.InTime, window.Outcomes = 91, []api.OutcomeCount{{Result: "late", Count: 9}}
+		}
+		r := api.ModelRequests{Model: name, SLOSeconds: .05, Now: window, Hour: window}
+		slack := .01
+		waits := api.ModelWaiting{Model: name, Discipline: "adaptive", Requests: 2, Rows: 3, OldestSeconds: .004, CandidateRows: 3, SlackSeconds: &slack}
+		f.whole[api.TopicModels] = append(f.whole[api.TopicModels], m)
+		f.whole[api.TopicRequests] = append(f.whole[api.TopicRequests], r)
+		f.whole[api.TopicWaiting] = append(f.whole[api.TopicWaiting], waits)
+		f.changes[api.TopicRequests] = append(f.changes[api.TopicRequests], r)
+		f.changes[api.TopicWaiting] = append(f.changes[api.TopicWaiting], waits)
+		if i%5 == 0 {
+			f.changes[api.TopicModels] = append(f.changes[api.TopicModels], m)
+		}
+	}
+	var plan []map[string]any
+	for i, id := range gpus {
+		g := api.GPU{ID: id, Node: fmt.Sprintf("node%d", i/8), Type: "H100-80GB", MemoryBytes: 80 << 30}
+		for k := range 3 {
+			p := api.Partition{
+				ID: fmt.Sprintf("%s.%d", id, k), GPU: id, ThreadPercentage: 30, MemoryLimitBytes: 20 << 30, Up: i%97 != 11 || k > 0, Reason: "its server was killed", BusyShare: float64(i%10) / 10,
+				Models: []string{models[(3*i+k)%len(models)], models[(3*i+k+1)%len(models)]}, Conditions: conditions, Started: now,
+			}
+			if p.Up {
+				p.Reason, p.Serving = "", p.Models
+			} else {
+				p.Serving = []string{}
+			}
+			g.Partitions = append(g.Partitions, p)
+			f.whole[api.TopicPartitions] = append(f.whole[api.TopicPartitions], p)
+			plan = append(plan, map[string]any{"id": p.ID, "gpus": []string{id}, "thread_percentage": 30, "instances": []map[string]any{{"model": p.Models[0], "role": "ROLE_CANARY"}, {"model": p.Models[1]}}})
+			at := float64(now.UnixMilli()) / 1000
+			for n := range 3 {
+				start := at - float64(n)*5 - float64(k)
+				f.whole[api.TopicExecutions] = append(f.whole[api.TopicExecutions], api.Executed{Partition: p.ID, Model: p.Models[0], Start: start, End: start + .4, Rows: 8, Requests: 8, Deadline: start + .3 + float64(n)/10})
+			}
+		}
+		f.whole[api.TopicGPUs] = append(f.whole[api.TopicGPUs], g)
+		if i%10 == 0 {
+			f.changes[api.TopicGPUs] = append(f.changes[api.TopicGPUs], g)
+		}
+	}
+	text, _ := json.Marshal(map[string]any{"partitions": plan}) // strings and numbers
+	f.whole[api.TopicPlan] = []any{api.Plan{Revision: 3, Policy: "usher", AppliedAt: now.Add(-time.Hour), AppliedBy: "ada", Reason: "start", Plan: text}}
+	f.whole[api.TopicEvents] = []any{}
+	return f
+}
+
+// hostile are names that nobody should have, and somebody will.
+var hostile = []string{
+	strings.Repeat("very-long-", 1024), `<script>document.title = "owned"</script><img src=x onerror="document.title='owned'">`, "\u202egnp.exe \u05e9\u05dc\u05d5\u05dd", `"><b>bold</b>`, "../../etc/passwd", "%00\x01\n\ttab", "🐚🐚", " ",
+}
+
+// Names and messages are shown as text, whatever they hold, and break no layout.
+func TestHostileNames(t *testing.T) {
+	f := newFake(hostile, []string{hostile[0], hostile[1], hostile[2], "gpu3"})
+	event := api.Event{ID: 1, Time: time.Now(), Kind: "plan_held", Author: hostile[1], Message: hostile[1] + hostile[0], Reason: hostile[2]}
+	f.whole[api.TopicEvents] = []any{event}
+	f.answers["/v1/repository/revisions"] = []api.RepositoryRevision{{ID: hostile[1], Author: hostile[1], Reason: hostile[0], Models: hostile, Added: hostile, Current: true, Problems: []api.RepositoryProblem{{Model: hostile[1], Refused: true, Text: hostile[0]}}}}
+	f.answers["/v1/policies"] = []api.Policy{{Name: hostile[1]}, {Name: hostile[0]}}
+	f.answers["/v1/plan/history"] = []api.PlanRecord{{Plan: api.Plan{Revision: 3, Policy: hostile[1], AppliedBy: hostile[0], Reason: hostile[1]}, Summary: hostile[0], Diff: hostile[1]}}
+	f.answers["/v1/plan/diff"] = api.Diff{Text: hostile[1] + "\n" + hostile[0], Changes: []api.Change{{Action: "start"}}, Verdict: hostile[1], Judgement: hostile[0]}
+	b := open(t, ui(t, f.serve(t)))
+	for _, name := range screens {
+		b.screen(name)
+		b.settled()
+		for _, size := range [][2]int64{{1440, 900}, {390, 844}} {
+			b.look("light", size[0], size[1])
+			require.LessOrEqual(t, js[int64](b, `document.documentElement.scrollWidth`), size[0], "%s is wider than its window", name)
+		}
+		b.accessible(name + " with hostile names")
+		b.picture("hostile-" + name)
+		b.look("light", 1440, 900)
+		for _, selector := range []string{"tbody button.link", ".chip:not(.plain)", ".part-head", ".policies button", ".tried .link", ".history .link"} {
+			if js[bool](b, `(() => { const e = [...document.querySelectorAll('`+selector+`')].find((e) => e.textContent.includes('script')) ?? document.querySelector('`+selector+`'); e?.click(); return !!e })()`) {
+				b.settled()
+				js[bool](b, `(() => { document.querySelector('dialog')?.close(); return true })()`)
+			}
+		}
+		require.NotContains(t, js[string](b, `document.title`), "owned")
+		require.False(t, js[bool](b, `!!document.querySelector('main script, main img, main b b')`), "a name became an element on %s", name)
+	}
+}
