@@ -30,7 +30,7 @@ var rules = []rule{
 
 	{"sidecar", []string{"..."}, "main wires everything"},
 	{"sidecar/command", []string{
-		"plugins/policy", "sidecar/admin/api", "sidecar/apply/driver/shim", "sidecar/component/evaluations", "sidecar/component/state", "sidecar/config", "sidecar/dispatch/queue", "sidecar/plan", "sidecar/policyhost/confine", "sidecar/reaper",
+		"plugins/policy", "sidecar/admin/api", "sidecar/apply/driver/shim", "sidecar/component/evaluations", "sidecar/component/state", "sidecar/config", "sidecar/dispatch/queue", "sidecar/plan", "sidecar/policyhost", "sidecar/policyhost/confine", "sidecar/reaper",
 	}, "it is the command line; the daemon is handed to it"},
 	{"sidecar/component", nil, "it is a list of components and knows none"},
 	{"sidecar/component/doors", nil, "doors know nothing of what is behind them"},
@@ -53,7 +53,7 @@ var rules = []rule{
 	{"sidecar/component/state", []string{"repo", "sidecar/apply/driver/shim"}, "it is a directory"},
 	{"sidecar/component/traces", []string{"sidecar/component/credentials", "sidecar/config", "sidecar/tracing"}, "it makes what sends spans"},
 	{"sidecar/config", []string{"plugins/policy", "plugins/policy/grid", "repo", "internal/..."}, "configuration knows nothing that it configures"},
-	{"sidecar/admin", []string{"sidecar/admin/...", "sidecar/watch", "sidecar/console", "sidecar/console/door", "sidecar/control", "sidecar/control/conditions", "sidecar/control/estimates", "sidecar/record", "sidecar/apply/...", "sidecar/plan", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
+	{"sidecar/admin", []string{"sidecar/admin/...", "sidecar/watch", "sidecar/console", "sidecar/console/door", "sidecar/control", "sidecar/control/conditions", "sidecar/control/estimates", "sidecar/control/events", "sidecar/record", "sidecar/apply/...", "sidecar/plan", "plugins/policy", "repo", "internal/..."}, "arrows run down"},
 	{"sidecar/admin/api", nil, "it is types: packages that encode, fill in, decode or print them import it"},
 	{"sidecar/admin/client", []string{"sidecar/admin/api", "plugins/policy"}, "tritonctl and other people's programs import it"},
 	{"sidecar/advice", []string{"plugins/policy"}, "it is pure; conch and the simulator feed it"},

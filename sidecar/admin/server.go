@@ -11,10 +11,13 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/conch-serving/conch/sidecar/admin/api"
 	"github.com/conch-serving/conch/sidecar/console"
+	"github.com/conch-serving/conch/sidecar/control/events"
 	"github.com/conch-serving/conch/sidecar/watch"
 )
 
@@ -211,7 +214,31 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	answer(s, func(r *http.Request) ([]api.Event, error) { return s.conch.Events(r.Context(), since) })(w, r)
+	kinds, err := parseKinds(r)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	answer(s, func(r *http.Request) ([]api.Event, error) {
+		all, err := s.conch.Events(r.Context(), since)
+		if len(kinds) > 0 {
+			all = slices.DeleteFunc(slices.Clone(all), func(e api.Event) bool { return !slices.Contains(kinds, e.Kind) })
+		}
+		return all, err
+	})(w, r)
+}
+
+// parseKinds reads the kinds of event that are asked for: none means all. An unknown one is refused, since no event would ever answer it.
+func parseKinds(r *http.Request) (kinds []api.EventKind, err error) {
+	for _, text := range r.URL.Query()["kind"] {
+		kind := api.EventKind(text)
+		if known := events.Kinds(); !slices.Contains(known, kind) {
+			slices.Sort(known)
+			return nil, &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf("there is no event of kind %q; there are %s", text, strings.Trim(fmt.Sprint(known), "[]"))}
+		}
+		kinds = append(kinds, kind)
+	}
+	return kinds, nil
 }
 
 func parseSince(r *http.Request) (uint64, error) {

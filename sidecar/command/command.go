@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +27,7 @@ import (
 	"github.com/conch-serving/conch/sidecar/apply/driver/shim"
 	"github.com/conch-serving/conch/sidecar/component/evaluations"
 	"github.com/conch-serving/conch/sidecar/config"
+	"github.com/conch-serving/conch/sidecar/policyhost"
 	"github.com/conch-serving/conch/sidecar/policyhost/confine"
 	"github.com/conch-serving/conch/sidecar/reaper"
 )
@@ -68,12 +71,13 @@ func New(p Process) *cobra.Command {
 Triton processes, decides with a scheduling policy which model lies where, and
 batches requests as late as their deadlines allow.
 
-Try it without a GPU and without Triton:
+Try it without a GPU and without Triton, on models that say how long they take
+(docs/configuration.md#emulated-models):
   conch --driver embedded --repository DIR
 
 Watch Triton servers that run already, and change nothing of theirs:
   conch --attach localhost:8001`,
-		Args:          cobra.NoArgs,
+		Args:          noCommand,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       Version().Version,
@@ -102,14 +106,30 @@ Watch Triton servers that run already, and change nothing of theirs:
 	return root
 }
 
+// noCommand refuses an argument of a group: it is a misspelt command.
+func noCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, child := range c.Commands() {
+		if child.IsAvailableCommand() {
+			names = append(names, child.Name())
+		}
+	}
+	return fmt.Errorf("%s has no command %q; it has: %s (%s --help)", c.CommandPath(), args[0], strings.Join(names, ", "), c.CommandPath())
+}
+
 func configCommand(p Process) *cobra.Command {
-	group := &cobra.Command{Use: "config", Short: "Work with conch.yaml", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	group := &cobra.Command{Use: "config", Short: "Work with conch.yaml", Args: noCommand, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 	group.AddCommand(&cobra.Command{
 		Use:   "check FILE",
 		Short: "Say everything that is wrong with a configuration",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			c, err := config.Load(args[0], nil, Environment())
+		RunE: func(cmd *cobra.Command, args []string) error {
+			env := Environment()
+			env.CheckPolicy = func(name string) error { return checkPolicy(cmd.Context(), name) }
+			c, err := config.Load(args[0], nil, env)
 			if err != nil {
 				return err
 			}
@@ -118,6 +138,26 @@ func configCommand(p Process) *cobra.Command {
 		},
 	})
 	return group
+}
+
+// checkPolicy says that conch-policies, beside this program, has no policy of a name. Where it cannot be asked there is no saying.
+func checkPolicy(ctx context.Context, name string) error {
+	self, err := executable()
+	if err != nil {
+		return nil //nolint:nilerr // conch says so at its start
+	}
+	known, err := policyhost.New(policyhost.Options{Builtins: policyhost.Beside(self)}).List(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // as above
+	}
+	names := make([]string, len(known))
+	for i, k := range known {
+		names[i] = k.Name
+	}
+	if !slices.Contains(names, name) {
+		return fmt.Errorf("there is no policy %q; there are %s. One of your own needs policy.executable", name, strings.Join(names, ", "))
+	}
+	return nil
 }
 
 // initCommand is conch as the first process of a container.

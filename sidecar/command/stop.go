@@ -5,6 +5,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,6 +29,9 @@ conch on the same state takes them over without loading a model.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir := f.state // which is enough: the rest of a configuration is not looked at
+			if dir == "" && f.file == "" {
+				return errors.New("which conch? name its conch.yaml with --config, or its state directory with --state")
+			}
 			if dir == "" {
 				settings, err := f.load()
 				if err != nil {

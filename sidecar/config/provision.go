@@ -18,6 +18,9 @@ type Environment struct {
 	// parameters or a drop policy, each of them empty where nothing was set. Nil
 	// leaves them unchecked.
 	CheckDiscipline func(discipline string, parameters map[string]string, dropPolicy string) error
+	// CheckPolicy says why there is no policy of this name among those that came with
+	// conch. Nil leaves the name unchecked.
+	CheckPolicy func(name string) error
 }
 
 // hotSections change on SIGHUP; everything else needs a restart.

@@ -225,6 +225,11 @@ func (v *validator) gpus(g GPUs) {
 
 func (v *validator) policy(p Policy) {
 	v.positive("policy.deadline", p.Deadline)
+	if p.Executable == "" && v.env.CheckPolicy != nil {
+		if err := v.env.CheckPolicy(p.Name); err != nil {
+			v.problem("policy.name", "%v", err)
+		}
+	}
 	if p.Executable != "" && !filepath.IsAbs(p.Executable) {
 		v.problem("policy.executable", "%q is not an absolute path", p.Executable)
 	}

@@ -73,6 +73,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no conch answers, 4 not found,
 			if f.Timeout < 0 {
 				return fmt.Errorf("%w: --timeout %v is negative", factory.ErrUsage, f.Timeout)
 			}
+			if err := c.ValidateFlagGroups(); err != nil { // cobra's own check comes later, and its errors are of no kind
+				return fmt.Errorf("%w: %w", factory.ErrUsage, err)
+			}
 			c.SetContext(f.Bound(c.Context()))
 			return nil
 		},
@@ -100,6 +103,9 @@ func markUsage(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
+				if !c.HasSubCommands() && check(c, nil) == nil && check(c, args[:1]) != nil { // cobra calls it an unknown command
+					err = fmt.Errorf("%s takes no arguments, and got %q", c.CommandPath(), args)
+				}
 				return fmt.Errorf("%w: %w; it is %s", factory.ErrUsage, err, c.UseLine())
 			}
 			return nil

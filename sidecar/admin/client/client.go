@@ -220,9 +220,13 @@ func (c *Client) UsePolicy(ctx context.Context, r api.UsePolicyRequest) (api.Pol
 	return post[api.Policy](ctx, c, http.MethodPut, "/v1/policy", r)
 }
 
-// Events gives the events after id since, oldest first.
-func (c *Client) Events(ctx context.Context, since uint64) ([]api.Event, error) {
-	return get[[]api.Event](ctx, c, "/v1/events?since="+strconv.FormatUint(since, 10))
+// Events gives the events after id since, oldest first: those of some kinds, or of all. An unknown kind is an error.
+func (c *Client) Events(ctx context.Context, since uint64, kinds ...string) ([]api.Event, error) {
+	query := url.Values{"since": {strconv.FormatUint(since, 10)}}
+	if len(kinds) > 0 {
+		query["kind"] = kinds
+	}
+	return get[[]api.Event](ctx, c, "/v1/events?"+query.Encode())
 }
 
 func get[T any](ctx context.Context, c *Client, path string) (T, error) {

@@ -158,7 +158,7 @@ func executable(path string) (string, error) {
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return "", fmt.Errorf("process driver: tritonserver: %w", err)
+		return "", fmt.Errorf("process driver: tritonserver: %w; name its path with driver.tritonserver or --tritonserver, or attach to servers that run with --attach", err)
 	}
 	if info.IsDir() || info.Mode()&0o111 == 0 {
 		return "", fmt.Errorf("process driver: %s is not an executable file", path)

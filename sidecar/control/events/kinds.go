@@ -61,6 +61,17 @@ const (
 	Released api.EventKind = "released"
 )
 
+// Kinds lists every kind of event.
+func Kinds() []api.EventKind {
+	return []api.EventKind{
+		Started, PlanApplied, PlanProposed, PlanHeld, PlanRejected, PlanPinned, PlanUnpinned, PlanFailed, ApplyFailed,
+		PolicyChanged, PolicyState, PartitionUp, PartitionDown, PartitionRestarted, GPUCordoned, GPUDrained, GPUUncordoned,
+		NodesChanged, MPSFault, Degraded, Recovered, Repository, ModelLoaded, ModelUnloaded, ModelInterfered, VariantWanted,
+		ModelsEstimated, DeviceCalibrated, EstimateOff, Merging, Merged, MergeFailed, GroupFaulted, PlaceEjected,
+		PlaceRestored, Reloaded, Stopping, Handover, Released,
+	}
+}
+
 // Grave reports whether an operator should look at events of a kind.
 func Grave(kind api.EventKind) bool {
 	switch kind {

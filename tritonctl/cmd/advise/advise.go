@@ -184,7 +184,7 @@ func (o *Options) traffic(ctx context.Context, conch *client.Client, args []stri
 	case len(args) > 0:
 		file, err := os.Open(args[0])
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", factory.ErrUsage, err)
 		}
 		defer file.Close() //nolint:errcheck // it is only read
 		source = file

@@ -50,7 +50,7 @@ of each event, such as what a plan changed and how long each of its steps took.`
 				return want.follow(c.Context(), f)
 			}
 			return factory.Show(c.Context(), f, func(conch *client.Client, ctx context.Context) ([]api.Event, error) {
-				all, err := conch.Events(ctx, want.after)
+				all, err := conch.Events(ctx, want.after, want.kind...)
 				return slices.DeleteFunc(all, func(e api.Event) bool { return !want.shows(e) }), err
 			}, draw)
 		},
@@ -114,6 +114,11 @@ func (w *filter) follow(ctx context.Context, f *factory.Factory) error {
 	conch, err := f.Client()
 	if err != nil {
 		return err
+	}
+	if len(w.kind) > 0 {
+		if _, err := conch.Events(ctx, w.after, w.kind...); err != nil { // an unknown kind would be waited for without end
+			return err
+		}
 	}
 	return f.FollowEvents(ctx, conch, w.after, func(e api.Event) error {
 		if !w.shows(e) {

@@ -51,7 +51,7 @@ live at the moment is shown beside it.`,
 func (o *Options) run(ctx context.Context, path string) error {
 	file, err := os.Open(path)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", factory.ErrUsage, err)
 	}
 	traffic, err := workload.Measure(file)
 	_ = file.Close() // it was only read
@@ -113,7 +113,10 @@ func (o *Options) run(ctx context.Context, path string) error {
 func (o *Options) world(ctx context.Context) (json.RawMessage, []api.Model, error) {
 	if o.snapshot != "" {
 		raw, err := os.ReadFile(o.snapshot)
-		return raw, nil, err
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: --snapshot: %w", factory.ErrUsage, err)
+		}
+		return raw, nil, nil
 	}
 	conch, err := o.Client()
 	if err != nil {

@@ -54,7 +54,7 @@ conch. docs/simulate.md describes scenarios.`,
 func (o *Options) run(ctx context.Context, path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", factory.ErrUsage, err)
 	}
 	s, err := scenario.Parse(path, text)
 	if err != nil {

@@ -24,7 +24,7 @@ func New(f *factory.Factory) *cobra.Command {
 	var o Options
 	var file string
 	c := &cobra.Command{
-		Use:   "apply",
+		Use:   "apply [-f FILE.json]",
 		Short: "Apply a plan: the policy's, or the one in a file",
 		Long: `apply asks the policy for a plan of what is observed now, shows what it changes, and
 once that is confirmed applies exactly the plan that was shown, in the modes advise

@@ -87,7 +87,7 @@ func (o *options) try(ctx context.Context) (err error) {
 	if o.trace != "" {
 		file, err := os.Open(o.trace)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w: --traffic: %w", factory.ErrUsage, err)
 		}
 		o.run.Traffic, err = evaluate.Read(file)
 		_ = file.Close() // it was only read
@@ -155,7 +155,7 @@ func (o *options) many(ctx context.Context, session *try.Session) error {
 	if o.snapshots != "-" {
 		file, err := os.Open(o.snapshots)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w: --snapshots: %w", factory.ErrUsage, err)
 		}
 		defer file.Close() //nolint:errcheck // it was only read
 		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {

@@ -7,6 +7,7 @@ package validate
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -52,10 +53,12 @@ tritonctl repo validate /models --gpu T4`,
 }
 
 func run(f *factory.Factory, directory, gpu string, s repo.Strictness) error {
-	if info, err := os.Stat(directory); err != nil {
-		return err
+	if info, err := os.Stat(directory); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: there is no directory %s on this machine; give that of a model repository", factory.ErrUsage, directory)
+	} else if err != nil {
+		return fmt.Errorf("%w: %w", factory.ErrUsage, err)
 	} else if !info.IsDir() {
-		return fmt.Errorf("%s is not a directory", directory)
+		return fmt.Errorf("%w: %s is not a directory; give that of a model repository", factory.ErrUsage, directory)
 	}
 	problems, err := repo.ValidateAll(modeldir.FS(directory), s)
 	if err != nil {
