@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
@@ -347,6 +348,25 @@ func (v sight) model(m *repo.Model) ModelLook {
 		out.Unplaced = unplaced(v.serving.Plan.Plan, m.Name)
 	}
 	return out
+}
+
+// displaced names the models that had a place in the plan before and have none in the next, with why: whoever reads that a plan serves has to see that
+// they are no longer served. It is empty where there are none, and names three at most.
+func displaced(before, next *policy.Plan) string {
+	var all []string
+	for _, u := range next.GetUnplaced() {
+		if len(before.PartitionsOf(u.GetModel())) > 0 && len(next.PartitionsOf(u.GetModel())) == 0 {
+			all = append(all, u.GetModel()+": "+u.GetText())
+		}
+	}
+	const most = 3
+	switch n := len(all); {
+	case n == 0:
+		return ""
+	case n > most:
+		return fmt.Sprintf("; %d models have no place any more: %s, ...", n, strings.Join(all[:most], "; "))
+	}
+	return "; no place any more for " + strings.Join(all, "; ")
 }
 
 // unplaced is why a plan has no place for a model.

@@ -322,6 +322,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	if other && c.serving.files != nil {
 		c.servedBefore = c.serving.files.ID
 	}
+	lost := displaced(c.serving.Plan.Plan, p.Plan)
 	c.serving, c.proposed = next, nil
 	c.mu.Unlock()
 	c.save()
@@ -339,6 +340,7 @@ func (c *Control) apply(ctx context.Context, o order, in intent, p *Proposal) er
 	if failed != nil {
 		message = fmt.Sprintf("plan %d is in force: %s; not all of it serves yet: %v", next.Revision, summary(p.Diff, in.given), failed)
 	}
+	message += lost
 	c.event(api.Event{Kind: events.PlanApplied, Author: o.author, Reason: o.reason, Seconds: c.clock.Now().Sub(began).Seconds(), Message: message, Fields: fields})
 	// A warm-up has just measured what was loaded.
 	c.pushProfiles(c.recorder.Profiles())

@@ -116,6 +116,20 @@ func TestFailingApplyKeepsTheOldPlan(t *testing.T) {
 	})
 }
 
+// TestAModelThatLosesItsPlaceIsNamed: the event of the plan says which, and why.
+func TestAModelThatLosesItsPlaceIsNamed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, "")
+		stop := r.start()
+		defer stop()
+		require.NotContains(t, r.lastEvent(events.PlanApplied).Message, "no place")
+		r.policies.set(withoutA)
+		_, err := r.Apply(t.Context(), api.ApplyRequest{Author: "ada"})
+		require.NoError(t, err)
+		require.Contains(t, r.lastEvent(events.PlanApplied).Message, "; no place any more for a: 0/2 partitions: 2 latency")
+	})
+}
+
 func TestCompareAndSet(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, "")

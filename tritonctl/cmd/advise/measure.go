@@ -73,7 +73,7 @@ func (o *Options) timed(ctx context.Context, conch *client.Client, in *advise.In
 func readGrids(path string) (map[string]advise.Grid, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: --grid: %w", factory.ErrUsage, err)
 	}
 	var text map[string]map[int]string
 	if err := yaml.UnmarshalWithOptions(data, &text, yaml.Strict()); err != nil {
