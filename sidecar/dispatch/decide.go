@@ -89,7 +89,8 @@ func (e evidence) next() step {
 // suspicion is a fault of a place that one of its requests may have caused. They share it.
 type suspicion struct {
 	router.Fault
-	text string // without the name of a merge group
+	err  error  // the server's, without the name of a merge group
+	text string // of it
 	dead bool   // the model's process had died
 	// alone: the execution was of one request.
 	alone    bool
@@ -161,11 +162,12 @@ func (d *Dispatcher) blame(a *attempt, err error, e *evidence) {
 	if e.fault = forward.Faulted(err) && (e.calls > 1 || c.ctx.Err() == nil); !e.fault {
 		return
 	}
-	text := forward.Status(renamed(err, c.member)).Message()
+	said := renamed(forward.Status(err).Err(), c.member)
+	text := status.Convert(said).Message()
 	fault, known := c.faulted(a.lease, err, text, e.calls, c.member != nil)
 	e.known, e.dead, e.group = known, forward.DeadStub(text), c.member != nil
 	e.row, e.ejected, e.gone = fault.Row, fault.Ejected, fault.Gone
-	now := &suspicion{Fault: fault, text: text, dead: e.dead, alone: e.calls == 1, failures: index(e.calls == 1), excuse: sync.OnceFunc(fault.Excuse)}
+	now := &suspicion{Fault: fault, err: said, text: text, dead: e.dead, alone: e.calls == 1, failures: index(e.calls == 1), excuse: sync.OnceFunc(fault.Excuse)}
 	now.open.Store(int32(e.calls))
 	before, same := c.suspicion, false
 	switch {

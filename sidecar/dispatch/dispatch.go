@@ -397,6 +397,9 @@ func (d *Dispatcher) out(c *call) (a answer, out bool) {
 	if err == nil && c.member != nil { // the group's outage is declared a moment before the member's
 		err = renamed(d.router.Out(c.member.Group), c.member)
 	}
+	if err != nil && c.suspicion != nil && c.suspicion.OfGroup() { // it failed in the group, which is out since
+		err = c.suspicion.err
+	}
 	return answer{err: err, result: Failed, reason: "outage"}, err != nil
 }
 

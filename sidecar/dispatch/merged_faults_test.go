@@ -181,6 +181,26 @@ func TestAFailureOfABatchIsNotARequests(t *testing.T) {
 	require.NoError(t, <-swapped)
 }
 
+// Requests that wait in the queue of a group that fails and stays are answered as well, and the group serves again once it is well.
+func TestNobodyWaitsLongForAGroupThatFails(t *testing.T) {
+	p := newTriton(t)
+	p.refuse = broken
+	d, seen := newDispatcher(t, dispatch.Options{OutageWait: time.Second}, merged(1, p))
+	began := time.Now()
+	errs := atOnce(20, func(i int) error { return infer(t.Context(), t, d, uint32(i+1), 1, of(i%2)) }) //nolint:gosec // small
+	require.Less(t, time.Since(began), 10*time.Second)
+	for _, err := range errs {
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "'g")
+	}
+	p.set(func() { p.refuse = nil })
+	require.Eventually(t, func() bool {
+		atOnce(8, func(i int) error { return infer(t.Context(), t, d, uint32(i+1), 1, of(i%2)) }) //nolint:gosec // small
+		return seen.count(t)[dispatch.OK] > 0 && len(d.Unhealthy()) == 0
+	}, 30*time.Second, time.Millisecond, "it serves again")
+	require.NoError(t, infer(t.Context(), t, d, 1, 1, nil))
+}
+
 // If the group is not taken out of the table, its error is the answer in the end.
 func TestAGroupThatStaysAnswersItsError(t *testing.T) {
 	t.Parallel()

@@ -376,6 +376,12 @@ func (r *Router) stand(l *place, to standing, n *notices) {
 		h.cause = ""
 	}
 	n.places = append(n.places, l)
+	if m := r.models[l.model]; m != nil && l.merges {
+		if to == ejected {
+			m.why = l.process.ID() + ": " + h.cause
+		}
+		r.judge(m, n)
+	}
 	for _, m := range r.models {
 		for _, o := range m.places {
 			if o == l || o.group == l {

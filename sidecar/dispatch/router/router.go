@@ -351,12 +351,17 @@ func (m *model) leave(now []*place) {
 // Guarded by mu.
 func (r *Router) retiredAndNamed() []*Process { return slices.Concat(r.order, r.retired) }
 
-// judge ends a model's outage and stops its timer if one of its processes is up. If
-// none is, it starts the timer, unless that runs or the outage is declared. Guarded
-// by mu.
+// failing reports whether a model is a merge group that has no healthy place: its requests do not wait for one longer than for a process.
+func (m *model) failing() bool {
+	return m.spec.Internal && !slices.ContainsFunc(m.places, func(l *place) bool { return l.process.state == up && l.health.standing == healthy })
+}
+
+// judge ends a model's outage and stops its timer if one of its processes is up and
+// it is not failing. Else it starts the timer, unless that runs or the outage is
+// declared. Guarded by mu.
 func (r *Router) judge(m *model, n *notices) {
 	switch {
-	case m.up > 0:
+	case m.up > 0 && !m.failing():
 		m.rescue()
 		if m.out {
 			m.out = false
