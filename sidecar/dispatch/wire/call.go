@@ -31,11 +31,12 @@ type Call struct {
 	id     uint32
 	ctx    context.Context
 	cancel context.CancelFunc
-	stop   func() bool // of the deadline; nil: there is none
 
 	// Guarded by receiving: by the goroutine that reads, and who ends the call meanwhile.
 	receiving sync.Mutex
+	stop      func() bool // of the deadline; nil: there is none
 	message   message
+	settled   bool // the call has its answer: what comes of the message is not kept
 	served    bool // the message was whole, or never will be
 
 	// Guarded by the connection's lock.
@@ -123,7 +124,10 @@ func (c *Call) Fail(t *Turn, err error) {
 }
 
 // Done says that the Handler has done with the call.
-func (c *Call) Done() { c.conn.handled() }
+func (c *Call) Done() {
+	c.cancel() // or its timer would live until the deadline
+	c.conn.handled()
+}
 
 // begins reports whether the call's answer is yet to be sent, which it then is. Guarded by the connection's lock.
 func (c *Call) begins() bool {
@@ -136,18 +140,15 @@ func (c *Call) begins() bool {
 
 // settle ends what belongs to a call that has its answer.
 func (c *Call) settle(t *Turn) {
-	c.unreceived()
-	if c.stop != nil {
-		c.stop()
+	c.receiving.Lock()
+	c.message.free() // if it is not whole
+	c.settled = true
+	stop := c.stop
+	c.receiving.Unlock()
+	if stop != nil {
+		stop()
 	}
 	t.touched(c.conn.link)
-}
-
-// unreceived gives up what has come of a message that is not whole.
-func (c *Call) unreceived() {
-	c.receiving.Lock()
-	c.message.free()
-	c.receiving.Unlock()
 }
 
 // expire answers a call whose deadline has come.

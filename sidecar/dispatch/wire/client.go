@@ -212,6 +212,7 @@ func (c *Client) watch(stop <-chan struct{}) {
 			c.mu.Lock()
 			ask := len(c.calls) > 0 && c.asked.IsZero() && now.Sub(c.lastRead) > c.o.Idle
 			dead := len(c.calls) > 0 && !c.asked.IsZero() && now.Sub(c.asked) > c.o.Patience
+			dead = dead || c.leaving && len(c.calls) == 0 // it is of no more use
 			if ask {
 				c.asked = now
 				c.frame(func(b []byte) []byte { return appendPing(b, 0, [8]byte{}) })

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"runtime"
 	"strconv"
 	"strings"
@@ -61,7 +62,7 @@ func (c *Client) await(n int) error {
 			c.turn.touched(c.link)
 		}
 		c.turn.end()
-		c.awaitRoom()
+		c.awaitRoom(math.MaxInt) // a server's answers make room for requests
 		if c.handledBytes > longTurn {
 			c.handledBytes = 0
 			runtime.Gosched()
@@ -227,6 +228,7 @@ func (c *Client) received(id uint32) {
 	}
 	ends := c.fields.flags&http2.FlagHeadersEndStream != 0
 	md, s, httpStatus := readAnswer(c.fields.list)
+	k.answer.LastWord = s != nil && ends // not by a status of a proxy's
 	switch {
 	case !k.headed && !ends:
 		if httpStatus != "" && httpStatus[0] == '1' {
@@ -247,7 +249,6 @@ func (c *Client) received(id uint32) {
 		s = status.New(codes.Internal, "the server ended the call without a status")
 	}
 	k.answer.Trailer = md
-	k.answer.LastWord = true
 	err := s.Err()
 	if err == nil && !k.message.whole() {
 		err = status.Error(codes.Internal, "the server ended the call before its answer was whole")

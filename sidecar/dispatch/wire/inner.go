@@ -378,13 +378,7 @@ func (in *innerConn) Close() error {
 		c := in.outer
 		c.mu.Lock()
 		if !c.over {
-			c.over = true
-			c.writers.Add(1)
-			go func() {
-				defer c.writers.Done()
-				c.awaitWritten()
-				_ = c.conn.Close() // which ends serve
-			}()
+			c.leave(farewell)
 		}
 		c.mu.Unlock()
 	}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 
 	"golang.org/x/net/http2"
@@ -44,6 +45,7 @@ type pending struct {
 	parts   []part
 	owned   []mem.Buffer // given back once written
 	control int          // bytes of frames that answer frames
+	size    int          // bytes of data
 }
 
 // part is a part of the output: of the arena if data is nil.
@@ -131,6 +133,10 @@ func (l *link) headers(stream uint32, list []hpack.HeaderField, end bool) {
 	l.appended(from)
 }
 
+// mostQueued bounds what is queued while a write is under way: more data stay with their streams, and no more frames of a client are read. It is about
+// what one turn makes.
+const mostQueued = 1 << 20
+
 // small is the size up to which a payload is copied into the arena, instead of being a part of its own.
 const small = 512
 
@@ -141,6 +147,9 @@ func (l *link) send(o *outgoing) {
 	}
 	for o.left > 0 {
 		n := int(min(int64(o.left), o.window, l.window, maxFrame))
+		if l.full() {
+			n = 0
+		}
 		if n <= 0 {
 			if o.window > 0 && !o.waits {
 				o.waits = true
@@ -151,6 +160,7 @@ func (l *link) send(o *outgoing) {
 		o.window -= int64(n)
 		l.window -= int64(n)
 		o.left -= n
+		l.queued.size += n
 		o.moved += int64(n)
 		l.active = true
 		h := head{length: n, kind: http2.FrameData, stream: o.id}
@@ -224,6 +234,13 @@ func (l *link) give(o *outgoing, data mem.BufferSlice) {
 // drop ends a stream's sending. What is queued of it is still written.
 func (l *link) drop(o *outgoing) {
 	o.data.Free()
+	if o.inner != nil {
+		o.inner.sent(o.left) // or the inner server would miss it in its window
+	}
+	if o.waits {
+		o.waits = false
+		l.blocked = slices.DeleteFunc(l.blocked, func(other *outgoing) bool { return other == o })
+	}
 	o.data, o.left, o.trailer, o.over = nil, 0, nil, true
 }
 
@@ -239,13 +256,21 @@ func (l *link) widen(o *outgoing, n uint32) bool {
 	if l.window += int64(n); l.window > maxWindow {
 		return false
 	}
-	for len(l.blocked) > 0 && l.window > 0 {
+	l.resume()
+	return true
+}
+
+// full reports whether data have to wait for the end of the write under way.
+func (l *link) full() bool { return l.writing && l.queued.size >= mostQueued }
+
+// resume sends data that waited for the connection.
+func (l *link) resume() {
+	for len(l.blocked) > 0 && l.window > 0 && !l.full() {
 		next := l.blocked[0]
 		l.blocked = l.blocked[1:]
 		next.waits = false
 		l.send(next)
 	}
-	return true
 }
 
 // flush writes what is queued, unless that is being done.
@@ -289,6 +314,7 @@ func (l *link) wrote(err error) (done bool) {
 	if err != nil {
 		l.fail(err)
 	}
+	l.resume()
 	l.wake.Broadcast()
 	if l.failed != nil || len(l.queued.parts) == 0 {
 		l.writing = false
@@ -327,11 +353,12 @@ func (l *link) fail(err error) {
 	l.wake.Broadcast()
 }
 
-// awaitRoom waits while answers to the peer's frames are not taken by it: a peer that sends and does not read is not read from.
-func (l *link) awaitRoom() {
+// awaitRoom waits while answers to the peer's frames are not taken by it, or more than so much of frames' heads, header fields and small payloads: a peer
+// that sends and does not read is not read from.
+func (l *link) awaitRoom(mostArena int) {
 	const most = 64 << 10
 	l.mu.Lock()
-	for l.writing && l.failed == nil && l.queued.control > most {
+	for l.writing && l.failed == nil && (l.queued.control > most || len(l.queued.arena) > mostArena) {
 		l.wake.Wait()
 	}
 	l.mu.Unlock()
@@ -358,6 +385,7 @@ func (p *pending) reset() {
 	clear(p.owned)
 	clear(p.parts)
 	p.owned, p.parts, p.arena, p.control = p.owned[:0], p.parts[:0], p.arena[:0], 0
+	p.size = 0
 	if cap(p.arena) > largestArena {
 		p.arena = nil
 	}

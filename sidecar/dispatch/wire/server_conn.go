@@ -137,7 +137,12 @@ func (c *serverConn) serve() error {
 		}
 		if first {
 			first = false
-			if err := c.conn.SetDeadline(time.Time{}); err != nil {
+			c.mu.Lock()
+			if !c.over { // that has a deadline of its own
+				err = c.conn.SetDeadline(time.Time{})
+			}
+			c.mu.Unlock()
+			if err != nil {
 				return err
 			}
 		}
@@ -170,7 +175,7 @@ func (c *serverConn) pause() {
 		c.turn.touched(c.link)
 	}
 	c.turn.end()
-	c.awaitRoom()
+	c.awaitRoom(mostQueued)
 	if c.handledBytes > longTurn {
 		c.handledBytes = 0
 		runtime.Gosched()
@@ -310,7 +315,7 @@ func (c *serverConn) deliver(id uint32, s *stream, b []byte, left int) {
 	}
 	call := s.call
 	call.receiving.Lock()
-	if call.served {
+	if call.served || call.settled {
 		call.receiving.Unlock()
 		return
 	}

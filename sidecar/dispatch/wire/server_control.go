@@ -194,7 +194,11 @@ func (c *serverConn) end(err error) {
 		c.server.o.Logger.Debug("a client's connection is closed", "client", c.raw.RemoteAddr().String(), "error", err)
 		_ = c.conn.SetDeadline(time.Now().Add(farewell)) // it ends soon in any case
 		c.mu.Lock()
-		c.frame(func(b []byte) []byte { return appendGoAway(b, c.last, why.code, why.text) })
+		last := c.last
+		if c.refuseFrom != 0 {
+			last = c.refuseFrom - 1
+		}
+		c.frame(func(b []byte) []byte { return appendGoAway(b, last, why.code, why.text) })
 		c.mu.Unlock()
 		c.awaitWritten()
 		c.linger()

@@ -65,6 +65,8 @@ func (c *serverConn) received(id uint32) error {
 		return broken(http2.ErrCodeStreamClosed, "header fields of a stream that has ended")
 	}
 	if c.refuseFrom != 0 && id >= c.refuseFrom {
+		c.last = id // further frames of it are ignored
+		c.isOurs(id)
 		c.mu.Unlock()
 		return nil // its client was told so
 	}
@@ -153,7 +155,10 @@ func (c *serverConn) begin(id uint32, md metadata.MD, left time.Duration, ends b
 		return
 	}
 	if left > 0 {
-		call.stop = context.AfterFunc(ctx, call.expire)
+		stop := context.AfterFunc(ctx, call.expire)
+		call.receiving.Lock()
+		call.stop = stop
+		call.receiving.Unlock()
 	}
 	if ends {
 		c.endsByClient(id, s)
@@ -213,14 +218,20 @@ func (c *Call) abandon(err error) {
 func (c *serverConn) forget(id uint32) {
 	delete(c.streams, id)
 	if c.refuseFrom != 0 && len(c.streams) == 0 && !c.over {
-		c.over = true
-		c.writers.Add(1)
-		go func() { // what is queued goes first
-			defer c.writers.Done()
-			c.awaitWritten()
-			_ = c.conn.Close() // which ends serve
-		}()
+		c.leave(drainPatience)
 	}
+}
+
+// leave ends the connection after everything that is queued, once the client has closed it or its patience is over. To close a socket while the client
+// sends, such as its updates of windows, resets it, and what the client has not received by then is lost. Guarded by mu.
+func (c *serverConn) leave(patience time.Duration) {
+	c.over = true
+	c.writers.Add(1)
+	go func() {
+		defer c.writers.Done()
+		c.awaitWritten()
+		_ = c.conn.SetReadDeadline(time.Now().Add(patience)) // which ends serve
+	}()
 }
 
 // isOurs and wasOurs remember streams that were reset here: what is still under way of them is ignored. Guarded by mu.

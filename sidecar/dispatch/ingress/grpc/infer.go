@@ -36,8 +36,8 @@ func (u *unaryInfer) Begin(c *wire.Call) error {
 		u.refused(c.Context(), "", err)
 		return err
 	}
+	c.State = r // before it may be evicted
 	r.Receive()
-	c.State = r
 	return nil
 }
 

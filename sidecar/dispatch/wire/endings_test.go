@@ -1,0 +1,268 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package wire_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/conch-serving/conch/sidecar/dispatch/wire"
+)
+
+// A call's context, and the timer of its deadline, end with the call.
+func TestEndedCallEndsItsContext(t *testing.T) {
+	contexts := make(chan context.Context, 1)
+	s := serve(t, options(&echoes{serve: func(c *wire.Call, m mem.BufferSlice) {
+		contexts <- c.Context()
+		c.Reply(nil, m)
+		c.Done()
+	}}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	_, err := call(ctx, s.dial(t), echo, []byte("x"))
+	require.NoError(t, err)
+	select {
+	case <-(<-contexts).Done():
+	case <-time.After(2 * time.Second):
+		t.Fatal("the context of an answered call, and its timer, live until the deadline")
+	}
+}
+
+var otherFields = [][2]string{
+	{":method", "POST"}, {":scheme", "http"}, {":path", other}, {":authority", "a"}, {"content-type", "application/grpc"}, {"te", "trailers"},
+}
+
+// Data of streams that the client resets count as sent: the inner server goes on with others.
+func TestResetInnerStreamsGiveTheirWindowBack(t *testing.T) {
+	s := serve(t, options(&echoes{}))
+	r := s.raw(t)
+	require.NoError(t, r.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}))
+	id := uint32(1)
+	for range 12 {
+		require.NoError(t, r.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: r.encode(otherFields), EndHeaders: true}))
+		m := framed(make([]byte, 200<<10))
+		for len(m) > 0 {
+			n := min(len(m), 16<<10)
+			require.NoError(t, r.WriteData(id, false, m[:n]))
+			m = m[n:]
+		}
+		time.Sleep(30 * time.Millisecond) // the answer waits for the connection's window
+		require.NoError(t, r.WriteRSTStream(id, http2.ErrCodeCancel))
+		id += 2
+	}
+	require.NoError(t, r.WriteWindowUpdate(0, 1<<30))
+	require.NoError(t, r.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: r.encode(otherFields), EndHeaders: true}))
+	require.NoError(t, r.WriteData(id, true, framed([]byte("still there"))))
+	require.NoError(t, r.conn.SetDeadline(time.Now().Add(5*time.Second)))
+	r.until(func(f http2.Frame) bool {
+		h, ok := f.(*http2.HeadersFrame)
+		return ok && h.StreamID == id && h.StreamEnded()
+	})
+}
+
+// Calls that the client has reset are not kept until the connection's window opens.
+func TestResetCallsThatWaitForTheWindowAreForgotten(t *testing.T) {
+	var begun, gone atomic.Int64
+	s := serve(t, options(&echoes{serve: func(c *wire.Call, m mem.BufferSlice) {
+		state := new([1 << 10]byte)
+		begun.Add(1)
+		runtime.AddCleanup(state, func(struct{}) { gone.Add(1) }, struct{}{})
+		c.State = state
+		c.Reply(nil, m)
+		c.Done()
+	}}))
+	r := s.raw(t)
+	id := uint32(1)
+	for range 8 { // fill the window
+		r.open(id)
+		require.NoError(t, r.WriteData(id, true, framed(make([]byte, 12<<10))))
+		id += 2
+	}
+	go func() {
+		for {
+			if _, err := r.ReadFrame(); err != nil {
+				return
+			}
+		}
+	}()
+	for range 500 {
+		r.open(id)
+		require.NoError(t, r.WriteData(id, true, framed([]byte("x"))))
+		require.NoError(t, r.WriteRSTStream(id, http2.ErrCodeCancel))
+		id += 2
+	}
+	require.Eventually(t, func() bool { runtime.GC(); return begun.Load() == 508 && gone.Load() >= 480 }, 5*time.Second, 50*time.Millisecond, "kept")
+}
+
+// A client that sends and does not read is not read from, whatever the answers are.
+func TestUnreadAnswersAreBounded(t *testing.T) {
+	long := status.Error(codes.Unavailable, strings.Repeat("too much. ", 500)) // no entry of the table of header fields
+	for name, refused := range map[string]error{"errors": long, "small messages": nil} {
+		t.Run(name, func(t *testing.T) {
+			var begun atomic.Int64
+			s := serve(t, options(&echoes{begin: func(*wire.Call) error { begun.Add(1); return refused }}))
+			r := s.raw(t)
+			require.NoError(t, r.WriteWindowUpdate(0, 1<<31-1-65535))
+			const calls = 60_000
+			require.NoError(t, r.conn.SetDeadline(time.Now().Add(4*time.Second)))
+			for id := uint32(1); id < 2*calls; id += 2 {
+				err := r.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: r.encode(plainFields), EndHeaders: true, EndStream: refused != nil})
+				if err == nil && refused == nil {
+					err = r.WriteData(id, true, framed(make([]byte, 400)))
+				}
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					break
+				}
+				require.NoError(t, err)
+			}
+			for before := int64(-1); before != begun.Load(); time.Sleep(300 * time.Millisecond) {
+				before = begun.Load()
+			}
+			require.Less(t, begun.Load(), int64(calls/2), "calls begun of which no answer was read")
+		})
+	}
+}
+
+// What was answered before the connection drains arrives, also if the client sends meanwhile.
+func TestDrainDoesNotLoseTheLastAnswer(t *testing.T) {
+	for _, size := range []int{1 << 20, 3 << 20} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			begun, release := make(chan struct{}), make(chan struct{})
+			answer := sync.OnceFunc(func() { close(release) })
+			s := serve(t, options(&echoes{serve: func(c *wire.Call, m mem.BufferSlice) {
+				m.Free()
+				close(begun)
+				go func() {
+					<-release
+					c.Reply(nil, mem.BufferSlice{mem.SliceBuffer(make([]byte, size))})
+					c.Done()
+				}()
+			}}))
+			t.Cleanup(answer)
+			r := s.raw(t)
+			require.NoError(t, r.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1}))
+			require.NoError(t, r.WriteWindowUpdate(0, 1<<30))
+			r.open(1)
+			require.NoError(t, r.WriteData(1, true, framed([]byte("x"))))
+			<-begun
+			stopped := make(chan struct{})
+			go func() { s.GracefulStop(); close(stopped) }()
+			r.until(func(f http2.Frame) bool {
+				p, ok := f.(*http2.PingFrame)
+				if ok && !p.IsAck() {
+					require.NoError(t, r.WritePing(true, p.Data))
+				}
+				return ok
+			})
+			r.until(func(f http2.Frame) bool { g, ok := f.(*http2.GoAwayFrame); return ok && g.LastStreamID == 1 })
+			answer()
+			time.Sleep(200 * time.Millisecond) // the kernel has the answer
+			got := 0
+			r.until(func(f http2.Frame) bool {
+				if d, ok := f.(*http2.DataFrame); ok {
+					got += len(d.Data())
+					_ = r.WriteWindowUpdate(0, uint32(len(d.Data())))
+				}
+				h, ok := f.(*http2.HeadersFrame)
+				return ok && h.StreamEnded()
+			})
+			require.Equal(t, size+5, got)
+			_ = r.conn.Close()
+			<-stopped
+		})
+	}
+}
+
+// Streams above the last of GOAWAY are ignored, and the others go on.
+func TestRefusedStreamsAreIgnored(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	answer := sync.OnceFunc(func() { close(release) })
+	s := serve(t, options(&echoes{serve: func(c *wire.Call, m mem.BufferSlice) {
+		close(begun)
+		go func() {
+			<-release
+			c.Reply(nil, m)
+			c.Done()
+		}()
+	}}))
+	t.Cleanup(answer)
+	r := s.raw(t)
+	r.open(1)
+	require.NoError(t, r.WriteData(1, true, framed([]byte("x"))))
+	<-begun
+	stopped := make(chan struct{})
+	go func() { s.GracefulStop(); close(stopped) }()
+	r.until(func(f http2.Frame) bool {
+		p, ok := f.(*http2.PingFrame)
+		if ok && !p.IsAck() {
+			require.NoError(t, r.WritePing(true, p.Data))
+		}
+		return ok
+	})
+	r.until(func(f http2.Frame) bool { g, ok := f.(*http2.GoAwayFrame); return ok && g.LastStreamID == 1 })
+	r.open(3)
+	require.NoError(t, r.WriteData(3, true, framed([]byte("y"))))
+	require.NoError(t, r.WriteWindowUpdate(3, 1))
+	require.NoError(t, r.WriteRSTStream(3, http2.ErrCodeCancel))
+	require.NoError(t, r.WritePing(false, [8]byte{1}))
+	r.until(func(f http2.Frame) bool { p, ok := f.(*http2.PingFrame); return ok && p.IsAck() })
+	answer()
+	r.until(func(f http2.Frame) bool {
+		h, ok := f.(*http2.HeadersFrame)
+		return ok && h.StreamID == 1 && h.StreamEnded()
+	})
+	_ = r.conn.Close()
+	<-stopped
+}
+
+// LastWord is the server's own.
+func TestClientDoesNotTakeAStatusOfAProxyForTheServers(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		buf := make([]byte, len(http2.ClientPreface))
+		_, _ = io.ReadFull(conn, buf)
+		s := &raw{Framer: http2.NewFramer(conn, conn), t: t, conn: conn}
+		s.hpack = hpack.NewEncoder(&s.block)
+		_ = s.WriteSettings()
+		for {
+			f, err := s.ReadFrame()
+			if err != nil {
+				return
+			}
+			if h, ok := f.(*http2.HeadersFrame); ok {
+				_ = s.WriteHeaders(http2.HeadersFrameParam{StreamID: h.StreamID, BlockFragment: s.encode([][2]string{{":status", "504"}}), EndHeaders: true, EndStream: true})
+			}
+		}
+	}()
+	c := connect(t, l.Addr().String())
+	_, ended := start(t, c, metadata.MD{}, []byte("x"))
+	got := <-ended
+	require.Error(t, got.err)
+	require.False(t, got.LastWord)
+}
