@@ -63,6 +63,31 @@ func TestClicksAndKeys(t *testing.T) {
 	b.accessible("a partition")
 	b.do(chromedp.KeyEvent(kb.Escape))
 	b.until(`!document.querySelector('dialog')`, "Escape closes nothing")
+
+	b.screen("plans")
+	b.click("section button", "Ask all")
+	b.until(`document.querySelectorAll('.tried').length + document.querySelectorAll('.policies .problem').length >= 9`, "not every policy was asked")
+	b.picture("plans-asked")
+	b.accessible("plans, asked")
+
+	b.screen("timeline")
+	b.until(`document.querySelector('main').innerText.includes('executions')`, "nothing was executed")
+	b.do(chromedp.Focus("canvas"), chromedp.KeyEvent(" "))
+	b.sees("stands at")
+	b.do(chromedp.KeyEvent(kb.ArrowLeft))
+	b.until(`!!document.querySelector('.tip')`, "an arrow key steps to no execution")
+	b.picture("timeline-hover")
+	b.accessible("timeline, paused")
+
+	b.screen("models")
+	b.click("tbody button.link", "VGG16")
+	b.sees("How long a batch takes", "observed")
+	b.settled()
+	b.picture("model")
+	b.accessible("a model")
+	b.do(chromedp.KeyEvent(kb.Escape))
+	b.click(".history button.link", "r1")
+	b.sees("Revision", "added")
 }
 
 // Orders are given where the door takes them, are asked about once more, and have an author.
