@@ -54,7 +54,9 @@ func record(ctx context.Context, command *exec.Cmd, steps []step, from, to time.
 	var beside sync.WaitGroup
 	defer func() {
 		_, _ = keyboard.WriteString("\x03")
-		err = errors.Join(err, command.Wait(), screen.Close(), keyboard.Close())
+		// The pipe is closed, and not the screen: a screen may not be closed beside a Read.
+		answers, _ := screen.InputPipe().(io.Closer)
+		err = errors.Join(err, command.Wait(), answers.Close(), keyboard.Close())
 		beside.Wait()
 	}()
 	beside.Go(func() { // what the program draws

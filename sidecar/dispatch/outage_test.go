@@ -125,3 +125,21 @@ func TestAProxiedRequestWaitsForItsPartition(t *testing.T) {
 	requireCode(t, codes.Unavailable, err)
 	require.ErrorContains(t, err, "its server ended")
 }
+
+// TestAModelThatThePlanPlacesNoLongerIsRefusedAtOnce: nothing is to come for it, so its requests wait for nothing, and the error says why.
+func TestAModelThatThePlanPlacesNoLongerIsRefusedAtOnce(t *testing.T) {
+	p := newTriton(t)
+	with := table(1, nil, p)
+	d, _ := newDispatcher(t, dispatch.Options{OutageWait: time.Hour}, with)
+	require.NoError(t, infer(t.Context(), t, d, 1, 1, nil))
+
+	without := table(2, nil, p)
+	without.Models["m"].Places = nil
+	require.NoError(t, d.Swap(t.Context(), without))
+	err := infer(t.Context(), t, d, 2, 1, nil)
+	requireCode(t, codes.Unavailable, err)
+	require.ErrorContains(t, err, "the plan in force gives it none")
+
+	require.NoError(t, d.Swap(t.Context(), table(3, nil, p)))
+	require.NoError(t, infer(t.Context(), t, d, 3, 1, nil))
+}

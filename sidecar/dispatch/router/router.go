@@ -142,8 +142,11 @@ func (m *model) wait() <-chan struct{} {
 
 func (m *model) outageError() error {
 	why := m.why
-	if why == "" {
-		why = "it has none"
+	switch {
+	case len(m.places) == 0:
+		why = "the plan in force gives it none"
+	case why == "":
+		why = "none was yet"
 	}
 	return status.Errorf(codes.Unavailable, "no partition that serves model '%s' is up: %s", m.name, why)
 }
@@ -329,6 +332,11 @@ func (r *Router) occupy(c *Change, n *notices) {
 		m.leave(now)
 		m.places = now
 		r.judge(m, n)
+		if len(now) == 0 && len(before) > 0 && !spec.OnDemand && !m.out { // the plan took it off its last place: nothing is to come
+			m.rescue()
+			m.out = true
+			n.models = append(n.models, name)
+		}
 		m.wake()
 		r.keepLast(m, n)
 	}
