@@ -66,6 +66,7 @@ type Client struct {
 
 	// Guarded by mu.
 	calls    map[uint32]*ClientCall
+	left     []*ClientCall // cancelled, and their messages not freed yet
 	next     uint32
 	most     uint32 // calls at once that the server allows
 	leaving  bool   // no more calls are begun
@@ -184,6 +185,7 @@ func (k *ClientCall) Cancel() bool {
 		return false
 	}
 	c.remove(k)
+	c.left = append(c.left, k)
 	c.frame(func(b []byte) []byte { return appendReset(b, k.id, http2.ErrCodeCancel) })
 	c.mu.Unlock()
 	c.flush()
@@ -195,6 +197,15 @@ func (k *ClientCall) Cancel() bool {
 func (c *Client) remove(k *ClientCall) {
 	delete(c.calls, k.id)
 	c.drop(&k.out)
+}
+
+// freeLeft frees the messages of cancelled calls. It is called by the goroutine that reads, at no frame of data.
+func (c *Client) freeLeft() {
+	for _, k := range c.left {
+		k.message.free()
+	}
+	clear(c.left)
+	c.left = c.left[:0]
 }
 
 // watch asks a server that is silent while there are calls whether it is there.
@@ -240,6 +251,7 @@ func (c *Client) end(err error) {
 		c.drop(&k.out)
 	}
 	c.mu.Unlock()
+	c.freeLeft()
 	for _, k := range calls {
 		k.message.free()
 		k.then(&c.turn, Answer{}, fmt.Errorf("%w: %w", ErrLost, err))

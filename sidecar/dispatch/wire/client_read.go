@@ -168,6 +168,7 @@ func (c *Client) data(h head) error {
 func (c *Client) account(h head) (*ClientCall, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.freeLeft()
 	if c.taken += int64(h.length); c.taken >= int64(c.o.Window) {
 		given := uint32(c.taken)
 		c.taken = 0
@@ -221,6 +222,7 @@ func (c *Client) ended(h head, k *ClientCall) {
 // received handles a whole block of header fields.
 func (c *Client) received(id uint32) {
 	c.mu.Lock()
+	c.freeLeft()
 	k := c.calls[id]
 	c.mu.Unlock()
 	if k == nil {
@@ -250,7 +252,7 @@ func (c *Client) received(id uint32) {
 	}
 	k.answer.Trailer = md
 	err := s.Err()
-	if err == nil && !k.message.whole() {
+	if err == nil && k.failure == nil && !k.message.whole() {
 		err = status.Error(codes.Internal, "the server ended the call before its answer was whole")
 	}
 	c.finish(k, err)

@@ -22,7 +22,6 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/sidecar/dispatch/wire"
@@ -234,35 +233,65 @@ func TestRefusedStreamsAreIgnored(t *testing.T) {
 	<-stopped
 }
 
-// LastWord is the server's own.
-func TestClientDoesNotTakeAStatusOfAProxyForTheServers(t *testing.T) {
+// against is a client, and its server, which answers what a test says.
+func against(t *testing.T, pool mem.BufferPool) (*wire.Client, *raw) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
-	go func() {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer func() { _ = conn.Close() }()
-		buf := make([]byte, len(http2.ClientPreface))
-		_, _ = io.ReadFull(conn, buf)
-		s := &raw{Framer: http2.NewFramer(conn, conn), t: t, conn: conn}
-		s.hpack = hpack.NewEncoder(&s.block)
-		_ = s.WriteSettings()
-		for {
-			f, err := s.ReadFrame()
-			if err != nil {
-				return
-			}
-			if h, ok := f.(*http2.HeadersFrame); ok {
-				_ = s.WriteHeaders(http2.HeadersFrameParam{StreamID: h.StreamID, BlockFragment: s.encode([][2]string{{":status", "504"}}), EndHeaders: true, EndStream: true})
-			}
-		}
-	}()
-	c := connect(t, l.Addr().String())
-	_, ended := start(t, c, metadata.MD{}, []byte("x"))
+	dialled, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
+	require.NoError(t, err)
+	conn, err := l.Accept()
+	require.NoError(t, err)
+	c := wire.NewClient(dialled, wire.ClientOptions{Authority: "a", Window: 4 << 20, MaxMessage: 1 << 20, Pool: pool})
+	t.Cleanup(func() { c.Close(); _ = conn.Close() })
+	_, err = io.ReadFull(conn, make([]byte, len(http2.ClientPreface)))
+	require.NoError(t, err)
+	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+	s := &raw{Framer: http2.NewFramer(conn, conn), t: t, conn: conn}
+	s.hpack = hpack.NewEncoder(&s.block)
+	require.NoError(t, s.WriteSettings())
+	return c, s
+}
+
+// fields sends header fields.
+func (r *raw) fields(id uint32, end bool, fields ...[2]string) {
+	require.NoError(r.t, r.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: r.encode(fields), EndHeaders: true, EndStream: end}))
+}
+
+// LastWord is the server's own.
+func TestClientDoesNotTakeAStatusOfAProxyForTheServers(t *testing.T) {
+	c, s := against(t, nil)
+	_, ended := start(t, c, nil, []byte("x"))
+	s.fields(1, true, [2]string{":status", "504"})
 	got := <-ended
-	require.Error(t, got.err)
+	require.Equal(t, codes.Unavailable, status.Code(got.err))
 	require.False(t, got.LastWord)
+}
+
+func TestClientSaysThatAnAnswerIsCompressed(t *testing.T) {
+	c, s := against(t, nil)
+	_, ended := start(t, c, nil, []byte("x"))
+	s.fields(1, false, [2]string{":status", "200"})
+	require.NoError(t, s.WriteData(1, false, []byte{1, 0, 0, 0, 1, 7}))
+	s.fields(1, true, [2]string{"grpc-status", "0"})
+	require.ErrorContains(t, (<-ended).err, "compressed")
+}
+
+// What has come of the answers to cancelled calls goes back to the pool.
+func TestClientFreesAnswersOfCancelledCalls(t *testing.T) {
+	pool := &counting{}
+	c, s := against(t, pool)
+	part := append([]byte{0, 0, 2, 0, 0}, make([]byte, 10<<10)...) // of 128 KiB
+	for id := uint32(1); id < 20; id += 2 {
+		k, ended := start(t, c, nil, []byte("x"))
+		s.fields(id, false, [2]string{":status", "200"})
+		require.NoError(t, s.WriteData(id, false, part))
+		require.NoError(t, s.WritePing(false, [8]byte{}))
+		s.until(func(f http2.Frame) bool { p, ok := f.(*http2.PingFrame); return ok && p.IsAck() })
+		require.NotZero(t, pool.out.Load())
+		require.True(t, k.Cancel())
+		<-ended
+	}
+	c.Close()
+	require.Zero(t, pool.out.Load())
 }
