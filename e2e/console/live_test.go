@@ -65,6 +65,7 @@ func TestClicksAndKeys(t *testing.T) {
 	b.until(`!document.querySelector('dialog')`, "Escape closes nothing")
 
 	b.screen("plans")
+	b.allow("/v1/plan/diff") // some policies cannot plan for this snapshot, which conch answers as an error
 	b.click("section button", "Ask all")
 	b.until(`document.querySelectorAll('.tried').length + document.querySelectorAll('.policies .problem').length >= 9`, "not every policy was asked")
 	b.picture("plans-asked")

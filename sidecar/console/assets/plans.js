@@ -35,6 +35,7 @@ export function Plans({ stream }) {
       setTried((t) => ({ ...t, [name]: { d, at: stream.now } }));
     } catch (error) { setTried((t) => ({ ...t, [name]: { error: error.message } })); }
   };
+  const asks = (name) => (tried[name]?.asking ? 'Asking …' : tried[name] ? 'Ask again' : 'Ask');
   // One after the other: conch makes one plan at a time.
   const askAll = async () => { for (const q of policies.value ?? []) await ask(q.name); };
   const instances = (plan?.partitions ?? []).reduce((n, q) => n + (q.instances ?? []).length, 0);
@@ -53,7 +54,7 @@ export function Plans({ stream }) {
         <${Fetched} of=${policies}>${(all) => html`
           <button onClick=${askAll}>Ask all ${all.length}</button>
           <ul class="policies">${all.map((q) => html`<li key=${q.name}><div class="line"><b><${Name} text=${q.name} /></b>${q.in_use && html` <span class="tag">in use</span>`}
-            <span class="push"></span><button onClick=${() => ask(q.name)} disabled=${tried[q.name]?.asking} aria-label=${`Ask ${q.name}`}>${tried[q.name]?.asking ? 'Asking …' : tried[q.name] ? 'Ask again' : 'Ask'}</button></div>
+            <span class="push"></span><button onClick=${() => ask(q.name)} disabled=${tried[q.name]?.asking} aria-label=${`${asks(q.name)}: ${q.name}`}>${asks(q.name)}</button></div>
             <${Tried} t=${tried[q.name]} onOpen=${() => setOpen({ name: q.name, ...tried[q.name] })} /></li>`)}</ul>`}<//>
       </section>
     </div>
