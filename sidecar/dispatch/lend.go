@@ -97,10 +97,9 @@ func (l *loan) claim(resp *batch.Response) error {
 		return nil
 	}
 	memory := l.out.Buffer()
-	from := batch.Lent{Region: l.out.Region(), Offset: l.out.Offset(), Data: l.out.Data}
 	l.out = nil
 	defer memory.Free()
-	return resp.Claim(memory, from, l.slots)
+	return resp.Claim(memory, l.slots)
 }
 
 // end ends the loan. The memory is free if the server has said its last word about the execution. Else the server may still read and write it, and it is
