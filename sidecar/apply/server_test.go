@@ -242,7 +242,7 @@ func TestAFirstRequestThatIsNeverAnsweredHoldsUpNoOther(t *testing.T) {
 		w.warmsFor = map[string]time.Duration{"a": time.Hour}
 		_, err := r.Set(t.Context(), desired(1, files, partition("p", "g0", 50, "a", "b"), partition("q", "g0", 50, "c")), 0)
 		require.NoError(t, err)
-		after(6 * time.Second) // five to measure
+		after(7 * time.Second) // one to load, five to measure, and the look that sees it
 		require.True(t, w.serves("b"))
 		require.True(t, w.serves("c"))
 		require.Empty(t, w.measured)
