@@ -29,7 +29,8 @@
 // # Waiting
 //
 // A call that asks for a lease while no process of its model is up may wait. When a model has been without
-// one for Options.OutageWait, its outage is declared and waiting calls fail. A
+// one for Options.OutageWait, its outage is declared and waiting calls fail; at
+// once, if a table takes its last place away and it is not loaded on demand. A
 // waiting call is woken when a process of its model comes up, when a new table
 // comes into force, when the outage is declared and when the router is closed. A
 // change of another model's processes does not wake it.

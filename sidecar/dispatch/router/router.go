@@ -331,11 +331,10 @@ func (r *Router) occupy(c *Change, n *notices) {
 		m.places = before
 		m.leave(now)
 		m.places = now
-		r.judge(m, n)
-		if len(now) == 0 && len(before) > 0 && !spec.OnDemand && !m.out { // the plan took it off its last place: nothing is to come
-			m.rescue()
-			m.out = true
-			n.models = append(n.models, name)
+		if len(now) == 0 && len(before) > 0 && !spec.OnDemand {
+			m.declareOut(n) // the plan has taken it off its last place: nothing is to be waited for
+		} else {
+			r.judge(m, n)
 		}
 		m.wake()
 		r.keepLast(m, n)
@@ -377,7 +376,7 @@ func (r *Router) judge(m *model, n *notices) {
 		}
 	case m.outage == nil && !m.out && !r.closed:
 		var timer clock.Timer
-		timer = r.o.Clock.After(r.o.OutageWait, func() { r.declareOut(m, &timer) })
+		timer = r.o.Clock.After(r.o.OutageWait, func() { r.waitEnded(m, &timer) })
 		m.outage = timer
 	}
 }
@@ -390,17 +389,25 @@ func (m *model) rescue() {
 	}
 }
 
-// declareOut declares the outage of a model, unless its timer was stopped meanwhile.
-func (r *Router) declareOut(m *model, timer *clock.Timer) {
+// waitEnded declares the outage of a model, unless its timer was stopped meanwhile.
+func (r *Router) waitEnded(m *model, timer *clock.Timer) {
 	var n notices
 	r.mu.Lock()
 	defer r.unlock(&n)
-	if m.outage != *timer {
-		return
+	if m.outage == *timer {
+		m.outage = nil
+		m.declareOut(&n)
 	}
-	m.outage, m.out = nil, true
+}
+
+// declareOut declares the outage of a model, which ends the waits for it. Guarded by Router.mu.
+func (m *model) declareOut(n *notices) {
+	m.rescue()
+	if !m.out {
+		m.out = true
+		n.models = append(n.models, m.name)
+	}
 	m.wake()
-	n.models = append(n.models, m.name)
 }
 
 // Out returns the error that requests for a model get while its outage is declared,
