@@ -6,6 +6,7 @@ package wire_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -127,29 +128,31 @@ func TestHowCallsEnd(t *testing.T) {
 	close(release)
 }
 
-// A server that drains refuses what it has not begun, and a silent one is lost.
-func TestServersThatLeave(t *testing.T) {
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", l.Addr().String())
-	require.NoError(t, err)
-	server, err := l.Accept()
-	require.NoError(t, err)
-	defer server.Close()
-	c := wire.NewClient(conn, wire.ClientOptions{Authority: "a", Window: 1 << 20, MaxMessage: 1 << 20, Idle: 50 * time.Millisecond, Patience: 100 * time.Millisecond})
-	defer c.Close()
+// A server that drains refuses what it has not begun.
+func TestAServerThatDrains(t *testing.T) {
+	c, s := against(t, nil)
 	_, first := start(t, c, nil, []byte("1"))
 	_, second := start(t, c, nil, []byte("2"))
 	_, third := start(t, c, nil, []byte("3"))
-	f := http2.NewFramer(server, nil)
-	require.NoError(t, f.WriteSettings())
-	require.NoError(t, f.WriteRSTStream(5, http2.ErrCodeRefusedStream))
+	require.NoError(t, s.WriteRSTStream(5, http2.ErrCodeRefusedStream))
 	require.ErrorIs(t, (<-third).err, wire.ErrRefused)
-	require.NoError(t, f.WriteGoAway(1, http2.ErrCodeNo, nil))
+	require.NoError(t, s.WriteGoAway(1, http2.ErrCodeNo, nil))
 	require.ErrorIs(t, (<-second).err, wire.ErrRefused)
-	require.False(t, c.Usable())
-	require.ErrorIs(t, (<-first).err, wire.ErrLost, "the server answers no ping")
+	_, err := c.Start(nil, echo, nil, mem.BufferSlice{mem.SliceBuffer("4")}, nil)
+	require.ErrorIs(t, err, wire.ErrRefused)
+	s.fields(1, true, [2]string{":status", "200"}, [2]string{"grpc-status", "5"})
+	require.Equal(t, codes.NotFound, status.Code((<-first).err), "what it has begun is answered")
+}
+
+// A server that answers no ping while there are calls is lost.
+func TestASilentServer(t *testing.T) {
+	client, server := net.Pipe()
+	go func() { _, _ = io.Copy(io.Discard, server) }()
+	defer server.Close()
+	c := wire.NewClient(client, wire.ClientOptions{Authority: "a", Window: 1 << 20, MaxMessage: 1 << 20, Idle: 50 * time.Millisecond, Patience: 100 * time.Millisecond})
+	defer c.Close()
+	_, ended := start(t, c, nil, []byte("1"))
+	require.ErrorIs(t, (<-ended).err, wire.ErrLost)
 }
 
 // Calls over TLS, to both servers.

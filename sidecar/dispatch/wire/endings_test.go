@@ -41,7 +41,7 @@ func TestEndedCallEndsItsContext(t *testing.T) {
 	require.NoError(t, err)
 	select {
 	case <-(<-contexts).Done():
-	case <-time.After(2 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("the context of an answered call, and its timer, live until the deadline")
 	}
 }
@@ -71,7 +71,6 @@ func TestResetInnerStreamsGiveTheirWindowBack(t *testing.T) {
 	require.NoError(t, r.WriteWindowUpdate(0, 1<<30))
 	require.NoError(t, r.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: r.encode(otherFields), EndHeaders: true}))
 	require.NoError(t, r.WriteData(id, true, framed([]byte("still there"))))
-	require.NoError(t, r.conn.SetDeadline(time.Now().Add(5*time.Second)))
 	r.until(func(f http2.Frame) bool {
 		h, ok := f.(*http2.HeadersFrame)
 		return ok && h.StreamID == id && h.StreamEnded()
@@ -109,7 +108,7 @@ func TestResetCallsThatWaitForTheWindowAreForgotten(t *testing.T) {
 		require.NoError(t, r.WriteRSTStream(id, http2.ErrCodeCancel))
 		id += 2
 	}
-	require.Eventually(t, func() bool { runtime.GC(); return begun.Load() == 508 && gone.Load() >= 480 }, 5*time.Second, 50*time.Millisecond, "kept")
+	require.Eventually(t, func() bool { runtime.GC(); return begun.Load() == 508 && gone.Load() >= 480 }, 30*time.Second, 50*time.Millisecond, "kept")
 }
 
 // A client that sends and does not read is not read from, whatever the answers are.
@@ -141,6 +140,21 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 	}
 }
 
+// drained has a server drain, and takes part in it as a client does. The server refuses streams after the last one; stopped is closed at its end.
+func (r *raw) drained(s *served, last uint32) (stopped <-chan struct{}) {
+	ended := make(chan struct{})
+	go func() { s.GracefulStop(); close(ended) }()
+	r.until(func(f http2.Frame) bool {
+		p, ok := f.(*http2.PingFrame)
+		if ok && !p.IsAck() {
+			require.NoError(r.t, r.WritePing(true, p.Data))
+		}
+		return ok
+	})
+	r.until(func(f http2.Frame) bool { g, ok := f.(*http2.GoAwayFrame); return ok && g.LastStreamID == last })
+	return ended
+}
+
 // What was answered before the connection drains arrives, also if the client sends meanwhile.
 func TestDrainDoesNotLoseTheLastAnswer(t *testing.T) {
 	for _, size := range []int{1 << 20, 3 << 20} {
@@ -163,16 +177,7 @@ func TestDrainDoesNotLoseTheLastAnswer(t *testing.T) {
 			r.open(1)
 			require.NoError(t, r.WriteData(1, true, framed([]byte("x"))))
 			<-begun
-			stopped := make(chan struct{})
-			go func() { s.GracefulStop(); close(stopped) }()
-			r.until(func(f http2.Frame) bool {
-				p, ok := f.(*http2.PingFrame)
-				if ok && !p.IsAck() {
-					require.NoError(t, r.WritePing(true, p.Data))
-				}
-				return ok
-			})
-			r.until(func(f http2.Frame) bool { g, ok := f.(*http2.GoAwayFrame); return ok && g.LastStreamID == 1 })
+			stopped := r.drained(s, 1)
 			answer()
 			time.Sleep(200 * time.Millisecond) // the kernel has the answer
 			got := 0
@@ -208,16 +213,7 @@ func TestRefusedStreamsAreIgnored(t *testing.T) {
 	r.open(1)
 	require.NoError(t, r.WriteData(1, true, framed([]byte("x"))))
 	<-begun
-	stopped := make(chan struct{})
-	go func() { s.GracefulStop(); close(stopped) }()
-	r.until(func(f http2.Frame) bool {
-		p, ok := f.(*http2.PingFrame)
-		if ok && !p.IsAck() {
-			require.NoError(t, r.WritePing(true, p.Data))
-		}
-		return ok
-	})
-	r.until(func(f http2.Frame) bool { g, ok := f.(*http2.GoAwayFrame); return ok && g.LastStreamID == 1 })
+	stopped := r.drained(s, 1)
 	r.open(3)
 	require.NoError(t, r.WriteData(3, true, framed([]byte("y"))))
 	require.NoError(t, r.WriteWindowUpdate(3, 1))

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -108,9 +109,10 @@ func TestErrorsAndMetadata(t *testing.T) {
 }
 
 func TestDeadlines(t *testing.T) {
-	ended := make(chan error, 1)
+	begun, ended := make(chan struct{}, 1), make(chan error, 1)
 	s := serve(t, options(&echoes{serve: func(c *wire.Call, m mem.BufferSlice) {
 		m.Free()
+		begun <- struct{}{}
 		go func() {
 			<-c.Context().Done()
 			ended <- c.Context().Err()
@@ -118,13 +120,16 @@ func TestDeadlines(t *testing.T) {
 		}()
 	}}))
 	conn := s.dial(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	_, err := call(t.Context(), conn, other, nil) // so that the deadline is not over before there is a connection
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err := call(ctx, conn, echo, nil)
+	_, err = call(ctx, conn, echo, nil)
 	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+	<-begun
 	require.ErrorIs(t, <-ended, context.DeadlineExceeded)
 	ctx, cancel = context.WithCancel(t.Context())
-	time.AfterFunc(20*time.Millisecond, cancel)
+	go func() { <-begun; cancel() }()
 	_, err = call(ctx, conn, echo, nil)
 	require.Equal(t, codes.Canceled, status.Code(err))
 	require.ErrorIs(t, <-ended, context.Canceled)
@@ -173,7 +178,7 @@ func TestGracefulStop(t *testing.T) {
 	<-begun
 	stopped := make(chan struct{})
 	go func() { s.GracefulStop(); close(stopped) }()
-	time.Sleep(50 * time.Millisecond)
+	require.True(t, conn.WaitForStateChange(t.Context(), connectivity.Ready), "the client is told")
 	_, err = call(t.Context(), conn, echo, []byte("x"))
 	require.Equal(t, codes.Unavailable, status.Code(err), "no more is accepted")
 	close(release)
