@@ -122,36 +122,25 @@ func (l *lane) close() {
 	l.running.Wait()
 }
 
-// start begins a call, or returns wire.ErrRefused if the connection is not there.
-func (l *lane) start(ctx context.Context, t *wire.Turn, method string, data mem.BufferSlice, then func(*wire.Turn, *Answer, error)) (*wire.ClientCall, error) {
-	c := l.client.Load()
-	if c == nil {
-		return nil, wire.ErrRefused
-	}
-	md, _ := metadata.FromOutgoingContext(ctx)
-	return c.Start(t, method, md, data, func(t *wire.Turn, got wire.Answer, err error) {
-		then(t, &Answer{Frame: batch.Frame{Data: got.Data}, Header: got.Header, Trailer: got.Trailer, LastWord: got.LastWord}, typed(err))
-	})
-}
-
 // typed makes an error of package wire one of this package.
 func typed(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, wire.ErrLost), errors.Is(err, wire.ErrRefused):
+	if errors.Is(err, wire.ErrLost) || errors.Is(err, wire.ErrRefused) {
 		return &lostError{status.Error(codes.Unavailable, fmt.Sprint(err))}
-	case errors.Is(err, wire.ErrCancelled):
-		return status.FromContextError(context.Canceled).Err()
 	}
 	return err
 }
 
 // call makes a call and waits for its end. Made is false if the connection is not there; the request is not consumed then.
 func (l *lane) call(ctx context.Context, method string, request *batch.Frame) (a *Answer, err error, made bool) {
+	c := l.client.Load()
+	if c == nil {
+		return nil, nil, false
+	}
+	md, _ := metadata.FromOutgoingContext(ctx)
 	ended := make(chan struct{})
-	k, refused := l.start(ctx, nil, method, request.Data, func(_ *wire.Turn, got *Answer, failure error) {
-		a, err = got, failure
+	k, refused := c.Start(nil, method, md, request.Data, func(_ *wire.Turn, got wire.Answer, failure error) {
+		a = &Answer{Frame: batch.Frame{Data: got.Data}, Header: got.Header, Trailer: got.Trailer, LastWord: got.LastWord}
+		err = typed(failure)
 		close(ended)
 	})
 	if refused != nil {

@@ -122,13 +122,6 @@ func NewClient(conn net.Conn, o ClientOptions) *Client {
 // Done is closed when the connection has ended, and all its calls.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Usable reports whether calls may be begun.
-func (c *Client) Usable() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.failed == nil && !c.leaving
-}
-
 // Close ends the connection and its calls, and waits for the end.
 func (c *Client) Close() {
 	c.mu.Lock()

@@ -35,7 +35,6 @@ type fields struct {
 	frames   int
 	stream   uint32 // whose block is not at its end; 0: none
 	flags    http2.Flags
-	trailer  bool
 }
 
 func newFields(limit uint32) *fields {

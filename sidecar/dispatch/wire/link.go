@@ -93,7 +93,7 @@ func (l *link) frame(add func([]byte) []byte) {
 	l.appended(from)
 }
 
-// control is frame for one that answers a frame of the peer's.
+// answerFrame is frame for one that answers a frame of the peer's.
 func (l *link) answerFrame(add func([]byte) []byte) {
 	before := len(l.queued.arena)
 	l.frame(add)

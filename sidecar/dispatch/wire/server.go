@@ -4,7 +4,6 @@
 package wire
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -221,6 +220,3 @@ func (s *Server) close(stop bool) []*serverConn {
 	}
 	return all
 }
-
-// base is the context of all calls.
-func base() context.Context { return context.Background() }

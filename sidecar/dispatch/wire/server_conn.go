@@ -87,7 +87,7 @@ func newServerConn(s *Server, raw, conn net.Conn, info credentials.AuthInfo) *se
 		link: newLink(conn, conn != raw), server: s, raw: raw, auth: info, in: newIntake(conn, s.o.Pool), fields: newFields(s.o.MaxHeaderList),
 		streams: map[uint32]*stream{}, room: 4 * int64(s.o.Window),
 	}
-	c.base = peer.NewContext(base(), &peer.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: info})
+	c.base = peer.NewContext(context.Background(), &peer.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: info})
 	return c
 }
 
@@ -200,7 +200,7 @@ func (c *serverConn) handle(h head, payload []byte) error {
 		if s != nil {
 			c.deliver(h.stream, s, data, len(data))
 		}
-		return c.delivered(h, s)
+		c.delivered(h, s)
 	case http2.FrameHeaders:
 		return c.headersFrame(h, payload)
 	case http2.FrameContinuation:
@@ -216,9 +216,9 @@ func (c *serverConn) handle(h head, payload []byte) error {
 		case h.stream == 0:
 			return broken(http2.ErrCodeProtocol, "a PRIORITY frame of no stream")
 		case h.length != 5:
-			return c.resetFrame(h.stream, http2.ErrCodeFrameSize)
+			c.resetFrame(h.stream, http2.ErrCodeFrameSize)
 		case dependsOn(payload) == h.stream:
-			return c.resetFrame(h.stream, http2.ErrCodeProtocol)
+			c.resetFrame(h.stream, http2.ErrCodeProtocol)
 		}
 	case http2.FrameRSTStream:
 		return c.resetByClient(h, payload)
@@ -259,7 +259,8 @@ func (c *serverConn) data(h head) error {
 			c.deliver(h.stream, s, b, left+len(b))
 		}
 	}
-	return c.delivered(h, s)
+	c.delivered(h, s)
+	return nil
 }
 
 // account takes a DATA frame off the windows and finds its stream; nil: the frame is ignored.
@@ -361,11 +362,10 @@ func (c *serverConn) deliver(id uint32, s *stream, b []byte, left int) {
 }
 
 // delivered ends the handling of a DATA frame.
-func (c *serverConn) delivered(h head, s *stream) error {
+func (c *serverConn) delivered(h head, s *stream) {
 	if s != nil && h.has(http2.FlagDataEndStream) {
 		c.endsByClient(h.stream, s)
 	}
-	return nil
 }
 
 // endsByClient handles the end of what the client sends on a stream.

@@ -39,7 +39,8 @@ func (c *serverConn) headersFrame(h head, payload []byte) error {
 			c.mu.Lock()
 			c.last = max(c.last, h.stream)
 			c.mu.Unlock()
-			return c.resetFrame(h.stream, http2.ErrCodeProtocol)
+			c.resetFrame(h.stream, http2.ErrCodeProtocol)
+			return nil
 		}
 		return broken(http2.ErrCodeProtocol, "a stream that depends on itself")
 	}
@@ -187,11 +188,10 @@ func (c *serverConn) reset(id uint32, s *stream, code http2.ErrCode) {
 }
 
 // resetFrame ends a stream, if it is one, for a frame that is wrong.
-func (c *serverConn) resetFrame(id uint32, code http2.ErrCode) error {
+func (c *serverConn) resetFrame(id uint32, code http2.ErrCode) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reset(id, c.streams[id], code)
-	return nil
 }
 
 // gone ends a stream that was reset. Guarded by mu.
