@@ -31,13 +31,10 @@ func (c *Client) read() error {
 		}
 		h := readHead(c.in.take(headLen))
 		c.handledBytes += headLen + h.length
-		switch {
-		case h.length > maxFrame:
-			return broken(http2.ErrCodeFrameSize, "a frame is longer than SETTINGS_MAX_FRAME_SIZE")
-		case c.fields.stream != 0 && (h.kind != http2.FrameContinuation || h.stream != c.fields.stream):
-			return broken(http2.ErrCodeProtocol, "a frame within a block of header fields")
+		err := c.fields.allow(h)
+		if err != nil {
+			return err
 		}
-		var err error
 		if h.kind == http2.FrameData && !h.has(http2.FlagDataPadded) {
 			err = c.data(h)
 		} else {
@@ -94,26 +91,12 @@ func (c *Client) handle(h head, payload []byte) error {
 		}
 		c.ended(h, k)
 	case http2.FrameHeaders:
-		data, err := unpadded(h, payload)
-		if err != nil {
-			return err
-		}
-		if h.has(http2.FlagHeadersPriority) {
-			if len(data) < 5 {
-				return broken(http2.ErrCodeFrameSize, "a HEADERS frame without its priority")
-			}
-			data = data[5:]
-		}
-		c.fields.begin(h.stream, h.flags)
-		if err := c.fields.write(data, h.has(http2.FlagHeadersEndHeaders)); err != nil || c.fields.stream != 0 {
+		if _, err := c.fields.headersFrame(h, payload); err != nil || c.fields.stream != 0 {
 			return err
 		}
 		c.received(h.stream)
 	case http2.FrameContinuation:
-		if c.fields.stream == 0 {
-			return broken(http2.ErrCodeProtocol, "a CONTINUATION frame after no header fields")
-		}
-		if err := c.fields.write(payload, h.has(http2.FlagContinuationEndHeaders)); err != nil || c.fields.stream != 0 {
+		if err := c.fields.continuation(h, payload); err != nil || c.fields.stream != 0 {
 			return err
 		}
 		c.received(h.stream)

@@ -54,6 +54,42 @@ func (f *fields) add(h hpack.HeaderField) {
 	f.list = append(f.list, h)
 }
 
+// allow returns an error for a frame that may not come now: it is too long, or comes between the frames of a block.
+func (f *fields) allow(h head) error {
+	switch {
+	case h.length > maxFrame:
+		return broken(http2.ErrCodeFrameSize, "a frame is longer than SETTINGS_MAX_FRAME_SIZE")
+	case f.stream != 0 && (h.kind != http2.FrameContinuation || h.stream != f.stream):
+		return broken(http2.ErrCodeProtocol, "a frame within a block of header fields")
+	}
+	return nil
+}
+
+// headersFrame reads a HEADERS frame, which begins a block. The block is whole if stream is 0 then. Parent is the stream that the frame's priority
+// depends on; 0: it has none.
+func (f *fields) headersFrame(h head, payload []byte) (parent uint32, err error) {
+	payload, err = unpadded(h, payload)
+	if err != nil {
+		return 0, err
+	}
+	if h.has(http2.FlagHeadersPriority) {
+		if len(payload) < 5 {
+			return 0, broken(http2.ErrCodeFrameSize, "a HEADERS frame without its priority")
+		}
+		parent, payload = dependsOn(payload), payload[5:]
+	}
+	f.begin(h.stream, h.flags)
+	return parent, f.write(payload, h.has(http2.FlagHeadersEndHeaders))
+}
+
+// continuation reads a CONTINUATION frame.
+func (f *fields) continuation(h head, payload []byte) error {
+	if f.stream == 0 {
+		return broken(http2.ErrCodeProtocol, "a CONTINUATION frame after no header fields")
+	}
+	return f.write(payload, h.has(http2.FlagContinuationEndHeaders))
+}
+
 // begin begins a block, with the flags of its HEADERS frame.
 func (f *fields) begin(stream uint32, flags http2.Flags) {
 	clear(f.list)

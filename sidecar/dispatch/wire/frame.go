@@ -113,6 +113,24 @@ func appendSettings(b []byte, all ...setting) []byte {
 	return b
 }
 
+// appendHeaders appends a block of header fields: a HEADERS frame, and CONTINUATION frames for what it does not hold. End says that they end the stream.
+func appendHeaders(b []byte, stream uint32, block []byte, end bool) []byte {
+	h := head{kind: http2.FrameHeaders, stream: stream}
+	if end {
+		h.flags |= http2.FlagHeadersEndStream
+	}
+	for first := true; first || len(block) > 0; first = false {
+		n := min(len(block), maxFrame)
+		if h.length = n; n == len(block) {
+			h.flags |= http2.FlagHeadersEndHeaders
+		}
+		b = append(h.append(b), block[:n]...)
+		block = block[n:]
+		h.kind, h.flags = http2.FrameContinuation, 0
+	}
+	return b
+}
+
 // appendWindowUpdate appends a WINDOW_UPDATE frame; stream 0 is the connection.
 func appendWindowUpdate(b []byte, stream uint32, n uint32) []byte {
 	b = head{length: 4, kind: http2.FrameWindowUpdate, stream: stream}.append(b)

@@ -160,20 +160,7 @@ func (in *innerConn) headers(stream uint32, list []hpack.HeaderField, end bool) 
 	for i := range list {
 		_ = in.encoder.WriteField(list[i]) // into memory
 	}
-	block := in.block.Bytes()
-	h := head{kind: http2.FrameHeaders, stream: stream}
-	if end {
-		h.flags |= http2.FlagHeadersEndStream
-	}
-	for first := true; first || len(block) > 0; first = false {
-		n := min(len(block), maxFrame)
-		if h.length = n; n == len(block) {
-			h.flags |= http2.FlagHeadersEndHeaders
-		}
-		in.waiting = append(h.append(in.waiting), block[:n]...)
-		block = block[n:]
-		h.kind, h.flags = http2.FrameContinuation, 0
-	}
+	in.waiting = appendHeaders(in.waiting, stream, in.block.Bytes(), end)
 }
 
 // wake has the inner server read, and waits while it is behind.

@@ -116,20 +116,8 @@ func (l *link) headers(stream uint32, list []hpack.HeaderField, end bool) {
 	for i := range list {
 		_ = l.encoder.WriteField(list[i]) // into memory
 	}
-	block, from := l.block.Bytes(), len(l.queued.arena)
-	h := head{kind: http2.FrameHeaders, stream: stream}
-	if end {
-		h.flags |= http2.FlagHeadersEndStream
-	}
-	for first := true; first || len(block) > 0; first = false {
-		n := min(len(block), maxFrame)
-		if h.length = n; n == len(block) {
-			h.flags |= http2.FlagHeadersEndHeaders
-		}
-		l.queued.arena = append(h.append(l.queued.arena), block[:n]...)
-		block = block[n:]
-		h.kind, h.flags = http2.FrameContinuation, 0
-	}
+	from := len(l.queued.arena)
+	l.queued.arena = appendHeaders(l.queued.arena, stream, l.block.Bytes(), end)
 	l.appended(from)
 }
 

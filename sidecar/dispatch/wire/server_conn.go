@@ -115,15 +115,13 @@ func (c *serverConn) serve() error {
 		}
 		h := readHead(c.in.take(headLen))
 		c.handledBytes += headLen + h.length
+		err := c.fields.allow(h)
 		switch {
-		case h.length > maxFrame:
-			return broken(http2.ErrCodeFrameSize, "a frame is longer than SETTINGS_MAX_FRAME_SIZE")
+		case err != nil:
+			return err
 		case first && (h.kind != http2.FrameSettings || h.has(http2.FlagSettingsAck)):
 			return broken(http2.ErrCodeProtocol, "the first frame is no SETTINGS frame")
-		case c.fields.stream != 0 && (h.kind != http2.FrameContinuation || h.stream != c.fields.stream):
-			return broken(http2.ErrCodeProtocol, "a frame within a block of header fields")
 		}
-		err := error(nil)
 		if h.kind == http2.FrameData && !h.has(http2.FlagDataPadded) {
 			err = c.data(h)
 		} else {
@@ -204,10 +202,7 @@ func (c *serverConn) handle(h head, payload []byte) error {
 	case http2.FrameHeaders:
 		return c.headersFrame(h, payload)
 	case http2.FrameContinuation:
-		if c.fields.stream == 0 {
-			return broken(http2.ErrCodeProtocol, "a CONTINUATION frame after no header fields")
-		}
-		if err := c.fields.write(payload, h.has(http2.FlagContinuationEndHeaders)); err != nil || c.fields.stream != 0 {
+		if err := c.fields.continuation(h, payload); err != nil || c.fields.stream != 0 {
 			return err
 		}
 		return c.received(h.stream)

@@ -18,30 +18,18 @@ func (c *serverConn) headersFrame(h head, payload []byte) error {
 	if h.stream%2 == 0 {
 		return broken(http2.ErrCodeProtocol, "header fields of a stream that no client may begin")
 	}
-	payload, err := unpadded(h, payload)
-	if err != nil {
+	parent, err := c.fields.headersFrame(h, payload)
+	switch {
+	case err != nil:
 		return err
-	}
-	self := false
-	if h.has(http2.FlagHeadersPriority) {
-		if len(payload) < 5 {
-			return broken(http2.ErrCodeFrameSize, "a HEADERS frame without its priority")
-		}
-		self = dependsOn(payload) == h.stream
-		payload = payload[5:]
-	}
-	c.fields.begin(h.stream, h.flags)
-	if err := c.fields.write(payload, h.has(http2.FlagHeadersEndHeaders)); err != nil {
-		return err
-	}
-	if self {
-		if c.fields.stream == 0 {
-			c.mu.Lock()
-			c.last = max(c.last, h.stream)
-			c.mu.Unlock()
-			c.resetFrame(h.stream, http2.ErrCodeProtocol)
-			return nil
-		}
+	case parent != h.stream:
+	case c.fields.stream == 0:
+		c.mu.Lock()
+		c.last = max(c.last, h.stream)
+		c.mu.Unlock()
+		c.resetFrame(h.stream, http2.ErrCodeProtocol)
+		return nil
+	default:
 		return broken(http2.ErrCodeProtocol, "a stream that depends on itself")
 	}
 	if c.fields.stream != 0 {
