@@ -7,14 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	core "k8s.io/api/core/v1"
-
+	resource "k8s.io/api/resource/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -23,12 +25,11 @@ import (
 // cache has the cluster's objects that conch has to do with, kept up by watches: Pods of the release, claims of any conch in the namespace,
 // nodes, and the slices of the GPU driver.
 type cache struct {
-	o         Options
-	pods      corelisters.PodNamespaceLister
-	nodes     corelisters.NodeLister
-	slices    resourcelisters.ResourceSliceLister
-	claims    resourcelisters.ResourceClaimNamespaceLister
-	factories []informers.SharedInformerFactory
+	pods    corelisters.PodNamespaceLister
+	nodes   corelisters.NodeLister
+	slices  resourcelisters.ResourceSliceLister
+	claims  resourcelisters.ResourceClaimNamespaceLister
+	watches sync.WaitGroup
 	// stirred: nodes, slices or claims are others than when it was last cleared.
 	stirred atomic.Bool
 }
@@ -38,20 +39,12 @@ const syncPatience = 30 * time.Second
 
 // watch begins to keep a cache, and returns once it is complete. Seen and gone are called with Pods, one at a time; the watches end with life.
 func watch(ctx, life context.Context, o Options, dra bool, seen, gone func(*core.Pod)) (*cache, error) {
-	c := &cache{o: o}
-	factory := func(namespace, label, field string) informers.SharedInformerFactory {
-		options := []informers.SharedInformerOption{informers.WithTransform(strip), informers.WithTweakListOptions(func(l *meta.ListOptions) { l.LabelSelector, l.FieldSelector = label, field })}
-		if namespace != "" {
-			options = append(options, informers.WithNamespace(namespace))
-		}
-		f := informers.NewSharedInformerFactoryWithOptions(o.Client, 0, options...)
-		c.factories = append(c.factories, f)
-		return f
-	}
-	pods := factory(o.Namespace, labelRelease+"="+o.Release, "").Core().V1().Pods()
-	nodes := factory("", "", "").Core().V1().Nodes()
-	c.pods, c.nodes = pods.Lister().Pods(o.Namespace), nodes.Lister()
-	_, err := pods.Informer().AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	c := &cache{}
+	pods := informer(o.Client, o.Client.CoreV1().Pods(o.Namespace), &core.Pod{}, labelRelease+"="+o.Release, "")
+	nodes := informer(o.Client, o.Client.CoreV1().Nodes(), &core.Node{}, "", "")
+	all := map[string]toolscache.SharedIndexInformer{"Pods": pods, "Nodes": nodes}
+	c.pods, c.nodes = corelisters.NewPodLister(pods.GetIndexer()).Pods(o.Namespace), corelisters.NewNodeLister(nodes.GetIndexer())
+	_, err := pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(p any) { seen(p.(*core.Pod)) },
 		UpdateFunc: func(_, p any) { seen(p.(*core.Pod)) },
 		DeleteFunc: func(p any) {
@@ -66,44 +59,61 @@ func watch(ctx, life context.Context, o Options, dra bool, seen, gone func(*core
 	stir := toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { c.stirred.Store(true) }, UpdateFunc: func(any, any) { c.stirred.Store(true) }, DeleteFunc: func(any) { c.stirred.Store(true) },
 	}
-	_, errNodes := nodes.Informer().AddEventHandler(stir)
+	_, errNodes := nodes.AddEventHandler(stir)
 	errs := []error{err, errNodes}
 	if dra {
-		slices := factory("", "", "spec.driver="+o.GPUDriver).Resource().V1().ResourceSlices()
-		claims := factory(o.Namespace, labelManaged+"="+managed, "").Resource().V1().ResourceClaims()
-		c.slices, c.claims = slices.Lister(), claims.Lister().ResourceClaims(o.Namespace)
-		for _, i := range []toolscache.SharedIndexInformer{slices.Informer(), claims.Informer()} {
+		slices := informer(o.Client, o.Client.ResourceV1().ResourceSlices(), &resource.ResourceSlice{}, "", "spec.driver="+o.GPUDriver)
+		claims := informer(o.Client, o.Client.ResourceV1().ResourceClaims(o.Namespace), &resource.ResourceClaim{}, labelManaged+"="+managed, "")
+		all["ResourceSlices"], all["ResourceClaims"] = slices, claims
+		c.slices, c.claims = resourcelisters.NewResourceSliceLister(slices.GetIndexer()), resourcelisters.NewResourceClaimLister(claims.GetIndexer()).ResourceClaims(o.Namespace)
+		for _, i := range []toolscache.SharedIndexInformer{slices, claims} {
 			_, err := i.AddEventHandler(stir)
 			errs = append(errs, err)
 		}
+	}
+	for _, i := range all {
+		errs = append(errs, i.SetTransform(strip))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	within, cancel := context.WithTimeout(ctx, syncPatience)
 	defer cancel()
-	for _, f := range c.factories {
-		f.Start(life.Done())
+	for _, i := range all {
+		c.watches.Go(func() { i.RunWithContext(life) })
 	}
-	for _, f := range c.factories {
-		for kind, synced := range f.WaitForCacheSync(within.Done()) {
-			if !synced {
-				return nil, fmt.Errorf("the cluster's %s could not be read within %s", kind.Elem().Name()+"s", syncPatience)
-			}
+	for kind, i := range all {
+		if !toolscache.WaitFor(within, "", i.HasSyncedChecker()) {
+			return nil, fmt.Errorf("the cluster's %s could not be read within %s", kind, syncPatience)
 		}
 	}
 	return c, nil
 }
 
-// close waits until the watches have ended.
-func (c *cache) close() {
-	if c == nil {
-		return
-	}
-	for _, f := range c.factories {
-		f.Shutdown()
-	}
+// listing is a kind of objects of the cluster; L is a list of them.
+type listing[L runtime.Object] interface {
+	List(ctx context.Context, o meta.ListOptions) (L, error)
+	Watch(ctx context.Context, o meta.ListOptions) (apiwatch.Interface, error)
 }
+
+// informer reads the objects of a kind that two selectors choose, and watches them.
+func informer[L runtime.Object](client Client, kind listing[L], example runtime.Object, label, field string) toolscache.SharedIndexInformer {
+	chosen := func(o meta.ListOptions) meta.ListOptions {
+		o.LabelSelector, o.FieldSelector = label, field
+		return o
+	}
+	return toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o meta.ListOptions) (runtime.Object, error) {
+			return kind.List(ctx, chosen(o))
+		},
+		WatchFuncWithContext: func(ctx context.Context, o meta.ListOptions) (apiwatch.Interface, error) {
+			return kind.Watch(ctx, chosen(o))
+		},
+	}, client), example, 0, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
+}
+
+// close waits until the watches have ended.
+func (c *cache) close() { c.watches.Wait() }
 
 // ofRelease are the Pods of the release.
 func (c *cache) ofRelease() []*core.Pod {

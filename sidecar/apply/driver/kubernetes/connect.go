@@ -5,11 +5,19 @@ package kubernetes
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 
 	"github.com/go-logr/logr"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/discovery"
+	authorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	policyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
+	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 )
 
@@ -21,8 +29,18 @@ const (
 
 // Connection is a cluster with the namespace that conch works in.
 type Connection struct {
-	Client    kubernetes.Interface
+	Client    Client
 	Namespace string
+}
+
+// Client is the groups of the API that conch uses. client-go's Clientset has them with all the others, which are a fifth of a conch that links it.
+type Client interface {
+	Discovery() discovery.DiscoveryInterfaces
+	AuthorizationV1() authorizationv1.AuthorizationV1Interface
+	CoordinationV1() coordinationv1.CoordinationV1Interface
+	CoreV1() corev1.CoreV1Interface
+	PolicyV1() policyv1.PolicyV1Interface
+	ResourceV1() resourcev1.ResourceV1Interface
 }
 
 // Connect makes a client of a cluster: of a kubeconfig's present context, or, where kubeconfig is empty, of the cluster in which this process is a
@@ -40,7 +58,41 @@ func Connect(kubeconfig, namespace string) (Connection, error) {
 	}
 	// client-go's own log would go past conch's, in another form. What matters of it is in errors.
 	klog.SetLogger(logr.Discard())
-	config.QPS, config.Burst, config.UserAgent = requestRate, requestBurst, "conch"
-	client, err := kubernetes.NewForConfig(config)
+	config.UserAgent, config.RateLimiter = "conch", flowcontrol.NewTokenBucketRateLimiter(requestRate, requestBurst)
+	client, err := newClient(config)
 	return Connection{Client: client, Namespace: cmp.Or(namespace, own, "default")}, err
+}
+
+// groups implements Client.
+type groups struct {
+	discovery     *discovery.DiscoveryClient
+	authorization *authorizationv1.AuthorizationV1Client
+	coordination  *coordinationv1.CoordinationV1Client
+	core          *corev1.CoreV1Client
+	policy        *policyv1.PolicyV1Client
+	resource      *resourcev1.ResourceV1Client
+}
+
+func (g groups) Discovery() discovery.DiscoveryInterfaces                  { return g.discovery }
+func (g groups) AuthorizationV1() authorizationv1.AuthorizationV1Interface { return g.authorization }
+func (g groups) CoordinationV1() coordinationv1.CoordinationV1Interface    { return g.coordination }
+func (g groups) CoreV1() corev1.CoreV1Interface                            { return g.core }
+func (g groups) PolicyV1() policyv1.PolicyV1Interface                      { return g.policy }
+func (g groups) ResourceV1() resourcev1.ResourceV1Interface                { return g.resource }
+
+// newClient makes the groups, which share one HTTP client.
+func newClient(config *rest.Config) (Client, error) {
+	through, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	var g groups
+	var errs [6]error
+	g.discovery, errs[0] = discovery.NewDiscoveryClientForConfigAndClient(config, through)
+	g.authorization, errs[1] = authorizationv1.NewForConfigAndClient(config, through)
+	g.coordination, errs[2] = coordinationv1.NewForConfigAndClient(config, through)
+	g.core, errs[3] = corev1.NewForConfigAndClient(config, through)
+	g.policy, errs[4] = policyv1.NewForConfigAndClient(config, through)
+	g.resource, errs[5] = resourcev1.NewForConfigAndClient(config, through)
+	return g, errors.Join(errs[:]...)
 }
