@@ -39,9 +39,10 @@ type KubernetesModels struct {
 
 // KubernetesGPUs say how GPUs are found and asked for.
 type KubernetesGPUs struct {
-	// Driver is the name of the DRA driver, Class a device class of its.
-	Driver string `yaml:"driver"`
-	Class  string `yaml:"class"`
+	// Driver is the name of the DRA driver, Class its device class of whole GPUs, MIGClass that of MIG partitions.
+	Driver   string `yaml:"driver"`
+	Class    string `yaml:"class"`
+	MIGClass string `yaml:"migClass"`
 	// Resource is the extended resource of the device plugin, for nodes without DRA.
 	Resource string `yaml:"resource"`
 	// Sharing is mps or none.
@@ -59,6 +60,7 @@ func (c *Config) provisionKubernetes() {
 	fill(&k.Models.Path, filepath.Join(c.State, "partitions"))
 	fill(&k.GPUs.Driver, "gpu.nvidia.com")
 	fill(&k.GPUs.Class, k.GPUs.Driver)
+	fill(&k.GPUs.MIGClass, "mig.nvidia.com")
 	fill(&k.GPUs.Resource, "nvidia.com/gpu")
 	fill(&k.GPUs.Sharing, "mps")
 	if c.Limits.SharedMemory == nil {

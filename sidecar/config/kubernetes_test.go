@@ -36,7 +36,7 @@ driver:
 	require.NoError(t, c.Validate(config.Environment{}))
 	require.Equal(t, config.Kubernetes{
 		Image: "triton:1", Release: "conch", Models: config.KubernetesModels{Path: "/state/partitions", Volume: `{"persistentVolumeClaim":{"claimName":"models"}}`},
-		GPUs:        config.KubernetesGPUs{Driver: "gpu.nvidia.com", Class: "gpu.nvidia.com", Resource: "nvidia.com/gpu", Sharing: "mps"},
+		GPUs:        config.KubernetesGPUs{Driver: "gpu.nvidia.com", Class: "gpu.nvidia.com", MIGClass: "mig.nvidia.com", Resource: "nvidia.com/gpu", Sharing: "mps"},
 		PodTemplate: `{"spec":{"tolerations":[{"key":"gpu","operator":"Exists","tolerationSeconds":3}]}}`,
 	}, c.Driver.Kubernetes)
 	require.Equal(t, 5*time.Minute, c.Driver.StartTimeout.Std())

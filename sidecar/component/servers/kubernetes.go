@@ -16,7 +16,7 @@ func inCluster(ctx context.Context, o Options) (*Servers, error) {
 	pods, err := kubernetes.New(ctx, kubernetes.Options{
 		Connection: o.Cluster.Connection, Release: k.Release, Owner: k.Owner, Image: k.Image, Server: d.TritonServer, BackendDir: d.BackendDirectory,
 		Arguments: d.Arguments, Environment: d.Environment, Template: string(k.PodTemplate), ModelsPath: k.Models.Path, ModelsVolume: string(k.Models.Volume),
-		GPUDriver: k.GPUs.Driver, GPUClass: k.GPUs.Class, GPUResource: k.GPUs.Resource, Sharing: kubernetes.Sharing(k.GPUs.Sharing), Complete: dataSheet,
+		GPUDriver: k.GPUs.Driver, GPUClass: k.GPUs.Class, MIGClass: k.GPUs.MIGClass, GPUResource: k.GPUs.Resource, Sharing: kubernetes.Sharing(k.GPUs.Sharing), Complete: dataSheet,
 		Stretch: d.Stretch, Credentials: o.Credentials, StartTimeout: d.StartTimeout.Std(), DrainTimeout: o.Config.Limits.Drain.Std(),
 		Leaving: o.Leaving, Changed: o.NodesChanged, Fence: o.Cluster.Held, Logger: o.Log.With("part", "driver"),
 	})

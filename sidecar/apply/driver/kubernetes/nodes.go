@@ -6,10 +6,12 @@ package kubernetes
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/go-logr/logr"
 	core "k8s.io/api/core/v1"
 	resource "k8s.io/api/resource/v1"
 
@@ -71,9 +73,12 @@ func (o Options) read(w world) (nodes []*policy.Node, remarks []string) {
 			return cmp.Or(cmp.Compare(len(a.GetId()), len(b.GetId())), strings.Compare(a.GetId(), b.GetId()))
 		})
 		why := o.whyNot(n)
-		cost, _ := strconv.ParseFloat(n.Labels[labelCost], 64)
+		cost, err := strconv.ParseFloat(n.Labels[labelCost], 64)
+		if err != nil || !(cost > 0) || math.IsInf(cost, 1) {
+			cost = 0 // as without the label
+		}
 		for i, g := range gpus {
-			g.Index, g.CostPerHour = uint32(i), max(cost, 0)
+			g.Index, g.CostPerHour = uint32(i), cost
 			if why != "" {
 				unavailable(g, why)
 			}
@@ -137,12 +142,15 @@ func (o Options) draGPU(n *core.Node, d *resource.Device) (g *policy.GPU, remark
 		}
 		return ""
 	}
-	uuid := text("uuid")
+	kind, uuid := text("type"), text("uuid")
+	if kind != "" && kind != "gpu" && kind != "mig" {
+		return nil, name + " is of type " + kind + ", on which no tritonserver runs"
+	}
 	if uuid == "" {
 		return nil, name + " has no attribute uuid, by which a claim could ask for it"
 	}
 	g = &policy.GPU{Id: gpuID(n.Name, d.Name), Type: gpuType(text("productName")), Uuid: uuid}
-	if profile := text("profile"); text("type") == "mig" && profile != "" {
+	if profile := text("profile"); kind == "mig" && profile != "" {
 		g.Type += "-MIG-" + profile
 	}
 	for _, key := range []string{"memory", o.GPUDriver + "/memory"} {
@@ -153,7 +161,7 @@ func (o Options) draGPU(n *core.Node, d *resource.Device) (g *policy.GPU, remark
 	if a, ok := d.Attributes["emulated"]; ok && a.BoolValue != nil {
 		g.Emulated = *a.BoolValue
 	}
-	g.SharesEnforced = o.Sharing == SharingMPS && !g.GetEmulated()
+	g.SharesEnforced = o.byMPS(g) && !g.GetEmulated()
 	for _, t := range d.Taints {
 		if t.Effect == resource.DeviceTaintEffectNoSchedule || t.Effect == resource.DeviceTaintEffectNoExecute {
 			unavailable(g, fmt.Sprintf("device taint %s=%s:%s", t.Key, t.Value, t.Effect))
@@ -202,23 +210,10 @@ func (o Options) whyNot(n *core.Node) string {
 		return cordoned
 	}
 	for _, t := range n.Spec.Taints {
-		if t.Effect == core.TaintEffectPreferNoSchedule || slices.ContainsFunc(o.tolerations, func(l core.Toleration) bool { return tolerates(l, t) }) {
+		if t.Effect == core.TaintEffectPreferNoSchedule || slices.ContainsFunc(o.tolerations, func(l core.Toleration) bool { return l.ToleratesTaint(logr.Discard(), &t, true) }) {
 			continue
 		}
 		return strings.TrimSuffix(fmt.Sprintf("taint %s=%s", t.Key, t.Value), "=") + ":" + string(t.Effect)
 	}
 	return ""
-}
-
-// tolerates reports whether a toleration covers a taint, as Kubernetes does for its operators Equal and Exists.
-func tolerates(l core.Toleration, t core.Taint) bool {
-	switch {
-	case l.Effect != "" && l.Effect != t.Effect, l.Key != "" && l.Key != t.Key:
-		return false
-	case l.Operator == core.TolerationOpExists:
-		return true
-	case l.Operator == "" || l.Operator == core.TolerationOpEqual:
-		return l.Key == t.Key && l.Value == t.Value
-	}
-	return false
 }

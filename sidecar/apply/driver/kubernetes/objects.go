@@ -42,6 +42,12 @@ const noticed = 5 * time.Second
 // byClaim reports whether a GPU is asked for by a claim, as DRA has it; else the device plugin gives some GPU of the node.
 func byClaim(g *policy.GPU) bool { return g.GetUuid() != "" }
 
+// isMIG reports whether a GPU is a MIG partition of one: NVML begins the UUIDs of those so.
+func isMIG(g *policy.GPU) bool { return strings.HasPrefix(g.GetUuid(), "MIG-") }
+
+// byMPS reports whether the claim of a GPU asks for MPS. NVIDIA's DRA driver refuses the configuration of a GPU for a MIG partition.
+func (o Options) byMPS(g *policy.GPU) bool { return byClaim(g) && !isMIG(g) && o.Sharing == SharingMPS }
+
 // refused says why a partition cannot be on a GPU of this cluster; nil where it can. It is the table of docs/kubernetes.md.
 func (o Options) refused(p *policy.Partition, g *policy.GPU) error {
 	whole := p.GetThreadPercentage() == 100
@@ -52,6 +58,8 @@ func (o Options) refused(p *policy.Partition, g *policy.GPU) error {
 		return nil
 	case !byClaim(g):
 		return fmt.Errorf("partition %s has %d%% of %s, which the device plugin gives out as a whole: it offers no shares of different sizes. Install NVIDIA's DRA driver, or plan whole GPUs", p.GetId(), p.GetThreadPercentage(), g.GetId())
+	case isMIG(g):
+		return fmt.Errorf("partition %s has %d%% of %s, a MIG partition, which conch does not divide further; plan whole ones", p.GetId(), p.GetThreadPercentage(), g.GetId())
 	case o.Sharing != SharingMPS:
 		return fmt.Errorf("partition %s has %d%% of %s, and driver.kubernetes.gpus.sharing is none; say mps where the DRA driver has its feature gate MPSSupport on, or plan whole GPUs", p.GetId(), p.GetThreadPercentage(), g.GetId())
 	}
@@ -95,7 +103,7 @@ func (b build) environment(s driver.Spec) (env []core.EnvVar) {
 	add("CONCH_PARTITION", p.GetId())
 	add("CONCH_GPU", s.GPU.GetId())
 	add("CONCH_SHARE", strconv.FormatUint(uint64(p.GetThreadPercentage()), 10))
-	if byClaim(s.GPU) && b.Sharing == SharingMPS {
+	if b.byMPS(s.GPU) {
 		add("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", strconv.FormatUint(uint64(p.GetThreadPercentage()), 10))
 		if limit := p.GetMemoryLimitBytes(); limit > 0 {
 			// MPS reads whole mebibytes; rounding down keeps neighbours' memory theirs.
@@ -249,6 +257,10 @@ const gpuConfig = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig
 
 // claim is the claim of one GPU, which all Pods of its partitions share.
 func (b build) claim(g *policy.GPU) *resourcev1.ResourceClaim {
+	class := b.GPUClass
+	if isMIG(g) {
+		class = b.MIGClass
+	}
 	c := &resourcev1.ResourceClaim{
 		TypeMeta: meta.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim"},
 		ObjectMeta: meta.ObjectMeta{
@@ -257,12 +269,12 @@ func (b build) claim(g *policy.GPU) *resourcev1.ResourceClaim {
 		},
 		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{
 			Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{
-				DeviceClassName: b.GPUClass, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1,
+				DeviceClassName: class, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1,
 				Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %s && device.attributes[%s].uuid == %s", cel(b.GPUDriver), cel(b.GPUDriver), cel(g.GetUuid()))}}},
 			},
 		}}}},
 	}
-	if b.Sharing == SharingMPS {
+	if b.byMPS(g) {
 		c.Spec.Devices.Config = []resourcev1.DeviceClaimConfiguration{{
 			Requests:            []string{"gpu"},
 			DeviceConfiguration: resourcev1.DeviceConfiguration{Opaque: &resourcev1.OpaqueDeviceConfiguration{Driver: b.GPUDriver, Parameters: runtime.RawExtension{Raw: []byte(gpuConfig)}}},

@@ -49,8 +49,9 @@ type Options struct {
 	// ModelsPath is where the directories of partitions lie, for conch and for each Pod; ModelsVolume is a Volume in JSON, without a name, which
 	// is mounted there read-only. Empty: the Template mounts one.
 	ModelsPath, ModelsVolume string
-	// GPUDriver is the name of the DRA driver ("gpu.nvidia.com"), GPUClass that of a device class of its (the same).
-	GPUDriver, GPUClass string
+	// GPUDriver is the name of the DRA driver ("gpu.nvidia.com"), GPUClass that of its device class of whole GPUs (the same), MIGClass that of its
+	// device class of MIG partitions ("mig.nvidia.com").
+	GPUDriver, GPUClass, MIGClass string
 	// GPUResource is the extended resource of the device plugin ("nvidia.com/gpu").
 	GPUResource string
 	Sharing     Sharing
@@ -90,6 +91,7 @@ func (o *Options) normalise() (template core.PodTemplateSpec, models *core.Volum
 	o.Server = cmp.Or(o.Server, "tritonserver")
 	o.GPUDriver = cmp.Or(o.GPUDriver, "gpu.nvidia.com")
 	o.GPUClass = cmp.Or(o.GPUClass, o.GPUDriver)
+	o.MIGClass = cmp.Or(o.MIGClass, "mig.nvidia.com")
 	o.GPUResource = cmp.Or(o.GPUResource, "nvidia.com/gpu")
 	o.Sharing = cmp.Or(o.Sharing, SharingMPS)
 	o.StartTimeout = cmp.Or(o.StartTimeout, 5*time.Minute)
