@@ -22,13 +22,13 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// cache has the cluster's objects that conch has to do with, kept up by watches: Pods of the release, claims of any conch in the namespace,
-// nodes, and the slices of the GPU driver.
+// cache has the cluster's objects that conch has to do with, kept up by watches: Pods of the release, nodes, the slices of the GPU driver, and
+// everybody's claims, which may hold GPUs.
 type cache struct {
 	pods    corelisters.PodNamespaceLister
 	nodes   corelisters.NodeLister
 	slices  resourcelisters.ResourceSliceLister
-	claims  resourcelisters.ResourceClaimNamespaceLister
+	claims  resourcelisters.ResourceClaimLister
 	watches sync.WaitGroup
 	// stirred: nodes, slices or claims are others than when it was last cleared.
 	stirred atomic.Bool
@@ -63,9 +63,9 @@ func watch(ctx, life context.Context, o Options, dra bool, seen, gone func(*core
 	errs := []error{err, errNodes}
 	if dra {
 		slices := informer(o.Client, o.Client.ResourceV1().ResourceSlices(), &resource.ResourceSlice{}, "", "spec.driver="+o.GPUDriver)
-		claims := informer(o.Client, o.Client.ResourceV1().ResourceClaims(o.Namespace), &resource.ResourceClaim{}, labelManaged+"="+managed, "")
+		claims := informer(o.Client, o.Client.ResourceV1().ResourceClaims(""), &resource.ResourceClaim{}, "", "")
 		all["ResourceSlices"], all["ResourceClaims"] = slices, claims
-		c.slices, c.claims = resourcelisters.NewResourceSliceLister(slices.GetIndexer()), resourcelisters.NewResourceClaimLister(claims.GetIndexer()).ResourceClaims(o.Namespace)
+		c.slices, c.claims = resourcelisters.NewResourceSliceLister(slices.GetIndexer()), resourcelisters.NewResourceClaimLister(claims.GetIndexer())
 		for _, i := range []toolscache.SharedIndexInformer{slices, claims} {
 			_, err := i.AddEventHandler(stir)
 			errs = append(errs, err)

@@ -42,7 +42,8 @@ func needs(dra, owned bool) (all []may) {
 	}
 	if dra {
 		add("resource.k8s.io", "resourceslices", false, "list", "watch")
-		add("resource.k8s.io", "resourceclaims", true, "list", "watch", "create", "patch", "delete")
+		add("resource.k8s.io", "resourceclaims", false, "list", "watch")
+		add("resource.k8s.io", "resourceclaims", true, "create", "patch", "delete")
 	}
 	return all
 }

@@ -90,7 +90,7 @@ func New(ctx context.Context, o Options) (*Driver, error) {
 	return d, nil
 }
 
-// free counts the GPUs that no other release has.
+// free counts the GPUs that nobody else has claimed.
 func free(nodes []*policy.Node) (n int) {
 	for _, node := range nodes {
 		for _, g := range node.GetGpus() {
@@ -105,7 +105,7 @@ func free(nodes []*policy.Node) (n int) {
 func noGPUs(o Options, nodes []*policy.Node, dra bool, remarks []string) error {
 	if len(nodes) > 0 {
 		g := nodes[0].GetGpus()[0]
-		return fmt.Errorf("every GPU of the cluster belongs to another release of conch: %s is %s. Two releases share no GPU; give each nodes of its own", g.GetId(), g.GetUnavailableReason())
+		return fmt.Errorf("every GPU of the cluster is claimed by others: %s is %s. Two releases share no GPU; give each nodes of its own", g.GetId(), g.GetUnavailableReason())
 	}
 	text := "no node of the cluster has GPUs: none offers " + o.GPUResource
 	if dra {

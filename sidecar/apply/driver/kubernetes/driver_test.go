@@ -243,12 +243,12 @@ func TestWithoutTheLeaseNothingIsChanged(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	taken := func(c *testCluster) {
 		claim := &resource.ResourceClaim{
-			ObjectMeta: meta.ObjectMeta{Name: "other", Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "conch", "conch.io/release": "other"}},
+			ObjectMeta: meta.ObjectMeta{Name: "other", Namespace: "elsewhere", Labels: map[string]string{"conch.io/release": "other"}},
 			Status: resource.ResourceClaimStatus{Allocation: &resource.AllocationResult{Devices: resource.DeviceAllocationResult{Results: []resource.DeviceRequestAllocationResult{
 				{Driver: "gpu.nvidia.com", Pool: "node-1", Device: "gpu-0"}, {Driver: "gpu.nvidia.com", Pool: "node-1", Device: "gpu-1"},
 			}}}},
 		}
-		_, err := c.ResourceV1().ResourceClaims(namespace).Create(context.Background(), claim, meta.CreateOptions{})
+		_, err := c.ResourceV1().ResourceClaims("elsewhere").Create(context.Background(), claim, meta.CreateOptions{})
 		require.NoError(c.t, err)
 	}
 	for name, r := range map[string]struct {
@@ -262,7 +262,7 @@ func TestRefusals(t *testing.T) {
 		"no GPUs": {func(c *testCluster) {
 			require.NoError(t, c.ResourceV1().ResourceSlices().Delete(context.Background(), "node-1-gpus", meta.DeleteOptions{}))
 		}, nil, "no node of the cluster has GPUs: none offers nvidia.com/gpu, and no ResourceSlice is of driver gpu.nvidia.com"},
-		"two releases":     {taken, nil, "every GPU of the cluster belongs to another release of conch: node-1.gpu-0 is claimed by release other in namespace serving"},
+		"two releases":     {taken, nil, "every GPU of the cluster is claimed by others: node-1.gpu-0 is claimed by release other in namespace elsewhere"},
 		"no owner":         {nil, func(o *kubernetes.Options) { o.Owner = "absent" }, `driver.kubernetes.owner: configmaps "absent" not found`},
 		"a wrong template": {nil, func(o *kubernetes.Options) { o.Template = `{"spec": {"tolerationz": []}}` }, `podTemplate: json: unknown field "tolerationz"`},
 		"what is ours":     {nil, func(o *kubernetes.Options) { o.Template = `{"spec": {"nodeName": "x", "containers": []}}` }, "podTemplate: spec.nodeName is set by conch"},

@@ -132,7 +132,7 @@ func (d *Driver) releaseClaims(ctx context.Context) {
 			}
 		}
 	}
-	claims, err := d.cache.claims.List(labels.SelectorFromSet(labels.Set{labelRelease: d.b.Release}))
+	claims, err := d.cache.claims.ResourceClaims(d.b.Namespace).List(labels.SelectorFromSet(labels.Set{labelRelease: d.b.Release}))
 	if err != nil {
 		panic(err) // it is a map
 	}

@@ -54,8 +54,8 @@ func (o Options) read(w world) (nodes []*policy.Node, remarks []string) {
 						remarks = append(remarks, remark)
 						continue
 					}
-					if release := taken[s.Spec.Pool.Name+"/"+d.Name]; release != "" {
-						unavailable(g, "claimed by release "+release)
+					if whose := taken[s.Spec.Pool.Name+"/"+d.Name]; whose != "" {
+						unavailable(g, "claimed by "+whose)
 					}
 					gpus = append(gpus, g)
 				}
@@ -111,7 +111,7 @@ func (w world) latest(driver string) (all []*resource.ResourceSlice) {
 	return all
 }
 
-// taken says which other release's claim holds a device, by pool/device.
+// taken says whose claim holds a device, by pool/device, where that is not one of this release.
 func (o Options) taken(claims []*resource.ResourceClaim) map[string]string {
 	all := map[string]string{}
 	for _, c := range claims {
@@ -119,9 +119,14 @@ func (o Options) taken(claims []*resource.ResourceClaim) map[string]string {
 		if release == o.Release && c.Namespace == o.Namespace || c.Status.Allocation == nil {
 			continue
 		}
+		whose := "claim " + c.Name
+		if release != "" {
+			whose = "release " + release
+		}
 		for _, d := range c.Status.Allocation.Devices.Results {
-			if d.Driver == o.GPUDriver {
-				all[d.Pool+"/"+d.Device] = cmp.Or(release, "of another") + " in namespace " + c.Namespace
+			// Access as an administrator, to watch a GPU for example, takes it from nobody.
+			if d.Driver == o.GPUDriver && (d.AdminAccess == nil || !*d.AdminAccess) {
+				all[d.Pool+"/"+d.Device] = whose + " in namespace " + c.Namespace
 			}
 		}
 	}

@@ -49,6 +49,16 @@ func sliceOf(generation int64, devices ...resource.Device) *resource.ResourceSli
 	return &resource.ResourceSlice{Spec: resource.ResourceSliceSpec{Driver: "gpu.nvidia.com", NodeName: &node, Pool: resource.ResourcePool{Name: "n1", Generation: generation}, Devices: devices}}
 }
 
+// claimed is a claim of another namespace that has n1's device gpu-0.
+func claimed(name, release string, admin *bool) *resource.ResourceClaim {
+	c := &resource.ResourceClaim{ObjectMeta: meta.ObjectMeta{Name: name, Namespace: "elsewhere"}}
+	if release != "" {
+		c.Labels = map[string]string{labelRelease: release}
+	}
+	c.Status.Allocation = &resource.AllocationResult{Devices: resource.DeviceAllocationResult{Results: []resource.DeviceRequestAllocationResult{{Driver: "gpu.nvidia.com", Pool: "n1", Device: "gpu-0", AdminAccess: admin}}}}
+	return c
+}
+
 // TestGPUsOfACluster: what nodes, slices and labels say of GPUs.
 func TestGPUsOfACluster(t *testing.T) {
 	whole := []string{"type", "gpu", "uuid", "GPU-1", "productName", "NVIDIA A100-SXM4-80GB"}
@@ -78,6 +88,18 @@ func TestGPUsOfACluster(t *testing.T) {
 		"a MIG partition is a GPU of its own type, without MPS": {
 			world: world{slices: []*resource.ResourceSlice{sliceOf(1, device("gpu-0-mig", mig...))}},
 			want:  []*policy.GPU{{Id: "n1.gpu-0-mig", Type: "A100-SXM4-80GB-MIG-1g.10gb", Uuid: "MIG-1", MemoryBytes: 10 << 30}},
+		},
+		"claimed by another namespace's Pod": {
+			world: world{slices: []*resource.ResourceSlice{sliceOf(1, device("gpu-0", whole...))}, claims: []*resource.ResourceClaim{claimed("trainer", "", nil)}},
+			want:  []*policy.GPU{{Id: "n1.gpu-0", Type: "A100-SXM4-80GB", Uuid: "GPU-1", MemoryBytes: 10 << 30, SharesEnforced: true, Unavailable: true, UnavailableReason: "claimed by claim trainer in namespace elsewhere"}},
+		},
+		"claimed by another namespace's conch": {
+			world: world{slices: []*resource.ResourceSlice{sliceOf(1, device("gpu-0", whole...))}, claims: []*resource.ResourceClaim{claimed("conch-n1-gpu-0", "conch", nil)}},
+			want:  []*policy.GPU{{Id: "n1.gpu-0", Type: "A100-SXM4-80GB", Uuid: "GPU-1", MemoryBytes: 10 << 30, SharesEnforced: true, Unavailable: true, UnavailableReason: "claimed by release conch in namespace elsewhere"}},
+		},
+		"watched by an administrator": {
+			world: world{slices: []*resource.ResourceSlice{sliceOf(1, device("gpu-0", whole...))}, claims: []*resource.ResourceClaim{claimed("monitor", "", new(true))}},
+			want:  []*policy.GPU{{Id: "n1.gpu-0", Type: "A100-SXM4-80GB", Uuid: "GPU-1", MemoryBytes: 10 << 30, SharesEnforced: true}},
 		},
 		"DynamicMIG":       {world: world{slices: []*resource.ResourceSlice{sliceOf(1, dynamic)}}, remarks: "n1/gpu-0-mig is one of several ways to partition a GPU (DynamicMIG)"},
 		"passed through":   {world: world{slices: []*resource.ResourceSlice{sliceOf(1, device("gpu-vfio-0", "type", "vfio", "uuid", "GPU-1"))}}, remarks: "n1/gpu-vfio-0 is of type vfio"},
