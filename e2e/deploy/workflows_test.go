@@ -39,7 +39,7 @@ func TestWorkflowsCallWhatThereIs(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{".ci/run", ".ci/nightly", "e2e-gpu", "package", "actionlint"} {
+	for _, want := range []string{".ci/run", ".ci/nightly", "e2e-gpu", "e2e-cluster", "package", "actionlint"} {
 		require.Contains(t, called, want)
 	}
 }
