@@ -149,7 +149,7 @@ CLUSTER = .cache/cluster/bin/cluster -bin .cache/cluster/bin -triton $(TRITON_HO
 cluster-programs:
 	@scripts/setup/cluster.sh
 cluster: cluster-programs triton ## a real Kubernetes with two nodes of two emulated GPUs each, to try driver kubernetes on (make cluster-down ends it)
-	@$(CLUSTER) -conch bin/static up
+	@$(CLUSTER) up
 
 cluster-down: ## ends what `make cluster` started
 	@$(CLUSTER) down

@@ -26,7 +26,7 @@ const (
 
 // Options of New.
 type Options struct {
-	// Dir is the cluster's alone; Bin has its programs. Root is the checkout, for the paths that images need.
+	// Dir is the cluster's alone; Bin has its programs.
 	Dir, Bin string
 	// Nodes and GPUs of each.
 	Nodes, GPUs int

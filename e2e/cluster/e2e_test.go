@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -41,7 +42,7 @@ func newRig(t *testing.T) *rig {
 	root, err := filepath.Abs("../..")
 	must(t, err)
 	dir := "/var/lib/conch-cluster-test"
-	images, err := Images(filepath.Join(dir, "images"), bin, filepath.Join(root, "bin", "static"), triton)
+	images, err := Images(filepath.Join(dir, "images"), bin, triton)
 	must(t, err)
 	c, err := New(Options{Dir: dir, Bin: bin, Nodes: 2, GPUs: 2, Images: images, Log: t.Logf})
 	must(t, err)
@@ -393,7 +394,7 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 
 	step("a Pod is deleted by hand", func() {
 		end := r.load()
-		name := sortedKeys(before)[0]
+		name := slices.Sorted(maps.Keys(before))[0]
 		r.kubectl("delete", "pod", "-n", namespaceOfTests, name, "--wait=false")
 		time.Sleep(3 * time.Second)
 		r.awaitServers(8, "node-")
@@ -458,19 +459,9 @@ func TestConchOnAClusterOfTwoNodes(t *testing.T) {
 		r.kubectl("delete", "configmap", "-n", namespaceOfTests, "conch-release")
 		r.eventually("the servers go", time.Minute, func() error {
 			if left := r.servers(); len(left) > 0 {
-				return errors.New(strings.Join(slices.Sorted(mapKeys(left)), ", "))
+				return errors.New(strings.Join(slices.Sorted(maps.Keys(left)), ", "))
 			}
 			return nil
 		})
 	})
-}
-
-func mapKeys(m map[string]string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }

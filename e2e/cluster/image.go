@@ -10,7 +10,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 )
 
 // Image is a container image of a few files, made without a registry.
@@ -75,12 +77,12 @@ func (i Image) layer() ([]byte, error) {
 			return nil, err
 		}
 	}
-	for _, path := range sortedKeys(i.Files) {
+	for _, path := range slices.Sorted(maps.Keys(i.Files)) {
 		if err := add(w, &tar.Header{Name: path[1:], Mode: 0o755, Typeflag: tar.TypeReg}, i.Files[path]); err != nil {
 			return nil, err
 		}
 	}
-	for _, path := range sortedKeys(i.Links) {
+	for _, path := range slices.Sorted(maps.Keys(i.Links)) {
 		if err := add(w, &tar.Header{Name: path[1:], Linkname: i.Links[path], Mode: 0o777, Typeflag: tar.TypeSymlink}, nil); err != nil {
 			return nil, err
 		}

@@ -5,20 +5,19 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// TritonImage and ConchImage are those that Images makes.
-const (
-	TritonImage = "docker.io/local/tritonserver:1"
-	ConchImage  = "docker.io/local/conch:1"
-)
+// TritonImage has the tests' tritonserver.
+const TritonImage = "docker.io/local/tritonserver:1"
 
-// Images makes the images of the tests in a directory: the sandbox's; a tritonserver, which is the one that `make triton` has set up in triton
-// (its Pods mount the directories that TritonMounts says, so that nothing is copied); and Conch's programs of bin, where they are there.
-func Images(dir, clusterBin, bin, triton string) ([]string, error) {
+// Images makes the images of the tests in a directory: the sandbox's, and a tritonserver, which is the one that `make triton` has set up in triton
+// (its Pods mount the directories that TritonMounts says, so that nothing is copied).
+func Images(dir, clusterBin, triton string) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -40,18 +39,8 @@ func Images(dir, clusterBin, bin, triton string) ([]string, error) {
 			Links: map[string]string{"/bin": "usr/bin", "/lib": "usr/lib", "/lib64": "usr/lib64"},
 		},
 	}
-	conch := Image{Name: "local/conch:1", Entrypoint: []string{"/usr/bin/conch", "--config", "/etc/conch/conch.yaml"}, Path: "/usr/bin", Files: map[string][]byte{}}
-	for _, program := range []string{"conch", "conch-policies", "tritonctl"} {
-		text, err := os.ReadFile(filepath.Join(bin, program))
-		if err == nil {
-			conch.Files["/usr/bin/"+program] = text
-		}
-	}
-	if len(conch.Files) == 3 {
-		all["conch.tar"] = conch
-	}
 	var files []string
-	for _, name := range sortedKeys(all) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		file := filepath.Join(dir, name)
 		if err := all[name].Write(file); err != nil {
 			return nil, err

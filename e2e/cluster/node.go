@@ -9,6 +9,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -85,7 +86,7 @@ func (c *Cluster) startContainerd(ctx context.Context, n int) error {
 	dir := c.nodeDir(n)
 	var script strings.Builder
 	script.WriteString("set -e; ")
-	for _, name := range sortedKeys(sysctls) {
+	for _, name := range slices.Sorted(maps.Keys(sysctls)) {
 		file := filepath.Join(dir, "sysctl", strings.ReplaceAll(name, "/", "."))
 		if err := os.WriteFile(file, []byte(sysctls[name]+"\n"), 0o644); err != nil {
 			return err
@@ -171,9 +172,6 @@ func (c *Cluster) awaitNode(ctx context.Context, n int) error {
 	})
 }
 
-// KillNode ends a node as a loss of power does: kubelet, containers and containerd, at once.
-func (c *Cluster) KillNode(ctx context.Context, n int) error { return c.endNode(ctx, n) }
-
 // endNode ends everything of a node: first the kubelet, which would start what ends, then the containers, then what ran them.
 func (c *Cluster) endNode(ctx context.Context, n int) error {
 	name := NodeName(n)
@@ -213,15 +211,6 @@ func (c *Cluster) processes(n int) (all []int) {
 			all = append(all, pid)
 		}
 	}
-	return all
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	all := make([]string, 0, len(m))
-	for k := range m {
-		all = append(all, k)
-	}
-	slices.Sort(all)
 	return all
 }
 

@@ -19,7 +19,6 @@ import (
 func main() {
 	dir := flag.String("dir", "/var/lib/conch-cluster", "the cluster's state; the path is short, for sockets lie below it")
 	bin := flag.String("bin", "", "the directory of its programs (scripts/setup/cluster.sh)")
-	programs := flag.String("conch", "", "the directory of Conch's programs, linked statically, for its image")
 	triton := flag.String("triton", "", "the directory of the tests' tritonserver")
 	nodes := flag.Int("nodes", 2, "how many nodes")
 	gpus := flag.Int("gpus", 2, "how many emulated GPUs a node has")
@@ -29,20 +28,20 @@ func main() {
 	defer cancel()
 	if err := run(ctx, cluster.Options{
 		Dir: *dir, Bin: *bin, Nodes: *nodes, GPUs: *gpus, NoMPS: !*mps, Log: func(format string, args ...any) { fmt.Fprintf(os.Stderr, "   "+format+"\n", args...) },
-	}, *programs, *triton, flag.Args()); err != nil {
+	}, *triton, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "cluster:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, o cluster.Options, programs, triton string, args []string) error {
+func run(ctx context.Context, o cluster.Options, triton string, args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("say up, down or kubectl ARGUMENTS")
 	}
 	switch args[0] {
 	case "up":
 		var err error
-		if o.Images, err = cluster.Images(filepath.Join(o.Dir, "images"), o.Bin, programs, triton); err != nil {
+		if o.Images, err = cluster.Images(filepath.Join(o.Dir, "images"), o.Bin, triton); err != nil {
 			return err
 		}
 		c, err := cluster.New(o)
