@@ -20,6 +20,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -422,6 +423,20 @@ func TestTheOrderOfComponents(t *testing.T) {
 		require.Contains(t, at, c.then)
 		require.Less(t, at[c.first], at[c.then], "%s before %s: %s", c.first, c.then, c.why)
 	}
+}
+
+// TestNothingIsCalledBeforeItIsMade: a cluster changes while conch starts, too.
+func TestNothingIsCalledBeforeItIsMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newConch(command.Daemon{Log: slog.New(slog.DiscardHandler)}, func() bool { return false })
+		called := false
+		c.whenRunning(func() { called = true })
+		synctest.Wait()
+		require.False(t, called)
+		close(c.running)
+		synctest.Wait()
+		require.True(t, called)
+	})
 }
 
 // TestDrain: what was accepted before the stop is answered, what comes after it

@@ -68,6 +68,8 @@ type conch struct {
 	command.Daemon
 	// leave reports whether servers of conch's own go on when it stops.
 	leave func() bool
+	// running is closed once every component is made.
+	running chan struct{}
 
 	cluster *cluster.Cluster // nil unless servers are Pods
 	state   *state.State
@@ -108,7 +110,9 @@ type conch struct {
 	reload     *reload.Reload
 }
 
-func newConch(d command.Daemon, leave func() bool) *conch { return &conch{Daemon: d, leave: leave} }
+func newConch(d command.Daemon, leave func() bool) *conch {
+	return &conch{Daemon: d, leave: leave, running: make(chan struct{})}
+}
 
 // components of conch, in the order in which they are made. They end in reverse
 // order: nothing is planned any more and no file is read again, then what clients
@@ -148,6 +152,7 @@ func (c *conch) run(ctx context.Context, opened *component.Opened) error {
 		}
 	}
 	c.Log.Info("conch listens", listening...)
+	close(c.running)
 	defer context.AfterFunc(ctx, func() {
 		c.Log.Info("stopping: accepted requests are finished", "at_most", c.Config.Limits.Drain.String())
 	})()
@@ -264,10 +269,18 @@ func (c *conch) newDispatcher(context.Context) (_ component.Component, err error
 func (c *conch) newServers(ctx context.Context) (_ component.Component, err error) {
 	c.servers, err = servers.New(ctx, servers.Options{
 		Config: c.Config, Node: c.node, Store: c.state.Repository, Credentials: c.tritonTLS, MPS: c.mps, Log: c.Log, Cluster: c.cluster,
-		Leaving:      func(partition, reason string) { go c.leaving(partition, reason) },
-		NodesChanged: func(reason string) { c.control.NodesChanged(reason) },
+		Leaving:      func(partition, reason string) { c.whenRunning(func() { c.leaving(partition, reason) }) },
+		NodesChanged: func(reason string) { c.whenRunning(func() { c.control.NodesChanged(reason) }) },
 	})
 	return c.servers, err
+}
+
+// whenRunning calls a function in a goroutine of its own, once every component is made: a cluster changes while conch starts, too.
+func (c *conch) whenRunning(call func()) {
+	go func() {
+		<-c.running
+		call()
+	}()
 }
 
 // leaving has another server take the place of one that somebody else ends.
