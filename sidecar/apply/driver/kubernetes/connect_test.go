@@ -1,0 +1,65 @@
+// Copyright The Conch Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubernetes_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	authorization "k8s.io/api/authorization/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/conch-serving/conch/sidecar/apply/driver/kubernetes"
+)
+
+// TestConnect: each group of the API is asked at its own path of the server that the kubeconfig names, in the context's namespace.
+func TestConnect(t *testing.T) {
+	var mu sync.Mutex
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		asked = append(asked, r.Method+" "+r.URL.Path+" "+r.UserAgent())
+		mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprint(w, `{"major": "1", "minor": "37", "gitVersion": "v1.37.2"}`)
+	}))
+	defer server.Close()
+	defer server.CloseClientConnections()
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	require.NoError(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
+clusters: [{name: a, cluster: {server: %q}}], users: [{name: u, user: {}}], contexts: [{name: c, context: {cluster: a, user: u, namespace: serving}}]}`, server.URL), 0o600))
+	c, err := kubernetes.Connect(kubeconfig, "")
+	require.NoError(t, err)
+	require.Equal(t, "serving", c.Namespace)
+	other, err := kubernetes.Connect(kubeconfig, "other")
+	require.NoError(t, err)
+	require.Equal(t, "other", other.Namespace)
+
+	version, err := c.Client.Discovery().ServerVersion()
+	require.NoError(t, err)
+	require.Equal(t, "v1.37.2", version.GitVersion)
+	// What the answers are is a matter of client-go, and of the tests on a real cluster.
+	_, _ = c.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorization.SelfSubjectAccessReview{}, meta.CreateOptions{})
+	_, _ = c.Client.CoordinationV1().Leases(c.Namespace).Get(t.Context(), "conch-leader", meta.GetOptions{})
+	_, _ = c.Client.CoreV1().Pods(c.Namespace).List(t.Context(), meta.ListOptions{})
+	_, _ = c.Client.PolicyV1().PodDisruptionBudgets(c.Namespace).Get(t.Context(), "conch-servers", meta.GetOptions{})
+	_, _ = c.Client.ResourceV1().ResourceClaims("").List(t.Context(), meta.ListOptions{})
+	require.Equal(t, []string{
+		"GET /version conch",
+		"POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews conch",
+		"GET /apis/coordination.k8s.io/v1/namespaces/serving/leases/conch-leader conch",
+		"GET /api/v1/namespaces/serving/pods conch",
+		"GET /apis/policy/v1/namespaces/serving/poddisruptionbudgets/conch-servers conch",
+		"GET /apis/resource.k8s.io/v1/resourceclaims conch",
+	}, asked)
+
+	_, err = kubernetes.Connect(filepath.Join(t.TempDir(), "absent"), "")
+	require.ErrorContains(t, err, "driver.kubernetes.kubeconfig: ")
+}
