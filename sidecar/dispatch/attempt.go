@@ -25,7 +25,7 @@ import (
 const methodInfer = tritonpb.GRPCInferenceService_ModelInfer_FullMethodName
 
 // attempt is one execution of one or several calls on one place. It owns the lease of the place and the loan of shared memory, and ends both when it
-// ends. Those of the queue are batches, which run end with conclude; those outside it have one call (outside.go).
+// ends. Those of the queue are batches (execute); those outside it have one call (passthrough.go).
 type attempt struct {
 	model    *model       // that is executed: the calls' own, or their merge group's
 	rules    *batch.Rules // of the model when it was decided

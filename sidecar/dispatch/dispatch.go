@@ -66,61 +66,6 @@ func New(o Options) *Dispatcher {
 	return d
 }
 
-// call is the ticket of a request for inference that Conch has read.
-type call struct {
-	ticket
-	req   *batch.Request
-	key   uint64      // equal for requests that may share an execution
-	batch bool        // its rules have a key and rows for it
-	done  chan answer // buffered: a send never blocks
-
-	// phase changes only under queues.mu; done and left are never changed again, so that they may be read without it.
-	phase atomic.Uint32
-	// What follows belongs to who has the call: whoever holds queues.mu while it is queued, its attempt while it runs.
-	queued queue.Request
-	// executes is the model whose executions the call is in: its own, or the merge group that member names.
-	executes *model
-	member   *batch.Membership
-	retried  bool // it was sent once to a server that did not answer
-	absences int  // of its merge group, on servers that it was sent to
-	// suspicion is the last fault of a place that it may have caused; nil: none.
-	suspicion *suspicion
-	// apart: its key in the queue is not its own. Piece is the part of a failed batch that it is queued in; nil: none.
-	apart bool
-	piece *piece
-}
-
-// phase is where a call is on its way.
-type phase = uint32
-
-const (
-	// unqueued: its caller has it. It is not queued yet, or it is executed outside the queue.
-	unqueued phase = iota
-	// queued: the scheduler has it.
-	queued
-	// running: an attempt has it, or a task that passes it through.
-	running
-	// done: it has its answer, or will not get one because its caller has taken it out of the queue.
-	done
-	// left: its caller has left it while it was running. Its answer is only counted.
-	left
-)
-
-func (c *call) now() phase      { return c.phase.Load() }
-func (c *call) is(p phase) bool { return c.phase.Load() == p }
-
-// set changes the phase of a call, and counts those that wait in the queue of their model's merge group. Guarded by queues.mu.
-func (c *call) set(p phase) {
-	if was := c.is(queued); was != (p == queued) && c.member != nil {
-		if was {
-			c.model.inGroup--
-		} else {
-			c.model.inGroup++
-		}
-	}
-	c.phase.Store(p)
-}
-
 // answer is the result of a call.
 type answer struct {
 	resp    *batch.Response
@@ -194,18 +139,6 @@ func (d *Dispatcher) newCall(ctx context.Context, r *batch.Request) *call {
 	return c
 }
 
-// admitted admits a call, unless it was before, while it waited for a variant.
-func (c *call) admitted() (refused answer, ok bool) {
-	if c.under != nil {
-		return answer{}, true
-	}
-	late := int64(0)
-	if c.executes != nil {
-		late = c.executes.late.Load()
-	}
-	return c.admit(sizeOfRequest(c.req), late)
-}
-
 // arrive gives a call its model, counts it, and reports it to the Observer and the
 // Recorder. Queueable is whether the call may be queued and share an execution.
 func (d *Dispatcher) arrive(c *call, route *route) (queueable bool) {
@@ -233,45 +166,6 @@ func (d *Dispatcher) arrive(c *call, route *route) (queueable bool) {
 	return queueable
 }
 
-// queueable reports whether a call may be queued and share an execution, by the
-// rules of a route. It sets the call's key and rows.
-func (c *call) queueable(route *route) bool {
-	key, rows, ok, _ := route.rules.Key(c.req)
-	c.rows, c.batch, c.key = max(1, rows), ok, key
-	c.queued.Key, c.queued.Rows = key, int32(rows)
-	return ok && rows <= route.maxBatch && !route.executes.unsplittable.Load()
-}
-
-// setDue sets when the answer is due: the soonest of the model's SLO, the latency that was asked of an app, the
-// `timeout` parameter and the gRPC deadline. An answer after it is late, whether the request was queued or passed
-// through. The `timeout` and the gRPC deadline only shorten an SLO: clients set them generously, and a batch must not be
-// delayed until the end of a generous one.
-func (c *call) setDue(route *route) {
-	slo := c.asked.within(route.spec.SLO)
-	if slo <= 0 {
-		return
-	}
-	c.due = c.begins.Add(slo)
-	if c.timeout > 0 && c.arrived.Add(c.timeout).Before(c.due) {
-		c.due = c.arrived.Add(c.timeout)
-	}
-	if deadline, ok := c.ctx.Deadline(); ok && deadline.Before(c.due) {
-		c.due = deadline
-	}
-}
-
-// setDeadline sets the deadline that the queue plans with. It is earlier than
-// c.due by the response budget and by the margin of who executes it for prediction errors.
-func (c *call) setDeadline(d *Dispatcher, route *route) {
-	c.queued.Arrival = d.queues.time(c.begins)
-	c.queued.Deadline = queue.Never
-	if c.due.IsZero() {
-		return
-	}
-	back := d.o.ResponseBudget + route.executes.margin.Of(c.due.Sub(c.begins)-d.o.ResponseBudget)
-	c.queued.Deadline = max(1, d.queues.time(c.due.Add(-back)))
-}
-
 // record reports a request to the Recorder, under the name that the request asked
 // for, with its SLO, and with its timeout or gRPC deadline where that is sooner.
 func (d *Dispatcher) record(c *call, route *route) {
@@ -292,44 +186,6 @@ func (d *Dispatcher) record(c *call, route *route) {
 		sooner(deadline.Sub(c.arrived))
 	}
 	d.o.Recorder.Record(a)
-}
-
-// route finds a model in the table in force.
-func (d *Dispatcher) route(name string) (*route, error) {
-	t, err := d.table()
-	if err != nil {
-		return nil, err
-	}
-	r := t.models[name]
-	if r == nil {
-		return nil, t.table.Unknown(name, "")
-	}
-	return r, nil
-}
-
-// unknown is the error for a model that the table in force does not have.
-func (d *Dispatcher) unknown(name string) error {
-	if _, err := d.route(name); err != nil {
-		return err
-	}
-	return new(router.Table).Unknown(name, "") // it has come a moment ago
-}
-
-// modelOf finds a model in the table in force; nil: it does not have it.
-func (d *Dispatcher) modelOf(name string) *model {
-	if r, err := d.route(name); err == nil {
-		return r.model
-	}
-	return nil
-}
-
-// unserved returns the error for a request whose model has no route: err, or
-// Triton's error for the version that the request asked for.
-func (d *Dispatcher) unserved(r *batch.Request, err error) error {
-	if t := d.routes.Load(); t != nil && r.Version != "" && t.models[r.Model] == nil {
-		return t.table.Unknown(r.Model, r.Version)
-	}
-	return err
 }
 
 // UnderWay is how many requests and streams are accepted and not finished, and

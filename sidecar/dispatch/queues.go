@@ -56,16 +56,6 @@ type queues struct {
 	closed     bool
 }
 
-// partition is a partition as the scheduler has it. Guarded by queues.mu.
-type partition struct {
-	process *router.Process
-	id      queue.PartitionID
-	// serves is what it serves by the table, without regard to the health of places; offered is what the scheduler has of that.
-	serves, offered queue.PartitionSpec
-	running         *attempt // nil: none
-	retired         bool     // not in the table, and busy with a batch
-}
-
 // model finds a model by its name; nil: the table does not have it. Guarded by mu.
 func (q *queues) model(name string) *model {
 	if r := q.table.models[name]; r != nil {
@@ -326,20 +316,6 @@ func (q *queues) completed(a *attempt) {
 	}
 }
 
-// remove takes a retired partition out of the scheduler, unless it is busy with a
-// batch. Guarded by mu.
-func (q *queues) remove(p *partition) {
-	q.do(func(s *queue.Scheduler) error {
-		p.retired = true
-		if s.RemovePartition(q.now(), p.id) != nil {
-			return nil //nolint:nilerr // busy: completed removes it
-		}
-		delete(q.partitions, p.process)
-		delete(q.executors, p.id)
-		return nil
-	})
-}
-
 // again puts the calls of an attempt back into the queue, to be executed as step says, and completes the attempt. Calls that no server has seen, because
 // the process went down before, are queued as they were. Those in a.spent are left to the caller. Unqueued are the calls that cannot be queued, because
 // no partition serves their model, or the scheduler has failed or is closed. Gone are those that their callers have left.
@@ -406,51 +382,6 @@ func (q *queues) requeue(m *model, calls []*call) (untaken []*call) {
 		}
 	}
 	return untaken
-}
-
-// follow sets in the scheduler whether a process is up.
-func (q *queues) follow(of *router.Process) {
-	q.mu.Lock()
-	defer q.unlock()
-	if p := q.partitions[of]; p != nil {
-		q.do(func(s *queue.Scheduler) error { return s.SetUp(q.now(), p.id, q.router.Up(of)) })
-	}
-}
-
-// followPlace gives the scheduler the models that a process serves, without those of its places that are ejected.
-func (q *queues) followPlace(of *router.Process) {
-	q.mu.Lock()
-	defer q.unlock()
-	if p := q.partitions[of]; p != nil {
-		q.do(func(s *queue.Scheduler) error { return q.offer(s, q.now(), p) })
-	}
-}
-
-// offer gives the scheduler what a partition serves, without its places that are ejected, unless the scheduler has that. Guarded by mu.
-func (q *queues) offer(s *queue.Scheduler, now queue.Time, p *partition) error {
-	spec := q.usable(p)
-	if spec.Rank == p.offered.Rank && slices.Equal(spec.Serves, p.offered.Serves) {
-		return nil
-	}
-	p.offered = spec
-	return s.SetPartition(now, p.id, spec)
-}
-
-// usable is what a partition serves by the table, without its places that are ejected. Guarded by mu.
-func (q *queues) usable(p *partition) queue.PartitionSpec {
-	spec := p.serves
-	ejected := q.router.Ejected(p.process)
-	if len(ejected) == 0 {
-		return spec
-	}
-	list := make([]queue.Service, 0, len(spec.Serves))
-	for _, sv := range spec.Serves {
-		if m := q.byID[sv.Model]; m == nil || !slices.Contains(ejected, m.name) {
-			list = append(list, sv)
-		}
-	}
-	spec.Serves = list
-	return spec
 }
 
 // followModel updates whether a model is out. The queued requests of a model that

@@ -300,24 +300,6 @@ func (q *queues) configure(t *router.Table, changed []*route, removed []*model, 
 	}
 }
 
-// assign gives the scheduler what a process serves: what it served before, without the models in gone, and with what is added. Guarded by mu.
-func (q *queues) assign(s *queue.Scheduler, now queue.Time, process *router.Process, rank int32, gone map[queue.ModelID]bool, added map[*router.Process][]queue.Service) {
-	leaves := func(sv queue.Service) bool { return gone[sv.Model] }
-	p, known := q.partitions[process]
-	if !known {
-		empty := queue.PartitionSpec{Rank: rank}
-		p = &partition{process: process, id: s.AddPartition(now, empty), serves: empty, offered: empty}
-		q.partitions[process], q.executors[p.id] = p, p
-	} else if p.serves.Rank == rank && len(added[process]) == 0 && (len(gone) == 0 || !slices.ContainsFunc(p.serves.Serves, leaves)) {
-		return
-	}
-	serves := append(slices.DeleteFunc(slices.Clone(p.serves.Serves), leaves), added[process]...)
-	slices.SortFunc(serves, func(a, b queue.Service) int { return int(a.Model - b.Model) })
-	p.serves = queue.PartitionSpec{Rank: rank, Serves: serves}
-	q.check(q.offer(s, now, p)) // the table may also have made a place usable: the last one of its model
-	q.check(s.SetUp(now, p.id, q.router.Up(process)))
-}
-
 func (q *queues) check(err error) {
 	if err != nil {
 		q.log.Error("the scheduler refused a change", "error", err)
@@ -343,4 +325,42 @@ func late(p policy.LatePolicy) queue.Late {
 		return queue.LateDrop
 	}
 	return queue.LateServe
+}
+
+// route finds a model in the table in force.
+func (d *Dispatcher) route(name string) (*route, error) {
+	t, err := d.table()
+	if err != nil {
+		return nil, err
+	}
+	r := t.models[name]
+	if r == nil {
+		return nil, t.table.Unknown(name, "")
+	}
+	return r, nil
+}
+
+// unknown is the error for a model that the table in force does not have.
+func (d *Dispatcher) unknown(name string) error {
+	if _, err := d.route(name); err != nil {
+		return err
+	}
+	return new(router.Table).Unknown(name, "") // it has come a moment ago
+}
+
+// modelOf finds a model in the table in force; nil: it does not have it.
+func (d *Dispatcher) modelOf(name string) *model {
+	if r, err := d.route(name); err == nil {
+		return r.model
+	}
+	return nil
+}
+
+// unserved returns the error for a request whose model has no route: err, or
+// Triton's error for the version that the request asked for.
+func (d *Dispatcher) unserved(r *batch.Request, err error) error {
+	if t := d.routes.Load(); t != nil && r.Version != "" && t.models[r.Model] == nil {
+		return t.table.Unknown(r.Model, r.Version)
+	}
+	return err
 }
