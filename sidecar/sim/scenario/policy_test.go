@@ -30,7 +30,7 @@ func policies(t *testing.T) string {
 		return filepath.Join(bin, "conch-policies")
 	}
 	program := filepath.Join(t.TempDir(), "conch-policies")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/conch-serving/conch/plugins").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, "github.com/conch-serving/conch/plugins").CombinedOutput()
 	require.NoError(t, err, string(out))
 	return program
 }
