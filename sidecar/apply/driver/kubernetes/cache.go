@@ -147,13 +147,25 @@ func (c *cache) world() (w world) {
 	return w
 }
 
-// strip drops what conch does not read: of a node with many images that is most of it.
+// strip drops what conch does not read: of a node with many images that is most of it. It leaves the object itself as it is, which others may read.
 func strip(object any) (any, error) {
-	if o, is := object.(meta.Object); is {
-		o.SetManagedFields(nil)
-	}
-	if n, is := object.(*core.Node); is {
-		n.Annotations, n.Status.Images, n.Status.VolumesAttached, n.Status.VolumesInUse = nil, nil, nil, nil
+	switch o := object.(type) {
+	case *core.Pod:
+		c := *o
+		c.ManagedFields = nil
+		return &c, nil
+	case *core.Node:
+		c := *o
+		c.ManagedFields, c.Annotations, c.Status.Images, c.Status.VolumesAttached, c.Status.VolumesInUse = nil, nil, nil, nil, nil
+		return &c, nil
+	case *resource.ResourceSlice:
+		c := *o
+		c.ManagedFields = nil
+		return &c, nil
+	case *resource.ResourceClaim:
+		c := *o
+		c.ManagedFields = nil
+		return &c, nil
 	}
 	return object, nil
 }
