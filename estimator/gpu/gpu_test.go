@@ -31,6 +31,7 @@ func TestNamesOfDriversAreFound(t *testing.T) {
 		"Tesla V100-PCIE-32GB": "V100-32GB", "Tesla V100-PCIE-16GB": "V100", "Tesla V100-SXM2-32GB": "V100-SXM2-32GB", "Tesla V100S-PCIE-32GB": "V100S",
 		"Tesla P100-PCIE-12GB": "P100-12GB", "Tesla P100-SXM2-16GB": "P100-SXM2", "NVIDIA H100 PCIe": "H100-PCIe", "NVIDIA H100 NVL": "H100-NVL",
 		"NVIDIA A100-SXM4-80GB": "A100-SXM4-80GB", "NVIDIA A100 80GB PCIe": "A100-80GB", "NVIDIA H200": "H200", "NVIDIA H200 NVL": "H200-NVL",
+		"NVIDIA A10": "A10", "NVIDIA A10G": "A10G",
 	} {
 		s, err := gpu.Find(alias)
 		require.NoError(t, err)
