@@ -112,9 +112,10 @@ func TestOfManyFiguresThoseThatPagesNameAreShown(t *testing.T) {
 		r.Add(fmt.Sprintf("m.figure%d", i), float64(i), "ratio", "")
 	}
 	var page strings.Builder
-	require.NoError(t, figure.Render(&page, []*figure.Report{r}, "as `m.figure7` says", "| `m.figure12` | 12 |"))
+	require.NoError(t, figure.Render(&page, []*figure.Report{r}, "as `m.figure7` says", "| `m.figure12` | 12 |", "it holds 15<!-- m.figure15 --> of them"))
 	require.Contains(t, page.String(), "| `m.figure7` | 7 |")
 	require.Contains(t, page.String(), "| `m.figure12` | 12 |")
+	require.Contains(t, page.String(), "| `m.figure15` | 15 |")
 	require.NotContains(t, page.String(), "m.figure8")
-	require.Contains(t, page.String(), "results/m.json has 18 figures more.")
+	require.Contains(t, page.String(), "results/m.json has 17 figures more.")
 }

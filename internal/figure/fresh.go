@@ -10,7 +10,6 @@ import (
 	"go/scanner"
 	"go/token"
 	"os/exec"
-	"slices"
 	"strings"
 )
 
@@ -105,15 +104,4 @@ func (h *History) Stale(ctx context.Context, r *Report) (string, error) {
 		return "", nil
 	}
 	return fmt.Sprintf("what its command runs has changed since it was measured at commit %s", commit), nil
-}
-
-// Citing lists the reports of which a page names figures, in tables or in sentences, in order of their files.
-func Citing(page string, reports []*Report) []*Report {
-	var all []*Report
-	for _, r := range reports {
-		if slices.ContainsFunc(r.Figures, func(f Figure) bool { return strings.Contains(page, "`"+f.Name+"`") }) {
-			all = append(all, r)
-		}
-	}
-	return all
 }

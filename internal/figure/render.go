@@ -14,17 +14,20 @@ import (
 // few figures of a report are all shown; of more, those that pages name.
 const few = 12
 
-// Render writes the reports as a Markdown page. Of a report with many figures it shows those that one of the pages names in backquotes; the
-// others stay in the report's file.
+// Render writes the reports as a Markdown page. Of a report with many figures it shows those that one of the pages names, in backquotes or in
+// the comment of a citation; the others stay in the report's file.
 func Render(w io.Writer, reports []*Report, pages ...string) error {
 	named := func(f Figure) bool {
-		return slices.ContainsFunc(pages, func(page string) bool { return strings.Contains(page, "`"+f.Name+"`") })
+		return slices.ContainsFunc(pages, func(page string) bool {
+			return strings.Contains(page, "`"+f.Name+"`") || strings.Contains(page, "<!-- "+f.Name+" -->")
+		})
 	}
 	var b strings.Builder
 	b.WriteString("# Results\n\nWritten by `make results` from results/*.json: edit those by running the commands again, not this page.\n" +
 		"Of commands with many figures it shows those that other pages name; the files have all of them.\n" +
 		"A value measured more than once is the median; from five runs on, the least and the greatest stand beside it.\n" +
-		"[Remarks](remarks.md) says where figures differ from what others print, and why.\n")
+		"[Remarks](remarks.md) says where figures differ from what others print, and why.\n" +
+		"A section ends with the commit that was measured; `make figures` says for which of them what the command runs has changed since.\n")
 	for _, r := range reports {
 		fmt.Fprintf(&b, "\n## %s\n\n", r.Command)
 		if r.Emulated != "" {
