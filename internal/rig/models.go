@@ -118,15 +118,6 @@ func (m Models) Overlapping(part float64) Models {
 	return m
 }
 
-// WithRows are the models with rows of so many FP32 elements.
-func (m Models) WithRows(elements int) Models {
-	m.list = slices.Clone(m.list)
-	for i := range m.list {
-		m.list[i].Dims = []int64{int64(elements)}
-	}
-	return m
-}
-
 // tensor is a row of the models' input.
 func (m Models) tensor() loadgen.Tensor {
 	elements := 16
