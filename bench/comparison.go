@@ -34,7 +34,7 @@ type comparison struct {
 	lateness  time.Duration // of sleeps, 99th percentile
 	jitter    float64       // of executions, as a fraction
 	live      side
-	simulated []side
+	simulated side
 	// partitions of the plan that served, and executions a second (policies-live).
 	partitions int
 	executions float64
@@ -127,9 +127,9 @@ func (c *comparison) simulate(ctx context.Context, raw []byte, models rig.Models
 	if err != nil {
 		return err
 	}
-	c.simulated = []side{{
+	c.simulated = side{
 		seconds: r.Seconds, good: int(r.Total.Good), arrived: int(r.Total.Arrivals), p99: time.Duration(r.Latency.P99Us * 1e3), batch: meanBatch(all),
-	}}
+	}
 	return nil
 }
 
@@ -180,14 +180,9 @@ func spread(w *sim.World) float64 {
 	return sum / weight
 }
 
-// over is by value what live was over what the simulator says: the median over its seeds, and its least and greatest.
-func (c *comparison) over(value func(side) float64) (ratio, low, high float64) {
-	var all []float64
-	for _, s := range c.simulated {
-		all = append(all, value(c.live)/value(s))
-	}
-	slices.Sort(all)
-	return all[len(all)/2], all[0], all[len(all)-1]
+// over is by value what live was over what the simulator says.
+func (c *comparison) over(value func(side) float64) float64 {
+	return value(c.live) / value(c.simulated)
 }
 
 func goodput(s side) float64 { return float64(s.good) / s.seconds }
@@ -217,14 +212,10 @@ func (c *comparison) disturbed() string {
 }
 
 func (c *comparison) lines() []string {
-	s := slices.SortedFunc(slices.Values(c.simulated), func(a, b side) int { return a.good - b.good })[len(c.simulated)/2]
-	ratio := func(value func(side) float64) string {
-		median, low, high := c.over(value)
-		return fmt.Sprintf("%.3f (%.3f to %.3f)", median, low, high)
-	}
+	s := c.simulated
 	return []string{
-		fmt.Sprintf("%s: goodput %.1f req/s live, %.1f simulated, ratio %s; p99 %.1f ms live, %.1f simulated, ratio %s",
-			c.name, goodput(c.live), goodput(s), ratio(goodput), tail(c.live), tail(s), ratio(tail)),
+		fmt.Sprintf("%s: goodput %.1f req/s live, %.1f simulated, ratio %.3f; p99 %.1f ms live, %.1f simulated, ratio %.3f",
+			c.name, goodput(c.live), goodput(s), c.over(goodput), tail(c.live), tail(s), c.over(tail)),
 		fmt.Sprintf("%s: bad %.2f%% live, %.2f%% simulated; mean batch %.2f live, %.2f simulated; request %v, control %v, call %v + %v, reply %v, execution jitter %.2f%%",
 			c.name, 100*c.live.bad(), 100*s.bad(), c.live.batch, s.batch, round(c.delays.request), round(c.delays.control), c.delays.emulated,
 			round(c.delays.call-c.delays.emulated), round(c.delays.reply), 100*c.jitter),
@@ -240,12 +231,9 @@ func addComparisons(r *figure.Report, name string, runs []comparison) {
 	var note string
 	values := map[string][]float64{}
 	for _, c := range runs {
-		g, _, _ := c.over(goodput)
-		t, _, _ := c.over(tail)
-		batch, _, _ := c.over(func(s side) float64 { return s.batch })
-		values["goodput_ratio"] = append(values["goodput_ratio"], g)
-		values["p99_ratio"] = append(values["p99_ratio"], t)
-		values["batch_ratio"] = append(values["batch_ratio"], batch)
+		values["goodput_ratio"] = append(values["goodput_ratio"], c.over(goodput))
+		values["p99_ratio"] = append(values["p99_ratio"], c.over(tail))
+		values["batch_ratio"] = append(values["batch_ratio"], c.over(func(s side) float64 { return s.batch }))
 		values["goodput"] = append(values["goodput"], goodput(c.live))
 		values["p99_ms"] = append(values["p99_ms"], tail(c.live))
 		values["bad"] = append(values["bad"], 100*c.live.bad())

@@ -144,7 +144,7 @@ func addDelays(r *figure.Report, name string, all []comparison) {
 	worst, which := 0.0, ""
 	for _, c := range all {
 		for what, value := range map[string]func(side) float64{"goodput": goodput, "p99": tail} {
-			if ratio, _, _ := c.over(value); math.Abs(ratio-1) > worst {
+			if ratio := c.over(value); math.Abs(ratio-1) > worst {
 				worst, which = math.Abs(ratio-1), "the largest difference of a ratio from 1: "+what+" of "+c.name+c.disturbed()
 			}
 		}

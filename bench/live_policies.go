@@ -65,7 +65,7 @@ func (b *bench) policiesLive(ctx context.Context, r *figure.Report) error {
 		addLive(r, name, planned)
 		addLive(r, name+".overload", over)
 		for _, c := range slices.Concat(planned, over) {
-			if ratio, _, _ := c.over(goodput); max(ratio-1, 1-ratio) > worst {
+			if ratio := c.over(goodput); max(ratio-1, 1-ratio) > worst {
 				worst, which = max(ratio-1, 1-ratio), c.name+c.disturbed()
 			}
 		}
@@ -81,11 +81,9 @@ func addLive(r *figure.Report, name string, runs []comparison) {
 	values := map[string][]float64{}
 	var note string
 	for _, c := range runs {
-		ratio, _, _ := c.over(goodput)
-		late, _, _ := c.over(tail)
 		for key, v := range map[string]float64{
-			"goodput": goodput(c.live), "simulated_goodput": goodput(c.simulated[0]), "goodput_ratio": ratio, "p99_ratio": late,
-			"bad": 100 * c.live.bad(), "simulated_bad": 100 * c.simulated[0].bad(), "executions": c.executions,
+			"goodput": goodput(c.live), "simulated_goodput": goodput(c.simulated), "goodput_ratio": c.over(goodput), "p99_ratio": c.over(tail),
+			"bad": 100 * c.live.bad(), "simulated_bad": 100 * c.simulated.bad(), "executions": c.executions,
 		} {
 			values[key] = append(values[key], v)
 		}
@@ -298,8 +296,8 @@ func (c *comparison) replay(ctx context.Context, s liveScene, plan *policy.Plan,
 	if err != nil {
 		return err
 	}
-	c.simulated = []side{{
+	c.simulated = side{
 		seconds: length.Seconds(), good: int(r.Total.Good), arrived: int(r.Total.Arrivals), p99: time.Duration(r.Latency.P99Us * 1e3), batch: meanBatch(r),
-	}}
+	}
 	return nil
 }
