@@ -20,6 +20,9 @@ const (
 	aheadShare = 10
 )
 
+// reserved is how much of the time that is left of a call is kept for its answer.
+func reserved(left time.Duration) time.Duration { return min(ahead, max(0, left/aheadShare)) }
+
 // errExceeded is Triton's answer to a call whose deadline has come.
 var errExceeded = status.Error(codes.DeadlineExceeded, "Deadline Exceeded")
 
@@ -36,9 +39,7 @@ func exceeded(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, ne
 	if !ok {
 		return next(srv, stream)
 	}
-	left := time.Until(theirs)
-	deadline := theirs.Add(-min(ahead, max(0, left/aheadShare)))
-	ctx, cancel := context.WithDeadline(stream.Context(), deadline)
+	ctx, cancel := context.WithDeadline(stream.Context(), theirs.Add(-reserved(time.Until(theirs))))
 	defer cancel()
 	if w, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter); ok && info.IsServerStream {
 		defer context.AfterFunc(ctx, func() {
@@ -47,9 +48,14 @@ func exceeded(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, ne
 			}
 		})()
 	}
-	err := next(srv, sooner{stream, ctx})
-	// A timer may fire late: the clock decides whether the deadline has come.
-	if !time.Now().Before(deadline) && (err == nil || status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded) {
+	return atDeadline(ctx, next(srv, sooner{stream, ctx}))
+}
+
+// atDeadline returns how a call ends whose handler has returned err: with errExceeded if the deadline has come, by the clock, because a timer may fire
+// late.
+func atDeadline(ctx context.Context, err error) error {
+	deadline, ok := ctx.Deadline()
+	if ok && !time.Now().Before(deadline) && (err == nil || status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded) {
 		return errExceeded
 	}
 	return err

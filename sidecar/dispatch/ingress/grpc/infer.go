@@ -5,15 +5,10 @@ package grpc
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
-	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/status"
 
 	"github.com/conch-serving/conch/internal/triton/tritonpb"
 	"github.com/conch-serving/conch/sidecar/dispatch/batch"
@@ -94,32 +89,19 @@ func (k call) serve() {
 	defer k.u.end(k.c, k.r)
 	defer func() {
 		if fault := recover(); fault != nil {
-			k.u.log.Error("a gRPC call failed: this is a fault of Conch's", "method", k.c.Method(), "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
-			k.c.Fail(nil, status.Errorf(codes.Internal, "internal error while handling %s", k.c.Method()))
+			k.c.Fail(nil, panicked(k.u.log, k.c.Method(), fault))
 		}
 	}()
 	answer, err := k.u.inferer.Infer(k.c.Context(), k.request)
-	if late := k.exceeded(err); late != nil {
+	if err = atDeadline(k.c.Context(), err); err != nil {
 		if answer != nil {
 			answer.Free()
 		}
-		err = late
-	}
-	if err != nil {
 		k.c.Fail(nil, err)
 		return
 	}
 	k.c.Reply(nil, k.r.Sent(answer.Marshal()))
 	answer.Free()
-}
-
-// exceeded returns Triton's answer to a call whose deadline has come, by the clock: a timer may fire late.
-func (k call) exceeded(err error) error {
-	deadline, ok := k.c.Context().Deadline()
-	if ok && !time.Now().Before(deadline) && (err == nil || status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded) {
-		return errExceeded
-	}
-	return nil
 }
 
 // workers serve calls: on a goroutine that has just served another one, if there is one.
@@ -172,7 +154,6 @@ func newWire(o Options, u *unaryInfer) *wire.Server {
 		Method: tritonpb.GRPCInferenceService_ModelInfer_FullMethodName, Handler: u,
 		Credentials: gate.Credentials(o.Credentials), MaxMessage: o.MaxMessage, Window: window, MaxStreams: maxStreams, MaxHeaderList: maxHeaderList,
 		Handshake: handshake, PingInterval: pingInterval,
-		Ahead:    func(left time.Duration) time.Duration { return min(ahead, left/aheadShare) },
-		Exceeded: errExceeded, Pool: o.Pool, Logger: o.Logger,
+		Ahead: reserved, Exceeded: errExceeded, Pool: o.Pool, Logger: o.Logger,
 	})
 }
