@@ -29,7 +29,7 @@ func lendConfig() *tritonpb.ModelConfig {
 	}
 }
 
-func TestPlacesOfOutputs(t *testing.T) {
+func TestSlotsOfOutputs(t *testing.T) {
 	rules := batch.NewRules(lendConfig(), []string{"1"})
 	for _, c := range []struct {
 		name    string
@@ -100,7 +100,7 @@ func TestLentTensorsComeBackAsIfTheyHadBeenInTheMessage(t *testing.T) {
 	require.Equal(t, "7", got.Id)
 }
 
-func TestAnAnswerThatDoesNotFitItsPlaceIsRefused(t *testing.T) {
+func TestAnAnswerThatDoesNotFitItsSlotIsRefused(t *testing.T) {
 	resp := &batch.Response{Outputs: []batch.Tensor{{Name: "FIXED", Datatype: "INT32", Shape: []int64{1, 4}}}}
 	err := resp.Claim(mem.SliceBuffer(make([]byte, 12)), []batch.Slot{{Name: "FIXED", Size: 12}})
 	require.ErrorIs(t, err, batch.ErrUnsplittable)

@@ -28,7 +28,7 @@ func (p *pool) Get(n int) *[]byte {
 
 func (p *pool) Put(*[]byte) { p.out-- }
 
-// buffers cuts b at the given slots into counted buffers.
+// buffers cuts b at the given places into counted buffers.
 func (p *pool) buffers(b []byte, cuts ...int) mem.BufferSlice {
 	var list mem.BufferSlice
 	from := 0

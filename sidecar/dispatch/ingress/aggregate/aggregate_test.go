@@ -444,6 +444,7 @@ func TestLoadAndUnload(t *testing.T) {
 	require.Equal(t, []string{"load m", "unload m"}, r.calls)
 }
 
+// Members of a merge group are models like any other to clients; the group is not visible to them.
 func TestMembersOfAMergeGroup(t *testing.T) {
 	w, a := newWorld(t)
 	config := &tritonpb.ModelConfig{Name: "a", MaxBatchSize: 4, Input: []*tritonpb.ModelInput{{Name: "IN", DataType: tritonpb.DataType_TYPE_FP32, Dims: []int64{3}}}}
