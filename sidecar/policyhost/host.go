@@ -247,18 +247,10 @@ func (h *Host) plan(ctx context.Context, u *inUse, s *policy.Snapshot) (*policy.
 	if err := h.ensure(ctx, u); err != nil {
 		return nil, h.failed(ctx, u, EventStartFailed, err)
 	}
-	budget := time.Duration(s.GetPlanningBudgetUs()) * time.Microsecond
-	if budget <= 0 {
-		budget = h.o.Budget
-	}
-	asked := withParameters(s, u)
-	asked.PlanningBudgetUs = budget.Microseconds()
-	if h.o.Evaluator == nil {
-		asked.Evaluations = 0
-	}
+	asked := h.question(s, u)
 	asked.PolicyState = h.state(u)
 	began := h.o.Now()
-	answer, err := u.process.plan(ctx, asked, budget+h.o.Grace, h.o.Evaluator, h.o.EvaluationTime)
+	answer, err := h.put(ctx, asked, u)
 	took := h.o.Now().Sub(began)
 	if err == nil {
 		h.keepState(u, answer.GetPolicyState())
@@ -279,6 +271,25 @@ func (h *Host) plan(ctx context.Context, u *inUse, s *policy.Snapshot) (*policy.
 		h.emit(EventBreakerClosed, u.name, nil, "the policy answers again")
 	}
 	return answer, nil
+}
+
+// question is a snapshot as a policy is asked it: with its parameters, a budget, and evaluations only where there is an evaluator. It has no state.
+func (h *Host) question(s *policy.Snapshot, u *inUse) *policy.Snapshot {
+	asked := withParameters(s, u)
+	if asked.PlanningBudgetUs <= 0 {
+		asked.PlanningBudgetUs = h.o.Budget.Microseconds()
+	}
+	if h.o.Evaluator == nil {
+		asked.Evaluations = 0
+	}
+	asked.PolicyState = nil
+	return asked
+}
+
+// put asks a policy's process a [Host.question].
+func (h *Host) put(ctx context.Context, asked *policy.Snapshot, u *inUse) (*policy.Plan, error) {
+	budget := time.Duration(asked.GetPlanningBudgetUs()) * time.Microsecond
+	return u.process.plan(ctx, asked, budget+h.o.Grace, h.o.Evaluator, h.o.EvaluationTime)
 }
 
 // needs is the refusal of a policy that reads more than the snapshot holds, with

@@ -485,17 +485,3 @@ func TestOutputIsLogged(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return strings.Contains(w.logged(), "printed by the policy") }, 30*time.Second, time.Millisecond)
 }
-
-func TestAPolicyThatIsNotInUseIsAskedOnce(t *testing.T) {
-	w := newWorld(t, nil)
-	_, err := w.Use(t.Context(), mode(t, "calm"))
-	require.NoError(t, err)
-	before := w.Status()
-	answer, err := w.Try(t.Context(), mode(t, "good"), snapshot(1, 30*time.Second))
-	require.NoError(t, err)
-	require.NotEmpty(t, answer.GetPolicy())
-	require.Equal(t, before.Name, w.Status().Name, "it does not come into use")
-	require.Nil(t, w.LastGood(), "and its answer counts for nothing")
-	_, err = w.Try(t.Context(), policyhost.Ref{Name: "nobody"}, snapshot(1, 30*time.Second))
-	require.ErrorIs(t, err, policyhost.ErrUnknownPolicy)
-}

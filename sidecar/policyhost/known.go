@@ -167,16 +167,7 @@ func (h *Host) Try(ctx context.Context, ref Ref, s *policy.Snapshot) (*policy.Pl
 	if unmet := u.description.Unmet(s); len(unmet) > 0 {
 		return nil, fmt.Errorf("policy %s: %w", ref.Name, needs(unmet))
 	}
-	budget := time.Duration(s.GetPlanningBudgetUs()) * time.Microsecond
-	if budget <= 0 {
-		budget = h.o.Budget
-	}
-	asked := withParameters(s, u)
-	asked.PlanningBudgetUs, asked.PolicyState = budget.Microseconds(), nil
-	if h.o.Evaluator == nil {
-		asked.Evaluations = 0
-	}
-	answer, err := u.process.plan(ctx, asked, budget+h.o.Grace, h.o.Evaluator, h.o.EvaluationTime)
+	answer, err := h.put(ctx, h.question(s, u), u)
 	if err != nil {
 		return nil, fmt.Errorf("policy %s: %w", ref.Name, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,4 +44,18 @@ func TestListIsAskedOnce(t *testing.T) {
 	require.NoError(t, os.Remove(path))
 	_, err = w.List(t.Context())
 	require.ErrorIs(t, err, policyhost.ErrStart, "what is not there any more is not listed")
+}
+
+func TestAPolicyThatIsNotInUseIsAskedOnce(t *testing.T) {
+	w := newWorld(t, nil)
+	_, err := w.Use(t.Context(), mode(t, "calm"))
+	require.NoError(t, err)
+	before := w.Status()
+	answer, err := w.Try(t.Context(), mode(t, "good"), snapshot(1, 30*time.Second))
+	require.NoError(t, err)
+	require.NotEmpty(t, answer.GetPolicy())
+	require.Equal(t, before.Name, w.Status().Name, "it does not come into use")
+	require.Nil(t, w.LastGood(), "and its answer counts for nothing")
+	_, err = w.Try(t.Context(), policyhost.Ref{Name: "nobody"}, snapshot(1, 30*time.Second))
+	require.ErrorIs(t, err, policyhost.ErrUnknownPolicy)
 }
