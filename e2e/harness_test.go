@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -34,13 +32,7 @@ import (
 
 // The test binary is also a policy, which conch starts as a plugin, and a minitriton, which conch starts as a server.
 func TestMain(m *testing.M) {
-	if slices.Contains(os.Args, "--model-control-mode=explicit") {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		if err := rig.ServeMinitriton(ctx, os.Args[1:]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+	if rig.AsMinitriton() {
 		return
 	}
 	if policy.Hosted(os.Getenv) {

@@ -6,12 +6,9 @@ package console_test
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,13 +25,7 @@ import (
 
 // The test binary is also a minitriton, which conch starts as a server and which can be killed as one.
 func TestMain(m *testing.M) {
-	if slices.Contains(os.Args, "--model-control-mode=explicit") {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer stop()
-		if err := rig.ServeMinitriton(ctx, os.Args[1:]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+	if rig.AsMinitriton() {
 		return
 	}
 	code := m.Run()

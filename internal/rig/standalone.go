@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,6 +58,22 @@ func ServeMinitriton(ctx context.Context, arguments []string) error {
 	case <-server.Done():
 	}
 	return server.Close()
+}
+
+// AsMinitriton lets a test binary be the server that conch starts: called first in TestMain, it serves until SIGTERM and reports true where the
+// arguments are those of a server.
+func AsMinitriton() bool {
+	if !slices.Contains(os.Args, "--model-control-mode=explicit") {
+		return false
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	err := ServeMinitriton(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return true
 }
 
 // Kill ends the server of a partition at once, as an accident would (driver "process").
