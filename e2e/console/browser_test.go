@@ -80,7 +80,7 @@ func open(t *testing.T, link string) *browser {
 	require.NoError(t, err)
 	b := &browser{t: t, origin: u.Scheme + "://" + u.Host}
 	require.NoError(t, chromedp.Listen(ctx, b.listen))
-	bounded, cancel := context.WithTimeout(ctx, 90*time.Second)
+	bounded, cancel := context.WithTimeout(ctx, 5*time.Minute) // of a browser that hangs
 	t.Cleanup(cancel)
 	b.ctx = bounded
 	t.Cleanup(func() {
@@ -162,7 +162,7 @@ func (b *browser) text() string {
 // until waits for an expression to be true. A page that is just being replaced evaluates nothing.
 func (b *browser) until(expression, otherwise string, arguments ...any) {
 	b.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if done, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](expression)); err == nil && done {
 			return
 		}

@@ -20,7 +20,7 @@ import (
 func TestARecordingHasWhatTheTerminalShows(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	program := exec.Command("sh", "-c", `stty -echo; printf '\033[1mbold\033[0m  two words \033[38;2;255;0;0mred <&>\033[0m\n\033[7mchosen\033[0m █▄░'; read key; printf '\033[2J\033[Hthen %s' "$key"; sleep 60`)
-	frames, err := record(t.Context(), program, []step{{at: 1500 * time.Millisecond, keys: "k\n"}}, time.Second, 3*time.Second)
+	frames, err := record(t.Context(), program, []step{{at: 3500 * time.Millisecond, keys: "k\n"}}, 3*time.Second, 5*time.Second)
 	var ended *exec.ExitError
 	require.ErrorAs(t, err, &ended, "Ctrl-C ends it")
 	require.Len(t, frames, 4)
