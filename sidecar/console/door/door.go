@@ -250,7 +250,7 @@ func (d *Door) signIn(w http.ResponseWriter, r *http.Request) {
 	case !right || !d.unhurried():
 		d.wrong()
 		d.o.Logger.Warn("a wrong token was shown to the console", "from", r.RemoteAddr)
-		d.page(w, http.StatusUnauthorized, `<p role="alert">That is not the token.</p>`+signInForm)
+		d.page(w, http.StatusUnauthorized, `<p role="alert">That is not the token, or a wrong one was shown a moment ago.</p>`+signInForm)
 	default:
 		d.begin(w)
 		http.Redirect(w, r, d.o.Home, http.StatusSeeOther)
