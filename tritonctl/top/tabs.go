@@ -142,14 +142,14 @@ func gpuRows(s *State, h history) (all []row) {
 		if g.Emulated {
 			serves.text = "emulated"
 		}
-		b := busy(g)
+		b, name := busy(g), nameOf(s, g)
 		all = append(all, row{key: "gpu " + g.Key(), cells: []cell{
-			text(nameOf(s, g)), {text: kind, sort: kind, tone: soft}, number(b, whole(b), plain), {text: spark(h[busyOf(g.Key())], 10, 1), sort: b, tone: soft}, condition, serves,
+			text(name), {text: kind, sort: kind, tone: soft}, number(b, whole(b), plain), {text: spark(h[busyOf(g.Key())], 10, 1), sort: b, tone: soft}, condition, serves,
 		}})
 		for _, p := range g.Partitions {
 			b := p.BusyShare
 			all = append(all, row{key: "partition " + p.ID + " of " + g.Key(), under: "gpu " + g.Key(), cells: []cell{
-				{text: "  " + p.ID, sort: nameOf(s, g)}, {text: share(p), sort: g.Type}, number(b, whole(b), plain),
+				{text: "  " + p.ID, sort: name}, {text: share(p), sort: g.Type}, number(b, whole(b), plain),
 				{text: spark(h[busyOf(p.ID+" of "+g.Key())], 10, 1), sort: b, tone: soft}, place(p), {text: strings.Join(p.Serving, " "), sort: ""},
 			}})
 		}
