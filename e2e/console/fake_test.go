@@ -197,9 +197,13 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// longest is the longest task of the main thread that is allowed while nobody touches the page, in ms. What else runs on the machine stretches tasks:
-// the quietest of three looks counts.
-const longest = 50
+const (
+	// longest is the longest task of the main thread that is allowed while nobody touches the page, in ms.
+	longest = 50
+	// looks are how often it is looked at, at the most. The page does the same work twice a second, and what else runs on the machine stretches it now
+	// and then: the quietest look counts.
+	looks = 12
+)
 
 // A thousand models and a thousand GPUs, all under load: no task of the main thread is long.
 func TestAThousandModelsAndGPUs(t *testing.T) {
@@ -211,7 +215,7 @@ func TestAThousandModelsAndGPUs(t *testing.T) {
 		b.picture("thousand-" + name)
 		js[bool](b, `new Promise((r) => setTimeout(() => r(true), 700))`)
 		worst := 1e9
-		for range 3 {
+		for range looks {
 			worst = min(worst, b.longestTask())
 			if worst <= longest {
 				break
@@ -228,9 +232,28 @@ func TestAThousandModelsAndGPUs(t *testing.T) {
 	b.accessible("a thousand GPUs")
 }
 
-// longestTask is the longest of the main thread within 2.5 s, in ms; 0: none was above 50 ms.
+// Where more is executed than is kept, the timeline says of how many seconds its figures are.
+func TestMoreExecutionsThanAreKept(t *testing.T) {
+	f := newFake(numbered("model-%d", 2), []string{"gpu0"})
+	var all []any
+	const every = .001
+	now := float64(time.Now().UnixMilli()) / 1000
+	for n := range 10_000 {
+		end := now - every*float64(10_000-n)
+		all = append(all, api.Executed{Partition: "gpu0.0", Model: "model-0", Start: end - every/2, End: end, Rows: 1, Requests: 1})
+	}
+	f.whole[api.TopicExecutions] = all
+	b := open(t, ui(t, f.serve(t)))
+	b.screen("timeline")
+	b.sees("All 8,192 executions of ")
+	seconds := js[float64](b, `Number(document.body.innerText.match(/All 8,192 executions of (\d+) seconds ended in time/)[1])`)
+	require.GreaterOrEqual(t, seconds, 8., "8,192 executions of a millisecond each")
+	require.Less(t, seconds, 30., "and what was before them is not known")
+}
+
+// longestTask is the longest of the main thread within 1.2 s, in ms; 0: none was above 50 ms.
 func (b *browser) longestTask() (worst float64) {
-	for _, task := range js[[]float64](b, `new Promise((done) => { const all = []; const o = new PerformanceObserver((l) => { for (const e of l.getEntries()) all.push(e.duration) }); o.observe({entryTypes: ['longtask']}); setTimeout(() => { o.disconnect(); done(all) }, 2500) })`) {
+	for _, task := range js[[]float64](b, `new Promise((done) => { const all = []; const o = new PerformanceObserver((l) => { for (const e of l.getEntries()) all.push(e.duration) }); o.observe({entryTypes: ['longtask']}); setTimeout(() => { o.disconnect(); done(all) }, 1200) })`) {
 		worst = max(worst, task)
 	}
 	return worst

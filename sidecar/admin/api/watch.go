@@ -34,7 +34,7 @@ const (
 	TopicRequests Topic = "requests"
 	// TopicWaiting: ModelWaiting by model; a model without waiting requests is gone.
 	TopicWaiting Topic = "waiting"
-	// TopicExecutions: Executed, each once, those of the last 30 s first.
+	// TopicExecutions: Executed, each once, those of the last 30 s first, at most 8192 of them.
 	TopicExecutions Topic = "executions"
 	// TopicEvents: Event, each once, the last 200 first.
 	TopicEvents Topic = "events"

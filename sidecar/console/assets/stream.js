@@ -2,13 +2,13 @@
 // The state of conch as GET /v1/watch streams it. Nothing polls: a screen names its topics, and is drawn again when they change.
 
 // gpuKey tells GPUs of all nodes apart, as conch does.
-export const gpuKey = (g) => g.node ? `${g.node}/${g.id}` : g.id;
+const gpuKey = (g) => g.node ? `${g.node}/${g.id}` : g.id;
 
 const keys = {
   conch: () => '', plan: () => '', models: (m) => m.name, gpus: gpuKey, partitions: (p) => p.retiring ? `${p.id} retiring` : p.id, requests: (r) => r.model, waiting: (w) => w.model,
 };
 // Topics that are logs, with how many entries are kept.
-const logs = { events: 500, executions: 9000 };
+const logs = { events: 500, executions: 8192 }; // conch itself keeps no more executions
 const historyKept = 600;
 
 export class Stream {
@@ -20,7 +20,7 @@ export class Stream {
     this.seen = new Set(); // topics whose whole state has come
     for (const topic in keys) this[topic] = new Map();
     for (const topic in logs) this[topic] = [];
-    this.history = []; // of all requests, since the page was opened: [seconds, in time, bad, requests]
+    this.history = []; // of all requests, since the page was opened: [seconds, share in time]
     this.topics = '';
     this.pause = 1000;
     this.due = false;
@@ -92,13 +92,12 @@ export class Stream {
 
   // remember what share of all requests was in time.
   remember(at) {
-    let requests = 0, inTime = 0, rate = 0;
+    let requests = 0, inTime = 0;
     for (const r of this.requests.values()) {
       requests += r.now.requests;
       inTime += r.now.in_time;
-      rate += r.now.seconds ? r.now.requests / r.now.seconds : 0;
     }
-    this.history.push([at, requests ? inTime / requests : null, rate]);
+    this.history.push([at, requests ? inTime / requests : null]);
     if (this.history.length > historyKept) this.history.shift();
   }
 
@@ -111,8 +110,10 @@ export class Stream {
     else requestAnimationFrame(run);
   }
 
+  // complete: no executions were left out because there are too many.
+  get complete() { return this.executions.length < logs.executions; }
   get now() { return Date.now() + this.skew; }
   get version() { return this.conch.get('')?.version; }
   get mayChange() { return this.conch.get('')?.may_change === true; }
-  get planInForce() { return this.plan.get(""); }
+  get planInForce() { return this.plan.get(''); }
 }

@@ -16,13 +16,16 @@ const isLate = (e) => e.deadline > 0 && e.end > e.deadline;
 
 export function Timeline({ stream }) {
   const canvas = useRef(), box = useRef();
-  const [paused, setPaused] = useState(null); // {at, executions, events}
+  const [paused, setPaused] = useState(null); // {at, executions, events, complete}
   const [hover, setHover] = useState(null);
   const [at, setAt] = useState(0);
   const [length, setLength] = useState(kept);
   const until = paused?.at ?? stream.now / 1000;
-  const all = (paused?.executions ?? stream.executions).filter((e) => e.end > until - kept);
-  const happened = (paused?.events ?? stream.events).filter((e) => marks.includes(e.kind) && Date.parse(e.time) / 1000 > until - kept);
+  const { executions, events, complete } = paused ?? stream;
+  const all = executions.filter((e) => e.end > until - kept);
+  // Of more executions than are kept, the last are there, which are those of a shorter time.
+  const covered = complete ? kept : Math.max(1, Math.min(kept, until - executions[0].end)), time = plural(Math.round(covered), 'second');
+  const happened = events.filter((e) => marks.includes(e.kind) && Date.parse(e.time) / 1000 > until - kept);
   const names = new Set(stream.partitions.keys());
   for (const e of all) names.add(e.partition);
   const sorted = [...names].sort(), pages = Math.max(1, Math.ceil(sorted.length / perPage)), here = Math.min(at, pages - 1);
@@ -46,7 +49,7 @@ export function Timeline({ stream }) {
     return () => cancelAnimationFrame(frame);
   }, []);
 
-  const pause = () => setPaused(paused ? null : { at: stream.now / 1000, executions: stream.executions, events: stream.events });
+  const pause = () => setPaused(paused ? null : { at: stream.now / 1000, executions, events, complete });
   const point = (e) => {
     const r = canvas.current.getBoundingClientRect(), p = shown[Math.floor((e.clientY - r.top - axisHeight) / rowHeight)];
     const t = (state.current.pausedAt ?? stream.now / 1000) - length + length * (e.clientX - r.left) / r.width, close = length * 3 / r.width;
@@ -71,11 +74,11 @@ export function Timeline({ stream }) {
   const seen = stream.seen.has('executions');
   const perPartition = shown.map((p) => {
     const mine = all.filter((e) => e.partition === p);
-    return { p, n: mine.length, rows: mine.reduce((n, e) => n + e.rows, 0), busy: mine.reduce((n, e) => n + e.end - Math.max(e.start, until - kept), 0) / kept, late: mine.filter(isLate).length, failed: mine.filter((e) => e.failed).length };
+    return { p, n: mine.length, rows: mine.reduce((n, e) => n + e.rows, 0), busy: mine.reduce((n, e) => n + e.end - Math.max(e.start, until - covered), 0) / covered, late: mine.filter(isLate).length, failed: mine.filter((e) => e.failed).length };
   });
   return html`
     <${Verdict} level=${!seen ? 'busy' : !all.length ? 'idle' : failed ? 'bad' : late > 0.01 * all.length ? 'bad' : 'good'}
-      text=${!seen ? 'Connecting to conch …' : !all.length ? 'Nothing was executed in the last 30 seconds.' : failed || late ? `Of ${whole(all.length)} executions in 30 s, ${whole(late)} ended after a deadline${failed ? ` and ${whole(failed)} failed` : ''}.` : `All ${whole(all.length)} executions of 30 s ended in time.`}>
+      text=${!seen ? 'Connecting to conch …' : !all.length ? 'Nothing was executed in the last 30 seconds.' : failed || late ? `Of ${whole(all.length)} executions of ${time}, ${whole(late)} ended after a deadline${failed ? ` and ${whole(failed)} failed` : ''}.` : `All ${whole(all.length)} executions of ${time} ended in time.`}>
       ${happened.length ? `${plural(happened.length, 'change')} meanwhile, the last: ${short(happened[happened.length - 1].message, 160)}` : seen && 'No plan, model or server changed meanwhile.'}<//>
     <div class="tools"><button aria-pressed=${!!paused} onClick=${pause}>${paused ? 'Go on' : 'Pause'}</button>
       <span class="quiet">${paused ? `stands at ${clock(paused.at * 1000)}` : 'live'}; the space bar pauses, arrow keys step through executions</span>
@@ -83,14 +86,14 @@ export function Timeline({ stream }) {
     <div class="gantt">
       <ul class="rows" aria-hidden="true" style=${{ paddingTop: `${axisHeight}px` }}>${shown.map((p) => html`<li key=${p} style=${{ height: `${rowHeight}px` }}><${Name} text=${p} most=${22} /></li>`)}</ul>
       <div class="chart" ref=${box} style=${{ height: `${height}px` }}>
-        <canvas ref=${canvas} tabindex="0" role="img" aria-label=${`executions of the last 30 seconds on ${plural(shown.length, 'partition')}; the table below has them in figures`} onMouseMove=${point} onMouseLeave=${() => setHover(null)} onKeyDown=${step}></canvas>
+        <canvas ref=${canvas} tabindex="0" role="img" aria-label=${`executions of the last ${time} on ${plural(shown.length, 'partition')}; the table below has them in figures`} onMouseMove=${point} onMouseLeave=${() => setHover(null)} onKeyDown=${step}></canvas>
         ${hover && html`<div class="tip" role="status" style=${{ left: `${Math.max(0, Math.min(hover.x + 12, (box.current?.clientWidth ?? 800) - 250))}px`, top: `${hover.y + 18}px` }}>
           <b><bdi>${short(hover.e.model, 60)}</bdi></b> on <bdi>${short(hover.e.partition, 40)}</bdi><br />${plural(hover.e.rows, 'row')} of ${plural(hover.e.requests, 'request')}, ${seconds(hover.e.end - hover.e.start)}<br />
           ${hover.e.deadline ? html`<span class=${isLate(hover.e) ? 'bad' : ''}>${isLate(hover.e) ? `${seconds(hover.e.end - hover.e.deadline)} after` : `${seconds(hover.e.deadline - hover.e.end)} before`} its first deadline</span>` : 'no deadline'}${hover.e.failed && html`<br /><span class="bad">it failed</span>`}</div>`}
       </div>
     </div>
     ${models.length > 0 && html`<p class="legend">${models.slice(0, 16).map((m) => html`<span key=${m}><i class=${`fill f${color.get(m)}`}></i><${Name} text=${m} most=${28} /></span>`)}${models.length > 16 && html`<span>and ${models.length - 16} more</span>`}<span><i class="edge"></i>ended after a deadline, or failed</span></p>`}
-    ${shown.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="Executions by partition"><table><caption class="hidden">Executions of the last 30 seconds by partition</caption>
+    ${shown.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="Executions by partition"><table><caption class="hidden">Executions of the last ${time} by partition</caption>
       <thead><tr><th scope="col">Partition</th>${['Executions', 'Rows', 'Mean batch', 'Busy', 'After a deadline', 'Failed'].map((t) => html`<th key=${t} scope="col" class="number">${t}</th>`)}</tr></thead>
       <tbody>${perPartition.map((x) => html`<tr key=${x.p}><th scope="row"><${Name} text=${x.p} /></th><td class="number" data-head="Executions">${whole(x.n)}</td><td class="number" data-head="Rows">${whole(x.rows)}</td>
         <td class="number" data-head="Mean batch">${x.n ? (x.rows / x.n).toFixed(1) : '–'}</td><td class="number" data-head="Busy">${percent(x.busy)}</td><td class="number" data-head="After a deadline">${x.late ? html`<${State} level="bad">${whole(x.late)}<//>` : '0'}</td>
