@@ -13,7 +13,6 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,15 +50,6 @@ type handler struct {
 // New serves the page and its files below Path.
 func New() http.Handler {
 	return &handler{load: sync.OnceValue(assets)}
-}
-
-// Names of the files below Path, sorted; "" is the page.
-func Names() (all []string) {
-	for name := range assets() {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
 }
 
 // assets reads and compresses all files.

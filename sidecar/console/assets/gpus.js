@@ -2,14 +2,13 @@
 // GPUs: what is on which, as bars of partitions with their models.
 
 import { useMemo, useState } from './vendor/hooks.js';
-import { call, conditionOf, Drawer, Empty, Fetched, html, Meter, Name, Pages, path, State, text, useFetch, Verdict } from './parts.js';
+import { call, conditionOf, Drawer, Empty, Fetched, html, Meter, Name, Pages, path, roles, State, text, useFetch, Verdict } from './parts.js';
 import { bytes, clock, percent, plural, seconds, short, span, unknown, words } from './format.js';
 import { Explain, ModelState } from './late.js';
 
 // perPage GPUs fit on a screen.
 const perPage = 64;
 
-const roles = { ROLE_STANDBY: 'standby', ROLE_CANARY: 'canary', ROLE_SHADOW: 'shadow' };
 const signs = { good: '', bad: '✕ ', busy: '◌ ', idle: '– ' };
 
 // stateOf a model in a partition: level and words.

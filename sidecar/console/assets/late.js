@@ -2,14 +2,14 @@
 // Late, and why: which models miss their targets, and where their requests spend their time.
 
 import { useState } from './vendor/hooks.js';
-import { Drawer, Empty, Fetched, html, Name, path, Stack, State, Table, Tile, useFetch, Verdict } from './parts.js';
+import { Drawer, Empty, Fetched, html, Name, path, Stack, State, Table, Tile, unserved, useFetch, Verdict } from './parts.js';
 import { clock, percent, plural, rate, seconds, short, unknown, whole, words } from './format.js';
 import { Plot } from './plot.js';
 
 // target is the share of requests in time below which a model is late: a system holds a rate while at most 1% are bad.
 const target = 0.99;
 
-export const spans = [
+const spans = [
   { id: 'wait', name: 'waits for a GPU', series: 1 },
   { id: 'gather', name: 'gathers a batch', series: 4 },
   { id: 'execute', name: 'executes', series: 0 },
@@ -56,15 +56,15 @@ export const outcome = (o) => `${o.result}${o.reason ? ` (${o.reason.replaceAll(
 
 const Outcomes = ({ of }) => of?.length ? html`<span class="chips">${of.slice(0, 3).map((o) => html`<span class="chip plain" key=${o.result + o.reason}>${outcome(o)} <b>${whole(o.count)}</b></span>`)}${of.length > 3 && html`<span class="quiet">+${of.length - 3}</span>`}</span>` : html`<span class="quiet">none</span>`;
 
-const Share = ({ of, target: t = target }) => {
+const Share = ({ of }) => {
   const s = share(of);
-  return s === null ? html`<span class="quiet">no requests</span>` : html`<${State} level=${s >= t ? 'good' : 'bad'}>${percent(s)}<//>`;
+  return s === null ? html`<span class="quiet">no requests</span>` : html`<${State} level=${s >= target ? 'good' : 'bad'}>${percent(s)}<//>`;
 };
 
 const Spent = ({ of, most }) => of ? html`<span class="spent"><${Stack} whole=${most} parts=${spans.map((s) => ({ name: s.id, value: of[s.id], series: s.series }))}
   label=${spans.map((s) => `${s.name} ${seconds(of[s.id])}`).join(', ')} /><span class="figure">${seconds(total(of))}</span></span>` : html`<span class="quiet">${unknown}</span>`;
 
-export const Legend = () => html`<p class="legend">${spans.map((s) => html`<span key=${s.id}><i class=${`fill f${s.series}`}></i>${s.name}</span>`)}</p>`;
+const Legend = () => html`<p class="legend">${spans.map((s) => html`<span key=${s.id}><i class=${`fill f${s.series}`}></i>${s.name}</span>`)}</p>`;
 
 export function Late({ stream }) {
   const [open, setOpen] = useState(null);
@@ -78,7 +78,7 @@ export function Late({ stream }) {
   const bad = {};
   for (const r of rows) for (const o of r.hour.outcomes ?? []) bad[outcome(o)] = (bad[outcome(o)] ?? 0) + o.count;
   const worst = Object.entries(bad).sort((a, b) => b[1] - a[1]);
-  const down = [...stream.models.values()].filter((m) => m.state && m.state !== 'ready' && m.state !== 'unloaded');
+  const down = unserved(stream.models);
   const columns = [
     { id: 'model', head: 'Model', by: (r) => r.model, cell: (r) => html`<${Name} text=${r.model} />` },
     { id: 'now', head: 'In time now', by: (r) => share(r.now), cell: (r) => html`<${Share} of=${r.now} />`, title: 'share of requests answered inside their SLO, over the last seconds' },

@@ -27,8 +27,10 @@ export const Tile = ({ label, value, note, level }) => html`
 
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
+const perPage = 50; // rows of a table
+
 // Table of rows that can be sorted, filtered, paged and opened. Columns: {id, head, cell(row), by(row), kind: 'number'|'wide', title}.
-export function Table({ caption, columns, rows, rowKey, first, onOpen, empty, page = 50, filter }) {
+export function Table({ caption, columns, rows, rowKey, first, onOpen, empty }) {
   const [order, setOrder] = useState(first);
   const [at, setAt] = useState(0);
   const [text, setText] = useState('');
@@ -36,13 +38,13 @@ export function Table({ caption, columns, rows, rowKey, first, onOpen, empty, pa
   const found = wanted ? rows.filter((r) => rowKey(r).toLowerCase().includes(wanted)) : rows;
   const column = columns.find((c) => c.id === order.id);
   const sorted = column ? [...found].sort((a, b) => compare(column.by(a), column.by(b)) * (order.down ? -1 : 1) || compare(rowKey(a), rowKey(b))) : found;
-  const pages = Math.max(1, Math.ceil(sorted.length / page)), here = Math.min(at, pages - 1);
-  const shown = sorted.slice(here * page, here * page + page);
+  const pages = Math.max(1, Math.ceil(sorted.length / perPage)), here = Math.min(at, pages - 1);
+  const shown = sorted.slice(here * perPage, (here + 1) * perPage);
   const toggle = (c) => setOrder(order.id === c.id ? { id: c.id, down: !order.down } : { id: c.id, down: c.kind === 'number' });
   const sort = (c) => order.id !== c.id ? 'none' : order.down ? 'descending' : 'ascending';
   return html`
     ${(rows.length > 8 || text) && html`<div class="tools">
-      <label>Filter <input type="search" class="filter" value=${text} placeholder=${filter ?? 'name'} onInput=${(e) => { setText(e.target.value); setAt(0); }} /></label>
+      <label>Filter <input type="search" class="filter" value=${text} placeholder="name" onInput=${(e) => { setText(e.target.value); setAt(0); }} /></label>
       <span class="quiet" role="status">${wanted ? `${whole(found.length)} of ${whole(rows.length)}` : whole(rows.length)}</span>
       <${Pages} at=${here} pages=${pages} go=${setAt} />
     </div>`}
@@ -130,7 +132,13 @@ export function useFetch(path, ask = call) {
 export const Fetched = ({ of, children }) => of.error ? html`<p class="problem" role="alert">${of.error}</p>`
   : of.value === undefined ? html`<p class="quiet" role="status">Asking conch …</p>` : children(of.value);
 
-// Conditions of a model or a partition that say something.
+// conditionOf a type, of a model or a partition.
 export const conditionOf = (all, type) => (all ?? []).find((c) => c.type === type);
+
+// unserved are the models that ought to be served and are not.
+export const unserved = (models) => [...models.values()].filter((m) => m.state && m.state !== 'ready' && m.state !== 'unloaded');
+
+// roles of instances that are not plain ones.
+export const roles = { ROLE_STANDBY: 'standby', ROLE_CANARY: 'canary', ROLE_SHADOW: 'shadow' };
 
 export const path = (...parts) => `/v1/${parts.map(encodeURIComponent).join('/')}`;

@@ -2,11 +2,10 @@
 // Plans: the one in force, what each policy would do now, and those of before.
 
 import { useState } from './vendor/hooks.js';
-import { call, Drawer, Empty, Fetched, html, Name, State, useFetch, Verdict } from './parts.js';
+import { call, Drawer, Empty, Fetched, html, Name, roles, State, useFetch, Verdict } from './parts.js';
 import { clock, percent, plural, rate, seconds, short, span, unknown, whole, words } from './format.js';
 import { Order } from './gpus.js';
 
-const roles = { ROLE_STANDBY: 'standby', ROLE_CANARY: 'canary', ROLE_SHADOW: 'shadow' };
 const verdicts = {
   apply: ['good', 'would be applied'], consent: ['unsure', 'waits for your word'], loss: ['bad', 'held back: it would serve less'],
   gain: ['unsure', 'held back: too little gain'], pinned: ['unsure', 'held back: the plan is pinned'],

@@ -1,7 +1,7 @@
 // Copyright The Conch Authors. SPDX-License-Identifier: Apache-2.0
 // Waiting: what waits for a GPU, for how long, and how long it still may.
 
-import { html, Meter, Name, State, Table, Tile, Verdict } from './parts.js';
+import { html, Meter, Name, State, Table, Tile, unserved, Verdict } from './parts.js';
 import { percent, plural, seconds, short, unknown, whole, words } from './format.js';
 import { Unserved } from './gpus.js';
 
@@ -13,7 +13,6 @@ export function Waiting({ stream }) {
   const sum = (f) => rows.reduce((n, w) => n + f(w), 0);
   const oldest = rows.reduce((a, w) => !a || w.oldest_seconds > a.oldest_seconds ? w : a, null);
   const passed = rows.filter((w) => w.slack_seconds < 0), seen = stream.seen.has('waiting');
-  const unserved = [...models.values()].filter((m) => m.state && m.state !== 'ready' && m.state !== 'unloaded');
   const ofSLO = (w) => { const slo = models.get(w.model)?.slo_seconds; return slo ? w.oldest_seconds / slo : null; };
   const [level, text] = !seen ? ['busy', 'Connecting to conch …']
     : passed.length ? ['bad', `${plural(passed.length, 'model')} can no longer start in time: ${words(passed.map((w) => short(w.model, 30)), 3)}.`]
@@ -37,5 +36,5 @@ export function Waiting({ stream }) {
       <${Tile} label="Too late to start" value=${seen ? whole(passed.length) : unknown} note="models" level=${passed.length ? 'bad' : ''} />
     </dl>
     <${Table} caption="What waits, by model" columns=${columns} rows=${rows} rowKey=${(w) => w.model} first=${{ id: 'slack', down: false }} empty=${seen ? 'No request waits.' : 'Connecting to conch …'} />
-    <${Unserved} title="Models that are not served" models=${unserved} />`;
+    <${Unserved} title="Models that are not served" models=${unserved(models)} />`;
 }
