@@ -94,7 +94,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 	}
 	comment := time.NewTicker(watchComment)
 	defer comment.Stop()
-	shut := r.Context().Value(onlyLooks{}) != nil
+	shut := onlyLooks(r)
 	for text := []byte(nil); ; text = text[:0] {
 		select {
 		case <-watcher.Ready():
